@@ -1,0 +1,63 @@
+use uuid::Uuid;
+
+/// Why a message was not enqueued. Nothing was written, unless the variant says otherwise.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnqueueError {
+    /// The connection has no open transaction, so the message could not share the fate of the business row.
+    #[error(
+        "the connection is not in a transaction: call `begin()` and pass `&mut tx`, \
+         or use `enqueue_unchecked` where raw SQL opened the transaction"
+    )]
+    NotInTransaction,
+    /// The server has already ended the transaction (a deadlock or a DDL statement before this call).
+    /// The business rows written before are rolled back or committed; roll back and start again.
+    #[error(
+        "the server has already ended this transaction (after a deadlock, a lock wait time-out with \
+         rollback, or a DDL statement): roll back and run the whole transaction again"
+    )]
+    TransactionEnded,
+    /// Key, headers and payload together are larger than the limit, or than the server's `max_allowed_packet`.
+    #[error(
+        "the message has {size} bytes, the limit is {limit}: store the large part elsewhere and send a reference, or raise `Outbox::max_message_bytes` and the broker's own limit"
+    )]
+    TooLarge {
+        /// Bytes of key, headers and payload.
+        size: usize,
+        /// The limit that struck, in bytes.
+        limit: usize,
+    },
+    /// A field holds what no broker would take.
+    #[error(transparent)]
+    Invalid(#[from] InvalidMessage),
+    /// The event could not be encoded as JSON.
+    #[error("the event could not be encoded as JSON")]
+    Encode(#[source] serde_json::Error),
+    /// A message with this id exists. The transaction is still usable; with several messages at once, none of the batch's
+    /// chunk was written.
+    #[error("a message with the id {0} exists already: it was enqueued before, or the id was chosen twice")]
+    Duplicate(Uuid),
+    /// The database refused or was lost; the transaction must be rolled back.
+    #[error("the database did not take the message: roll the transaction back")]
+    Database(#[from] sqlx::Error),
+}
+
+/// A field that no broker would take.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field} {problem}")]
+pub struct InvalidMessage {
+    pub(crate) field: &'static str,
+    pub(crate) problem: String,
+}
+
+impl InvalidMessage {
+    pub(crate) fn new(field: &'static str, problem: impl Into<String>) -> Self {
+        Self { field, problem: problem.into() }
+    }
+
+    /// The field at fault: `topic`, `key`, `event type`, `content type`, `header name`, `headers`, `delay` or `expiry`.
+    #[must_use]
+    pub fn field(&self) -> &'static str {
+        self.field
+    }
+}

@@ -1,0 +1,282 @@
+use std::{
+    collections::HashSet,
+    time::{Duration, SystemTime},
+};
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::{EnqueueError, InvalidMessage, key_hash};
+
+/// Longest topic, in bytes: Kafka's limit for a topic name; RabbitMQ's routing keys take 255.
+pub(crate) const MAX_TOPIC: usize = 249;
+/// Longest key, in bytes: the width of the column `message_key`.
+pub(crate) const MAX_KEY: usize = 1024;
+/// Longest event type, content type and header name, in bytes: a short string of AMQP 0-9-1.
+pub(crate) const MAX_SHORT: usize = 255;
+/// Names and values of all headers together, in bytes: half of RabbitMQ's default `frame_max` (131,072), because
+/// AMQP sends all properties of a message in one frame.
+pub(crate) const MAX_HEADERS: usize = 65_536;
+/// Longest delay and expiry: a hundred years, within the range of `DATETIME`.
+const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// A message: what is told to others, in the transaction of the row that it tells about.
+#[derive(Debug, Clone)]
+pub struct Message {
+    pub(crate) message_id: Uuid,
+    pub(crate) topic: String,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) event_type: Option<String>,
+    pub(crate) content_type: Option<String>,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) payload: Option<Vec<u8>>,
+    pub(crate) due: Due,
+    pub(crate) expires: Option<Duration>,
+    pub(crate) lane: u16,
+}
+
+/// When a message may be published, by the database's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    Now,
+    After(Duration),
+    At(SystemTime),
+}
+
+impl Message {
+    /// A message with these bytes as its payload.
+    #[must_use]
+    pub fn new(topic: impl Into<String>, payload: impl Into<Vec<u8>>) -> Self {
+        Self::with_payload(topic.into(), Some(payload.into()))
+    }
+
+    /// A message without payload: on a compacted Kafka topic it deletes its key.
+    #[must_use]
+    pub fn tombstone(topic: impl Into<String>) -> Self {
+        Self::with_payload(topic.into(), None)
+    }
+
+    /// A message with this value as JSON.
+    pub fn json(topic: impl Into<String>, value: &impl Serialize) -> Result<Self, EnqueueError> {
+        let payload = serde_json::to_vec(value).map_err(EnqueueError::Encode)?;
+        Ok(Self::new(topic, payload).content_type("application/json"))
+    }
+
+    fn with_payload(topic: String, payload: Option<Vec<u8>>) -> Self {
+        Self {
+            message_id: Uuid::now_v7(),
+            topic,
+            key: None,
+            event_type: None,
+            content_type: None,
+            headers: Vec::new(),
+            payload,
+            due: Due::Now,
+            expires: None,
+            lane: 0,
+        }
+    }
+
+    /// Messages of one topic with the same key are published in the order in which they were enqueued. At most 1,024 bytes.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<Vec<u8>>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// What kind of event this is, at most 255 bytes: the `type` property on RabbitMQ, the header `type` on Kafka.
+    #[must_use]
+    pub fn event_type(mut self, event_type: impl Into<String>) -> Self {
+        self.event_type = Some(event_type.into());
+        self
+    }
+
+    /// The media type of the payload, at most 255 bytes.
+    #[must_use]
+    pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
+        self.content_type = Some(content_type.into());
+        self
+    }
+
+    /// Adds a header. Each name once, at most 255 bytes; all names and values together at most 64 KiB.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Publishes the message not before this time has passed since the enqueue, by the database's clock.
+    /// It does not hold back later messages of its key. At most 100 years.
+    #[must_use]
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.due = Due::After(delay);
+        self
+    }
+
+    /// Publishes the message not before this time. It does not hold back later messages of its key.
+    #[must_use]
+    pub fn deliver_at(mut self, time: SystemTime) -> Self {
+        self.due = Due::At(time);
+        self
+    }
+
+    /// A message that is not published within this time of the enqueue is not published at all: it ends as dead, with the
+    /// reason `expired`. At most 100 years.
+    #[must_use]
+    pub fn expires_after(mut self, time: Duration) -> Self {
+        self.expires = Some(time);
+        self
+    }
+
+    /// The lane (0 by default): messages of one lane neither wait for nor slow down those of another.
+    #[must_use]
+    pub fn lane(mut self, lane: u16) -> Self {
+        self.lane = lane;
+        self
+    }
+
+    /// An id of one's own instead of the generated UUID version 7. Enqueueing the same id twice is an error.
+    #[must_use]
+    pub fn message_id(mut self, id: Uuid) -> Self {
+        self.message_id = id;
+        self
+    }
+
+    /// The id under which consumers see the message, the same over retries and replays.
+    #[must_use]
+    pub fn id(&self) -> Uuid {
+        self.message_id
+    }
+
+    /// Bytes of key, headers and payload: what [`crate::Outbox::max_message_bytes`] limits.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.key.as_ref().map_or(0, Vec::len) + self.headers_size() + self.payload.as_ref().map_or(0, Vec::len)
+    }
+
+    fn headers_size(&self) -> usize {
+        self.headers.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+
+    pub(crate) fn key_hash(&self) -> u64 {
+        key_hash(&self.topic, self.key.as_deref())
+    }
+
+    /// The headers as the column holds them: a JSON object, or null for none.
+    pub(crate) fn headers_json(&self) -> Result<Option<String>, EnqueueError> {
+        if self.headers.is_empty() {
+            return Ok(None);
+        }
+        let object: serde_json::Map<_, _> =
+            self.headers.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+        serde_json::to_string(&object).map(Some).map_err(EnqueueError::Encode)
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), InvalidMessage> {
+        validate_topic(&self.topic)?;
+        if self.key.as_ref().is_some_and(|key| key.len() > MAX_KEY) {
+            return Err(InvalidMessage::new("key", format!("is longer than {MAX_KEY} bytes: use a hash of it")));
+        }
+        validate_short("event type", self.event_type.as_deref())?;
+        validate_short("content type", self.content_type.as_deref())?;
+        self.validate_headers()?;
+        if matches!(self.due, Due::After(delay) if delay > MAX_WAIT) {
+            return Err(InvalidMessage::new("delay", "is longer than 100 years"));
+        }
+        if self.expires.is_some_and(|time| time > MAX_WAIT) {
+            return Err(InvalidMessage::new("expiry", "is longer than 100 years"));
+        }
+        Ok(())
+    }
+
+    fn validate_headers(&self) -> Result<(), InvalidMessage> {
+        let size = self.headers_size();
+        if size > MAX_HEADERS {
+            return Err(InvalidMessage::new(
+                "headers",
+                format!("have {size} bytes together, the limit is {MAX_HEADERS}"),
+            ));
+        }
+        let mut seen = HashSet::new();
+        for (name, value) in &self.headers {
+            validate_short("header name", Some(name))?;
+            if name.is_empty() {
+                return Err(InvalidMessage::new("header name", "is empty"));
+            }
+            if RESERVED_HEADERS.contains(&name.as_str()) {
+                return Err(InvalidMessage::new("header name", format!("`{name}` is reserved: the relay sets it")));
+            }
+            if value.contains('\0') {
+                return Err(InvalidMessage::new("headers", format!("the value of `{name}` contains a NUL character")));
+            }
+            if !seen.insert(name) {
+                return Err(InvalidMessage::new("header name", format!("`{name}` is given twice")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Headers that the relay itself writes on Kafka.
+pub(crate) const RESERVED_HEADERS: [&str; 3] = ["id", "type", "content-type"];
+
+fn validate_topic(topic: &str) -> Result<(), InvalidMessage> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if topic.is_empty() || topic == "." || topic == ".." || !topic.chars().all(legal) {
+        return Err(InvalidMessage::new(
+            "topic",
+            format!("{topic:?} is not a topic name: use letters, digits, `.`, `_` and `-`"),
+        ));
+    }
+    if topic.len() > MAX_TOPIC {
+        return Err(InvalidMessage::new("topic", format!("is longer than {MAX_TOPIC} bytes")));
+    }
+    Ok(())
+}
+
+fn validate_short(field: &'static str, text: Option<&str>) -> Result<(), InvalidMessage> {
+    let Some(text) = text else { return Ok(()) };
+    if text.len() > MAX_SHORT {
+        return Err(InvalidMessage::new(field, format!("is longer than {MAX_SHORT} bytes")));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(InvalidMessage::new(field, format!("{text:?} contains a control character")));
+    }
+    Ok(())
+}
+
+/// A type of event that a service sends as JSON.
+pub trait Event: Serialize {
+    /// What kind of event this is, for example `order.placed.v1`.
+    const TYPE: &'static str;
+    /// The topic that it is sent to.
+    const TOPIC: &'static str;
+
+    /// The key whose messages stay in order: most often the id of the aggregate.
+    fn key(&self) -> Option<Vec<u8>>;
+
+    /// The lane, 0 unless the event needs one of its own.
+    fn lane(&self) -> u16 {
+        0
+    }
+}
+
+/// What can be enqueued: a [`Message`], or a reference to an [`Event`].
+pub trait IntoMessage {
+    /// The message to write.
+    fn into_message(self) -> Result<Message, EnqueueError>;
+}
+
+impl IntoMessage for Message {
+    fn into_message(self) -> Result<Message, EnqueueError> {
+        Ok(self)
+    }
+}
+
+impl<E: Event> IntoMessage for &E {
+    fn into_message(self) -> Result<Message, EnqueueError> {
+        let mut message = Message::json(E::TOPIC, self)?.event_type(E::TYPE).lane(self.lane());
+        message.key = self.key();
+        Ok(message)
+    }
+}

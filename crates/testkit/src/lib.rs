@@ -1,0 +1,1 @@
+//! Real servers, the load and the judge for the tests of this workspace.

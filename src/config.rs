@@ -1,0 +1,191 @@
+//! The effective configuration of the relay.
+
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+
+/// The effective configuration: defaults, overridden by the file, the environment and flags, in this order.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// `[database]`
+    pub database: Database,
+    /// `[relay]`
+    pub relay: Relay,
+    /// `[retry]`
+    pub retry: Retry,
+    /// `[retention]`
+    pub retention: Retention,
+    /// `[http]`
+    pub http: Http,
+    /// `[log]`
+    pub log: Log,
+    /// `[sinks.<name>]`
+    pub sinks: BTreeMap<String, Sink>,
+    /// `[[routes]]`: the first whose pattern matches the topic decides.
+    pub routes: Vec<Route>,
+}
+
+/// Where the tables are.
+#[derive(Debug, Clone)]
+pub struct Database {
+    /// `mysql://user@host:port/database`, and the password if it is not given apart.
+    pub url: Secret,
+}
+
+/// A text that is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// How this relay claims and publishes.
+#[derive(Debug, Clone)]
+pub struct Relay {
+    /// The name under which this process holds claims; by default host, process id and a random suffix.
+    pub owner: String,
+    /// The lanes that this relay serves; none named: all.
+    pub lanes: Vec<u16>,
+    /// How long a claim is valid without renewal.
+    pub lease: Duration,
+    /// How long one publish may take.
+    pub publish_deadline: Duration,
+    /// How long writing back its outcome may take.
+    pub settle_deadline: Duration,
+    /// What the lease has left when both deadlines have passed.
+    pub safety: Duration,
+    /// The longest transaction that a service keeps open after it has enqueued (see ARCHITECTURE.md, order).
+    pub max_transaction_age: Duration,
+    /// Most messages of one claim.
+    pub claim_messages: usize,
+    /// Most bytes of one claim; a larger message is claimed alone.
+    pub claim_bytes: usize,
+    /// Most messages that are claimed and not settled.
+    pub in_flight_messages: usize,
+    /// Most bytes that are claimed and not published.
+    pub in_flight_bytes: usize,
+    /// Connections that read payloads.
+    pub readers: usize,
+    /// Connections that write outcomes back.
+    pub settlers: usize,
+    /// The longest pause between two looks into an empty queue.
+    pub poll_interval: Duration,
+    /// How long a stop may take before what is in flight is given up.
+    pub stop_deadline: Duration,
+}
+
+/// What happens to a message that was not confirmed.
+#[derive(Debug, Clone)]
+pub struct Retry {
+    /// Upper bound of the first wait; each further bound is twice the last (exponential, full jitter).
+    pub base: Duration,
+    /// Upper bound of every wait.
+    pub max: Duration,
+    /// After so many attempts the message is dead.
+    pub max_attempts: u32,
+}
+
+/// How long rows are kept; zero: for ever.
+#[derive(Debug, Clone)]
+pub struct Retention {
+    /// Sent messages and their receipts.
+    pub sent: Duration,
+    /// Dead messages.
+    pub dead: Duration,
+    /// Rows of the inbox.
+    pub inbox: Duration,
+}
+
+/// The listener for `/metrics`, `/livez` and `/readyz`.
+#[derive(Debug, Clone)]
+pub struct Http {
+    /// Its address; none: no listener.
+    pub listen: Option<SocketAddr>,
+}
+
+/// Logs, on standard error.
+#[derive(Debug, Clone)]
+pub struct Log {
+    /// A filter as `tracing_subscriber::EnvFilter` reads it, for example `info`.
+    pub level: String,
+    /// Text for people or JSON for programs.
+    pub format: LogFormat,
+}
+
+/// The form of a line of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// A broker.
+#[derive(Debug, Clone)]
+pub enum Sink {
+    /// Kafka.
+    Kafka(Kafka),
+    /// RabbitMQ.
+    RabbitMq(RabbitMq),
+    /// One JSON line per message on standard output.
+    Stdout,
+}
+
+/// A Kafka cluster.
+#[derive(Debug, Clone)]
+pub struct Kafka {
+    /// `host:port`, several separated by commas.
+    pub brokers: String,
+    /// Properties of librdkafka; those that would weaken the guarantees are refused.
+    pub properties: BTreeMap<String, Secret>,
+}
+
+/// A RabbitMQ node or cluster.
+#[derive(Debug, Clone)]
+pub struct RabbitMq {
+    /// `amqp://user:password@host:port/vhost`.
+    pub url: Secret,
+    /// Channels that publish at the same time.
+    pub channels: usize,
+    /// Most unconfirmed messages of one channel.
+    pub window: usize,
+}
+
+/// Which messages go where.
+#[derive(Debug, Clone)]
+pub struct Route {
+    /// Topics, with `*` for any number of characters.
+    pub topics: String,
+    /// The sink's name.
+    pub sink: String,
+    /// Kafka topic or RabbitMQ exchange; `{topic}`, `{type}` and `{lane}` are replaced.
+    pub target: String,
+    /// RabbitMQ's routing key; `{topic}`, `{type}` and `{key}` are replaced.
+    pub routing_key: String,
+    /// What becomes of a message that the broker rejects.
+    pub on_rejected: OnRejected,
+    /// What a dead message means for the later ones of its key.
+    pub after_dead: AfterDead,
+    /// Whether a key may have several unconfirmed messages on a sink that does not keep their order.
+    pub pipelined: bool,
+}
+
+/// What becomes of a rejected message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnRejected {
+    /// It is dead at once.
+    Dead,
+    /// It is tried again up to the limit of attempts.
+    Retry,
+}
+
+/// What a dead message means for its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterDead {
+    /// Later messages of the key go on.
+    Skip,
+    /// Later messages of the key wait until the dead one is retried or discarded.
+    Block,
+}

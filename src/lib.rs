@@ -1,0 +1,4 @@
+//! The relay as a library: see the binary `relay` and ARCHITECTURE.md.
+
+pub mod config;
+pub mod sink;

@@ -1,0 +1,3 @@
+//! The command `relay`.
+
+fn main() {}

@@ -1,0 +1,100 @@
+//! What a broker is to the relay: one small trait, and the three ways in which a publish can fail.
+
+use std::{sync::Arc, time::Instant};
+
+use async_trait::async_trait;
+use uuid::Uuid;
+
+/// A message on its way to a sink.
+#[derive(Debug, Clone)]
+pub struct Outgoing {
+    /// The id under which consumers know the message, the same over retries and replays.
+    pub message_id: Uuid,
+    /// Orders messages: those with the same hash go out one after the other. 0: no order wanted.
+    pub key_hash: u64,
+    /// The topic that the service named.
+    pub topic: Arc<str>,
+    /// The message key, if any.
+    pub key: Option<Vec<u8>>,
+    /// The kind of event, if the service named one.
+    pub event_type: Option<String>,
+    /// The media type of the payload, if the service named one.
+    pub content_type: Option<String>,
+    /// Headers in the order in which the service added them.
+    pub headers: Vec<(String, String)>,
+    /// The payload; none is a tombstone.
+    pub payload: Option<Vec<u8>>,
+    /// When the service enqueued it: microseconds since 1970, by the database's clock.
+    pub created_at_micros: i64,
+    /// Where the route sends it.
+    pub destination: Arc<Destination>,
+}
+
+/// Where a sink delivers a message, as the route resolved it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Destination {
+    /// The sink's name in the configuration.
+    pub sink: String,
+    /// A Kafka topic, or a RabbitMQ exchange (empty: the default exchange).
+    pub target: String,
+    /// RabbitMQ's routing key; empty on Kafka.
+    pub routing_key: String,
+}
+
+/// Where a broker put a message: `orders/3@184` on Kafka, `exchange/routing key` on RabbitMQ. At most 255 bytes of ASCII.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt(pub String);
+
+/// Why a message was not published. The class decides what happens next; when in doubt it is [`PublishError::Unconfirmed`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// The broker cannot take anything now (down, blocked, no leader, login refused). The message surely did not arrive, and
+    /// it is not the message's fault: it goes back unspent, and the whole sink backs off.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+    /// The broker will never take this message (too large, unroutable, invalid).
+    #[error("rejected ({reason}): {detail}")]
+    Rejected {
+        /// A short code for metrics and `outbox_dead`: `too_large`, `unroutable`, `invalid`, `refused`.
+        reason: &'static str,
+        /// What the broker said, without payload, key or header values.
+        detail: String,
+    },
+    /// The message may have arrived (time-out, connection lost): it is sent again, which may make a duplicate.
+    #[error("unconfirmed: {0}")]
+    Unconfirmed(String),
+}
+
+/// What became of one message.
+pub type Outcome = Result<Receipt, PublishError>;
+
+/// How much of the order per key a sink keeps by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyOrder {
+    /// Messages of one key may be handed over one behind the other without waiting: the sink confirms a later one only if
+    /// the earlier ones were confirmed (Kafka's idempotent producer within a partition).
+    Pipelined,
+    /// The next message of a key is handed over when the one before is confirmed; a batch never holds a key twice.
+    OneInFlight,
+}
+
+/// A broker. One file implements it; `conformance` says whether it does so correctly.
+#[async_trait]
+pub trait Sink: Send + Sync + 'static {
+    /// How much of the order per key this sink keeps by itself.
+    fn key_order(&self) -> KeyOrder;
+
+    /// Publishes a batch and says what became of each message: exactly one outcome per message, in the batch's order,
+    /// no later than `deadline`. A message counts as sent only on the broker's own confirmation of that message.
+    ///
+    /// Several calls may be in flight. They are first polled in the order in which they were made, and a
+    /// [`KeyOrder::Pipelined`] sink hands messages to the broker in that order.
+    /// The future may be dropped only when the process ends.
+    async fn publish(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Outcome>;
+
+    /// Whether the broker can be reached and would take messages. Connects if need be; returns no later than `deadline`.
+    async fn check(&self, deadline: Instant) -> Result<(), PublishError>;
+
+    /// Ends connections after the last publish.
+    async fn close(&self);
+}
