@@ -11,8 +11,8 @@ use sha2::{Digest, Sha256};
 pub fn key_hash(topic: &str, key: Option<&[u8]>) -> u64 {
     let Some(key) = key else { return 0 };
     let digest: [u8; 32] = Sha256::new().chain_update(topic).chain_update([0]).chain_update(key).finalize().into();
-    let [a, b, c, d, e, f, g, h, ..] = digest;
-    u64::from_be_bytes([a, b, c, d, e, f, g, h]).max(1)
+    let head = digest.first_chunk().copied().unwrap_or_default();
+    u64::from_be_bytes(head).max(1)
 }
 
 #[cfg(test)]

@@ -43,6 +43,20 @@ pub(crate) enum Due {
     At(SystemTime),
 }
 
+impl Due {
+    /// Microseconds from now, or since 1970: one of the two.
+    pub(crate) fn micros(self) -> (Option<i64>, Option<i64>) {
+        match self {
+            Self::Now => (Some(0), None),
+            Self::After(delay) => (Some(crate::store::enqueue::micros(delay)), None),
+            Self::At(time) => {
+                let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                (None, Some(crate::store::enqueue::micros(since)))
+            }
+        }
+    }
+}
+
 impl Message {
     /// A message with these bytes as its payload.
     #[must_use]

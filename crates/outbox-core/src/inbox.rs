@@ -1,0 +1,56 @@
+use sqlx::{Connection as _, MySqlConnection};
+use uuid::Uuid;
+
+use crate::store;
+
+/// A consumer's memory of the messages that it has processed, so that a redelivered message changes nothing.
+#[derive(Debug, Clone)]
+pub struct Inbox {
+    consumer: String,
+}
+
+/// Whether a message is new to this consumer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "a duplicate must not be processed again"]
+pub enum Claim {
+    /// The first time: do the work in the same transaction, commit, then acknowledge.
+    First,
+    /// It was processed before: acknowledge, change nothing.
+    Duplicate,
+}
+
+/// Why a message could not be claimed. Nothing was written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InboxError {
+    /// The connection has no open transaction, so the claim would not share the fate of the work.
+    #[error("the connection is not in a transaction: call `begin()` and pass `&mut tx`")]
+    NotInTransaction,
+    /// The consumer's name cannot be stored.
+    #[error("the consumer name must have 1 to 100 printable ASCII characters")]
+    InvalidConsumer,
+    /// The database refused or was lost; the transaction must be rolled back.
+    #[error("the database did not take the inbox row: roll the transaction back")]
+    Database(#[from] sqlx::Error),
+}
+
+impl Inbox {
+    /// The memory of this consumer. All processes of one consumer share a name: 1 to 100 printable ASCII characters.
+    pub fn new(consumer: impl Into<String>) -> Result<Self, InboxError> {
+        let consumer = consumer.into();
+        let printable = !consumer.is_empty() && consumer.bytes().all(|byte| byte.is_ascii_graphic());
+        if printable && consumer.len() <= 100 { Ok(Self { consumer }) } else { Err(InboxError::InvalidConsumer) }
+    }
+
+    /// Claims a message in the consumer's own transaction. When another transaction is just processing the same message it
+    /// waits for the outcome: `Duplicate` if that one commits, `First` if it rolls back.
+    ///
+    /// Do it first in the transaction, then the work, then commit, and acknowledge last.
+    pub async fn claim(&self, conn: &mut MySqlConnection, message_id: Uuid) -> Result<Claim, InboxError> {
+        if !conn.is_in_transaction() {
+            return Err(InboxError::NotInTransaction);
+        }
+        let first = store::inbox::insert(conn, &self.consumer, message_id).await?;
+        Ok(if first { Claim::First } else { Claim::Duplicate })
+    }
+}

@@ -1,0 +1,70 @@
+use std::{borrow::Cow, sync::LazyLock};
+
+use sqlx::{
+    MySqlConnection, SqlStr,
+    migrate::{Migration, MigrationType, Migrator},
+};
+
+/// The number of the newest migration that this version knows.
+pub const SCHEMA_VERSION: i64 = 1;
+
+/// The migrations as text: number, name, SQL.
+pub const MIGRATIONS: [(i64, &str, &str); 1] = [(1, "outbox", include_str!("../migrations/0001_outbox.sql"))];
+
+/// Creates and upgrades the tables: `MIGRATOR.run(&pool).await?`. Applying it twice is harmless.
+///
+/// It keeps its own record, `outbox_migrations`, so that it can share a database with the service's own migrations.
+pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
+    let migrations = MIGRATIONS.into_iter().map(|(version, name, sql)| {
+        let description = Cow::Borrowed(name);
+        Migration::new(version, description, MigrationType::Simple, SqlStr::from_static(sql), false)
+    });
+    let mut migrator = Migrator::with_migrations(migrations.collect());
+    migrator.dangerous_set_table_name("outbox_migrations");
+    migrator
+});
+
+/// Why the tables cannot be used by this version.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SchemaError {
+    /// No migration was ever applied to this database.
+    #[error("the outbox tables do not exist in this database: run `relay migrate up`")]
+    Missing,
+    /// The database is behind.
+    #[error("the outbox tables have version {found}, this program needs {SCHEMA_VERSION}: run `relay migrate up`")]
+    Older {
+        /// The version in the database.
+        found: i64,
+    },
+    /// The database is ahead.
+    #[error(
+        "the outbox tables have version {found}, this program knows only {SCHEMA_VERSION}: install a newer release"
+    )]
+    Newer {
+        /// The version in the database.
+        found: i64,
+    },
+    /// A migration stopped half-way.
+    #[error("migration {version} of the outbox tables stopped half-way: repair it by hand (see migrations/README.md)")]
+    Dirty {
+        /// The number of that migration.
+        version: i64,
+    },
+    /// The database could not be asked.
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+}
+
+/// Checks that the tables have just the version that this program was written for.
+pub async fn check_schema(conn: &mut MySqlConnection) -> Result<(), SchemaError> {
+    let (found, dirty) = crate::store::schema::version(conn).await?.ok_or(SchemaError::Missing)?;
+    if let Some(version) = dirty {
+        return Err(SchemaError::Dirty { version });
+    }
+    match found {
+        SCHEMA_VERSION => Ok(()),
+        found if found < SCHEMA_VERSION => Err(SchemaError::Older { found }),
+        found => Err(SchemaError::Newer { found }),
+    }
+}

@@ -1,0 +1,28 @@
+//! Every SQL statement of the project: one short file per concern, one function per change of state.
+//!
+//! Texts are static and take binds. The exceptions are the texts of several statements that must travel in one round trip
+//! (claim, settle, promote): MySQL takes no binds there, so they are put together by `Text`, which lets in nothing
+//! but constants, integers and hexadecimal literals.
+//!
+//! The relay's functions expect a session with `READ COMMITTED` and `time_zone = '+00:00'`, see [`session::prepare`].
+//! None of them may be cancelled half-way: drop the connection then.
+
+pub mod enqueue;
+pub mod inbox;
+pub mod lanes;
+pub mod schema;
+pub mod session;
+
+/// The server's number for "duplicate entry for a unique key".
+const DUPLICATE_ENTRY: u16 = 1062;
+/// The server's number for "savepoint does not exist".
+const NO_SUCH_SAVEPOINT: u16 = 1305;
+/// The server's number for "table does not exist".
+const NO_SUCH_TABLE: u16 = 1146;
+
+/// The server's number of an error, if the server sent one.
+#[must_use]
+pub fn error_number(error: &sqlx::Error) -> Option<u16> {
+    let error = error.as_database_error()?.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()?;
+    Some(error.number())
+}
