@@ -1,0 +1,271 @@
+//! Claiming: look without locks, then one compare-and-set that travels in one round trip.
+
+use std::ops::RangeInclusive;
+
+use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
+
+use super::text::{Reply, Text};
+
+/// A pending row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pending {
+    /// The id of the message.
+    pub id: u64,
+    /// Orders messages; 0: no order wanted.
+    pub key_hash: u64,
+    /// Bytes of key, headers and payload.
+    pub bytes: u32,
+    /// Failed attempts and lost leases so far.
+    pub attempts: u16,
+}
+
+/// A live claim as another relay wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignClaim {
+    /// Its id.
+    pub claim_id: u64,
+    /// The messages that it covers.
+    pub message_ids: Vec<u64>,
+    /// Their keys, without 0.
+    pub key_hashes: Vec<u64>,
+}
+
+/// Where to look.
+#[derive(Debug, Clone)]
+pub struct Look<'a> {
+    /// The lane.
+    pub lane: u16,
+    /// The owner, whose own claims need no reading.
+    pub owner: &'a str,
+    /// The newest claim that is known: only newer ones are read whole.
+    pub known_claim: u64,
+    /// Candidates have larger ids: everything up to here is claimed or lies in `below`.
+    pub above: u64,
+    /// Most candidates.
+    pub limit: u32,
+    /// The gaps between claimed ids, where a row may have been committed late or put back.
+    pub below: &'a [RangeInclusive<u64>],
+    /// Most rows of `below`.
+    pub below_limit: u32,
+}
+
+/// What there is to see.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// The lane's version; none: it has no head yet.
+    pub version: Option<u64>,
+    /// The lane's `low`.
+    pub low: u64,
+    /// The ids of all live claims of the lane.
+    pub claim_ids: Vec<u64>,
+    /// Claims of others that were not known.
+    pub claims: Vec<ForeignClaim>,
+    /// Candidates, by id.
+    pub fresh: Vec<Pending>,
+    /// Rows in the gaps, by id.
+    pub below: Vec<Pending>,
+    /// Keys that wait: the key and the smallest id that holds it back. At most [`MAX_HELD_KEYS`], see `held_cut`.
+    pub held: Vec<(u64, u64)>,
+    /// There are more keys that wait: ask with [`held_among`].
+    pub held_cut: bool,
+}
+
+/// Most waiting keys that a look brings along.
+pub const MAX_HELD_KEYS: usize = 1000;
+
+/// Looks at a lane without locks, in one round trip. The order of the statements is the protocol: the version first, so that
+/// the compare-and-set sees every change after it; the gaps after the candidates, because a row in a gap may be committed,
+/// then a candidate of the same key, between the two reads.
+///
+/// Primary keys throughout, and `outbox_delayed_key`, `outbox_dead_key`; reads at most the limits of `look` and the live claims.
+pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, sqlx::Error> {
+    let lane = u64::from(look.lane);
+    let text = Text::default()
+        .sql("SELECT version, low FROM outbox_head WHERE lane = ")
+        .int(lane)
+        .sql("; SELECT claim_id FROM outbox_claims WHERE lane = ")
+        .int(lane)
+        .sql("; SELECT claim_id, message_ids, key_hashes FROM outbox_claims WHERE claim_id > ")
+        .int(look.known_claim)
+        .sql(" AND lane = ")
+        .int(lane)
+        .sql(" AND owner <> ")
+        .hex(look.owner.as_bytes())
+        .sql("; SELECT id, key_hash, bytes, attempts FROM outbox_pending WHERE lane = ")
+        .int(lane)
+        .sql(" AND id > ")
+        .int(look.above)
+        .sql(" ORDER BY id LIMIT ")
+        .int(look.limit)
+        .then(|text| gaps(text, lane, look))
+        .sql("; SELECT key_hash, MIN(id) FROM outbox_delayed WHERE holds_key = 1 AND lane = ")
+        .int(lane)
+        .sql(" GROUP BY key_hash LIMIT 1001; SELECT key_hash, MIN(id) FROM outbox_dead WHERE holds_key = 1 AND lane = ")
+        .int(lane)
+        .sql(" GROUP BY key_hash LIMIT 1001");
+    let mut replies = text.run(conn).await?.into_iter();
+    let mut next = || replies.next().unwrap_or_default();
+    let (head, claim_ids, claims, fresh) = (next(), next(), next(), next());
+    let (below, delayed, dead) = (next(), next(), next());
+    let waiting = [pairs(&delayed)?, pairs(&dead)?];
+    let version = head.rows.first().map(|row| row.try_get(0)).transpose()?;
+    Ok(Seen {
+        version,
+        low: head.rows.first().map(|row| row.try_get(1)).transpose()?.unwrap_or(0),
+        claim_ids: claim_ids.rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
+        claims: claims.rows.iter().map(foreign_claim).collect::<Result<_, _>>()?,
+        fresh: fresh.rows.iter().map(pending).collect::<Result<_, _>>()?,
+        below: below.rows.iter().map(pending).collect::<Result<_, _>>()?,
+        held_cut: waiting.iter().any(|keys| keys.len() > MAX_HELD_KEYS),
+        held: waiting.concat(),
+    })
+}
+
+fn gaps(text: Text, lane: u64, look: &Look<'_>) -> Text {
+    let text =
+        text.sql("; SELECT id, key_hash, bytes, attempts FROM outbox_pending WHERE lane = ").int(lane).sql(" AND (0");
+    let text = look
+        .below
+        .iter()
+        .fold(text, |text, gap| text.sql(" OR id BETWEEN ").int(*gap.start()).sql(" AND ").int(*gap.end()));
+    text.sql(") ORDER BY id LIMIT ").int(look.below_limit)
+}
+
+fn pending(row: &MySqlRow) -> Result<Pending, sqlx::Error> {
+    Ok(Pending { id: row.try_get(0)?, key_hash: row.try_get(1)?, bytes: row.try_get(2)?, attempts: row.try_get(3)? })
+}
+
+fn foreign_claim(row: &MySqlRow) -> Result<ForeignClaim, sqlx::Error> {
+    let message_ids = ids_from_json(row.try_get(1)?)?;
+    let packed: &[u8] = row.try_get(2)?;
+    let key_hashes = packed.chunks_exact(8).map(|chunk| chunk.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
+    Ok(ForeignClaim { claim_id: row.try_get(0)?, message_ids, key_hashes: key_hashes.collect() })
+}
+
+pub(crate) fn ids_from_json(text: &str) -> Result<Vec<u64>, sqlx::Error> {
+    serde_json::from_str(text).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+fn pairs(reply: &Reply) -> Result<Vec<(u64, u64)>, sqlx::Error> {
+    reply.rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+}
+
+/// Of these keys, those that wait, and the smallest id that holds each back: for when there are too many for [`look`].
+/// `outbox_delayed_key` and `outbox_dead_key`, one range per key, no lock.
+pub async fn held_among(
+    conn: &mut MySqlConnection,
+    lane: u16,
+    key_hashes: &[u64],
+) -> Result<Vec<(u64, u64)>, sqlx::Error> {
+    let ask = |text: Text, table: &'static str| {
+        text.sql(table).int(lane).sql(" AND key_hash IN (").ints(key_hashes.iter().copied()).sql(") GROUP BY key_hash")
+    };
+    let text = ask(Text::default(), "SELECT key_hash, MIN(id) FROM outbox_delayed WHERE holds_key = 1 AND lane = ");
+    let text = ask(text, "; SELECT key_hash, MIN(id) FROM outbox_dead WHERE holds_key = 1 AND lane = ");
+    let replies = text.run(conn).await?;
+    Ok(replies.iter().map(pairs).collect::<Result<Vec<_>, _>>()?.concat())
+}
+
+/// A claim to be made.
+#[derive(Debug)]
+pub struct NewClaim<'a> {
+    /// The lane.
+    pub lane: u16,
+    /// The version that was seen.
+    pub version: u64,
+    /// What `low` becomes: no pending row that was seen has a smaller id.
+    pub low: u64,
+    /// Who claims.
+    pub owner: &'a str,
+    /// The fence: random, so that nobody else has it.
+    pub lease_token: u64,
+    /// How long the claim is valid.
+    pub lease: std::time::Duration,
+    /// The messages.
+    pub message_ids: &'a [u64],
+    /// Their keys, without 0 and without repetition.
+    pub key_hashes: &'a [u64],
+}
+
+/// Makes the claim if nobody has changed the lane since it was looked at, in one round trip; returns its id, or none when
+/// somebody was faster. Locks the lane's head and nothing else, and not across a round trip.
+///
+/// After an error the caller must roll back, and ask [`find`] whether the claim stands.
+pub async fn claim(conn: &mut MySqlConnection, new: &NewClaim<'_>) -> Result<Option<u64>, sqlx::Error> {
+    let hashes: Vec<u8> = new.key_hashes.iter().flat_map(|hash| hash.to_be_bytes()).collect();
+    let micros = super::enqueue::micros(new.lease).unsigned_abs();
+    let text = Text::default()
+        .sql("BEGIN; UPDATE outbox_head SET low = ")
+        .int(new.low)
+        .then(|text| compare_and_set(text, new.lane, new.version, new.lease_token))
+        .sql(
+            "; INSERT INTO outbox_claims \
+             (lane, owner, lease_token, lease_until, claimed_at, message_ids, key_hashes) SELECT lane, ",
+        )
+        .hex(new.owner.as_bytes())
+        .sql(", claimer, UTC_TIMESTAMP(6) + INTERVAL ")
+        .int(micros)
+        .sql(" MICROSECOND, UTC_TIMESTAMP(6), '[")
+        .ints(new.message_ids.iter().copied())
+        .sql("]', ")
+        .hex(&hashes)
+        .sql(" FROM outbox_head WHERE lane = ")
+        .int(new.lane)
+        .sql(" AND claimer = ")
+        .int(new.lease_token)
+        .sql("; COMMIT");
+    let replies = text.run(conn).await?;
+    let inserted = replies.get(2).filter(|reply| reply.done.rows_affected() == 1);
+    Ok(inserted.map(|reply| reply.done.last_insert_id()))
+}
+
+/// The end of an `UPDATE outbox_head`: afterwards the lane's `claimer` is `token` if and only if nobody was faster.
+fn compare_and_set(text: Text, lane: u16, version: u64, token: u64) -> Text {
+    text.sql(", version = version + 1, claimer = ")
+        .int(token)
+        .sql(" WHERE lane = ")
+        .int(lane)
+        .sql(" AND version = ")
+        .int(version)
+}
+
+/// The id of the claim with this token, if it stands: after a reply was lost. Reads the live claims, no lock.
+pub async fn find(conn: &mut MySqlConnection, owner: &str, lease_token: u64) -> Result<Option<u64>, sqlx::Error> {
+    let sql = "SELECT claim_id FROM outbox_claims WHERE owner = ? AND lease_token = ?";
+    sqlx::query_scalar(sql).bind(owner).bind(lease_token).fetch_optional(conn).await
+}
+
+/// Moves pending rows behind the row of their key that holds them back, until the same time (or for a minute, where that one
+/// is dead), so that no claim looks at them again and again. A compare-and-set as in [`claim`]; returns whether it won.
+/// Locks the head, the rows named and their new places.
+pub async fn defer(
+    conn: &mut MySqlConnection,
+    (lane, version, token): (u16, u64, u64),
+    message_ids: &[u64],
+) -> Result<bool, sqlx::Error> {
+    let ids = || message_ids.iter().copied();
+    let text = Text::default()
+        .sql("BEGIN; UPDATE outbox_head SET low = low")
+        .then(|text| compare_and_set(text, lane, version, token))
+        .sql(
+            "; INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason) \
+             SELECT p.lane, p.id, p.key_hash, p.bytes, p.attempts, COALESCE((SELECT d.due_at FROM outbox_delayed d \
+             WHERE d.lane = p.lane AND d.holds_key = 1 AND d.key_hash = p.key_hash AND d.id < p.id ORDER BY d.id LIMIT 1), \
+             UTC_TIMESTAMP(6) + INTERVAL 60 SECOND), 1, 'behind' \
+             FROM outbox_head h JOIN outbox_pending p ON p.lane = h.lane WHERE h.lane = ",
+        )
+        .int(lane)
+        .sql(" AND h.claimer = ")
+        .int(token)
+        .sql(" AND p.id IN (")
+        .ints(ids())
+        .sql("); DELETE p FROM outbox_head h JOIN outbox_pending p ON p.lane = h.lane WHERE h.lane = ")
+        .int(lane)
+        .sql(" AND h.claimer = ")
+        .int(token)
+        .sql(" AND p.id IN (")
+        .ints(ids())
+        .sql("); COMMIT");
+    let replies = text.run(conn).await?;
+    Ok(replies.get(1).is_some_and(|reply| reply.done.rows_affected() == 1))
+}

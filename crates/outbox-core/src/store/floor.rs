@@ -1,0 +1,47 @@
+//! The floor: no row with a smaller id can still be committed.
+
+use sqlx::{MySqlConnection, Row as _};
+
+use super::error_number;
+
+/// A sample from which a floor may be raised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// The largest id that was visible.
+    pub max_id: u64,
+    /// The database's time, in microseconds since 1970.
+    pub at_micros: i64,
+}
+
+/// The largest visible id and the time. End of the primary key, one row, no lock.
+///
+/// An id up to this one was given out before now, so to a transaction that has started already.
+pub async fn sample(conn: &mut MySqlConnection) -> Result<Sample, sqlx::Error> {
+    let sql = "SELECT CAST(COALESCE((SELECT MAX(id) FROM outbox_messages), 0) AS UNSIGNED), \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+    let row = sqlx::query(sql).fetch_one(conn).await?;
+    Ok(Sample { max_id: row.try_get(0)?, at_micros: row.try_get(1)? })
+}
+
+/// What the server says of its open transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OldestWriter {
+    /// The oldest one that has written started then, in microseconds since 1970 (whole seconds).
+    Since(i64),
+    /// None has written.
+    None,
+    /// The user lacks the privilege PROCESS.
+    NotAllowed,
+}
+
+/// When the oldest open transaction that has written, or waits for a lock, was started. Reads the list of transactions, whole; the
+/// server caches it for a tenth of a second.
+pub async fn oldest_writer(conn: &mut MySqlConnection) -> Result<OldestWriter, sqlx::Error> {
+    let sql = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(trx_started)) FROM information_schema.innodb_trx \
+               WHERE trx_rows_modified > 0 OR trx_state = 'LOCK WAIT'";
+    match sqlx::query_scalar::<_, Option<i64>>(sql).fetch_one(conn).await {
+        Ok(since) => Ok(since.map_or(OldestWriter::None, OldestWriter::Since)),
+        Err(error) if error_number(&error) == Some(super::NO_PRIVILEGE) => Ok(OldestWriter::NotAllowed),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,83 @@
+//! Reading claimed messages.
+
+use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
+use uuid::Uuid;
+
+use super::text::Text;
+
+/// A message as it is stored.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    /// Its number, in the order of enqueueing.
+    pub id: u64,
+    /// The id that consumers see.
+    pub message_id: Uuid,
+    /// The topic.
+    pub topic: String,
+    /// The key.
+    pub key: Option<Vec<u8>>,
+    /// The kind of event.
+    pub event_type: Option<String>,
+    /// The media type of the payload.
+    pub content_type: Option<String>,
+    /// A JSON object of strings.
+    pub headers: Option<String>,
+    /// The payload; none is a tombstone.
+    pub payload: Option<Vec<u8>>,
+    /// Microseconds since 1970.
+    pub created_at_micros: i64,
+    /// Age when it was read, in microseconds, by the database's clock.
+    pub age_micros: i64,
+    /// Whether its expiry had passed when it was read.
+    pub expired: bool,
+}
+
+/// Reads messages by id, in the order of ids. Primary key, no lock, as many rows as ids; runs of neighbours are read as ranges.
+/// A message that is not there is missing from the answer.
+pub async fn messages(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Stored>, sqlx::Error> {
+    let text = Text::default()
+        .sql(
+            "SELECT id, message_id, topic, message_key, event_type, content_type, headers, payload, \
+             TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)), \
+             expires_at IS NOT NULL AND expires_at <= UTC_TIMESTAMP(6) FROM outbox_messages WHERE ",
+        )
+        .then(|text| id_list(text, "id", ids))
+        .sql(" ORDER BY id");
+    let replies = text.run(conn).await?;
+    replies.iter().flat_map(|reply| &reply.rows).map(stored).collect()
+}
+
+fn stored(row: &MySqlRow) -> Result<Stored, sqlx::Error> {
+    let message_id: &[u8] = row.try_get(1)?;
+    Ok(Stored {
+        id: row.try_get(0)?,
+        message_id: Uuid::from_slice(message_id).map_err(|error| sqlx::Error::Decode(error.into()))?,
+        topic: row.try_get(2)?,
+        key: row.try_get(3)?,
+        event_type: row.try_get(4)?,
+        content_type: row.try_get(5)?,
+        headers: row.try_get(6)?,
+        payload: row.try_get(7)?,
+        created_at_micros: row.try_get(8)?,
+        age_micros: row.try_get(9)?,
+        expired: row.try_get::<i64, _>(10)? != 0,
+    })
+}
+
+/// Shortest run of neighbours that is written as a range.
+const RUN: usize = 4;
+
+/// `(column BETWEEN … AND … OR column IN (…))` for sorted ids. A range names neighbours only, without a hole in which
+/// a row that was committed late could hide.
+pub(crate) fn id_list(text: Text, column: &'static str, ids: &[u64]) -> Text {
+    let (mut singles, mut text) = (Vec::new(), text.sql("("));
+    for run in ids.chunk_by(|a, b| a + 1 == *b) {
+        match (run.first(), run.last()) {
+            (Some(first), Some(last)) if run.len() >= RUN => {
+                text = text.sql(column).sql(" BETWEEN ").int(*first).sql(" AND ").int(*last).sql(" OR ");
+            }
+            _ => singles.extend_from_slice(run),
+        }
+    }
+    text.sql(column).sql(" IN (").ints(singles).sql("))")
+}

@@ -1,0 +1,151 @@
+//! Writing back what became of the messages of a claim, in one round trip for many claims.
+
+use std::time::Duration;
+
+use sqlx::{MySqlConnection, Row as _};
+
+use super::{
+    lease::{Lease, fence},
+    read::id_list,
+    text::Text,
+};
+
+/// What became of all messages of a claim. What is in none of the lists goes back to pending as it was.
+#[derive(Debug, Clone, Default)]
+pub struct Settlement {
+    /// Sent, in the order of ids, each with where the broker put it.
+    pub sent: Vec<(u64, String)>,
+    /// To be tried again.
+    pub delayed: Vec<Delayed>,
+    /// Given up.
+    pub dead: Vec<Dead>,
+}
+
+/// A message that waits for a time.
+#[derive(Debug, Clone)]
+pub struct Delayed {
+    /// The message.
+    pub id: u64,
+    /// How long it waits from the settling on.
+    pub wait: Duration,
+    /// Whether an attempt was spent.
+    pub spent: bool,
+    /// A short code: `unconfirmed`, `rejected`, `behind`, `parked`.
+    pub reason: &'static str,
+    /// What the broker said.
+    pub error: String,
+}
+
+/// A message that the relay gave up on.
+#[derive(Debug, Clone)]
+pub struct Dead {
+    /// The message.
+    pub id: u64,
+    /// Whether an attempt was spent.
+    pub spent: bool,
+    /// Whether later messages of its key wait for the operator.
+    pub holds_key: bool,
+    /// A short code, as in the metric `outbox_relay_dead_messages_total`.
+    pub reason: &'static str,
+    /// What the broker said.
+    pub error: String,
+}
+
+/// Longest error text that is kept, in characters: the width of the columns `error`.
+const MAX_ERROR: usize = 500;
+
+/// Settles claims in one transaction and one round trip; returns those that still stood and are settled now. Where a claim was
+/// lost nothing is written for it: every statement joins the claim row by its token.
+///
+/// Locks the claim rows first (primary key), so that no take-over comes in between; then deletes pending rows by primary key.
+/// After an error the caller must roll back and ask [`settled`] before it tries again.
+pub async fn settle(conn: &mut MySqlConnection, claims: &[(Lease, &Settlement)]) -> Result<Vec<u64>, sqlx::Error> {
+    let leases: Vec<Lease> = claims.iter().map(|(lease, _)| *lease).collect();
+    let text = Text::default()
+        .sql("BEGIN; SELECT claim_id FROM outbox_claims")
+        .then(|text| fence(text, &leases))
+        .sql(" FOR UPDATE");
+    let text = claims.iter().fold(text, |text, (lease, settlement)| settle_one(text, *lease, settlement));
+    let text = text.sql("; DELETE FROM outbox_claims").then(|text| fence(text, &leases)).sql("; COMMIT");
+    let replies = text.run(conn).await?;
+    let locked = replies.get(1).map(|reply| reply.rows.as_slice()).unwrap_or_default();
+    locked.iter().map(|row| row.try_get(0)).collect()
+}
+
+/// About how many bytes of text a settlement makes: to keep a text below `max_allowed_packet`.
+#[must_use]
+pub fn text_size(settlement: &Settlement) -> usize {
+    let receipts: usize = settlement.sent.iter().map(|(_, receipt)| 2 * receipt.len() + 40).sum();
+    receipts + 2500 * (settlement.delayed.len() + settlement.dead.len()) + 1000
+}
+
+fn settle_one(text: Text, lease: Lease, settlement: &Settlement) -> Text {
+    let text = mark_sent(text, lease, &settlement.sent);
+    let text = settlement.delayed.iter().fold(text, |text, delayed| delay(text, lease, delayed));
+    let text = settlement.dead.iter().fold(text, |text, dead| bury(text, lease, dead));
+    let mut gone: Vec<u64> = settlement.sent.iter().map(|(id, _)| *id).collect();
+    gone.extend(settlement.delayed.iter().map(|delayed| delayed.id));
+    gone.extend(settlement.dead.iter().map(|dead| dead.id));
+    gone.sort_unstable();
+    let text = text.sql("; DELETE p FROM outbox_claims c JOIN outbox_pending p ON p.lane = c.lane AND ");
+    the_claim(id_list(text, "p.id", &gone), lease)
+}
+
+/// ` WHERE c.claim_id = … AND c.lease_token = …`
+fn the_claim(text: Text, lease: Lease) -> Text {
+    text.sql(" WHERE c.claim_id = ").int(lease.claim_id).sql(" AND c.lease_token = ").int(lease.lease_token)
+}
+
+/// The mark is written even where nothing was sent: it tells a lost reply from a lost claim.
+fn mark_sent(text: Text, lease: Lease, sent: &[(u64, String)]) -> Text {
+    let receipts: Vec<&str> = sent.iter().map(|(_, receipt)| receipt.as_str()).collect();
+    let receipts = serde_json::to_vec(&receipts).unwrap_or_else(|_| b"[]".to_vec());
+    let text = text
+        .sql("; INSERT INTO outbox_sent (claim_id, lane, owner, claimed_at, sent_at, message_ids, receipts) ")
+        .sql("SELECT c.claim_id, c.lane, c.owner, c.claimed_at, UTC_TIMESTAMP(6), '[");
+    let text = if sent.is_empty() { text } else { text.ints(sent.iter().map(|(id, _)| *id)) };
+    the_claim(text.sql("]', ").hex(&receipts).sql(" FROM outbox_claims c"), lease)
+}
+
+fn delay(text: Text, lease: Lease, delayed: &Delayed) -> Text {
+    let text = text
+        .sql("; INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason, error) ")
+        .sql("SELECT p.lane, p.id, p.key_hash, p.bytes, p.attempts + ")
+        .int(u64::from(delayed.spent))
+        .sql(", UTC_TIMESTAMP(6) + INTERVAL ")
+        .int(super::enqueue::micros(delayed.wait).unsigned_abs())
+        .sql(" MICROSECOND, p.key_hash <> 0, ");
+    reason_and_row(text, delayed.reason, &delayed.error, delayed.id, lease)
+}
+
+fn bury(text: Text, lease: Lease, dead: &Dead) -> Text {
+    let text = text
+        .sql("; INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, owner, reason, error) ")
+        .sql("SELECT p.lane, p.id, p.key_hash, p.bytes, p.attempts + ")
+        .int(u64::from(dead.spent))
+        .sql(", UTC_TIMESTAMP(6), ")
+        .int(u64::from(dead.holds_key))
+        .sql(", c.owner, ");
+    reason_and_row(text, dead.reason, &dead.error, dead.id, lease)
+}
+
+fn reason_and_row(text: Text, reason: &str, error: &str, id: u64, lease: Lease) -> Text {
+    let error: String = error.chars().take(MAX_ERROR).collect();
+    let text = text
+        .hex(reason.as_bytes())
+        .sql(", ")
+        .hex(error.as_bytes())
+        .sql(" FROM outbox_claims c JOIN outbox_pending p ON p.lane = c.lane AND p.id = ")
+        .int(id);
+    the_claim(text, lease)
+}
+
+/// Which of these claims are settled: after a reply was lost. Primary key, no lock.
+pub async fn settled(conn: &mut MySqlConnection, claim_ids: &[u64]) -> Result<Vec<u64>, sqlx::Error> {
+    let text = Text::default()
+        .sql("SELECT claim_id FROM outbox_sent WHERE claim_id IN (")
+        .ints(claim_ids.iter().copied())
+        .sql(")");
+    let replies = text.run(conn).await?;
+    replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).collect()
+}

@@ -1,0 +1,104 @@
+use std::fmt::Write as _;
+
+use futures_util::TryStreamExt as _;
+use sqlx::{
+    AssertSqlSafe, Either, MySqlConnection,
+    mysql::{MySqlQueryResult, MySqlRow},
+};
+
+/// A text of several statements for one round trip. Nothing gets in but constants, integers and hexadecimal literals,
+/// so there is nothing to escape.
+#[derive(Debug, Default)]
+pub(crate) struct Text(String);
+
+/// What one statement of a text returned.
+#[derive(Debug, Default)]
+pub(crate) struct Reply {
+    pub(crate) rows: Vec<MySqlRow>,
+    pub(crate) done: MySqlQueryResult,
+}
+
+impl Text {
+    pub(crate) fn sql(mut self, constant: &'static str) -> Self {
+        self.0.push_str(constant);
+        self
+    }
+
+    pub(crate) fn int(mut self, number: impl Into<u64>) -> Self {
+        self.push_int(number.into());
+        self
+    }
+
+    /// `1,2,3`; never empty, because `IN ()` is no SQL: an empty list becomes `0`, which is no id.
+    pub(crate) fn ints(mut self, numbers: impl IntoIterator<Item = u64>) -> Self {
+        let start = self.0.len();
+        for number in numbers {
+            self.push_int(number);
+            self.0.push(',');
+        }
+        if self.0.len() == start {
+            self.0.push('0');
+        } else {
+            self.0.pop();
+        }
+        self
+    }
+
+    /// `0x…`, a byte string; the empty one is `''`.
+    pub(crate) fn hex(mut self, bytes: &[u8]) -> Self {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        if bytes.is_empty() {
+            self.0.push_str("''");
+            return self;
+        }
+        self.0.push_str("0x");
+        for byte in bytes {
+            for nibble in [byte >> 4, byte & 15] {
+                self.0.push(char::from(DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0')));
+            }
+        }
+        self
+    }
+
+    pub(crate) fn then(self, part: impl FnOnce(Self) -> Self) -> Self {
+        part(self)
+    }
+
+    fn push_int(&mut self, number: u64) {
+        // Writing to a String cannot fail.
+        if write!(self.0, "{number}").is_err() {
+            self.0.push('0');
+        }
+    }
+
+    /// Runs the text and returns what each of its statements returned. Where one fails the server runs none of the later
+    /// ones: the caller rolls back before it does anything else (see [`super::session::rollback`]).
+    pub(crate) async fn run(self, conn: &mut MySqlConnection) -> Result<Vec<Reply>, sqlx::Error> {
+        let mut stream = sqlx::raw_sql(AssertSqlSafe(self.0)).fetch_many(conn);
+        let mut replies = Vec::new();
+        let mut rows = Vec::new();
+        while let Some(item) = stream.try_next().await? {
+            match item {
+                Either::Right(row) => rows.push(row),
+                Either::Left(done) => replies.push(Reply { rows: std::mem::take(&mut rows), done }),
+            }
+        }
+        Ok(replies)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Text;
+
+    #[test]
+    fn a_text_holds_only_constants_integers_and_hex() {
+        let text = Text::default().sql("a IN (").ints([1, 22]).sql(") b ").hex(b"\x00\xff'").sql(" c ").hex(b"");
+        assert_eq!(text.0, "a IN (1,22) b 0x00ff27 c ''");
+    }
+
+    #[test]
+    fn an_empty_list_matches_no_id() {
+        assert_eq!(Text::default().ints([]).0, "0");
+    }
+}
