@@ -1,1 +1,3 @@
 //! Real servers, the load and the judge for the tests of this workspace.
+
+pub mod servers;

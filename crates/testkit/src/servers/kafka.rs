@@ -1,0 +1,168 @@
+//! Kafka: one node, broker and controller in one, without `ZooKeeper`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use tokio::net::TcpStream;
+
+use super::call::{Call, finish};
+use super::docker::Compose;
+use super::host::{Host, blocking, folder};
+use super::mysql_program::copy;
+use super::origin::{Kind, Origin, origin};
+use super::{cache, maven, packages, ports};
+
+/// Settings of a node that has to start fast and live alone. Internal topics have one partition: fifty of them take a while.
+const SETTINGS: &str = "\
+process.roles=broker,controller
+node.id=1
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+group.initial.rebalance.delay.ms=0
+";
+
+const LOGGING: &str = "\
+rootLogger.level = INFO
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %m (%c)%n
+";
+
+/// Any 22 characters of base 64 that decode to 16 bytes.
+const CLUSTER: &str = "b3V0Ym94LXRlc3RraXQxMA";
+
+/// A running Kafka node with data of its own. Drop kills it and removes its data.
+#[derive(Debug)]
+pub struct Kafka {
+    host: Host,
+    port: u16,
+    origin: Origin,
+}
+
+impl Kafka {
+    /// Starts a node with the default settings.
+    ///
+    /// # Errors
+    /// As [`Kafka::with`].
+    pub async fn start() -> Result<Self> {
+        Self::with(&[]).await
+    }
+
+    /// Starts a node with additional broker properties, for example `message.max.bytes`. They win over the defaults, and do not reach
+    /// a node in Docker.
+    ///
+    /// # Errors
+    /// When there is no server to start (the error names the ways out), or it does not answer; then with the end of its log.
+    pub async fn with(properties: &[(&str, &str)]) -> Result<Self> {
+        let lines = properties.iter().map(|(name, value)| format!("{name}={value}"));
+        let extra = lines.collect::<Vec<_>>().join("\n");
+        let (host, port, origin) = blocking(move || launch(&extra)).await?;
+        let mut server = Self { host, port, origin };
+        server.ready().await?;
+        Ok(server)
+    }
+
+    /// The address for clients: `127.0.0.1:port`.
+    #[must_use]
+    pub fn bootstrap(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The port must be open before librdkafka is asked: it would log every refused connection.
+    async fn ready(&mut self) -> Result<()> {
+        let bootstrap = self.bootstrap();
+        self.host
+            .ready(async || {
+                TcpStream::connect(&bootstrap).await?;
+                let bootstrap = bootstrap.clone();
+                blocking(move || answers(&bootstrap)).await
+            })
+            .await
+    }
+}
+
+super::host_methods!(Kafka);
+
+fn answers(bootstrap: &str) -> Result<()> {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", bootstrap).set_log_level(RDKafkaLogLevel::Emerg);
+    let consumer: BaseConsumer = config.create()?;
+    let metadata = consumer.fetch_metadata(None, Duration::from_secs(2))?;
+    ensure!(!metadata.brokers().is_empty(), "no broker has registered yet");
+    Ok(())
+}
+
+fn launch(extra: &str) -> Result<(Host, u16, Origin)> {
+    let origin = origin(Kind::Kafka, &["kafka-server-start.sh", "kafka-server-start"])?;
+    let libraries = match &origin {
+        Origin::Docker => {
+            let compose = Compose::up(Kind::Kafka)?;
+            let port = compose.port;
+            return Ok((Host::Compose(compose), port, origin));
+        }
+        Origin::Path(script) => libraries(script)?,
+        Origin::Packages => packages::root(Kind::Kafka)?.join("libs"),
+    };
+    let folder = folder("kafka")?;
+    let data = folder.path().join("data");
+    copy(&formatted(&libraries)?, &data)?;
+    let port = ports::free_port()?;
+    let settings = properties(&data, port, ports::free_port()?) + extra;
+    let call = write(folder.path(), &settings)?;
+    Ok((Host::start(java(&libraries, folder.path()).arg("kafka.Kafka").arg(call), folder)?, port, origin))
+}
+
+/// The jars next to an installed start script.
+fn libraries(script: &Path) -> Result<PathBuf> {
+    let home =
+        fs::canonicalize(script)?.ancestors().nth(2).map(Path::to_path_buf).context("Kafka's script has no home")?;
+    let folders = [home.join("libs"), home.join("libexec/libs")];
+    folders.into_iter().find(|folder| folder.is_dir()).with_context(|| format!("no libs in {}", home.display()))
+}
+
+fn properties(data: &Path, port: u16, controller: u16) -> String {
+    format!(
+        "{SETTINGS}log.dirs={}\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n\
+         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\nadvertised.listeners=PLAINTEXT://127.0.0.1:{port}\n",
+        data.display()
+    )
+}
+
+fn write(folder: &Path, settings: &str) -> Result<PathBuf> {
+    let file = folder.join("server.properties");
+    fs::write(&file, settings)?;
+    fs::write(folder.join("log4j2.properties"), LOGGING)?;
+    Ok(file)
+}
+
+fn java(libraries: &Path, folder: &Path) -> Call {
+    let logging = format!("-Dlog4j2.configurationFile={}", folder.join("log4j2.properties").display());
+    Call::new("java").args(["-Xmx512m", "-Djava.awt.headless=true", "-cp"]).arg(libraries.join("*")).arg(logging)
+}
+
+/// A formatted data folder, to be copied: formatting starts a JVM of its own.
+fn formatted(libraries: &Path) -> Result<PathBuf> {
+    let entry = cache::entry(&format!("data-kafka-{}", maven::KAFKA), |target| {
+        let settings = write(target, &properties(&target.join("data"), 1, 2))?;
+        let tool =
+            java(libraries, target).arg("kafka.tools.StorageTool").args(["format", "-t", CLUSTER, "-c"]).arg(settings);
+        finish(&mut tool.command()).map(drop)
+    });
+    Ok(entry?.join("data"))
+}

@@ -1,0 +1,116 @@
+//! Real servers: MySQL, MariaDB, Kafka and RabbitMQ, on free ports of the loopback address, with data in fresh folders.
+//!
+//! Each is found in this order, and says which way it took ([`Origin`]): an address given by the user ([`Kind::variable`], used by
+//! [`mysql_url`], [`kafka_bootstrap`] and [`amqp_url`]), a program on the PATH, Docker with the project's `docker-compose.yml`,
+//! packages of the machine's own mirror unpacked into `.cache/servers`.
+//!
+//! [`MySql`], [`Kafka`] and [`RabbitMq`] are servers of one test's own, to be killed, paused and restarted. They end with their
+//! handle, and with the process that holds it, however that ends.
+
+mod apt;
+pub mod cache;
+mod call;
+mod database;
+mod docker;
+mod host;
+mod kafka;
+mod maven;
+mod mysql;
+mod mysql_program;
+mod origin;
+mod packages;
+mod ports;
+mod process;
+mod rabbitmq;
+mod shared;
+mod sources;
+mod system;
+mod topics;
+mod wait;
+
+pub use database::fresh_database;
+pub use kafka::Kafka;
+pub use mysql::{Flavor, MySql, MySqlOptions};
+pub use origin::{Kind, Origin};
+pub use packages::promtool;
+pub use ports::free_port;
+pub use rabbitmq::RabbitMq;
+pub use shared::{amqp_url, kafka_bootstrap, mysql_url};
+pub use system::{can_install, ensure_program};
+pub use topics::{create_topic, create_topic_with};
+pub use wait::until;
+
+/// The methods all servers share. A macro and not a trait: tests need no import, and the waiting inside `restart` differs.
+macro_rules! host_methods {
+    ($server:ident) => {
+        impl $server {
+            /// Which way the server was found.
+            #[must_use]
+            pub fn origin(&self) -> &super::origin::Origin {
+                &self.origin
+            }
+
+            /// Its process id; an error when it does not run, or runs in a container.
+            ///
+            /// # Errors
+            /// See above.
+            pub fn pid(&self) -> anyhow::Result<u32> {
+                self.host.pid()
+            }
+
+            /// The file with its output, when it runs outside a container.
+            #[must_use]
+            pub fn log(&self) -> Option<std::path::PathBuf> {
+                self.host.log()
+            }
+
+            /// The folder with its data, when it runs outside a container.
+            #[must_use]
+            pub fn folder(&self) -> Option<&std::path::Path> {
+                self.host.folder()
+            }
+
+            /// Kills it at once (SIGKILL) and waits for its end. Its port and data stay for [`Self::restart`].
+            ///
+            /// # Errors
+            /// When it does not run.
+            pub fn kill(&mut self) -> anyhow::Result<()> {
+                self.host.kill()
+            }
+
+            /// Freezes it (SIGSTOP): connections stay open and nothing answers.
+            ///
+            /// # Errors
+            /// When it does not run.
+            pub fn pause(&self) -> anyhow::Result<()> {
+                self.host.pause()
+            }
+
+            /// Lets it go on after [`Self::pause`].
+            ///
+            /// # Errors
+            /// When it does not run.
+            pub fn resume(&self) -> anyhow::Result<()> {
+                self.host.resume()
+            }
+
+            /// Stops it in order. Its port and data stay for [`Self::restart`].
+            ///
+            /// # Errors
+            /// When it does not run, or had to be killed.
+            pub async fn stop(&mut self) -> anyhow::Result<()> {
+                self.host.stop().await
+            }
+
+            /// Starts it again on the same port with the same data, stopping it first when it runs, and waits until it answers.
+            ///
+            /// # Errors
+            /// When it does not answer; with the end of its log.
+            pub async fn restart(&mut self) -> anyhow::Result<()> {
+                self.host.restart().await?;
+                self.ready().await
+            }
+        }
+    };
+}
+use host_methods;

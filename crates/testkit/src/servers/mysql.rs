@@ -1,0 +1,157 @@
+//! MySQL and MariaDB.
+
+use std::path::Path;
+
+use anyhow::Result;
+use sqlx::{Connection, MySqlConnection};
+
+use super::call::Call;
+use super::docker::Compose;
+use super::host::{Host, blocking, folder};
+use super::mysql_program::{Program, copy};
+use super::origin::{Kind, Origin, origin};
+use super::{packages, ports};
+
+/// The two families of servers the outbox supports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flavor {
+    /// MySQL.
+    MySql,
+    /// MariaDB.
+    MariaDb,
+}
+
+impl Flavor {
+    pub(super) fn kind(self) -> Kind {
+        match self {
+            Self::MySql => Kind::MySql,
+            Self::MariaDb => Kind::MariaDb,
+        }
+    }
+
+    fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::MySql => &["mysqld"],
+            Self::MariaDb => &["mariadbd"],
+        }
+    }
+}
+
+/// What a test may want different from the defaults.
+#[derive(Debug, Clone)]
+pub struct MySqlOptions {
+    flavor: Flavor,
+    buffer_pool_mib: u32,
+    args: Vec<String>,
+}
+
+impl MySqlOptions {
+    /// The defaults: durable commits, a binary log of rows, 500 connections, a buffer pool of 1 GiB (used memory grows with the data).
+    #[must_use]
+    pub fn new(flavor: Flavor) -> Self {
+        Self { flavor, buffer_pool_mib: 1024, args: Vec::new() }
+    }
+
+    /// The size of `InnoDB`'s buffer pool in MiB.
+    #[must_use]
+    pub fn buffer_pool_mib(mut self, size: u32) -> Self {
+        self.buffer_pool_mib = size;
+        self
+    }
+
+    /// One more argument of the server, for example `--max-allowed-packet=1M`. It wins over a default of the same name.
+    #[must_use]
+    pub fn arg(mut self, arg: &str) -> Self {
+        self.args.push(arg.to_owned());
+        self
+    }
+
+    /// Starts the server and waits until it answers.
+    ///
+    /// # Errors
+    /// When there is no server to start (the error names the ways out), or it does not answer; then with the end of its log.
+    pub async fn start(self) -> Result<MySql> {
+        let (host, port, origin) = blocking(move || self.launch()).await?;
+        let mut server = MySql { host, port, origin };
+        server.ready().await?;
+        Ok(server)
+    }
+
+    fn launch(&self) -> Result<(Host, u16, Origin)> {
+        let kind = self.flavor.kind();
+        let origin = origin(kind, self.flavor.programs())?;
+        let program = match &origin {
+            Origin::Docker => {
+                let compose = Compose::up(kind)?;
+                let port = compose.port;
+                return Ok((Host::Compose(compose), port, origin));
+            }
+            Origin::Path(path) => Program::installed(self.flavor, path),
+            Origin::Packages => Program::unpacked(self.flavor, &packages::root(kind)?),
+        };
+        let folder = folder(kind.name())?;
+        let data = folder.path().join("data");
+        copy(&program.data()?, &data)?;
+        let port = ports::free_port()?;
+        let call = self.settings(program.call(&data), folder.path(), port);
+        Ok((Host::start(call, folder)?, port, origin))
+    }
+
+    fn settings(&self, call: Call, folder: &Path, port: u16) -> Call {
+        let call = call
+            .option("socket", folder.join("socket"))
+            .option("pid-file", folder.join("pid"))
+            .option("log-bin", "binlog")
+            .arg(format!("--port={port}"))
+            .arg(format!("--innodb-buffer-pool-size={}M", self.buffer_pool_mib))
+            .args([
+                "--bind-address=127.0.0.1",
+                "--skip-name-resolve",
+                "--server-id=1",
+                "--binlog-format=ROW",
+                "--sync-binlog=1",
+                "--innodb-flush-log-at-trx-commit=1",
+                "--max-connections=500",
+            ]);
+        let own: &[&str] =
+            if self.flavor == Flavor::MySql { &["--mysqlx=OFF", "--secure-file-priv=NULL"] } else { &[] };
+        call.args(own).args(&self.args)
+    }
+}
+
+/// A running MySQL or MariaDB server with data of its own. Drop kills it and removes its data.
+#[derive(Debug)]
+pub struct MySql {
+    host: Host,
+    port: u16,
+    origin: Origin,
+}
+
+impl MySql {
+    /// Starts a server with the default options.
+    ///
+    /// # Errors
+    /// As [`MySqlOptions::start`].
+    pub async fn start(flavor: Flavor) -> Result<Self> {
+        MySqlOptions::new(flavor).start().await
+    }
+
+    /// Its address, for `root` without a password and without a database.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("mysql://root@127.0.0.1:{}/", self.port)
+    }
+
+    /// Its port on 127.0.0.1.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    async fn ready(&mut self) -> Result<()> {
+        let url = self.url();
+        self.host.ready(async || Ok(MySqlConnection::connect(&url).await?.close().await?)).await
+    }
+}
+
+super::host_methods!(MySql);

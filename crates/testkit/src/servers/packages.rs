@@ -1,0 +1,147 @@
+//! Which packages hold which server, and how to run a program out of them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::apt::{self, Release};
+use super::call::{Call, on_path};
+use super::origin::Kind;
+use super::{cache, maven};
+
+/// A set of packages unpacked into one folder of the cache.
+struct Plan {
+    folder: &'static str,
+    release: Release,
+    candidates: &'static [&'static [&'static str]],
+}
+
+/// Debian 12 and 13 have no MySQL, `sid` has one; Ubuntu puts the version into the package's name.
+const MYSQL: Plan = Plan {
+    folder: "mysql",
+    release: Release::Sid,
+    candidates: &[
+        &["mysql-server-core", "mysql-client-core"],
+        &["mysql-server-core-8.4", "mysql-client-core-8.4"],
+        &["mysql-server-core-8.0", "mysql-client-core-8.0"],
+    ],
+};
+const MARIADB: Plan = Plan {
+    folder: "mariadb",
+    release: Release::Own,
+    candidates: &[&["mariadb-server-core"], &["mariadb-server-core-10.6"]],
+};
+const RABBITMQ: Plan = Plan { folder: "rabbitmq", release: Release::Own, candidates: &[&["rabbitmq-server"]] };
+const PROMETHEUS: Plan = Plan { folder: "prometheus", release: Release::Own, candidates: &[&["prometheus"]] };
+
+/// Whether packages can be had for this kind of server here.
+pub(super) fn available(kind: Kind) -> bool {
+    if kind == Kind::Kafka { maven::available() } else { apt::available() }
+}
+
+/// The unpacked packages of a server, downloaded the first time. Blocking.
+pub(super) fn root(kind: Kind) -> Result<Root> {
+    match kind {
+        Kind::MySql => unpacked(&MYSQL),
+        Kind::MariaDb => unpacked(&MARIADB),
+        Kind::RabbitMq => unpacked(&RABBITMQ),
+        Kind::Kafka => maven::jars().map(Root::plain),
+    }
+}
+
+/// The call for Prometheus' `promtool`: the one on the PATH, or the one of the unpacked packages. Blocking.
+///
+/// # Errors
+/// When it is not installed and cannot be downloaded.
+pub fn promtool(args: &[&str]) -> Result<std::process::Command> {
+    let call = match on_path("promtool") {
+        Some(program) => Call::new(program),
+        None => unpacked(&PROMETHEUS)?.program("usr/bin/promtool"),
+    };
+    Ok(call.args(args).command())
+}
+
+/// Whether `program` is really this kind of server: MariaDB installs a `mysqld` as well.
+pub(super) fn is(kind: Kind, program: &Path) -> bool {
+    match kind {
+        Kind::MySql => version(&Call::new(program)).is_ok_and(|version| !version.contains("MariaDB")),
+        _ => true,
+    }
+}
+
+/// The third word of `mysqld --version`: `mysqld  Ver 9.7.0 for Linux …`.
+pub(super) fn version(program: &Call) -> Result<String> {
+    let text = program.clone().arg("--version").output()?;
+    let mut words = text.split_whitespace().skip_while(|word| *word != "Ver");
+    words.nth(1).map(str::to_owned).with_context(|| format!("no version in {text:?}"))
+}
+
+fn unpacked(plan: &Plan) -> Result<Root> {
+    let path = cache::entry(plan.folder, |target| {
+        tracing::info!(folder = plan.folder, "downloading and unpacking packages");
+        apt::unpack(plan.release, plan.candidates, target)?;
+        relocate_erlang(target)
+    })?;
+    let loader = loader(&path);
+    Ok(Root { path, loader })
+}
+
+/// Erlang's start script has its folder written into it; here it has to find itself.
+fn relocate_erlang(root: &Path) -> Result<()> {
+    let script = root.join("usr/lib/erlang/bin/erl");
+    let Ok(text) = fs::read_to_string(&script) else { return Ok(()) };
+    let here = r#"ROOTDIR="$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)""#;
+    fs::write(&script, text.replace("ROOTDIR=/usr/lib/erlang", here))?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).map_err(Into::into)
+}
+
+/// A folder with unpacked programs.
+#[derive(Debug)]
+pub(super) struct Root {
+    path: PathBuf,
+    /// The loader of the unpacked C library and the folder of its libraries, when there is one: programs of a newer release need it.
+    loader: Option<(PathBuf, PathBuf)>,
+}
+
+impl Root {
+    fn plain(path: PathBuf) -> Self {
+        Self { path, loader: None }
+    }
+
+    pub(super) fn join(&self, relative: &str) -> PathBuf {
+        self.path.join(relative)
+    }
+
+    /// The call for an unpacked program, which must not find its libraries in the system only.
+    pub(super) fn program(&self, relative: &str) -> Call {
+        let program = self.join(relative);
+        match &self.loader {
+            Some((loader, libraries)) => Call::new(loader).arg("--library-path").arg(libraries).arg(program),
+            None => Call::new(program).env("LD_LIBRARY_PATH", self.libraries()),
+        }
+    }
+
+    pub(super) fn libraries(&self) -> std::ffi::OsString {
+        let folders = library_folders(&self.path);
+        std::env::join_paths(folders).unwrap_or_default()
+    }
+}
+
+fn loader(root: &Path) -> Option<(PathBuf, PathBuf)> {
+    library_folders(root).into_iter().find_map(|folder| {
+        let files = fs::read_dir(&folder).ok()?;
+        let mut paths = files.filter_map(|file| Some(file.ok()?.path()));
+        let loader =
+            paths.find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-linux")))?;
+        Some((loader, folder))
+    })
+}
+
+/// `usr/lib/<triplet>` of the unpacked packages; the triplet depends on the processor.
+fn library_folders(root: &Path) -> Vec<PathBuf> {
+    let folders = ["usr/lib", "lib"].into_iter().filter_map(|base| fs::read_dir(root.join(base)).ok()).flatten();
+    let paths = folders.filter_map(|folder| Some(folder.ok()?.path()));
+    paths.filter(|path| path.to_string_lossy().contains("-linux-gnu")).collect()
+}

@@ -1,0 +1,124 @@
+//! A child process that never outlives the process that started it.
+//!
+//! Drop stops it. When there is no Drop (the parent is killed, exits, or gets Ctrl-C), its watchdog does: a small shell that waits
+//! for the end of a pipe whose other end only the parent holds. The kernel closes that end however the parent ends. The kernel's
+//! own parent-death signal is no help here: it follows the thread that started the child, and test threads come and go.
+
+use std::ffi::OsStr;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use super::call::Call;
+use super::wait;
+
+/// Kills the process group named on the pipe's first line, unless a second line calls the guard off before the pipe ends, and
+/// removes the server's folder. A process in a container may stay a zombie for good, so the wait for its end is bounded.
+const WATCHDOG: &str = r#"
+read -r group || exit 0
+read -r off && exit 0
+kill -KILL -- "-$group" 2>/dev/null
+tries=0
+while kill -0 -- "-$group" 2>/dev/null && [ "$tries" -lt 20 ]; do sleep 0.05; tries=$((tries + 1)); done
+rm -rf -- "$1"
+"#;
+
+/// How to start a server: what to run, where its output goes, and the folder that must not stay behind.
+#[derive(Debug, Clone)]
+pub(super) struct Launch {
+    pub(super) call: Call,
+    pub(super) log: PathBuf,
+    pub(super) folder: PathBuf,
+}
+
+/// A running child, the leader of its own process group: a Ctrl-C in the terminal is not meant for it.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Child,
+    watchdog: Child,
+}
+
+impl Process {
+    pub(super) fn start(launch: &Launch) -> Result<Self> {
+        let log = OpenOptions::new().create(true).append(true).open(&launch.log)?;
+        let mut watchdog = watchdog(launch.folder.as_os_str())?;
+        let mut command = launch.call.command();
+        command.stdout(log.try_clone()?).stderr(log).process_group(0);
+        let child = command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        tell(&mut watchdog, &child.id().to_string())?;
+        Ok(Self { child, watchdog })
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether the process has not ended yet.
+    pub(super) fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+        kill_process_group(self.pid()?, signal).with_context(|| format!("cannot signal process {}", self.id()))
+    }
+
+    /// SIGKILL to the process and its children, and wait for its end.
+    pub(super) fn kill(mut self) -> Result<()> {
+        self.finish()
+    }
+
+    /// Asks the process to stop; kills it when it is still there after `grace`.
+    pub(super) async fn stop(mut self, grace: Duration) -> Result<()> {
+        kill_process(self.pid()?, Signal::TERM)?;
+        let ended = wait::until(grace, "the server to stop", async || match self.child.try_wait()? {
+            Some(_) => Ok(()),
+            None => bail!("it is still running"),
+        });
+        let in_time = ended.await.is_ok();
+        self.finish()?;
+        if in_time { Ok(()) } else { bail!("process {} did not stop within {grace:?} and was killed", self.id()) }
+    }
+
+    fn pid(&self) -> Result<Pid> {
+        i32::try_from(self.id()).ok().and_then(Pid::from_raw).context("the process has no valid id")
+    }
+
+    /// The group goes even when its leader has ended by itself: Erlang leaves helpers behind. The watchdog is called off last.
+    fn finish(&mut self) -> Result<()> {
+        if self.watchdog.stdin.is_none() {
+            return Ok(());
+        }
+        let gone = self.signal(Signal::KILL);
+        let status = self.child.wait()?;
+        tell(&mut self.watchdog, "off")?;
+        self.watchdog.stdin = None;
+        self.watchdog.wait()?;
+        tracing::debug!(pid = self.child.id(), signal = status.signal(), ?gone, "server process ended");
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Err(error) = self.finish() {
+            tracing::warn!(pid = self.child.id(), %error, "cannot stop a server process");
+        }
+    }
+}
+
+fn watchdog(folder: &OsStr) -> Result<Child> {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", WATCHDOG, "watchdog"]).arg(folder).stdin(Stdio::piped()).process_group(0);
+    shell.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("cannot start sh")
+}
+
+fn tell(watchdog: &mut Child, line: &str) -> Result<()> {
+    let pipe = watchdog.stdin.as_mut().context("the watchdog has no pipe")?;
+    writeln!(pipe, "{line}").context("the watchdog is gone")
+}

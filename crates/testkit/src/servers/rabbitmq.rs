@@ -1,0 +1,164 @@
+//! RabbitMQ, with an Erlang port mapper of its own: the system's would be shared with other nodes, and stay behind.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use lapin::{Connection, ConnectionProperties};
+
+use super::call::{Call, on_path};
+use super::docker::Compose;
+use super::host::{Host, blocking, folder};
+use super::origin::{Kind, Origin, origin};
+use super::{packages, ports};
+
+/// A running RabbitMQ node with data of its own. Drop kills it and its port mapper and removes its data.
+#[derive(Debug)]
+pub struct RabbitMq {
+    host: Host,
+    port: u16,
+    origin: Origin,
+    node: Option<Node>,
+}
+
+/// What only a node of our own has.
+#[derive(Debug)]
+struct Node {
+    _mapper: Host,
+    control: Call,
+}
+
+impl RabbitMq {
+    /// Starts a node and waits until it accepts connections.
+    ///
+    /// # Errors
+    /// When there is no server to start (the error names the ways out), or it does not answer; then with the end of its log.
+    pub async fn start() -> Result<Self> {
+        let mut server = blocking(launch).await?;
+        server.ready().await?;
+        Ok(server)
+    }
+
+    /// Its address, for the user `guest` and the virtual host `/`.
+    #[must_use]
+    pub fn amqp_url(&self) -> String {
+        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
+    }
+
+    /// Runs `rabbitmqctl` against the node, for example `["set_vm_memory_high_watermark", "0.00001"]`, and returns what it printed.
+    ///
+    /// # Errors
+    /// When the command fails; with its output.
+    pub async fn ctl(&self, args: &[&str]) -> Result<String> {
+        match (&self.host, &self.node) {
+            (Host::Compose(compose), _) => compose.run(&[&["exec", "-T", "rabbitmq", "rabbitmqctl"], args].concat()),
+            (_, Some(node)) => {
+                let control = node.control.clone().args(args);
+                blocking(move || control.output()).await
+            }
+            _ => bail!("there is no rabbitmqctl for this node"),
+        }
+    }
+
+    async fn ready(&mut self) -> Result<()> {
+        let url = self.amqp_url();
+        self.host
+            .ready(async || {
+                let connection = Connection::connect(&url, ConnectionProperties::default()).await?;
+                Ok(connection.close(200, "ready".into()).await?)
+            })
+            .await
+    }
+}
+
+super::host_methods!(RabbitMq);
+
+fn launch() -> Result<RabbitMq> {
+    let origin = origin(Kind::RabbitMq, &["rabbitmq-server"])?;
+    let programs = match &origin {
+        Origin::Docker => {
+            let compose = Compose::up(Kind::RabbitMq)?;
+            let port = compose.port;
+            return Ok(RabbitMq { host: Host::Compose(compose), port, origin, node: None });
+        }
+        Origin::Path(server) => Programs::installed(server)?,
+        Origin::Packages => Programs::unpacked(&packages::root(Kind::RabbitMq)?),
+    };
+    let (port, mapper_port) = (ports::free_port()?, ports::free_port()?);
+    let folder = folder("rabbitmq")?;
+    let environment = Environment::new(folder.path(), port, mapper_port)?;
+    let mapper = programs.mapper.clone().args(["-address", "127.0.0.1", "-port"]).arg(mapper_port.to_string());
+    let mapper = Host::start(mapper, self::folder("epmd")?)?;
+    let host = Host::start(environment.of(programs.server), folder)?;
+    let node = Some(Node { _mapper: mapper, control: environment.of(programs.control) });
+    Ok(RabbitMq { host, port, origin, node })
+}
+
+/// The three programs of a node.
+struct Programs {
+    server: Call,
+    control: Call,
+    mapper: Call,
+}
+
+impl Programs {
+    fn unpacked(root: &packages::Root) -> Self {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders =
+            [root.join("usr/lib/erlang/bin"), root.join("usr/bin")].into_iter().chain(std::env::split_paths(&path));
+        let path = std::env::join_paths(folders).unwrap_or_default();
+        let program = |relative: &str| {
+            Call::new(root.join(relative)).env("PATH", path.clone()).env("LD_LIBRARY_PATH", root.libraries())
+        };
+        Self {
+            server: program("usr/lib/rabbitmq/bin/rabbitmq-server"),
+            control: program("usr/lib/rabbitmq/bin/rabbitmqctl"),
+            mapper: program("usr/lib/erlang/bin/epmd"),
+        }
+    }
+
+    /// Debian's programs on the PATH change the user; the ones behind them do not.
+    fn installed(server: &Path) -> Result<Self> {
+        let behind = PathBuf::from("/usr/lib/rabbitmq/bin/rabbitmq-server");
+        let server = if behind.is_file() { behind } else { fs::canonicalize(server)? };
+        let mapper = on_path("epmd").context("Erlang's epmd is not on the PATH")?;
+        Ok(Self {
+            control: Call::new(server.with_file_name("rabbitmqctl")),
+            server: Call::new(server),
+            mapper: Call::new(mapper),
+        })
+    }
+}
+
+/// What makes a node one of our own: its name, ports, folders and cookie.
+struct Environment(Vec<(&'static str, String)>);
+
+impl Environment {
+    fn new(folder: &Path, port: u16, mapper_port: u16) -> Result<Self> {
+        let at = |name: &str| folder.join(name).display().to_string();
+        fs::create_dir_all(folder.join("data"))?;
+        fs::create_dir_all(folder.join("log"))?;
+        fs::write(folder.join("enabled_plugins"), "[].\n")?;
+        Ok(Self(vec![
+            ("HOME", at("")),
+            ("ERL_EPMD_PORT", mapper_port.to_string()),
+            ("RABBITMQ_NODENAME", format!("outbox{port}@localhost")),
+            ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".into()),
+            ("RABBITMQ_NODE_PORT", port.to_string()),
+            ("RABBITMQ_DIST_PORT", ports::free_port()?.to_string()),
+            ("RABBITMQ_MNESIA_BASE", at("data")),
+            ("RABBITMQ_LOG_BASE", at("log")),
+            ("RABBITMQ_LOGS", "-".into()),
+            ("RABBITMQ_CONF_ENV_FILE", at("no-environment-file")),
+            ("RABBITMQ_CONFIG_FILE", at("no-configuration-file")),
+            ("RABBITMQ_ENABLED_PLUGINS_FILE", at("enabled_plugins")),
+            ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}".into()),
+            // The start script then becomes the node instead of watching over it: its process id is the node's.
+            ("RUNNING_UNDER_SYSTEMD", "true".into()),
+        ]))
+    }
+
+    fn of(&self, call: Call) -> Call {
+        self.0.iter().fold(call, |call, (name, value)| call.env(name, value))
+    }
+}

@@ -1,0 +1,53 @@
+//! Kafka topics for tests.
+
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, ensure};
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::metadata::MetadataTopic;
+
+use super::host::blocking;
+use super::wait;
+
+const READY: Duration = Duration::from_secs(30);
+
+/// Creates a topic with one replica and waits until each partition has a leader.
+///
+/// # Errors
+/// When the broker refuses, for example because the topic exists, or no leader appears.
+pub async fn create_topic(bootstrap: &str, name: &str, partitions: i32) -> Result<()> {
+    create_topic_with(bootstrap, name, partitions, &[]).await
+}
+
+/// [`create_topic`] with topic settings, for example `max.message.bytes`.
+///
+/// # Errors
+/// As [`create_topic`].
+pub async fn create_topic_with(bootstrap: &str, name: &str, partitions: i32, settings: &[(&str, &str)]) -> Result<()> {
+    let client: AdminClient<DefaultClientContext> = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
+    let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+    let topic = settings.iter().fold(topic, |topic, (name, value)| topic.set(name, value));
+    for result in client.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(READY))).await? {
+        result.map_err(|(topic, code)| anyhow!("cannot create topic {topic}: {code}"))?;
+    }
+    let client = std::sync::Arc::new(client);
+    wait::until(READY, "the topic's leaders", async || {
+        let (client, name) = (client.clone(), name.to_owned());
+        blocking(move || has_leaders(&client, &name, partitions)).await
+    })
+    .await
+}
+
+fn has_leaders(client: &AdminClient<DefaultClientContext>, name: &str, partitions: i32) -> Result<()> {
+    let metadata = client.inner().fetch_metadata(Some(name), Duration::from_secs(5))?;
+    let led = metadata
+        .topics()
+        .iter()
+        .flat_map(MetadataTopic::partitions)
+        .filter(|partition| partition.leader() >= 0)
+        .count();
+    ensure!(i32::try_from(led)? == partitions, "{led} of {partitions} partitions have a leader");
+    Ok(())
+}

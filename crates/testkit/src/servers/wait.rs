@@ -1,0 +1,36 @@
+//! Waiting for a condition, with a deadline. Nothing here assumes how long a server takes.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use tokio::time::{Instant, sleep};
+
+const PAUSE: Duration = Duration::from_millis(20);
+const LOG_LINES: usize = 25;
+
+/// Tries until `attempt` succeeds; after `deadline` its last error is returned.
+///
+/// # Errors
+/// The last error of `attempt`, saying what was waited for.
+pub async fn until<T>(deadline: Duration, what: &str, mut attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        match attempt().await {
+            Ok(value) => return Ok(value),
+            Err(error) if start.elapsed() > deadline => {
+                return Err(error.context(format!("waited {deadline:?} for {what}")));
+            }
+            Err(_) => sleep(PAUSE).await,
+        }
+    }
+}
+
+/// `error` with the last lines of a server's log: a server that does not start says why only there.
+pub(super) fn with_log(error: &anyhow::Error, log: &Path) -> anyhow::Error {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().rev().take(LOG_LINES).collect();
+    let tail: Vec<&str> = lines.into_iter().rev().collect();
+    anyhow!("{error:#}\nlast lines of {}:\n{}", log.display(), tail.join("\n"))
+}

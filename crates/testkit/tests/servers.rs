@@ -1,0 +1,116 @@
+//! Each server starts, answers, dies, comes back with its data, and leaves nothing behind.
+
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::{Connection, MySqlConnection};
+use testkit::servers::{Flavor, Kafka, MySql, MySqlOptions, RabbitMq, create_topic, fresh_database, until};
+
+/// Whether a process exists and is more than an entry that nobody has read the exit status of.
+fn is_alive(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !status.is_empty() && !status.contains(") Z")
+}
+
+async fn comes_back_with_its_data(flavor: Flavor) {
+    let mut server = MySqlOptions::new(flavor).buffer_pool_mib(128).start().await.unwrap();
+    let url = fresh_database(&server.url()).await.unwrap();
+    let mut connection = MySqlConnection::connect(&url).await.unwrap();
+    sqlx::query("CREATE TABLE t (id INT PRIMARY KEY)").execute(&mut connection).await.unwrap();
+    sqlx::query("INSERT INTO t VALUES (1)").execute(&mut connection).await.unwrap();
+
+    let first = server.pid().unwrap();
+    server.kill().unwrap();
+    assert!(!is_alive(first));
+    assert!(MySqlConnection::connect(&url).await.is_err());
+    server.restart().await.unwrap();
+    assert_ne!(server.pid().unwrap(), first);
+
+    let mut connection = MySqlConnection::connect(&url).await.unwrap();
+    let rows: Vec<(i32,)> = sqlx::query_as("SELECT id FROM t").fetch_all(&mut connection).await.unwrap();
+    assert_eq!(rows, [(1,)]);
+
+    let (folder, pid) = (server.folder().unwrap().to_path_buf(), server.pid().unwrap());
+    drop(server);
+    assert!(!is_alive(pid) && !folder.exists());
+}
+
+#[tokio::test]
+async fn mysql_comes_back_with_its_data_after_a_kill() {
+    comes_back_with_its_data(Flavor::MySql).await;
+}
+
+#[tokio::test]
+async fn mariadb_comes_back_with_its_data_after_a_kill() {
+    comes_back_with_its_data(Flavor::MariaDb).await;
+}
+
+#[tokio::test]
+async fn a_paused_mysql_answers_only_after_it_is_resumed() {
+    let mut server = MySqlOptions::new(Flavor::MySql).buffer_pool_mib(128).start().await.unwrap();
+    let mut connection = MySqlConnection::connect(&server.url()).await.unwrap();
+    server.pause().unwrap();
+    {
+        let mut answer = std::pin::pin!(sqlx::query("SELECT 1").execute(&mut connection));
+        tokio::time::timeout(Duration::from_millis(300), &mut answer).await.unwrap_err();
+        server.resume().unwrap();
+        answer.await.unwrap();
+    }
+    server.stop().await.unwrap();
+    assert!(server.pid().is_err());
+}
+
+#[tokio::test]
+async fn mysql_is_durable_and_logs_rows() {
+    let server = MySql::start(Flavor::MySql).await.unwrap();
+    let mut connection = MySqlConnection::connect(&server.url()).await.unwrap();
+    let settings: (u64, u64, i64, String) = sqlx::query_as(
+        "SELECT @@innodb_flush_log_at_trx_commit, @@sync_binlog, @@log_bin, CAST(@@binlog_format AS CHAR)",
+    )
+    .fetch_one(&mut connection)
+    .await
+    .unwrap();
+    assert_eq!(settings, (1, 1, 1, "ROW".to_owned()));
+}
+
+#[tokio::test]
+async fn kafka_keeps_its_topics_over_a_kill() {
+    let mut server = Kafka::with(&[("message.max.bytes", "200000")]).await.unwrap();
+    create_topic(&server.bootstrap(), "orders", 3).await.unwrap();
+    create_topic(&server.bootstrap(), "orders", 3).await.unwrap_err();
+    server.kill().unwrap();
+    server.restart().await.unwrap();
+    create_topic(&server.bootstrap(), "orders", 3).await.unwrap_err();
+    create_topic(&server.bootstrap(), "invoices", 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn rabbitmq_takes_commands_and_leaves_no_helpers_behind() {
+    let mut server = RabbitMq::start().await.unwrap();
+    server.kill().unwrap();
+    server.restart().await.unwrap();
+    let status = server.ctl(&["list_connections"]).await.unwrap();
+    assert!(status.contains("Listing connections"), "{status}");
+    server.ctl(&["no_such_command"]).await.unwrap_err();
+
+    let folder = server.folder().unwrap().to_path_buf();
+    drop(server);
+    assert!(!folder.exists());
+    let nothing_left = until(Duration::from_secs(5), "the helpers to end", async || {
+        let left: Vec<_> = processes_naming(&folder);
+        anyhow::ensure!(left.is_empty(), "still there: {left:?}");
+        Ok(())
+    });
+    nothing_left.await.unwrap();
+}
+
+/// The processes that have `folder` in their command line.
+fn processes_naming(folder: &Path) -> Vec<String> {
+    let name = folder.to_string_lossy().into_owned();
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let commands = processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
+    commands
+        .map(|command| String::from_utf8_lossy(&command).replace('\0', " "))
+        .filter(|text| text.contains(&name))
+        .collect()
+}
