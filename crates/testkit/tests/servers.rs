@@ -1,4 +1,5 @@
 //! Each server starts, answers, dies, comes back with its data, and leaves nothing behind.
+#![expect(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
 use std::path::Path;
 use std::time::Duration;

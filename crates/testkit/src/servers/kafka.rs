@@ -109,7 +109,7 @@ fn answers(bootstrap: &str) -> Result<()> {
 }
 
 fn launch(extra: &str) -> Result<(Host, u16, Origin)> {
-    let origin = origin(Kind::Kafka, &["kafka-server-start.sh", "kafka-server-start"])?;
+    let origin = origin(Kind::Kafka)?;
     let libraries = match &origin {
         Origin::Docker => {
             let compose = Compose::up(Kind::Kafka)?;

@@ -31,7 +31,7 @@ mod wait;
 pub use database::fresh_database;
 pub use kafka::Kafka;
 pub use mysql::{Flavor, MySql, MySqlOptions};
-pub use origin::{Kind, Origin};
+pub use origin::{Kind, Origin, prepare};
 pub use packages::promtool;
 pub use ports::free_port;
 pub use rabbitmq::RabbitMq;

@@ -28,13 +28,6 @@ impl Flavor {
             Self::MariaDb => Kind::MariaDb,
         }
     }
-
-    fn programs(self) -> &'static [&'static str] {
-        match self {
-            Self::MySql => &["mysqld"],
-            Self::MariaDb => &["mariadbd"],
-        }
-    }
 }
 
 /// What a test may want different from the defaults.
@@ -79,7 +72,7 @@ impl MySqlOptions {
 
     fn launch(&self) -> Result<(Host, u16, Origin)> {
         let kind = self.flavor.kind();
-        let origin = origin(kind, self.flavor.programs())?;
+        let origin = origin(kind)?;
         let program = match &origin {
             Origin::Docker => {
                 let compose = Compose::up(kind)?;

@@ -46,6 +46,16 @@ impl Kind {
         }
     }
 
+    /// The programs to look for on the PATH.
+    fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::MySql => &["mysqld"],
+            Self::MariaDb => &["mariadbd"],
+            Self::Kafka => &["kafka-server-start.sh", "kafka-server-start"],
+            Self::RabbitMq => &["rabbitmq-server"],
+        }
+    }
+
     /// The address given by the user, if any.
     #[must_use]
     pub fn given(self) -> Option<String> {
@@ -75,17 +85,29 @@ impl fmt::Display for Origin {
 }
 
 /// The first way that works on this machine. `OUTBOX_TEST_SERVERS_FROM=path|docker|packages` restricts the choice.
-pub(super) fn origin(kind: Kind, programs: &[&str]) -> Result<Origin> {
+pub(super) fn origin(kind: Kind) -> Result<Origin> {
     let only = std::env::var("OUTBOX_TEST_SERVERS_FROM").ok();
     let allowed = |way: &str| only.as_deref().is_none_or(|only| only == way);
     let installed =
-        || programs.iter().find_map(|name| call::on_path(name)).filter(|program| packages::is(kind, program));
+        || kind.programs().iter().find_map(|name| call::on_path(name)).filter(|program| packages::is(kind, program));
     first(
         || installed().filter(|_| allowed("path")),
         || allowed("docker") && docker::answers(),
         || allowed("packages") && packages::available(kind),
     )
-    .ok_or_else(|| no_way(kind, programs))
+    .ok_or_else(|| no_way(kind))
+}
+
+/// Finds out which way a server would be started and downloads what that takes, so that the start itself is quick. Blocking.
+///
+/// # Errors
+/// When there is no way, or the download fails.
+pub fn prepare(kind: Kind) -> Result<Origin> {
+    let origin = origin(kind)?;
+    if origin == Origin::Packages {
+        packages::root(kind)?;
+    }
+    Ok(origin)
 }
 
 /// The order itself. A later way is not even looked at when an earlier one works: asking Docker takes time.
@@ -100,13 +122,13 @@ fn first(
         .or_else(|| packages().then_some(Origin::Packages))
 }
 
-fn no_way(kind: Kind, programs: &[&str]) -> anyhow::Error {
+fn no_way(kind: Kind) -> anyhow::Error {
     anyhow!(
         "no {name} to test with. Three ways out: set {variable} to the address of one; install it, so that {programs} is on the PATH; \
          or start Docker (with its compose plugin). On Debian and Ubuntu its packages are unpacked into .cache/servers by themselves",
         name = kind.name(),
         variable = kind.variable(),
-        programs = programs.join(" or "),
+        programs = kind.programs().join(" or "),
     )
 }
 
@@ -133,7 +155,7 @@ mod tests {
 
     #[test]
     fn the_error_names_three_ways_out() {
-        let text = no_way(Kind::MySql, &["mysqld"]).to_string();
+        let text = no_way(Kind::MySql).to_string();
         for way in ["OUTBOX_TEST_MYSQL_URL", "mysqld", "Docker"] {
             assert!(text.contains(way), "{text}");
         }

@@ -74,7 +74,7 @@ impl RabbitMq {
 super::host_methods!(RabbitMq);
 
 fn launch() -> Result<RabbitMq> {
-    let origin = origin(Kind::RabbitMq, &["rabbitmq-server"])?;
+    let origin = origin(Kind::RabbitMq)?;
     let programs = match &origin {
         Origin::Docker => {
             let compose = Compose::up(Kind::RabbitMq)?;

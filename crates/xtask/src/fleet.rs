@@ -1,0 +1,70 @@
+//! One server of each kind, started together.
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use testkit::servers::{Flavor, Kafka, Kind, MySql, RabbitMq};
+
+/// Where a server answers, and how it was found.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Endpoint {
+    pub(crate) name: String,
+    pub(crate) variable: String,
+    pub(crate) address: String,
+    pub(crate) origin: String,
+}
+
+/// The servers stop when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    servers: Vec<(Endpoint, Handle)>,
+}
+
+/// Keeps a server running until it is dropped; none when the address was given by the user.
+type Handle = Option<Box<dyn std::fmt::Debug>>;
+
+impl Fleet {
+    /// Starts all four at once. If one fails, those that started are stopped.
+    pub(crate) async fn start() -> Result<Self> {
+        let [mysql, mariadb, kafka, rabbitmq] = Kind::ALL.map(start);
+        let (mysql, mariadb, kafka, rabbitmq) = tokio::try_join!(mysql, mariadb, kafka, rabbitmq)?;
+        Ok(Self { servers: vec![mysql, mariadb, kafka, rabbitmq] })
+    }
+
+    pub(crate) fn endpoints(&self) -> Vec<Endpoint> {
+        self.servers.iter().map(|(address, _)| address.clone()).collect()
+    }
+}
+
+async fn start(kind: Kind) -> Result<(Endpoint, Handle)> {
+    let (address, origin, server) = match kind.given() {
+        Some(address) => (address, format!("given in {}", kind.variable()), None),
+        None => started(kind).await.with_context(|| format!("cannot start {}", kind.name()))?,
+    };
+    tracing::info!(server = kind.name(), address, origin, "ready");
+    Ok((Endpoint { name: kind.name().into(), variable: kind.variable().into(), address, origin }, server))
+}
+
+async fn started(kind: Kind) -> Result<(String, String, Handle)> {
+    Ok(match kind {
+        Kind::MySql => mysql(MySql::start(Flavor::MySql).await?),
+        Kind::MariaDb => mysql(MySql::start(Flavor::MariaDb).await?),
+        Kind::Kafka => {
+            let server = Kafka::start().await?;
+            (server.bootstrap(), server.origin().to_string(), Some(Box::new(server)))
+        }
+        Kind::RabbitMq => {
+            let server = RabbitMq::start().await?;
+            (server.amqp_url(), server.origin().to_string(), Some(Box::new(server)))
+        }
+    })
+}
+
+fn mysql(server: MySql) -> (String, String, Handle) {
+    (server.url(), server.origin().to_string(), Some(Box::new(server)))
+}
+
+/// Lines for a shell, and for people who read them.
+pub(crate) fn exports(endpoints: &[Endpoint]) -> String {
+    let line = |server: &Endpoint| format!("export {}='{}'  # {}\n", server.variable, server.address, server.origin);
+    endpoints.iter().map(line).collect::<Vec<_>>().concat()
+}

@@ -1,0 +1,53 @@
+//! The commands behind `./dev`. One module per command; `dev` itself lists them.
+#![expect(clippy::print_stdout, reason = "these commands talk to a person")]
+
+mod fleet;
+mod holder;
+mod run;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+#[derive(Debug, Parser)]
+#[command(name = "dev", about = "Commands of this repository")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start MySQL, MariaDB, Kafka and RabbitMQ in the background and print their addresses.
+    Up,
+    /// Stop what `up` started.
+    Down,
+    /// Start the servers, run a command with their addresses in its environment, stop them.
+    Run(run::Run),
+    /// What `up` leaves in the background.
+    #[command(hide = true)]
+    Hold,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,testkit=info,xtask=info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_target(false)
+        .init();
+    let done = match Arguments::parse().command {
+        Command::Up => up::up().await.map(|()| ExitCode::SUCCESS),
+        Command::Down => up::down().await.map(|()| ExitCode::SUCCESS),
+        Command::Run(run) => run.run().await,
+        Command::Hold => holder::hold().await.map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|error| {
+        tracing::error!("{error:#}");
+        ExitCode::FAILURE
+    })
+}
