@@ -25,7 +25,7 @@ type Handle = Option<Box<dyn std::fmt::Debug>>;
 impl Fleet {
     /// Starts all four at once. If one fails, those that started are stopped.
     pub(crate) async fn start() -> Result<Self> {
-        let [mysql, mariadb, kafka, rabbitmq] = Kind::ALL.map(start);
+        let [mysql, mariadb, kafka, rabbitmq] = Kind::ALL.map(|kind| Box::pin(start(kind)));
         let (mysql, mariadb, kafka, rabbitmq) = tokio::try_join!(mysql, mariadb, kafka, rabbitmq)?;
         Ok(Self { servers: vec![mysql, mariadb, kafka, rabbitmq] })
     }

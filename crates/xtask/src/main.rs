@@ -1,9 +1,16 @@
 //! The commands behind `./dev`. One module per command; `dev` itself lists them.
 #![expect(clippy::print_stdout, reason = "these commands talk to a person")]
 
+mod dashboards;
+mod deny;
 mod fleet;
 mod holder;
 mod run;
+mod setup;
+mod steps;
+mod test;
+mod test_output;
+mod tools;
 mod up;
 
 use std::process::ExitCode;
@@ -26,6 +33,10 @@ enum Command {
     Down,
     /// Start the servers, run a command with their addresses in its environment, stop them.
     Run(run::Run),
+    /// Everything a change has to pass: format, lints, documentation, dependencies, dashboards, tests.
+    Test(test::Test),
+    /// Download and install what the other commands need.
+    Setup,
     /// What `up` leaves in the background.
     #[command(hide = true)]
     Hold,
@@ -44,6 +55,8 @@ async fn main() -> ExitCode {
         Command::Up => up::up().await.map(|()| ExitCode::SUCCESS),
         Command::Down => up::down().await.map(|()| ExitCode::SUCCESS),
         Command::Run(run) => run.run().await,
+        Command::Test(test) => test.run().await,
+        Command::Setup => setup::setup().await.map(|()| ExitCode::SUCCESS),
         Command::Hold => holder::hold().await.map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -1,0 +1,98 @@
+//! `test`: everything a change has to pass.
+//!
+//! There are two lanes, because cargo lets only one build run at a time and servers start meanwhile. Warnings are errors through
+//! clippy's own arguments: `RUSTFLAGS` would make every dependency of every build a different one.
+
+use std::process::{ExitCode, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::fleet::Fleet;
+use crate::steps::{Step, all_passed, step, summary};
+use crate::test_output::Counts;
+use crate::tools::{cargo, watch};
+use crate::{dashboards, deny};
+
+#[derive(Debug, Args)]
+pub(crate) struct Test {
+    /// Arguments for `cargo test`, for example `-p testkit` or `-- --exact name`. Then only the tests run.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+impl Test {
+    pub(crate) async fn run(self) -> Result<ExitCode> {
+        let mut steps = Vec::new();
+        let fleet = if self.args.is_empty() { checks(&mut steps).await } else { Fleet::start().await };
+        match fleet {
+            Ok(fleet) => steps.push(step("tests", tests(&fleet, &self.args)).await),
+            Err(error) => steps.push(step("tests", async { Err(error) }).await),
+        }
+        println!("{}", summary(&steps));
+        Ok(if all_passed(&steps) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// Everything before the tests, which wait for both lanes.
+async fn checks(steps: &mut Vec<Step>) -> Result<Fleet> {
+    let (builds, (fleet, others)) = tokio::join!(builds(), others());
+    steps.extend(builds);
+    steps.extend(others);
+    fleet
+}
+
+async fn builds() -> Vec<Step> {
+    let mut documentation = cargo(["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"]);
+    documentation.env("RUSTDOCFLAGS", "-D warnings");
+    vec![
+        step("format", passed(watch(cargo(["fmt", "--all", "--check"])))).await,
+        step(
+            "lints",
+            passed(watch(cargo(["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))),
+        )
+        .await,
+        step("documentation", passed(watch(documentation))).await,
+        step("test build", passed(watch(cargo(["test", "--workspace", "--no-run", "--quiet"])))).await,
+    ]
+}
+
+async fn others() -> (Result<Fleet>, Vec<Step>) {
+    let mut fleet = None;
+    let servers = async {
+        fleet = Some(Fleet::start().await?);
+        Ok(String::new())
+    };
+    let steps = vec![
+        step("servers", servers).await,
+        step("dependencies", deny::check()).await,
+        step("dashboards", dashboards::check()).await,
+    ];
+    (fleet.context("the servers did not start"), steps)
+}
+
+async fn passed(work: impl Future<Output = Result<()>>) -> Result<String> {
+    work.await.map(|()| String::new())
+}
+
+/// Runs the tests, shows their output as it comes, and counts. A test that is ignored is a test that is not run.
+async fn tests(fleet: &Fleet, args: &[String]) -> Result<String> {
+    let everything = ["--workspace".to_owned(), "--no-fail-fast".to_owned()];
+    let mut command = cargo(["test"]);
+    command.args(if args.is_empty() { &everything } else { args });
+    command.envs(fleet.endpoints().into_iter().map(|server| (server.variable, server.address)));
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+    let mut lines = BufReader::new(child.stdout.take().context("cargo has no output")?).lines();
+    let mut counts = Counts::default();
+    while let Some(line) = lines.next_line().await? {
+        println!("{line}");
+        counts += Counts::of(&line);
+    }
+    let status = child.wait().await?;
+    println!("\n{} passed, {} failed, {} skipped", counts.passed, counts.failed, counts.ignored);
+    ensure!(status.success() && counts.failed == 0, "{} tests failed ({status})", counts.failed);
+    ensure!(counts.ignored == 0, "{} tests were ignored: they prove nothing", counts.ignored);
+    ensure!(counts.passed > 0, "no test ran");
+    Ok(String::new())
+}

@@ -1,0 +1,39 @@
+//! Commands that other tools do the work of.
+
+use std::ffi::OsStr;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail, ensure};
+use tokio::process::Command;
+
+/// Runs a command whose output the person in front of the terminal follows.
+pub(crate) async fn watch(mut command: Command) -> Result<()> {
+    let status =
+        command.stdin(Stdio::null()).status().await.with_context(|| format!("cannot run {}", name(&command)))?;
+    ensure!(status.success(), "{} ended with {status}", name(&command));
+    Ok(())
+}
+
+/// Runs a command beside others: its output is shown only when it fails.
+pub(crate) async fn quietly(mut command: Command) -> Result<()> {
+    let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await;
+    let output = output.with_context(|| format!("cannot run {}", name(&command)))?;
+    if !output.status.success() {
+        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        bail!("{} ended with {}\n{stdout}{stderr}", name(&command), output.status);
+    }
+    Ok(())
+}
+
+/// The cargo that runs this program, with the given arguments.
+pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(testkit::servers::cache::repository());
+    command
+}
+
+fn name(command: &Command) -> String {
+    let command = command.as_std();
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
+}
