@@ -1,7 +1,9 @@
 //! Each server starts, answers, dies, comes back with its data, and leaves nothing behind.
 #![expect(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use sqlx::{Connection, MySqlConnection};
@@ -114,4 +116,41 @@ fn processes_naming(folder: &Path) -> Vec<String> {
         .map(|command| String::from_utf8_lossy(&command).replace('\0', " "))
         .filter(|text| text.contains(&name))
         .collect()
+}
+
+const VICTIM: &str = "OUTBOX_TEST_VICTIM";
+
+#[tokio::test]
+async fn a_server_dies_with_the_process_that_started_it() {
+    if std::env::var_os(VICTIM).is_some() {
+        let server = MySqlOptions::new(Flavor::MySql).buffer_pool_mib(128).start().await.unwrap();
+        #[expect(clippy::print_stdout, reason = "the other process reads this line")]
+        println!("\nstarted {} {}", server.pid().unwrap(), server.folder().unwrap().display());
+        std::future::pending::<()>().await;
+    }
+    let mut victim = Command::new(std::env::current_exe().unwrap());
+    victim.args(["--exact", "a_server_dies_with_the_process_that_started_it", "--nocapture"]).env(VICTIM, "1");
+    let mut victim = victim.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(victim.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let line = lines.find(|line| line.starts_with("started ")).unwrap();
+    let words: Vec<&str> = line.split(' ').collect();
+    let (pid, folder) = (words[1].parse().unwrap(), Path::new(words[2]));
+    assert!(is_alive(pid) && folder.is_dir());
+
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    let gone = until(Duration::from_secs(10), "the server to die", async || {
+        anyhow::ensure!(!is_alive(pid) && !folder.exists(), "process {pid} or {} is left", folder.display());
+        Ok(())
+    });
+    gone.await.unwrap();
+}
+
+#[tokio::test]
+async fn servers_can_be_started_from_any_task() {
+    fn is_send<T: Send>(_: &T) {}
+    is_send(&MySql::start(Flavor::MySql));
+    is_send(&Kafka::start());
+    is_send(&RabbitMq::start());
+    is_send(&create_topic("", "", 1));
 }

@@ -13,6 +13,7 @@ mod test_output;
 mod tools;
 mod up;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -45,12 +46,8 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,testkit=info,xtask=info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .without_time()
-        .with_target(false)
-        .init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_ansi(std::io::stderr().is_terminal()).without_time().with_target(false).init();
     let done = match Arguments::parse().command {
         Command::Up => up::up().await.map(|()| ExitCode::SUCCESS),
         Command::Down => up::down().await.map(|()| ExitCode::SUCCESS),

@@ -19,6 +19,7 @@ pub(crate) struct Run {
 impl Run {
     /// Ends with the exit code of the command. A Ctrl-C reaches the command itself; the servers stop after it.
     pub(crate) async fn run(self) -> Result<ExitCode> {
+        let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let fleet = tokio::select! {
             fleet = Fleet::start() => fleet?,
@@ -27,7 +28,11 @@ impl Run {
         let (program, args) = self.command.split_first().context("no command given")?;
         let mut command = Command::new(program);
         command.args(args).envs(fleet.endpoints().into_iter().map(|server| (server.variable, server.address)));
-        let status = command.status().await.with_context(|| format!("cannot run {program}"))?;
+        let mut command = command.kill_on_drop(true).spawn().with_context(|| format!("cannot run {program}"))?;
+        let status = tokio::select! {
+            status = command.wait() => status?,
+            _ = terminate.recv() => return Ok(ExitCode::FAILURE),
+        };
         drop(fleet);
         Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
     }

@@ -1,6 +1,7 @@
 //! `up` and `down`: servers that stay in the background.
 
 use std::fs;
+use std::future::ready;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -44,7 +45,7 @@ async fn start() -> Result<State> {
     let mut holder = Command::new(std::env::current_exe()?);
     holder.arg("hold").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
     let mut holder = holder.spawn().context("cannot start the background process")?;
-    let found = until(START, "the servers", async || Ok(found(&mut holder).transpose().context("not ready")?)).await;
+    let found = until(START, "the servers", || ready(found(&mut holder).transpose().context("not ready"))).await;
     found.and_then(|found| found).with_context(|| fs::read_to_string(&log_file).unwrap_or_default())
 }
 

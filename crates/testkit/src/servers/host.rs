@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
 
 use super::call::Call;
 use super::docker::Compose;
@@ -103,13 +104,21 @@ impl Host {
     }
 
     /// Waits until `attempt` succeeds. A server that ended is not waited for, and its log explains either failure.
-    pub(super) async fn ready(&mut self, mut attempt: impl AsyncFnMut() -> Result<()>) -> Result<()> {
-        let answered = wait::until(READY, "the server to answer", async || {
-            let answer = attempt().await;
-            if answer.is_err() && !self.is_running()? { Ok(answer) } else { answer.map(Ok) }
-        });
-        let answered = answered.await.and_then(|answer| answer.context("the server ended"));
-        answered.map_err(|error| self.explain(&error))
+    pub(super) async fn ready<F>(&mut self, attempt: impl Fn() -> F) -> Result<()>
+    where
+        F: Future<Output = Result<()>>,
+    {
+        let start = Instant::now();
+        while let Err(error) = attempt().await {
+            if !self.is_running()? {
+                return Err(self.explain(&error.context("the server ended")));
+            }
+            if start.elapsed() > READY {
+                return Err(self.explain(&error.context(format!("the server did not answer within {READY:?}"))));
+            }
+            sleep(wait::PAUSE).await;
+        }
+        Ok(())
     }
 
     fn is_running(&mut self) -> Result<bool> {

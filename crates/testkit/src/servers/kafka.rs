@@ -84,22 +84,21 @@ impl Kafka {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The port must be open before librdkafka is asked: it would log every refused connection.
     async fn ready(&mut self) -> Result<()> {
         let bootstrap = self.bootstrap();
-        self.host
-            .ready(async || {
-                TcpStream::connect(&bootstrap).await?;
-                let bootstrap = bootstrap.clone();
-                blocking(move || answers(&bootstrap)).await
-            })
-            .await
+        self.host.ready(|| answers(bootstrap.clone())).await
     }
 }
 
 super::host_methods!(Kafka);
 
-fn answers(bootstrap: &str) -> Result<()> {
+/// The port must be open before librdkafka is asked: it would log every refused connection.
+async fn answers(bootstrap: String) -> Result<()> {
+    TcpStream::connect(&bootstrap).await?;
+    blocking(move || has_broker(&bootstrap)).await
+}
+
+fn has_broker(bootstrap: &str) -> Result<()> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", bootstrap).set_log_level(RDKafkaLogLevel::Emerg);
     let consumer: BaseConsumer = config.create()?;

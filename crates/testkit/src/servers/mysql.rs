@@ -143,8 +143,12 @@ impl MySql {
 
     async fn ready(&mut self) -> Result<()> {
         let url = self.url();
-        self.host.ready(async || Ok(MySqlConnection::connect(&url).await?.close().await?)).await
+        self.host.ready(|| answers(url.clone())).await
     }
 }
 
 super::host_methods!(MySql);
+
+async fn answers(url: String) -> Result<()> {
+    Ok(MySqlConnection::connect(&url).await?.close().await?)
+}

@@ -6,6 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
+use std::future::ready;
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -23,9 +24,9 @@ use super::wait;
 const WATCHDOG: &str = r#"
 read -r group || exit 0
 read -r off && exit 0
-kill -KILL -- "-$group" 2>/dev/null
+kill -s KILL -- "-$group" 2>/dev/null
 tries=0
-while kill -0 -- "-$group" 2>/dev/null && [ "$tries" -lt 20 ]; do sleep 0.05; tries=$((tries + 1)); done
+while kill -s 0 -- "-$group" 2>/dev/null && [ "$tries" -lt 20 ]; do sleep 0.05; tries=$((tries + 1)); done
 rm -rf -- "$1"
 "#;
 
@@ -76,10 +77,7 @@ impl Process {
     /// Asks the process to stop; kills it when it is still there after `grace`.
     pub(super) async fn stop(mut self, grace: Duration) -> Result<()> {
         kill_process(self.pid()?, Signal::TERM)?;
-        let ended = wait::until(grace, "the server to stop", async || match self.child.try_wait()? {
-            Some(_) => Ok(()),
-            None => bail!("it is still running"),
-        });
+        let ended = wait::until(grace, "the server to stop", || ready(ended(&mut self.child)));
         let in_time = ended.await.is_ok();
         self.finish()?;
         if in_time { Ok(()) } else { bail!("process {} did not stop within {grace:?} and was killed", self.id()) }
@@ -110,6 +108,10 @@ impl Drop for Process {
             tracing::warn!(pid = self.child.id(), %error, "cannot stop a server process");
         }
     }
+}
+
+fn ended(child: &mut Child) -> Result<()> {
+    child.try_wait()?.map(drop).context("it is still running")
 }
 
 fn watchdog(folder: &OsStr) -> Result<Child> {

@@ -62,16 +62,16 @@ impl RabbitMq {
 
     async fn ready(&mut self) -> Result<()> {
         let url = self.amqp_url();
-        self.host
-            .ready(async || {
-                let connection = Connection::connect(&url, ConnectionProperties::default()).await?;
-                Ok(connection.close(200, "ready".into()).await?)
-            })
-            .await
+        self.host.ready(|| answers(url.clone())).await
     }
 }
 
 super::host_methods!(RabbitMq);
+
+async fn answers(url: String) -> Result<()> {
+    let connection = Connection::connect(&url, ConnectionProperties::default()).await?;
+    Ok(connection.close(200, "ready".into()).await?)
+}
 
 fn launch() -> Result<RabbitMq> {
     let origin = origin(Kind::RabbitMq)?;

@@ -33,9 +33,9 @@ pub async fn create_topic_with(bootstrap: &str, name: &str, partitions: i32, set
         result.map_err(|(topic, code)| anyhow!("cannot create topic {topic}: {code}"))?;
     }
     let client = std::sync::Arc::new(client);
-    wait::until(READY, "the topic's leaders", async || {
+    wait::until(READY, "the topic's leaders", || {
         let (client, name) = (client.clone(), name.to_owned());
-        blocking(move || has_leaders(&client, &name, partitions)).await
+        blocking(move || has_leaders(&client, &name, partitions))
     })
     .await
 }

@@ -6,14 +6,17 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use tokio::time::{Instant, sleep};
 
-const PAUSE: Duration = Duration::from_millis(20);
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
 const LOG_LINES: usize = 25;
 
 /// Tries until `attempt` succeeds; after `deadline` its last error is returned.
 ///
 /// # Errors
 /// The last error of `attempt`, saying what was waited for.
-pub async fn until<T>(deadline: Duration, what: &str, mut attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+pub async fn until<T, F>(deadline: Duration, what: &str, mut attempt: impl FnMut() -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
     let start = Instant::now();
     loop {
         match attempt().await {
