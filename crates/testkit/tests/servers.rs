@@ -121,10 +121,10 @@ fn processes_naming(folder: &Path) -> Vec<String> {
 const VICTIM: &str = "OUTBOX_TEST_VICTIM";
 
 #[tokio::test]
+#[expect(clippy::print_stdout, reason = "the other process reads this line")]
 async fn a_server_dies_with_the_process_that_started_it() {
     if std::env::var_os(VICTIM).is_some() {
         let server = MySqlOptions::new(Flavor::MySql).buffer_pool_mib(128).start().await.unwrap();
-        #[expect(clippy::print_stdout, reason = "the other process reads this line")]
         println!("\nstarted {} {}", server.pid().unwrap(), server.folder().unwrap().display());
         std::future::pending::<()>().await;
     }
