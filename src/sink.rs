@@ -1,5 +1,9 @@
 //! What a broker is to the relay: one small trait, and the three ways in which a publish can fail.
 
+#[cfg(feature = "kafka")]
+pub mod kafka;
+pub mod stdout;
+
 use std::{sync::Arc, time::Instant};
 
 use async_trait::async_trait;

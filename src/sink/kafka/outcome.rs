@@ -1,0 +1,87 @@
+//! What an error code of Kafka means for a message.
+
+use rdkafka::error::RDKafkaErrorCode as Code;
+
+use crate::sink::PublishError;
+
+/// The outcome of a message that librdkafka took and then reported as failed.
+///
+/// Only what is listed is rejected. Nothing is *unavailable* here: a message that waited in the local queue may have been
+/// on the wire before, in a request that was retried, so that even "purged in queue" does not say that it did not arrive.
+pub(super) fn reported(code: Code) -> PublishError {
+    match reason(code) {
+        Some(reason) => PublishError::Rejected { reason, detail: code.to_string() },
+        None => PublishError::Unconfirmed(code.to_string()),
+    }
+}
+
+/// The outcome of a message that librdkafka did not take: it surely did not arrive.
+pub(super) fn refused(code: Code) -> PublishError {
+    match reason(code) {
+        Some(reason) => PublishError::Rejected { reason, detail: code.to_string() },
+        None => PublishError::Unavailable(code.to_string()),
+    }
+}
+
+/// Whether the broker may have refused this message only because of another one in the same request. Kafka judges a
+/// request as a whole: its size counts, not the message's, and one invalid record fails all.
+pub(super) fn is_shared_fate(code: Code) -> bool {
+    matches!(code, Code::MessageSizeTooLarge | Code::InvalidDifferentRecord | Code::InvalidRecord)
+}
+
+/// Whether the topic that was known has gone.
+pub(super) fn is_missing_topic(code: Code) -> bool {
+    matches!(code, Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition)
+}
+
+/// Why the broker will never take the message; none: it may.
+fn reason(code: Code) -> Option<&'static str> {
+    match code {
+        Code::MessageSizeTooLarge | Code::InvalidMessageSize | Code::MessageBatchTooLarge => Some("too_large"),
+        Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition => Some("unroutable"),
+        Code::InvalidRecord | Code::InvalidTopic | Code::InvalidTimestamp => Some("invalid"),
+        Code::TopicAuthorizationFailed | Code::PolicyViolation => Some("refused"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Code, refused, reported};
+    use crate::sink::PublishError;
+
+    #[test]
+    fn what_nobody_knows_is_unconfirmed() {
+        for code in [
+            Code::MessageTimedOut,
+            Code::PurgeQueue,
+            Code::PurgeInflight,
+            Code::BrokerTransportFailure,
+            Code::RequestTimedOut,
+            Code::NotEnoughReplicasAfterAppend,
+            Code::OutOfOrderSequenceNumber,
+            Code::Fatal,
+            Code::Unknown,
+        ] {
+            assert!(matches!(reported(code), PublishError::Unconfirmed(_)), "{code}");
+        }
+    }
+
+    #[test]
+    fn only_the_listed_codes_reject() {
+        for (code, expected) in [
+            (Code::MessageSizeTooLarge, "too_large"),
+            (Code::UnknownTopicOrPartition, "unroutable"),
+            (Code::InvalidRecord, "invalid"),
+            (Code::TopicAuthorizationFailed, "refused"),
+        ] {
+            assert!(matches!(reported(code), PublishError::Rejected { reason, .. } if reason == expected), "{code}");
+        }
+    }
+
+    #[test]
+    fn what_was_never_taken_is_unavailable() {
+        assert!(matches!(refused(Code::QueueFull), PublishError::Unavailable(_)));
+        assert!(matches!(refused(Code::MessageSizeTooLarge), PublishError::Rejected { reason: "too_large", .. }));
+    }
+}

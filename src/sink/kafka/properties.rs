@@ -1,0 +1,109 @@
+//! The configuration of librdkafka.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use rdkafka::{ClientConfig, config::RDKafkaLogLevel, error::KafkaError, types::RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN};
+
+use crate::config;
+
+/// How much longer librdkafka would try than the relay: the relay's own deadline must come first (see [`super::Kafka`]).
+const MARGIN: Duration = Duration::from_secs(2);
+
+/// Properties that the sink sets itself, and why.
+const FIXED: [(&str, &str); 15] = [
+    ("acks", "a message counts as sent only when all in-sync replicas have it"),
+    ("request.required.acks", "a message counts as sent only when all in-sync replicas have it"),
+    ("enable.idempotence", "without it a retried request reorders a key"),
+    ("message.timeout.ms", "it follows relay.publish_deadline; change that instead"),
+    ("delivery.timeout.ms", "it follows relay.publish_deadline; change that instead"),
+    ("retries", "the idempotent producer needs its retries"),
+    ("message.send.max.retries", "the idempotent producer needs its retries"),
+    ("queuing.strategy", "any other than first in, first out reorders a key"),
+    ("delivery.report.only.error", "without reports of success no message would ever count as sent"),
+    ("transactional.id", "the relay does not use transactions; consumers use the inbox instead"),
+    ("bootstrap.servers", "use the key `brokers` of the sink"),
+    ("metadata.broker.list", "use the key `brokers` of the sink"),
+    ("queue.buffering.max.messages", "the relay's in_flight_messages bounds it"),
+    ("queue.buffering.max.kbytes", "the relay's in_flight_bytes bounds it"),
+    ("log.queue", "the relay receives librdkafka's log itself"),
+];
+
+/// Says what is wrong with properties of librdkafka, one line each; none: they may be used.
+///
+/// Refused is what would weaken delivery or order. Names that librdkafka does not know are found when the sink is made.
+#[must_use]
+pub fn check_properties(properties: &BTreeMap<String, config::Secret>) -> Vec<String> {
+    let fixed = FIXED.iter().filter(|(name, _)| properties.contains_key(*name));
+    let mut problems: Vec<_> = fixed.map(|(name, why)| format!("remove `{name}`: {why}")).collect();
+    for name in ["max.in.flight", "max.in.flight.requests.per.connection"] {
+        if properties.get(name).is_some_and(|value| !matches!(value.0.trim(), "1" | "2" | "3" | "4" | "5")) {
+            problems.push(format!("set `{name}` to 1 to 5: above 5 a retried request reorders a key"));
+        }
+    }
+    if properties.get("partitioner").is_some_and(|value| value.0.trim() == "random") {
+        problems
+            .push("set `partitioner` to one that hashes the key: `random` spreads a key over partitions".to_owned());
+    }
+    problems
+}
+
+/// The configuration of the producer.
+pub(super) fn client(name: &str, config: &config::Kafka, publish_deadline: Duration) -> ClientConfig {
+    let timeout = (publish_deadline + MARGIN).as_millis().to_string();
+    let mut client = ClientConfig::new();
+    client.set("client.id", format!("outbox-relay-{name}"));
+    client.set("partitioner", "murmur2_random").set("linger.ms", "0").set("compression.type", "none");
+    client.set("allow.auto.create.topics", "false").set("socket.nagle.disable", "true");
+    for (name, value) in &config.properties {
+        client.set(name, &value.0);
+    }
+    client.set("bootstrap.servers", &config.brokers).set("message.timeout.ms", timeout);
+    client.set("acks", "all").set("enable.idempotence", "true");
+    client.set("queue.buffering.max.messages", "2000000").set("queue.buffering.max.kbytes", "2097151");
+    client.set_log_level(RDKafkaLogLevel::Info);
+    client
+}
+
+/// What is wrong with the configuration, without any of its values.
+pub(super) fn describe(error: &KafkaError) -> String {
+    match error {
+        KafkaError::ClientConfig(RD_KAFKA_CONF_UNKNOWN, _, name, _) => format!("librdkafka has no property `{name}`"),
+        KafkaError::ClientConfig(_, _, name, _) => format!("librdkafka refuses the value of `{name}`"),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::check_properties;
+    use crate::config::Secret;
+
+    fn problems(name: &str, value: &str) -> usize {
+        check_properties(&BTreeMap::from([(name.to_owned(), Secret(value.to_owned()))])).len()
+    }
+
+    #[test]
+    fn what_weakens_the_guarantees_is_refused() {
+        for (name, value) in [
+            ("acks", "1"),
+            ("enable.idempotence", "false"),
+            ("message.timeout.ms", "300000"),
+            ("max.in.flight", "6"),
+            ("partitioner", "random"),
+            ("delivery.report.only.error", "true"),
+        ] {
+            assert_eq!(problems(name, value), 1, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_rest_passes() {
+        for (name, value) in
+            [("linger.ms", "5"), ("compression.type", "lz4"), ("max.in.flight", "1"), ("partitioner", "murmur2")]
+        {
+            assert_eq!(problems(name, value), 0, "{name}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! A message on the wire.
+
+use rdkafka::{
+    message::{Header, OwnedHeaders},
+    producer::BaseRecord,
+};
+
+use crate::sink::{Outgoing, PublishError};
+
+/// The record of a message: its key, its payload (null for a tombstone), the time at which it was enqueued, and the headers
+/// `id`, `type` and `content-type` before its own. Nothing is copied but into librdkafka's own memory.
+pub(super) fn record(message: &Outgoing, opaque: usize) -> BaseRecord<'_, [u8], [u8], usize> {
+    let mut record = BaseRecord::with_opaque_to(message.destination.target.as_str(), opaque)
+        .timestamp(message.created_at_micros.div_euclid(1000))
+        .headers(headers(message));
+    record.key = message.key.as_deref();
+    record.payload = message.payload.as_deref();
+    record
+}
+
+fn headers(message: &Outgoing) -> OwnedHeaders {
+    let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
+    let id = message.message_id.hyphenated().encode_lower(&mut text);
+    let known = [
+        ("id", Some(&*id)),
+        ("type", message.event_type.as_deref()),
+        ("content-type", message.content_type.as_deref()),
+    ];
+    let known = known.into_iter().filter_map(|(key, value)| Some((key, value?)));
+    let own = message.headers.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    known.chain(own).fold(OwnedHeaders::new_with_capacity(message.headers.len() + 3), |headers, (key, value)| {
+        headers.insert(Header { key, value: Some(value) })
+    })
+}
+
+/// Whether Kafka allows the topic's name. Others are found here, since librdkafka would wait for such a topic to appear.
+pub(super) fn check_topic(topic: &str) -> Result<(), PublishError> {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    if (1..=249).contains(&topic.len()) && topic.bytes().all(legal) && topic != "." && topic != ".." {
+        return Ok(());
+    }
+    let detail = "not a name for a Kafka topic: 1 to 249 letters, digits, `.`, `_` and `-`".to_owned();
+    Err(PublishError::Rejected { reason: "invalid", detail })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_topic;
+
+    #[test]
+    fn only_names_that_kafka_allows_pass() {
+        for name in ["orders", "a.b_c-D9", &"x".repeat(249)] {
+            assert!(check_topic(name).is_ok(), "{name}");
+        }
+        for name in ["", ".", "..", "a b", "ä", "a/b", "a\0b", &"x".repeat(250)] {
+            assert!(check_topic(name).is_err(), "{name}");
+        }
+    }
+}

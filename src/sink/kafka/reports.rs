@@ -1,0 +1,200 @@
+//! What librdkafka reports of the messages in flight, gathered by batch.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use rdkafka::{
+    ClientContext, Message as _,
+    config::RDKafkaLogLevel,
+    error::{KafkaError, RDKafkaErrorCode},
+    message::DeliveryResult,
+    producer::ProducerContext,
+};
+use tokio::sync::Notify;
+
+use super::fence::Fence;
+
+// The opaque that travels through librdkafka is a pointer's width and holds two 32-bit numbers.
+const _: () = assert!(usize::BITS == 64, "the Kafka sink needs a 64-bit platform");
+
+/// What became of one message that was handed to librdkafka.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Report {
+    /// Nothing yet.
+    None,
+    /// The broker has it.
+    Sent { partition: i32, offset: i64 },
+    /// It failed, or nobody knows.
+    Failed(RDKafkaErrorCode),
+}
+
+/// The reports of one batch. One allocation for all of its messages, and one wake-up when the last report is in.
+#[derive(Debug)]
+pub(super) struct Batch {
+    reports: Mutex<Vec<Report>>,
+    /// Reports still to come, and one more until all messages are handed over.
+    left: AtomicUsize,
+    done: Notify,
+    failed: AtomicBool,
+}
+
+impl Batch {
+    fn new(messages: usize) -> Self {
+        Self {
+            reports: Mutex::new(vec![Report::None; messages]),
+            left: AtomicUsize::new(messages + 1),
+            done: Notify::new(),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    fn record(&self, index: usize, report: Report) {
+        if let Some(slot) = lock(&self.reports).get_mut(index) {
+            *slot = report;
+        }
+        self.count_down(1);
+    }
+
+    fn count_down(&self, by: usize) {
+        if by > 0 && self.left.fetch_sub(by, Ordering::AcqRel) == by {
+            self.done.notify_one();
+        }
+    }
+}
+
+/// The batches in flight. librdkafka's threads reach them through the number that each message carries.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    batches: Mutex<HashMap<u32, Arc<Batch>>>,
+    next: AtomicU32,
+    /// Rises whenever what is known of brokers and topics may be wrong.
+    doubts: AtomicU64,
+    pub(super) fence: Fence,
+}
+
+impl Reports {
+    /// Opens a batch of so many messages.
+    pub(super) fn open(self: &Arc<Self>, messages: usize) -> Open {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let batch = Arc::new(Batch::new(messages));
+        lock(&self.batches).insert(number, Arc::clone(&batch));
+        Open { reports: Arc::clone(self), number, batch }
+    }
+
+    /// Something happened after which brokers and topics are to be asked again.
+    pub(super) fn doubt(&self) {
+        self.doubts.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn doubts(&self) -> u64 {
+        self.doubts.load(Ordering::SeqCst)
+    }
+
+    fn fail(&self, batch: &Batch) {
+        if !batch.failed.swap(true, Ordering::SeqCst) {
+            self.fence.close();
+        }
+    }
+
+    fn failed(&self, batch: &Batch, code: RDKafkaErrorCode) {
+        match super::outcome::reported(code) {
+            crate::sink::PublishError::Rejected { .. } => {}
+            _ => self.fail(batch),
+        }
+        if super::outcome::is_missing_topic(code) {
+            self.doubt();
+        }
+    }
+}
+
+/// A batch that is being published; dropped when its outcomes go back to the caller.
+pub(super) struct Open {
+    reports: Arc<Reports>,
+    number: u32,
+    batch: Arc<Batch>,
+}
+
+impl Open {
+    /// What the message with this index carries through librdkafka.
+    pub(super) fn opaque(&self, index: usize) -> usize {
+        ((self.number as usize) << 32) | index
+    }
+
+    /// At least one message surely or possibly did not arrive: no later batch may overtake it.
+    pub(super) fn fail(&self) {
+        self.reports.fail(&self.batch);
+    }
+
+    /// All messages are handed over but so many, for which no report will come.
+    pub(super) fn seal(&self, never_handed_over: usize) {
+        self.batch.count_down(never_handed_over + 1);
+    }
+
+    /// Waits for the last report.
+    pub(super) async fn done(&self) {
+        while self.batch.left.load(Ordering::Acquire) > 0 {
+            self.batch.done.notified().await;
+        }
+    }
+
+    /// The reports so far.
+    pub(super) fn take(&self) -> Vec<Report> {
+        std::mem::take(&mut lock(&self.batch.reports))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        lock(&self.reports.batches).remove(&self.number);
+        if self.batch.failed.load(Ordering::SeqCst) {
+            self.reports.fence.open();
+        }
+    }
+}
+
+/// What librdkafka calls, on the producer's own thread.
+pub(super) struct Context(pub(super) Arc<Reports>);
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
+        if level as i32 <= RDKafkaLogLevel::Warning as i32 {
+            tracing::warn!(target: "librdkafka", facility, "{text}");
+        } else {
+            tracing::debug!(target: "librdkafka", facility, "{text}");
+        }
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(target: "librdkafka", %error, "{reason}");
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown) {
+            self.0.doubt();
+        }
+    }
+}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
+        let number = u32::try_from(opaque >> 32).unwrap_or_default();
+        let Some(batch) = lock(&self.0.batches).get(&number).cloned() else { return };
+        let report = match result {
+            Ok(message) => Report::Sent { partition: message.partition(), offset: message.offset() },
+            Err((error, _)) => Report::Failed(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),
+        };
+        if let Report::Failed(code) = report {
+            self.0.failed(&batch, code);
+        }
+        batch.record(opaque & u32::MAX as usize, report);
+    }
+}
+
+/// No code that holds these locks can panic half-way through a change.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,89 @@
+//! Standard output: one JSON line per message.
+
+use std::{
+    io::{self, Write as _},
+    time::Instant,
+};
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+use super::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink};
+
+/// One JSON line per message on standard output, for trying out and for piping into other programs.
+///
+/// Keys and payloads that are UTF-8 stand as text (`key`, `payload`); others in hexadecimal digits under a name of their own
+/// (`key_hex`, `payload_hex`). A tombstone has `"payload": null`, a message without key `"key": null`. `headers` is a list
+/// of pairs, in order. A message counts as sent when its line is written and flushed.
+#[derive(Debug, Default)]
+pub struct Stdout;
+
+impl Stdout {
+    /// The process's standard output.
+    #[must_use]
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+#[async_trait]
+impl Sink for Stdout {
+    fn key_order(&self) -> KeyOrder {
+        KeyOrder::Pipelined
+    }
+
+    async fn publish(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
+        if Instant::now() >= deadline {
+            return vec![Err(PublishError::Unavailable("no time left".to_owned())); batch.len()];
+        }
+        let lines: String = batch.iter().map(line).collect();
+        match write(&lines) {
+            Ok(()) => batch.iter().map(|_| Ok(Receipt("stdout".to_owned()))).collect(),
+            // Some lines may have gone out before the one that failed.
+            Err(error) => vec![Err(PublishError::Unconfirmed(error.to_string())); batch.len()],
+        }
+    }
+
+    async fn check(&self, _deadline: Instant) -> Result<(), PublishError> {
+        write("").map_err(|error| PublishError::Unavailable(error.to_string()))
+    }
+
+    async fn close(&self) {}
+}
+
+fn write(lines: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(lines.as_bytes())?;
+    out.flush()
+}
+
+/// The line of a message, with its line break.
+fn line(message: &Outgoing) -> String {
+    let mut line = serde_json::Map::new();
+    line.insert("id".to_owned(), json!(message.message_id.to_string()));
+    line.insert("topic".to_owned(), json!(&*message.topic));
+    line.insert("target".to_owned(), json!(message.destination.target));
+    insert_bytes(&mut line, "key", message.key.as_deref());
+    line.insert("type".to_owned(), json!(message.event_type));
+    line.insert("content_type".to_owned(), json!(message.content_type));
+    line.insert("headers".to_owned(), json!(message.headers));
+    line.insert("created_at_micros".to_owned(), json!(message.created_at_micros));
+    insert_bytes(&mut line, "payload", message.payload.as_deref());
+    format!("{}\n", Value::Object(line))
+}
+
+fn insert_bytes(line: &mut serde_json::Map<String, Value>, name: &str, bytes: Option<&[u8]>) {
+    let text = bytes.and_then(|bytes| std::str::from_utf8(bytes).ok());
+    match (bytes, text) {
+        (Some(bytes), None) => line.insert(format!("{name}_hex"), json!(hex(bytes))),
+        (_, text) => line.insert(name.to_owned(), json!(text)),
+    };
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .filter_map(|digit| char::from_digit(digit.into(), 16))
+        .collect()
+}
