@@ -2,6 +2,8 @@
 
 #[cfg(feature = "kafka")]
 pub mod kafka;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
 pub mod stdout;
 
 use std::{sync::Arc, time::Instant};

@@ -1,0 +1,253 @@
+//! RabbitMQ.
+//!
+//! A message counts as sent only when the broker has confirmed it and has not returned it. Messages are persistent and
+//! mandatory. On the wire: properties `message_id` (UUID text), `type`, `content_type`, `timestamp` (seconds), and a table with
+//! the message's headers as long strings; a name that is given several times has a list. The message key is the header
+//! `x-message-key` (its bytes); a tombstone is an empty body with the header `x-tombstone: true`.
+//!
+//! - *unroutable*: no queue is bound, or the exchange does not exist. Exchanges are looked up before their first message, since
+//!   publishing to a missing one ends the channel with all that is in flight.
+//! - When the broker ends a channel because of one message (too large, forbidden, an exchange that has just gone), those in
+//!   flight go out again one by one, so that only the guilty one is rejected. Some neighbours may arrive twice.
+//! - A nack is *unconfirmed*: one queue of several may have the message, and a full queue is to hold up its own messages only.
+//! - While the broker blocks the connection (memory or disk alarm) messages are *unavailable*. lapin's calls never return
+//!   then: each has a deadline, and when one passes, the connection is dropped with its socket.
+//!
+//! lapin logs returned messages with their payload at WARN under `lapin::returned_messages`: keep that target off.
+
+mod link;
+mod plug;
+mod round;
+mod session;
+mod wire;
+
+use std::{collections::HashMap, sync::Arc, time::Duration, time::Instant};
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use lapin::{Channel, uri::AMQPUri};
+use tokio::{sync::Mutex, time::timeout_at};
+
+use self::{
+    link::{Link, blocked},
+    round::{Ready, Round, guilty, rejected},
+    session::{Failure, Session},
+};
+use super::{KeyOrder, Outcome, Outgoing, PublishError, Sink};
+use crate::config;
+
+/// Seconds between heartbeats, unless the URL has another: a vanished broker is noticed after two.
+const HEARTBEAT: u16 = 10;
+/// How long saying goodbye may take.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// A RabbitMQ node or cluster. See the [module](self) for what it promises.
+pub struct RabbitMq {
+    link: Mutex<Link>,
+    window: usize,
+}
+
+/// The configuration of a RabbitMQ sink cannot be used. The URL is not repeated: it holds the password.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RabbitMqConfigError {
+    /// The URL is none.
+    #[error("sink {0}: the URL does not read as amqp://user:password@host:port/vhost")]
+    Url(String),
+}
+
+impl RabbitMq {
+    /// A sink of this name. Needs no network: it connects when it is first used.
+    ///
+    /// # Errors
+    ///
+    /// When the URL is none.
+    pub fn new(name: &str, config: &config::RabbitMq) -> Result<Self, RabbitMqConfigError> {
+        let uri = config.url.0.parse::<AMQPUri>();
+        let mut uri = uri.map_err(|_secret| RabbitMqConfigError::Url(name.to_owned()))?;
+        uri.query.heartbeat.get_or_insert(HEARTBEAT);
+        Ok(Self { link: Mutex::new(Link::new(name, uri, config.channels)), window: config.window.max(1) })
+    }
+
+    async fn session(&self, deadline: Instant) -> Result<Arc<Session>, PublishError> {
+        let late = |_| PublishError::Unavailable("RabbitMQ did not answer in time".to_owned());
+        timeout_at(deadline.into(), async { self.link.lock().await.session(deadline).await }).await.map_err(late)?
+    }
+
+    /// Publishes what is ready, spread over the channels. Messages of one key keep to one channel.
+    async fn spread(&self, ready: Vec<Ready<'_>>, keys: &[u64], deadline: Instant) -> Vec<(usize, Outcome)> {
+        let session = match self.session(deadline).await {
+            Ok(session) => session,
+            Err(error) => return same(&ready, &error),
+        };
+        let (ready, mut outcomes) = without_exchange(&session, ready, deadline).await;
+        let mut lanes: Vec<Vec<_>> = session.channels().iter().map(|_| Vec::new()).collect();
+        let count = lanes.len() as u64;
+        for (turn, message) in (0..).zip(ready) {
+            let key = keys.get(message.index).copied().filter(|key| *key != 0).unwrap_or(turn);
+            let lane = usize::try_from(key % count).unwrap_or(0);
+            if let Some(lane) = lanes.get_mut(lane) {
+                lane.push(message);
+            }
+        }
+        let lanes = lanes.into_iter().zip(session.channels()).filter(|(lane, _)| !lane.is_empty());
+        let published = lanes.map(|(lane, channel)| self.lane(&session, channel, lane, deadline));
+        outcomes.extend(join_all(published).await.into_iter().flatten());
+        outcomes
+    }
+
+    /// Publishes on one channel, a window at a time.
+    async fn lane(
+        &self,
+        session: &Session,
+        channel: &Mutex<Option<Channel>>,
+        messages: Vec<Ready<'_>>,
+        deadline: Instant,
+    ) -> Vec<(usize, Outcome)> {
+        let Ok(mut place) = timeout_at(deadline.into(), channel.lock()).await else {
+            return same(&messages, &Failure::Late.into());
+        };
+        let mut outcomes = Vec::with_capacity(messages.len());
+        let mut rest = messages.as_slice();
+        while !rest.is_empty() {
+            let window = if session.is_proven() { self.window.min(rest.len()) } else { 1 };
+            let (round, later) = rest.split_at(window);
+            match attempt(session, &mut place, round, deadline).await {
+                Ok(Round::Killed(_)) if round.len() > 1 => {
+                    outcomes.extend(self.one_by_one(round, deadline).await);
+                }
+                Ok(ended) => outcomes.extend(settled(round, ended)),
+                Err(error) => {
+                    outcomes.extend(same(rest, &error));
+                    break;
+                }
+            }
+            rest = later;
+        }
+        outcomes
+    }
+
+    /// Finds the message for which the broker ended the channel. Each may have arrived in the round before.
+    ///
+    /// The connection may have ended as well: what lapin still writes to an ended channel is an error to the broker.
+    async fn one_by_one(&self, round: &[Ready<'_>], deadline: Instant) -> Vec<(usize, Outcome)> {
+        let mut outcomes = Vec::with_capacity(round.len());
+        let mut last: Option<(Arc<Session>, Option<Channel>)> = None;
+        for message in round.chunks(1) {
+            let ended = match self.session(deadline).await {
+                Ok(session) => {
+                    let place = last.take().filter(|(before, _)| Arc::ptr_eq(before, &session));
+                    let (session, place) = last.insert(place.unwrap_or((session, None)));
+                    attempt(session, place, message, deadline).await
+                }
+                Err(error) => Err(error),
+            };
+            outcomes.extend(match ended {
+                Ok(ended) => settled(message, ended),
+                Err(error) => same(message, &PublishError::Unconfirmed(error.to_string())),
+            });
+        }
+        outcomes
+    }
+}
+
+#[async_trait]
+impl Sink for RabbitMq {
+    fn key_order(&self) -> KeyOrder {
+        KeyOrder::OneInFlight
+    }
+
+    async fn publish(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
+        let mut outcomes = vec![Err(PublishError::Unconfirmed("its outcome was lost".to_owned())); batch.len()];
+        let mut ready = Vec::with_capacity(batch.len());
+        let mut known = Vec::new();
+        for (index, message) in batch.iter().enumerate() {
+            match wire::publish(message) {
+                Ok(publish) => ready.push(Ready { index, publish, payload: message.payload.as_deref().unwrap_or(&[]) }),
+                Err(error) => known.push((index, Err(error))),
+            }
+        }
+        if !ready.is_empty() {
+            let keys: Vec<_> = batch.iter().map(|message| message.key_hash).collect();
+            known.extend(self.spread(ready, &keys, deadline).await);
+        }
+        for (index, outcome) in known {
+            if let Some(place) = outcomes.get_mut(index) {
+                *place = outcome;
+            }
+        }
+        outcomes
+    }
+
+    async fn check(&self, deadline: Instant) -> Result<(), PublishError> {
+        self.session(deadline).await.map(drop)
+    }
+
+    async fn close(&self) {
+        let session = self.link.lock().await.take();
+        if let Some(session) = session {
+            session.close(Instant::now() + GOODBYE).await;
+        }
+    }
+}
+
+/// Runs one round; an error means that nothing of it was handed over.
+async fn attempt(
+    session: &Session,
+    place: &mut Option<Channel>,
+    messages: &[Ready<'_>],
+    deadline: Instant,
+) -> Result<Round, PublishError> {
+    if session.is_blocked() {
+        return Err(blocked());
+    }
+    if !session.is_usable() {
+        return Err(PublishError::Unavailable("the connection was lost".to_owned()));
+    }
+    let channel = session.channel(place, deadline).await.map_err(|failure| {
+        session.give_up();
+        PublishError::from(failure)
+    })?;
+    let ended = round::run(session, &channel, messages, deadline).await;
+    match &ended {
+        Round::Settled(_) => session.prove(),
+        Round::Killed(_) => session.forget_exchanges(),
+        Round::Lost(_) => session.give_up(),
+    }
+    Ok(ended)
+}
+
+/// Parts the messages whose exchange does not exist from the others.
+async fn without_exchange<'a>(
+    session: &Session,
+    ready: Vec<Ready<'a>>,
+    deadline: Instant,
+) -> (Vec<Ready<'a>>, Vec<(usize, Outcome)>) {
+    let mut exists: HashMap<String, Result<bool, PublishError>> = HashMap::new();
+    let (mut left, mut outcomes) = (Vec::with_capacity(ready.len()), Vec::new());
+    for message in ready {
+        let name = message.publish.exchange.as_str();
+        if !exists.contains_key(name) {
+            let answer = session.has_exchange(name, deadline).await.map_err(PublishError::from);
+            exists.insert(name.to_owned(), answer);
+        }
+        match exists.get(name) {
+            Some(Ok(true)) => left.push(message),
+            Some(Err(error)) => outcomes.push((message.index, Err(error.clone()))),
+            _ => outcomes.push((message.index, Err(rejected("unroutable", "the exchange does not exist")))),
+        }
+    }
+    (left, outcomes)
+}
+
+fn settled(messages: &[Ready<'_>], ended: Round) -> Vec<(usize, Outcome)> {
+    match ended {
+        Round::Settled(outcomes) => messages.iter().map(|message| message.index).zip(outcomes).collect(),
+        Round::Killed(error) => same(messages, &guilty(&error)),
+        Round::Lost(reason) => same(messages, &PublishError::Unconfirmed(reason)),
+    }
+}
+
+fn same(messages: &[Ready<'_>], error: &PublishError) -> Vec<(usize, Outcome)> {
+    messages.iter().map(|message| (message.index, Err(error.clone()))).collect()
+}

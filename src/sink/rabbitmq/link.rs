@@ -1,0 +1,74 @@
+//! The connection in use, and when to try for the next one.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use lapin::uri::AMQPUri;
+
+use super::session::Session;
+use crate::{backoff::Backoff, sink::PublishError};
+
+/// The shortest and the longest wait between two attempts to connect.
+const WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Holds one connection and replaces it when it is of no more use.
+pub(super) struct Link {
+    name: String,
+    /// Holds the password: never to be printed.
+    uri: AMQPUri,
+    channels: usize,
+    session: Option<Arc<Session>>,
+    backoff: Backoff,
+    down: Option<(Instant, PublishError)>,
+}
+
+impl Link {
+    pub(super) fn new(name: &str, uri: AMQPUri, channels: usize) -> Self {
+        let backoff = Backoff::new(WAIT.0, WAIT.1);
+        Self { name: name.to_owned(), uri, channels, session: None, backoff, down: None }
+    }
+
+    /// A connection that takes messages.
+    pub(super) async fn session(&mut self, deadline: Instant) -> Result<Arc<Session>, PublishError> {
+        match &self.session {
+            Some(session) if session.is_blocked() => return Err(blocked()),
+            Some(session) if session.is_usable() => return Ok(Arc::clone(session)),
+            _ => self.session = None,
+        }
+        match &self.down {
+            Some((until, error)) if Instant::now() < *until => Err(error.clone()),
+            _ => self.connect(deadline).await,
+        }
+    }
+
+    async fn connect(&mut self, deadline: Instant) -> Result<Arc<Session>, PublishError> {
+        let deadline = deadline.min(Instant::now() + CONNECT);
+        match Session::connect(self.uri.clone(), &self.name, self.channels, deadline).await {
+            Ok(session) => {
+                self.backoff.reset();
+                self.down = None;
+                let session = Arc::new(session);
+                self.session = Some(Arc::clone(&session));
+                Ok(session)
+            }
+            Err(failure) => {
+                let error = PublishError::from(failure);
+                self.down = Some((Instant::now() + self.backoff.next(), error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn take(&mut self) -> Option<Arc<Session>> {
+        self.session.take()
+    }
+}
+
+/// The broker has a memory or disk alarm.
+pub(super) fn blocked() -> PublishError {
+    PublishError::Unavailable("broker_blocked: RabbitMQ takes no messages because of a memory or disk alarm".to_owned())
+}

@@ -1,0 +1,170 @@
+//! One connection to RabbitMQ, and what is known while it lasts.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Mutex as SyncMutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use lapin::{
+    Channel, Connection, ConnectionProperties, Error, ErrorKind, ExchangeKind,
+    options::{ConfirmSelectOptions, ExchangeDeclareOptions},
+    protocol::{AMQPErrorKind, AMQPSoftError},
+    types::{FieldTable, ShortString},
+    uri::AMQPUri,
+};
+use tokio::{sync::Mutex, time::timeout_at};
+
+use super::plug::{self, Guard, Plug};
+use crate::sink::PublishError;
+
+/// Why a call on a connection did not succeed.
+pub(super) enum Failure {
+    /// Its deadline passed. The connection is of no more use: what was called may still happen.
+    Late,
+    /// lapin says so.
+    Error(Error),
+}
+
+/// A connection with its channels. Its socket ends with it.
+pub(super) struct Session {
+    connection: Connection,
+    guard: Guard,
+    channels: Vec<Mutex<Option<Channel>>>,
+    /// Exchanges that were there when they were first published to.
+    exchanges: SyncMutex<HashSet<String>>,
+    /// A message was confirmed. Until then one at a time goes out: a broker with an alarm takes connections as usual and
+    /// tells them only when they publish.
+    proven: AtomicBool,
+    given_up: AtomicBool,
+}
+
+impl Session {
+    /// Connects before the deadline.
+    pub(super) async fn connect(uri: AMQPUri, name: &str, channels: usize, deadline: Instant) -> Result<Self, Failure> {
+        let properties = ConnectionProperties::default().with_connection_name(format!("outbox-relay {name}").into());
+        let guard = Guard(Plug::default());
+        let connecting = plug::connect(uri, properties, guard.0.clone());
+        let connection = in_time(deadline, connecting).await?;
+        Ok(Self {
+            connection,
+            guard,
+            channels: (0..channels.max(1)).map(|_| Mutex::default()).collect(),
+            exchanges: SyncMutex::default(),
+            proven: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether messages may be published on it.
+    pub(super) fn is_usable(&self) -> bool {
+        self.connection.status().connected() && !self.given_up.load(Ordering::SeqCst)
+    }
+
+    /// Whether the broker takes nothing because of an alarm.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.connection.status().connected() && self.connection.status().blocked()
+    }
+
+    pub(super) fn is_proven(&self) -> bool {
+        self.proven.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn prove(&self) {
+        self.proven.store(true, Ordering::SeqCst);
+    }
+
+    /// A call passed its deadline. A blocked connection that has next to nothing in flight stays open: it is how we hear
+    /// that the alarm is over.
+    pub(super) fn give_up(&self) {
+        self.given_up.store(true, Ordering::SeqCst);
+        if self.is_proven() || !self.is_blocked() {
+            self.guard.0.pull();
+        }
+    }
+
+    /// The channels, each used by one round of messages at a time.
+    pub(super) fn channels(&self) -> &[Mutex<Option<Channel>>] {
+        &self.channels
+    }
+
+    /// The channel in this place, opened if need be.
+    pub(super) async fn channel(&self, place: &mut Option<Channel>, deadline: Instant) -> Result<Channel, Failure> {
+        if let Some(channel) = place.as_ref().filter(|channel| channel.status().connected()) {
+            return Ok(channel.clone());
+        }
+        let channel = in_time(deadline, self.connection.create_channel()).await?;
+        in_time(deadline, channel.confirm_select(ConfirmSelectOptions::default())).await?;
+        *place = Some(channel.clone());
+        Ok(channel)
+    }
+
+    /// Whether the exchange exists. Publishing to one that does not would end the channel, with all that is in flight.
+    pub(super) async fn has_exchange(&self, exchange: &str, deadline: Instant) -> Result<bool, Failure> {
+        if exchange.is_empty() || self.known().contains(exchange) {
+            return Ok(true);
+        }
+        // A channel of its own: a negative answer ends it.
+        let channel = in_time(deadline, self.connection.create_channel()).await?;
+        let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+        let name = ShortString::try_new(exchange).unwrap_or_default();
+        let declared = channel.exchange_declare(name, ExchangeKind::Direct, passive, FieldTable::default());
+        match in_time(deadline, declared).await {
+            Err(Failure::Error(error)) if soft(&error) == Some(AMQPSoftError::NOTFOUND) => return Ok(false),
+            Err(Failure::Error(error)) if soft(&error).is_none() => return Err(Failure::Error(error)),
+            Err(Failure::Late) => return Err(Failure::Late),
+            // Forbidden to look is not missing: the publish itself will tell.
+            Ok(()) | Err(Failure::Error(_)) => {}
+        }
+        self.known().insert(exchange.to_owned());
+        Ok(true)
+    }
+
+    /// A channel was ended by the broker: an exchange may have gone.
+    pub(super) fn forget_exchanges(&self) {
+        self.known().clear();
+    }
+
+    /// Says goodbye; the socket ends in any case.
+    pub(super) async fn close(&self, deadline: Instant) {
+        if in_time(deadline, self.connection.close(200, ShortString::default())).await.is_err() {
+            tracing::debug!("the connection to RabbitMQ did not end in time");
+        }
+        self.guard.0.pull();
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+        self.exchanges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn in_time<T>(deadline: Instant, call: impl Future<Output = lapin::Result<T>>) -> Result<T, Failure> {
+    match timeout_at(deadline.into(), call).await {
+        Ok(result) => result.map_err(Failure::Error),
+        Err(_) => Err(Failure::Late),
+    }
+}
+
+/// The error of a channel, if it is one: the connection goes on.
+pub(super) fn soft(error: &Error) -> Option<AMQPSoftError> {
+    match error.kind() {
+        ErrorKind::ProtocolError(error) => match error.kind() {
+            AMQPErrorKind::Soft(soft) => Some(soft.clone()),
+            AMQPErrorKind::Hard(_) => None,
+        },
+        _ => None,
+    }
+}
+
+impl From<Failure> for PublishError {
+    /// For calls before a message is handed over: it surely did not arrive.
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Late => Self::Unavailable("RabbitMQ did not answer in time".to_owned()),
+            Failure::Error(error) => Self::Unavailable(error.to_string()),
+        }
+    }
+}
