@@ -131,6 +131,8 @@ pub enum Sink {
     RabbitMq(RabbitMq),
     /// One JSON line per message on standard output.
     Stdout,
+    /// Confirms everything and sends nothing: for measuring.
+    Null,
 }
 
 /// A Kafka cluster.

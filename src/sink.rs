@@ -2,6 +2,7 @@
 
 #[cfg(feature = "kafka")]
 pub mod kafka;
+pub mod null;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 pub mod stdout;
@@ -69,6 +70,18 @@ pub enum PublishError {
     /// The message may have arrived (time-out, connection lost): it is sent again, which may make a duplicate.
     #[error("unconfirmed: {0}")]
     Unconfirmed(String),
+}
+
+impl PublishError {
+    /// A short code for metrics: the class, or the reason of a rejection.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Unavailable(_) => "unavailable",
+            Self::Rejected { reason, .. } => reason,
+            Self::Unconfirmed(_) => "unconfirmed",
+        }
+    }
 }
 
 /// What became of one message.

@@ -1,0 +1,197 @@
+//! Order per key while messages are in flight.
+//!
+//! Where the sink keeps no order by itself, a key has one message on the way and the later ones queue up behind it. When a
+//! message fails, everything of its key that was claimed before the failure was written to the database shares its fate: the
+//! claimer could not know of it. What is claimed later is held back by the database itself.
+
+use std::collections::{HashMap, HashSet, VecDeque, hash_map::Entry};
+
+use crate::retry::Disposition;
+
+/// A key in its lane.
+pub type Key = (u16, u64);
+
+/// What is in flight, by key.
+#[derive(Debug)]
+pub struct Chains<T> {
+    /// Keys with a message on the way, and what waits behind it.
+    busy: HashMap<Key, VecDeque<T>>,
+    blocked: HashMap<Key, Block>,
+}
+
+#[derive(Debug)]
+struct Block {
+    disposition: Disposition,
+    /// Claims with messages that share the fate and that are not settled yet.
+    claims: HashSet<u64>,
+    /// When all are settled: the claimer's last pass that may have looked before.
+    until: Option<u64>,
+}
+
+/// What is to happen to a message now.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Admission<T> {
+    /// It may be published.
+    Go(T),
+    /// It waits behind an earlier one of its key.
+    Queued,
+    /// It shares the fate of an earlier one of its key.
+    Blocked(T, Disposition),
+}
+
+/// From where a message comes.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin {
+    /// Its key; a hash of 0 has no order.
+    pub key: Key,
+    /// Its claim.
+    pub claim_id: u64,
+    /// The pass in which it was claimed.
+    pub pass: u64,
+}
+
+impl<T> Default for Chains<T> {
+    fn default() -> Self {
+        Self { busy: HashMap::new(), blocked: HashMap::new() }
+    }
+}
+
+impl<T> Chains<T> {
+    /// Decides over a message that was read. `alone`: its key may have only one message on the way.
+    pub fn admit(&mut self, origin: Origin, alone: bool, message: T) -> Admission<T> {
+        if origin.key.1 == 0 {
+            return Admission::Go(message);
+        }
+        if let Some(disposition) = self.fate(origin) {
+            return Admission::Blocked(message, disposition);
+        }
+        if !alone {
+            return Admission::Go(message);
+        }
+        match self.busy.entry(origin.key) {
+            Entry::Occupied(mut queue) => {
+                queue.get_mut().push_back(message);
+                Admission::Queued
+            }
+            Entry::Vacant(vacant) => {
+                vacant.insert(VecDeque::new());
+                Admission::Go(message)
+            }
+        }
+    }
+
+    fn fate(&mut self, origin: Origin) -> Option<Disposition> {
+        let block = self.blocked.get_mut(&origin.key)?;
+        if block.until.is_some_and(|until| origin.pass > until) {
+            self.blocked.remove(&origin.key);
+            return None;
+        }
+        block.claims.insert(origin.claim_id);
+        block.until = None;
+        Some(block.disposition.clone())
+    }
+
+    /// The message on the way is done with; the next one of its key may be published.
+    pub fn advance(&mut self, key: Key) -> Option<T> {
+        let queue = self.busy.get_mut(&key)?;
+        let next = queue.pop_front();
+        if next.is_none() {
+            self.busy.remove(&key);
+        }
+        next
+    }
+
+    /// The message on the way failed: what waits behind it, and what is still to come from claims made until its settling, shares
+    /// `disposition`. Returns what waits.
+    pub fn block(&mut self, origin: Origin, disposition: &Disposition) -> VecDeque<T> {
+        if origin.key.1 == 0 {
+            return VecDeque::new();
+        }
+        let new = || Block { disposition: disposition.clone(), claims: HashSet::new(), until: None };
+        let block = self.blocked.entry(origin.key).or_insert_with(new);
+        block.claims.insert(origin.claim_id);
+        block.until = None;
+        self.busy.remove(&origin.key).unwrap_or_default()
+    }
+
+    /// A claim is settled; the last pass of its claimer that began before has this number.
+    pub fn settled(&mut self, claim_id: u64, pass: u64) {
+        for block in self.blocked.values_mut() {
+            if block.claims.remove(&claim_id) && block.claims.is_empty() {
+                block.until = Some(pass);
+            }
+        }
+    }
+
+    /// Whether something waits.
+    #[must_use]
+    pub fn waiting(&self) -> bool {
+        self.busy.values().any(|queue| !queue.is_empty())
+    }
+
+    /// Takes out everything that waits.
+    pub fn drain(&mut self) -> Vec<T> {
+        self.busy.values_mut().flat_map(std::mem::take).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Key = (0, 7);
+
+    fn origin(claim_id: u64, pass: u64) -> Origin {
+        Origin { key: KEY, claim_id, pass }
+    }
+
+    #[test]
+    fn a_key_has_one_message_on_the_way() {
+        let mut chains = Chains::default();
+        assert_eq!(chains.admit(origin(1, 1), true, 'a'), Admission::Go('a'));
+        assert_eq!(chains.admit(origin(1, 1), true, 'b'), Admission::Queued);
+        assert_eq!((chains.advance(KEY), chains.advance(KEY)), (Some('b'), None));
+        assert_eq!(chains.admit(origin(2, 2), true, 'c'), Admission::Go('c'));
+    }
+
+    #[test]
+    fn messages_without_key_wait_for_nothing() {
+        let mut chains = Chains::default();
+        let origin = Origin { key: (0, 0), claim_id: 1, pass: 1 };
+        assert_eq!(chains.admit(origin, true, 'a'), Admission::Go('a'));
+        assert_eq!(chains.admit(origin, true, 'b'), Admission::Go('b'));
+    }
+
+    #[test]
+    fn a_failure_takes_the_rest_of_its_key_along_until_the_database_knows() {
+        let mut chains = Chains::default();
+        assert_eq!(chains.admit(origin(1, 1), true, 'a'), Admission::Go('a'));
+        assert_eq!(chains.admit(origin(1, 1), true, 'b'), Admission::Queued);
+        assert_eq!(chains.block(origin(1, 1), &Disposition::Release), ['b']);
+        assert_eq!(chains.admit(origin(2, 2), true, 'c'), Admission::Blocked('c', Disposition::Release));
+        chains.settled(1, 2);
+        assert_eq!(chains.admit(origin(3, 3), true, 'd'), Admission::Blocked('d', Disposition::Release));
+        chains.settled(2, 3);
+        chains.settled(3, 4);
+        assert_eq!(chains.admit(origin(4, 4), true, 'e'), Admission::Blocked('e', Disposition::Release));
+        chains.settled(4, 5);
+        assert_eq!(chains.admit(origin(5, 6), true, 'f'), Admission::Go('f'));
+    }
+
+    #[test]
+    fn lanes_do_not_share_keys() {
+        let mut chains = Chains::default();
+        chains.block(origin(1, 1), &Disposition::Release);
+        assert_eq!(chains.admit(Origin { key: (1, 7), claim_id: 2, pass: 1 }, true, 'a'), Admission::Go('a'));
+        assert!(matches!(chains.admit(origin(2, 1), false, 'a'), Admission::Blocked('a', _)));
+    }
+
+    #[test]
+    fn everything_that_waits_can_be_taken_out() {
+        let mut chains = Chains::default();
+        for message in ['a', 'b', 'c'] {
+            chains.admit(origin(1, 1), true, message);
+        }
+        assert_eq!(chains.drain(), ['b', 'c']);
+    }
+}

@@ -1,0 +1,356 @@
+//! The claimer of a lane: looks for unsent messages and claims them, one claim after the other.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use outbox_core::{
+    sqlx,
+    store::{
+        claim::{self, ForeignClaim, Look, NewClaim, Pending, Seen},
+        lease::Lease,
+    },
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+
+use crate::{
+    context::Context,
+    crash,
+    leases::Tenure,
+    session::Session,
+    window::{self, Barred, Limits, Selection},
+};
+
+/// Rows that this process has claimed, on their way to be read.
+pub struct Claimed {
+    /// The claim.
+    pub tenure: Arc<Tenure>,
+    /// In which pass of its lane's claimer it was made.
+    pub pass: u64,
+    /// The number of the pass that began last.
+    pub last_pass: Arc<AtomicU64>,
+    /// The rows, by id.
+    pub rows: Vec<Pending>,
+    /// Its share of the messages in flight, until it is settled.
+    pub count: OwnedSemaphorePermit,
+    /// Its share of the bytes in flight, in KiB, until it is published.
+    pub bytes: OwnedSemaphorePermit,
+}
+
+/// What may be in flight.
+#[derive(Clone)]
+pub struct Capacity {
+    /// Messages.
+    pub count: Arc<Semaphore>,
+    /// Bytes, in KiB.
+    pub kib: Arc<Semaphore>,
+}
+
+/// How a pass ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// So many messages were claimed.
+    Claimed(usize),
+    /// There was nothing to claim.
+    Empty,
+    /// Rows behind a waiting one were moved out of the way.
+    Deferred,
+    /// Another relay was faster.
+    Conflict,
+}
+
+/// The claimer of one lane.
+pub struct Claimer {
+    /// What all parts share.
+    pub context: Arc<Context>,
+    /// The lane.
+    pub lane: u16,
+    /// What may be in flight.
+    pub capacity: Capacity,
+    /// Whether there is a sink to publish to.
+    pub open: watch::Receiver<bool>,
+    /// Where claims go.
+    pub claims: mpsc::Sender<Claimed>,
+    /// The number of the pass that began last.
+    pub last_pass: Arc<AtomicU64>,
+}
+
+/// What the claimer remembers between passes.
+struct Memory {
+    session: Session,
+    foreign: BTreeMap<u64, ForeignClaim>,
+    known_claim: u64,
+    low: u64,
+    full_look_at: Instant,
+    last_message_at: Instant,
+}
+
+/// A full look finds what committed later than the floor allows.
+const FULL_LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Shortest pause after a look that found nothing, and between small claims: more claims than this cost the server more
+/// commits than they save time.
+const PACE: Duration = Duration::from_millis(2);
+
+impl Claimer {
+    /// Claims until the relay is stopped.
+    pub async fn run(mut self) {
+        let now = Instant::now();
+        let mut memory = Memory {
+            session: Session::new(&self.context),
+            foreign: BTreeMap::new(),
+            known_claim: 0,
+            low: 0,
+            full_look_at: now,
+            last_message_at: now,
+        };
+        let stop = self.context.stop.clone();
+        while let Some(true) = stop.run_until_cancelled(self.ready()).await {
+            let Some(Some((count, bytes))) = stop.run_until_cancelled(self.reserve()).await else { break };
+            let started = Instant::now();
+            let outcome = self.pass(&mut memory, count, bytes).await;
+            self.count(&outcome, started);
+            let Some(()) = stop.run_until_cancelled(self.pace(&mut memory, &outcome)).await else { break };
+        }
+    }
+
+    /// Waits until there is a sink to publish to.
+    async fn ready(&mut self) -> bool {
+        self.open.wait_for(|open| *open).await.is_ok()
+    }
+
+    /// Reserves room for a whole claim; what the claim does not need is given back.
+    async fn reserve(&self) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+        let relay = &self.context.config.relay;
+        let messages = u32::try_from(relay.claim_messages).unwrap_or(u32::MAX);
+        let kib = u32::try_from(relay.claim_bytes / 1024).unwrap_or(u32::MAX).max(1);
+        let count = Arc::clone(&self.capacity.count).acquire_many_owned(messages).await.ok()?;
+        let bytes = Arc::clone(&self.capacity.kib).acquire_many_owned(kib).await.ok()?;
+        Some((count, bytes))
+    }
+
+    /// One pass: look, choose, claim.
+    async fn pass(
+        &self,
+        memory: &mut Memory,
+        count: OwnedSemaphorePermit,
+        bytes: OwnedSemaphorePermit,
+    ) -> Result<Pass, sqlx::Error> {
+        let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
+        let (seen, selection) = self.look(memory).await?;
+        let Some(version) = seen.version else { return Ok(Pass::Empty) };
+        if !selection.defer.is_empty() {
+            return self.defer(memory, version, &selection.defer).await;
+        }
+        if selection.take.is_empty() {
+            return Ok(Pass::Empty);
+        }
+        let Some(tenure) = self.claim(memory, version, &selection).await? else { return Ok(Pass::Conflict) };
+        self.context.leases.insert(&tenure);
+        crash::point("after_claim");
+        let taken = selection.take.len();
+        let (count, bytes) = (trim(count, taken), trim(bytes, kib(&selection.take)));
+        let last_pass = Arc::clone(&self.last_pass);
+        let claimed = Claimed { tenure, pass, last_pass, count, bytes, rows: selection.take };
+        // A closed channel: the process is ending, and the lease will expire or be released.
+        self.claims.send(claimed).await.ok();
+        Ok(Pass::Claimed(taken))
+    }
+
+    /// Looks at the lane and chooses.
+    async fn look(&self, memory: &mut Memory) -> Result<(Seen, Selection), sqlx::Error> {
+        let own = self.context.leases.of_lane(self.lane);
+        let full = memory.full_look_at <= Instant::now();
+        if full {
+            memory.full_look_at = Instant::now() + FULL_LOOK_EVERY;
+        }
+        let floor = self.context.floor.load(Ordering::Acquire).min(memory.low);
+        let gaps = window::gaps(if full { 0 } else { floor }, &claimed_ids(&own, &memory.foreign));
+        let messages = self.context.config.relay.claim_messages;
+        let limit = u32::try_from(messages).unwrap_or(u32::MAX);
+        let below_limit = 2 * messages + gaps.claimed_within;
+        let look = Look {
+            lane: self.lane,
+            owner: &self.context.owner,
+            known_claim: memory.known_claim,
+            above: gaps.above,
+            limit,
+            below: &gaps.below,
+            below_limit: u32::try_from(below_limit).unwrap_or(u32::MAX),
+        };
+        let mut seen = memory.session.run("look", async |db| claim::look(db, &look).await).await?;
+        memory.low = seen.low;
+        let mut barred = memory.bar(&seen, &own);
+        if seen.held_cut {
+            seen.held = self.held(memory, &seen).await?;
+        }
+        for (key, id) in &seen.held {
+            barred.held.entry(*key).and_modify(|head| *head = (*head).min(*id)).or_insert(*id);
+        }
+        let bytes = self.context.config.relay.claim_bytes as u64;
+        let mut selection = window::select(&seen, &barred, &Limits { messages, bytes, below: below_limit });
+        self.count_late(&selection, floor);
+        let claimed = barred.ids.iter().copied().min();
+        selection.low = selection.low.into_iter().chain(claimed).min();
+        Ok((seen, selection))
+    }
+
+    async fn held(&self, memory: &mut Memory, seen: &Seen) -> Result<Vec<(u64, u64)>, sqlx::Error> {
+        let rows = seen.below.iter().chain(&seen.fresh);
+        let keys: HashSet<u64> = rows.map(|row| row.key_hash).filter(|key| *key != 0).collect();
+        let keys: Vec<u64> = keys.into_iter().collect();
+        memory.session.run("look", async |db| claim::held_among(db, self.lane, &keys).await).await
+    }
+
+    /// Rows below the floor were committed later than it allows.
+    fn count_late(&self, selection: &Selection, floor: u64) {
+        let late = selection.take.iter().take_while(|row| row.id < floor).count();
+        self.context.metrics.late_commits_total.inc_by(late as u64);
+    }
+
+    async fn defer(&self, memory: &mut Memory, version: u64, ids: &[u64]) -> Result<Pass, sqlx::Error> {
+        let head = (self.lane, version, token());
+        let won = memory.session.run("defer", async |db| claim::defer(db, head, ids).await).await?;
+        Ok(if won { Pass::Deferred } else { Pass::Conflict })
+    }
+
+    async fn claim(
+        &self,
+        memory: &mut Memory,
+        version: u64,
+        selection: &Selection,
+    ) -> Result<Option<Arc<Tenure>>, sqlx::Error> {
+        let ids: Vec<u64> = selection.take.iter().map(|row| row.id).collect();
+        let mut keys: Vec<u64> = selection.take.iter().map(|row| row.key_hash).filter(|key| *key != 0).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let new = NewClaim {
+            lane: self.lane,
+            version,
+            low: selection.low.unwrap_or(0),
+            owner: &self.context.owner,
+            lease_token: token(),
+            lease: self.context.config.relay.lease,
+            message_ids: &ids,
+            key_hashes: &keys,
+        };
+        // The lease runs on the server from some time after this one.
+        let until = Instant::now() + new.lease;
+        let claim_id = match memory.session.run("claim", async |db| claim::claim(db, &new).await).await {
+            Ok(claim_id) => claim_id,
+            Err(error) => self.find(memory, new.lease_token, until).await.ok_or(error)?,
+        };
+        let tenure = |claim_id| {
+            let lease = Lease { claim_id, lease_token: new.lease_token };
+            Arc::new(Tenure::new(lease, self.lane, ids.clone(), keys.clone(), until))
+        };
+        Ok(claim_id.map(tenure))
+    }
+
+    /// After an error the claim stands or it does not: asks until the database says so, or the lease has passed.
+    async fn find(&self, memory: &mut Memory, token: u64, until: Instant) -> Option<Option<u64>> {
+        while Instant::now() < until {
+            memory.session.pause().await;
+            let found = memory.session.run("find", async |db| claim::find(db, &self.context.owner, token).await).await;
+            if let Ok(found) = found {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    fn count(&self, outcome: &Result<Pass, sqlx::Error>, started: Instant) {
+        let metrics = &self.context.metrics;
+        let result = match outcome {
+            Ok(Pass::Claimed(messages)) => {
+                metrics.claimed_messages_total.inc_by(*messages as u64);
+                metrics.claim_duration_seconds.observe(started.elapsed().as_secs_f64());
+                "claimed"
+            }
+            Ok(Pass::Empty | Pass::Deferred) => "empty",
+            Ok(Pass::Conflict) => "conflict",
+            Err(_) => "error",
+        };
+        metrics.claims_total.with_label_values(&[result]).inc();
+        if outcome.is_ok() {
+            self.context.alive("claim");
+        }
+    }
+
+    /// Waits before the next pass: not at all while claims are full, and longer the longer nothing has come.
+    async fn pace(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>) {
+        let relay = &self.context.config.relay;
+        match outcome {
+            Ok(Pass::Claimed(messages)) => {
+                memory.last_message_at = Instant::now();
+                if *messages < relay.claim_messages / 8 {
+                    tokio::time::sleep(PACE).await;
+                }
+            }
+            Ok(Pass::Deferred) => {}
+            // Claimers that race without a pause lose half of their compare-and-sets.
+            Ok(Pass::Conflict) => tokio::time::sleep(PACE.mul_f64(rand::random::<f64>() * 2.0)).await,
+            Ok(Pass::Empty) => {
+                let quiet = memory.last_message_at.elapsed() / 16;
+                let pause = quiet.max(PACE).min(relay.poll_interval);
+                tokio::time::timeout(pause, self.context.nudge.notified()).await.ok();
+            }
+            Err(_) => memory.session.pause().await,
+        }
+    }
+}
+
+impl Memory {
+    /// What must not be claimed, by what was seen and by what was known before.
+    fn bar(&mut self, seen: &Seen, own: &[Arc<Tenure>]) -> Barred {
+        let live: HashSet<u64> = seen.claim_ids.iter().copied().collect();
+        let mut barred = Barred::default();
+        for tenure in own {
+            if live.contains(&tenure.lease.claim_id) {
+                barred.ids.extend(&tenure.ids);
+            } else if tenure.may_return() {
+                barred.keys.extend(&tenure.keys);
+            }
+        }
+        for claim in &seen.claims {
+            self.known_claim = self.known_claim.max(claim.claim_id);
+            self.foreign.insert(claim.claim_id, claim.clone());
+        }
+        for claim in self.foreign.values() {
+            barred.keys.extend(&claim.key_hashes);
+            if live.contains(&claim.claim_id) {
+                barred.ids.extend(&claim.message_ids);
+            }
+        }
+        self.foreign.retain(|claim_id, _| live.contains(claim_id));
+        barred
+    }
+}
+
+fn claimed_ids(own: &[Arc<Tenure>], foreign: &BTreeMap<u64, ForeignClaim>) -> Vec<u64> {
+    let own = own.iter().flat_map(|tenure| &tenure.ids);
+    let mut ids: Vec<u64> = own.chain(foreign.values().flat_map(|claim| &claim.message_ids)).copied().collect();
+    ids.sort_unstable();
+    ids
+}
+
+fn kib(rows: &[Pending]) -> usize {
+    let bytes: u64 = rows.iter().map(|row| u64::from(row.bytes)).sum();
+    usize::try_from(bytes.div_ceil(1024)).unwrap_or(usize::MAX).max(1)
+}
+
+/// Gives back what was reserved beyond `needed`.
+fn trim(mut permit: OwnedSemaphorePermit, needed: usize) -> OwnedSemaphorePermit {
+    let surplus = permit.num_permits().saturating_sub(needed);
+    drop(permit.split(surplus));
+    permit
+}
+
+/// A fence that nobody else has; 0 means none.
+fn token() -> u64 {
+    rand::random::<u64>().max(1)
+}

@@ -1,0 +1,49 @@
+//! What all parts of a running relay share.
+
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use outbox_core::sqlx::mysql::MySqlConnectOptions;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::{config::Config, health::Health, leases::Leases, metrics::Metrics};
+
+/// What all parts of a running relay share.
+pub struct Context {
+    /// The effective configuration.
+    pub config: Config,
+    /// The name under which this process holds claims: the configured one and a random suffix, so that a process that was
+    /// restarted does not take the claims of its predecessor for its own.
+    pub owner: String,
+    /// How to reach the database.
+    pub options: MySqlConnectOptions,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// What `/livez` and `/readyz` tell.
+    pub health: Arc<Health>,
+    /// The claims that this process holds.
+    pub leases: Leases,
+    /// No message with a smaller id can still be committed.
+    pub floor: AtomicU64,
+    /// Wakes the claimers: something was enqueued in this process.
+    pub nudge: Notify,
+    /// Stops claiming; what is claimed is finished.
+    pub stop: CancellationToken,
+    /// Stops publishing; what is not published is released.
+    pub hurry: CancellationToken,
+}
+
+impl Context {
+    /// Sleeps; false when the relay is to stop.
+    pub async fn sleep(&self, time: Duration) -> bool {
+        self.stop.run_until_cancelled(tokio::time::sleep(time)).await.is_some()
+    }
+
+    /// Notes that a loop came round.
+    pub fn alive(&self, name: &'static str) {
+        self.health.loop_ok(name);
+    }
+}

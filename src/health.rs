@@ -1,0 +1,65 @@
+//! What `/livez` and `/readyz` tell.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant, SystemTime},
+};
+
+use crate::{leases::lock, metrics::Metrics};
+
+/// A loop that has not come round for so long is stuck.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// The state of a relay's own loops and of what it depends on.
+pub struct Health {
+    metrics: Arc<Metrics>,
+    loops: Mutex<BTreeMap<&'static str, Instant>>,
+    dependencies: Mutex<BTreeMap<String, Result<(), String>>>,
+}
+
+impl Health {
+    /// Nothing is known yet: ready only when the database has answered.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>) -> Arc<Self> {
+        let starting = ("database".to_owned(), Err("not reached yet".to_owned()));
+        Arc::new(Self { metrics, loops: Mutex::default(), dependencies: Mutex::new([starting].into()) })
+    }
+
+    /// A loop came round.
+    pub fn loop_ok(&self, name: &'static str) {
+        lock(&self.loops).insert(name, Instant::now());
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        self.metrics.loop_last_success_timestamp_seconds.with_label_values(&[name]).set(now.as_secs_f64());
+    }
+
+    /// The database or a sink works, or why not.
+    pub fn dependency(&self, name: &str, state: Result<(), String>) {
+        let mut dependencies = lock(&self.dependencies);
+        match dependencies.get_mut(name) {
+            Some(known) => *known = state,
+            None => {
+                dependencies.insert(name.to_owned(), state);
+            }
+        }
+    }
+
+    /// Loops that have not come round for a minute. `claim` and `settle` come round only while there is something to do.
+    #[must_use]
+    pub fn stuck(&self) -> Vec<String> {
+        let loops = lock(&self.loops);
+        let stuck = |(name, at): (&&'static str, &Instant)| {
+            let idle = matches!(*name, "claim" | "settle" | "stats" | "purge");
+            (!idle && at.elapsed() > STUCK)
+                .then(|| format!("the loop {name} has not come round for {:?}", at.elapsed()))
+        };
+        loops.iter().filter_map(stuck).collect()
+    }
+
+    /// Why the relay is not ready; empty: it is.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        let dependencies = lock(&self.dependencies);
+        dependencies.iter().filter_map(|(name, state)| Some(format!("{name}: {}", state.as_ref().err()?))).collect()
+    }
+}

@@ -1,0 +1,111 @@
+//! The claims that this process holds, and whether it still holds them.
+//!
+//! A lease is the right to publish the messages of a claim and to write back what became of them. The database's clock decides
+//! when it ends; this process only knows that it cannot end before `lease` has passed since the last renewal was *sent*, by
+//! its own monotonic clock. It starts no publish that could last longer than that. What it writes back is fenced by the
+//! token in any case: a process that was paused past its lease changes nothing.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use outbox_core::store::lease::Lease;
+
+/// A claim that this process holds or held.
+#[derive(Debug)]
+pub struct Tenure {
+    /// The claim and its token.
+    pub lease: Lease,
+    /// The lane.
+    pub lane: u16,
+    /// The messages, in order.
+    pub ids: Vec<u64>,
+    /// Their keys, sorted, without 0 and without repetition.
+    pub keys: Vec<u64>,
+    until: Mutex<Instant>,
+    lost: AtomicBool,
+    leaving: AtomicBool,
+    returns: AtomicBool,
+}
+
+impl Tenure {
+    /// A claim that stands at least until then.
+    #[must_use]
+    pub fn new(lease: Lease, lane: u16, ids: Vec<u64>, keys: Vec<u64>, until: Instant) -> Self {
+        let (lost, leaving, returns) = (AtomicBool::default(), AtomicBool::default(), AtomicBool::new(true));
+        Self { lease, lane, ids, keys, until: Mutex::new(until), lost, leaving, returns }
+    }
+
+    /// Whether the lease surely stands for so long.
+    #[must_use]
+    pub fn lasts(&self, time: Duration) -> bool {
+        !self.lost.load(Ordering::Acquire) && Instant::now() + time <= *lock(&self.until)
+    }
+
+    /// The lease was renewed: it stands at least until then.
+    pub fn prolong(&self, until: Instant) {
+        *lock(&self.until) = until;
+    }
+
+    /// The lease is another's now. Returns whether that is news.
+    pub fn lose(&self) -> bool {
+        !self.lost.swap(true, Ordering::AcqRel)
+    }
+
+    /// From now on the claim may vanish from the database, because it is being settled. `returns`: some of its rows are pending
+    /// again then.
+    pub fn leave(&self, returns: bool) {
+        self.returns.store(returns, Ordering::Release);
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    /// Whether the claim is being settled.
+    #[must_use]
+    pub fn leaves(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Whether its rows may be pending again once the claim has vanished.
+    #[must_use]
+    pub fn may_return(&self) -> bool {
+        self.returns.load(Ordering::Acquire)
+    }
+}
+
+/// The claims that this process holds, by number.
+#[derive(Debug, Default)]
+pub struct Leases(Mutex<BTreeMap<u64, Arc<Tenure>>>);
+
+impl Leases {
+    /// Adds a claim.
+    pub fn insert(&self, tenure: &Arc<Tenure>) {
+        lock(&self.0).insert(tenure.lease.claim_id, Arc::clone(tenure));
+    }
+
+    /// Forgets a claim that was settled, released or lost.
+    pub fn remove(&self, claim_id: u64) -> Option<Arc<Tenure>> {
+        lock(&self.0).remove(&claim_id)
+    }
+
+    /// All claims.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Tenure>> {
+        lock(&self.0).values().map(Arc::clone).collect()
+    }
+
+    /// The claims of a lane.
+    #[must_use]
+    pub fn of_lane(&self, lane: u16) -> Vec<Arc<Tenure>> {
+        lock(&self.0).values().filter(|tenure| tenure.lane == lane).map(Arc::clone).collect()
+    }
+}
+
+/// A panic while a lock was held ends the process anyway.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,296 @@
+//! What is counted, under the names of docs/metrics.md.
+
+use std::sync::Arc;
+
+use prometheus::{
+    Encoder as _, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder, core::Collector, process_collector::ProcessCollector,
+};
+
+/// A metric: its name, its labels and what it means. The table from which all are made, and from which docs/metrics.md is.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    /// The whole name.
+    pub name: &'static str,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// Its labels.
+    pub labels: &'static [&'static str],
+    /// What it means.
+    pub help: &'static str,
+}
+
+const fn metric(kind: &'static str, name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+    Metric { name, kind, labels, help }
+}
+
+/// All metrics but those of the process (`process_*`).
+pub const METRICS: &[Metric] = &[
+    metric(
+        "counter",
+        "outbox_relay_claims_total",
+        &["result"],
+        "Passes of the claimers: claimed, empty, conflict (another relay was faster) or error.",
+    ),
+    metric("counter", "outbox_relay_claimed_messages_total", &[], "Messages claimed."),
+    metric("histogram", "outbox_relay_claim_duration_seconds", &[], "A pass that claimed: look and claim."),
+    metric("counter", "outbox_relay_publish_attempts_total", &["sink", "destination"], "Messages handed to a sink."),
+    metric(
+        "counter",
+        "outbox_relay_publish_failures_total",
+        &["sink", "reason"],
+        "Messages that were not confirmed: unavailable, unconfirmed, or why the broker rejected them.",
+    ),
+    metric("counter", "outbox_relay_published_messages_total", &["sink"], "Messages that the broker confirmed."),
+    metric("counter", "outbox_relay_published_bytes_total", &["sink"], "Bytes of payload handed to a sink."),
+    metric(
+        "histogram",
+        "outbox_relay_publish_duration_seconds",
+        &["sink"],
+        "A batch, from handing it over to its last confirmation.",
+    ),
+    metric(
+        "histogram",
+        "outbox_relay_delivery_latency_seconds",
+        &[],
+        "From the enqueue (database clock) to the broker's confirmation.",
+    ),
+    metric(
+        "histogram",
+        "outbox_relay_settle_duration_seconds",
+        &["outcome"],
+        "Writing back a claim: settled, lost (the fence refused it) or error.",
+    ),
+    metric(
+        "gauge",
+        "outbox_relay_in_flight_messages",
+        &[],
+        "Messages that are claimed and of which nothing is known yet.",
+    ),
+    metric(
+        "counter",
+        "outbox_relay_retries_scheduled_total",
+        &["reason"],
+        "Messages that wait for a time: unconfirmed, rejected, behind (an earlier one of their key waits), parked (their sink is down), no_route.",
+    ),
+    metric(
+        "counter",
+        "outbox_relay_dead_messages_total",
+        &["reason"],
+        "Messages given up: expired, attempts_exhausted, invalid, message_missing, or why the broker rejected them.",
+    ),
+    metric(
+        "counter",
+        "outbox_relay_lease_renewals_total",
+        &["result"],
+        "Leases renewed, lost or not renewed because of an error.",
+    ),
+    metric(
+        "counter",
+        "outbox_relay_lease_takeovers_total",
+        &[],
+        "Claims of other relays taken over after their lease had passed.",
+    ),
+    metric("counter", "outbox_relay_leases_lost_total", &[], "Claims of this relay that another has taken over."),
+    metric(
+        "counter",
+        "outbox_relay_late_commits_total",
+        &[],
+        "Messages that were committed after the floor had passed them: delivered, perhaps out of order.",
+    ),
+    metric(
+        "counter",
+        "outbox_relay_possible_duplicates_total",
+        &["cause"],
+        "Messages that may have been or will be sent twice: takeover or unconfirmed.",
+    ),
+    metric("gauge", "outbox_relay_sink_connected", &["sink"], "1 while the sink takes messages."),
+    metric(
+        "counter",
+        "outbox_relay_db_errors_total",
+        &["operation", "kind"],
+        "Database calls that failed: lost (connection or deadline) or refused (by the server).",
+    ),
+    metric(
+        "gauge",
+        "outbox_relay_loop_last_success_timestamp_seconds",
+        &["loop"],
+        "When a loop last came round: claim, settle, renew, promote, takeover, purge, stats.",
+    ),
+    metric("counter", "outbox_relay_purged_messages_total", &["table"], "Rows deleted after their retention."),
+    metric("gauge", "outbox_relay_build_info", &["version"], "1."),
+    metric(
+        "gauge",
+        "outbox_queue_messages",
+        &["state"],
+        "Messages in the database, the same from every relay: pending, leased (of these, claimed), delayed, dead.",
+    ),
+    metric("gauge", "outbox_queue_lag_seconds", &[], "Age of the oldest message that is due."),
+    metric("gauge", "outbox_queue_blocked_keys", &[], "Keys held back by a message that waits or is dead."),
+    metric(
+        "gauge",
+        "outbox_queue_expired_leases",
+        &[],
+        "Claims whose lease has passed and that nobody has taken over.",
+    ),
+    metric("gauge", "outbox_relay_instances", &["state"], "Relays with a live claim: active."),
+];
+
+const FAST: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const LATENCY: [f64; 15] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 3600.0];
+
+/// The metrics of one relay. Each field is named like its metric, without `outbox_relay_`.
+#[expect(missing_docs, reason = "`METRICS` says what each means")]
+pub struct Metrics {
+    registry: Registry,
+    pub claims_total: IntCounterVec,
+    pub claimed_messages_total: IntCounter,
+    pub claim_duration_seconds: Histogram,
+    pub publish_attempts_total: IntCounterVec,
+    pub publish_failures_total: IntCounterVec,
+    pub published_messages_total: IntCounterVec,
+    pub published_bytes_total: IntCounterVec,
+    pub publish_duration_seconds: HistogramVec,
+    pub delivery_latency_seconds: Histogram,
+    pub settle_duration_seconds: HistogramVec,
+    pub in_flight_messages: IntGauge,
+    pub retries_scheduled_total: IntCounterVec,
+    pub dead_messages_total: IntCounterVec,
+    pub lease_renewals_total: IntCounterVec,
+    pub lease_takeovers_total: IntCounter,
+    pub leases_lost_total: IntCounter,
+    pub late_commits_total: IntCounter,
+    pub possible_duplicates_total: IntCounterVec,
+    pub sink_connected: IntGaugeVec,
+    pub db_errors_total: IntCounterVec,
+    pub loop_last_success_timestamp_seconds: GaugeVec,
+    pub purged_messages_total: IntCounterVec,
+    pub queue: Queue,
+}
+
+/// What is in the database.
+#[expect(missing_docs, reason = "`METRICS` says what each means")]
+pub struct Queue {
+    pub messages: IntGaugeVec,
+    pub lag_seconds: Gauge,
+    pub blocked_keys: IntGauge,
+    pub expired_leases: IntGauge,
+    pub instances: IntGaugeVec,
+}
+
+/// Makes metrics from the table.
+struct Maker(Registry);
+
+impl Maker {
+    fn opts(name: &str) -> Result<(Opts, &'static [&'static str]), prometheus::Error> {
+        let found = METRICS.iter().find(|metric| metric.name == name);
+        let metric = found.ok_or_else(|| prometheus::Error::Msg(format!("{name} is not in the table")))?;
+        Ok((Opts::new(metric.name, metric.help), metric.labels))
+    }
+
+    fn add<C: Collector + Clone + 'static>(&self, collector: C) -> Result<C, prometheus::Error> {
+        self.0.register(Box::new(collector.clone()))?;
+        Ok(collector)
+    }
+
+    fn counter(&self, name: &str) -> Result<IntCounter, prometheus::Error> {
+        self.add(IntCounter::with_opts(Self::opts(name)?.0)?)
+    }
+
+    fn counters(&self, name: &str) -> Result<IntCounterVec, prometheus::Error> {
+        let (opts, labels) = Self::opts(name)?;
+        self.add(IntCounterVec::new(opts, labels)?)
+    }
+
+    fn gauge(&self, name: &str) -> Result<IntGauge, prometheus::Error> {
+        self.add(IntGauge::with_opts(Self::opts(name)?.0)?)
+    }
+
+    fn gauges(&self, name: &str) -> Result<IntGaugeVec, prometheus::Error> {
+        let (opts, labels) = Self::opts(name)?;
+        self.add(IntGaugeVec::new(opts, labels)?)
+    }
+
+    fn histogram(&self, name: &str, buckets: &[f64]) -> Result<Histogram, prometheus::Error> {
+        let opts = HistogramOpts::from(Self::opts(name)?.0).buckets(buckets.to_vec());
+        self.add(Histogram::with_opts(opts)?)
+    }
+
+    fn histograms(&self, name: &str, buckets: &[f64]) -> Result<HistogramVec, prometheus::Error> {
+        let (opts, labels) = Self::opts(name)?;
+        self.add(HistogramVec::new(HistogramOpts::from(opts).buckets(buckets.to_vec()), labels)?)
+    }
+}
+
+impl Metrics {
+    /// All metrics, at zero. Fails only if the table and this function disagree, which a test finds.
+    pub fn new() -> Result<Arc<Self>, prometheus::Error> {
+        let make = Maker(Registry::new());
+        let loops = Maker::opts("outbox_relay_loop_last_success_timestamp_seconds")?;
+        make.0.register(Box::new(ProcessCollector::for_self()))?;
+        make.gauges("outbox_relay_build_info")?.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        Ok(Arc::new(Self {
+            claims_total: make.counters("outbox_relay_claims_total")?,
+            claimed_messages_total: make.counter("outbox_relay_claimed_messages_total")?,
+            claim_duration_seconds: make.histogram("outbox_relay_claim_duration_seconds", &FAST)?,
+            publish_attempts_total: make.counters("outbox_relay_publish_attempts_total")?,
+            publish_failures_total: make.counters("outbox_relay_publish_failures_total")?,
+            published_messages_total: make.counters("outbox_relay_published_messages_total")?,
+            published_bytes_total: make.counters("outbox_relay_published_bytes_total")?,
+            publish_duration_seconds: make.histograms("outbox_relay_publish_duration_seconds", &FAST)?,
+            delivery_latency_seconds: make.histogram("outbox_relay_delivery_latency_seconds", &LATENCY)?,
+            settle_duration_seconds: make.histograms("outbox_relay_settle_duration_seconds", &FAST)?,
+            in_flight_messages: make.gauge("outbox_relay_in_flight_messages")?,
+            retries_scheduled_total: make.counters("outbox_relay_retries_scheduled_total")?,
+            dead_messages_total: make.counters("outbox_relay_dead_messages_total")?,
+            lease_renewals_total: make.counters("outbox_relay_lease_renewals_total")?,
+            lease_takeovers_total: make.counter("outbox_relay_lease_takeovers_total")?,
+            leases_lost_total: make.counter("outbox_relay_leases_lost_total")?,
+            late_commits_total: make.counter("outbox_relay_late_commits_total")?,
+            possible_duplicates_total: make.counters("outbox_relay_possible_duplicates_total")?,
+            sink_connected: make.gauges("outbox_relay_sink_connected")?,
+            db_errors_total: make.counters("outbox_relay_db_errors_total")?,
+            loop_last_success_timestamp_seconds: make.add(GaugeVec::new(loops.0, loops.1)?)?,
+            purged_messages_total: make.counters("outbox_relay_purged_messages_total")?,
+            queue: Queue {
+                messages: make.gauges("outbox_queue_messages")?,
+                lag_seconds: make.add(Gauge::with_opts(Maker::opts("outbox_queue_lag_seconds")?.0)?)?,
+                blocked_keys: make.gauge("outbox_queue_blocked_keys")?,
+                expired_leases: make.gauge("outbox_queue_expired_leases")?,
+                instances: make.gauges("outbox_relay_instances")?,
+            },
+            registry: make.0,
+        }))
+    }
+
+    /// All metrics in the text format of Prometheus.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut text = Vec::new();
+        match TextEncoder::new().encode(&self.registry.gather(), &mut text) {
+            Ok(()) => String::from_utf8_lossy(&text).into_owned(),
+            Err(error) => format!("# {error}\n"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_metric_of_the_table_is_made_and_no_other() {
+        let metrics = Metrics::new().unwrap();
+        let made = std::fs::read_to_string(file!()).unwrap();
+        let _: String = metrics.render();
+        for metric in METRICS {
+            let uses = made.matches(&format!("\"{}\"", metric.name)).count();
+            assert!(uses >= 2, "{} is in the table and nowhere else", metric.name);
+        }
+        let names: BTreeSet<_> = METRICS.iter().map(|metric| metric.name).collect();
+        assert_eq!(names.len(), METRICS.len());
+    }
+}

@@ -1,0 +1,312 @@
+//! The sinks as the publisher sees them: what is ready for each, how much is on the way, and whether it can take anything.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{mpsc, watch};
+
+use crate::{
+    backoff::Backoff,
+    context::Context,
+    publish::{Item, Tag},
+    retry::Disposition,
+    sink::{KeyOrder, Outcome, Outgoing, PublishError, Sink},
+};
+
+/// A sink and how it is fed.
+pub struct Feed {
+    /// Its name in the configuration.
+    pub name: String,
+    /// The sink.
+    pub sink: Arc<dyn Sink>,
+    /// Most batches on the way.
+    pub batches: usize,
+    /// Most messages of a batch.
+    pub batch: usize,
+}
+
+struct Outlet {
+    feed: Feed,
+    ready: VecDeque<Item>,
+    on_the_way: usize,
+    up: bool,
+    /// Outages in a row, without a message confirmed in between.
+    outages: u32,
+}
+
+/// Messages that go to a sink together.
+pub struct Batch {
+    outlet: usize,
+    items: Vec<Item>,
+}
+
+/// What became of a batch.
+pub struct Done {
+    outlet: usize,
+    took: Duration,
+    /// What became of each message.
+    pub outcomes: Vec<(Tag, Outcome)>,
+    counts: Vec<(String, u64, u64)>,
+}
+
+/// What happens to an outlet from outside.
+pub enum Event {
+    /// Its sink can be reached.
+    Up(usize),
+}
+
+/// All sinks.
+pub struct Outlets {
+    context: Arc<Context>,
+    outlets: Vec<Outlet>,
+    names: HashMap<String, usize>,
+    events: mpsc::UnboundedSender<Event>,
+    open: watch::Sender<bool>,
+}
+
+/// How long a message waits whose sink is down while others of its lane go elsewhere.
+const PARKED: Duration = Duration::from_secs(5);
+/// First pause between two looks at a sink that is down.
+const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(100);
+/// Longest pause between two looks at a sink that is down.
+const MAX_PROBE_PAUSE: Duration = Duration::from_secs(5);
+/// What a sink may take beyond its deadline before it is given up on.
+const GRACE: Duration = Duration::from_secs(1);
+
+impl Outlets {
+    /// All sinks, each down until it was reached. `open` tells the claimers whether one is up.
+    #[must_use]
+    pub fn new(
+        context: &Arc<Context>,
+        feeds: Vec<Feed>,
+        events: mpsc::UnboundedSender<Event>,
+        open: watch::Sender<bool>,
+    ) -> Self {
+        let names = feeds.iter().enumerate().map(|(i, feed)| (feed.name.clone(), i)).collect();
+        let outlet = |feed| Outlet { feed, ready: VecDeque::new(), on_the_way: 0, up: false, outages: 0 };
+        let outlets = feeds.into_iter().map(outlet).collect::<Vec<_>>();
+        let outlets = Self { context: Arc::clone(context), outlets, names, events, open };
+        (0..outlets.outlets.len()).for_each(|i| outlets.probe(i));
+        outlets
+    }
+
+    /// The outlet of a sink. Routes name only sinks that there are.
+    #[must_use]
+    pub fn find(&self, sink: &str) -> usize {
+        self.names.get(sink).copied().unwrap_or(0)
+    }
+
+    /// Whether the sink leaves the order of a key to the publisher.
+    #[must_use]
+    pub fn one_in_flight(&self, outlet: usize) -> bool {
+        self.outlets.get(outlet).is_some_and(|outlet| outlet.feed.sink.key_order() == KeyOrder::OneInFlight)
+    }
+
+    /// Queues a message; where its sink is down, says what becomes of it instead.
+    pub fn push(&mut self, item: Item) -> Option<Disposition> {
+        match self.outlets.get_mut(item.tag.outlet) {
+            Some(outlet) if outlet.up => {
+                outlet.ready.push_back(item);
+                None
+            }
+            _ => Some(self.when_unavailable()),
+        }
+    }
+
+    /// What becomes of a message whose sink is down. With one sink it goes back, and nothing is claimed until the sink is up. Where
+    /// others go on it is parked, so that it is not claimed again and again in front of theirs.
+    #[must_use]
+    pub fn when_unavailable(&self) -> Disposition {
+        if self.outlets.len() > 1 {
+            return Disposition::Delay { wait: PARKED, spent: false, reason: "parked" };
+        }
+        Disposition::Release
+    }
+
+    /// The next batch that a sink would take.
+    pub fn next_batch(&mut self) -> Option<Batch> {
+        let free = |outlet: &Outlet| outlet.up && !outlet.ready.is_empty() && outlet.on_the_way < outlet.feed.batches;
+        let i = self.outlets.iter().position(free)?;
+        let outlet = self.outlets.get_mut(i)?;
+        outlet.on_the_way += 1;
+        let size = outlet.feed.batch.min(outlet.ready.len());
+        Some(Batch { outlet: i, items: outlet.ready.drain(..size).collect() })
+    }
+
+    /// Publishes a batch.
+    pub fn publish(&self, batch: Batch) -> impl Future<Output = Done> + Send + 'static + use<> {
+        let sink = self.outlets.get(batch.outlet).map(|outlet| Arc::clone(&outlet.feed.sink));
+        let deadline = Instant::now() + self.context.config.relay.publish_deadline;
+        async move {
+            let started = Instant::now();
+            let (outgoing, tags): (Vec<_>, Vec<_>) =
+                batch.items.into_iter().map(|item| (item.outgoing, item.tag)).unzip();
+            let outcomes = match sink {
+                Some(sink) => publish(&*sink, &outgoing, deadline).await,
+                None => Vec::new(),
+            };
+            let counts = count(&outgoing);
+            let lost = || Err(PublishError::Unconfirmed("the sink did not say what became of it".into()));
+            let outcomes = outcomes.into_iter().chain(std::iter::repeat_with(lost));
+            let outcomes = tags.into_iter().zip(outcomes).collect();
+            Done { outlet: batch.outlet, took: started.elapsed(), outcomes, counts }
+        }
+    }
+
+    /// Notes how a batch went, for the metrics and for whether the sink is up.
+    pub fn note(&mut self, done: &Done) {
+        let Some(outlet) = self.outlets.get_mut(done.outlet) else { return };
+        outlet.on_the_way -= 1;
+        let metrics = &self.context.metrics;
+        let name = outlet.feed.name.as_str();
+        metrics.publish_duration_seconds.with_label_values(&[name]).observe(done.took.as_secs_f64());
+        for (target, messages, bytes) in &done.counts {
+            metrics.publish_attempts_total.with_label_values(&[name, target]).inc_by(*messages);
+            metrics.published_bytes_total.with_label_values(&[name]).inc_by(*bytes);
+        }
+        let mut confirmed = 0;
+        let mut down = None;
+        for (tag, outcome) in &done.outcomes {
+            match outcome {
+                Ok(_) => {
+                    confirmed += 1;
+                    metrics.delivery_latency_seconds.observe(tag.created_at.elapsed().as_secs_f64());
+                }
+                Err(PublishError::Unavailable(reason)) => down = Some(reason.clone()),
+                Err(PublishError::Unconfirmed(_)) => {
+                    metrics.possible_duplicates_total.with_label_values(&["unconfirmed"]).inc()
+                }
+                Err(PublishError::Rejected { .. }) => {}
+            }
+            if let Err(error) = outcome {
+                metrics.publish_failures_total.with_label_values(&[name, error.reason()]).inc();
+            }
+        }
+        metrics.published_messages_total.with_label_values(&[name]).inc_by(confirmed);
+        if confirmed > 0 {
+            outlet.outages = 0;
+        }
+        if let Some(reason) = down {
+            self.down(done.outlet, &reason);
+        }
+    }
+
+    fn down(&mut self, i: usize, reason: &str) {
+        let Some(outlet) = self.outlets.get_mut(i).filter(|outlet| outlet.up) else { return };
+        outlet.up = false;
+        outlet.outages += 1;
+        let name = outlet.feed.name.clone();
+        tracing::warn!(sink = name, reason, "the sink is unavailable");
+        self.context.metrics.sink_connected.with_label_values(&[name.as_str()]).set(0);
+        self.context.health.dependency(&name, Err(reason.to_owned()));
+        self.tell();
+        self.probe(i);
+    }
+
+    /// A sink was reached.
+    pub fn handle(&mut self, event: Event) {
+        let Event::Up(i) = event;
+        let Some(outlet) = self.outlets.get_mut(i) else { return };
+        outlet.up = true;
+        let name = outlet.feed.name.clone();
+        tracing::info!(sink = name, "the sink is available");
+        self.context.metrics.sink_connected.with_label_values(&[name.as_str()]).set(1);
+        self.context.health.dependency(&name, Ok(()));
+        self.tell();
+    }
+
+    fn tell(&self) {
+        self.open.send_replace(self.outlets.iter().any(|outlet| outlet.up));
+    }
+
+    /// Looks at a sink until it can be reached.
+    fn probe(&self, i: usize) {
+        let Some(outlet) = self.outlets.get(i) else { return };
+        let (sink, name) = (Arc::clone(&outlet.feed.sink), outlet.feed.name.clone());
+        let (context, events) = (Arc::clone(&self.context), self.events.clone());
+        let mut pauses = Backoff::new(FIRST_PROBE_PAUSE, MAX_PROBE_PAUSE);
+        // A sink that answers and then takes nothing, again and again, is looked at less and less often.
+        let mut pause = (0..outlet.outages.min(10)).map(|_| pauses.next()).last().unwrap_or_default();
+        tokio::spawn(async move {
+            while context.sleep(pause).await {
+                match sink.check(Instant::now() + context.config.relay.publish_deadline).await {
+                    Ok(()) => {
+                        // No receiver: the relay is ending.
+                        events.send(Event::Up(i)).ok();
+                        break;
+                    }
+                    Err(error) => {
+                        tracing::warn!(sink = name, %error, "the sink cannot be reached; trying again");
+                        context.health.dependency(&name, Err(error.to_string()));
+                    }
+                }
+                pause = pauses.next();
+            }
+        });
+    }
+
+    /// Messages for sinks that went down in the meantime.
+    pub fn refused(&mut self) -> Vec<Item> {
+        self.outlets.iter_mut().filter(|outlet| !outlet.up).flat_map(|outlet| outlet.ready.drain(..)).collect()
+    }
+
+    /// Whether messages wait here.
+    #[must_use]
+    pub fn waiting(&self) -> bool {
+        self.outlets.iter().any(|outlet| !outlet.ready.is_empty())
+    }
+
+    /// Takes out everything that waits.
+    pub fn drain(&mut self) -> Vec<Item> {
+        self.outlets.iter_mut().flat_map(|outlet| outlet.ready.drain(..)).collect()
+    }
+
+    /// Closes all sinks.
+    pub async fn close(&self) {
+        for outlet in &self.outlets {
+            outlet.feed.sink.close().await;
+        }
+    }
+}
+
+impl Batch {
+    /// Leaves out the messages of claims for which `keep` is false.
+    pub fn split(self, keep: impl Fn(u64) -> bool) -> (Self, Vec<Tag>) {
+        let mut known = HashMap::new();
+        let mut keep = |claim_id| *known.entry(claim_id).or_insert_with(|| keep(claim_id));
+        let (items, late): (Vec<_>, Vec<_>) = self.items.into_iter().partition(|item| keep(item.tag.origin.claim_id));
+        (Self { outlet: self.outlet, items }, late.into_iter().map(|item| item.tag).collect())
+    }
+}
+
+/// A sink that overruns its deadline is a fault; its messages must not wait for it for ever.
+async fn publish(sink: &dyn Sink, outgoing: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
+    let publish = sink.publish(outgoing, deadline);
+    match tokio::time::timeout_at((deadline + GRACE).into(), publish).await {
+        Ok(outcomes) => outcomes,
+        Err(_) => {
+            tracing::error!("a sink did not keep its deadline");
+            Vec::new()
+        }
+    }
+}
+
+/// Messages and bytes by target.
+fn count(outgoing: &[Outgoing]) -> Vec<(String, u64, u64)> {
+    let mut counts: Vec<(String, u64, u64)> = Vec::new();
+    for group in outgoing.chunk_by(|a, b| Arc::ptr_eq(&a.destination, &b.destination)) {
+        let bytes = group.iter().map(|message| message.payload.as_ref().map_or(0, Vec::len) as u64).sum();
+        let Some(first) = group.first() else { continue };
+        match counts.iter_mut().find(|(target, ..)| *target == first.destination.target) {
+            Some(count) => {
+                count.1 += group.len() as u64;
+                count.2 += bytes;
+            }
+            None => counts.push((first.destination.target.clone(), group.len() as u64, bytes)),
+        }
+    }
+    counts
+}

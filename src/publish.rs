@@ -1,0 +1,286 @@
+//! The publisher: hands messages to the sinks in the order of their keys and notes what became of each.
+
+use std::{collections::HashMap, sync::Arc, time::Instant};
+
+use futures_util::{
+    FutureExt as _, StreamExt as _,
+    future::BoxFuture,
+    stream::{BoxStream, FuturesUnordered},
+};
+use outbox_core::store::{
+    claim::Pending,
+    settle::{Dead, Delayed, Settlement},
+};
+use tokio::sync::mpsc;
+
+use crate::{
+    chains::{Admission, Chains, Origin},
+    claim::Claimed,
+    context::Context,
+    crash,
+    outlet::{Batch, Done, Event, Outlets},
+    read::{ReadClaim, Step},
+    retry::{self, Disposition, Policy},
+    settle::{Finished, Settled},
+    sink::{Outcome, Outgoing, PublishError},
+};
+
+/// A message on its way through the publisher.
+#[derive(Debug)]
+pub struct Item {
+    /// What the sink gets.
+    pub outgoing: Outgoing,
+    /// What the publisher needs to know of it.
+    pub tag: Tag,
+}
+
+/// What the publisher needs to know of a message.
+#[derive(Debug, Clone, Copy)]
+pub struct Tag {
+    /// From where it comes.
+    pub origin: Origin,
+    /// Its id.
+    pub id: u64,
+    /// Attempts that were spent before.
+    pub attempts: u16,
+    /// What its route says about failures.
+    pub policy: Policy,
+    /// Whether its key has only one message on the way.
+    pub alone: bool,
+    /// When it was enqueued.
+    pub created_at: Instant,
+    /// To which outlet it goes.
+    pub outlet: usize,
+}
+
+/// A claim that is being published.
+struct InFlight {
+    claimed: Claimed,
+    settlement: Settlement,
+    /// Messages of which nothing is known yet.
+    open: usize,
+    /// Whether some go back to pending.
+    returns: bool,
+}
+
+/// The publisher. One task owns all of it.
+pub struct Publisher {
+    context: Arc<Context>,
+    outlets: Outlets,
+    claims: HashMap<u64, InFlight>,
+    chains: Chains<Item>,
+    publishing: FuturesUnordered<BoxFuture<'static, Done>>,
+    finished: mpsc::UnboundedSender<Finished>,
+}
+
+impl Publisher {
+    /// A publisher that sends what it has finished to the settlers.
+    #[must_use]
+    pub fn new(context: &Arc<Context>, outlets: Outlets, finished: mpsc::UnboundedSender<Finished>) -> Self {
+        Self {
+            context: Arc::clone(context),
+            outlets,
+            claims: HashMap::new(),
+            chains: Chains::default(),
+            publishing: FuturesUnordered::new(),
+            finished,
+        }
+    }
+
+    /// Publishes until the claimers have stopped and everything in flight is finished.
+    pub async fn run(
+        mut self,
+        mut reads: BoxStream<'static, ReadClaim>,
+        mut events: mpsc::UnboundedReceiver<Event>,
+        mut settled: mpsc::UnboundedReceiver<Settled>,
+    ) {
+        let (mut more, hurry) = (true, self.context.hurry.clone());
+        while more || !self.claims.is_empty() {
+            tokio::select! {
+                Some(Settled { claim_id, pass }) = settled.recv() => self.chains.settled(claim_id, pass),
+                Some(done) = self.publishing.next() => self.done(done),
+                read = reads.next(), if more => match read {
+                    Some(read) => self.accept(read),
+                    None => more = false,
+                },
+                Some(event) = events.recv() => self.outlets.handle(event),
+                () = hurry.cancelled(), if self.waiting() => self.give_up(),
+            }
+            self.start();
+        }
+        self.outlets.close().await;
+    }
+
+    fn waiting(&self) -> bool {
+        self.outlets.waiting() || self.chains.waiting()
+    }
+
+    /// Takes in a claim: decides what needs no publishing, and queues the rest.
+    fn accept(&mut self, read: ReadClaim) {
+        let ReadClaim { claimed, messages } = read;
+        let (claim_id, pass, lane) = (claimed.tenure.lease.claim_id, claimed.pass, claimed.tenure.lane);
+        self.context.metrics.in_flight_messages.add(i64::try_from(messages.len()).unwrap_or(0));
+        let settlement = Settlement { sent: Vec::with_capacity(messages.len()), ..Settlement::default() };
+        self.claims.insert(claim_id, InFlight { claimed, settlement, open: messages.len(), returns: false });
+        for (row, step) in messages {
+            let origin = Origin { key: (lane, row.key_hash), claim_id, pass };
+            self.take(origin, row, step);
+        }
+    }
+
+    fn take(&mut self, origin: Origin, row: Pending, step: Step) {
+        match step {
+            Step::Decided(disposition, error) => self.decided(origin, row.id, disposition, error),
+            Step::Publish(ready) => {
+                let outlet = self.outlets.find(&ready.outgoing.destination.sink);
+                let alone = !ready.pipelined && self.outlets.one_in_flight(outlet);
+                let (policy, created_at) = (ready.policy, ready.created_at);
+                let tag = Tag { origin, id: row.id, attempts: row.attempts, policy, alone, created_at, outlet };
+                self.admit(Item { outgoing: ready.outgoing, tag });
+            }
+        }
+    }
+
+    /// A message that is not to be published still has its place in the order of its key.
+    fn decided(&mut self, origin: Origin, id: u64, disposition: Disposition, error: String) {
+        if let Some(fate) = retry::behind(&disposition) {
+            self.block(origin, &fate);
+        }
+        self.finish(origin.claim_id, id, disposition, error);
+    }
+
+    fn admit(&mut self, item: Item) {
+        let tag = item.tag;
+        match self.chains.admit(tag.origin, tag.alone, item) {
+            Admission::Go(item) => self.queue(item),
+            Admission::Queued => {}
+            Admission::Blocked(_, fate) => self.finish(tag.origin.claim_id, tag.id, fate, String::new()),
+        }
+    }
+
+    fn queue(&mut self, item: Item) {
+        let tag = item.tag;
+        if self.context.hurry.is_cancelled() {
+            self.fail(tag, Disposition::Release, "the relay is stopping".into());
+        } else if let Some(refused) = self.outlets.push(item) {
+            self.fail(tag, refused, "the sink is unavailable".into());
+        }
+    }
+
+    /// Starts as many batches as the outlets take.
+    fn start(&mut self) {
+        while let Some(batch) = self.outlets.next_batch() {
+            let (batch, late) = self.still_held(batch);
+            for tag in late {
+                self.fail(tag, Disposition::Release, "the lease would not last".into());
+            }
+            self.publishing.push(self.outlets.publish(batch).boxed());
+        }
+    }
+
+    /// Leaves out what could still be on the way when its lease has ended.
+    fn still_held(&self, batch: Batch) -> (Batch, Vec<Tag>) {
+        let relay = &self.context.config.relay;
+        let time = relay.publish_deadline + relay.settle_deadline;
+        let lasts = |claim_id| self.claims.get(&claim_id).is_some_and(|claim| claim.claimed.tenure.lasts(time));
+        batch.split(lasts)
+    }
+
+    fn done(&mut self, done: Done) {
+        crash::point("after_publish");
+        self.outlets.note(&done);
+        for item in self.outlets.refused() {
+            self.fail(item.tag, self.outlets.when_unavailable(), "the sink is unavailable".into());
+        }
+        for (tag, outcome) in done.outcomes {
+            self.outcome(tag, outcome);
+        }
+    }
+
+    fn outcome(&mut self, tag: Tag, outcome: Outcome) {
+        match outcome {
+            Ok(receipt) => {
+                if let Some(claim) = self.claims.get_mut(&tag.origin.claim_id) {
+                    claim.settlement.sent.push((tag.id, receipt.0));
+                }
+                self.close(tag.origin.claim_id);
+                self.advance(tag);
+            }
+            Err(error) => {
+                let disposition = self.disposition(tag, &error);
+                tracing::debug!(id = tag.id, %error, ?disposition, "a message was not published");
+                self.fail(tag, disposition, error.to_string());
+            }
+        }
+    }
+
+    fn disposition(&self, tag: Tag, error: &PublishError) -> Disposition {
+        if matches!(error, PublishError::Unavailable(_)) {
+            return self.outlets.when_unavailable();
+        }
+        retry::decide(error, tag.attempts, tag.policy, &self.context.config.retry, rand::random())
+    }
+
+    /// A message was not sent: notes it, and what that means for the later ones of its key.
+    fn fail(&mut self, tag: Tag, disposition: Disposition, error: String) {
+        match retry::behind(&disposition) {
+            Some(fate) => self.block(tag.origin, &fate),
+            None => self.advance(tag),
+        }
+        self.finish(tag.origin.claim_id, tag.id, disposition, error);
+    }
+
+    fn block(&mut self, origin: Origin, fate: &Disposition) {
+        for item in self.chains.block(origin, fate) {
+            // The waiting message's own claim must hold the block as well.
+            self.chains.block(item.tag.origin, fate);
+            self.finish(item.tag.origin.claim_id, item.tag.id, fate.clone(), String::new());
+        }
+    }
+
+    fn advance(&mut self, tag: Tag) {
+        if !tag.alone {
+            return;
+        }
+        if let Some(next) = self.chains.advance(tag.origin.key) {
+            self.queue(next);
+        }
+    }
+
+    fn finish(&mut self, claim_id: u64, id: u64, disposition: Disposition, error: String) {
+        let Some(claim) = self.claims.get_mut(&claim_id) else { return };
+        match disposition {
+            Disposition::Release => claim.returns = true,
+            Disposition::Delay { wait, spent, reason } => {
+                claim.settlement.delayed.push(Delayed { id, wait, spent, reason, error });
+            }
+            Disposition::Dead { reason, spent, holds_key } => {
+                claim.settlement.dead.push(Dead { id, spent, holds_key, reason, error });
+            }
+        }
+        self.close(claim_id);
+    }
+
+    /// One message less is open; the last one ends the claim.
+    fn close(&mut self, claim_id: u64) {
+        let Some(claim) = self.claims.get_mut(&claim_id) else { return };
+        claim.open -= 1;
+        self.context.metrics.in_flight_messages.dec();
+        if claim.open > 0 {
+            return;
+        }
+        let Some(InFlight { claimed, mut settlement, returns, .. }) = self.claims.remove(&claim_id) else { return };
+        settlement.sent.sort_unstable_by_key(|(id, _)| *id);
+        // The settlers outlive the publisher.
+        self.finished.send(Finished::new(claimed, settlement, returns)).ok();
+    }
+
+    /// The deadline of the stop is near: what has not started goes back.
+    fn give_up(&mut self) {
+        let mut left = self.outlets.drain();
+        left.extend(self.chains.drain());
+        for item in left {
+            self.fail(item.tag, Disposition::Release, "the relay is stopping".into());
+        }
+    }
+}

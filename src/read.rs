@@ -1,0 +1,153 @@
+//! Reading claimed messages and resolving where they go.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use outbox_core::store::{
+    claim::Pending,
+    read::{self, Stored},
+};
+
+use crate::{
+    claim::Claimed,
+    context::Context,
+    leases::lock,
+    retry::{Disposition, Policy, dead},
+    route::{Resolved, Routes},
+    session::Session,
+    sink::Outgoing,
+};
+
+/// A claim with its messages.
+pub struct ReadClaim {
+    /// The claim.
+    pub claimed: Claimed,
+    /// Its messages in the order of ids: each is to be published, or decided already.
+    pub messages: Vec<(Pending, Step)>,
+}
+
+/// What is to happen to a message.
+pub enum Step {
+    /// It is to be published.
+    Publish(Box<Ready>),
+    /// It is decided without publishing, for this reason.
+    Decided(Disposition, String),
+}
+
+/// A message that can be published.
+pub struct Ready {
+    /// The message.
+    pub outgoing: Outgoing,
+    /// What its route says about failures.
+    pub policy: Policy,
+    /// Whether its route wants no waiting between messages of a key.
+    pub pipelined: bool,
+    /// When it was enqueued, by this process's clock.
+    pub created_at: Instant,
+}
+
+/// How long a message without a route waits before its route is looked for again.
+const NO_ROUTE_WAIT: Duration = Duration::from_secs(60);
+
+/// Reads claims, several at a time.
+pub struct Reader {
+    context: Arc<Context>,
+    routes: Routes,
+    idle: Mutex<Vec<Session>>,
+}
+
+impl Reader {
+    /// A reader.
+    #[must_use]
+    pub fn new(context: &Arc<Context>, routes: Routes) -> Self {
+        Self { context: Arc::clone(context), routes, idle: Mutex::default() }
+    }
+
+    /// Reads a claim; tries until the database answers or the lease is lost. Then there are no messages, and the claim is released.
+    pub async fn read(&self, claimed: Claimed) -> ReadClaim {
+        let idle = lock(&self.idle).pop();
+        let mut session = idle.unwrap_or_else(|| Session::new(&self.context));
+        let mut stored = Ok(Vec::new());
+        while claimed.tenure.lasts(Duration::ZERO) {
+            stored = session.run("read", async |db| read::messages(db, &claimed.tenure.ids).await).await;
+            if stored.is_ok() {
+                break;
+            }
+            session.pause().await;
+        }
+        lock(&self.idle).push(session);
+        let messages = match stored {
+            Ok(stored) => self.prepare(&claimed, stored),
+            Err(_) => {
+                claimed.rows.iter().map(|row| (*row, Step::Decided(Disposition::Release, String::new()))).collect()
+            }
+        };
+        ReadClaim { claimed, messages }
+    }
+
+    fn prepare(&self, claimed: &Claimed, stored: Vec<Stored>) -> Vec<(Pending, Step)> {
+        let lane = claimed.tenure.lane;
+        let mut stored = stored.into_iter().peekable();
+        let step = |row: &Pending| {
+            let message = stored.next_if(|message| message.id == row.id);
+            (*row, message.map_or_else(missing, |message| self.step(lane, *row, message)))
+        };
+        claimed.rows.iter().map(step).collect()
+    }
+
+    fn step(&self, lane: u16, row: Pending, message: Stored) -> Step {
+        let key = message.key.as_deref();
+        let Ok(route) = self.routes.resolve(&message.topic, message.event_type.as_deref(), key, lane) else {
+            let wait = Disposition::Delay { wait: NO_ROUTE_WAIT, spent: false, reason: "no_route" };
+            return Step::Decided(wait, format!("no route matches the topic {}", message.topic));
+        };
+        let policy = Policy { on_rejected: route.on_rejected, after_dead: route.after_dead };
+        if message.expired {
+            return Step::Decided(dead("expired", false, policy), "it was not published before its expiry".into());
+        }
+        if u32::from(row.attempts) >= self.context.config.retry.max_attempts {
+            let error = "a relay lost its lease with this message too often";
+            return Step::Decided(dead("attempts_exhausted", false, policy), error.into());
+        }
+        match headers(message.headers.as_deref()) {
+            Ok(headers) => Step::Publish(Box::new(ready(row, message, headers, route))),
+            Err(error) => Step::Decided(
+                dead("invalid", false, policy),
+                format!("the headers are not a JSON object of strings: {error}"),
+            ),
+        }
+    }
+}
+
+fn missing() -> Step {
+    let end = Disposition::Dead { reason: "message_missing", spent: false, holds_key: false };
+    Step::Decided(end, "the pending row has no message in outbox_messages".into())
+}
+
+/// The headers in the order in which the service wrote them.
+fn headers(json: Option<&str>) -> Result<Vec<(String, String)>, serde_json::Error> {
+    let Some(json) = json else { return Ok(Vec::new()) };
+    let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json)?;
+    object.into_iter().map(|(name, value)| Ok((name, serde_json::from_value(value)?))).collect()
+}
+
+fn ready(row: Pending, message: Stored, headers: Vec<(String, String)>, route: Resolved) -> Ready {
+    let age = Duration::from_micros(message.age_micros.max(0).unsigned_abs());
+    let now = Instant::now();
+    let outgoing = Outgoing {
+        message_id: message.message_id,
+        key_hash: row.key_hash,
+        topic: message.topic.into(),
+        key: message.key,
+        event_type: message.event_type,
+        content_type: message.content_type,
+        headers,
+        payload: message.payload,
+        created_at_micros: message.created_at_micros,
+        destination: route.destination,
+    };
+    let policy = Policy { on_rejected: route.on_rejected, after_dead: route.after_dead };
+    Ready { outgoing, policy, pipelined: route.pipelined, created_at: now.checked_sub(age).unwrap_or(now) }
+}

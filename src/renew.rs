@@ -1,0 +1,49 @@
+//! Renewing the leases of what is in flight.
+
+use std::{collections::HashSet, sync::Arc, time::Instant};
+
+use outbox_core::store::lease::{self, Lease};
+
+use crate::{context::Context, crash, leases::Tenure, session::Session};
+
+/// Renews all leases, three times within each, until it is dropped.
+///
+/// A lease that cannot be renewed is not extended: no publish is started that might outlast it.
+pub async fn run(context: Arc<Context>) {
+    let mut session = Session::new(&context);
+    loop {
+        tokio::time::sleep(context.config.relay.lease / 3).await;
+        let tenures = context.leases.all();
+        if !tenures.is_empty() {
+            renew(&context, &mut session, &tenures).await;
+        }
+        context.alive("renew");
+    }
+}
+
+async fn renew(context: &Context, session: &mut Session, tenures: &[Arc<Tenure>]) {
+    let leases: Vec<Lease> = tenures.iter().map(|tenure| tenure.lease).collect();
+    // The lease runs on the server from some time after this one.
+    let until = Instant::now() + context.config.relay.lease;
+    let time = context.config.relay.lease;
+    crash::point("before_renew");
+    let standing = session.run("renew", async |db| lease::renew(db, &leases, time).await).await;
+    let renewals = &context.metrics.lease_renewals_total;
+    let Ok(standing) = standing else {
+        return renewals.with_label_values(&["error"]).inc_by(leases.len() as u64);
+    };
+    let standing: HashSet<u64> = standing.into_iter().collect();
+    for tenure in tenures {
+        if standing.contains(&tenure.lease.claim_id) {
+            tenure.prolong(until);
+            renewals.with_label_values(&["renewed"]).inc();
+        } else if !tenure.leaves() && tenure.lose() {
+            renewals.with_label_values(&["lost"]).inc();
+            context.metrics.leases_lost_total.inc();
+            tracing::warn!(
+                claim_id = tenure.lease.claim_id,
+                "the lease was lost: another relay has taken the claim over"
+            );
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What follows from a failed publish: one pure function.
+
+use std::time::Duration;
+
+use crate::{
+    config::{AfterDead, OnRejected, Retry},
+    sink::PublishError,
+};
+
+/// What becomes of a message that was not sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Disposition {
+    /// Back to pending as it was.
+    Release,
+    /// It waits, and the later messages of its key wait behind it.
+    Delay {
+        /// How long.
+        wait: Duration,
+        /// Whether an attempt was spent.
+        spent: bool,
+        /// `unconfirmed`, `rejected`, `behind` or `parked`.
+        reason: &'static str,
+    },
+    /// It is given up.
+    Dead {
+        /// Why, as in the metric `outbox_relay_dead_messages_total`.
+        reason: &'static str,
+        /// Whether an attempt was spent.
+        spent: bool,
+        /// Whether later messages of its key wait for the operator.
+        holds_key: bool,
+    },
+}
+
+/// What a route says about failures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// What becomes of a rejected message.
+    pub on_rejected: OnRejected,
+    /// What a dead message means for its key.
+    pub after_dead: AfterDead,
+}
+
+/// Decides. `attempts` were spent before this one; `random` is between 0 and 1.
+#[must_use]
+pub fn decide(error: &PublishError, attempts: u16, policy: Policy, retry: &Retry, random: f64) -> Disposition {
+    let again = |reason| delay_or_bury(reason, attempts, policy, retry, random);
+    match error {
+        PublishError::Unavailable(_) => Disposition::Release,
+        PublishError::Unconfirmed(_) => again("unconfirmed"),
+        PublishError::Rejected { .. } if policy.on_rejected == OnRejected::Retry => again("rejected"),
+        PublishError::Rejected { reason, .. } => dead(reason, true, policy),
+    }
+}
+
+fn delay_or_bury(reason: &'static str, attempts: u16, policy: Policy, retry: &Retry, random: f64) -> Disposition {
+    if u32::from(attempts) + 1 >= retry.max_attempts {
+        return dead("attempts_exhausted", true, policy);
+    }
+    Disposition::Delay { wait: wait(attempts, retry, random), spent: true, reason }
+}
+
+/// A message that ends here.
+#[must_use]
+pub fn dead(reason: &'static str, spent: bool, policy: Policy) -> Disposition {
+    Disposition::Dead { reason, spent, holds_key: policy.after_dead == AfterDead::Block }
+}
+
+/// Exponential back-off with full jitter: anything between zero and `base × 2^attempts`, at most `max`. Full jitter spreads the
+/// retries of a crowd better than equal steps do (Marc Brooker, "Exponential Backoff and Jitter", 2015).
+fn wait(attempts: u16, retry: &Retry, random: f64) -> Duration {
+    let doubled = 2_u32.saturating_pow(u32::from(attempts.min(31)));
+    retry.base.saturating_mul(doubled).min(retry.max).mul_f64(random.clamp(0.0, 1.0))
+}
+
+/// What the later messages of a key must wait for, when this became of an earlier one; none: nothing.
+#[must_use]
+pub fn behind(disposition: &Disposition) -> Option<Disposition> {
+    let wait_for = |wait| Some(Disposition::Delay { wait, spent: false, reason: "behind" });
+    match disposition {
+        Disposition::Release => Some(Disposition::Release),
+        Disposition::Delay { wait, .. } => wait_for(*wait),
+        Disposition::Dead { holds_key: true, .. } => wait_for(Duration::from_secs(60)),
+        Disposition::Dead { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: Policy = Policy { on_rejected: OnRejected::Dead, after_dead: AfterDead::Skip };
+    const RETRY: Retry = Retry { base: Duration::from_secs(1), max: Duration::from_secs(60), max_attempts: 5 };
+
+    fn unconfirmed() -> PublishError {
+        PublishError::Unconfirmed("time-out".into())
+    }
+
+    fn rejected() -> PublishError {
+        PublishError::Rejected { reason: "too_large", detail: String::new() }
+    }
+
+    #[test]
+    fn an_outage_spends_nothing() {
+        let error = PublishError::Unavailable("down".into());
+        assert_eq!(decide(&error, 4, POLICY, &RETRY, 0.5), Disposition::Release);
+    }
+
+    #[test]
+    fn the_wait_doubles_up_to_the_limit() {
+        let waits: Vec<_> = [0, 1, 2, 3].map(|attempts| wait(attempts, &RETRY, 1.0).as_secs()).into();
+        assert_eq!(waits, [1, 2, 4, 8]);
+        assert_eq!(wait(40, &RETRY, 1.0), RETRY.max);
+        assert_eq!(wait(3, &RETRY, 0.0), Duration::ZERO);
+    }
+
+    #[test]
+    fn an_unconfirmed_message_is_retried_until_its_attempts_are_spent() {
+        let delay = Disposition::Delay { wait: Duration::from_secs(4), spent: true, reason: "unconfirmed" };
+        assert_eq!(decide(&unconfirmed(), 3, POLICY, &RETRY, 0.5), delay);
+        let end = Disposition::Dead { reason: "attempts_exhausted", spent: true, holds_key: false };
+        assert_eq!(decide(&unconfirmed(), 4, POLICY, &RETRY, 0.5), end);
+    }
+
+    #[test]
+    fn a_rejected_message_is_dead_at_once_unless_its_route_retries() {
+        let end = Disposition::Dead { reason: "too_large", spent: true, holds_key: false };
+        assert_eq!(decide(&rejected(), 0, POLICY, &RETRY, 0.5), end);
+        let policy = Policy { on_rejected: OnRejected::Retry, ..POLICY };
+        let again = decide(&rejected(), 0, policy, &RETRY, 1.0);
+        assert_eq!(again, Disposition::Delay { wait: RETRY.base, spent: true, reason: "rejected" });
+    }
+
+    #[test]
+    fn only_a_dead_message_of_a_blocking_route_holds_its_key() {
+        let policy = Policy { after_dead: AfterDead::Block, ..POLICY };
+        assert!(behind(&decide(&rejected(), 0, policy, &RETRY, 0.5)).is_some());
+        assert_eq!(behind(&decide(&rejected(), 0, POLICY, &RETRY, 0.5)), None);
+    }
+}

@@ -1,0 +1,149 @@
+//! Which message goes where: the first route whose pattern matches the topic.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use crate::{
+    config::{AfterDead, OnRejected, Route},
+    leases::lock,
+    sink::Destination,
+};
+
+/// Where a message goes, and what its route says about failures.
+#[derive(Debug, Clone)]
+pub struct Resolved {
+    /// Where.
+    pub destination: Arc<Destination>,
+    /// What becomes of a rejected message.
+    pub on_rejected: OnRejected,
+    /// What a dead message means for its key.
+    pub after_dead: AfterDead,
+    /// Whether a key may have several unconfirmed messages.
+    pub pipelined: bool,
+}
+
+/// No route matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoRoute;
+
+/// All routes.
+#[derive(Debug)]
+pub struct Routes {
+    routes: Vec<Route>,
+    /// Destinations are few: messages share them.
+    known: Mutex<HashMap<Destination, Arc<Destination>>>,
+}
+
+/// Destinations that are remembered; a template with `{key}` makes one for each key.
+const MAX_KNOWN: usize = 10_000;
+
+impl Routes {
+    /// Routes in the order in which they are tried.
+    #[must_use]
+    pub fn new(routes: &[Route]) -> Self {
+        Self { routes: routes.to_vec(), known: Mutex::default() }
+    }
+
+    /// Where a message goes.
+    pub fn resolve(
+        &self,
+        topic: &str,
+        event_type: Option<&str>,
+        key: Option<&[u8]>,
+        lane: u16,
+    ) -> Result<Resolved, NoRoute> {
+        let route = self.routes.iter().find(|route| matches(&route.topics, topic)).ok_or(NoRoute)?;
+        let fill = |template: &str| fill(template, topic, event_type, key, lane);
+        let destination = Destination {
+            sink: route.sink.clone(),
+            target: fill(&route.target),
+            routing_key: fill(&route.routing_key),
+        };
+        let destination = self.share(destination);
+        let Route { on_rejected, after_dead, pipelined, .. } = *route;
+        Ok(Resolved { destination, on_rejected, after_dead, pipelined })
+    }
+
+    fn share(&self, destination: Destination) -> Arc<Destination> {
+        let mut known = lock(&self.known);
+        if let Some(shared) = known.get(&destination) {
+            return Arc::clone(shared);
+        }
+        let shared = Arc::new(destination.clone());
+        if known.len() < MAX_KNOWN {
+            known.insert(destination, Arc::clone(&shared));
+        }
+        shared
+    }
+}
+
+/// Whether a pattern with `*` for any number of characters matches the whole of a text.
+#[must_use]
+pub fn matches(pattern: &str, text: &str) -> bool {
+    let Some((head, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(text) = text.strip_prefix(head) else { return false };
+    (0..=text.len()).filter_map(|i| text.get(i..)).any(|tail| matches(rest, tail))
+}
+
+fn fill(template: &str, topic: &str, event_type: Option<&str>, key: Option<&[u8]>, lane: u16) -> String {
+    if !template.contains('{') {
+        return template.to_owned();
+    }
+    template
+        .replace("{topic}", topic)
+        .replace("{type}", event_type.unwrap_or_default())
+        .replace("{lane}", &lane.to_string())
+        .replace("{key}", &String::from_utf8_lossy(key.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(topics: &str, target: &str, routing_key: &str) -> Route {
+        Route {
+            topics: topics.into(),
+            sink: "s".into(),
+            target: target.into(),
+            routing_key: routing_key.into(),
+            on_rejected: OnRejected::Dead,
+            after_dead: AfterDead::Skip,
+            pipelined: false,
+        }
+    }
+
+    #[test]
+    fn a_star_stands_for_any_number_of_characters() {
+        for (pattern, text, expected) in [
+            ("*", "", true),
+            ("*", "orders", true),
+            ("orders", "orders", true),
+            ("orders", "orders2", false),
+            ("orders.*", "orders.placed", true),
+            ("orders.*", "orders", false),
+            ("*.placed", "orders.placed", true),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "a-c-b", false),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn the_first_route_that_matches_decides_and_templates_are_filled() {
+        let routes = Routes::new(&[route("mail.*", "mail", "{topic}.{type}.{key}.{lane}"), route("*", "{topic}", "")]);
+        let mail = routes.resolve("mail.sent", Some("t"), Some(b"k"), 3).unwrap().destination;
+        assert_eq!((mail.target.as_str(), mail.routing_key.as_str()), ("mail", "mail.sent.t.k.3"));
+        let other = routes.resolve("orders", None, None, 0).unwrap().destination;
+        assert_eq!(other.target, "orders");
+        assert!(Arc::ptr_eq(&other, &routes.resolve("orders", None, None, 0).unwrap().destination));
+    }
+
+    #[test]
+    fn a_topic_without_route_has_no_destination() {
+        let routes = Routes::new(&[route("mail.*", "mail", "")]);
+        assert_eq!(routes.resolve("orders", None, None, 0).unwrap_err(), NoRoute);
+    }
+}

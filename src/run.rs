@@ -1,0 +1,264 @@
+//! Wiring: makes the parts of a relay, joins them by channels, and stops them in order.
+
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use futures_util::{StreamExt as _, stream};
+use outbox_core::{
+    SchemaError, check_schema,
+    sqlx::{Connection as _, MySqlConnection},
+    store::lease,
+};
+use tokio::{
+    sync::{Mutex, Notify, Semaphore, mpsc, watch},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    claim::{Capacity, Claimed},
+    config::{self, Config},
+    context::Context,
+    database, floor, gauges,
+    health::Health,
+    lanes,
+    leases::Leases,
+    metrics::Metrics,
+    outlet::{Feed, Outlets},
+    promote,
+    publish::Publisher,
+    purge,
+    read::{ReadClaim, Reader},
+    renew,
+    route::Routes,
+    session::{self, Session},
+    settle::{Finished, Settler},
+    sink::{self, Sink},
+    takeover,
+};
+
+/// Pause between two looks for a database that is down, or for tables that are not there yet.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// A relay that can be run, and nudged while it runs.
+pub struct Relay {
+    context: Arc<Context>,
+    routes: Routes,
+    feeds: Vec<Feed>,
+}
+
+impl Relay {
+    /// A relay with the sinks of its configuration. Connects to nothing yet.
+    pub fn new(config: Config, metrics: Arc<Metrics>, health: Arc<Health>) -> anyhow::Result<Self> {
+        let feeds = config.sinks.iter().map(|(name, sink)| feed(name, sink, &config)).collect::<Result<_, _>>()?;
+        Self::with_sinks(config, feeds, metrics, health)
+    }
+
+    /// A relay with sinks of one's own, for embedding and tests.
+    pub fn with_sinks(
+        config: Config,
+        feeds: Vec<Feed>,
+        metrics: Arc<Metrics>,
+        health: Arc<Health>,
+    ) -> anyhow::Result<Self> {
+        let routes = Routes::new(&config.routes);
+        let options = database::options(&config.database).context("the database URL cannot be used")?;
+        let owner = format!("{}/{:08x}", config.relay.owner, rand::random::<u32>());
+        let context = Context {
+            config,
+            owner,
+            options,
+            metrics,
+            health,
+            leases: Leases::default(),
+            floor: AtomicU64::new(0),
+            nudge: Notify::new(),
+            stop: CancellationToken::new(),
+            hurry: CancellationToken::new(),
+        };
+        Ok(Self { context: Arc::new(context), routes, feeds })
+    }
+
+    /// A handle that wakes the relay at once after a commit in the same process.
+    #[must_use]
+    pub fn nudge(&self) -> impl Fn() + Send + Sync + 'static {
+        let context = Arc::clone(&self.context);
+        move || context.nudge.notify_waiters()
+    }
+
+    /// Runs until `shutdown` is done; then finishes what is in flight, releases the rest, and returns.
+    ///
+    /// Waits for a database that is down and for tables that are not there yet; a schema that this version does not know is an error.
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> anyhow::Result<()> {
+        let context = Arc::clone(&self.context);
+        let mut shutdown = std::pin::pin!(shutdown);
+        tokio::select! {
+            ready = wait_for_database(&context) => ready?,
+            () = &mut shutdown => return Ok(()),
+        }
+        tracing::info!(owner = context.owner, "relay started");
+        let mut keepers = start_keepers(&context);
+        let mut pipeline = self.start_pipeline();
+        tokio::select! {
+            () = &mut shutdown => {}
+            ended = first_end(&mut pipeline, &mut keepers) => ended?,
+        }
+        tracing::info!("stopping: no more claims; finishing what is in flight");
+        stop(&context, &mut pipeline).await?;
+        keepers.shutdown().await;
+        release_rest(&context).await;
+        tracing::info!("relay stopped");
+        Ok(())
+    }
+
+    /// The tasks through which a message passes, joined by channels.
+    fn start_pipeline(self) -> JoinSet<anyhow::Result<()>> {
+        let context = self.context;
+        let relay = &context.config.relay;
+        let capacity = Capacity {
+            count: Arc::new(Semaphore::new(relay.in_flight_messages.max(relay.claim_messages))),
+            kib: Arc::new(Semaphore::new(relay.in_flight_bytes.max(relay.claim_bytes) / 1024)),
+        };
+        let (claims, claimed) = mpsc::channel::<Claimed>(relay.readers);
+        let (finished, queue) = mpsc::unbounded_channel::<Finished>();
+        let (settled, settled_events) = mpsc::unbounded_channel();
+        let (events, sink_events) = mpsc::unbounded_channel();
+        let (open, is_open) = watch::channel(false);
+
+        let mut tasks = JoinSet::new();
+        tasks.spawn(lanes::run(Arc::clone(&context), capacity, is_open, claims));
+        let reads = reads(Reader::new(&context, self.routes), claimed, relay.readers);
+        let outlets = Outlets::new(&context, self.feeds, events, open);
+        let publisher = Publisher::new(&context, outlets, finished);
+        tasks.spawn(async move {
+            publisher.run(reads, sink_events, settled_events).await;
+            Ok(())
+        });
+        let queue = Arc::new(Mutex::new(queue));
+        for _ in 0..relay.settlers {
+            let settler =
+                Settler { context: Arc::clone(&context), queue: Arc::clone(&queue), settled: settled.clone() };
+            tasks.spawn(async move {
+                settler.run().await;
+                Ok(())
+            });
+        }
+        tasks
+    }
+}
+
+/// Claims are read several at a time and handed on in their order.
+fn reads(reader: Reader, claimed: mpsc::Receiver<Claimed>, readers: usize) -> stream::BoxStream<'static, ReadClaim> {
+    let reader = Arc::new(reader);
+    let claims = stream::unfold(claimed, async |mut claimed| claimed.recv().await.map(|claim| (claim, claimed)));
+    let read = move |claim| {
+        let reader = Arc::clone(&reader);
+        tokio::spawn(async move { reader.read(claim).await })
+    };
+    // A reader that panicked has ended the process: see `main`.
+    claims.map(read).buffered(readers).filter_map(async |read| read.ok()).boxed()
+}
+
+/// The loops beside the pipeline.
+fn start_keepers(context: &Arc<Context>) -> JoinSet<()> {
+    let mut keepers = JoinSet::new();
+    keepers.spawn(renew::run(Arc::clone(context)));
+    keepers.spawn(takeover::run(Arc::clone(context)));
+    keepers.spawn(promote::run(Arc::clone(context)));
+    keepers.spawn(purge::run(Arc::clone(context)));
+    keepers.spawn(floor::run(Arc::clone(context)));
+    keepers.spawn(gauges::run(Arc::clone(context)));
+    keepers
+}
+
+/// No part ends by itself: the first that does takes the relay down.
+async fn first_end(pipeline: &mut JoinSet<anyhow::Result<()>>, keepers: &mut JoinSet<()>) -> anyhow::Result<()> {
+    tokio::select! {
+        Some(ended) = pipeline.join_next() => ended.context("a part of the relay failed")??,
+        Some(ended) = keepers.join_next() => ended.context("a part of the relay failed")?,
+    }
+    anyhow::bail!("a part of the relay ended by itself")
+}
+
+/// The three moves: no more claims; then, when the deadline is near, no more publishes; then it is over.
+async fn stop(context: &Context, pipeline: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
+    context.stop.cancel();
+    let relay = &context.config.relay;
+    let finish = relay.stop_deadline.saturating_sub(relay.settle_deadline);
+    let hurry = context.hurry.clone();
+    let hurry = async move {
+        tokio::time::sleep(finish).await;
+        hurry.cancel();
+        std::future::pending::<()>().await;
+    };
+    let ended = async {
+        while let Some(ended) = pipeline.join_next().await {
+            ended.context("a part of the relay failed while stopping")??;
+        }
+        Ok(())
+    };
+    tokio::select! {
+        ended = ended => ended,
+        () = hurry => Ok(()),
+        () = tokio::time::sleep(relay.stop_deadline) => {
+            tracing::warn!("the stop deadline passed with messages in flight: their claims are released, so they are sent again");
+            Ok(())
+        }
+    }
+}
+
+/// Gives back what is still claimed, so that others need not wait for the leases to end.
+async fn release_rest(context: &Arc<Context>) {
+    let leases: Vec<lease::Lease> = context.leases.all().iter().map(|tenure| tenure.lease).collect();
+    if leases.is_empty() {
+        return;
+    }
+    let mut session = Session::new(context);
+    match session.run("release", async |db| lease::release(db, &leases).await).await {
+        Ok(released) => tracing::info!(released, "released claims"),
+        Err(_) => tracing::warn!(claims = leases.len(), "claims could not be released: they end with their leases"),
+    }
+}
+
+/// Waits until the database answers and has the tables of this version.
+async fn wait_for_database(context: &Context) -> anyhow::Result<()> {
+    loop {
+        let problem = match session::connect(context).await {
+            Ok(connection) => match look_at_schema(connection).await {
+                Ok(()) => return Ok(()),
+                Err(error @ (SchemaError::Newer { .. } | SchemaError::Dirty { .. })) => return Err(error.into()),
+                Err(error) => error.to_string(),
+            },
+            Err(error) => session::describe(&error),
+        };
+        tracing::warn!(problem, "waiting for the database");
+        context.health.dependency("database", Err(problem));
+        tokio::time::sleep(WAIT).await;
+    }
+}
+
+async fn look_at_schema(mut connection: MySqlConnection) -> Result<(), SchemaError> {
+    check_schema(&mut connection).await?;
+    Ok(connection.close().await?)
+}
+
+fn feed(name: &str, sink: &config::Sink, config: &Config) -> anyhow::Result<Feed> {
+    let (sink, batches, batch): (Arc<dyn Sink>, usize, usize) = match sink {
+        #[cfg(feature = "kafka")]
+        config::Sink::Kafka(kafka) => {
+            (Arc::new(sink::kafka::Kafka::new(name, kafka, config.relay.publish_deadline)?), 64, 1000)
+        }
+        #[cfg(feature = "rabbitmq")]
+        config::Sink::RabbitMq(rabbit) => {
+            (Arc::new(sink::rabbitmq::RabbitMq::new(name, rabbit)?), rabbit.channels, rabbit.window)
+        }
+        config::Sink::Stdout => (Arc::new(sink::stdout::Stdout::new()), 1, 1000),
+        config::Sink::Null => (Arc::new(sink::null::Null), 64, 1000),
+        #[cfg(not(all(feature = "kafka", feature = "rabbitmq")))]
+        _ => anyhow::bail!("this relay was built without the sink {name}"),
+    };
+    Ok(Feed { name: name.to_owned(), sink, batches, batch })
+}

@@ -1,0 +1,229 @@
+//! The settlers: write back what became of claims, many in one round trip.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use futures_util::FutureExt as _;
+use outbox_core::{
+    sqlx,
+    store::{
+        lease::{self, Lease},
+        settle::{self, Settlement},
+    },
+};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
+
+use crate::{claim::Claimed, context::Context, crash, leases::Tenure, session::Session};
+
+/// A claim of whose messages it is known what became of each.
+pub struct Finished {
+    tenure: Arc<Tenure>,
+    settlement: Settlement,
+    last_pass: Arc<AtomicU64>,
+    _count: OwnedSemaphorePermit,
+}
+
+/// A claim that is no longer in the database.
+pub struct Settled {
+    /// Its id.
+    pub claim_id: u64,
+    /// The pass of its claimer that had begun last when it was gone.
+    pub pass: u64,
+}
+
+/// How long a settler waits for more: nobody waits for it, and a commit costs the server as much as a hundred rows.
+const LINGER: Duration = Duration::from_millis(40);
+/// Most claims of one round trip.
+const MAX_CLAIMS: usize = 32;
+/// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
+const MAX_TEXT: usize = 2 << 20;
+/// After so many refusals in a row a group is settled one by one.
+const MAX_REFUSALS: u32 = 3;
+
+impl Finished {
+    /// A claim that was published. `returns`: some of its messages go back to pending.
+    #[must_use]
+    pub fn new(claimed: Claimed, settlement: Settlement, returns: bool) -> Self {
+        claimed.tenure.leave(returns);
+        Self { tenure: claimed.tenure, settlement, last_pass: claimed.last_pass, _count: claimed.count }
+    }
+
+    fn lease(&self) -> Lease {
+        self.tenure.lease
+    }
+
+    /// Nothing became of any message: the claim only has to go.
+    fn is_empty(&self) -> bool {
+        let Settlement { sent, delayed, dead } = &self.settlement;
+        sent.is_empty() && delayed.is_empty() && dead.is_empty()
+    }
+}
+
+/// One settler; several share a queue.
+pub struct Settler {
+    /// What all parts share.
+    pub context: Arc<Context>,
+    /// Claims to be settled.
+    pub queue: Arc<Mutex<mpsc::UnboundedReceiver<Finished>>>,
+    /// Tells the publisher which claims are gone.
+    pub settled: mpsc::UnboundedSender<Settled>,
+}
+
+impl Settler {
+    /// Settles until the publisher has ended and the queue is empty.
+    pub async fn run(self) {
+        let mut session = Session::new(&self.context);
+        loop {
+            let group = self.collect().await;
+            if group.is_empty() {
+                break;
+            }
+            crash::point("before_settle");
+            self.settle(&mut session, group).await;
+            self.context.alive("settle");
+        }
+    }
+
+    /// Waits for a claim, and a little longer for more.
+    async fn collect(&self) -> Vec<Finished> {
+        let mut queue = self.queue.lock().await;
+        let Some(first) = queue.recv().await else { return Vec::new() };
+        let mut text = settle::text_size(&first.settlement);
+        let mut group = vec![first];
+        let linger = if self.context.stop.is_cancelled() { Duration::ZERO } else { LINGER };
+        let until = tokio::time::Instant::now() + linger;
+        while group.len() < MAX_CLAIMS && text < MAX_TEXT {
+            let Ok(Some(more)) = tokio::time::timeout_at(until, queue.recv()).await else { break };
+            text += settle::text_size(&more.settlement);
+            group.push(more);
+        }
+        group
+    }
+
+    /// Settles a group; tries until the database has said what became of each claim.
+    async fn settle(&self, session: &mut Session, mut group: Vec<Finished>) {
+        let mut refusals = 0;
+        while !group.is_empty() {
+            let started = Instant::now();
+            match self.write(session, &group).await {
+                Ok(standing) => return self.close(group, &standing, started),
+                Err(error) => {
+                    self.observe("error", started);
+                    refusals += u32::from(error.as_database_error().is_some());
+                }
+            }
+            session.pause().await;
+            group = self.without_settled(session, group).await;
+            if refusals >= MAX_REFUSALS {
+                return self.one_by_one(session, group).await;
+            }
+        }
+    }
+
+    async fn write(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<u64>, sqlx::Error> {
+        let (empty, full): (Vec<_>, Vec<_>) = group.iter().partition(|finished| finished.is_empty());
+        let mut standing = Vec::new();
+        if !full.is_empty() {
+            let claims: Vec<_> = full.iter().map(|finished| (finished.lease(), &finished.settlement)).collect();
+            standing = session.run("settle", async |db| send(settle::settle(db, &claims)).await).await?;
+        }
+        if !empty.is_empty() {
+            let leases: Vec<Lease> = empty.iter().map(|finished| finished.lease()).collect();
+            session.run("release", async |db| lease::release(db, &leases).await).await?;
+            // One that was lost is not there either way: nothing was to be written for it.
+            standing.extend(leases.iter().map(|lease| lease.claim_id));
+        }
+        Ok(standing)
+    }
+
+    /// After a lost reply: those that are settled are done with.
+    async fn without_settled(&self, session: &mut Session, group: Vec<Finished>) -> Vec<Finished> {
+        let started = Instant::now();
+        let ids: Vec<u64> = group.iter().map(|finished| finished.lease().claim_id).collect();
+        let Ok(settled) = session.run("settled", async |db| settle::settled(db, &ids).await).await else {
+            return group;
+        };
+        let (done, open): (Vec<_>, Vec<_>) =
+            group.into_iter().partition(|finished| settled.contains(&finished.lease().claim_id));
+        self.close(done, &settled, started);
+        open
+    }
+
+    /// Finds the claim that the server does not take. It is left to its lease: the next owner counts an attempt for each message.
+    async fn one_by_one(&self, session: &mut Session, group: Vec<Finished>) {
+        for finished in group {
+            let started = Instant::now();
+            let group = [finished];
+            let outcome = self.write(session, &group).await;
+            if let Err(error) = &outcome {
+                let claim_id = group.first().map(|finished| finished.lease().claim_id);
+                tracing::error!(claim_id, error = %crate::session::describe(error), "a claim cannot be settled");
+            }
+            self.close(group.into(), &outcome.unwrap_or_default(), started);
+        }
+    }
+
+    /// The database has said which claims still stood: those are settled, the others were lost.
+    fn close(&self, group: Vec<Finished>, standing: &[u64], started: Instant) {
+        for finished in group {
+            let claim_id = finished.lease().claim_id;
+            if standing.contains(&claim_id) {
+                self.count(&finished.settlement);
+                self.observe("settled", started);
+            } else {
+                self.lost(&finished);
+                self.observe("lost", started);
+            }
+            self.context.leases.remove(claim_id);
+            let pass = finished.last_pass.load(Ordering::Acquire);
+            // No receiver: the relay is ending.
+            self.settled.send(Settled { claim_id, pass }).ok();
+        }
+    }
+
+    /// The fence: the lease was another's, so nothing was written.
+    fn lost(&self, finished: &Finished) {
+        let sent = finished.settlement.sent.len();
+        self.context.metrics.possible_duplicates_total.with_label_values(&["takeover"]).inc_by(sent as u64);
+        if finished.tenure.lose() {
+            self.context.metrics.leases_lost_total.inc();
+        }
+        tracing::warn!(
+            claim_id = finished.lease().claim_id,
+            sent,
+            "the lease was lost before the claim was settled: nothing was written, another relay sends its messages again"
+        );
+    }
+
+    fn count(&self, settlement: &Settlement) {
+        let metrics = &self.context.metrics;
+        for delayed in &settlement.delayed {
+            metrics.retries_scheduled_total.with_label_values(&[delayed.reason]).inc();
+        }
+        for dead in &settlement.dead {
+            metrics.dead_messages_total.with_label_values(&[dead.reason]).inc();
+            tracing::warn!(id = dead.id, reason = dead.reason, error = dead.error, "a message is dead");
+        }
+    }
+
+    fn observe(&self, outcome: &str, started: Instant) {
+        let seconds = started.elapsed().as_secs_f64();
+        self.context.metrics.settle_duration_seconds.with_label_values(&[outcome]).observe(seconds);
+    }
+}
+
+/// Sends the settlement; a test can let the process die when the request is on its way and the reply is not read.
+async fn send<T>(settle: impl Future<Output = T>) -> T {
+    let mut settle = std::pin::pin!(settle);
+    if crash::is("mid_settle") {
+        // One poll writes the request to the socket.
+        settle.as_mut().now_or_never();
+        crash::point("mid_settle");
+    }
+    settle.await
+}

@@ -1,0 +1,178 @@
+//! Which rows a claim takes: pure decisions over what was seen.
+
+use std::{
+    collections::{HashMap, HashSet},
+    ops::RangeInclusive,
+};
+
+use outbox_core::store::claim::{Pending, Seen};
+
+/// A message that cost so many attempts may be the one that kills relays: it is claimed alone.
+pub const SUSPECT_ATTEMPTS: u16 = 3;
+/// More gaps than this are read as one range that includes what is claimed.
+const MAX_GAPS: usize = 64;
+
+/// Where to look for rows that nobody has claimed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gaps {
+    /// The gaps between claimed ids, from the start on.
+    pub below: Vec<RangeInclusive<u64>>,
+    /// The largest claimed id: fresh rows are above.
+    pub above: u64,
+    /// Claimed rows that lie in `below` all the same.
+    pub claimed_within: usize,
+}
+
+/// The gaps between claimed ids (sorted), from `start` on.
+#[must_use]
+pub fn gaps(start: u64, claimed: &[u64]) -> Gaps {
+    let (mut below, mut next) = (Vec::new(), start);
+    for &id in claimed {
+        if id > next {
+            below.push(next..=id - 1);
+        }
+        next = next.max(id + 1);
+    }
+    let above = next.saturating_sub(1);
+    if below.len() > MAX_GAPS {
+        return Gaps { below: vec![start..=above], above, claimed_within: claimed.len() };
+    }
+    Gaps { below, above, claimed_within: 0 }
+}
+
+/// What limits a claim.
+#[derive(Debug)]
+pub struct Limits {
+    /// Most messages.
+    pub messages: usize,
+    /// Most bytes; one message may have more.
+    pub bytes: u64,
+    /// So many rows below mean that there may be more: nothing above may be claimed then.
+    pub below: usize,
+}
+
+/// What must not be claimed.
+#[derive(Debug, Default)]
+pub struct Barred {
+    /// Ids in live claims.
+    pub ids: HashSet<u64>,
+    /// Keys in live claims of others, and in claims that vanished while this relay was looking: their rows may be pending
+    /// again where it did not look.
+    pub keys: HashSet<u64>,
+    /// Keys that wait, with the smallest id that holds them back.
+    pub held: HashMap<u64, u64>,
+}
+
+/// What to claim.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// The rows of the claim, by id.
+    pub take: Vec<Pending>,
+    /// Rows behind one that waits: they are to wait as long.
+    pub defer: Vec<u64>,
+    /// The smallest id of a row that was seen.
+    pub low: Option<u64>,
+}
+
+/// Chooses the rows of a claim: the lowest ids first, and of a key nothing that a row before it holds back.
+#[must_use]
+pub fn select(seen: &Seen, barred: &Barred, limits: &Limits) -> Selection {
+    let cut = seen.below.len() >= limits.below;
+    let fresh = if cut { &[] } else { seen.fresh.as_slice() };
+    let (mut selection, mut bytes) = (Selection::default(), 0);
+    for row in seen.below.iter().chain(fresh).filter(|row| !barred.ids.contains(&row.id)) {
+        selection.low = selection.low.or(Some(row.id));
+        if row.key_hash != 0 && barred.held.get(&row.key_hash).is_some_and(|head| *head < row.id) {
+            selection.defer.push(row.id);
+        } else if row.key_hash == 0 || !barred.keys.contains(&row.key_hash) {
+            bytes += u64::from(row.bytes);
+            if !fits(&selection.take, *row, bytes, limits) {
+                break;
+            }
+            selection.take.push(*row);
+        }
+    }
+    selection
+}
+
+fn fits(taken: &[Pending], row: Pending, bytes: u64, limits: &Limits) -> bool {
+    let alone = taken.iter().chain([&row]).any(|row| row.attempts >= SUSPECT_ATTEMPTS);
+    taken.is_empty() || taken.len() < limits.messages && bytes <= limits.bytes && !alone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { messages: 10, bytes: 1000, below: 100 };
+
+    fn row(id: u64, key_hash: u64) -> Pending {
+        Pending { id, key_hash, bytes: 10, attempts: 0 }
+    }
+
+    fn ids(selection: &Selection) -> Vec<u64> {
+        selection.take.iter().map(|row| row.id).collect()
+    }
+
+    #[test]
+    fn gaps_lie_between_claimed_ids_and_above_is_the_largest() {
+        let found = gaps(3, &[5, 6, 9]);
+        assert_eq!(found, Gaps { below: vec![3..=4, 7..=8], above: 9, claimed_within: 0 });
+        assert_eq!(gaps(7, &[]), Gaps { below: vec![], above: 6, claimed_within: 0 });
+        assert_eq!(gaps(7, &[5, 7]).below, vec![]);
+        assert_eq!(gaps(0, &[0, 1]), Gaps { below: vec![], above: 1, claimed_within: 0 });
+    }
+
+    #[test]
+    fn many_gaps_become_one_range() {
+        let claimed: Vec<u64> = (0..200).map(|i| i * 2 + 1).collect();
+        assert_eq!(gaps(0, &claimed), Gaps { below: vec![0..=399], above: 399, claimed_within: 200 });
+    }
+
+    #[test]
+    fn rows_below_come_first_and_claimed_ids_are_left_out() {
+        let seen = Seen { below: vec![row(3, 0)], fresh: vec![row(8, 0), row(9, 0)], ..Seen::default() };
+        let barred = Barred { ids: [8].into(), ..Barred::default() };
+        let selection = select(&seen, &barred, &LIMITS);
+        assert_eq!((ids(&selection), selection.low), (vec![3, 9], Some(3)));
+    }
+
+    #[test]
+    fn nothing_above_is_claimed_while_there_may_be_more_below() {
+        let seen = Seen { below: vec![row(3, 7), row(4, 7)], fresh: vec![row(9, 7)], ..Seen::default() };
+        assert_eq!(ids(&select(&seen, &Barred::default(), &Limits { below: 2, ..LIMITS })), [3, 4]);
+    }
+
+    #[test]
+    fn a_key_of_another_relay_is_left_and_keeps_low_down() {
+        let seen = Seen { fresh: vec![row(1, 7), row(2, 8), row(3, 7)], ..Seen::default() };
+        let barred = Barred { keys: [7].into(), ..Barred::default() };
+        let selection = select(&seen, &barred, &LIMITS);
+        assert_eq!((ids(&selection), selection.low), (vec![2], Some(1)));
+    }
+
+    #[test]
+    fn a_row_behind_a_waiting_one_is_deferred_but_the_waiting_ones_predecessors_are_not() {
+        let seen = Seen { fresh: vec![row(1, 7), row(5, 7), row(6, 8)], ..Seen::default() };
+        let barred = Barred { held: [(7, 3)].into(), ..Barred::default() };
+        let selection = select(&seen, &barred, &LIMITS);
+        assert_eq!((ids(&selection), selection.defer), (vec![1, 6], vec![5]));
+    }
+
+    #[test]
+    fn limits_of_count_and_bytes_hold_but_one_message_is_always_taken() {
+        let seen = Seen { fresh: (1..=20).map(|id| row(id, 0)).collect(), ..Seen::default() };
+        assert_eq!(ids(&select(&seen, &Barred::default(), &LIMITS)).len(), 10);
+        assert_eq!(ids(&select(&seen, &Barred::default(), &Limits { bytes: 35, ..LIMITS })).len(), 3);
+        assert_eq!(ids(&select(&seen, &Barred::default(), &Limits { bytes: 1, ..LIMITS })), [1]);
+    }
+
+    #[test]
+    fn a_suspect_is_claimed_alone() {
+        let suspect = |id| Pending { attempts: SUSPECT_ATTEMPTS, ..row(id, 0) };
+        let seen = Seen { fresh: vec![row(1, 0), suspect(2), row(3, 0)], ..Seen::default() };
+        assert_eq!(ids(&select(&seen, &Barred::default(), &LIMITS)), [1]);
+        let seen = Seen { fresh: vec![suspect(2), row(3, 0)], ..Seen::default() };
+        assert_eq!(ids(&select(&seen, &Barred::default(), &LIMITS)), [2]);
+    }
+}
