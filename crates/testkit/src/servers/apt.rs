@@ -1,7 +1,7 @@
 //! Debian and Ubuntu packages, downloaded and unpacked beside the system.
 //!
-//! apt gets lists, a cache and a status of its own, so neither the system's package state nor its lists change, and root is not
-//! needed. The mirror is the one this machine already uses.
+//! apt gets lists, a cache and a status of its own, so neither the system's package state nor its lists change, and
+//! root is not needed. The mirror is the one this machine already uses.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -72,8 +72,8 @@ impl Apt {
         bail!("cannot download packages: {}", failures.join("; "))
     }
 
-    /// apt-get with everything it writes below the state folder. It drops root for downloads unless told otherwise, and could then
-    /// not write there; descriptions and desktop metadata are large and of no use.
+    /// apt-get with everything it writes below the state folder. It drops root for downloads unless told otherwise, and
+    /// could then not write there; descriptions and desktop metadata are large and of no use.
     fn run(&self, args: &[&str]) -> Result<String> {
         let at = |name: &str, path: &str| format!("{name}={}", self.state.join(path).display());
         let mut apt = Command::new("apt-get");

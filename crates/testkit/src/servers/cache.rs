@@ -1,9 +1,13 @@
-//! The project's cache folder: what was downloaded, unpacked or initialised once. Git ignores it, and it may be deleted at any time.
+//! The project's cache folder: what was downloaded, unpacked or initialised once. Git ignores it, and it may be deleted
+//! at any time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
+
+use super::call::finish;
 
 /// The root of the repository.
 #[must_use]
@@ -24,8 +28,8 @@ pub(super) fn servers() -> PathBuf {
 
 /// Returns the folder `name` of the server cache, and makes it with `build` the first time.
 ///
-/// Safe when interrupted and when called at once by several processes: one builds, under a file lock, in a folder of another name,
-/// and only a finished folder gets its own.
+/// Safe when interrupted and when called at once by several processes: one builds, under a file lock, in a folder of
+/// another name, and only a finished folder gets its own.
 pub(super) fn entry(name: &str, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let finished = servers().join(name);
     if finished.is_dir() {
@@ -63,4 +67,9 @@ fn remove(folder: &Path) -> Result<()> {
         fs::remove_dir_all(folder)?;
     }
     Ok(())
+}
+
+/// Copies a folder, sharing its blocks where the file system can.
+pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
+    finish(Command::new("cp").args(["-R", "-p"]).arg(from).arg(to)).map(drop)
 }

@@ -1,5 +1,5 @@
-//! A program with its arguments and environment, written down so that it can be run again: a server that was killed comes back
-//! with exactly the call that started it.
+//! A program with its arguments and environment, written down so that it can be run again: a server that was killed
+//! comes back with exactly the call that started it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,8 @@ impl Call {
     }
 }
 
-/// Runs `command` to its end; a failure carries both of its streams, because some tools explain themselves on the wrong one.
+/// Runs `command` to its end; a failure carries both of its streams, because some tools explain themselves on the wrong
+/// one.
 pub(super) fn finish(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {}", command.get_program().display()))?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();

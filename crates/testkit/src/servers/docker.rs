@@ -1,7 +1,8 @@
 //! Servers in Docker: one service of the project's `docker-compose.yml`, in a Compose project of its own.
 //!
-//! The compose file takes the published port from `OUTBOX_<SERVICE>_PORT` (`OUTBOX_MYSQL_PORT`, `OUTBOX_KAFKA_PORT`, …) and
-//! defaults to the usual one. Every server here gets a free one, so tests do not meet each other or a developer's own stack.
+//! The compose file takes the published port from `OUTBOX_<SERVICE>_PORT` (`OUTBOX_MYSQL_PORT`, `OUTBOX_KAFKA_PORT`, …)
+//! and defaults to the usual one. Every server here gets a free one, so tests do not meet each other or a developer's
+//! own stack.
 
 use std::path::PathBuf;
 use std::process::Command;

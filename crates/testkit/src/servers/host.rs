@@ -1,4 +1,5 @@
-//! What every server has in common: it can be killed, paused, stopped and started again, as a child process or as a container.
+//! What every server has in common: it can be killed, paused, stopped and started again, as a child process or as a
+//! container.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -142,8 +143,8 @@ impl Own {
     }
 }
 
-/// A fresh folder for a server's data. It is in the system's folder for temporary files because the path of a socket is limited to
-/// about a hundred bytes.
+/// A fresh folder for a server's data. It is in the system's folder for temporary files because the path of a socket is
+/// limited to about a hundred bytes.
 pub(super) fn folder(name: &str) -> Result<TempDir> {
     tempfile::Builder::new().prefix(&format!("outbox-{name}-")).tempdir().context("cannot create a folder for a server")
 }

@@ -13,11 +13,11 @@ use tokio::net::TcpStream;
 use super::call::{Call, finish};
 use super::docker::Compose;
 use super::host::{Host, blocking, folder};
-use super::mysql_program::copy;
 use super::origin::{Kind, Origin, origin};
 use super::{cache, maven, packages, ports};
 
-/// Settings of a node that has to start fast and live alone. Internal topics have one partition: fifty of them take a while.
+/// Settings of a node that has to start fast and live alone. Internal topics have one partition: fifty of them take a
+/// while.
 const SETTINGS: &str = "\
 process.roles=broker,controller
 node.id=1
@@ -64,11 +64,12 @@ impl Kafka {
         Self::with(&[]).await
     }
 
-    /// Starts a node with additional broker properties, for example `message.max.bytes`. They win over the defaults, and do not reach
-    /// a node in Docker.
+    /// Starts a node with additional broker properties, for example `message.max.bytes`. They win over the defaults,
+    /// and do not reach a node in Docker.
     ///
     /// # Errors
-    /// When there is no server to start (the error names the ways out), or it does not answer; then with the end of its log.
+    /// When there is no server to start (the error names the ways out), or it does not answer; then with the end of its
+    /// log.
     pub async fn with(properties: &[(&str, &str)]) -> Result<Self> {
         let lines = properties.iter().map(|(name, value)| format!("{name}={value}"));
         let extra = lines.collect::<Vec<_>>().join("\n");
@@ -120,7 +121,7 @@ fn launch(extra: &str) -> Result<(Host, u16, Origin)> {
     };
     let folder = folder("kafka")?;
     let data = folder.path().join("data");
-    copy(&formatted(&libraries)?, &data)?;
+    cache::copy(&formatted(&libraries)?, &data)?;
     let port = ports::free_port()?;
     let settings = properties(&data, port, ports::free_port()?) + extra;
     let call = write(folder.path(), &settings)?;
@@ -138,7 +139,8 @@ fn libraries(script: &Path) -> Result<PathBuf> {
 fn properties(data: &Path, port: u16, controller: u16) -> String {
     format!(
         "{SETTINGS}log.dirs={}\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n\
-         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\nadvertised.listeners=PLAINTEXT://127.0.0.1:{port}\n",
+         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
+         advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n",
         data.display()
     )
 }

@@ -1,11 +1,11 @@
 //! Real servers: MySQL, MariaDB, Kafka and RabbitMQ, on free ports of the loopback address, with data in fresh folders.
 //!
-//! Each is found in this order, and says which way it took ([`Origin`]): an address given by the user ([`Kind::variable`], used by
-//! [`mysql_url`], [`kafka_bootstrap`] and [`amqp_url`]), a program on the PATH, Docker with the project's `docker-compose.yml`,
-//! packages of the machine's own mirror unpacked into `.cache/servers`.
+//! Each is found in this order, and says which way it took ([`Origin`]): an address given by the user
+//! ([`Kind::variable`], used by [`mysql_url`], [`kafka_bootstrap`] and [`amqp_url`]), a program on the PATH, Docker
+//! with the project's `docker-compose.yml`, packages of the machine's own mirror unpacked into `.cache/servers`.
 //!
-//! [`MySql`], [`Kafka`] and [`RabbitMq`] are servers of one test's own, to be killed, paused and restarted. They end with their
-//! handle, and with the process that holds it, however that ends.
+//! [`MySql`], [`Kafka`] and [`RabbitMq`] are servers of one test's own, to be killed, paused and restarted. They end
+//! with their handle, and with the process that holds it, however that ends.
 
 mod apt;
 pub mod cache;
@@ -40,7 +40,8 @@ pub use system::{can_install, ensure_program};
 pub use topics::{create_topic, create_topic_with};
 pub use wait::until;
 
-/// The methods all servers share. A macro and not a trait: tests need no import, and the waiting inside `restart` differs.
+/// The methods all servers share. A macro and not a trait: tests need no import, and the waiting inside `restart`
+/// differs.
 macro_rules! host_methods {
     ($server:ident) => {
         impl $server {
@@ -102,7 +103,8 @@ macro_rules! host_methods {
                 self.host.stop().await
             }
 
-            /// Starts it again on the same port with the same data, stopping it first when it runs, and waits until it answers.
+            /// Starts it again on the same port with the same data, stopping it first when it runs, and waits until it
+            /// answers.
             ///
             /// # Errors
             /// When it does not answer; with the end of its log.

@@ -8,9 +8,9 @@ use sqlx::{Connection, MySqlConnection};
 use super::call::Call;
 use super::docker::Compose;
 use super::host::{Host, blocking, folder};
-use super::mysql_program::{Program, copy};
+use super::mysql_program::Program;
 use super::origin::{Kind, Origin, origin};
-use super::{packages, ports};
+use super::{cache, packages, ports};
 
 /// The two families of servers the outbox supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,8 @@ pub struct MySqlOptions {
 }
 
 impl MySqlOptions {
-    /// The defaults: durable commits, a binary log of rows, 500 connections, a buffer pool of 1 GiB (used memory grows with the data).
+    /// The defaults: durable commits, a binary log of rows, 500 connections, a buffer pool of 1 GiB (used memory grows
+    /// with the data).
     #[must_use]
     pub fn new(flavor: Flavor) -> Self {
         Self { flavor, buffer_pool_mib: 1024, args: Vec::new() }
@@ -62,7 +63,8 @@ impl MySqlOptions {
     /// Starts the server and waits until it answers.
     ///
     /// # Errors
-    /// When there is no server to start (the error names the ways out), or it does not answer; then with the end of its log.
+    /// When there is no server to start (the error names the ways out), or it does not answer; then with the end of its
+    /// log.
     pub async fn start(self) -> Result<MySql> {
         let (host, port, origin) = blocking(move || self.launch()).await?;
         let mut server = MySql { host, port, origin };
@@ -84,7 +86,7 @@ impl MySqlOptions {
         };
         let folder = folder(kind.name())?;
         let data = folder.path().join("data");
-        copy(&program.data()?, &data)?;
+        cache::copy(&program.data()?, &data)?;
         let port = ports::free_port()?;
         let call = self.settings(program.call(&data), folder.path(), port);
         Ok((Host::start(call, folder)?, port, origin))

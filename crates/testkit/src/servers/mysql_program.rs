@@ -1,15 +1,16 @@
 //! The server programs of MySQL and MariaDB, and data folders for them.
 //!
-//! Initialising a data folder takes seconds, copying an initialised one a fraction of a second: there is one per version in the cache.
+//! Initialising a data folder takes seconds, copying an initialised one a fraction of a second: there is one per
+//! version in the cache.
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 
-use super::call::{Call, finish};
+use super::call::Call;
 use super::mysql::Flavor;
 use super::packages::{Root, version};
 use super::{cache, system};
@@ -130,9 +131,4 @@ fn forget_identity(data: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Copies a folder, sharing its blocks where the file system can.
-pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
-    finish(Command::new("cp").args(["-R", "-p"]).arg(from).arg(to)).map(drop)
 }

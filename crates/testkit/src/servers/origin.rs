@@ -98,7 +98,8 @@ pub(super) fn origin(kind: Kind) -> Result<Origin> {
     .ok_or_else(|| no_way(kind))
 }
 
-/// Finds out which way a server would be started and downloads what that takes, so that the start itself is quick. Blocking.
+/// Finds out which way a server would be started and downloads what that takes, so that the start itself is quick.
+/// Blocking.
 ///
 /// # Errors
 /// When there is no way, or the download fails.
@@ -124,8 +125,9 @@ fn first(
 
 fn no_way(kind: Kind) -> anyhow::Error {
     anyhow!(
-        "no {name} to test with. Three ways out: set {variable} to the address of one; install it, so that {programs} is on the PATH; \
-         or start Docker (with its compose plugin). On Debian and Ubuntu its packages are unpacked into .cache/servers by themselves",
+        "no {name} to test with. Three ways out: set {variable} to the address of one; install it, so that \
+         {programs} is on the PATH; or start Docker, with its compose plugin. On Debian and Ubuntu its packages are \
+         unpacked into .cache/servers by themselves",
         name = kind.name(),
         variable = kind.variable(),
         programs = kind.programs().join(" or "),

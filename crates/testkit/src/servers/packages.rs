@@ -101,7 +101,8 @@ fn relocate_erlang(root: &Path) -> Result<()> {
 #[derive(Debug)]
 pub(super) struct Root {
     path: PathBuf,
-    /// The loader of the unpacked C library and the folder of its libraries, when there is one: programs of a newer release need it.
+    /// The loader of the unpacked C library and the folder of its libraries, when there is one: programs of a newer
+    /// release need it.
     loader: Option<(PathBuf, PathBuf)>,
 }
 

@@ -4,8 +4,8 @@ use std::net::TcpListener;
 
 use anyhow::{Context, Result};
 
-/// Below the range from which systems take the ports of outgoing connections: while a server is down between a kill and its restart,
-/// no client can be given its port by chance.
+/// Below the range from which systems take the ports of outgoing connections: while a server is down between a kill and
+/// its restart, no client can be given its port by chance.
 const RANGE: std::ops::Range<u16> = 18_000..32_000;
 
 const TRIES: usize = 1_000;

@@ -1,8 +1,9 @@
 //! A child process that never outlives the process that started it.
 //!
-//! Drop stops it. When there is no Drop (the parent is killed, exits, or gets Ctrl-C), its watchdog does: a small shell that waits
-//! for the end of a pipe whose other end only the parent holds. The kernel closes that end however the parent ends. The kernel's
-//! own parent-death signal is no help here: it follows the thread that started the child, and test threads come and go.
+//! Drop stops it. When there is no Drop (the parent is killed, exits, or gets Ctrl-C), its watchdog does: a small shell
+//! that waits for the end of a pipe whose other end only the parent holds. The kernel closes that end however the
+//! parent ends. The kernel's own parent-death signal is no help here: it follows the thread that started the child, and
+//! test threads come and go.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
@@ -19,8 +20,9 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use super::call::Call;
 use super::wait;
 
-/// Kills the process group named on the pipe's first line, unless a second line calls the guard off before the pipe ends, and
-/// removes the server's folder. A process in a container may stay a zombie for good, so the wait for its end is bounded.
+/// Kills the process group named on the pipe's first line, unless a second line calls the guard off before the pipe
+/// ends, and removes the server's folder. A process in a container may stay a zombie for good, so the wait for its end
+/// is bounded.
 const WATCHDOG: &str = r#"
 read -r group || exit 0
 read -r off && exit 0
@@ -87,7 +89,8 @@ impl Process {
         i32::try_from(self.id()).ok().and_then(Pid::from_raw).context("the process has no valid id")
     }
 
-    /// The group goes even when its leader has ended by itself: Erlang leaves helpers behind. The watchdog is called off last.
+    /// The group goes even when its leader has ended by itself: Erlang leaves helpers behind. The watchdog is called
+    /// off last.
     fn finish(&mut self) -> Result<()> {
         if self.watchdog.stdin.is_none() {
             return Ok(());

@@ -32,7 +32,8 @@ impl RabbitMq {
     /// Starts a node and waits until it accepts connections.
     ///
     /// # Errors
-    /// When there is no server to start (the error names the ways out), or it does not answer; then with the end of its log.
+    /// When there is no server to start (the error names the ways out), or it does not answer; then with the end of its
+    /// log.
     pub async fn start() -> Result<Self> {
         let mut server = blocking(launch).await?;
         server.ready().await?;
@@ -45,7 +46,8 @@ impl RabbitMq {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
 
-    /// Runs `rabbitmqctl` against the node, for example `["set_vm_memory_high_watermark", "0.00001"]`, and returns what it printed.
+    /// Runs `rabbitmqctl` against the node, for example `["set_vm_memory_high_watermark", "0.00001"]`, and returns what
+    /// it printed.
     ///
     /// # Errors
     /// When the command fails; with its output.

@@ -1,4 +1,5 @@
-//! One server of each kind for all tests of a process: the one whose address the user gives, or one started on first use.
+//! One server of each kind for all tests of a process: the one whose address the user gives, or one started on first
+//! use.
 //!
 //! Tests that kill or pause a server start one of their own instead.
 
@@ -12,7 +13,8 @@ static MARIADB: OnceCell<MySql> = OnceCell::const_new();
 static KAFKA: OnceCell<Kafka> = OnceCell::const_new();
 static RABBITMQ: OnceCell<RabbitMq> = OnceCell::const_new();
 
-/// The address of a MySQL or MariaDB server on which tests create databases: see [`fresh_database`](super::fresh_database).
+/// The address of a MySQL or MariaDB server on which tests create databases: see
+/// [`fresh_database`](super::fresh_database).
 ///
 /// # Errors
 /// When no address is given and no server can be started.

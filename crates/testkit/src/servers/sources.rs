@@ -144,7 +144,8 @@ mod tests {
     #[test]
     fn a_deb822_file_gives_the_mirror_and_its_key() {
         let text = "Types: deb\n# a comment\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates\n\
-                    Components: main\nSigned-By: /usr/share/keyrings/archive.gpg\n\nTypes: deb\nURIs: http://mirror.example/security\n\
+                    Components: main\nSigned-By: /usr/share/keyrings/archive.gpg\n\nTypes: deb\n\
+                    URIs: http://mirror.example/security\n\
                     Suites: bookworm-security\nComponents: main\n";
         let mirror = choose(&deb822(text), BOOKWORM).unwrap();
         assert_eq!(mirror.uri, "http://mirror.example/debian");
