@@ -12,6 +12,7 @@ pub mod cache;
 mod call;
 mod database;
 mod docker;
+mod erlang;
 mod host;
 mod kafka;
 mod maven;

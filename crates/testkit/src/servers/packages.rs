@@ -1,7 +1,6 @@
 //! Which packages hold which server, and how to run a program out of them.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -9,7 +8,7 @@ use anyhow::{Context, Result};
 use super::apt::{self, Release};
 use super::call::{Call, on_path};
 use super::origin::Kind;
-use super::{cache, maven};
+use super::{cache, erlang, maven};
 
 /// A set of packages unpacked into one folder of the cache.
 struct Plan {
@@ -33,7 +32,8 @@ const MARIADB: Plan = Plan {
     release: Release::Own,
     candidates: &[&["mariadb-server-core"], &["mariadb-server-core-10.6"]],
 };
-const RABBITMQ: Plan = Plan { folder: "rabbitmq", release: Release::Own, candidates: &[&["rabbitmq-server"]] };
+/// Debian 12 has RabbitMQ 3.10, which nobody supports any more.
+const RABBITMQ: Plan = Plan { folder: "rabbitmq-server", release: Release::Sid, candidates: &[&["rabbitmq-server"]] };
 const PROMETHEUS: Plan = Plan { folder: "prometheus", release: Release::Own, candidates: &[&["prometheus"]] };
 
 /// Whether packages can be had for this kind of server here.
@@ -82,19 +82,10 @@ fn unpacked(plan: &Plan) -> Result<Root> {
     let path = cache::entry(plan.folder, |target| {
         tracing::info!(folder = plan.folder, "downloading and unpacking packages");
         apt::unpack(plan.release, plan.candidates, target)?;
-        relocate_erlang(target)
+        erlang::relocate(target, loader(target).as_ref())
     })?;
     let loader = loader(&path);
     Ok(Root { path, loader })
-}
-
-/// Erlang's start script has its folder written into it; here it has to find itself.
-fn relocate_erlang(root: &Path) -> Result<()> {
-    let script = root.join("usr/lib/erlang/bin/erl");
-    let Ok(text) = fs::read_to_string(&script) else { return Ok(()) };
-    let here = r#"ROOTDIR="$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)""#;
-    fs::write(&script, text.replace("ROOTDIR=/usr/lib/erlang", here))?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).map_err(Into::into)
 }
 
 /// A folder with unpacked programs.
@@ -124,9 +115,15 @@ impl Root {
         }
     }
 
-    pub(super) fn libraries(&self) -> std::ffi::OsString {
-        let folders = library_folders(&self.path);
-        std::env::join_paths(folders).unwrap_or_default()
+    /// The call for an unpacked script. It runs programs of the system too, which an unpacked C library would break: where
+    /// there is one, the script's own programs have to bring it.
+    pub(super) fn script(&self, relative: &str) -> Call {
+        let call = Call::new(self.join(relative));
+        if self.loader.is_some() { call } else { call.env("LD_LIBRARY_PATH", self.libraries()) }
+    }
+
+    fn libraries(&self) -> std::ffi::OsString {
+        std::env::join_paths(library_folders(&self.path)).unwrap_or_default()
     }
 }
 

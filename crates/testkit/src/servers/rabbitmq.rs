@@ -106,16 +106,13 @@ struct Programs {
 impl Programs {
     fn unpacked(root: &packages::Root) -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let folders =
-            [root.join("usr/lib/erlang/bin"), root.join("usr/bin")].into_iter().chain(std::env::split_paths(&path));
+        let folders = std::iter::once(root.join("usr/lib/erlang/bin")).chain(std::env::split_paths(&path));
         let path = std::env::join_paths(folders).unwrap_or_default();
-        let program = |relative: &str| {
-            Call::new(root.join(relative)).env("PATH", path.clone()).env("LD_LIBRARY_PATH", root.libraries())
-        };
+        let script = |relative: &str| root.script(relative).env("PATH", path.clone());
         Self {
-            server: program("usr/lib/rabbitmq/bin/rabbitmq-server"),
-            control: program("usr/lib/rabbitmq/bin/rabbitmqctl"),
-            mapper: program("usr/lib/erlang/bin/epmd"),
+            server: script("usr/lib/rabbitmq/bin/rabbitmq-server"),
+            control: script("usr/lib/rabbitmq/bin/rabbitmqctl"),
+            mapper: script("usr/lib/erlang/bin/epmd"),
         }
     }
 
