@@ -1,0 +1,30 @@
+-- What `relay run` needs. It cannot read a business table, and it cannot write or change a message.
+--
+-- Run this file after `relay migrate up`, with the outbox's database as the default one:
+--   CREATE USER 'outbox_relay'@'%' IDENTIFIED BY '…' REQUIRE SSL;
+--   mysql shop < deploy/grants/relay.sql
+
+-- Read to publish; deleted by the purge.
+GRANT SELECT, DELETE ON outbox_messages TO 'outbox_relay'@'%';
+
+-- Claim, renew, settle, take over, promote.
+GRANT SELECT, INSERT, UPDATE (attempts), DELETE    ON outbox_pending TO 'outbox_relay'@'%';
+GRANT SELECT, INSERT, UPDATE (lease_until), DELETE ON outbox_claims  TO 'outbox_relay'@'%';
+GRANT SELECT, INSERT, DELETE ON outbox_delayed TO 'outbox_relay'@'%';
+GRANT SELECT, INSERT, DELETE ON outbox_sent    TO 'outbox_relay'@'%';
+GRANT SELECT, INSERT, DELETE ON outbox_dead    TO 'outbox_relay'@'%';
+GRANT SELECT, INSERT, UPDATE ON outbox_head    TO 'outbox_relay'@'%';
+
+-- Housekeeping: one purging relay at a time, the inbox's retention, the version check.
+GRANT SELECT, INSERT, UPDATE ON outbox_leases TO 'outbox_relay'@'%';
+GRANT SELECT, DELETE ON inbox_processed TO 'outbox_relay'@'%';
+GRANT SELECT ON outbox_migrations TO 'outbox_relay'@'%';
+
+-- For operators who ask "who holds message 123" and "where did it go" with this account.
+GRANT SELECT ON outbox_claimed_messages TO 'outbox_relay'@'%';
+GRANT SELECT ON outbox_sent_messages    TO 'outbox_relay'@'%';
+
+-- Optional. With PROCESS the relay sees how old the oldest writing transaction is, and need not wait for
+-- `max_transaction_age` before it stops looking for late commits. The privilege is global and also shows the
+-- statements that other sessions are running, so it is off here.
+-- GRANT PROCESS ON *.* TO 'outbox_relay'@'%';

@@ -1,0 +1,17 @@
+-- What a service needs to enqueue and to use the inbox, besides its rights on its own tables. It cannot mark a message
+-- as sent, change or delete one, read a payload, or touch a claim.
+--
+-- Run this file after `relay migrate up`, with the outbox's database as the default one:
+--   CREATE USER 'outbox_service'@'%' IDENTIFIED BY '…' REQUIRE SSL;
+--   mysql shop < deploy/grants/service.sql
+
+-- Producing. The one column that is read names the guilty message after a duplicate id.
+GRANT INSERT, SELECT (message_id) ON outbox_messages TO 'outbox_service'@'%';
+GRANT INSERT ON outbox_pending TO 'outbox_service'@'%';
+GRANT INSERT ON outbox_delayed TO 'outbox_service'@'%';
+
+-- Consuming.
+GRANT INSERT ON inbox_processed TO 'outbox_service'@'%';
+
+-- For a service that checks the version of the tables when it starts.
+GRANT SELECT ON outbox_migrations TO 'outbox_service'@'%';

@@ -1,0 +1,179 @@
+//! What dashboard and alerts name must exist: metrics with their labels, units, sections of the runbook.
+
+use outbox_relay::metrics::METRICS;
+use serde_json::Value;
+
+const DASHBOARD: &str = include_str!("../dashboards/relay.json");
+const RULES: &str = include_str!("../dashboards/alerts.rules.yml");
+const RUNBOOK: &str = include_str!("../docs/runbook.md");
+
+/// What the collector for processes adds, on Linux.
+const PROCESS: [&str; 5] = [
+    "process_cpu_seconds_total",
+    "process_max_fds",
+    "process_open_fds",
+    "process_resident_memory_bytes",
+    "process_start_time_seconds",
+];
+
+/// Labels that Prometheus itself adds, and the one of buckets.
+const OWN_LABELS: [&str; 3] = ["instance", "job", "le"];
+
+fn panels() -> Vec<Value> {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap_or_default();
+    let panels = dashboard.get("panels").and_then(Value::as_array).cloned().unwrap_or_default();
+    panels.into_iter().filter(|panel| panel["type"] != "row").collect()
+}
+
+fn targets() -> Vec<String> {
+    let texts = |panel: &Value| {
+        let targets = panel["targets"].as_array().cloned().unwrap_or_default();
+        targets.iter().filter_map(|target| Some(target["expr"].as_str()?.to_owned())).collect::<Vec<_>>()
+    };
+    panels().iter().flat_map(texts).collect()
+}
+
+/// The values of `key:` in the rules: on the same line, or below it and further in.
+fn values(key: &str) -> Vec<String> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let mut open = false;
+    for line in RULES.lines() {
+        let text = line.trim_start_matches([' ', '-']);
+        let depth = line.len() - text.len();
+        if let Some(value) = text.strip_prefix(key).and_then(|rest| rest.strip_prefix(':')) {
+            found.push((depth, value.trim_start_matches([' ', '|', '>', '-']).to_owned()));
+            open = true;
+        } else if let Some((_, value)) = found.last_mut().filter(|(start, _)| open && depth > *start) {
+            *value += " ";
+            *value += text;
+        } else {
+            open = false;
+        }
+    }
+    found.into_iter().map(|(_, value)| value).collect()
+}
+
+fn expressions() -> Vec<String> {
+    targets().into_iter().chain(values("expr")).collect()
+}
+
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// The metrics of an expression, each with the labels that its selector names.
+fn selectors(expression: &str) -> Vec<(String, Vec<String>)> {
+    let mut found = Vec::new();
+    let mut rest = expression;
+    while let Some(start) = ["outbox_", "process_"].iter().filter_map(|prefix| rest.find(prefix)).min() {
+        let (name, tail) = split_word(rest.get(start..).unwrap_or_default());
+        let braces = tail.strip_prefix('{').and_then(|tail| tail.split_once('}'));
+        let labels = braces.map(|(inside, _)| inside.split(',').map(|matcher| split_word(matcher.trim()).0.to_owned()));
+        found.push((name.to_owned(), labels.into_iter().flatten().collect()));
+        rest = tail;
+    }
+    found
+}
+
+fn split_word(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c| !is_word(c)).unwrap_or(text.len()))
+}
+
+/// The labels by which an expression groups or joins.
+fn groupings(expression: &str) -> Vec<&str> {
+    let lists = ["by (", "on ("].iter().flat_map(|word| expression.split(word).skip(1));
+    lists.filter_map(|list| list.split_once(')')).flat_map(|(list, _)| list.split(", ")).collect()
+}
+
+/// The labels of a metric under the name that its samples have; none: no such metric.
+fn labels_of(sample: &str) -> Option<&'static [&'static str]> {
+    let made = METRICS.iter().find(|metric| {
+        let suffixes: &[&str] = if metric.kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+        sample.strip_prefix(metric.name).is_some_and(|suffix| suffixes.contains(&suffix))
+    });
+    made.map(|metric| metric.labels).or_else(|| PROCESS.contains(&sample).then_some(&[]))
+}
+
+#[test]
+fn every_metric_that_is_named_exists_with_its_labels() {
+    let expressions = expressions();
+    assert!(expressions.len() > 40, "only {} expressions were found", expressions.len());
+    for expression in expressions {
+        let selectors = selectors(&expression);
+        assert!(!selectors.is_empty(), "no metric in {expression}");
+        let mut known = OWN_LABELS.to_vec();
+        for (name, matchers) in &selectors {
+            let labels = labels_of(name).unwrap_or_else(|| panic!("no metric {name}, in {expression}"));
+            known.extend(labels);
+            for label in matchers {
+                let exists = OWN_LABELS.contains(&label.as_str()) || labels.contains(&label.as_str());
+                assert!(exists, "{name} has no label {label}, in {expression}");
+            }
+        }
+        for label in groupings(&expression) {
+            assert!(known.contains(&label), "no metric has the label {label}, in {expression}");
+        }
+    }
+}
+
+#[test]
+fn the_gauges_of_the_queue_are_never_summed() {
+    for expression in expressions() {
+        for (at, _) in expression.match_indices("outbox_queue_") {
+            let before = &expression[..at];
+            assert!(before.rfind("max") > before.rfind("sum"), "use max, in {expression}");
+        }
+    }
+}
+
+#[test]
+fn every_panel_has_a_description_a_unit_and_the_chosen_data_source() {
+    for panel in panels() {
+        let title = panel["title"].as_str().unwrap();
+        let text = |pointer: &str| panel.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        assert!(text("/description").ends_with('.'), "{title}: the description is not a sentence");
+        assert!(!text("/fieldConfig/defaults/unit").is_empty(), "{title}: no unit");
+        assert_eq!(text("/datasource/uid"), "${datasource}", "{title}");
+        assert_eq!(text("/targets/0/datasource/uid"), "${datasource}", "{title}");
+    }
+}
+
+#[test]
+fn the_dashboard_has_a_fixed_uid_and_follows_the_scrape_interval() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    assert_eq!(dashboard["uid"], "outbox-relay");
+    assert_eq!(dashboard["templating"]["list"][0]["type"], "datasource");
+    for expression in targets() {
+        let ranges = expression.matches('[').count();
+        assert_eq!(ranges, expression.matches("[$__rate_interval]").count(), "{expression}");
+    }
+}
+
+#[test]
+fn panels_do_not_overlap_and_have_different_ids() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let (mut ids, mut cells) = (std::collections::BTreeSet::new(), std::collections::BTreeSet::new());
+    for panel in dashboard["panels"].as_array().unwrap() {
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "id {} twice", panel["id"]);
+        let [x, y, w, h] = ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap());
+        assert!(x + w <= 24, "{} is too wide", panel["title"]);
+        for cell in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
+            assert!(cells.insert(cell), "{} overlaps another", panel["title"]);
+        }
+    }
+}
+
+#[test]
+fn every_alert_has_a_severity_a_summary_a_description_and_a_section_in_the_runbook() {
+    let alerts = values("alert");
+    assert!(alerts.len() >= 8);
+    for key in ["expr", "severity", "summary", "description"] {
+        let values = values(key);
+        assert_eq!(values.len(), alerts.len(), "{key}");
+        assert!(values.iter().all(|value| !value.is_empty()), "{key}");
+    }
+    let links: Vec<_> = alerts.iter().map(|alert| format!("docs/runbook.md#{}", alert.to_lowercase())).collect();
+    assert_eq!(values("runbook"), links);
+    let sections: Vec<_> = RUNBOOK.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    assert_eq!(sections, alerts);
+}
