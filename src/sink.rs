@@ -1,5 +1,6 @@
 //! What a broker is to the relay: one small trait, and the three ways in which a publish can fail.
 
+pub mod conformance;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod null;

@@ -175,9 +175,11 @@ impl Sink for Kafka {
 
     async fn check(&self, deadline: Instant) -> Result<(), PublishError> {
         let late = |_| unavailable("no broker answered in time");
-        let producer = timeout_at(deadline.into(), self.entry.lock()).await.map_err(late)?.producer();
+        let entry = timeout_at(deadline.into(), self.entry.lock()).await.map_err(late)?;
+        let (producer, topic) = (entry.producer(), entry.any_topic());
+        drop(entry);
         let timeout = deadline.saturating_duration_since(Instant::now());
-        timeout_at(deadline.into(), blocking(move || producer.ping(timeout))).await.map_err(late)?
+        timeout_at(deadline.into(), blocking(move || producer.ping(topic.as_deref(), timeout))).await.map_err(late)?
     }
 
     async fn close(&self) {

@@ -1,7 +1,8 @@
 //! Standard output: one JSON line per message.
 
 use std::{
-    io::{self, Write as _},
+    io::{self, Write},
+    sync::{Mutex, PoisonError},
     time::Instant,
 };
 
@@ -15,14 +16,31 @@ use super::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink};
 /// Keys and payloads that are UTF-8 stand as text (`key`, `payload`); others in hexadecimal digits under a name of their own
 /// (`key_hex`, `payload_hex`). A tombstone has `"payload": null`, a message without key `"key": null`. `headers` is a list
 /// of pairs, in order. A message counts as sent when its line is written and flushed.
-#[derive(Debug, Default)]
-pub struct Stdout;
+pub struct Stdout(Mutex<Box<dyn Write + Send>>);
 
 impl Stdout {
     /// The process's standard output.
     #[must_use]
     pub fn new() -> Self {
-        Self
+        Self::to(io::stdout())
+    }
+
+    /// The same lines to another place.
+    #[must_use]
+    pub fn to(out: impl Write + Send + 'static) -> Self {
+        Self(Mutex::new(Box::new(out)))
+    }
+
+    fn write(&self, lines: &str) -> io::Result<()> {
+        let mut out = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        out.write_all(lines.as_bytes())?;
+        out.flush()
+    }
+}
+
+impl Default for Stdout {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -37,7 +55,7 @@ impl Sink for Stdout {
             return vec![Err(PublishError::Unavailable("no time left".to_owned())); batch.len()];
         }
         let lines: String = batch.iter().map(line).collect();
-        match write(&lines) {
+        match self.write(&lines) {
             Ok(()) => batch.iter().map(|_| Ok(Receipt("stdout".to_owned()))).collect(),
             // Some lines may have gone out before the one that failed.
             Err(error) => vec![Err(PublishError::Unconfirmed(error.to_string())); batch.len()],
@@ -45,16 +63,10 @@ impl Sink for Stdout {
     }
 
     async fn check(&self, _deadline: Instant) -> Result<(), PublishError> {
-        write("").map_err(|error| PublishError::Unavailable(error.to_string()))
+        self.write("").map_err(|error| PublishError::Unavailable(error.to_string()))
     }
 
     async fn close(&self) {}
-}
-
-fn write(lines: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(lines.as_bytes())?;
-    out.flush()
 }
 
 /// The line of a message, with its line break.

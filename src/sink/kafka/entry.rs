@@ -56,15 +56,16 @@ impl Producer {
     /// Asks the brokers for a topic. Blocks.
     pub(super) fn look_up(&self, topic: &str, timeout: Duration) -> Result<(), PublishError> {
         let Some(producer) = &self.0 else { return Err(unavailable("the producer has ended")) };
-        let metadata = producer.client().fetch_metadata(Some(topic), timeout).map_err(|error| not_reached(&error))?;
+        let metadata =
+            producer.client().fetch_metadata(Some(topic), timeout).map_err(|error| not_reached(producer, &error))?;
         let code = metadata.topics().iter().find(|it| it.name() == topic).and_then(MetadataTopic::error);
         code.map_or(Ok(()), |code| Err(outcome::refused(code.into())))
     }
 
-    /// Whether a broker answers. Blocks.
-    pub(super) fn ping(&self, timeout: Duration) -> Result<(), PublishError> {
+    /// Whether a broker answers, by asking for this topic or, without one, for all. Blocks.
+    pub(super) fn ping(&self, topic: Option<&str>, timeout: Duration) -> Result<(), PublishError> {
         let Some(producer) = &self.0 else { return Err(unavailable("the producer has ended")) };
-        producer.client().fetch_metadata(None, timeout).map_err(|error| not_reached(&error))?;
+        producer.client().fetch_metadata(topic, timeout).map_err(|error| not_reached(producer, &error))?;
         Ok(())
     }
 }
@@ -97,6 +98,11 @@ impl Entry {
 
     pub(super) fn producer(&self) -> Arc<Producer> {
         Arc::clone(&self.producer)
+    }
+
+    /// A topic that the brokers have.
+    pub(super) fn any_topic(&self) -> Option<String> {
+        self.topics.iter().next().cloned()
     }
 
     /// Hands the messages to librdkafka and puts the outcome of those that it did not take into `outcomes`.
@@ -206,10 +212,12 @@ pub(super) async fn blocking(
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(unavailable(&error.to_string())))
 }
 
-fn not_reached(error: &KafkaError) -> PublishError {
-    match error.rdkafka_error_code() {
-        Some(code) => unavailable(&format!("no broker answers: {code}")),
-        None => PublishError::Rejected { reason: "invalid", detail: "not a name for a Kafka topic".to_owned() },
+/// What librdkafka says of a question without answer is a time-out; what it says of its connections is the cause.
+fn not_reached(producer: &ThreadedProducer<Context>, error: &KafkaError) -> PublishError {
+    match (error.rdkafka_error_code(), producer.context().0.trouble()) {
+        (Some(_), Some(trouble)) => unavailable(&format!("no broker answers: {trouble}")),
+        (Some(code), None) => unavailable(&format!("no broker answers: {code}")),
+        (None, _) => PublishError::Rejected { reason: "invalid", detail: "not a name for a Kafka topic".to_owned() },
     }
 }
 

@@ -10,7 +10,7 @@ use crate::config;
 const MARGIN: Duration = Duration::from_secs(2);
 
 /// Properties that the sink sets itself, and why.
-const FIXED: [(&str, &str); 15] = [
+const FIXED: [(&str, &str); 13] = [
     ("acks", "a message counts as sent only when all in-sync replicas have it"),
     ("request.required.acks", "a message counts as sent only when all in-sync replicas have it"),
     ("enable.idempotence", "without it a retried request reorders a key"),
@@ -23,8 +23,6 @@ const FIXED: [(&str, &str); 15] = [
     ("transactional.id", "the relay does not use transactions; consumers use the inbox instead"),
     ("bootstrap.servers", "use the key `brokers` of the sink"),
     ("metadata.broker.list", "use the key `brokers` of the sink"),
-    ("queue.buffering.max.messages", "the relay's in_flight_messages bounds it"),
-    ("queue.buffering.max.kbytes", "the relay's in_flight_bytes bounds it"),
     ("log.queue", "the relay receives librdkafka's log itself"),
 ];
 
@@ -54,12 +52,13 @@ pub(super) fn client(name: &str, config: &config::Kafka, publish_deadline: Durat
     client.set("client.id", format!("outbox-relay-{name}"));
     client.set("partitioner", "murmur2_random").set("linger.ms", "0").set("compression.type", "none");
     client.set("allow.auto.create.topics", "false").set("socket.nagle.disable", "true");
+    // The relay bounds what is in flight; a full queue would only be waited for.
+    client.set("queue.buffering.max.messages", "2000000").set("queue.buffering.max.kbytes", "2097151");
     for (name, value) in &config.properties {
         client.set(name, &value.0);
     }
     client.set("bootstrap.servers", &config.brokers).set("message.timeout.ms", timeout);
     client.set("acks", "all").set("enable.idempotence", "true");
-    client.set("queue.buffering.max.messages", "2000000").set("queue.buffering.max.kbytes", "2097151");
     client.set_log_level(RDKafkaLogLevel::Info);
     client
 }

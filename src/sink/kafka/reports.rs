@@ -74,6 +74,8 @@ pub(super) struct Reports {
     next: AtomicU32,
     /// Rises whenever what is known of brokers and topics may be wrong.
     doubts: AtomicU64,
+    /// What last went wrong with a connection, in librdkafka's words: addresses and causes, no credentials.
+    trouble: Mutex<Option<String>>,
     pub(super) fence: Fence,
 }
 
@@ -93,6 +95,11 @@ impl Reports {
 
     pub(super) fn doubts(&self) -> u64 {
         self.doubts.load(Ordering::SeqCst)
+    }
+
+    /// What last went wrong with a connection.
+    pub(super) fn trouble(&self) -> Option<String> {
+        lock(&self.trouble).clone()
     }
 
     fn fail(&self, batch: &Batch) {
@@ -173,6 +180,8 @@ impl ClientContext for Context {
         tracing::debug!(target: "librdkafka", %error, "{reason}");
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown) {
             self.0.doubt();
+        } else {
+            *lock(&self.0.trouble) = Some(reason.to_owned());
         }
     }
 }

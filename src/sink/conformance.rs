@@ -1,0 +1,80 @@
+//! What every sink must do: one suite, run against the real broker.
+//!
+//! A new sink comes with a [`Harness`] in its tests and passes [`run`]. The suite returns an error that names the case and what
+//! was wrong; it never panics.
+
+mod cases;
+mod messages;
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context, Result};
+use async_trait::async_trait;
+use uuid::Uuid;
+
+pub use self::messages::{Draft, publish, publish_until_sent};
+use super::{Destination, Outgoing, Sink};
+
+/// How long one publish of the suite may take.
+pub const DEADLINE: Duration = Duration::from_secs(10);
+
+/// How a sink is tested.
+#[async_trait]
+pub trait Harness: Send + Sync {
+    /// The sink, connected to a broker that runs.
+    fn sink(&self) -> &dyn Sink;
+
+    /// Makes a new, empty destination.
+    async fn destination(&self) -> Result<Arc<Destination>>;
+
+    /// What has arrived at the destination, each key's messages in the order in which consumers see them. Waits until at least
+    /// `least` messages are there, and returns what there is when none came for some seconds.
+    async fn arrived(&self, destination: &Destination, least: usize) -> Result<Vec<Arrived>>;
+
+    /// A message to this destination that the broker will never take; none: it takes everything.
+    fn rejected(&self, destination: &Arc<Destination>) -> Option<Outgoing>;
+
+    /// A sink of the same kind whose broker does not run; none: it has no broker.
+    fn unreachable(&self) -> Option<Box<dyn Sink>>;
+
+    /// Takes the broker away; false: this harness cannot.
+    async fn stop_broker(&self) -> Result<bool>;
+
+    /// Brings the broker back.
+    async fn start_broker(&self) -> Result<()>;
+}
+
+/// A message as a consumer finds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrived {
+    /// The id that consumers remember.
+    pub message_id: Uuid,
+    /// The message key; none is not the empty key.
+    pub key: Option<Vec<u8>>,
+    /// The kind of event.
+    pub event_type: Option<String>,
+    /// The media type of the payload.
+    pub content_type: Option<String>,
+    /// The message's own headers. Names may come in another order than they were given, the values of one name may not.
+    pub headers: Vec<(String, String)>,
+    /// The payload; none is a tombstone.
+    pub payload: Option<Vec<u8>>,
+}
+
+/// Runs every case.
+///
+/// # Errors
+///
+/// The first case that does not hold, or a harness that fails.
+pub async fn run(harness: &dyn Harness) -> Result<()> {
+    cases::every_message_arrives_byte_equal(harness).await.context("every message arrives byte-equal")?;
+    cases::an_empty_batch_has_no_outcome(harness).await.context("an empty batch has no outcome")?;
+    cases::a_large_batch_arrives(harness).await.context("a large batch arrives")?;
+    cases::several_batches_are_in_flight(harness).await.context("several batches are in flight")?;
+    cases::keys_keep_their_order(harness).await.context("keys keep their order")?;
+    cases::a_rejected_message_harms_no_neighbour(harness).await.context("a rejected message harms no neighbour")?;
+    cases::outcomes_stand_in_the_batchs_order(harness).await.context("outcomes stand in the batch's order")?;
+    cases::a_deadline_is_kept(harness).await.context("a deadline is kept")?;
+    cases::an_unreachable_broker_is_unavailable(harness).await.context("an unreachable broker is unavailable")?;
+    cases::nothing_is_lost_when_the_broker_goes(harness).await.context("nothing is lost when the broker goes")
+}

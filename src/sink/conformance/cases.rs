@@ -1,0 +1,221 @@
+//! The cases of the suite.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures_util::future::join_all;
+use uuid::Uuid;
+
+use super::{
+    Arrived, DEADLINE, Harness,
+    messages::{Draft, comparable, expected, publish, publish_until_sent},
+};
+use crate::sink::{Destination, KeyOrder, Outcome, Outgoing, PublishError};
+
+/// What a call may need beyond its deadline to return.
+const GRACE: Duration = Duration::from_millis(500);
+/// How soon a broker that came back must be used again.
+const RECOVERY: Duration = Duration::from_secs(30);
+
+pub(super) async fn every_message_arrives_byte_equal(harness: &dyn Harness) -> Result<()> {
+    let destination = harness.destination().await?;
+    let messages = all_kinds(&destination);
+    all_sent(&publish(harness.sink(), &messages).await)?;
+    let arrived = by_id(harness.arrived(&destination, messages.len()).await?);
+    ensure!(arrived.len() == messages.len(), "{} of {} messages arrived", arrived.len(), messages.len());
+    for message in &messages {
+        let arrived = arrived.get(&message.message_id).context("a message did not arrive")?;
+        ensure!(*arrived == expected(message), "sent {:?}, arrived {arrived:?}", expected(message));
+    }
+    Ok(())
+}
+
+fn all_kinds(destination: &Arc<Destination>) -> Vec<Outgoing> {
+    let plain = || Draft::new(destination, "{\"a\":1}");
+    let many = (0..200).fold(plain(), |draft, n| draft.header(&format!("name-{n}"), &format!("value {n}")));
+    let drafts = vec![
+        plain(),
+        plain().key(b""),
+        plain().key(b"a key"),
+        plain().key(&[0, 255, 10, 13, 128]),
+        Draft::new(destination, ""),
+        Draft::new(destination, (0..=255).collect::<Vec<u8>>()),
+        Draft::new(destination, vec![b'x'; 500_000]),
+        plain().tombstone(),
+        plain().tombstone().key(b"gone"),
+        plain().described(&"t".repeat(255), "application/json"),
+        plain().described("", ""),
+        plain().header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        plain().header("empty", "").header("größe", "übergroß ☃\n\0\t").header("", "no name"),
+        plain().header("twice", "2").header("once", "-").header("twice", "1"),
+        many,
+    ];
+    drafts.into_iter().map(Draft::build).collect()
+}
+
+pub(super) async fn an_empty_batch_has_no_outcome(harness: &dyn Harness) -> Result<()> {
+    let outcomes = harness.sink().publish(&[], Instant::now() + DEADLINE).await;
+    ensure!(outcomes.is_empty(), "{} outcomes", outcomes.len());
+    Ok(())
+}
+
+pub(super) async fn a_large_batch_arrives(harness: &dyn Harness) -> Result<()> {
+    let destination = harness.destination().await?;
+    let messages: Vec<_> = (0..5000).map(|n| numbered(&destination, n, n)).collect();
+    all_sent(&harness.sink().publish(&messages, Instant::now() + DEADLINE).await)?;
+    exactly(&messages, harness.arrived(&destination, messages.len()).await?)
+}
+
+pub(super) async fn several_batches_are_in_flight(harness: &dyn Harness) -> Result<()> {
+    let destination = harness.destination().await?;
+    let messages: Vec<_> = (0..2000).map(|n| numbered(&destination, n, n)).collect();
+    let deadline = Instant::now() + DEADLINE;
+    let in_flight = join_all(messages.chunks(100).map(|batch| harness.sink().publish(batch, deadline))).await;
+    all_sent(&in_flight.concat())?;
+    exactly(&messages, harness.arrived(&destination, messages.len()).await?)
+}
+
+pub(super) async fn keys_keep_their_order(harness: &dyn Harness) -> Result<()> {
+    let destination = harness.destination().await?;
+    let messages: Vec<_> = (0..2000).map(|n| numbered(&destination, n, n % 20)).collect();
+    let sink = harness.sink();
+    if sink.key_order() == KeyOrder::Pipelined {
+        let deadline = Instant::now() + DEADLINE;
+        all_sent(&join_all(messages.chunks(70).map(|batch| sink.publish(batch, deadline))).await.concat())?;
+    } else {
+        all_sent(&publish(sink, &messages).await)?;
+    }
+    in_order(&harness.arrived(&destination, messages.len()).await?, messages.len())
+}
+
+pub(super) async fn a_rejected_message_harms_no_neighbour(harness: &dyn Harness) -> Result<()> {
+    let destination = harness.destination().await?;
+    let Some(rejected) = harness.rejected(&destination) else { return Ok(()) };
+    let mut messages: Vec<_> = (0..200).map(|n| numbered(&destination, n, n)).collect();
+    let id = rejected.message_id;
+    messages.insert(100, rejected);
+    let outcomes = publish(harness.sink(), &messages).await;
+    for (message, outcome) in messages.iter().zip(&outcomes) {
+        match outcome {
+            Ok(_) if message.message_id != id => {}
+            Err(PublishError::Rejected { .. }) if message.message_id == id => {}
+            other => bail!("the {} message is {other:?}", if message.message_id == id { "rejected" } else { "good" }),
+        }
+    }
+    messages.retain(|message| message.message_id != id);
+    exactly(&messages, harness.arrived(&destination, messages.len()).await?)
+}
+
+pub(super) async fn outcomes_stand_in_the_batchs_order(harness: &dyn Harness) -> Result<()> {
+    let destination = harness.destination().await?;
+    let mut messages = Vec::new();
+    for n in 0..400 {
+        let rejected = if n % 10 == 3 { harness.rejected(&destination) } else { None };
+        messages.push(rejected.unwrap_or_else(|| numbered(&destination, n, n)));
+    }
+    let outcomes = publish(harness.sink(), &messages).await;
+    ensure!(outcomes.len() == messages.len(), "{} outcomes for {} messages", outcomes.len(), messages.len());
+    let sent: Vec<_> =
+        messages.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok()).map(|(it, _)| it.clone()).collect();
+    ensure!(sent.len() >= 360, "{} of 360 good messages were sent", sent.len());
+    exactly(&sent, harness.arrived(&destination, sent.len()).await?)
+}
+
+pub(super) async fn a_deadline_is_kept(harness: &dyn Harness) -> Result<()> {
+    let destination = harness.destination().await?;
+    let mut confirmed = Vec::new();
+    for (n, micros) in [0, 1, 300, 1000, 3000, 10_000].into_iter().enumerate() {
+        let messages: Vec<_> = (0..500).map(|m| numbered(&destination, m, n * 500 + m)).collect();
+        let deadline = Instant::now() + Duration::from_micros(micros);
+        let outcomes = harness.sink().publish(&messages, deadline).await;
+        ensure!(Instant::now() < deadline + GRACE, "returned {:?} after the deadline", deadline.elapsed());
+        ensure!(outcomes.len() == messages.len(), "{} outcomes for {} messages", outcomes.len(), messages.len());
+        confirmed.extend(messages.into_iter().zip(outcomes).filter(|(_, outcome)| outcome.is_ok()).map(|(it, _)| it));
+    }
+    let arrived = by_id(harness.arrived(&destination, confirmed.len()).await?);
+    ensure!(confirmed.iter().all(|it| arrived.contains_key(&it.message_id)), "a confirmed message did not arrive");
+    // The sink is whole again.
+    publish_until_sent(harness.sink(), &[numbered(&destination, 0, 0)], RECOVERY).await
+}
+
+pub(super) async fn an_unreachable_broker_is_unavailable(harness: &dyn Harness) -> Result<()> {
+    let Some(sink) = harness.unreachable() else { return Ok(()) };
+    let destination = harness.destination().await?;
+    let messages: Vec<_> = (0..50).map(|n| numbered(&destination, n, n)).collect();
+    for _ in 0..3 {
+        let start = Instant::now();
+        for outcome in sink.publish(&messages, start + DEADLINE).await {
+            ensure!(matches!(outcome, Err(PublishError::Unavailable(_))), "{outcome:?}");
+        }
+        ensure!(start.elapsed() < DEADLINE / 2, "it took {:?}", start.elapsed());
+        let checked = sink.check(Instant::now() + Duration::from_secs(2)).await;
+        ensure!(matches!(checked, Err(PublishError::Unavailable(_))), "check says {checked:?}");
+    }
+    sink.close().await;
+    Ok(())
+}
+
+pub(super) async fn nothing_is_lost_when_the_broker_goes(harness: &dyn Harness) -> Result<()> {
+    let destination = harness.destination().await?;
+    publish_until_sent(harness.sink(), &[numbered(&destination, 0, 0)], RECOVERY).await?;
+    if !harness.stop_broker().await? {
+        return Ok(());
+    }
+    let messages: Vec<_> = (1..100).map(|n| numbered(&destination, n, n)).collect();
+    for _ in 0..3 {
+        let deadline = Instant::now() + DEADLINE;
+        let outcomes = harness.sink().publish(&messages, deadline).await;
+        ensure!(Instant::now() < deadline + GRACE, "returned {:?} after the deadline", deadline.elapsed());
+        ensure!(outcomes.iter().all(Result::is_err), "a message was confirmed by a broker that does not run");
+    }
+    let last = harness.sink().publish(&messages, Instant::now() + DEADLINE).await;
+    ensure!(
+        last.iter().all(|it| matches!(it, Err(PublishError::Unavailable(_)))),
+        "spends attempts: {:?}",
+        last.first()
+    );
+    harness.start_broker().await?;
+    publish_until_sent(harness.sink(), &messages, RECOVERY).await?;
+    let arrived = by_id(harness.arrived(&destination, messages.len() + 1).await?);
+    ensure!(messages.iter().all(|it| arrived.contains_key(&it.message_id)), "a message was lost");
+    Ok(())
+}
+
+/// A message that says its number, of the key with this number.
+fn numbered(destination: &Arc<Destination>, number: usize, key: usize) -> Outgoing {
+    Draft::new(destination, number.to_string()).key(format!("key-{key}").as_bytes()).build()
+}
+
+fn all_sent(outcomes: &[Outcome]) -> Result<()> {
+    match outcomes.iter().find(|outcome| outcome.is_err()) {
+        Some(outcome) => bail!("not sent: {outcome:?}"),
+        None => Ok(()),
+    }
+}
+
+fn by_id(arrived: Vec<Arrived>) -> HashMap<Uuid, Arrived> {
+    arrived.into_iter().map(|it| (it.message_id, comparable(it))).collect()
+}
+
+/// Each message arrived, once, and nothing else.
+fn exactly(messages: &[Outgoing], arrived: Vec<Arrived>) -> Result<()> {
+    ensure!(arrived.len() == messages.len(), "{} messages arrived for {}", arrived.len(), messages.len());
+    let arrived = by_id(arrived);
+    ensure!(messages.iter().all(|it| arrived.contains_key(&it.message_id)), "a message did not arrive");
+    Ok(())
+}
+
+fn in_order(arrived: &[Arrived], count: usize) -> Result<()> {
+    ensure!(arrived.len() == count, "{} of {count} messages arrived", arrived.len());
+    let mut last: HashMap<&[u8], usize> = HashMap::new();
+    for message in arrived {
+        let number: usize = std::str::from_utf8(message.payload.as_deref().unwrap_or_default())?.parse()?;
+        let before = last.insert(message.key.as_deref().unwrap_or_default(), number);
+        ensure!(before.is_none_or(|before| before < number), "{number} arrived after {before:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! Messages for the suite, and how the relay would publish them.
+
+use std::{
+    collections::HashSet,
+    mem, slice,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail};
+use outbox_core::key_hash;
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use super::{Arrived, DEADLINE};
+use crate::sink::{Destination, KeyOrder, Outcome, Outgoing, Sink};
+
+/// When all messages of the suite were enqueued: 14 November 2023, with a fraction that Kafka and RabbitMQ cut.
+const CREATED_AT_MICROS: i64 = 1_700_000_000_123_456;
+
+/// How long to wait before a message that was not confirmed goes out again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A message to be.
+#[derive(Debug, Clone)]
+pub struct Draft(Outgoing);
+
+impl Draft {
+    /// A message with neither key, type, media type nor headers.
+    #[must_use]
+    pub fn new(destination: &Arc<Destination>, payload: impl Into<Vec<u8>>) -> Self {
+        Self(Outgoing {
+            message_id: Uuid::now_v7(),
+            key_hash: 0,
+            topic: Arc::from("conformance"),
+            key: None,
+            event_type: None,
+            content_type: None,
+            headers: Vec::new(),
+            payload: Some(payload.into()),
+            created_at_micros: CREATED_AT_MICROS,
+            destination: Arc::clone(destination),
+        })
+    }
+
+    /// With this key.
+    #[must_use]
+    pub fn key(mut self, key: &[u8]) -> Self {
+        self.0.key = Some(key.to_vec());
+        self.0.key_hash = key_hash(&self.0.topic, Some(key));
+        self
+    }
+
+    /// Without payload.
+    #[must_use]
+    pub fn tombstone(mut self) -> Self {
+        self.0.payload = None;
+        self
+    }
+
+    /// With this kind of event and this media type.
+    #[must_use]
+    pub fn described(mut self, event_type: &str, content_type: &str) -> Self {
+        self.0.event_type = Some(event_type.to_owned());
+        self.0.content_type = Some(content_type.to_owned());
+        self
+    }
+
+    /// With one more header.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.0.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The message.
+    #[must_use]
+    pub fn build(self) -> Outgoing {
+        self.0
+    }
+}
+
+/// Publishes messages as the relay does: where the sink does not keep a key's order itself, no key is twice in a batch, and
+/// the next of a key waits for the one before. The outcomes stand in the order of the messages.
+pub async fn publish(sink: &dyn Sink, messages: &[Outgoing]) -> Vec<Outcome> {
+    let mut outcomes = Vec::with_capacity(messages.len());
+    for batch in batches(sink.key_order(), messages) {
+        outcomes.extend(sink.publish(batch, Instant::now() + DEADLINE).await);
+    }
+    outcomes
+}
+
+/// Publishes one message after the other, each again until it is confirmed.
+///
+/// # Errors
+///
+/// When a message is not confirmed within this time; with its last outcome.
+pub async fn publish_until_sent(sink: &dyn Sink, messages: &[Outgoing], within: Duration) -> Result<()> {
+    for message in messages {
+        let end = Instant::now() + within;
+        loop {
+            match sink.publish(slice::from_ref(message), Instant::now() + DEADLINE).await.pop() {
+                Some(Ok(_)) => break,
+                other if Instant::now() > end => bail!("not confirmed within {within:?}: {other:?}"),
+                _ => sleep(PAUSE).await,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Cuts the messages so that a sink of this kind may be given one piece after the other.
+pub(super) fn batches(order: KeyOrder, messages: &[Outgoing]) -> Vec<&[Outgoing]> {
+    let (mut batches, mut start, mut keys) = (Vec::new(), 0, HashSet::new());
+    if order == KeyOrder::OneInFlight {
+        for (index, message) in messages.iter().enumerate() {
+            if message.key_hash != 0 && !keys.insert(message.key_hash) {
+                batches.extend(messages.get(mem::replace(&mut start, index)..index));
+                keys = HashSet::from([message.key_hash]);
+            }
+        }
+    }
+    batches.extend(messages.get(start..));
+    batches
+}
+
+/// The message as it ought to arrive, for comparison.
+pub(super) fn expected(message: &Outgoing) -> Arrived {
+    comparable(Arrived {
+        message_id: message.message_id,
+        key: message.key.clone(),
+        event_type: message.event_type.clone(),
+        content_type: message.content_type.clone(),
+        headers: message.headers.clone(),
+        payload: message.payload.clone(),
+    })
+}
+
+/// Brings the names of headers into one order; the values of one name keep theirs.
+pub(super) fn comparable(mut arrived: Arrived) -> Arrived {
+    arrived.headers.sort_by(|a, b| a.0.cmp(&b.0));
+    arrived
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{Draft, batches};
+    use crate::sink::{Destination, KeyOrder};
+
+    #[test]
+    fn no_key_is_twice_in_a_batch_of_a_sink_that_does_not_keep_order() {
+        let destination =
+            Arc::new(Destination { sink: String::new(), target: String::new(), routing_key: String::new() });
+        let messages = [0, 1, 2, 1, 1, 0].map(|key| Draft::new(&destination, "").key(&[key]).build());
+        let lengths = |order| batches(order, &messages).iter().map(|it| it.len()).collect::<Vec<_>>();
+        assert_eq!(lengths(KeyOrder::OneInFlight), [3, 1, 2]);
+        assert_eq!(lengths(KeyOrder::Pipelined), [6]);
+    }
+}

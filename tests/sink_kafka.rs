@@ -1,0 +1,192 @@
+//! The Kafka sink: the conformance suite against a real broker, and Kafka's own traps.
+
+#![cfg(feature = "kafka")]
+
+mod sinks {
+    pub(crate) mod kafka;
+}
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use outbox_relay::{
+    config,
+    sink::{
+        Destination, Outgoing, PublishError, Sink,
+        conformance::{self, DEADLINE, Draft, Harness as _, publish_until_sent},
+        kafka::Kafka,
+    },
+};
+use sinks::kafka::{KafkaHarness, consume, sink, sink_with};
+use testkit::servers;
+
+fn to(topic: &str) -> Arc<Destination> {
+    Arc::new(Destination { sink: "kafka".into(), target: topic.into(), routing_key: String::new() })
+}
+
+fn soon() -> Instant {
+    Instant::now() + DEADLINE
+}
+
+fn numbered(topic: &Arc<Destination>, numbers: std::ops::Range<usize>, size: usize) -> Vec<Outgoing> {
+    numbers.map(|n| Draft::new(topic, vec![b'x'; size]).key(n.to_string().as_bytes()).build()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kafka_conforms() -> Result<()> {
+    conformance::run(&KafkaHarness::start().await?).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_wire_has_the_documented_headers_key_and_time() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = harness.destination().await?;
+    let message =
+        Draft::new(&topic, "{}").described("made", "application/json").header("b", "1").header("a", "2").build();
+    let receipt = harness.sink().publish(std::slice::from_ref(&message), soon()).await.remove(0)?;
+    let record = consume(harness.bootstrap(), &topic.target, 1)?.remove(0);
+    let names: Vec<_> = record.headers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["id", "type", "content-type", "b", "a"]);
+    assert_eq!(record.headers[0].1, message.message_id.to_string());
+    assert_eq!(record.timestamp, Some(message.created_at_micros / 1000));
+    assert_eq!(receipt.0, format!("{}/{}@{}", topic.target, record.partition, record.offset));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_go_to_the_partitions_of_java_clients() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = harness.destination().await?;
+    // Kafka's own test has these hashes: murmur2 of "foobar" is -790332482, and so on; without the sign, modulo 4 partitions.
+    for (key, partition) in [("21", 0), ("foobar", 2), ("a-little-bit-longer-string", 3)] {
+        let message = Draft::new(&topic, "").key(key.as_bytes()).build();
+        let receipt = harness.sink().publish(&[message], soon()).await.remove(0)?;
+        assert!(receipt.0.starts_with(&format!("{}/{partition}@", topic.target)), "{key}: {}", receipt.0);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_topic_rejects_its_own_messages_at_once_and_works_when_it_is_made() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let (there, missing) = (harness.destination().await?, to(&format!("missing-{}", uuid::Uuid::now_v7())));
+    let mut batch = numbered(&there, 0..100, 10);
+    batch.insert(50, Draft::new(&missing, "1").build());
+    for _ in 0..3 {
+        let start = Instant::now();
+        let outcomes = harness.sink().publish(&batch, soon()).await;
+        assert!(
+            matches!(&outcomes[50], Err(PublishError::Rejected { reason: "unroutable", .. })),
+            "{:?}",
+            outcomes[50]
+        );
+        assert_eq!(outcomes.iter().filter(|it| it.is_ok()).count(), 100);
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    }
+    servers::create_topic(harness.bootstrap(), &missing.target, 1).await?;
+    let outcome = harness.sink().publish(&batch[50..51], soon()).await.remove(0);
+    assert!(outcome.is_ok(), "{outcome:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_was_deleted_harms_no_other() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let (there, gone) = (harness.destination().await?, harness.destination().await?);
+    harness.sink().publish(&numbered(&gone, 0..1, 1), soon()).await.remove(0)?;
+    sinks::kafka::delete_topic(harness.bootstrap(), &gone.target).await?;
+    let mut last = None;
+    for _ in 0..4 {
+        let outcomes =
+            harness.sink().publish(&[numbered(&there, 0..50, 10), numbered(&gone, 0..1, 1)].concat(), soon()).await;
+        assert!(outcomes[50].is_err());
+        last = Some(outcomes);
+    }
+    let last = last.unwrap();
+    assert!(matches!(&last[50], Err(PublishError::Rejected { reason: "unroutable", .. })), "{:?}", last[50]);
+    assert!(last[..50].iter().all(Result::is_ok), "{:?}", last[0]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_message_that_is_too_large_for_the_topic_is_rejected() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = format!("small-{}", uuid::Uuid::now_v7());
+    servers::create_topic_with(harness.bootstrap(), &topic, 1, &[("max.message.bytes", "10000")]).await?;
+    let topic = to(&topic);
+    let mut batch = numbered(&topic, 0..60, 1000);
+    batch.insert(30, Draft::new(&topic, vec![b'x'; 20_000]).build());
+    let outcomes = harness.sink().publish(&batch, soon()).await;
+    for (n, outcome) in outcomes.iter().enumerate() {
+        match outcome {
+            Err(PublishError::Rejected { reason: "too_large", .. }) => assert_eq!(n, 30),
+            outcome => assert!(outcome.is_ok() && n != 30, "{n}: {outcome:?}"),
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_record_that_a_compacted_topic_refuses_is_rejected() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = format!("compacted-{}", uuid::Uuid::now_v7());
+    servers::create_topic_with(harness.bootstrap(), &topic, 1, &[("cleanup.policy", "compact")]).await?;
+    let topic = to(&topic);
+    let mut batch = numbered(&topic, 0..40, 10);
+    batch.insert(20, Draft::new(&topic, "without key").build());
+    let outcomes = harness.sink().publish(&batch, soon()).await;
+    assert!(matches!(&outcomes[20], Err(PublishError::Rejected { reason: "invalid", .. })), "{:?}", outcomes[20]);
+    assert_eq!(outcomes.iter().filter(|it| it.is_ok()).count(), 40, "{:?}", outcomes[0]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_hangs_loses_nothing_confirms_nothing_and_keeps_the_order() -> Result<()> {
+    let broker = servers::Kafka::start().await?;
+    servers::create_topic(&broker.bootstrap(), "orders", 1).await?;
+    let (topic, sink) = (to("orders"), sink(&broker.bootstrap()));
+    sink.publish(&numbered(&topic, 0..1, 1), soon()).await.remove(0)?;
+    broker.pause()?;
+    let messages: Vec<_> = (0..300).map(|n: usize| Draft::new(&topic, n.to_string()).key(b"one").build()).collect();
+    let deadline = Instant::now() + Duration::from_secs(3);
+    let first = sink.publish(&messages[..100], deadline);
+    let second = sink.publish(&messages[100..200], deadline + Duration::from_secs(3));
+    let (first, second) = tokio::join!(first, second);
+    assert!(first.iter().all(|it| matches!(it, Err(PublishError::Unconfirmed(_)))), "{:?}", first[0]);
+    assert!(
+        second.iter().all(|it| matches!(it, Err(PublishError::Unconfirmed(_)))),
+        "given up with the first: {:?}",
+        second[0]
+    );
+    assert!(Instant::now() < deadline + Duration::from_secs(1));
+    let third = sink.publish(&messages[200..], soon()).await;
+    assert!(third.iter().all(|it| matches!(it, Err(PublishError::Unavailable(_)))), "costs no attempt: {:?}", third[0]);
+    broker.resume()?;
+    publish_until_sent(&sink, &messages, Duration::from_secs(30)).await?;
+    sinks::kafka::in_first_order(&consume(&broker.bootstrap(), "orders", 301)?, 300);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn weakened_properties_and_unknown_ones_are_refused_without_their_values() {
+    for (name, value) in [("acks", "S3CRET"), ("no.such.property", "S3CRET"), ("linger.ms", "S3CRET")] {
+        let properties = BTreeMap::from([(name.to_owned(), config::Secret(value.to_owned()))]);
+        let config = config::Kafka { brokers: "127.0.0.1:1".to_owned(), properties };
+        let Err(error) = Kafka::new("k", &config, DEADLINE) else { panic!("{name} was taken") };
+        assert!(error.to_string().contains(name) && !error.to_string().contains("S3CRET"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_local_queue_is_waited_for() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = harness.destination().await?;
+    let sink = sink_with(harness.bootstrap(), &[("queue.buffering.max.messages", "50")]);
+    let outcomes = sink.publish(&numbered(&topic, 0..2000, 10), soon()).await;
+    assert!(outcomes.iter().all(Result::is_ok));
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! The RabbitMQ sink: the conformance suite against a real broker, and RabbitMQ's own traps.
+
+#![cfg(feature = "rabbitmq")]
+
+mod sinks {
+    pub(crate) mod rabbitmq;
+}
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use lapin::{
+    options::ExchangeDeleteOptions,
+    types::{AMQPValue, FieldTable},
+};
+use outbox_relay::{
+    config,
+    sink::{
+        Destination, Outcome, Outgoing, PublishError, Sink,
+        conformance::{self, DEADLINE, Draft, Harness as _, publish_until_sent},
+        rabbitmq::RabbitMq,
+    },
+};
+use sinks::rabbitmq::{RabbitHarness, channel, destination, sink, take};
+use testkit::servers;
+
+fn soon() -> Instant {
+    Instant::now() + DEADLINE
+}
+
+fn some(destination: &Arc<Destination>, count: usize) -> Vec<Outgoing> {
+    (0..count).map(|n| Draft::new(destination, vec![b'x'; 1000]).key(n.to_string().as_bytes()).build()).collect()
+}
+
+fn is_rejected(outcome: &Outcome, expected: &str) -> bool {
+    matches!(outcome, Err(PublishError::Rejected { reason, .. }) if *reason == expected)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rabbitmq_conforms() -> Result<()> {
+    conformance::run(&RabbitHarness::start().await?).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_wire_has_the_documented_properties() -> Result<()> {
+    let harness = RabbitHarness::shared().await?;
+    let queue = harness.destination().await?;
+    let message = Draft::new(&queue, "{}").key(b"k").described("made", "application/json").build();
+    let receipt = harness.sink().publish(std::slice::from_ref(&message), soon()).await.remove(0)?;
+    let properties = take(&harness.url, &queue.target, 1).await?.remove(0).delivery.properties;
+    assert_eq!(properties.message_id().as_ref().map(ToString::to_string), Some(message.message_id.to_string()));
+    assert_eq!(*properties.delivery_mode(), Some(2));
+    assert_eq!(*properties.timestamp(), Some(1_700_000_000));
+    assert_eq!(properties.kind().as_ref().map(ToString::to_string).as_deref(), Some("made"));
+    assert_eq!(receipt.0, format!("{}/key", queue.target));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_unroutable_message_of_thousands_counts_as_sent_and_no_routable_one_as_rejected() -> Result<()> {
+    let harness = RabbitHarness::shared().await?;
+    let queue = harness.destination().await?;
+    let nowhere = destination(&queue.target, "nowhere");
+    for _ in 0..5 {
+        let mut messages = some(&queue, 2000);
+        for n in (0..2000).step_by(10) {
+            messages[n] = Draft::new(&nowhere, vec![b'x'; 1000]).build();
+        }
+        let outcomes = harness.sink().publish(&messages, soon()).await;
+        for (n, outcome) in outcomes.iter().enumerate() {
+            assert!(if n % 10 == 0 { is_rejected(outcome, "unroutable") } else { outcome.is_ok() }, "{n}: {outcome:?}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_exchange_rejects_its_own_messages_only() -> Result<()> {
+    let harness = RabbitHarness::shared().await?;
+    let queue = harness.destination().await?;
+    let mut messages = some(&queue, 500);
+    messages.insert(250, Draft::new(&destination("no-such-exchange", "key"), "1").build());
+    let outcomes = harness.sink().publish(&messages, soon()).await;
+    assert!(is_rejected(&outcomes[250], "unroutable"), "{:?}", outcomes[250]);
+    assert!(outcomes.iter().enumerate().all(|(n, it)| n == 250 || it.is_ok()));
+    assert_eq!(take(&harness.url, &queue.target, 500).await?.len(), 500, "nothing twice");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exchange_that_vanishes_rejects_its_own_messages_only() -> Result<()> {
+    let harness = RabbitHarness::shared().await?;
+    let (queue, gone) = (harness.destination().await?, harness.destination().await?);
+    harness.sink().publish(&some(&gone, 1), soon()).await.remove(0)?;
+    let (_connection, channel) = channel(&harness.url).await?;
+    channel.exchange_delete(gone.target.as_str().into(), ExchangeDeleteOptions::default()).await?;
+    let mut messages = some(&queue, 800);
+    messages.splice(400..400, some(&gone, 3));
+    let outcomes = harness.sink().publish(&messages, soon()).await;
+    for (n, outcome) in outcomes.iter().enumerate() {
+        let guilty = (400..403).contains(&n);
+        assert!(if guilty { is_rejected(outcome, "unroutable") } else { outcome.is_ok() }, "{n}: {outcome:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_holds_up_its_own_messages_and_never_kills_them() -> Result<()> {
+    let harness = RabbitHarness::shared().await?;
+    let mut full = FieldTable::default();
+    full.insert("x-max-length".into(), AMQPValue::LongInt(5));
+    full.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+    let (full, queue) = (harness.queue(full).await?, harness.destination().await?);
+    let outcomes = harness.sink().publish(&[some(&full, 100), some(&queue, 100)].concat(), soon()).await;
+    assert!(outcomes[100..].iter().all(Result::is_ok));
+    let refused = outcomes[..100].iter().filter(|it| matches!(it, Err(PublishError::Unconfirmed(_)))).count();
+    let sent = outcomes[..100].iter().filter(|it| it.is_ok()).count();
+    assert!(refused + sent == 100 && refused >= 50, "{refused} refused, {sent} sent");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_amqp_cannot_carry_is_rejected_before_it_is_sent() -> Result<()> {
+    let harness = RabbitHarness::shared().await?;
+    let queue = harness.destination().await?;
+    let long = "x".repeat(256);
+    let mut messages = some(&queue, 6);
+    messages[0] = Draft::new(&destination(&long, "key"), "1").build();
+    messages[1] = Draft::new(&destination(&queue.target, &long), "1").build();
+    messages[2] = Draft::new(&queue, "1").described(&long, "").build();
+    messages[3] = Draft::new(&queue, "1").header(&long, "").build();
+    messages[4] = Draft::new(&queue, "1").header("large", &"x".repeat(200_000)).build();
+    let outcomes = harness.sink().publish(&messages, soon()).await;
+    assert!(outcomes[..4].iter().all(|it| is_rejected(it, "invalid")), "{:?}", &outcomes[..4]);
+    assert!(is_rejected(&outcomes[4], "too_large") && outcomes[5].is_ok(), "{:?}", &outcomes[4..]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_largest_headers_that_pass_do_not_end_the_connection() -> Result<()> {
+    let harness = RabbitHarness::shared().await?;
+    let queue = harness.destination().await?;
+    let many = (0..7000).fold(Draft::new(&queue, "1"), |draft, n| draft.header(&format!("{n:04}"), "12345"));
+    let large = Draft::new(&queue, "1").described(&"t".repeat(255), &"c".repeat(255)).header("h", &"x".repeat(129_000));
+    let outcomes = harness.sink().publish(&[many.build(), large.build()], soon()).await;
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_message_that_is_too_large_for_the_broker_is_rejected() -> Result<()> {
+    let broker = servers::RabbitMq::start().await?;
+    broker.ctl(&["eval", "application:set_env(rabbit, max_message_size, 100000)."]).await?;
+    let harness = RabbitHarness::at(&broker.amqp_url());
+    let (queue, sink) = (harness.destination().await?, sink(&harness.url));
+    let mut messages = some(&queue, 300);
+    messages.insert(150, Draft::new(&queue, vec![b'x'; 200_000]).build());
+    let outcomes = sink.publish(&messages, soon()).await;
+    for (n, outcome) in outcomes.iter().enumerate() {
+        assert!(if n == 150 { is_rejected(outcome, "too_large") } else { outcome.is_ok() }, "{n}: {outcome:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_broker_has_an_alarm_nothing_hangs_and_soon_nothing_costs_an_attempt() -> Result<()> {
+    let broker = servers::RabbitMq::start().await?;
+    let harness = RabbitHarness::at(&broker.amqp_url());
+    let (queue, sink) = (harness.destination().await?, sink(&harness.url));
+    sink.publish(&some(&queue, 10), soon()).await.remove(0)?;
+    broker.ctl(&["set_vm_memory_high_watermark", "0.00001"]).await?;
+    for round in 0..4 {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        let outcomes = sink.publish(&some(&queue, 2000), deadline).await;
+        assert!(Instant::now() < deadline + Duration::from_millis(500), "round {round}");
+        assert!(outcomes.iter().all(Result::is_err), "round {round}: confirmed in spite of the alarm");
+        let spent = outcomes.iter().filter(|it| matches!(it, Err(PublishError::Unconfirmed(_)))).count();
+        // The first round loses its windows, the second the first message of each channel, in which it learns of the alarm.
+        assert!(spent <= [2000, 4, 0, 0][round], "round {round}: {spent} attempts spent");
+    }
+    let checked = sink.check(soon()).await;
+    assert!(
+        matches!(&checked, Err(PublishError::Unavailable(text)) if text.starts_with("broker_blocked")),
+        "{checked:?}"
+    );
+    assert!(io_threads() <= 4, "{} threads of lapin", io_threads());
+    broker.ctl(&["set_vm_memory_high_watermark", "0.4"]).await?;
+    publish_until_sent(&sink, &some(&queue, 20), Duration::from_secs(30)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_hangs_confirms_nothing_and_leaves_no_threads() -> Result<()> {
+    let broker = servers::RabbitMq::start().await?;
+    let harness = RabbitHarness::at(&broker.amqp_url());
+    let (queue, sink) = (harness.destination().await?, sink(&harness.url));
+    sink.publish(&some(&queue, 10), soon()).await.remove(0)?;
+    broker.pause()?;
+    for _ in 0..5 {
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let outcomes = sink.publish(&some(&queue, 100), deadline).await;
+        assert!(Instant::now() < deadline + Duration::from_millis(500));
+        assert!(outcomes.iter().all(Result::is_err));
+    }
+    let threads = io_threads();
+    broker.resume()?;
+    assert!(threads <= 4, "{threads} threads of lapin");
+    publish_until_sent(&sink, &some(&queue, 20), Duration::from_secs(30)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_password_is_in_no_error() {
+    for url in ["amqp://user:S3CRET@127.0.0.1:1/%2f", "http://user:S3CRET@host", "S3CRET"] {
+        let config = config::RabbitMq { url: config::Secret(url.to_owned()), channels: 1, window: 1 };
+        let error = match RabbitMq::new("r", &config) {
+            Ok(sink) => sink.check(soon()).await.unwrap_err().to_string(),
+            Err(error) => format!("{error} {error:?}"),
+        };
+        assert!(!error.contains("S3CRET"), "{error}");
+    }
+}
+
+/// The threads of lapin's connections in this process, those of other tests and of the harness among them.
+fn io_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("lapin-io-loop")).count()
+}
