@@ -88,7 +88,7 @@ impl<T> Chains<T> {
         }
         block.claims.insert(origin.claim_id);
         block.until = None;
-        Some(block.disposition.clone())
+        Some(block.disposition)
     }
 
     /// The message on the way is done with; the next one of its key may be published.
@@ -107,7 +107,7 @@ impl<T> Chains<T> {
         if origin.key.1 == 0 {
             return VecDeque::new();
         }
-        let new = || Block { disposition: disposition.clone(), claims: HashSet::new(), until: None };
+        let new = || Block { disposition: *disposition, claims: HashSet::new(), until: None };
         let block = self.blocked.entry(origin.key).or_insert_with(new);
         block.claims.insert(origin.claim_id);
         block.until = None;

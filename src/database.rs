@@ -13,7 +13,10 @@ use crate::config::Database;
 /// text, and one elsewhere by TLS with its name verified: sqlx would fall back to plain text in silence.
 pub fn options(database: &Database) -> Result<MySqlConnectOptions, sqlx::Error> {
     let url = database.url.0.as_str();
-    let options = MySqlConnectOptions::from_str(url)?.disable_statement_logging();
+    let mut options = MySqlConnectOptions::from_str(url)?.disable_statement_logging();
+    if let Some(password) = &database.password {
+        options = options.password(&password.0);
+    }
     if url.contains("ssl-mode=") || url.contains("sslmode=") {
         return Ok(options);
     }

@@ -25,7 +25,7 @@ pub async fn run(context: Arc<Context>) {
 fn show(context: &Context, stats: Stats) {
     let queue = &context.metrics.queue;
     let set = |state: &str, count: u64| {
-        queue.messages.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX))
+        queue.messages.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
     };
     set("pending", stats.pending);
     set("leased", stats.leased);

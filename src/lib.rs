@@ -3,6 +3,7 @@
 mod backoff;
 pub mod chains;
 pub mod claim;
+pub mod cli;
 pub mod config;
 pub mod context;
 mod crash;
@@ -10,6 +11,7 @@ pub mod database;
 pub mod floor;
 pub mod gauges;
 pub mod health;
+pub mod http;
 pub mod lanes;
 pub mod leases;
 pub mod metrics;

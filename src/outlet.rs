@@ -53,6 +53,7 @@ pub struct Done {
 }
 
 /// What happens to an outlet from outside.
+#[derive(Debug, Clone, Copy)]
 pub enum Event {
     /// Its sink can be reached.
     Up(usize),
@@ -177,7 +178,7 @@ impl Outlets {
                 }
                 Err(PublishError::Unavailable(reason)) => down = Some(reason.clone()),
                 Err(PublishError::Unconfirmed(_)) => {
-                    metrics.possible_duplicates_total.with_label_values(&["unconfirmed"]).inc()
+                    metrics.possible_duplicates_total.with_label_values(&["unconfirmed"]).inc();
                 }
                 Err(PublishError::Rejected { .. }) => {}
             }

@@ -133,8 +133,8 @@ impl Publisher {
             Step::Decided(disposition, error) => self.decided(origin, row.id, disposition, error),
             Step::Publish(ready) => {
                 let outlet = self.outlets.find(&ready.outgoing.destination.sink);
-                let alone = !ready.pipelined && self.outlets.one_in_flight(outlet);
                 let (policy, created_at) = (ready.policy, ready.created_at);
+                let alone = !ready.pipelined && (self.outlets.one_in_flight(outlet) || policy.rejection_holds_key());
                 let tag = Tag { origin, id: row.id, attempts: row.attempts, policy, alone, created_at, outlet };
                 self.admit(Item { outgoing: ready.outgoing, tag });
             }
@@ -234,7 +234,7 @@ impl Publisher {
         for item in self.chains.block(origin, fate) {
             // The waiting message's own claim must hold the block as well.
             self.chains.block(item.tag.origin, fate);
-            self.finish(item.tag.origin.claim_id, item.tag.id, fate.clone(), String::new());
+            self.finish(item.tag.origin.claim_id, item.tag.id, *fate, String::new());
         }
     }
 

@@ -23,12 +23,13 @@ pub async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     let mut wait = Duration::from_millis(500);
     while context.sleep(wait).await {
-        wait = match pass(&context, &mut session).await {
-            Ok(0) => EVERY,
-            Ok(_) => BETWEEN_CHUNKS,
-            Err(_) => EVERY,
-        };
-        context.alive("purge");
+        wait = EVERY;
+        if let Ok(rows) = pass(&context, &mut session).await {
+            context.alive("purge");
+            if rows > 0 {
+                wait = BETWEEN_CHUNKS;
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// What becomes of a message that was not sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disposition {
     /// Back to pending as it was.
     Release,
@@ -39,6 +39,15 @@ pub struct Policy {
     pub on_rejected: OnRejected,
     /// What a dead message means for its key.
     pub after_dead: AfterDead,
+}
+
+impl Policy {
+    /// Whether a rejected message holds back the later ones of its key. Then these must not be on the way when it is rejected, whatever
+    /// order the sink keeps.
+    #[must_use]
+    pub fn rejection_holds_key(self) -> bool {
+        self.on_rejected == OnRejected::Retry || self.after_dead == AfterDead::Block
+    }
 }
 
 /// Decides. `attempts` were spent before this one; `random` is between 0 and 1.

@@ -83,7 +83,6 @@ impl Relay {
     }
 
     /// A handle that wakes the relay at once after a commit in the same process.
-    #[must_use]
     pub fn nudge(&self) -> impl Fn() + Send + Sync + 'static {
         let context = Arc::clone(&self.context);
         move || context.nudge.notify_waiters()
@@ -245,7 +244,8 @@ async fn look_at_schema(mut connection: MySqlConnection) -> Result<(), SchemaErr
     Ok(connection.close().await?)
 }
 
-fn feed(name: &str, sink: &config::Sink, config: &Config) -> anyhow::Result<Feed> {
+/// The sink that the configuration names, and how it is fed.
+pub fn feed(name: &str, sink: &config::Sink, config: &Config) -> anyhow::Result<Feed> {
     let (sink, batches, batch): (Arc<dyn Sink>, usize, usize) = match sink {
         #[cfg(feature = "kafka")]
         config::Sink::Kafka(kafka) => {

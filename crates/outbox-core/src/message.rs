@@ -231,8 +231,8 @@ impl Message {
     }
 }
 
-/// Headers that the relay itself writes on Kafka.
-pub(crate) const RESERVED_HEADERS: [&str; 3] = ["id", "type", "content-type"];
+/// Headers that the relay itself writes, on Kafka and on RabbitMQ.
+pub(crate) const RESERVED_HEADERS: [&str; 5] = ["id", "type", "content-type", "x-message-key", "x-tombstone"];
 
 fn validate_topic(topic: &str) -> Result<(), InvalidMessage> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');

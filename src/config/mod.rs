@@ -1,5 +1,11 @@
 //! The effective configuration of the relay.
 
+pub mod keys;
+pub mod load;
+pub mod show;
+pub mod source;
+mod value;
+
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 /// The effective configuration: defaults, overridden by the file, the environment and flags, in this order.
@@ -28,6 +34,8 @@ pub struct Config {
 pub struct Database {
     /// `mysql://user@host:port/database`, and the password if it is not given apart.
     pub url: Secret,
+    /// The password, if it is not part of the URL.
+    pub password: Option<Secret>,
 }
 
 /// A text that is never printed.
