@@ -53,6 +53,14 @@ pub struct Destination {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt(pub String);
 
+impl Receipt {
+    /// A receipt of what the column holds: the rest is cut, and what is not ASCII is a question mark.
+    #[must_use]
+    pub fn cut(place: &str) -> Self {
+        Self(place.chars().take(255).map(|c| if c.is_ascii() { c } else { '?' }).collect())
+    }
+}
+
 /// Why a message was not published. The class decides what happens next; when in doubt it is [`PublishError::Unconfirmed`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {

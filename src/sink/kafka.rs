@@ -204,7 +204,8 @@ impl Attempt {
             (Some(outcome), _) => Self::Final(outcome),
             (None, Report::None) => Self::Final(unknown()),
             (None, Report::Sent { partition, offset }) => {
-                Self::Final(Ok(Receipt(format!("{}/{partition}@{offset}", message.destination.target))))
+                let place = format!("{}/{partition}@{offset}", message.destination.target);
+                Self::Final(Ok(Receipt::cut(&place)))
             }
             (None, Report::Failed(code)) if outcome::is_shared_fate(code) => {
                 Self::SharedFate(Err(outcome::reported(code)))

@@ -50,10 +50,20 @@ impl RabbitHarness {
         Self { sink: sink(url), url: url.to_owned(), broker: None }
     }
 
+    /// A queue that ends with the channel's connection.
+    pub(crate) async fn exclusive_queue(&self, channel: &Channel) -> Result<Arc<Destination>> {
+        let destination = destination(&format!("test-{}", Uuid::now_v7()), "key");
+        let exclusive = QueueDeclareOptions { exclusive: true, ..Default::default() };
+        declare(channel, &destination.target, exclusive, FieldTable::default()).await?;
+        Ok(destination)
+    }
+
     /// A durable queue behind an exchange of its own.
     pub(crate) async fn queue(&self, arguments: FieldTable) -> Result<Arc<Destination>> {
         let destination = destination(&format!("test-{}", Uuid::now_v7()), "key");
-        declare(&self.url, &destination.target, arguments).await?;
+        let (_connection, channel) = channel(&self.url).await?;
+        let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+        declare(&channel, &destination.target, durable, arguments).await?;
         Ok(destination)
     }
 }
@@ -74,12 +84,10 @@ pub(crate) async fn channel(url: &str) -> Result<(Connection, Channel)> {
 }
 
 /// An exchange, a queue of the same name, and a binding with the key `key`.
-async fn declare(url: &str, name: &str, arguments: FieldTable) -> Result<()> {
-    let (_connection, channel) = channel(url).await?;
+async fn declare(channel: &Channel, name: &str, queue: QueueDeclareOptions, arguments: FieldTable) -> Result<()> {
     let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
     channel.exchange_declare(name.into(), ExchangeKind::Direct, durable, FieldTable::default()).await?;
-    let durable = QueueDeclareOptions { durable: true, ..Default::default() };
-    channel.queue_declare(name.into(), durable, arguments).await?;
+    channel.queue_declare(name.into(), queue, arguments).await?;
     let none = FieldTable::default();
     channel.queue_bind(name.into(), name.into(), "key".into(), QueueBindOptions::default(), none).await?;
     Ok(())

@@ -17,7 +17,8 @@ use rdkafka::{
 };
 use tokio::sync::Notify;
 
-use super::fence::Fence;
+use super::{fence::Fence, outcome};
+use crate::sink::PublishError;
 
 // The opaque that travels through librdkafka is a pointer's width and holds two 32-bit numbers.
 const _: () = assert!(usize::BITS == 64, "the Kafka sink needs a 64-bit platform");
@@ -109,12 +110,12 @@ impl Reports {
     }
 
     fn failed(&self, batch: &Batch, code: RDKafkaErrorCode) {
-        match super::outcome::reported(code) {
-            crate::sink::PublishError::Rejected { .. } => {}
-            _ => self.fail(batch),
-        }
-        if super::outcome::is_missing_topic(code) {
+        if outcome::is_missing_topic(code) {
             self.doubt();
+        }
+        // A rejected message has no place in the order of its key, and those that shared its fate are sent again at once.
+        if !outcome::is_shared_fate(code) && !matches!(outcome::reported(code), PublishError::Rejected { .. }) {
+            self.fail(batch);
         }
     }
 }

@@ -4,17 +4,23 @@
 //! thread and its buffers (8 MiB) would stay.
 
 use std::{
+    io,
     net::{Shutdown, TcpStream},
     os::fd::AsFd,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use lapin::{
     AsyncTcpStream, Connection, ConnectionProperties, runtime::default_runtime, tcp::OwnedTLSConfig, uri::AMQPScheme,
     uri::AMQPUri,
 };
+use tokio::time::timeout;
 
-/// Ends its connection's socket when dropped.
+/// How long reaching the address may take, on a thread that nobody else can end.
+const DIAL: Duration = Duration::from_secs(5);
+
+/// A handle on a socket; see the module.
 #[derive(Default, Clone)]
 pub(super) struct Plug(Arc<Mutex<State>>);
 
@@ -63,7 +69,8 @@ pub(super) async fn connect(uri: AMQPUri, properties: ConnectionProperties, plug
         default_runtime()?,
         async move |uri, runtime| {
             let address = (uri.authority.host.clone(), uri.authority.port);
-            let stream = AsyncTcpStream::connect(&runtime, runtime.to_socket_addrs(address)).await?;
+            let stream = AsyncTcpStream::connect(&runtime, runtime.to_socket_addrs(address));
+            let stream = timeout(DIAL, stream).await.map_err(io::Error::from)??;
             if let AsyncTcpStream::Plain(socket) = &stream {
                 plug.hold(socket.get_ref());
             }

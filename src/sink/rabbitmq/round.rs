@@ -89,7 +89,7 @@ fn settle(messages: &[Ready<'_>], confirms: Vec<lapin::Result<Confirmation>>) ->
 fn outcome(message: &Ready<'_>, returned: bool, acked: bool) -> Outcome {
     match (returned, acked) {
         (true, _) => Err(rejected("unroutable", "no queue is bound for the routing key")),
-        (false, true) => Ok(receipt(&message.publish)),
+        (false, true) => Ok(Receipt::cut(&format!("{}/{}", message.publish.exchange, message.publish.routing_key))),
         // One queue of several may have taken it; others may be full. Only this message waits, others go on.
         (false, false) => Err(PublishError::Unconfirmed("the broker refused it for now (nack)".to_owned())),
     }
@@ -109,10 +109,4 @@ pub(super) fn guilty(error: &Error) -> PublishError {
 
 pub(super) fn rejected(reason: &'static str, detail: &str) -> PublishError {
     PublishError::Rejected { reason, detail: detail.to_owned() }
-}
-
-/// `exchange/routing key`, at most 255 bytes of ASCII.
-fn receipt(publish: &Publish) -> Receipt {
-    let text = format!("{}/{}", publish.exchange, publish.routing_key);
-    Receipt(text.chars().take(255).map(|c| if c.is_ascii() { c } else { '?' }).collect())
 }
