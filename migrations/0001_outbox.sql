@@ -65,6 +65,9 @@ CREATE TABLE outbox_head (
   PRIMARY KEY (lane)
 ) ENGINE = InnoDB;
 
+-- Lane 0 is where messages go unless the service says otherwise; relays give other lanes their heads.
+INSERT INTO outbox_head (lane) VALUES (0);
+
 -- The mark of one settled claim: what was sent, when, by whom, and where the broker put it.
 CREATE TABLE outbox_sent (
   claim_id    BIGINT UNSIGNED   NOT NULL,

@@ -42,9 +42,13 @@ pub fn load(
 pub fn effective(mut settings: Settings, mut problems: Vec<Problem>) -> Result<Loaded, Vec<Problem>> {
     problems.extend(settings.iter().filter(|(path, _)| keys::find(path).is_none()).map(unknown));
     read_secrets(&mut settings, &mut problems);
-    let mut reader = Reader { settings, problems };
+    let mut reader = Reader { settings, problems: Vec::new() };
     let config = reader.config();
-    check(&config, &mut reader.problems);
+    if reader.problems.is_empty() {
+        // Sums of values that could not be read would only confuse.
+        check(&config, &mut reader.problems);
+    }
+    reader.problems.splice(0..0, problems);
     if reader.problems.is_empty() { Ok(Loaded { config, settings: reader.settings }) } else { Err(reader.problems) }
 }
 
