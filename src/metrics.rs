@@ -275,6 +275,20 @@ impl Metrics {
     }
 }
 
+/// docs/metrics.md: a table of all metrics.
+#[must_use]
+pub fn reference() -> String {
+    let mut text = String::from(
+        "# Metrics\n\nAt `/metrics`, with `process_*` of the process. Queue gauges are read from the database every 15 s and are the same from every \
+         relay: use `max`, never `sum`.\n\n| metric | type | labels | what it means |\n|---|---|---|---|\n",
+    );
+    for metric in METRICS {
+        let row = format!("| `{}` | {} | {} | {} |\n", metric.name, metric.kind, metric.labels.join(", "), metric.help);
+        text.push_str(&row);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

@@ -1,0 +1,41 @@
+//! The reference pages and the copy of the migrations are what the code says. `BLESS=1 cargo test --test docs` rewrites them.
+
+use std::{fs, path::Path};
+
+use outbox_relay::{config::show, metrics};
+
+fn same(path: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(&path, text).unwrap();
+    }
+    assert!(
+        fs::read_to_string(&path).unwrap() == text,
+        "{} is stale: run BLESS=1 cargo test --test docs",
+        path.display()
+    );
+}
+
+#[test]
+fn the_configuration_reference_is_generated() {
+    same("docs/configuration.md", &show::reference());
+}
+
+#[test]
+fn the_metrics_reference_is_generated() {
+    same("docs/metrics.md", &metrics::reference());
+}
+
+#[test]
+fn the_crate_carries_the_same_migrations() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = 0;
+    for file in fs::read_dir(root.join("migrations")).unwrap().map(Result::unwrap) {
+        if file.path().extension().is_some_and(|extension| extension == "sql") {
+            let copy = root.join("crates/outbox-core/migrations").join(file.file_name());
+            assert_eq!(fs::read(file.path()).unwrap(), fs::read(copy).unwrap(), "{:?}", file.file_name());
+            files += 1;
+        }
+    }
+    assert_eq!(files, outbox_core::MIGRATIONS.len());
+}
