@@ -1,4 +1,5 @@
 //! Real servers, the load and the judge for the tests of this workspace.
 
+pub mod consume;
 pub mod ledger;
 pub mod servers;
