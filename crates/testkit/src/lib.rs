@@ -1,5 +1,7 @@
 //! Real servers, the load and the judge for the tests of this workspace.
 
 pub mod consume;
+pub mod database;
+pub mod inbox;
 pub mod ledger;
 pub mod servers;
