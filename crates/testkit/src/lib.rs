@@ -3,5 +3,6 @@
 pub mod consume;
 pub mod database;
 pub mod inbox;
+pub mod judge;
 pub mod ledger;
 pub mod servers;
