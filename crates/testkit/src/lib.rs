@@ -5,4 +5,5 @@ pub mod database;
 pub mod inbox;
 pub mod judge;
 pub mod ledger;
+pub mod load;
 pub mod servers;
