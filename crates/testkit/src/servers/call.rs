@@ -9,54 +9,54 @@ use anyhow::{Context, Result, ensure};
 
 /// A program, its arguments and what it needs in its environment.
 #[derive(Debug, Clone)]
-pub(super) struct Call {
+pub(crate) struct Call {
     program: PathBuf,
     args: Vec<OsString>,
     envs: Vec<(OsString, OsString)>,
 }
 
 impl Call {
-    pub(super) fn new(program: impl Into<PathBuf>) -> Self {
+    pub(crate) fn new(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), args: Vec::new(), envs: Vec::new() }
     }
 
-    pub(super) fn arg(mut self, arg: impl Into<OsString>) -> Self {
+    pub(crate) fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
         self
     }
 
-    pub(super) fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+    pub(crate) fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 
     /// `--name=value`, the form every server here understands.
-    pub(super) fn option(self, name: &str, value: impl AsRef<Path>) -> Self {
+    pub(crate) fn option(self, name: &str, value: impl AsRef<Path>) -> Self {
         let mut arg = OsString::from(format!("--{name}="));
         arg.push(value.as_ref());
         self.arg(arg)
     }
 
-    pub(super) fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
+    pub(crate) fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.envs.push((name.into(), value.into()));
         self
     }
 
-    pub(super) fn command(&self) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.args).envs(self.envs.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
         command
     }
 
     /// Runs it to its end and returns what it wrote to stdout; a failure carries what it wrote to stderr.
-    pub(super) fn output(&self) -> Result<String> {
+    pub(crate) fn output(&self) -> Result<String> {
         finish(&mut self.command())
     }
 }
 
 /// Runs `command` to its end; a failure carries both of its streams, because some tools explain themselves on the wrong
 /// one.
-pub(super) fn finish(command: &mut Command) -> Result<String> {
+pub(crate) fn finish(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {}", command.get_program().display()))?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(
@@ -70,7 +70,7 @@ pub(super) fn finish(command: &mut Command) -> Result<String> {
 }
 
 /// The program `name` on the PATH. The folders of system daemons are searched too: a user's PATH often lacks them.
-pub(super) fn on_path(name: &str) -> Option<PathBuf> {
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let daemons = ["/usr/local/sbin", "/usr/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(daemons).map(|folder| folder.join(name)).find(|program| program.is_file())

@@ -9,7 +9,7 @@
 
 mod apt;
 pub mod cache;
-mod call;
+pub(crate) mod call;
 mod database;
 mod docker;
 mod erlang;
@@ -21,7 +21,7 @@ mod mysql_program;
 mod origin;
 mod packages;
 mod ports;
-mod process;
+pub(crate) mod process;
 mod rabbitmq;
 mod shared;
 mod sources;

@@ -11,7 +11,7 @@ use std::future::ready;
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -34,21 +34,21 @@ rm -rf -- "$1"
 
 /// How to start a server: what to run, where its output goes, and the folder that must not stay behind.
 #[derive(Debug, Clone)]
-pub(super) struct Launch {
-    pub(super) call: Call,
-    pub(super) log: PathBuf,
-    pub(super) folder: PathBuf,
+pub(crate) struct Launch {
+    pub(crate) call: Call,
+    pub(crate) log: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 /// A running child, the leader of its own process group: a Ctrl-C in the terminal is not meant for it.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
     watchdog: Child,
 }
 
 impl Process {
-    pub(super) fn start(launch: &Launch) -> Result<Self> {
+    pub(crate) fn start(launch: &Launch) -> Result<Self> {
         let log = OpenOptions::new().create(true).append(true).open(&launch.log)?;
         let mut watchdog = watchdog(launch.folder.as_os_str())?;
         let mut command = launch.call.command();
@@ -58,26 +58,31 @@ impl Process {
         Ok(Self { child, watchdog })
     }
 
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// Whether the process has not ended yet.
-    pub(super) fn is_running(&mut self) -> Result<bool> {
-        Ok(self.child.try_wait()?.is_none())
+    pub(crate) fn is_running(&mut self) -> Result<bool> {
+        Ok(self.try_wait()?.is_none())
     }
 
-    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+    /// How the process has ended; none: it has not.
+    pub(crate) fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         kill_process_group(self.pid()?, signal).with_context(|| format!("cannot signal process {}", self.id()))
     }
 
     /// SIGKILL to the process and its children, and wait for its end.
-    pub(super) fn kill(mut self) -> Result<()> {
+    pub(crate) fn kill(mut self) -> Result<()> {
         self.finish()
     }
 
     /// Asks the process to stop; kills it when it is still there after `grace`.
-    pub(super) async fn stop(mut self, grace: Duration) -> Result<()> {
+    pub(crate) async fn stop(mut self, grace: Duration) -> Result<()> {
         kill_process(self.pid()?, Signal::TERM)?;
         let ended = wait::until(grace, "the server to stop", || ready(ended(&mut self.child)));
         let in_time = ended.await.is_ok();

@@ -1,0 +1,151 @@
+//! Readers of Kafka topics and RabbitMQ queues that keep every arrival with all its bytes.
+
+mod kafka;
+mod rabbitmq;
+
+use anyhow::Result;
+use rdkafka::util::Timeout;
+use uuid::Uuid;
+
+use crate::{
+    ledger::{Contents, Fingerprint},
+    servers,
+};
+
+/// A delivery as a consumer sees it.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    /// The message id.
+    pub id: Uuid,
+    /// Kafka's topic or RabbitMQ's routing key.
+    pub topic: String,
+    /// The message key.
+    pub key: Option<Vec<u8>>,
+    /// The event type.
+    pub event_type: Option<String>,
+    /// The content type.
+    pub content_type: Option<String>,
+    /// The headers, in the order of the wire.
+    pub headers: Vec<(String, String)>,
+    /// The payload; none is a tombstone.
+    pub payload: Option<Vec<u8>>,
+    /// Where it was: partition and offset, or the queue.
+    pub place: String,
+    /// The broker says that it has handed it out before: not a duplicate of the relay's making.
+    pub redelivered: bool,
+}
+
+impl Arrival {
+    /// What the judge compares.
+    #[must_use]
+    pub fn contents(&self) -> Contents {
+        Contents {
+            topic: self.topic.clone(),
+            key: self.key.clone(),
+            event_type: self.event_type.clone(),
+            content_type: self.content_type.clone(),
+            headers: self.headers.clone(),
+            payload: self.payload.as_deref().map(Fingerprint::of),
+        }
+        .sorted()
+    }
+}
+
+/// The brokers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Broker {
+    /// Kafka.
+    Kafka,
+    /// RabbitMQ.
+    RabbitMq,
+}
+
+impl Broker {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Kafka, Self::RabbitMq];
+
+    /// The address of the broker that tests share.
+    ///
+    /// # Errors
+    /// When there is none and none can be started.
+    pub async fn address(self) -> Result<String> {
+        match self {
+            Self::Kafka => servers::kafka_bootstrap().await,
+            Self::RabbitMq => servers::amqp_url().await,
+        }
+    }
+}
+
+/// A topic of one test's own: a Kafka topic, or a RabbitMQ exchange with a queue behind it, both of this name.
+#[derive(Debug)]
+pub struct Topic {
+    broker: Broker,
+    address: String,
+    name: String,
+    arrivals: Vec<Arrival>,
+}
+
+/// Partitions of a topic, so that keys are spread.
+const PARTITIONS: i32 = 4;
+
+impl Topic {
+    /// Makes a topic on the broker that tests share.
+    ///
+    /// # Errors
+    /// When the broker cannot be reached or refuses.
+    pub async fn create(broker: Broker) -> Result<Self> {
+        Self::create_on(broker, &broker.address().await?).await
+    }
+
+    /// Makes a topic on the broker with this address.
+    ///
+    /// # Errors
+    /// When the broker cannot be reached or refuses.
+    pub async fn create_on(broker: Broker, address: &str) -> Result<Self> {
+        let name = format!("test-{}", Uuid::now_v7());
+        match broker {
+            Broker::Kafka => servers::create_topic(address, &name, PARTITIONS).await?,
+            Broker::RabbitMq => rabbitmq::declare(address, &name).await?,
+        }
+        Ok(Self { broker, address: address.to_owned(), name, arrivals: Vec::new() })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The broker.
+    #[must_use]
+    pub fn broker(&self) -> Broker {
+        self.broker
+    }
+
+    /// The broker's address.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Reads up to the end that the topic has now, and returns everything that ever arrived, in the order of each partition
+    /// or of the queue.
+    ///
+    /// # Errors
+    /// When the broker does not answer, or a message is not one of the relay's.
+    pub async fn read(&mut self) -> Result<&[Arrival]> {
+        match self.broker {
+            Broker::Kafka => self.arrivals = kafka::read(&self.address, &self.name).await?,
+            Broker::RabbitMq => rabbitmq::take(&self.address, &self.name, &mut self.arrivals).await?,
+        }
+        Ok(&self.arrivals)
+    }
+}
+
+/// How long a broker may take to answer a reader.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// The same for rdkafka.
+fn patience() -> Timeout {
+    Timeout::After(PATIENCE)
+}

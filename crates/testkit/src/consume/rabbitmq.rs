@@ -1,0 +1,75 @@
+//! Emptying a RabbitMQ queue.
+
+use anyhow::{Context as _, Result};
+use lapin::{
+    BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind,
+    message::BasicGetMessage,
+    options::{BasicAckOptions, BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
+    types::{AMQPValue, FieldTable, ShortString},
+};
+
+use super::{Arrival, PATIENCE};
+
+/// An exchange and a queue of this name, with the name as the binding key.
+pub(super) async fn declare(url: &str, name: &str) -> Result<()> {
+    let (_connection, channel) = channel(url).await?;
+    let (it, none) = (ShortString::try_new(name)?, FieldTable::default);
+    let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
+    channel.exchange_declare(it.clone(), ExchangeKind::Topic, options, none()).await?;
+    let options = QueueDeclareOptions { durable: true, ..Default::default() };
+    channel.queue_declare(it.clone(), options, none()).await?;
+    channel.queue_bind(it.clone(), it.clone(), it, QueueBindOptions::default(), none()).await?;
+    Ok(())
+}
+
+/// Moves all messages of the queue to the end of `arrivals`. Each is acknowledged after it was noted.
+pub(super) async fn take(url: &str, queue: &str, arrivals: &mut Vec<Arrival>) -> Result<()> {
+    let (connection, channel) = channel(url).await?;
+    while let Some(message) = get(&channel, queue).await? {
+        arrivals.push(arrival(&message, queue)?);
+        channel.basic_ack(message.delivery_tag, BasicAckOptions::default()).await?;
+    }
+    // Without a proper end acknowledgements may be lost, and their messages come again.
+    tokio::time::timeout(PATIENCE, connection.close(200, "read".into())).await??;
+    Ok(())
+}
+
+async fn get(channel: &Channel, queue: &str) -> Result<Option<BasicGetMessage>> {
+    let get = channel.basic_get(ShortString::try_new(queue)?, BasicGetOptions::default());
+    Ok(tokio::time::timeout(PATIENCE, get).await.context("the queue does not answer")??)
+}
+
+async fn channel(url: &str) -> Result<(Connection, Channel)> {
+    let connect = Connection::connect(url, ConnectionProperties::default());
+    let connection = tokio::time::timeout(PATIENCE, connect).await.context("RabbitMQ does not answer")??;
+    let channel = connection.create_channel().await?;
+    Ok((connection, channel))
+}
+
+fn arrival(message: &BasicGetMessage, queue: &str) -> Result<Arrival> {
+    let properties: &BasicProperties = &message.properties;
+    let (mut key, mut tombstone, mut headers) = (None, false, Vec::new());
+    for (name, value) in properties.headers().iter().flatten() {
+        match (name.as_str(), value) {
+            ("x-message-key", AMQPValue::LongString(bytes)) => key = Some(bytes.as_bytes().to_vec()),
+            ("x-tombstone", AMQPValue::Boolean(is)) => tombstone = *is,
+            (name, value) => headers.push((name.to_owned(), text(value)?)),
+        }
+    }
+    Ok(Arrival {
+        id: properties.message_id().as_ref().context("a message without id")?.as_str().parse()?,
+        topic: message.routing_key.to_string(),
+        key,
+        event_type: properties.kind().as_ref().map(ToString::to_string),
+        content_type: properties.content_type().as_ref().map(ToString::to_string),
+        headers,
+        payload: (!tombstone).then(|| message.data.clone()),
+        place: queue.to_owned(),
+        redelivered: message.redelivered,
+    })
+}
+
+fn text(value: &AMQPValue) -> Result<String> {
+    let bytes = value.as_long_string().context("a header that is no text")?.as_bytes();
+    Ok(String::from_utf8(bytes.to_vec())?)
+}

@@ -1,0 +1,213 @@
+//! A database of one test's own, and what is in its tables.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::MIGRATOR;
+use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, Row as _};
+use uuid::Uuid;
+
+use crate::servers::{self, Flavor, until};
+
+/// What a service has besides the outbox: rows that are locked before a message of their key is enqueued, one order per
+/// message, and the effects of a consumer (any number per message, so that a second one shows).
+const BUSINESS: &str = "\
+    CREATE TABLE test_keys (id BIGINT UNSIGNED PRIMARY KEY, sequence BIGINT UNSIGNED NOT NULL); \
+    CREATE TABLE test_orders (message_id BINARY(16) PRIMARY KEY); \
+    CREATE TABLE test_effects (id BIGINT AUTO_INCREMENT PRIMARY KEY, message_id BINARY(16) NOT NULL)";
+
+/// A database with the tables of the outbox and those of a service.
+#[derive(Debug, Clone)]
+pub struct Database {
+    url: String,
+}
+
+impl Database {
+    /// Makes one on the server that tests share.
+    ///
+    /// # Errors
+    /// When the server cannot be reached or refuses.
+    pub async fn create(flavor: Flavor) -> Result<Self> {
+        Self::create_on(&servers::mysql_url(flavor).await?).await
+    }
+
+    /// Makes one on the server with this address.
+    ///
+    /// # Errors
+    /// When the server cannot be reached or refuses.
+    pub async fn create_on(server: &str) -> Result<Self> {
+        let database = Self::create_empty_on(server).await?;
+        let mut connection = database.connect().await?;
+        MIGRATOR.run_direct(None, &mut connection, false).await?;
+        sqlx::raw_sql(BUSINESS).execute(&mut connection).await?;
+        connection.close().await?;
+        Ok(database)
+    }
+
+    /// Makes one without any table on the server that tests share.
+    ///
+    /// # Errors
+    /// When the server cannot be reached or refuses.
+    pub async fn create_empty(flavor: Flavor) -> Result<Self> {
+        Self::create_empty_on(&servers::mysql_url(flavor).await?).await
+    }
+
+    async fn create_empty_on(server: &str) -> Result<Self> {
+        let url = servers::fresh_database(server).await?;
+        Ok(Self { url: format!("{url}{}ssl-mode=disabled", if url.contains('?') { '&' } else { '?' }) })
+    }
+
+    /// Its address. The server is on the loopback address, where TLS would only take time.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// When the server cannot be reached.
+    pub async fn connect(&self) -> Result<MySqlConnection> {
+        MySqlConnection::connect(&self.url).await.context("cannot connect to the database")
+    }
+
+    /// The one number that a query returns.
+    ///
+    /// # Errors
+    /// When the query fails, or returns something else.
+    pub async fn number(&self, sql: &str) -> Result<i64> {
+        let mut connection = self.connect().await?;
+        let number = sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(&mut connection).await?;
+        connection.close().await?;
+        Ok(number)
+    }
+
+    /// Runs statements.
+    ///
+    /// # Errors
+    /// When one fails.
+    pub async fn execute(&self, sql: &str) -> Result<()> {
+        let mut connection = self.connect().await?;
+        sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await?;
+        Ok(connection.close().await?)
+    }
+
+    /// Waits until a query returns something other than zero.
+    ///
+    /// # Errors
+    /// When it still returns zero at the deadline.
+    pub async fn wait_for(&self, deadline: Duration, sql: &str) -> Result<()> {
+        until(deadline, sql, || async {
+            ensure!(self.number(sql).await? != 0, "the query returned zero");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until nothing is pending, delayed or claimed.
+    ///
+    /// # Errors
+    /// When something still is at the deadline.
+    pub async fn wait_until_drained(&self, deadline: Duration) -> Result<()> {
+        let left = "SELECT (SELECT COUNT(*) FROM outbox_pending) + (SELECT COUNT(*) FROM outbox_delayed) \
+                    + (SELECT COUNT(*) FROM outbox_claims)";
+        until(deadline, "the backlog to drain", || async {
+            let left = self.number(left).await?;
+            ensure!(left == 0, "{left} messages and claims are left");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Reads the tables in one snapshot.
+    ///
+    /// # Errors
+    /// When the server cannot be reached.
+    pub async fn tables(&self) -> Result<Tables> {
+        let mut connection = self.connect().await?;
+        let mut snapshot = connection.begin().await?;
+        let tables = Tables::read(&mut snapshot).await?;
+        snapshot.commit().await?;
+        Ok(tables)
+    }
+}
+
+/// What the tables say about each message. Messages are named by their message id; `orphans` are rows without message.
+#[derive(Debug, Clone, Default)]
+pub struct Tables {
+    /// Rows of `outbox_messages`.
+    pub messages: HashSet<Uuid>,
+    /// Rows of `outbox_pending`.
+    pub pending: HashSet<Uuid>,
+    /// Rows of `outbox_delayed`.
+    pub delayed: HashSet<Uuid>,
+    /// Rows of `outbox_dead`, with their reason.
+    pub dead: HashMap<Uuid, String>,
+    /// What `outbox_sent` says where each message went.
+    pub receipts: HashMap<Uuid, Vec<String>>,
+    /// Rows that name a message that is not there.
+    pub orphans: Vec<String>,
+    /// Rows of the service's own table, one per message.
+    pub business: HashSet<Uuid>,
+    /// How often a consumer has applied each message.
+    pub effects: HashMap<Uuid, u64>,
+}
+
+impl Tables {
+    async fn read(conn: &mut MySqlConnection) -> Result<Self> {
+        let rows = sqlx::query("SELECT id, message_id FROM outbox_messages").fetch_all(&mut *conn).await?;
+        let names = rows.iter().map(|row| Ok((row.try_get(0)?, uuid(row.try_get(1)?)?)));
+        let names: HashMap<u64, Uuid> = names.collect::<Result<_>>()?;
+        let mut tables = Self { messages: names.values().copied().collect(), ..Self::default() };
+        let mut name = |table: &str, id: u64| {
+            let found = names.get(&id).copied();
+            if found.is_none() {
+                tables.orphans.push(format!("{table}: {id}"));
+            }
+            found
+        };
+        let pending: Vec<u64> = sqlx::query_scalar("SELECT id FROM outbox_pending").fetch_all(&mut *conn).await?;
+        tables.pending = pending.into_iter().filter_map(|id| name("outbox_pending", id)).collect();
+        let delayed: Vec<u64> = sqlx::query_scalar("SELECT id FROM outbox_delayed").fetch_all(&mut *conn).await?;
+        tables.delayed = delayed.into_iter().filter_map(|id| name("outbox_delayed", id)).collect();
+        let dead: Vec<(u64, String)> =
+            sqlx::query_as("SELECT id, reason FROM outbox_dead").fetch_all(&mut *conn).await?;
+        tables.dead = dead.into_iter().filter_map(|(id, reason)| Some((name("outbox_dead", id)?, reason))).collect();
+        for (id, receipt) in receipts(conn).await? {
+            if let Some(message) = name("outbox_sent", id) {
+                tables.receipts.entry(message).or_default().push(receipt);
+            }
+        }
+        tables.business = counts(conn, "test_orders").await?.into_keys().collect();
+        tables.effects = counts(conn, "test_effects").await?;
+        Ok(tables)
+    }
+}
+
+/// The messages of all settled claims, each with its receipt. The view `outbox_sent_messages` would do, in quadratic time.
+async fn receipts(conn: &mut MySqlConnection) -> Result<Vec<(u64, String)>> {
+    let sql = "SELECT message_ids, receipts FROM outbox_sent";
+    let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(conn).await?;
+    let mut all = Vec::new();
+    for (ids, receipts) in rows {
+        let ids: Vec<u64> = serde_json::from_str(&ids)?;
+        let receipts: Vec<String> = serde_json::from_str(&receipts)?;
+        ensure!(ids.len() == receipts.len(), "{} messages have {} receipts", ids.len(), receipts.len());
+        all.extend(ids.into_iter().zip(receipts));
+    }
+    Ok(all)
+}
+
+/// How many rows of a table each message has.
+async fn counts(conn: &mut MySqlConnection, table: &str) -> Result<HashMap<Uuid, u64>> {
+    let sql = format!("SELECT message_id, COUNT(*) FROM {table} GROUP BY message_id");
+    let rows: Vec<(Vec<u8>, i64)> = sqlx::query_as(AssertSqlSafe(sql)).fetch_all(conn).await?;
+    rows.into_iter().map(|(id, count)| Ok((uuid(&id)?, count.unsigned_abs()))).collect()
+}
+
+fn uuid(bytes: &[u8]) -> Result<Uuid> {
+    Uuid::from_slice(bytes).context("a message id that is no UUID")
+}

@@ -1,0 +1,176 @@
+//! The one judge of all delivery tests: what producers did, what arrived, what the tables say; and whether that is right.
+
+mod arrivals;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashSet};
+
+pub use report::{Expectations, Report};
+use uuid::Uuid;
+
+use self::arrivals::Arrivals;
+use crate::{
+    consume::Arrival,
+    database::Tables,
+    ledger::{Entry, Outcome},
+};
+
+/// Judges a run. `arrivals` holds the arrivals of each partition or queue in their order.
+#[must_use]
+pub fn judge(ledger: &[Entry], arrivals: &[Arrival], tables: &Tables) -> Report {
+    let arrivals = Arrivals::new(arrivals);
+    let case = Case { arrivals: &arrivals, tables };
+    let mut report = Report {
+        messages: ledger.len(),
+        arrived: arrivals.first.len(),
+        redelivered: arrivals.redelivered,
+        duplicates: arrivals.duplicates.clone(),
+        orphans: tables.orphans.clone(),
+        ..Report::default()
+    };
+    for entry in ledger {
+        if case.is_committed(entry) {
+            report.committed += 1;
+            case.obligation(entry, &mut report);
+        } else {
+            case.prohibition(entry, &mut report);
+        }
+    }
+    case.strangers(ledger, &mut report);
+    case.order(ledger, &mut report);
+    report
+}
+
+/// A message of a key: its sequence, and its place among the arrivals.
+type Numbered = (u64, Option<usize>);
+
+/// The evidence beside the ledger.
+struct Case<'a> {
+    arrivals: &'a Arrivals<'a>,
+    tables: &'a Tables,
+}
+
+impl Case<'_> {
+    /// Where nobody was told whether the transaction has committed, the service's own row says it: both share one fate.
+    fn is_committed(&self, entry: &Entry) -> bool {
+        match entry.outcome {
+            Outcome::Committed => true,
+            Outcome::RolledBack => false,
+            Outcome::Unknown => self.tables.business.contains(&entry.id),
+        }
+    }
+
+    /// A committed message has arrived as it was, or is in a visible state (I1, I9); and has had one effect at most (I8).
+    fn obligation(&self, entry: &Entry, report: &mut Report) {
+        let id = &entry.id;
+        let arrived = self.arrivals.first.get(id);
+        let waits = self.tables.pending.contains(id) || self.tables.delayed.contains(id);
+        let dead = self.tables.dead.get(id);
+        if waits {
+            report.waiting.push(*id);
+        }
+        if let Some(reason) = dead {
+            report.dead.insert(*id, reason.clone());
+        }
+        if arrived.is_none() && !waits && dead.is_none() {
+            report.lost.push(*id);
+        }
+        if let Some((_, arrival)) = arrived {
+            let differences = entry.contents.differences(&arrival.contents());
+            if !differences.is_empty() {
+                report.mismatched.push(format!("{id}: {}", differences.join(", ")));
+            }
+        }
+        if !self.tables.business.is_empty() && !self.tables.business.contains(id) {
+            report.torn.push(format!("{id}: enqueued without its business row"));
+        }
+        self.state(id, waits || dead.is_some(), report);
+        self.effects(id, u64::from(arrived.is_some()), report);
+    }
+
+    /// A message is sent, with one receipt, or in one other state (I7: nobody settles twice).
+    fn state(&self, id: &Uuid, elsewhere: bool, report: &mut Report) {
+        let receipts = self.tables.receipts.get(id).map_or(0, Vec::len);
+        let states = usize::from(self.tables.pending.contains(id))
+            + usize::from(self.tables.delayed.contains(id))
+            + usize::from(self.tables.dead.contains_key(id))
+            + receipts;
+        let kept = self.tables.messages.contains(id);
+        if states > 1 || (kept && !elsewhere && receipts != 1) {
+            report.states.push(format!("{id}: is in {states} states, {receipts} of them sent"));
+        }
+        if receipts > 0 && !self.arrivals.first.contains_key(id) {
+            report.states.push(format!("{id}: marked sent, but it never arrived"));
+        }
+    }
+
+    fn effects(&self, id: &Uuid, due: u64, report: &mut Report) {
+        let times = self.tables.effects.get(id).copied().unwrap_or(0);
+        if !self.tables.effects.is_empty() && times != due {
+            report.effects.push(format!("{id}: {times} effects, {due} due"));
+        }
+    }
+
+    /// A message of a transaction that did not commit is nowhere (I2, I3).
+    fn prohibition(&self, entry: &Entry, report: &mut Report) {
+        let id = &entry.id;
+        if self.arrivals.first.contains_key(id) {
+            report.phantoms.push(format!("{id}: arrived, though its transaction did not commit"));
+        } else if self.tables.messages.contains(id) {
+            report.phantoms.push(format!("{id}: has a row, though its transaction did not commit"));
+        }
+        if self.tables.business.contains(id) {
+            report.torn.push(format!("{id}: has a business row, though its transaction did not commit"));
+        }
+        self.effects(id, 0, report);
+    }
+
+    /// Nothing arrives that nobody has enqueued (I2).
+    fn strangers(&self, ledger: &[Entry], report: &mut Report) {
+        let known: HashSet<Uuid> = ledger.iter().map(|entry| entry.id).collect();
+        let strangers = self.arrivals.first.keys().chain(&self.tables.messages).filter(|id| !known.contains(id));
+        let mut strangers: Vec<_> = strangers.map(|id| format!("{id}: nobody has enqueued it")).collect();
+        strangers.sort();
+        strangers.dedup();
+        report.phantoms.extend(strangers);
+    }
+
+    /// First deliveries of a key come in the order of its sequence (I5), and its sequence has no gaps (I6).
+    fn order(&self, ledger: &[Entry], report: &mut Report) {
+        let mut keys: BTreeMap<(&str, &[u8]), Vec<Numbered>> = BTreeMap::new();
+        for entry in ledger.iter().filter(|entry| self.is_committed(entry)) {
+            let (Some(key), Some(sequence)) = (&entry.contents.key, entry.sequence) else { continue };
+            let place = self.arrivals.first.get(&entry.id).map(|(place, _)| *place);
+            keys.entry((&entry.contents.topic, key)).or_default().push((sequence, place));
+        }
+        for ((_, key), mut messages) in keys {
+            let key = String::from_utf8_lossy(key);
+            messages.sort_unstable();
+            report.gaps.extend(gaps(messages.iter().map(|(sequence, _)| *sequence)).map(|gap| format!("{key}: {gap}")));
+            report.order_violations.extend(overtaken(&messages).map(|detail| format!("{key}: {detail}")));
+        }
+    }
+}
+
+/// Sequences that do not follow their predecessor by one.
+fn gaps(sequences: impl Iterator<Item = u64>) -> impl Iterator<Item = String> {
+    let mut last = 0;
+    sequences.filter_map(move |sequence| {
+        let expected = std::mem::replace(&mut last, sequence) + 1;
+        (sequence != expected).then(|| format!("{sequence} follows {}", expected - 1))
+    })
+}
+
+/// Messages, in the order of their sequence, that arrived before an earlier one.
+fn overtaken(messages: &[Numbered]) -> impl Iterator<Item = String> {
+    let mut latest: Option<(u64, usize)> = None;
+    messages.iter().filter_map(|(sequence, place)| Some((*sequence, (*place)?))).filter_map(move |(sequence, place)| {
+        let before = latest.filter(|(_, latest)| *latest > place);
+        if before.is_none() {
+            latest = Some((sequence, place));
+        }
+        before.map(|(earlier, _)| format!("{sequence} arrived before {earlier}"))
+    })
+}

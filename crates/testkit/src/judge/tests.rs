@@ -1,0 +1,280 @@
+//! Forged runs: each has one fault, which must be caught and named.
+
+use std::collections::HashSet;
+
+use uuid::Uuid;
+
+use super::{Expectations, Report, judge};
+use crate::{
+    consume::Arrival,
+    database::Tables,
+    ledger::{Draft, Entry, Ledger},
+};
+
+/// A run in which everything went well: six messages of two keys, one rolled back.
+struct Run {
+    drafts: Vec<Draft>,
+    ledger: Vec<Entry>,
+    arrivals: Vec<Arrival>,
+    tables: Tables,
+    rolled_back: Draft,
+}
+
+impl Run {
+    fn good() -> Self {
+        let draft = |n: u64| {
+            let key = if n.is_multiple_of(2) { "even" } else { "odd" };
+            Draft::new("orders", format!("payload {n}")).key(key, n / 2 + 1).header("n", &n.to_string())
+        };
+        let drafts: Vec<Draft> = (0..6).map(draft).collect();
+        let rolled_back = Draft::new("orders", "never").key("even", 4);
+        let ledger = Ledger::new();
+        ledger.open(&drafts).committed();
+        ledger.open(std::slice::from_ref(&rolled_back)).rolled_back();
+        let mut tables = Tables::default();
+        for draft in &drafts {
+            tables.messages.insert(draft.id);
+            tables.business.insert(draft.id);
+            tables.effects.insert(draft.id, 1);
+            tables.receipts.insert(draft.id, vec!["orders/0@1".into()]);
+        }
+        let arrivals = drafts.iter().map(arrival).collect();
+        Self { drafts, ledger: ledger.entries(), arrivals, tables, rolled_back }
+    }
+
+    fn id(&self, n: usize) -> Uuid {
+        self.drafts[n].id
+    }
+
+    fn remove(&mut self, n: usize) {
+        let id = self.id(n);
+        self.arrivals.retain(|arrival| arrival.id != id);
+        self.tables.receipts.remove(&id);
+        self.tables.effects.remove(&id);
+    }
+
+    fn judge(&self) -> Report {
+        judge(&self.ledger, &self.arrivals, &self.tables)
+    }
+
+    fn complaint(&self, expected: &Expectations) -> String {
+        self.judge().assert_ok(expected).unwrap_err().to_string()
+    }
+}
+
+fn arrival(draft: &Draft) -> Arrival {
+    Arrival {
+        id: draft.id,
+        topic: draft.topic.clone(),
+        key: draft.key.clone(),
+        event_type: draft.event_type.clone(),
+        content_type: draft.content_type.clone(),
+        headers: draft.headers.clone(),
+        payload: draft.payload.clone(),
+        place: "0@1".into(),
+        redelivered: false,
+    }
+}
+
+fn names(complaint: &str, kind: &str) {
+    assert!(complaint.lines().any(|line| line.starts_with(kind)), "`{kind}` is not named in:\n{complaint}");
+    assert_eq!(complaint.lines().count(), 2, "one finding and the summary, and nothing else:\n{complaint}");
+}
+
+#[test]
+fn a_good_run_is_good() {
+    Run::good().judge().assert_ok(&Expectations::new().at_least(6)).unwrap();
+}
+
+#[test]
+fn a_lost_message_is_caught() {
+    let mut run = Run::good();
+    run.remove(5);
+    run.tables.messages.remove(&run.id(5));
+    assert_eq!(run.judge().lost, [run.id(5)]);
+    names(&run.complaint(&Expectations::new()), "lost (1)");
+}
+
+#[test]
+fn a_message_that_was_marked_sent_and_never_arrived_is_lost() {
+    let mut run = Run::good();
+    let id = run.id(4);
+    run.remove(4);
+    run.tables.receipts.insert(id, vec!["orders/0@7".into()]);
+    assert_eq!(run.judge().lost, [id]);
+    assert!(run.complaint(&Expectations::new()).contains("marked sent, but it never arrived"));
+}
+
+#[test]
+fn a_phantom_is_caught_wherever_it_shows() {
+    let mut run = Run::good();
+    run.arrivals.push(arrival(&run.rolled_back));
+    names(&run.complaint(&Expectations::new()), "phantom (1)");
+    let mut run = Run::good();
+    run.tables.messages.insert(run.rolled_back.id);
+    names(&run.complaint(&Expectations::new()), "phantom (1)");
+    let mut run = Run::good();
+    run.arrivals.push(arrival(&Draft::new("orders", "of nobody")));
+    names(&run.complaint(&Expectations::new()), "phantom (1)");
+}
+
+#[test]
+fn a_reordered_message_is_caught() {
+    let mut run = Run::good();
+    run.arrivals.swap(1, 3);
+    assert_eq!(run.judge().order_violations, ["odd: 2 arrived before 1"]);
+    names(&run.complaint(&Expectations::new()), "out of order (1)");
+}
+
+#[test]
+fn messages_of_different_keys_have_no_order() {
+    let mut run = Run::good();
+    run.arrivals.swap(0, 1);
+    run.judge().assert_ok(&Expectations::new()).unwrap();
+}
+
+#[test]
+fn a_late_duplicate_is_no_reordering() {
+    let mut run = Run::good();
+    run.arrivals.push(arrival(&run.drafts[0]));
+    assert_eq!(run.judge().duplicates, [run.id(0)]);
+    assert!(run.judge().order_violations.is_empty());
+    run.judge().assert_ok(&Expectations::new().duplicates(1)).unwrap();
+    names(&run.complaint(&Expectations::new()), "too many duplicates (1)");
+}
+
+#[test]
+fn a_duplicate_where_none_was_due_is_caught() {
+    let mut run = Run::good();
+    run.arrivals.push(arrival(&run.drafts[0]));
+    run.judge().assert_ok(&Expectations::new().duplicates_among([run.id(0)])).unwrap();
+    let elsewhere = Expectations::new().duplicates_among([run.id(1)]);
+    names(&run.complaint(&elsewhere), "a duplicate where none was due (1)");
+}
+
+#[test]
+fn what_the_broker_repeats_by_itself_is_no_duplicate() {
+    let mut run = Run::good();
+    run.arrivals.push(Arrival { redelivered: true, ..arrival(&run.drafts[0]) });
+    assert_eq!(run.judge().redelivered, 1);
+    run.judge().assert_ok(&Expectations::new()).unwrap();
+}
+
+type Flip = (&'static str, fn(&mut Arrival));
+
+#[test]
+fn a_flipped_bit_is_caught_in_every_part() {
+    let flips: [Flip; 6] = [
+        ("payload", |arrival| arrival.payload.as_mut().unwrap()[3] ^= 1),
+        ("payload", |arrival| arrival.payload = None),
+        ("key", |arrival| arrival.key = Some("oDd".into())),
+        ("headers", |arrival| arrival.headers[0].1.push(' ')),
+        ("event type", |arrival| arrival.event_type = Some(String::new())),
+        ("content type", |arrival| arrival.content_type = Some(String::new())),
+    ];
+    for (part, flip) in flips {
+        let mut run = Run::good();
+        flip(&mut run.arrivals[5]);
+        assert_eq!(run.judge().mismatched, [format!("{}: {part}", run.id(5))]);
+        names(&run.complaint(&Expectations::new()), "changed on the way (1)");
+    }
+}
+
+#[test]
+fn an_empty_payload_is_no_tombstone() {
+    let mut run = Run::good();
+    let empty = Draft::new("orders", "");
+    let ledger = Ledger::new();
+    ledger.open(std::slice::from_ref(&empty)).committed();
+    run.ledger.extend(ledger.entries());
+    run.arrivals.push(arrival(&empty.clone().tombstone()));
+    run.tables.business.insert(empty.id);
+    run.tables.effects.insert(empty.id, 1);
+    names(&run.complaint(&Expectations::new()), "changed on the way (1)");
+}
+
+#[test]
+fn a_double_effect_and_a_missing_one_are_caught() {
+    for times in [0, 2] {
+        let mut run = Run::good();
+        run.tables.effects.insert(run.id(2), times);
+        assert_eq!(run.judge().effects, [format!("{}: {times} effects, 1 due", run.id(2))]);
+        names(&run.complaint(&Expectations::new()), "wrong number of effects (1)");
+    }
+}
+
+#[test]
+fn an_empty_run_is_caught() {
+    let report = judge(&[], &[], &Tables::default());
+    assert!(report.assert_ok(&Expectations::new().at_least(0)).is_err());
+    let run = Run::good();
+    names(&run.complaint(&Expectations::new().at_least(7)), "nothing shown: 6 messages, at least 7 due");
+    names(&run.complaint(&Expectations::new().witness("a take-over", false)), "nothing shown: a take-over");
+    run.judge().assert_ok(&Expectations::new().witness("a take-over", true)).unwrap();
+}
+
+#[test]
+fn a_visible_message_is_not_lost_but_must_be_expected() {
+    let mut run = Run::good();
+    run.remove(4);
+    run.tables.delayed.insert(run.id(4));
+    names(&run.complaint(&Expectations::new()), "still waiting (1)");
+    run.judge().assert_ok(&Expectations::new().waiting([run.id(4)])).unwrap();
+    run.tables.delayed = HashSet::new();
+    run.tables.dead.insert(run.id(4), "too_large".into());
+    names(&run.complaint(&Expectations::new()), "dead (1)");
+    run.judge().assert_ok(&Expectations::new().dead([run.id(4)])).unwrap();
+    names(&Run::good().complaint(&Expectations::new().dead([run.id(4)])), "not dead (1)");
+}
+
+#[test]
+fn a_message_that_was_settled_twice_is_caught() {
+    let mut run = Run::good();
+    let id = run.id(1);
+    run.tables.receipts.insert(id, vec!["orders/0@1".into(), "orders/0@2".into()]);
+    names(&run.complaint(&Expectations::new()), "wrong state (1)");
+    run.tables.receipts.remove(&id);
+    names(&run.complaint(&Expectations::new()), "wrong state (1)");
+}
+
+#[test]
+fn a_torn_transaction_is_caught() {
+    let mut run = Run::good();
+    run.tables.business.remove(&run.id(3));
+    names(&run.complaint(&Expectations::new()), "torn transaction (1)");
+    let mut run = Run::good();
+    run.tables.business.insert(run.rolled_back.id);
+    names(&run.complaint(&Expectations::new()), "torn transaction (1)");
+}
+
+#[test]
+fn a_gap_in_a_sequence_is_caught() {
+    let mut run = Run::good();
+    let id = run.id(2);
+    run.remove(2);
+    run.ledger.retain(|entry| entry.id != id);
+    run.tables.messages.remove(&id);
+    assert_eq!(run.judge().gaps, ["even: 3 follows 1"]);
+    names(&run.complaint(&Expectations::new()), "gap in a sequence (1)");
+}
+
+#[test]
+fn an_unknown_outcome_is_what_the_business_row_says() {
+    let mut run = Run::good();
+    let ledger = Ledger::new();
+    let drafts = [Draft::new("orders", "a"), Draft::new("orders", "b")];
+    let opened = ledger.open(&drafts);
+    opened.unknown();
+    run.ledger.extend(ledger.entries());
+    run.tables.business.insert(drafts[0].id);
+    assert_eq!(run.judge().lost, [drafts[0].id]);
+    run.arrivals.push(arrival(&drafts[1]));
+    assert_eq!(run.judge().phantoms.len(), 1);
+}
+
+#[test]
+fn a_row_without_message_is_caught() {
+    let mut run = Run::good();
+    run.tables.orphans.push("outbox_pending: 7".into());
+    names(&run.complaint(&Expectations::new()), "row without message (1)");
+}

@@ -1,0 +1,261 @@
+//! What producers did: every message that was to be enqueued, and what became of its transaction.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outbox_core::Message;
+use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
+
+/// A message before it is enqueued: everything that must arrive.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    /// The message id.
+    pub id: Uuid,
+    /// The topic.
+    pub topic: String,
+    /// The message key.
+    pub key: Option<Vec<u8>>,
+    /// The place among the committed messages of its key, from 1 on without gaps; none: no order is promised.
+    pub sequence: Option<u64>,
+    /// The event type.
+    pub event_type: Option<String>,
+    /// The content type.
+    pub content_type: Option<String>,
+    /// The headers.
+    pub headers: Vec<(String, String)>,
+    /// The payload; none is a tombstone.
+    pub payload: Option<Vec<u8>>,
+}
+
+impl Draft {
+    /// A message with this payload and nothing else.
+    #[must_use]
+    pub fn new(topic: &str, payload: impl Into<Vec<u8>>) -> Self {
+        Self {
+            id: Uuid::now_v7(),
+            topic: topic.to_owned(),
+            key: None,
+            sequence: None,
+            event_type: None,
+            content_type: None,
+            headers: Vec::new(),
+            payload: Some(payload.into()),
+        }
+    }
+
+    /// Without payload.
+    #[must_use]
+    pub fn tombstone(mut self) -> Self {
+        self.payload = None;
+        self
+    }
+
+    /// With a key, and its place among the messages of this key, from 1 on.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<Vec<u8>>, sequence: u64) -> Self {
+        self.key = Some(key.into());
+        self.sequence = Some(sequence);
+        self
+    }
+
+    /// With a key, but in no order: for delayed messages, and for those that are meant to end as dead.
+    #[must_use]
+    pub fn unordered_key(mut self, key: impl Into<Vec<u8>>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// With an event type and a content type.
+    #[must_use]
+    pub fn described(mut self, event_type: &str, content_type: &str) -> Self {
+        self.event_type = Some(event_type.to_owned());
+        self.content_type = Some(content_type.to_owned());
+        self
+    }
+
+    /// With one more header.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The message to enqueue.
+    #[must_use]
+    pub fn message(&self) -> Message {
+        let message = match &self.payload {
+            Some(payload) => Message::new(&self.topic, payload.clone()),
+            None => Message::tombstone(&self.topic),
+        };
+        let message =
+            self.headers.iter().fold(message.message_id(self.id), |message, (name, value)| message.header(name, value));
+        let message = self.key.iter().fold(message, |message, key| message.key(key.clone()));
+        let message = self.event_type.iter().fold(message, Message::event_type);
+        self.content_type.iter().fold(message, Message::content_type)
+    }
+
+    fn contents(&self) -> Contents {
+        Contents {
+            topic: self.topic.clone(),
+            key: self.key.clone(),
+            event_type: self.event_type.clone(),
+            content_type: self.content_type.clone(),
+            headers: self.headers.clone(),
+            payload: self.payload.as_deref().map(Fingerprint::of),
+        }
+        .sorted()
+    }
+}
+
+/// What a message consists of, for comparison between both ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contents {
+    /// The topic: a Kafka topic, or a RabbitMQ routing key.
+    pub topic: String,
+    /// The message key.
+    pub key: Option<Vec<u8>>,
+    /// The event type.
+    pub event_type: Option<String>,
+    /// The content type.
+    pub content_type: Option<String>,
+    /// The headers, by name: AMQP has a table where the message has a list.
+    pub headers: Vec<(String, String)>,
+    /// The payload.
+    pub payload: Option<Fingerprint>,
+}
+
+impl Contents {
+    /// With the headers in the order of their names.
+    #[must_use]
+    pub fn sorted(mut self) -> Self {
+        self.headers.sort();
+        self
+    }
+
+    /// The names of the parts in which two messages differ.
+    #[must_use]
+    pub fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let parts = [
+            ("topic", self.topic == other.topic),
+            ("key", self.key == other.key),
+            ("event type", self.event_type == other.event_type),
+            ("content type", self.content_type == other.content_type),
+            ("headers", self.headers == other.headers),
+            ("payload", self.payload == other.payload),
+        ];
+        parts.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
+    }
+}
+
+/// Length and SHA-256 of a payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// Bytes.
+    pub length: usize,
+    /// SHA-256.
+    pub sha256: [u8; 32],
+}
+
+impl Fingerprint {
+    /// The fingerprint of these bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self { length: bytes.len(), sha256: Sha256::digest(bytes).into() }
+    }
+}
+
+/// What became of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// COMMIT was confirmed: its messages are an obligation.
+    Committed,
+    /// It was rolled back, or COMMIT was never sent: its messages are a prohibition.
+    RolledBack,
+    /// COMMIT was sent and not answered: either, but not half of it.
+    Unknown,
+}
+
+/// A message in the ledger.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// The message id.
+    pub id: Uuid,
+    /// The place among the messages of its key; none: no order is promised.
+    pub sequence: Option<u64>,
+    /// What must arrive.
+    pub contents: Contents,
+    /// What became of its transaction.
+    pub outcome: Outcome,
+}
+
+/// The ledger. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Ledger(Arc<Mutex<Vec<Entry>>>);
+
+impl Ledger {
+    /// An empty ledger.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Writes messages down before their transaction commits. Until the result is told otherwise, it is unknown.
+    pub fn open(&self, drafts: &[Draft]) -> Opened {
+        let entry = |draft: &Draft| Entry {
+            id: draft.id,
+            sequence: draft.sequence,
+            contents: draft.contents(),
+            outcome: Outcome::Unknown,
+        };
+        let mut entries = self.lock();
+        let first = entries.len();
+        entries.extend(drafts.iter().map(entry));
+        Opened { ledger: self.clone(), first, count: drafts.len() }
+    }
+
+    /// All entries.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Entry> {
+        self.lock().clone()
+    }
+
+    /// How many messages have this outcome.
+    #[must_use]
+    pub fn count(&self, outcome: Outcome) -> usize {
+        self.lock().iter().filter(|entry| entry.outcome == outcome).count()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The entries of one transaction that has not ended.
+#[derive(Debug)]
+#[must_use = "say what became of the transaction"]
+pub struct Opened {
+    ledger: Ledger,
+    first: usize,
+    count: usize,
+}
+
+impl Opened {
+    /// COMMIT was confirmed.
+    pub fn committed(self) {
+        self.set(Outcome::Committed);
+    }
+
+    /// It was rolled back, or COMMIT was never sent.
+    pub fn rolled_back(self) {
+        self.set(Outcome::RolledBack);
+    }
+
+    /// COMMIT was sent and not answered.
+    pub fn unknown(self) {
+        self.set(Outcome::Unknown);
+    }
+
+    fn set(&self, outcome: Outcome) {
+        self.ledger.lock().iter_mut().skip(self.first).take(self.count).for_each(|entry| entry.outcome = outcome);
+    }
+}

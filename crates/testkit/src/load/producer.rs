@@ -1,0 +1,152 @@
+//! One producer.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::{Message, Outbox};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, MySqlTransaction};
+
+use super::Load;
+use crate::{
+    database::Database,
+    ledger::{Draft, Ledger, Opened},
+};
+
+/// Pause after an error: while a server is down there is nothing to do.
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) struct Producer {
+    load: Arc<Load>,
+    database: Database,
+    ledger: Ledger,
+    random: StdRng,
+    connection: Option<MySqlConnection>,
+}
+
+/// What one transaction is to do.
+struct Plan {
+    key: u64,
+    messages: u64,
+    rolled_back: bool,
+    held: Duration,
+}
+
+impl Producer {
+    pub(super) fn new(load: &Arc<Load>, number: u64, database: &Database, ledger: &Ledger) -> Self {
+        let random = StdRng::seed_from_u64(load.seed * 1000 + number);
+        let (load, database, ledger) = (Arc::clone(load), database.clone(), ledger.clone());
+        Self { load, database, ledger, random, connection: None }
+    }
+
+    /// Runs one transaction. An error is no failure of the load: servers are killed under it, and the ledger says what is known.
+    pub(super) async fn transact(&mut self) {
+        if let Err(error) = self.attempt().await {
+            tracing::debug!(%error, "a transaction failed");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn attempt(&mut self) -> Result<()> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.database.connect().await?,
+        };
+        let plan = self.plan();
+        let mut tx = connection.begin().await?;
+        let last = lock(&mut tx, &plan).await?;
+        let drafts = self.drafts(&plan, last);
+        let opened = self.ledger.open(&drafts);
+        let messages = drafts.iter().map(|draft| draft.message().lane(self.load.lane));
+        if let Err(error) = write(&mut tx, &drafts, messages).await {
+            opened.rolled_back();
+            return Err(error);
+        }
+        tokio::time::sleep(plan.held).await;
+        end(tx, opened, plan.rolled_back).await?;
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    fn plan(&mut self) -> Plan {
+        let first = self.load.first_key();
+        Plan {
+            key: self.random.random_range(first..first + self.load.keys),
+            messages: self.random.random_range(self.load.messages.clone()),
+            rolled_back: self.random.random_bool(self.load.rolled_back),
+            held: self.load.held.mul_f64(self.random.random()),
+        }
+    }
+
+    fn drafts(&mut self, plan: &Plan, last: u64) -> Vec<Draft> {
+        (last - plan.messages + 1..=last).map(|sequence| self.draft(plan.key, sequence)).collect()
+    }
+
+    fn draft(&mut self, key: u64, sequence: u64) -> Draft {
+        let size = self.random.random_range(self.load.payload.clone());
+        let mut payload = vec![0; size];
+        self.random.fill(payload.as_mut_slice());
+        Draft::new(&self.load.topic, payload)
+            .key(format!("key-{key}"), sequence)
+            .described("changed", "application/octet-stream")
+            .header("sequence", &sequence.to_string())
+            .header("naïve", "ü ≠ 🦀")
+    }
+}
+
+/// Commits messages with their business rows in one transaction and writes the ledger. `with` may change each message on its
+/// way: a delay, an expiry, a lane.
+///
+/// # Errors
+/// When the database refuses, or the messages cannot be enqueued.
+pub async fn commit(
+    database: &Database,
+    ledger: &Ledger,
+    drafts: &[Draft],
+    with: impl Fn(Message) -> Message,
+) -> Result<()> {
+    let mut connection = database.connect().await?;
+    let mut tx = connection.begin().await?;
+    let opened = ledger.open(drafts);
+    write(&mut tx, drafts, drafts.iter().map(|draft| with(draft.message()))).await?;
+    end(tx, opened, false).await?;
+    Ok(connection.close().await?)
+}
+
+/// Locks the business row before anything is enqueued, so that its messages are inserted in the order of their commits; returns
+/// the key's new last sequence.
+async fn lock(tx: &mut MySqlTransaction<'_>, plan: &Plan) -> Result<u64> {
+    let sql = "UPDATE test_keys SET sequence = LAST_INSERT_ID(sequence + ?) WHERE id = ?";
+    let done = sqlx::query(sql).bind(plan.messages).bind(plan.key).execute(&mut **tx).await?;
+    ensure!(done.rows_affected() == 1, "there is no business row {}", plan.key);
+    Ok(done.last_insert_id())
+}
+
+async fn write(tx: &mut MySqlTransaction<'_>, drafts: &[Draft], messages: impl Iterator<Item = Message>) -> Result<()> {
+    Outbox::new().enqueue_all(tx, messages).await.context("cannot enqueue")?;
+    insert_business_rows(tx, drafts).await
+}
+
+/// Writes the row of the service that each message tells about: the judge compares both.
+///
+/// # Errors
+/// When the database refuses.
+pub async fn insert_business_rows(conn: &mut MySqlConnection, drafts: &[Draft]) -> Result<()> {
+    for drafts in drafts.chunks(1000) {
+        let rows: Vec<String> = drafts.iter().map(|draft| format!("(0x{})", draft.id.simple())).collect();
+        let sql = format!("INSERT INTO test_orders (message_id) VALUES {}", rows.join(", "));
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *conn).await?;
+    }
+    Ok(())
+}
+
+async fn end(tx: MySqlTransaction<'_>, opened: Opened, rolled_back: bool) -> Result<()> {
+    if rolled_back {
+        opened.rolled_back();
+        return Ok(tx.rollback().await?);
+    }
+    // Between sending COMMIT and its answer the outcome is unknown, and after an error it stays so.
+    tx.commit().await?;
+    opened.committed();
+    Ok(())
+}

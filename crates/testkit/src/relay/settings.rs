@@ -1,0 +1,126 @@
+//! The configuration file of a relay.
+
+use anyhow::{Context as _, Result};
+use toml::{Table, Value};
+
+use crate::consume::{Broker, Topic};
+
+/// A configuration with times for tests: a lease of three seconds.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    file: Table,
+    environment: Vec<(String, String)>,
+}
+
+impl Settings {
+    /// For the database with this address; without any sink.
+    #[must_use]
+    pub fn new(database_url: &str) -> Self {
+        Self { file: Table::new(), environment: Vec::new() }
+            .set("database", "url", database_url)
+            .set("relay", "lease", "3s")
+            .set("relay", "publish_deadline", "1s")
+            .set("relay", "settle_deadline", "500ms")
+            .set("relay", "safety", "500ms")
+            .set("retry", "base", "100ms")
+            .set("retry", "max", "1s")
+            .set("log", "level", "info,outbox_relay=debug")
+    }
+
+    /// Sends everything to the broker of this topic, under the topic's own name.
+    #[must_use]
+    pub fn with_broker_of(self, topic: &Topic) -> Self {
+        match topic.broker() {
+            Broker::Kafka => {
+                self.kafka(topic.address()).route([("topics", "*"), ("sink", "kafka"), ("topic", "{topic}")])
+            }
+            Broker::RabbitMq => self.rabbitmq(topic.address()).route([
+                ("topics", "*"),
+                ("sink", "rabbitmq"),
+                ("exchange", topic.name()),
+                ("routing_key", "{topic}"),
+            ]),
+        }
+    }
+
+    /// A sink `kafka`.
+    #[must_use]
+    pub fn kafka(self, brokers: &str) -> Self {
+        self.sink("kafka", [("type", "kafka"), ("brokers", brokers)])
+    }
+
+    /// A sink `rabbitmq`.
+    #[must_use]
+    pub fn rabbitmq(self, url: &str) -> Self {
+        self.sink("rabbitmq", [("type", "rabbitmq"), ("url", url)])
+    }
+
+    fn sink(mut self, name: &str, keys: [(&str, &str); 2]) -> Self {
+        let sink = keys.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
+        put(&mut self.file, "sinks", name, Value::Table(sink));
+        self
+    }
+
+    /// One more route, after those before it.
+    #[must_use]
+    pub fn route<'a>(mut self, keys: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let route: Table = keys.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
+        let routes = self.file.entry("routes").or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(routes) = routes {
+            routes.push(Value::Table(route));
+        }
+        self
+    }
+
+    /// Sets a key of a section, for example `("relay", "claim_messages", 100)`.
+    #[must_use]
+    pub fn set(mut self, section: &str, key: &str, value: impl Into<Value>) -> Self {
+        put(&mut self.file, section, key, value.into());
+        self
+    }
+
+    /// Sets a variable of the environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Lets the relay die at a named point (debug builds only).
+    #[must_use]
+    pub fn crash_at(self, point: &str) -> Self {
+        self.env("RELAY_CRASH_POINT", point)
+    }
+
+    pub(super) fn environment(&self) -> &[(String, String)] {
+        &self.environment
+    }
+
+    /// The file, with a listener on this port.
+    pub(super) fn render(&self, port: u16) -> Result<String> {
+        let settings = self.clone().set("http", "listen", format!("127.0.0.1:{port}"));
+        toml::to_string(&settings.file).context("the settings are no TOML")
+    }
+}
+
+/// Puts a value into a table of the file, which is made if need be.
+fn put(file: &mut Table, name: &str, key: &str, value: Value) {
+    let table = file.entry(name).or_insert_with(|| Value::Table(Table::new()));
+    if let Value::Table(table) = table {
+        table.insert(key.to_owned(), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Settings;
+
+    #[test]
+    fn sections_sinks_and_routes_are_written() {
+        let settings = Settings::new("mysql://h/d").kafka("k:1").route([("topics", "*"), ("sink", "kafka")]);
+        let text = settings.set("relay", "lease", "9s").render(81).unwrap();
+        for line in ["[database]", "lease = \"9s\"", "[sinks.kafka]", "brokers = \"k:1\"", "[[routes]]", ":81\""] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+}
