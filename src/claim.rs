@@ -88,13 +88,17 @@ struct Memory {
     low: u64,
     full_look_at: Instant,
     last_message_at: Instant,
+    /// Other relays that work on the lane, and when a new claim of theirs was last seen.
+    peers: BTreeMap<String, Instant>,
 }
 
 /// A full look finds what committed later than the floor allows.
 const FULL_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Shortest pause after a look that found nothing, and between small claims: more claims than this cost the server more
-/// commits than they save time.
-const PACE: Duration = Duration::from_millis(2);
+/// commits than they save time. Relays that share a lane share the pace.
+const PACE: Duration = Duration::from_millis(3);
+/// A relay that has claimed nothing for so long is no longer counted.
+const PEER_AGE: Duration = Duration::from_secs(5);
 
 impl Claimer {
     /// Claims until the relay is stopped.
@@ -107,6 +111,7 @@ impl Claimer {
             low: 0,
             full_look_at: now,
             last_message_at: now,
+            peers: BTreeMap::new(),
         };
         let stop = self.context.stop.clone();
         while let Some(true) = stop.run_until_cancelled(self.ready()).await {
@@ -284,19 +289,20 @@ impl Claimer {
     /// Waits before the next pass: not at all while claims are full, and longer the longer nothing has come.
     async fn pace(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>) {
         let relay = &self.context.config.relay;
+        let pace = PACE * memory.relays();
         match outcome {
             Ok(Pass::Claimed(messages)) => {
                 memory.last_message_at = Instant::now();
                 if *messages < relay.claim_messages / 8 {
-                    tokio::time::sleep(PACE).await;
+                    tokio::time::sleep(pace).await;
                 }
             }
             Ok(Pass::Deferred) => {}
             // Claimers that race without a pause lose half of their compare-and-sets.
-            Ok(Pass::Conflict) => tokio::time::sleep(PACE.mul_f64(rand::random::<f64>() * 2.0)).await,
+            Ok(Pass::Conflict) => tokio::time::sleep(pace.mul_f64(rand::random())).await,
             Ok(Pass::Empty) => {
                 let quiet = memory.last_message_at.elapsed() / 16;
-                let pause = quiet.max(PACE).min(relay.poll_interval);
+                let pause = quiet.max(pace).min(relay.poll_interval);
                 tokio::time::timeout(pause, self.context.nudge.notified()).await.ok();
             }
             Err(_) => memory.session.pause().await,
@@ -305,6 +311,12 @@ impl Claimer {
 }
 
 impl Memory {
+    /// How many relays work on the lane.
+    fn relays(&mut self) -> u32 {
+        self.peers.retain(|_, seen| seen.elapsed() < PEER_AGE);
+        u32::try_from(self.peers.len()).unwrap_or(u32::MAX).saturating_add(1)
+    }
+
     /// What must not be claimed, by what was seen and by what was known before.
     fn bar(&mut self, seen: &Seen, own: &[Arc<Tenure>]) -> Barred {
         let live: HashSet<u64> = seen.claim_ids.iter().copied().collect();
@@ -318,6 +330,7 @@ impl Memory {
         }
         for claim in &seen.claims {
             self.known_claim = self.known_claim.max(claim.claim_id);
+            self.peers.insert(claim.owner.clone(), Instant::now());
             self.foreign.insert(claim.claim_id, claim.clone());
         }
         for claim in self.foreign.values() {

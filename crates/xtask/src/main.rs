@@ -2,6 +2,7 @@
 #![expect(clippy::print_stdout, reason = "these commands talk to a person")]
 
 mod dashboards;
+mod demo;
 mod deny;
 mod fleet;
 mod holder;
@@ -28,6 +29,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// A small shop on real servers: orders, two relays of which one is killed, consumers, and a ledger.
+    Demo(demo::Demo),
     /// Start MySQL, MariaDB, Kafka and RabbitMQ in the background and print their addresses.
     Up,
     /// Stop what `up` started.
@@ -49,6 +52,7 @@ async fn main() -> ExitCode {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     log.with_ansi(std::io::stderr().is_terminal()).without_time().with_target(false).init();
     let done = match Arguments::parse().command {
+        Command::Demo(demo) => demo.run().await,
         Command::Up => up::up().await.map(|()| ExitCode::SUCCESS),
         Command::Down => up::down().await.map(|()| ExitCode::SUCCESS),
         Command::Run(run) => run.run().await,

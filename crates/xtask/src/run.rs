@@ -17,6 +17,11 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// This command.
+    pub(crate) fn new(command: Vec<String>) -> Self {
+        Self { command }
+    }
+
     /// Ends with the exit code of the command. A Ctrl-C reaches the command itself; the servers stop after it.
     pub(crate) async fn run(self) -> Result<ExitCode> {
         let mut terminate = signal(SignalKind::terminate())?;

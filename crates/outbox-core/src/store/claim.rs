@@ -24,6 +24,8 @@ pub struct Pending {
 pub struct ForeignClaim {
     /// Its id.
     pub claim_id: u64,
+    /// Who made it.
+    pub owner: String,
     /// The messages that it covers.
     pub message_ids: Vec<u64>,
     /// Their keys, without 0.
@@ -85,7 +87,7 @@ pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, s
         .int(lane)
         .sql("; SELECT claim_id FROM outbox_claims WHERE lane = ")
         .int(lane)
-        .sql("; SELECT claim_id, message_ids, key_hashes FROM outbox_claims WHERE claim_id > ")
+        .sql("; SELECT claim_id, owner, message_ids, key_hashes FROM outbox_claims WHERE claim_id > ")
         .int(look.known_claim)
         .sql(" AND lane = ")
         .int(lane)
@@ -136,10 +138,15 @@ fn pending(row: &MySqlRow) -> Result<Pending, sqlx::Error> {
 }
 
 fn foreign_claim(row: &MySqlRow) -> Result<ForeignClaim, sqlx::Error> {
-    let message_ids = ids_from_json(row.try_get(1)?)?;
-    let packed: &[u8] = row.try_get(2)?;
+    let message_ids = ids_from_json(row.try_get(2)?)?;
+    let packed: &[u8] = row.try_get(3)?;
     let key_hashes = packed.chunks_exact(8).map(|chunk| chunk.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
-    Ok(ForeignClaim { claim_id: row.try_get(0)?, message_ids, key_hashes: key_hashes.collect() })
+    Ok(ForeignClaim {
+        claim_id: row.try_get(0)?,
+        owner: row.try_get(1)?,
+        message_ids,
+        key_hashes: key_hashes.collect(),
+    })
 }
 
 pub(crate) fn ids_from_json(text: &str) -> Result<Vec<u64>, sqlx::Error> {

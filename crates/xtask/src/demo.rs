@@ -1,0 +1,29 @@
+//! `demo`: the shop, with servers around it.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use tokio::process::Command;
+
+use crate::run::Run;
+
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Options of the demo: --seconds, --rate, --broker kafka|rabbitmq|both, --keep.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+impl Demo {
+    /// Builds the relay and the shop, and runs the shop with the servers' addresses.
+    pub(crate) async fn run(self) -> Result<ExitCode> {
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+        let build = Command::new(cargo).args(["build", "--quiet", "--workspace", "--bins"]).status().await?;
+        if !build.success() {
+            bail!("the relay and the demo do not build");
+        }
+        let program = std::env::current_exe()?.with_file_name("demo").display().to_string();
+        Run::new([vec![program], self.arguments].concat()).run().await
+    }
+}
