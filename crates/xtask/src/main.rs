@@ -1,6 +1,7 @@
 //! The commands behind `./dev`. One module per command; `dev` itself lists them.
 #![expect(clippy::print_stdout, reason = "these commands talk to a person")]
 
+mod bench;
 mod dashboards;
 mod demo;
 mod deny;
@@ -31,6 +32,8 @@ struct Arguments {
 enum Command {
     /// A small shop on real servers: orders, two relays of which one is killed, consumers, and a ledger.
     Demo(demo::Demo),
+    /// Measure: drain a backlog, latency under a steady load, what an idle relay costs.
+    Bench(bench::Bench),
     /// Start MySQL, MariaDB, Kafka and RabbitMQ in the background and print their addresses.
     Up,
     /// Stop what `up` started.
@@ -52,6 +55,7 @@ async fn main() -> ExitCode {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     log.with_ansi(std::io::stderr().is_terminal()).without_time().with_target(false).init();
     let done = match Arguments::parse().command {
+        Command::Bench(bench) => bench.run().await,
         Command::Demo(demo) => demo.run().await,
         Command::Up => up::up().await.map(|()| ExitCode::SUCCESS),
         Command::Down => up::down().await.map(|()| ExitCode::SUCCESS),

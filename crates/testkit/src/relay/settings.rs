@@ -55,7 +55,13 @@ impl Settings {
         self.sink("rabbitmq", [("type", "rabbitmq"), ("url", url)])
     }
 
-    fn sink(mut self, name: &str, keys: [(&str, &str); 2]) -> Self {
+    /// A sink `null`, which confirms everything and sends nothing.
+    #[must_use]
+    pub fn null(self) -> Self {
+        self.sink("null", [("type", "null")])
+    }
+
+    fn sink<const N: usize>(mut self, name: &str, keys: [(&str, &str); N]) -> Self {
         let sink = keys.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
         put(&mut self.file, "sinks", name, Value::Table(sink));
         self

@@ -1,0 +1,129 @@
+//! A backlog, and a relay that drains it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+use testkit::relay::Relay;
+
+use crate::{
+    Broker, Common, ceiling,
+    process::{cpu_seconds, peak_mib},
+    setup::{Stage, judge, number},
+};
+
+/// The figures of a drain; docs/benchmarks.md explains each.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    broker: Broker,
+    messages: u64,
+    bytes: usize,
+    keys: u64,
+    messages_per_second: f64,
+    messages_per_second_middle: f64,
+    claim_and_settle_per_second: f64,
+    broker_alone_per_second: f64,
+    ceiling_ratio: f64,
+    relay_cpu_us: f64,
+    mysql_cpu_us: f64,
+    broker_cpu_us: f64,
+    statements_per_message: f64,
+    round_trips_per_message: f64,
+    peak_memory_mib: f64,
+    lost: u64,
+    duplicates: u64,
+    out_of_order: u64,
+}
+
+impl Report {
+    pub(crate) fn is_good(&self) -> bool {
+        self.lost == 0 && self.out_of_order == 0
+    }
+}
+
+/// Drains, and measures the ceilings of the parts in the same run.
+pub(crate) async fn measure(common: &Common, messages: u64) -> Result<Report> {
+    let broker_alone = ceiling::broker(common, messages).await?;
+    let mut stage = Stage::new(common).await?;
+    stage.fill(common, messages).await?;
+    let before = stage.costs().await?;
+    let mut relay = stage.relay(false)?;
+    let curve = watch(&relay, messages).await?;
+    stage.database.wait_until_drained(Duration::from_secs(60)).await?;
+    let (cpu, peak) = (cpu_seconds(Some(relay.pid())), peak_mib(relay.pid()));
+    let costs = stage.costs().await?.since(before);
+    relay.stop(Duration::from_secs(30)).await?;
+    let arrivals = stage.topic.read().await?;
+    let numbers = arrivals.iter().map(|arrival| number(arrival.payload.as_deref())).collect::<Result<Vec<_>>>()?;
+    let verdict = judge(numbers, messages, common.keys);
+    let (claim_and_settle, rate) = (database(common, messages).await?, curve.between(0.0, 1.0));
+    let per_message = |total: f64| total / precise(messages);
+    Ok(Report {
+        broker: common.broker,
+        messages,
+        bytes: common.bytes,
+        keys: common.keys,
+        messages_per_second: rate,
+        messages_per_second_middle: curve.between(0.1, 0.9),
+        claim_and_settle_per_second: claim_and_settle,
+        broker_alone_per_second: broker_alone,
+        ceiling_ratio: rate / claim_and_settle.min(broker_alone),
+        relay_cpu_us: per_message(cpu * 1e6),
+        mysql_cpu_us: per_message(costs.mysql_seconds * 1e6),
+        broker_cpu_us: per_message(costs.broker_seconds * 1e6),
+        statements_per_message: per_message(costs.statements),
+        round_trips_per_message: per_message(costs.round_trips),
+        peak_memory_mib: peak,
+        lost: verdict.lost,
+        duplicates: verdict.duplicates,
+        out_of_order: verdict.out_of_order,
+    })
+}
+
+/// Claim and settle alone: the same relay with a sink that confirms at once.
+async fn database(common: &Common, messages: u64) -> Result<f64> {
+    let stage = Stage::new(common).await?;
+    stage.fill(common, messages).await?;
+    let mut relay = stage.relay(true)?;
+    let curve = watch(&relay, messages).await?;
+    relay.stop(Duration::from_secs(30)).await?;
+    Ok(curve.between(0.0, 1.0))
+}
+
+/// How many messages were published at which time.
+struct Curve(Vec<(Instant, f64)>);
+
+async fn watch(relay: &Relay, messages: u64) -> Result<Curve> {
+    let (mut curve, deadline) = (Curve(Vec::new()), Instant::now() + Duration::from_secs(600));
+    loop {
+        ensure!(Instant::now() < deadline, "the relay did not publish all messages within ten minutes");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        // It may not listen yet.
+        let Ok(metrics) = relay.metrics().await else { continue };
+        let published = metrics.sum("outbox_relay_published_messages_total");
+        curve.0.push((Instant::now(), published));
+        if published >= precise(messages) {
+            return Ok(curve);
+        }
+    }
+}
+
+impl Curve {
+    /// The rate between two shares of all messages.
+    fn between(&self, from: f64, to: f64) -> f64 {
+        let total = self.0.last().map_or(0.0, |(_, count)| *count);
+        let reach = |share: f64| self.0.iter().find(|(_, count)| *count > 0.0 && *count >= share * total);
+        // The first point is the last at which nothing was published.
+        let first = self.0.iter().rev().find(|(_, count)| *count == 0.0);
+        let start = if from == 0.0 { first.or_else(|| reach(0.0)) } else { reach(from) };
+        match (start, reach(to)) {
+            (Some(start), Some(end)) => (end.1 - start.1) / (end.0 - start.0).as_secs_f64().max(0.001),
+            _ => 0.0,
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
+pub(crate) fn precise(count: u64) -> f64 {
+    count as f64
+}

@@ -1,0 +1,52 @@
+//! What a process has used, from /proc.
+
+use std::{fs, path::Path};
+
+/// Clock ticks of a second in /proc, on every Linux of today.
+const TICKS: f64 = 100.0;
+
+/// CPU seconds (user and system) of a process so far; zero for none.
+pub(crate) fn cpu_seconds(pid: Option<u32>) -> f64 {
+    let stat = pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/stat")).ok()).unwrap_or_default();
+    // The name, in brackets, may hold spaces; user and system time are the 12th and 13th field after it.
+    let fields: Vec<f64> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .map(|field| field.parse().unwrap_or(0.0))
+        .collect();
+    fields.iter().skip(11).take(2).sum::<f64>() / TICKS
+}
+
+/// The largest resident memory of a process so far, in MiB.
+pub(crate) fn peak_mib(pid: u32) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+}
+
+/// The process of this machine that listens on a port, if it may be seen.
+pub(crate) fn listening(port: u16) -> Option<u32> {
+    let wanted = format!(":{port:04X}");
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
+    let inode = tables.iter().flat_map(|table| table.lines()).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let listens = fields.get(3) == Some(&"0A") && fields.get(1)?.ends_with(&wanted);
+        listens.then(|| fields.get(9).map(ToString::to_string)).flatten()
+    })?;
+    let socket = format!("socket:[{inode}]");
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let holds = |pid: &u32| {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        files.filter_map(|file| fs::read_link(file.path()).ok()).any(|target| target == Path::new(&socket))
+    };
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(holds)
+}
+
+/// The port at the end of an address, before a path or options.
+pub(crate) fn port(address: &str) -> Option<u16> {
+    let address = address.rsplit('@').next()?;
+    let (_, rest) = address.split_once(':')?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}

@@ -1,0 +1,158 @@
+//! The hot statements read only the rows that they are for: counted by the server itself, on both servers, with a backlog and
+//! a history around them. A plan that scans shows at once.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use outbox_core::{
+    Message, Outbox,
+    sqlx::{self, Connection as _, MySqlConnection, Row as _},
+    store::{
+        claim::{self, Look, NewClaim},
+        lease::{self, Lease},
+        promote, read, session,
+        settle::{self, Delayed, Settlement},
+    },
+};
+use testkit::{database::Database, servers::Flavor};
+
+const BACKLOG: u64 = 5_000;
+const LANE: u16 = 0;
+
+/// Rows that the session has read since the last call.
+async fn rows_read(db: &mut MySqlConnection) -> Result<u64> {
+    let rows = sqlx::query("SHOW SESSION STATUS LIKE 'Handler_read%'").fetch_all(&mut *db).await?;
+    let mut total = 0;
+    for row in &rows {
+        let name: String = row.try_get(0)?;
+        // Temporary tables and the status table itself are read by rnd_next, in small numbers.
+        if name != "Handler_read_first" {
+            total += row.try_get::<String, _>(1)?.parse::<u64>()?;
+        }
+    }
+    sqlx::raw_sql("FLUSH STATUS").execute(db).await?;
+    Ok(total)
+}
+
+async fn at_most(db: &mut MySqlConnection, what: &str, limit: u64) -> Result<()> {
+    let read = rows_read(db).await?;
+    ensure!(read <= limit, "{what} read {read} rows, more than {limit}");
+    ensure!(read > 0, "{what} read nothing");
+    Ok(())
+}
+
+async fn fill(db: &mut MySqlConnection) -> Result<()> {
+    let mut tx = db.begin().await?;
+    let messages = (0..BACKLOG).map(|i| Message::new("orders", "x").key(format!("k{}", i % 100)));
+    Outbox::new().enqueue_all(&mut tx, messages).await?;
+    let scheduled = (0..BACKLOG).map(|_| Message::new("orders", "x").key("later").delay(Duration::from_secs(3600)));
+    Outbox::new().enqueue_all(&mut tx, scheduled).await?;
+    tx.commit().await?;
+    sqlx::raw_sql("ANALYZE TABLE outbox_messages, outbox_pending, outbox_delayed").execute(&mut *db).await?;
+    sqlx::raw_sql("FLUSH STATUS").execute(db).await?;
+    Ok(())
+}
+
+async fn claim_100(db: &mut MySqlConnection) -> Result<(Lease, Vec<u64>)> {
+    let look = Look {
+        lane: LANE,
+        owner: "test",
+        known_claim: 0,
+        above: 0,
+        limit: 100,
+        below: &[1..=10, 50..=60],
+        below_limit: 200,
+    };
+    let seen = claim::look(db, &look).await?;
+    at_most(db, "look", 300).await?;
+    let message_ids: Vec<u64> = seen.fresh.iter().map(|row| row.id).collect();
+    ensure!(message_ids.len() == 100 && seen.below.len() == 21);
+    let new = NewClaim {
+        lane: LANE,
+        version: seen.version.unwrap_or(0),
+        low: 0,
+        owner: "test",
+        lease_token: 7,
+        lease: Duration::from_secs(30),
+        message_ids: &message_ids,
+        key_hashes: &[1],
+    };
+    let claim_id = claim::claim(db, &new).await?;
+    at_most(db, "claim", 20).await?;
+    let claim_id = claim_id.ok_or_else(|| anyhow::anyhow!("nobody else claims here"))?;
+    Ok((Lease { claim_id, lease_token: 7 }, message_ids))
+}
+
+async fn hot_statements(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let db = &mut database.connect().await?;
+    session::prepare(db).await?;
+    fill(db).await?;
+    let (lease, ids) = claim_100(db).await?;
+    ensure!(read::messages(db, &ids).await?.len() == 100);
+    at_most(db, "read", 150).await?;
+    ensure!(lease::renew(db, &[lease], Duration::from_secs(30)).await? == [lease.claim_id]);
+    at_most(db, "renew", 20).await?;
+    ensure!(lease::expired(db).await?.is_empty());
+    at_most(db, "expired", 20).await?;
+    let (last, sent) = ids.split_last().ok_or_else(|| anyhow::anyhow!("an empty claim"))?;
+    let settlement = Settlement {
+        sent: sent.iter().map(|id| (*id, "somewhere".to_owned())).collect(),
+        delayed: vec![Delayed {
+            id: *last,
+            wait: Duration::ZERO,
+            spent: true,
+            reason: "unconfirmed",
+            error: String::new(),
+        }],
+        dead: Vec::new(),
+    };
+    ensure!(settle::settle(db, &[(lease, &settlement)]).await? == [lease.claim_id]);
+    at_most(db, "settle", 350).await?;
+    ensure!(settle::settled(db, &[lease.claim_id]).await? == [lease.claim_id]);
+    at_most(db, "settled", 10).await?;
+    let due = promote::due(db, 1000).await?;
+    ensure!(due.len() == 1);
+    at_most(db, "due", 20).await?;
+    ensure!(promote::promote(db, LANE, &[*last]).await? == 1);
+    at_most(db, "promote", 20).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_hot_statements_read_only_their_rows_on_mysql() -> Result<()> {
+    hot_statements(Flavor::MySql).await
+}
+
+#[tokio::test]
+async fn the_hot_statements_read_only_their_rows_on_mariadb() -> Result<()> {
+    hot_statements(Flavor::MariaDb).await
+}
+
+#[tokio::test]
+async fn a_claim_of_another_lane_or_version_changes_nothing() -> Result<()> {
+    let database = Database::create(Flavor::MySql).await?;
+    let db = &mut database.connect().await?;
+    session::prepare(db).await?;
+    fill(db).await?;
+    let (lease, ids) = claim_100(db).await?;
+    let stale = NewClaim {
+        lane: LANE,
+        version: 0,
+        low: 0,
+        owner: "other",
+        lease_token: 8,
+        lease: Duration::from_secs(30),
+        message_ids: &ids,
+        key_hashes: &[],
+    };
+    ensure!(claim::claim(db, &stale).await?.is_none(), "the version had been raised");
+    let stranger = Lease { lease_token: 8, ..lease };
+    let settlement = Settlement { sent: ids.iter().map(|id| (*id, String::new())).collect(), ..Settlement::default() };
+    ensure!(settle::settle(db, &[(stranger, &settlement)]).await?.is_empty(), "the token is another's");
+    ensure!(lease::renew(db, &[stranger], Duration::from_secs(30)).await?.is_empty());
+    ensure!(lease::release(db, &[stranger]).await? == 0);
+    ensure!(database.number("SELECT COUNT(*) FROM outbox_pending").await? == i64::try_from(BACKLOG)?);
+    ensure!(database.number("SELECT COUNT(*) FROM outbox_sent").await? == 0);
+    Ok(())
+}
