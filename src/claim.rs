@@ -83,11 +83,18 @@ pub struct Claimer {
 /// What the claimer remembers between passes.
 struct Memory {
     session: Session,
-    foreign: BTreeMap<u64, ForeignClaim>,
-    known_claim: u64,
+    foreign: Foreign,
     low: u64,
     full_look_at: Instant,
     last_message_at: Instant,
+}
+
+/// What the claimer knows of other relays.
+#[derive(Default)]
+struct Foreign {
+    claims: BTreeMap<u64, ForeignClaim>,
+    /// The newest claim that was read: only newer ones are read whole.
+    known: u64,
     /// Other relays that work on the lane, and when a new claim of theirs was last seen.
     peers: BTreeMap<String, Instant>,
 }
@@ -106,12 +113,10 @@ impl Claimer {
         let now = Instant::now();
         let mut memory = Memory {
             session: Session::new(&self.context),
-            foreign: BTreeMap::new(),
-            known_claim: 0,
+            foreign: Foreign::default(),
             low: 0,
             full_look_at: now,
             last_message_at: now,
-            peers: BTreeMap::new(),
         };
         let stop = self.context.stop.clone();
         while let Some(true) = stop.run_until_cancelled(self.ready()).await {
@@ -174,14 +179,14 @@ impl Claimer {
             memory.full_look_at = Instant::now() + FULL_LOOK_EVERY;
         }
         let floor = self.context.floor.load(Ordering::Acquire).min(memory.low);
-        let gaps = window::gaps(if full { 0 } else { floor }, &claimed_ids(&own, &memory.foreign));
+        let gaps = window::gaps(if full { 0 } else { floor }, &claimed_ids(&own, &memory.foreign.claims));
         let messages = self.context.config.relay.claim_messages;
         let limit = u32::try_from(messages).unwrap_or(u32::MAX);
         let below_limit = 2 * messages + gaps.claimed_within;
         let look = Look {
             lane: self.lane,
             owner: &self.context.owner,
-            known_claim: memory.known_claim,
+            known_claim: memory.foreign.known,
             above: gaps.above,
             limit,
             below: &gaps.below,
@@ -189,7 +194,7 @@ impl Claimer {
         };
         let mut seen = memory.session.run("look", async |db| claim::look(db, &look).await).await?;
         memory.low = seen.low;
-        let mut barred = memory.bar(&seen, &own);
+        let mut barred = memory.foreign.bar(&seen, &own);
         if seen.held_cut {
             seen.held = self.held(memory, &seen).await?;
         }
@@ -289,7 +294,7 @@ impl Claimer {
     /// Waits before the next pass: not at all while claims are full, and longer the longer nothing has come.
     async fn pace(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>) {
         let relay = &self.context.config.relay;
-        let pace = PACE * memory.relays();
+        let pace = PACE * memory.foreign.relays();
         match outcome {
             Ok(Pass::Claimed(messages)) => {
                 memory.last_message_at = Instant::now();
@@ -310,7 +315,7 @@ impl Claimer {
     }
 }
 
-impl Memory {
+impl Foreign {
     /// How many relays work on the lane.
     fn relays(&mut self) -> u32 {
         self.peers.retain(|_, seen| seen.elapsed() < PEER_AGE);
@@ -328,18 +333,19 @@ impl Memory {
                 barred.keys.extend(&tenure.keys);
             }
         }
-        for claim in &seen.claims {
-            self.known_claim = self.known_claim.max(claim.claim_id);
-            self.peers.insert(claim.owner.clone(), Instant::now());
-            self.foreign.insert(claim.claim_id, claim.clone());
-        }
-        for claim in self.foreign.values() {
+        // What was known first: a claim that is gone leaves its keys behind for this pass.
+        for claim in self.claims.values() {
             barred.keys.extend(&claim.key_hashes);
-            if live.contains(&claim.claim_id) {
-                barred.ids.extend(&claim.message_ids);
-            }
         }
-        self.foreign.retain(|claim_id, _| live.contains(claim_id));
+        self.claims.retain(|claim_id, _| live.contains(claim_id));
+        // A new claim may be younger than the list of live ones. It is not read again, so it must not be forgotten.
+        for claim in &seen.claims {
+            self.known = self.known.max(claim.claim_id);
+            self.peers.insert(claim.owner.clone(), Instant::now());
+            barred.keys.extend(&claim.key_hashes);
+            self.claims.insert(claim.claim_id, claim.clone());
+        }
+        barred.ids.extend(self.claims.values().flat_map(|claim| &claim.message_ids));
         barred
     }
 }
@@ -366,4 +372,38 @@ fn trim(mut permit: OwnedSemaphorePermit, needed: usize) -> OwnedSemaphorePermit
 /// A fence that nobody else has; 0 means none.
 fn token() -> u64 {
     rand::random::<u64>().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(claim_id: u64) -> ForeignClaim {
+        ForeignClaim { claim_id, owner: "other".into(), message_ids: vec![claim_id * 10], key_hashes: vec![claim_id] }
+    }
+
+    fn barred(foreign: &mut Foreign, claim_ids: &[u64], claims: &[u64]) -> (Vec<u64>, Vec<u64>) {
+        let claims = claims.iter().copied().map(claim).collect();
+        let seen = Seen { claim_ids: claim_ids.to_vec(), claims, ..Seen::default() };
+        let barred = foreign.bar(&seen, &[]);
+        let (mut ids, mut keys) = (Vec::from_iter(barred.ids), Vec::from_iter(barred.keys));
+        ids.sort_unstable();
+        keys.sort_unstable();
+        (ids, keys)
+    }
+
+    #[test]
+    fn a_claim_that_is_younger_than_the_list_of_live_ones_is_not_forgotten() {
+        let mut foreign = Foreign::default();
+        assert_eq!(barred(&mut foreign, &[], &[1]), (vec![10], vec![1]));
+        assert_eq!(barred(&mut foreign, &[1], &[]), (vec![10], vec![1]));
+    }
+
+    #[test]
+    fn the_keys_of_a_claim_that_is_gone_are_left_out_for_one_pass() {
+        let mut foreign = Foreign::default();
+        barred(&mut foreign, &[1], &[1]);
+        assert_eq!(barred(&mut foreign, &[], &[]), (vec![], vec![1]));
+        assert_eq!(barred(&mut foreign, &[], &[]), (vec![], vec![]));
+    }
 }

@@ -51,7 +51,7 @@ fn raise(samples: &mut VecDeque<Sample>, now: i64, writer: OldestWriter, max_age
     let started = match writer {
         OldestWriter::Since(micros) => micros,
         OldestWriter::None => now,
-        OldestWriter::NotAllowed => now.saturating_sub(max_age),
+        OldestWriter::Unknown => now.saturating_sub(max_age),
     };
     let horizon = started.saturating_sub(MARGIN_MICROS).max(now.saturating_sub(max_age));
     let mut floor = None;
@@ -85,8 +85,8 @@ mod tests {
     }
 
     #[test]
-    fn without_the_privilege_the_age_of_transactions_decides() {
-        let floor = raise(&mut samples(), 100 * SECOND, OldestWriter::NotAllowed, 60 * SECOND);
+    fn where_the_server_does_not_say_the_age_of_transactions_decides() {
+        let floor = raise(&mut samples(), 100 * SECOND, OldestWriter::Unknown, 60 * SECOND);
         assert_eq!(floor, Some(400));
     }
 }

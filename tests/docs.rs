@@ -2,28 +2,26 @@
 
 use std::{fs, path::Path};
 
+use anyhow::{Result, ensure};
 use outbox_relay::{config::show, metrics};
 
-fn same(path: &str, text: &str) {
+fn same(path: &str, text: &str) -> Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     if std::env::var_os("BLESS").is_some() {
-        fs::write(&path, text).unwrap();
+        fs::write(&path, text)?;
     }
-    assert!(
-        fs::read_to_string(&path).unwrap() == text,
-        "{} is stale: run BLESS=1 cargo test --test docs",
-        path.display()
-    );
+    ensure!(fs::read_to_string(&path)? == text, "{} is stale: run BLESS=1 cargo test --test docs", path.display());
+    Ok(())
 }
 
 #[test]
-fn the_configuration_reference_is_generated() {
-    same("docs/configuration.md", &show::reference());
+fn the_configuration_reference_is_generated() -> Result<()> {
+    same("docs/configuration.md", &show::reference())
 }
 
 #[test]
-fn the_metrics_reference_is_generated() {
-    same("docs/metrics.md", &metrics::reference());
+fn the_metrics_reference_is_generated() -> Result<()> {
+    same("docs/metrics.md", &metrics::reference())
 }
 
 #[test]

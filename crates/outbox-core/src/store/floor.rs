@@ -30,8 +30,8 @@ pub enum OldestWriter {
     Since(i64),
     /// None has written.
     None,
-    /// The user lacks the privilege PROCESS.
-    NotAllowed,
+    /// The server does not say: the user lacks the privilege PROCESS, or MySQL cannot show its list for the moment.
+    Unknown,
 }
 
 /// When the oldest open transaction that has written, or waits for a lock, was started. Reads the list of transactions, whole; the
@@ -41,7 +41,11 @@ pub async fn oldest_writer(conn: &mut MySqlConnection) -> Result<OldestWriter, s
                WHERE trx_rows_modified > 0 OR trx_state = 'LOCK WAIT'";
     match sqlx::query_scalar::<_, Option<i64>>(sql).fetch_one(conn).await {
         Ok(since) => Ok(since.map_or(OldestWriter::None, OldestWriter::Since)),
-        Err(error) if error_number(&error) == Some(super::NO_PRIVILEGE) => Ok(OldestWriter::NotAllowed),
+        // The list has a column with the text of each running statement, parameters included. While one of them is no text
+        // (every enqueue binds a message id), MySQL refuses the whole list, whatever columns are asked for.
+        Err(error) if matches!(error_number(&error), Some(super::NO_PRIVILEGE | super::NO_TEXT)) => {
+            Ok(OldestWriter::Unknown)
+        }
         Err(error) => Err(error),
     }
 }

@@ -31,6 +31,8 @@ const NO_SUCH_SAVEPOINT: u16 = 1305;
 const NO_SUCH_TABLE: u16 = 1146;
 /// The server's number for "you need the … privilege".
 const NO_PRIVILEGE: u16 = 1227;
+/// The server's number for "cannot convert a string to another character set".
+const NO_TEXT: u16 = 3854;
 
 /// The server's number of an error, if the server sent one.
 #[must_use]

@@ -1,0 +1,138 @@
+//! Relays that die, freeze or are asked to stop.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use testkit::{consume::Broker, judge::Expectations, ledger::Draft, load::Load, servers::Flavor};
+
+use crate::stage::{BROKERS, PATIENCE, Stage, start};
+
+/// The lease of the tests' settings, and what a take-over may take beyond it.
+const LEASE: Duration = Duration::from_secs(3);
+const BEYOND: Duration = Duration::from_secs(3);
+
+/// A relay dies at this point with a claim; another takes it over. `sent`: the broker may have the messages already.
+async fn dies_at(point: &str, broker: Broker, sent: bool) -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, broker).await?;
+    let drafts: Vec<Draft> = (1..=200).map(|n| Draft::new(stage.topic.name(), "x").key("one key", n)).collect();
+    stage.commit(&drafts).await?;
+    let mut first = start(&stage.settings.clone().crash_at(point))?;
+    let status = first.wait_for_end(PATIENCE).await?;
+    ensure!(!status.success(), "the relay was to die at {point}");
+    let claimed = stage.database.number("SELECT COUNT(*) FROM outbox_claims").await?;
+    let died = Instant::now();
+    let second = stage.relay()?;
+    let expected = Expectations::new().at_least(200);
+    let expected = if sent { expected.duplicates(200) } else { expected };
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let took = died.elapsed();
+    let settled_already = claimed == 0;
+    let takeovers = second.metrics().await?.sum("outbox_relay_lease_takeovers_total");
+    let expected = expected.witness("a claim was taken over", takeovers > 0.0 || settled_already);
+    // Not a measurement: a take-over that waits for something else than the lease would take minutes.
+    ensure!(took <= LEASE + BEYOND + Duration::from_secs(10), "draining took {took:?}");
+    stage.judge(&expected).await
+}
+
+#[tokio::test]
+async fn a_relay_that_dies_after_its_claim_loses_and_doubles_nothing() -> Result<()> {
+    dies_at("after_claim", Broker::Kafka, false).await
+}
+
+#[tokio::test]
+async fn a_relay_that_dies_after_publishing_leaves_duplicates_only() -> Result<()> {
+    for broker in BROKERS {
+        dies_at("after_publish", broker, true).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_relay_that_dies_before_settling_leaves_duplicates_only() -> Result<()> {
+    dies_at("before_settle", Broker::Kafka, true).await
+}
+
+#[tokio::test]
+async fn a_relay_that_dies_in_mid_settle_leaves_duplicates_only() -> Result<()> {
+    dies_at("mid_settle", Broker::Kafka, true).await
+}
+
+#[tokio::test]
+async fn relays_that_are_killed_under_load_lose_nothing() -> Result<()> {
+    for broker in BROKERS {
+        let mut stage = Stage::new(Flavor::MySql, broker).await?;
+        let survivor = stage.relay()?;
+        let load = Load::new(stage.topic.name()).transactions(u64::MAX).pause(Duration::from_millis(5));
+        let load = load.start(&stage.database, &stage.ledger).await?;
+        for _ in 0..3 {
+            let mut victim = stage.relay()?;
+            let works = |m: &testkit::relay::Metrics| m.sum("outbox_relay_claimed_messages_total") >= 20.0;
+            victim.wait_for_metrics(PATIENCE, "a victim that works", works).await?;
+            victim.kill()?;
+        }
+        load.stop().await?;
+        stage.database.wait_until_drained(PATIENCE).await?;
+        let lost = survivor.metrics().await?.sum("outbox_relay_leases_lost_total");
+        ensure!(lost < 0.5, "the survivor lost a lease");
+        stage.judge(&Expectations::new().at_least(40).duplicates(3000)).await?;
+    }
+    Ok(())
+}
+
+/// Frozen beyond its lease with a claim that is published and not settled: the fence refuses what it writes afterwards.
+#[tokio::test]
+async fn a_relay_that_was_frozen_beyond_its_lease_changes_nothing() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let mut frozen = stage.relay()?;
+    frozen.wait_for_log(PATIENCE, "available").await?;
+    let mut fenced = false;
+    for round in 0..20_u64 {
+        let drafts: Vec<Draft> =
+            (1..=300).map(|n| Draft::new(stage.topic.name(), "x").key("k", round * 300 + n)).collect();
+        stage.commit(&drafts).await?;
+        stage.database.wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_claims").await?;
+        frozen.pause()?;
+        // The last request may be on its way still, and settle the claim.
+        let decided = "SELECT (SELECT COUNT(*) FROM outbox_claims WHERE lease_until < UTC_TIMESTAMP(6)) > 0 \
+                       OR (SELECT COUNT(*) FROM outbox_claims) = 0";
+        stage.database.wait_for(PATIENCE, decided).await?;
+        if stage.database.number("SELECT COUNT(*) FROM outbox_claims").await? > 0 {
+            fenced = true;
+            break;
+        }
+        frozen.resume()?;
+        stage.database.wait_until_drained(PATIENCE).await?;
+    }
+    ensure!(fenced, "the relay was never frozen with a claim");
+    let second = stage.relay()?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let marks = stage.database.number("SELECT COUNT(*) FROM outbox_sent").await?;
+    frozen.resume()?;
+    frozen
+        .wait_for_metrics(PATIENCE, "a lost lease", |metrics| metrics.sum("outbox_relay_leases_lost_total") >= 1.0)
+        .await?;
+    ensure!(stage.database.number("SELECT COUNT(*) FROM outbox_sent").await? == marks, "the old owner changed a state");
+    let takeovers = second.metrics().await?.sum("outbox_relay_lease_takeovers_total");
+    stage.judge(&Expectations::new().at_least(300).duplicates(300).witness("a take-over", takeovers >= 1.0)).await
+}
+
+#[tokio::test]
+async fn a_rolling_restart_under_load_makes_no_duplicate() -> Result<()> {
+    for broker in BROKERS {
+        let mut stage = Stage::new(Flavor::MySql, broker).await?;
+        let mut relays = [stage.relay()?, stage.relay()?];
+        let load = Load::new(stage.topic.name()).transactions(u64::MAX).pause(Duration::from_millis(2));
+        let load = load.start(&stage.database, &stage.ledger).await?;
+        for relay in &mut relays {
+            relay.wait_for_metrics(PATIENCE, "work", |m| m.sum("outbox_relay_published_messages_total") > 20.0).await?;
+            relay.stop(Duration::from_secs(15)).await?;
+            *relay = stage.relay()?;
+        }
+        for relay in &mut relays {
+            relay.wait_for_metrics(PATIENCE, "work", |m| m.sum("outbox_relay_published_messages_total") > 0.0).await?;
+        }
+        load.stop().await?;
+        stage.drain_and_judge(&Expectations::new().at_least(100)).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! What is committed is delivered as it was, and nothing else is.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use testkit::{
+    consume::Broker,
+    judge::Expectations,
+    ledger::Draft,
+    load::{self, Load},
+    servers::Flavor,
+};
+
+use crate::stage::{BROKERS, PATIENCE, Stage};
+
+async fn every_kind_of_message(flavor: Flavor, broker: Broker) -> Result<()> {
+    let mut stage = Stage::new(flavor, broker).await?;
+    let topic = stage.topic.name().to_owned();
+    let binary: Vec<u8> = (0..=255).collect();
+    let drafts = [
+        Draft::new(&topic, "plain"),
+        Draft::new(&topic, "").unordered_key("empty payload"),
+        Draft::new(&topic, "null payload").unordered_key("null payload").tombstone(),
+        Draft::new(&topic, binary.clone()).unordered_key(binary).described("type", "application/octet-stream"),
+        Draft::new(&topic, "empty key").unordered_key(""),
+        Draft::new(&topic, "headers").header("zeta", "1").header("alpha", "ü ≠ 🦀").header("empty", ""),
+        Draft::new(&topic, "long type").described(&"t".repeat(255), &"c".repeat(255)),
+        Draft::new(&topic, vec![7; 900_000]),
+    ];
+    stage.commit(&drafts).await?;
+    let _relay = stage.relay()?;
+    stage.drain_and_judge(&Expectations::new().at_least(drafts.len())).await
+}
+
+#[tokio::test]
+async fn every_kind_of_message_arrives_byte_for_byte_on_kafka() -> Result<()> {
+    every_kind_of_message(Flavor::MySql, Broker::Kafka).await
+}
+
+#[tokio::test]
+async fn every_kind_of_message_arrives_byte_for_byte_on_rabbitmq() -> Result<()> {
+    every_kind_of_message(Flavor::MySql, Broker::RabbitMq).await
+}
+
+#[tokio::test]
+async fn every_kind_of_message_arrives_byte_for_byte_from_mariadb() -> Result<()> {
+    every_kind_of_message(Flavor::MariaDb, Broker::Kafka).await
+}
+
+#[tokio::test]
+async fn ten_thousand_messages_of_one_transaction_all_arrive() -> Result<()> {
+    for broker in BROKERS {
+        let mut stage = Stage::new(Flavor::MySql, broker).await?;
+        let drafts: Vec<Draft> = (0..10_000).map(|number| stage.draft(number)).collect();
+        stage.commit(&drafts).await?;
+        let _relay = stage.relay()?;
+        stage.drain_and_judge(&Expectations::new().at_least(10_000)).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tenth_is_rolled_back_and_nothing_of_it_is_sent() -> Result<()> {
+    for flavor in [Flavor::MySql, Flavor::MariaDb] {
+        let mut stage = Stage::new(flavor, Broker::Kafka).await?;
+        let _relays = [stage.relay()?, stage.relay()?];
+        let load = Load::new(stage.topic.name()).transactions(300).rolled_back(0.1);
+        load.run(&stage.database, &stage.ledger).await?;
+        stage.drain_and_judge(&Expectations::new().at_least(300)).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_delayed_message_is_sent_when_it_is_due_and_an_expired_one_never() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let (delayed, expired) = ([stage.draft(1)], [stage.draft(2)]);
+    load::commit(&stage.database, &stage.ledger, &delayed, |message| message.delay(Duration::from_secs(2))).await?;
+    load::commit(&stage.database, &stage.ledger, &expired, |message| message.expires_after(Duration::from_millis(1)))
+        .await?;
+    stage
+        .database
+        .wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_messages WHERE expires_at < UTC_TIMESTAMP(6)")
+        .await?;
+    let _relay = stage.relay()?;
+    stage.drain_and_judge(&Expectations::new().at_least(2).dead(expired.map(|draft| draft.id))).await?;
+    let dead =
+        stage.database.number("SELECT COUNT(*) FROM outbox_dead WHERE reason = 'expired' AND attempts = 0").await?;
+    let early = "SELECT COUNT(*) FROM outbox_sent_messages s JOIN outbox_messages m ON m.id = s.id \
+                 WHERE s.sent_at < m.created_at + INTERVAL 2 SECOND";
+    ensure!(dead == 1 && stage.database.number(early).await? == 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_lanes_are_both_served_and_a_lane_of_nobody_waits() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let (first, second) = ([stage.draft(1)], [stage.draft(2)]);
+    stage.commit(&first).await?;
+    load::commit(&stage.database, &stage.ledger, &second, |message| message.lane(7)).await?;
+    stage.settings = stage.settings.clone().set("relay", "lanes", vec![0]);
+    let mut relay = stage.relay()?;
+    relay.wait_for_metrics(PATIENCE, "one message", |m| m.sum("outbox_relay_published_messages_total") >= 1.0).await?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 1 FROM outbox_pending WHERE lane = 7").await?;
+    relay.stop(PATIENCE).await?;
+    stage.settings = stage.settings.clone().set("relay", "lanes", Vec::<i64>::new());
+    let _relay = stage.relay()?;
+    stage.drain_and_judge(&Expectations::new().at_least(2)).await
+}
+
+#[tokio::test]
+async fn a_message_without_route_and_one_without_its_row_stop_nobody() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    stage.database.execute("INSERT INTO outbox_pending (lane, id) VALUES (0, 4000000000)").await?;
+    stage.commit(&[stage.draft(1)]).await?;
+    let _relay = stage.relay()?;
+    let dead = "SELECT COUNT(*) FROM outbox_dead WHERE id = 4000000000 AND reason = 'message_missing'";
+    stage.database.wait_for(PATIENCE, dead).await?;
+    stage.database.execute("DELETE FROM outbox_dead").await?;
+    stage.drain_and_judge(&Expectations::new()).await
+}
+
+#[tokio::test]
+async fn a_message_above_the_brokers_limit_is_dead_and_its_neighbours_are_not() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let name = format!("{}-small", stage.topic.name());
+    testkit::servers::create_topic_with(stage.topic.address(), &name, 1, &[("max.message.bytes", "20000")]).await?;
+    let mut drafts: Vec<Draft> = (0..100).map(|number| stage.draft(number)).collect();
+    let large = Draft::new(&name, vec![0; 30_000]);
+    drafts.insert(50, large.clone());
+    stage.commit(&drafts).await?;
+    let _relay = stage.relay()?;
+    stage.drain_and_judge(&Expectations::new().at_least(100).dead([large.id])).await
+}
+
+#[tokio::test]
+async fn sent_messages_past_their_retention_are_purged_and_unsent_ones_are_not() -> Result<()> {
+    let stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    stage.commit(&[stage.draft(1), stage.draft(2)]).await?;
+    load::commit(&stage.database, &stage.ledger, &[stage.draft(3)], |message| message.delay(Duration::from_secs(3600)))
+        .await?;
+    let settings = stage.settings.clone().set("retention", "sent", "1s");
+    let mut relay = crate::stage::start(&settings)?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 1 FROM outbox_messages").await?;
+    ensure!(stage.database.number("SELECT COUNT(*) FROM outbox_delayed").await? == 1);
+    ensure!(stage.database.number("SELECT COUNT(*) FROM outbox_sent").await? == 0);
+    relay.stop(PATIENCE).await
+}

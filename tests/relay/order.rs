@@ -1,0 +1,69 @@
+//! Messages of a key go out in the order in which they were enqueued.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use outbox_core::sqlx::Connection as _;
+use testkit::{
+    consume::Broker,
+    judge::Expectations,
+    ledger::Draft,
+    load::{Load, insert_business_rows},
+    servers::Flavor,
+};
+
+use crate::stage::{PATIENCE, Stage};
+
+async fn three_relays(flavor: Flavor, broker: Broker, transactions: u64) -> Result<()> {
+    let mut stage = Stage::new(flavor, broker).await?;
+    let relays = [stage.relay()?, stage.relay()?, stage.relay()?];
+    let load = Load::new(stage.topic.name()).tasks(8).keys(50).transactions(transactions).messages(1..=20);
+    load.payload(64..=200).rolled_back(0.05).held(Duration::from_millis(5)).run(&stage.database, &stage.ledger).await?;
+    let least = usize::try_from(transactions * 8)?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let mut busy = 0;
+    for relay in &relays {
+        busy += i32::from(relay.metrics().await?.sum("outbox_relay_published_messages_total") > 0.0);
+    }
+    stage.judge(&Expectations::new().at_least(least).witness("several relays published", busy >= 2)).await
+}
+
+#[tokio::test]
+async fn three_relays_keep_the_order_of_fifty_keys_on_kafka() -> Result<()> {
+    three_relays(Flavor::MySql, Broker::Kafka, 2000).await
+}
+
+#[tokio::test]
+async fn three_relays_keep_the_order_of_fifty_keys_on_rabbitmq() -> Result<()> {
+    three_relays(Flavor::MySql, Broker::RabbitMq, 600).await
+}
+
+#[tokio::test]
+async fn three_relays_keep_the_order_of_fifty_keys_from_mariadb() -> Result<()> {
+    three_relays(Flavor::MariaDb, Broker::Kafka, 600).await
+}
+
+/// The lower id belongs to another key: a transaction that takes long holds up nobody else, and its own messages come
+/// when it commits, before the later ones of their key.
+#[tokio::test]
+async fn a_lower_id_that_commits_late_is_delivered_and_in_order_for_its_key() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let mut relay = stage.relay()?;
+    let draft = |key: &str, sequence| Draft::new(stage.topic.name(), key).key(key, sequence);
+    let late = [draft("late", 1)];
+    let mut slow = stage.database.connect().await?;
+    let mut tx = slow.begin().await?;
+    let opened = stage.ledger.open(&late);
+    outbox_core::Outbox::new().enqueue(&mut tx, late[0].message()).await?;
+    insert_business_rows(&mut tx, &late).await?;
+    let others: Vec<Draft> = (1..=50).map(|sequence| draft("other", sequence)).collect();
+    stage.commit(&others).await?;
+    let done = |m: &testkit::relay::Metrics| m.sum("outbox_relay_published_messages_total") >= 50.0;
+    relay.wait_for_metrics(PATIENCE, "fifty messages while the lower id is not committed", done).await?;
+    tx.commit().await?;
+    opened.committed();
+    stage.commit(&[draft("late", 2)]).await?;
+    stage.drain_and_judge(&Expectations::new().at_least(52)).await?;
+    ensure!(relay.metrics().await?.sum("outbox_relay_late_commits_total") < 0.5, "the floor had passed an open writer");
+    Ok(())
+}

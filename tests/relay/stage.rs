@@ -1,0 +1,68 @@
+//! What every test needs: a database, a topic, a ledger, relays, and the judge at the end.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use testkit::{
+    consume::{Broker, Topic},
+    database::Database,
+    inbox,
+    judge::{Expectations, judge},
+    ledger::{Draft, Ledger},
+    load,
+    relay::{Relay, Settings},
+    servers::Flavor,
+};
+
+/// How long anything may take on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Stage {
+    pub(crate) database: Database,
+    pub(crate) topic: Topic,
+    pub(crate) ledger: Ledger,
+    pub(crate) settings: Settings,
+}
+
+impl Stage {
+    pub(crate) async fn new(flavor: Flavor, broker: Broker) -> Result<Self> {
+        Ok(Self::with(Database::create(flavor).await?, Topic::create(broker).await?))
+    }
+
+    pub(crate) fn with(database: Database, topic: Topic) -> Self {
+        let settings = Settings::new(database.url()).with_broker_of(&topic);
+        Self { database, topic, ledger: Ledger::new(), settings }
+    }
+
+    pub(crate) fn relay(&self) -> Result<Relay> {
+        start(&self.settings)
+    }
+
+    /// Commits messages and their business rows in one transaction.
+    pub(crate) async fn commit(&self, drafts: &[Draft]) -> Result<()> {
+        load::commit(&self.database, &self.ledger, drafts, |message| message).await
+    }
+
+    pub(crate) fn draft(&self, number: usize) -> Draft {
+        Draft::new(self.topic.name(), format!("payload {number}"))
+    }
+
+    /// Waits until nothing is left to do, consumes everything through the inbox, and judges.
+    pub(crate) async fn drain_and_judge(&mut self, expected: &Expectations) -> Result<()> {
+        self.database.wait_until_drained(PATIENCE).await?;
+        self.judge(expected).await
+    }
+
+    pub(crate) async fn judge(&mut self, expected: &Expectations) -> Result<()> {
+        let arrivals = self.topic.read().await?;
+        inbox::process(&self.database, arrivals, 2).await?;
+        judge(&self.ledger.entries(), arrivals, &self.database.tables().await?).assert_ok(expected)
+    }
+}
+
+pub(crate) fn start(settings: &Settings) -> Result<Relay> {
+    Relay::start(env!("CARGO_BIN_EXE_relay"), settings)
+}
+
+/// On both brokers, one after the other.
+pub(crate) const BROKERS: [Broker; 2] = [Broker::Kafka, Broker::RabbitMq];
