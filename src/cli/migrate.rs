@@ -3,7 +3,7 @@ use std::io::Write as _;
 use anyhow::Context as _;
 use clap::Subcommand;
 use outbox_core::{
-    MIGRATIONS, MIGRATOR, SCHEMA_VERSION,
+    MIGRATIONS, SCHEMA_VERSION,
     sqlx::{ConnectOptions as _, MySqlConnection},
     store::schema,
 };
@@ -32,7 +32,7 @@ pub(super) fn sql() -> anyhow::Result<()> {
 pub(super) async fn migrate(what: &Migrate, config: &Config, format: Format) -> anyhow::Result<End> {
     let mut db = connect(config).await?;
     if matches!(what, Migrate::Up) {
-        MIGRATOR.run(&mut db).await.context("the migrations could not be applied")?;
+        outbox_core::migrate(&mut db).await.context("the migrations could not be applied")?;
         eprintln!("the tables have version {SCHEMA_VERSION}");
     }
     let applied = schema::version(&mut db).await?.map_or(0, |(version, _)| version);

@@ -13,6 +13,28 @@ const PACKET_OVERHEAD: usize = 16 * 1024;
 /// The service's end of the outbox: writes messages in the service's own transaction.
 ///
 /// It holds nothing but limits; keep one, or make one where it is needed.
+///
+/// ```no_run
+/// # use outbox_core::{EnqueueError, Message, Outbox, sqlx::{self, Connection, MySqlPool}};
+/// # async fn place(pool: MySqlPool) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = pool.begin().await?;
+/// sqlx::query("INSERT INTO orders (id) VALUES (7)").execute(&mut *tx).await?;
+/// Outbox::new().enqueue(&mut tx, Message::new("orders", "{}").key("7")).await?;
+/// tx.commit().await?;
+/// # Ok(()) }
+/// ```
+///
+/// A pool would write outside the transaction of the business row, so it does not compile:
+///
+/// ```compile_fail
+/// # use outbox_core::{EnqueueError, Message, Outbox, sqlx::{self, Connection, MySqlPool}};
+/// # async fn place(pool: MySqlPool) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = pool.begin().await?;
+/// sqlx::query("INSERT INTO orders (id) VALUES (7)").execute(&mut *tx).await?;
+/// Outbox::new().enqueue(&pool, Message::new("orders", "{}").key("7")).await?;
+/// tx.commit().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Outbox {
     max_message_bytes: usize,

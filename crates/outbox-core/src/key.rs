@@ -27,7 +27,7 @@ mod tests {
     #[test]
     fn the_hash_is_the_one_that_the_table_contract_states() {
         // SELECT CONV(LEFT(SHA2(CONCAT('orders', 0x00, 'k1'), 256), 16), 16, 10)
-        assert_eq!(key_hash("orders", Some(b"k1")), 134671423406879023);
+        assert_eq!(key_hash("orders", Some(b"k1")), 134_671_423_406_879_023);
     }
 
     #[test]

@@ -13,6 +13,6 @@ pub use error::{EnqueueError, InvalidMessage};
 pub use inbox::{Claim, Inbox, InboxError};
 pub use key::key_hash;
 pub use message::{Event, IntoMessage, Message};
-pub use migrate::{MIGRATIONS, MIGRATOR, SCHEMA_VERSION, SchemaError, check_schema};
+pub use migrate::{MIGRATIONS, MIGRATOR, SCHEMA_VERSION, SchemaError, check_schema, migrate};
 pub use sqlx;
 pub use uuid::Uuid;

@@ -2,7 +2,7 @@ use std::{borrow::Cow, sync::LazyLock};
 
 use sqlx::{
     MySqlConnection, SqlStr,
-    migrate::{Migration, MigrationType, Migrator},
+    migrate::{MigrateError, Migration, MigrationType, Migrator},
 };
 
 /// The number of the newest migration that this version knows.
@@ -14,6 +14,7 @@ pub const MIGRATIONS: [(i64, &str, &str); 1] = [(1, "outbox", include_str!("../m
 /// Creates and upgrades the tables: `MIGRATOR.run(&pool).await?`. Applying it twice is harmless.
 ///
 /// It keeps its own record, `outbox_migrations`, so that it can share a database with the service's own migrations.
+/// Where several processes may do so at once use [`migrate`]: sqlx asks for its lock in a way that MariaDB does not understand.
 pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
     let migrations = MIGRATIONS.into_iter().map(|(version, name, sql)| {
         let description = Cow::Borrowed(name);
@@ -23,6 +24,15 @@ pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
     migrator.dangerous_set_table_name("outbox_migrations");
     migrator
 });
+
+/// Applies [`MIGRATOR`]; of several processes that do so at once, one after the other.
+pub async fn migrate(conn: &mut MySqlConnection) -> Result<(), MigrateError> {
+    crate::store::schema::lock(conn).await?;
+    let outcome = MIGRATOR.run_direct(None, conn, false).await;
+    // Where this fails the connection is lost, and the lock with it.
+    crate::store::schema::unlock(conn).await.ok();
+    outcome
+}
 
 /// Why the tables cannot be used by this version.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use outbox_core::MIGRATOR;
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, Row as _};
 use uuid::Uuid;
 
@@ -18,6 +17,30 @@ const BUSINESS: &str = "\
     CREATE TABLE test_keys (id BIGINT UNSIGNED PRIMARY KEY, sequence BIGINT UNSIGNED NOT NULL); \
     CREATE TABLE test_orders (message_id BINARY(16) PRIMARY KEY); \
     CREATE TABLE test_effects (id BIGINT AUTO_INCREMENT PRIMARY KEY, message_id BINARY(16) NOT NULL)";
+
+/// Makes a test of each function on MySQL, and one on MariaDB: `on_both_databases!(a_commit_writes)` for
+/// `async fn a_commit_writes(flavor: Flavor) -> anyhow::Result<()>`.
+#[macro_export]
+macro_rules! on_both_databases {
+    ($($test:ident),+ $(,)?) => {
+        mod mysql {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $test() -> anyhow::Result<()> {
+                    super::$test($crate::servers::Flavor::MySql).await
+                }
+            )+
+        }
+        mod mariadb {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $test() -> anyhow::Result<()> {
+                    super::$test($crate::servers::Flavor::MariaDb).await
+                }
+            )+
+        }
+    };
+}
 
 /// A database with the tables of the outbox and those of a service.
 #[derive(Debug, Clone)]
@@ -41,7 +64,7 @@ impl Database {
     pub async fn create_on(server: &str) -> Result<Self> {
         let database = Self::create_empty_on(server).await?;
         let mut connection = database.connect().await?;
-        MIGRATOR.run_direct(None, &mut connection, false).await?;
+        outbox_core::migrate(&mut connection).await?;
         sqlx::raw_sql(BUSINESS).execute(&mut connection).await?;
         connection.close().await?;
         Ok(database)
@@ -105,6 +128,23 @@ impl Database {
             Ok(())
         })
         .await
+    }
+
+    /// Waits until a transaction waits for a lock on one of the tables.
+    ///
+    /// # Errors
+    /// When none does at the deadline.
+    pub async fn wait_for_a_lock_wait(&self, flavor: Flavor) -> Result<()> {
+        let sql = match flavor {
+            Flavor::MySql => {
+                "SELECT COUNT(*) FROM performance_schema.data_locks \
+                 WHERE lock_status = 'WAITING' AND object_schema = DATABASE()"
+            }
+            Flavor::MariaDb => {
+                "SELECT COUNT(*) FROM information_schema.innodb_locks WHERE lock_table LIKE CONCAT('%', DATABASE(), '%')"
+            }
+        };
+        self.wait_for(Duration::from_secs(20), sql).await
     }
 
     /// Waits until nothing is pending, delayed or claimed.

@@ -14,3 +14,21 @@ pub async fn version(conn: &mut MySqlConnection) -> Result<Option<(i64, Option<i
         Err(error) => Err(error),
     }
 }
+
+/// Waits until no other session migrates this database, at most ten minutes. A lock of the session, not of a transaction.
+///
+/// sqlx's own `GET_LOCK(…, -1)` waits for ever on MySQL, and not at all on MariaDB.
+pub async fn lock(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql("DO GET_LOCK(CONCAT('outbox_migrate_', LEFT(SHA2(DATABASE(), 256), 32)), 600)")
+        .execute(conn)
+        .await
+        .map(drop)
+}
+
+/// Lets the next one migrate.
+pub async fn unlock(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql("DO RELEASE_LOCK(CONCAT('outbox_migrate_', LEFT(SHA2(DATABASE(), 256), 32)))")
+        .execute(conn)
+        .await
+        .map(drop)
+}

@@ -1,0 +1,192 @@
+//! A message shares the fate of its transaction, whatever becomes of that.
+
+use anyhow::Result;
+use outbox_core::{
+    EnqueueError, Message, Outbox, Uuid,
+    sqlx::{self, Connection as _, MySqlConnection},
+    store::error_number,
+};
+use testkit::{database::Database, on_both_databases, servers::Flavor};
+
+on_both_databases!(
+    a_commit_writes_the_message_and_its_pending_row,
+    a_rollback_leaves_nothing,
+    enqueueing_outside_a_transaction_is_refused,
+    a_transaction_opened_by_raw_sql_is_accepted_unchecked,
+    a_swallowed_deadlock_is_found_and_leaves_no_phantom,
+    a_swallowed_ddl_statement_is_found_and_leaves_no_phantom,
+    a_duplicate_id_is_named_and_the_transaction_stays_usable,
+    a_duplicate_in_a_late_chunk_takes_the_whole_batch_back,
+    an_id_chosen_twice_in_one_batch_is_refused_before_anything_is_written,
+    all_parts_of_a_message_are_stored_as_they_are,
+);
+
+const ROWS: &str = "SELECT (SELECT COUNT(*) FROM outbox_messages) * 1000 + (SELECT COUNT(*) FROM outbox_pending)";
+
+fn message() -> Message {
+    Message::new("orders", "{}").key("k")
+}
+
+async fn a_commit_writes_the_message_and_its_pending_row(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    let mut tx = connection.begin().await?;
+    let id = Outbox::new().enqueue(&mut tx, message()).await?;
+    assert_eq!(database.number(ROWS).await?, 0, "seen before the commit");
+    tx.commit().await?;
+    assert_eq!(database.number(ROWS).await?, 1001);
+    assert!(database.tables().await?.pending.contains(&id));
+    Ok(())
+}
+
+async fn a_rollback_leaves_nothing(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    let mut tx = connection.begin().await?;
+    Outbox::new().enqueue(&mut tx, message()).await?;
+    tx.rollback().await?;
+    let mut tx = connection.begin().await?;
+    Outbox::new().enqueue_all(&mut tx, (0..100).map(|_| message())).await?;
+    drop(tx);
+    connection.ping().await?;
+    assert_eq!(database.number(ROWS).await?, 0);
+    Ok(())
+}
+
+async fn enqueueing_outside_a_transaction_is_refused(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    let (outbox, conn) = (Outbox::new(), &mut connection);
+    let one = outbox.enqueue(conn, message()).await;
+    assert!(matches!(one, Err(EnqueueError::NotInTransaction)), "{one:?}");
+    let many = outbox.enqueue_all(conn, [message()]).await;
+    assert!(matches!(many, Err(EnqueueError::NotInTransaction)), "{many:?}");
+    let unchecked = outbox.enqueue_unchecked(conn, message()).await;
+    assert!(matches!(unchecked, Err(EnqueueError::TransactionEnded)), "{unchecked:?}");
+    assert_eq!(database.number(ROWS).await?, 0);
+    Ok(())
+}
+
+async fn a_transaction_opened_by_raw_sql_is_accepted_unchecked(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    sqlx::raw_sql("START TRANSACTION").execute(&mut connection).await?;
+    let id = Outbox::new().enqueue_unchecked(&mut connection, message()).await?;
+    sqlx::raw_sql("COMMIT").execute(&mut connection).await?;
+    assert!(database.tables().await?.pending.contains(&id));
+    Ok(())
+}
+
+async fn a_swallowed_deadlock_is_found_and_leaves_no_phantom(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    database.execute("INSERT INTO test_keys VALUES (1, 0), (2, 0)").await?;
+    let (mut a, mut b) = (database.connect().await?, database.connect().await?);
+    let (mut a, mut b) = (a.begin().await?, b.begin().await?);
+    lock(&mut a, 1).await?;
+    lock(&mut b, 2).await?;
+    let (in_a, in_b) = tokio::join!(lock(&mut a, 2), lock(&mut b, 1));
+    assert!(in_a.is_err() != in_b.is_err(), "one of the two is the victim");
+    let victim = if in_a.is_err() { &mut a } else { &mut b };
+    assert_eq!(in_a.or(in_b).err().as_ref().and_then(error_number), None, "the other one goes on");
+    let swallowed = Outbox::new().enqueue(victim, message()).await;
+    assert!(matches!(swallowed, Err(EnqueueError::TransactionEnded)), "{swallowed:?}");
+    a.rollback().await?;
+    b.rollback().await?;
+    assert_eq!(database.number(ROWS).await?, 0);
+    Ok(())
+}
+
+async fn lock(conn: &mut MySqlConnection, id: u64) -> sqlx::Result<()> {
+    sqlx::query("UPDATE test_keys SET sequence = sequence + 1 WHERE id = ?").bind(id).execute(conn).await.map(drop)
+}
+
+async fn a_swallowed_ddl_statement_is_found_and_leaves_no_phantom(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    let mut tx = connection.begin().await?;
+    sqlx::raw_sql("CREATE TABLE surprise (id INT)").execute(&mut *tx).await?;
+    let ended = Outbox::new().enqueue(&mut tx, message()).await;
+    assert!(matches!(ended, Err(EnqueueError::TransactionEnded)), "{ended:?}");
+    tx.rollback().await?;
+    assert_eq!(database.number(ROWS).await?, 0);
+    Ok(())
+}
+
+async fn a_duplicate_id_is_named_and_the_transaction_stays_usable(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    let (outbox, id) = (Outbox::new(), Uuid::now_v7());
+    let mut tx = connection.begin().await?;
+    outbox.enqueue(&mut tx, message().message_id(id)).await?;
+    tx.commit().await?;
+    let mut tx = connection.begin().await?;
+    let before = outbox.enqueue(&mut tx, message()).await?;
+    let again = outbox.enqueue(&mut tx, message().message_id(id)).await;
+    assert!(matches!(again, Err(EnqueueError::Duplicate(it)) if it == id), "{again:?}");
+    let after = outbox.enqueue(&mut tx, message()).await?;
+    tx.commit().await?;
+    let pending = database.tables().await?.pending;
+    assert_eq!(pending, [id, before, after].into_iter().collect());
+    Ok(())
+}
+
+async fn a_duplicate_in_a_late_chunk_takes_the_whole_batch_back(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    let (outbox, id) = (Outbox::new(), Uuid::now_v7());
+    let mut tx = connection.begin().await?;
+    outbox.enqueue(&mut tx, message().message_id(id)).await?;
+    let batch = (0..600).map(|n| if n == 590 { message().message_id(id) } else { message() });
+    let refused = outbox.enqueue_all(&mut tx, batch).await;
+    assert!(matches!(refused, Err(EnqueueError::Duplicate(it)) if it == id), "{refused:?}");
+    tx.commit().await?;
+    assert_eq!(database.number(ROWS).await?, 1001);
+    Ok(())
+}
+
+async fn an_id_chosen_twice_in_one_batch_is_refused_before_anything_is_written(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    let id = Uuid::now_v7();
+    let mut tx = connection.begin().await?;
+    let refused = Outbox::new().enqueue_all(&mut tx, [message().message_id(id), message().message_id(id)]).await;
+    assert!(matches!(refused, Err(EnqueueError::Duplicate(it)) if it == id), "{refused:?}");
+    tx.commit().await?;
+    assert_eq!(database.number(ROWS).await?, 0);
+    Ok(())
+}
+
+/// Payload, key, type, content type and lane.
+type Row = (Option<Vec<u8>>, Option<Vec<u8>>, Option<String>, Option<String>, u16);
+
+async fn all_parts_of_a_message_are_stored_as_they_are(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    let mut tx = connection.begin().await?;
+    let bytes: Vec<u8> = (0..=255).collect();
+    let full = Message::new("orders", bytes.clone())
+        .key(bytes.clone())
+        .event_type("größer 🦀")
+        .content_type("application/json")
+        .header("naïve", "it's \"quoted\" \\ and 🦀")
+        .lane(7);
+    let outbox = Outbox::new();
+    let full = outbox.enqueue(&mut tx, full).await?;
+    let empty = outbox.enqueue(&mut tx, Message::new("orders", "").key("")).await?;
+    let tombstone = outbox.enqueue(&mut tx, Message::tombstone("orders")).await?;
+    tx.commit().await?;
+    let sql = "SELECT message_key, payload, event_type, headers, lane FROM outbox_messages JOIN outbox_pending USING (id) \
+               WHERE message_id = ?";
+    let mut rows: Vec<Row> = Vec::new();
+    for id in [full, empty, tombstone] {
+        rows.push(sqlx::query_as(sql).bind(id.as_bytes().as_slice()).fetch_one(&mut connection).await?);
+    }
+    let headers = r#"{"naïve":"it's \"quoted\" \\ and 🦀"}"#.to_owned();
+    let expected: [Row; 3] = [
+        (Some(bytes.clone()), Some(bytes), Some("größer 🦀".into()), Some(headers), 7),
+        (Some(vec![]), Some(vec![]), None, None, 0),
+        (None, None, None, None, 0),
+    ];
+    assert_eq!(rows, expected);
+    Ok(())
+}

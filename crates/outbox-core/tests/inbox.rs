@@ -1,0 +1,91 @@
+//! A message has one effect, however often it is delivered.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use outbox_core::{Claim, Inbox, InboxError, Uuid, sqlx::Connection as _};
+use testkit::{database::Database, inbox::process_one, on_both_databases, servers::Flavor};
+use tokio::{sync::Barrier, task::JoinSet};
+
+on_both_databases!(
+    concurrent_duplicates_have_one_effect,
+    a_duplicate_waits_for_the_first_and_is_first_when_that_one_rolls_back,
+    consumers_do_not_share_their_memory,
+    claiming_outside_a_transaction_is_refused,
+);
+
+async fn concurrent_duplicates_have_one_effect(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let ids: Arc<[Uuid]> = (0..20).map(|_| Uuid::now_v7()).collect();
+    let barrier = Arc::new(Barrier::new(8));
+    let mut workers = JoinSet::new();
+    for _ in 0..8 {
+        let (ids, barrier, mut connection) = (Arc::clone(&ids), Arc::clone(&barrier), database.connect().await?);
+        workers.spawn(async move {
+            let mut firsts = 0;
+            for id in ids.iter() {
+                barrier.wait().await;
+                firsts += usize::from(process_one(&mut connection, *id).await?);
+            }
+            anyhow::Ok(firsts)
+        });
+    }
+    let firsts = workers.join_all().await.into_iter().sum::<Result<usize>>()?;
+    assert_eq!(firsts, ids.len());
+    let effects = database.tables().await?.effects;
+    assert_eq!(effects, ids.iter().map(|id| (*id, 1)).collect());
+    Ok(())
+}
+
+async fn a_duplicate_waits_for_the_first_and_is_first_when_that_one_rolls_back(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (inbox, id) = (Inbox::new("c")?, Uuid::now_v7());
+    let (mut a, mut b) = (database.connect().await?, database.connect().await?);
+    let (mut a, mut b) = (a.begin().await?, b.begin().await?);
+    assert_eq!(inbox.claim(&mut a, id).await?, Claim::First);
+    let waits = async {
+        let claim = inbox.claim(&mut b, id).await?;
+        anyhow::Ok(claim)
+    };
+    let rolls_back = async {
+        database.wait_for_a_lock_wait(flavor).await?;
+        anyhow::Ok(a.rollback().await?)
+    };
+    let (claim, rolled_back) = tokio::join!(waits, rolls_back);
+    rolled_back?;
+    assert_eq!(claim?, Claim::First);
+    b.commit().await?;
+    let mut c = database.connect().await?;
+    let mut c = c.begin().await?;
+    assert_eq!(inbox.claim(&mut c, id).await?, Claim::Duplicate);
+    Ok(())
+}
+
+async fn consumers_do_not_share_their_memory(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    let mut tx = connection.begin().await?;
+    let id = Uuid::now_v7();
+    for consumer in ["mail", "Mail", "stock"] {
+        assert_eq!(Inbox::new(consumer)?.claim(&mut tx, id).await?, Claim::First, "{consumer}");
+        assert_eq!(Inbox::new(consumer)?.claim(&mut tx, id).await?, Claim::Duplicate, "{consumer}");
+    }
+    Ok(tx.commit().await?)
+}
+
+async fn claiming_outside_a_transaction_is_refused(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    let refused = Inbox::new("c")?.claim(&mut connection, Uuid::now_v7()).await;
+    assert!(matches!(refused, Err(InboxError::NotInTransaction)), "{refused:?}");
+    assert_eq!(database.number("SELECT COUNT(*) FROM inbox_processed").await?, 0);
+    Ok(())
+}
+
+#[test]
+fn a_consumers_name_can_be_stored() {
+    for name in ["", "two words", "größe", &"x".repeat(101)] {
+        assert!(matches!(Inbox::new(name), Err(InboxError::InvalidConsumer)), "{name:?}");
+    }
+    assert!(Inbox::new("x".repeat(100)).is_ok());
+}

@@ -1,0 +1,120 @@
+//! The tables are made once, whoever makes them, and a version that this program does not know is named.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result};
+use outbox_core::{MIGRATIONS, SCHEMA_VERSION, check_schema, sqlx};
+use testkit::{database::Database, on_both_databases, servers::Flavor};
+
+on_both_databases!(
+    migrating_twice_is_harmless,
+    migrating_from_two_places_at_once_is_harmless,
+    the_outbox_shares_a_database_with_the_services_own_migrations,
+    a_schema_that_does_not_fit_is_named,
+    the_views_show_one_row_for_each_message,
+);
+
+async fn migrate(database: &Database) -> Result<()> {
+    let mut connection = database.connect().await?;
+    Ok(outbox_core::migrate(&mut connection).await?)
+}
+
+async fn problem(database: &Database) -> Result<String> {
+    let mut connection = database.connect().await?;
+    let error = check_schema(&mut connection).await.err().context("the schema is accepted")?;
+    Ok(error.to_string())
+}
+
+async fn migrating_twice_is_harmless(flavor: Flavor) -> Result<()> {
+    let database = Database::create_empty(flavor).await?;
+    migrate(&database).await?;
+    database.execute("INSERT INTO outbox_head (lane) VALUES (3)").await?;
+    migrate(&database).await?;
+    assert_eq!(database.number("SELECT COUNT(*) FROM outbox_head").await?, 1);
+    assert_eq!(database.number("SELECT COUNT(*) FROM outbox_migrations").await?, SCHEMA_VERSION);
+    check_schema(&mut database.connect().await?).await?;
+    Ok(())
+}
+
+async fn migrating_from_two_places_at_once_is_harmless(flavor: Flavor) -> Result<()> {
+    let database = Database::create_empty(flavor).await?;
+    let (a, b, c) = tokio::join!(migrate(&database), migrate(&database), migrate(&database));
+    a.and(b).and(c)?;
+    check_schema(&mut database.connect().await?).await?;
+    Ok(())
+}
+
+async fn the_outbox_shares_a_database_with_the_services_own_migrations(flavor: Flavor) -> Result<()> {
+    let database = Database::create_empty(flavor).await?;
+    database.execute("CREATE TABLE _sqlx_migrations (version BIGINT PRIMARY KEY)").await?;
+    database.execute("INSERT INTO _sqlx_migrations VALUES (20240101)").await?;
+    migrate(&database).await?;
+    check_schema(&mut database.connect().await?).await?;
+    assert_eq!(database.number("SELECT COUNT(*) FROM _sqlx_migrations").await?, 1);
+    Ok(())
+}
+
+async fn a_schema_that_does_not_fit_is_named(flavor: Flavor) -> Result<()> {
+    let database = Database::create_empty(flavor).await?;
+    let missing = "the outbox tables do not exist in this database: run `relay migrate up`";
+    assert_eq!(problem(&database).await?, missing);
+    migrate(&database).await?;
+    let newest = SCHEMA_VERSION;
+    database.execute(&format!("UPDATE outbox_migrations SET version = 99 WHERE version = {newest}")).await?;
+    let newer = format!("the outbox tables have version 99, this program knows only {newest}: install a newer release");
+    assert_eq!(problem(&database).await?, newer);
+    database.execute("UPDATE outbox_migrations SET version = 0 WHERE version = 99").await?;
+    let older = format!("the outbox tables have version 0, this program needs {newest}: run `relay migrate up`");
+    assert_eq!(problem(&database).await?, older);
+    database.execute(&format!("UPDATE outbox_migrations SET version = {newest}, success = FALSE")).await?;
+    let dirty = format!(
+        "migration {newest} of the outbox tables stopped half-way: repair it by hand (see migrations/README.md)"
+    );
+    assert_eq!(problem(&database).await?, dirty);
+    database.execute("DELETE FROM outbox_migrations").await?;
+    assert_eq!(problem(&database).await?, missing);
+    Ok(())
+}
+
+async fn the_views_show_one_row_for_each_message(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    database
+        .execute(
+            "INSERT INTO outbox_claims VALUES (5, 0, 'me', 9, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[11,12]', ''); \
+             INSERT INTO outbox_sent VALUES (4, 0, 'me', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[7,8]', '[\"t/0@1\",\"t/1@5\"]')",
+        )
+        .await?;
+    let mut connection = database.connect().await?;
+    let claimed: Vec<(u64, String)> =
+        sqlx::query_as("SELECT id, owner FROM outbox_claimed_messages ORDER BY id").fetch_all(&mut connection).await?;
+    assert_eq!(claimed, [(11, "me".to_owned()), (12, "me".to_owned())]);
+    let sent: Vec<(u64, String)> =
+        sqlx::query_as("SELECT id, receipt FROM outbox_sent_messages ORDER BY id").fetch_all(&mut connection).await?;
+    assert_eq!(sent, [(7, "t/0@1".to_owned()), (8, "t/1@5".to_owned())]);
+    Ok(())
+}
+
+#[test]
+fn the_embedded_migrations_are_those_of_the_repository() -> Result<()> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");
+    let files = sql_files(&repository)?;
+    assert_eq!(files, sql_files(&own)?);
+    let embedded = MIGRATIONS.map(|(version, name, sql)| (format!("{version:04}_{name}.sql"), sql.to_owned()));
+    assert_eq!(files, embedded);
+    assert_eq!(MIGRATIONS.last().map(|(version, ..)| *version), Some(SCHEMA_VERSION));
+    Ok(())
+}
+
+fn sql_files(folder: &Path) -> Result<Vec<(String, String)>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "sql") {
+            let name = path.file_name().context("no name")?.to_string_lossy().into_owned();
+            files.push((name, fs::read_to_string(&path)?));
+        }
+    }
+    files.sort();
+    Ok(files)
+}
