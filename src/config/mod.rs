@@ -1,12 +1,77 @@
 //! The effective configuration of the relay.
+//!
+//! One table (`keys`) says which keys there are. `source` and `file` gather what was given into one flat map, `reader` checks
+//! each value against the table, `build` makes the typed [`Config`], `check` looks at what concerns several keys. Problems are
+//! collected on the way, and reported all at once.
 
-pub mod keys;
-pub mod load;
-pub mod show;
-pub mod source;
+mod build;
+mod check;
+mod example;
+mod file;
+mod keys;
+mod reader;
+mod secret;
+mod show;
+mod source;
 mod value;
 
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, fmt, net::SocketAddr, time::Duration};
+
+pub use self::{
+    example::{example, reference},
+    show::Effective,
+    source::{Inputs, Origin, Problem, default_file},
+};
+
+/// A configuration that was read, and where each value of it comes from.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// Every effective value; secrets as `***`.
+    pub values: Vec<Effective>,
+}
+
+/// The configuration cannot be used: all that is to be changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError(pub Vec<Problem>);
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<_> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+/// Reads and checks a configuration. Opens the file and the files of secrets, and nothing else.
+pub fn load(inputs: &Inputs) -> Result<Loaded, ConfigError> {
+    loaded(inputs, true)
+}
+
+/// The same for what needs the database alone: sinks and routes may be missing.
+pub fn load_for_database(inputs: &Inputs) -> Result<Loaded, ConfigError> {
+    loaded(inputs, false)
+}
+
+/// The address to listen on, whatever else is wrong; none: `off`.
+#[must_use]
+pub fn listen_address(inputs: &Inputs) -> Option<SocketAddr> {
+    reader::Reader::new(source::Settings::gather(inputs)).listen()
+}
+
+fn loaded(inputs: &Inputs, publishes: bool) -> Result<Loaded, ConfigError> {
+    let mut reader = reader::Reader::new(source::Settings::gather(inputs));
+    let config = reader.config();
+    reader.check(&config);
+    if publishes {
+        reader.check_complete(&config);
+    }
+    let values = reader.effective();
+    let problems = reader.settings.problems;
+    if problems.is_empty() { Ok(Loaded { config, values }) } else { Err(ConfigError(problems)) }
+}
 
 /// The effective configuration: defaults, overridden by the file, the environment and flags, in this order.
 #[derive(Debug, Clone)]
