@@ -5,7 +5,8 @@ use std::{fs, path::Path, sync::Arc};
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    keys,
+    keys::Key,
+    lookup,
     source::{Origin, Settings},
     value::{Shape, Written},
 };
@@ -61,10 +62,10 @@ impl Walk<'_> {
     }
 
     fn entry(&mut self, path: String, value: &DeValue<'_>, origin: Origin) {
-        let key = keys::find(&path);
-        let section = keys::is_section(&path);
+        let key = lookup::find(&path);
+        let section = lookup::is_section(&path);
         match (value, key) {
-            (DeValue::Table(table), _) if section || key.is_some_and(keys::Key::is_map) => {
+            (DeValue::Table(table), _) if section || key.is_some_and(Key::is_map) => {
                 self.settings.note(&path, &origin);
                 self.table(&path, table);
             }
@@ -79,7 +80,7 @@ impl Walk<'_> {
                 self.settings
                     .problem(origin, format!("`{path}` is a section, not a value: see `relay config example`"));
             }
-            (_, None) => self.settings.unknown("key", &path, keys::nearest(&path), &origin),
+            (_, None) => self.settings.unknown("key", &path, lookup::nearest(&path), &origin),
         }
     }
 }

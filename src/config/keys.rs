@@ -238,36 +238,3 @@ pub(super) const KEYS: &[Key] = &[
         "What a dead message means for the later ones of its key: they go on, or they wait until it is retried or discarded.",
     ),
 ];
-
-/// The key that a path names, if there is one.
-pub(super) fn find(path: &str) -> Option<&'static Key> {
-    KEYS.iter().find(|key| matches(key.path, path))
-}
-
-/// Whether keys begin with this path.
-pub(super) fn is_section(path: &str) -> bool {
-    let depth = path.split('.').count();
-    KEYS.iter().any(|key| key.path.split('.').count() > depth && same_start(key.path, path))
-}
-
-fn matches(pattern: &str, path: &str) -> bool {
-    let (names, parts) = (pattern.split('.').count(), path.split('.').count());
-    same_start(pattern, path) && (names == parts || pattern.ends_with(".*") && parts > names)
-}
-
-fn same_start(pattern: &str, path: &str) -> bool {
-    pattern.split('.').zip(path.split('.')).all(|(name, part)| name == "*" || name == part)
-}
-
-/// The known path that is most like this one, if any is like it.
-pub(super) fn nearest(path: &str) -> Option<String> {
-    let parts: Vec<_> = path.split('.').collect();
-    let known = KEYS.iter().flat_map(|key| {
-        let names = key.path.split('.').enumerate();
-        let filled: Vec<_> =
-            names.map(|(i, name)| if name == "*" { parts.get(i).copied().unwrap_or(name) } else { name }).collect();
-        [filled.get(..1).unwrap_or_default().join("."), filled.join(".")]
-    });
-    let scored = known.map(|name| (strsim::damerau_levenshtein(&name, path), name));
-    scored.min().filter(|(distance, _)| *distance <= 3).map(|(_, name)| name)
-}

@@ -9,69 +9,22 @@ mod check;
 mod example;
 mod file;
 mod keys;
+mod load;
+mod lookup;
 mod reader;
 mod secret;
 mod show;
 mod source;
 mod value;
 
-use std::{collections::BTreeMap, fmt, net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 pub use self::{
     example::{example, reference},
+    load::{ConfigError, Loaded, listen_address, load, load_for_database},
     show::Effective,
     source::{Inputs, Origin, Problem, default_file},
 };
-
-/// A configuration that was read, and where each value of it comes from.
-#[derive(Debug, Clone)]
-pub struct Loaded {
-    /// The configuration.
-    pub config: Config,
-    /// Every effective value; secrets as `***`.
-    pub values: Vec<Effective>,
-}
-
-/// The configuration cannot be used: all that is to be changed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigError(pub Vec<Problem>);
-
-impl std::error::Error for ConfigError {}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<_> = self.0.iter().map(ToString::to_string).collect();
-        f.write_str(&lines.join("\n"))
-    }
-}
-
-/// Reads and checks a configuration. Opens the file and the files of secrets, and nothing else.
-pub fn load(inputs: &Inputs) -> Result<Loaded, ConfigError> {
-    loaded(inputs, true)
-}
-
-/// The same for what needs the database alone: sinks and routes may be missing.
-pub fn load_for_database(inputs: &Inputs) -> Result<Loaded, ConfigError> {
-    loaded(inputs, false)
-}
-
-/// The address to listen on, whatever else is wrong; none: `off`.
-#[must_use]
-pub fn listen_address(inputs: &Inputs) -> Option<SocketAddr> {
-    reader::Reader::new(source::Settings::gather(inputs)).listen()
-}
-
-fn loaded(inputs: &Inputs, publishes: bool) -> Result<Loaded, ConfigError> {
-    let mut reader = reader::Reader::new(source::Settings::gather(inputs));
-    let config = reader.config();
-    reader.check(&config);
-    if publishes {
-        reader.check_complete(&config);
-    }
-    let values = reader.effective();
-    let problems = reader.settings.problems;
-    if problems.is_empty() { Ok(Loaded { config, values }) } else { Err(ConfigError(problems)) }
-}
 
 /// The effective configuration: defaults, overridden by the file, the environment and flags, in this order.
 #[derive(Debug, Clone)]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    keys::{KEYS, Key, Unset, find},
+    keys::{KEYS, Key, Unset},
+    lookup::find,
     source::{Origin, Problem, Settings, is_secret},
     value,
 };

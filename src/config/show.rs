@@ -1,7 +1,8 @@
 //! The effective values, and where each comes from.
 
 use super::{
-    keys::{Key, Unset, find},
+    keys::{Key, Unset},
+    lookup::find,
     reader::Reader,
     source::{Origin, is_secret},
     value::{Shape, Written},

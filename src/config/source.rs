@@ -9,7 +9,8 @@ use std::{
 
 use super::{
     file,
-    keys::{self, Key},
+    keys::Key,
+    lookup,
     value::{Kind, Shape, Written},
 };
 
@@ -135,8 +136,8 @@ impl Settings {
         let Some(rest) = name.strip_prefix("RELAY__") else { return };
         let path = property_dots(&rest.to_lowercase().replace("__", "."));
         let origin = Origin::Variable(name.to_owned());
-        if keys::find(&path).is_none() {
-            let near = keys::nearest(&path).map(|near| variable_name(&near));
+        if lookup::find(&path).is_none() {
+            let near = lookup::nearest(&path).map(|near| variable_name(&near));
             return self.unknown("variable", name, near, &origin);
         }
         self.insert(path, Written { text: value.to_owned(), shape: Shape::Word }, origin);
@@ -144,8 +145,8 @@ impl Settings {
 
     fn flag(&mut self, flag: &str, path: &str, value: &str) {
         let origin = Origin::Flag(if flag == "--set" { format!("--set {path}") } else { flag.to_owned() });
-        let Some(key) = keys::find(path) else {
-            return self.unknown("key", path, keys::nearest(path), &origin);
+        let Some(key) = lookup::find(path) else {
+            return self.unknown("key", path, lookup::nearest(path), &origin);
         };
         if is_secret(key, path) {
             let instead = variable_name(path);

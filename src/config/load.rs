@@ -1,0 +1,60 @@
+//! Reading and checking a configuration: all steps, and all problems at once.
+
+use std::{fmt, net::SocketAddr};
+
+use super::{
+    Config,
+    reader::Reader,
+    show::Effective,
+    source::{Inputs, Problem, Settings},
+};
+
+/// A configuration that was read, and where each value of it comes from.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// Every effective value; secrets as `***`.
+    pub values: Vec<Effective>,
+}
+
+/// The configuration cannot be used: all that is to be changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError(pub Vec<Problem>);
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<_> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+/// Reads and checks a configuration. Opens the file and the files of secrets, and nothing else.
+pub fn load(inputs: &Inputs) -> Result<Loaded, ConfigError> {
+    loaded(inputs, true)
+}
+
+/// The same for what needs the database alone: sinks and routes may be missing.
+pub fn load_for_database(inputs: &Inputs) -> Result<Loaded, ConfigError> {
+    loaded(inputs, false)
+}
+
+/// The address to listen on, whatever else is wrong; none: `off`.
+#[must_use]
+pub fn listen_address(inputs: &Inputs) -> Option<SocketAddr> {
+    Reader::new(Settings::gather(inputs)).listen()
+}
+
+fn loaded(inputs: &Inputs, publishes: bool) -> Result<Loaded, ConfigError> {
+    let mut reader = Reader::new(Settings::gather(inputs));
+    let config = reader.config();
+    reader.check(&config);
+    if publishes {
+        reader.check_complete(&config);
+    }
+    let values = reader.effective();
+    let problems = reader.settings.problems;
+    if problems.is_empty() { Ok(Loaded { config, values }) } else { Err(ConfigError(problems)) }
+}
