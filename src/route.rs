@@ -87,15 +87,20 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     (0..=text.len()).filter_map(|i| text.get(i..)).any(|tail| matches(rest, tail))
 }
 
+/// Replaces placeholders in one pass: what a message puts in is not looked at again.
 fn fill(template: &str, topic: &str, event_type: Option<&str>, key: Option<&[u8]>, lane: u16) -> String {
-    if !template.contains('{') {
-        return template.to_owned();
+    let Some((head, rest)) = template.split_once('{') else { return template.to_owned() };
+    let mut text = head.to_owned();
+    for part in rest.split('{') {
+        match part.split_once('}') {
+            Some(("topic", tail)) => text.extend([topic, tail]),
+            Some(("type", tail)) => text.extend([event_type.unwrap_or_default(), tail]),
+            Some(("lane", tail)) => text.extend([lane.to_string().as_str(), tail]),
+            Some(("key", tail)) => text.extend([&*String::from_utf8_lossy(key.unwrap_or_default()), tail]),
+            _ => text.extend(["{", part]),
+        }
     }
-    template
-        .replace("{topic}", topic)
-        .replace("{type}", event_type.unwrap_or_default())
-        .replace("{lane}", &lane.to_string())
-        .replace("{key}", &String::from_utf8_lossy(key.unwrap_or_default()))
+    text
 }
 
 #[cfg(test)]
@@ -139,6 +144,13 @@ mod tests {
         let other = routes.resolve("orders", None, None, 0).unwrap().destination;
         assert_eq!(other.target, "orders");
         assert!(Arc::ptr_eq(&other, &routes.resolve("orders", None, None, 0).unwrap().destination));
+    }
+
+    #[test]
+    fn what_a_message_puts_into_a_template_is_not_a_template() {
+        let routes = Routes::new(&[route("*", "{type}-{topic}", "{none}")]);
+        let found = routes.resolve("t", Some("{topic}"), None, 0).unwrap().destination;
+        assert_eq!((found.target.as_str(), found.routing_key.as_str()), ("{topic}-t", "{none}"));
     }
 
     #[test]

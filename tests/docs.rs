@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use anyhow::{Result, ensure};
-use outbox_relay::{config::show, metrics};
+use outbox_relay::{cli, config, metrics};
 
 fn same(path: &str, text: &str) -> Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
@@ -16,7 +16,12 @@ fn same(path: &str, text: &str) -> Result<()> {
 
 #[test]
 fn the_configuration_reference_is_generated() -> Result<()> {
-    same("docs/configuration.md", &show::reference())
+    same("docs/configuration.md", &config::reference())
+}
+
+#[test]
+fn the_command_line_reference_is_generated() -> Result<()> {
+    same("docs/cli.md", &cli::reference())
 }
 
 #[test]

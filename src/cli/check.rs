@@ -1,35 +1,63 @@
-use std::time::Instant;
+//! `relay check`.
 
+use std::time::{Duration, Instant};
+
+use clap::Args;
 use outbox_core::check_schema;
+use serde_json::Value;
 
-use super::{End, migrate::connect};
-use crate::{config::Config, run};
+use super::{database, output::Format, run::unusable};
+use crate::{config::Config, outlet::Feed, run};
 
-/// The configuration is good if this is reached; `online`: so is what it names.
-pub(super) async fn check(config: &Config, online: bool) -> anyhow::Result<End> {
-    eprintln!("configuration: ok");
-    if !online {
-        return Ok(End::Ok);
-    }
-    let mut good = tell("database", &database(config).await);
-    for (name, sink) in &config.sinks {
-        let feed = run::feed(name, sink, config)?;
-        let reached = feed.sink.check(Instant::now() + config.relay.publish_deadline).await;
-        good &= tell(name, &reached.map_err(Into::into));
-        feed.sink.close().await;
-    }
-    Ok(if good { End::Ok } else { End::No })
+/// How long one look may take.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// What to check.
+#[derive(Debug, Args)]
+pub(super) struct Check {
+    /// Also connect to the database and the brokers; exit code 3 if one cannot be used
+    #[arg(long)]
+    connect: bool,
+    #[command(flatten)]
+    format: Format,
 }
 
-async fn database(config: &Config) -> anyhow::Result<()> {
-    let mut db = connect(config).await?;
-    Ok(check_schema(&mut db).await?)
+/// What was looked at, and what was found.
+type Finding = (String, Result<String, String>);
+
+impl Check {
+    pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
+        let feeds = config.sinks.iter().map(|(name, sink)| run::feed(name, sink, config));
+        let feeds: Vec<_> = feeds.collect::<Result<_, _>>().map_err(|error| unusable(&error))?;
+        let mut findings = vec![("configuration".to_owned(), Ok("can be used".to_owned()))];
+        if self.connect {
+            findings
+                .push(("database".to_owned(), look_at_database(config).await.map_err(|error| format!("{error:#}"))));
+            for feed in feeds {
+                findings.push(look_at_sink(feed).await);
+            }
+        }
+        let holds = findings.iter().all(|(_, found)| found.is_ok());
+        let rows: Vec<[Value; 3]> = findings.into_iter().map(row).collect();
+        self.format.rows(["checked", "ok", "detail"], &rows)?;
+        Ok(holds)
+    }
 }
 
-fn tell(what: &str, outcome: &anyhow::Result<()>) -> bool {
-    match outcome {
-        Ok(()) => eprintln!("{what}: ok"),
-        Err(error) => eprintln!("{what}: {error:#}"),
-    }
-    outcome.is_ok()
+fn row((checked, found): Finding) -> [Value; 3] {
+    let ok = found.is_ok();
+    let (Ok(detail) | Err(detail)) = found;
+    [checked.into(), ok.into(), detail.into()]
+}
+
+async fn look_at_database(config: &Config) -> anyhow::Result<String> {
+    let mut connection = database::connect(config).await?;
+    check_schema(&mut connection).await?;
+    Ok("reached; the tables have the version of this relay".to_owned())
+}
+
+async fn look_at_sink(feed: Feed) -> Finding {
+    let found = feed.sink.check(Instant::now() + DEADLINE).await;
+    feed.sink.close().await;
+    (format!("sink {}", feed.name), found.map(|()| "reached".to_owned()).map_err(|error| error.to_string()))
 }

@@ -1,36 +1,47 @@
-use std::{net::SocketAddr, time::Duration};
+//! `relay healthcheck`: for containers, which have no other HTTP client.
 
+use std::{
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use anyhow::Context as _;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
 
-use super::End;
+/// How long the answer may take.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// An answer is a few lines.
+const LONGEST: u64 = 64 * 1024;
 
-/// Asks `/livez` of the relay on this machine.
-pub(super) async fn healthcheck(listen: Option<SocketAddr>) -> End {
-    let Some(listen) = listen else {
-        eprintln!("http.listen is off or cannot be read: there is nothing to ask");
-        return End::No;
-    };
-    match tokio::time::timeout(Duration::from_secs(3), ask(listen)).await {
-        Ok(Ok(answer)) if answer.starts_with("HTTP/1.1 200") => End::Ok,
-        Ok(Ok(answer)) => no(answer.lines().last().unwrap_or_default()),
-        Ok(Err(error)) => no(&error.to_string()),
-        Err(_) => no("no answer within 3 s"),
+/// Asks `/livez` of the relay that listens at the configured address.
+pub(super) async fn run(listen: Option<SocketAddr>) -> anyhow::Result<bool> {
+    let address = listen.context("`http.listen` is off: there is nobody to ask")?;
+    let answer = tokio::time::timeout(DEADLINE, ask(reachable(address))).await;
+    let answer = answer.context("the relay did not answer in time")?;
+    let answer = answer.with_context(|| format!("no relay answers at {address}"))?;
+    anyhow::ensure!(answer.starts_with("HTTP/1.1 200"), "the relay is not alive: {}", body(&answer));
+    Ok(true)
+}
+
+/// A relay that listens on all addresses is asked on loopback.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
     }
+    address
 }
 
-fn no(why: &str) -> End {
-    eprintln!("the relay is not well: {why}");
-    End::No
-}
-
-async fn ask(listen: SocketAddr) -> std::io::Result<String> {
-    let ip = if listen.ip().is_unspecified() { [127, 0, 0, 1].into() } else { listen.ip() };
-    let mut stream = TcpStream::connect((ip, listen.port())).await?;
+async fn ask(address: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
     stream.write_all(b"GET /livez HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n").await?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
+    stream.take(LONGEST).read_to_string(&mut answer).await?;
     Ok(answer)
+}
+
+fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").map_or(answer, |(_, body)| body.trim_end())
 }

@@ -1,22 +1,51 @@
+//! Logs, on standard error.
+
 use anyhow::Context as _;
-use tracing_subscriber::{EnvFilter, filter::Directive};
+use tracing::Level;
+use tracing_subscriber::{
+    EnvFilter, Layer as _, filter::filter_fn, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 use crate::config::{Log, LogFormat};
 
-/// Parts of libraries that would log whole messages or statements.
-const QUIET: [&str; 3] = ["lapin=error", "sqlx=error", "librdkafka=error"];
+/// Libraries that log whole messages or statements, or what the relay says itself: only their errors are shown.
+const QUIET: [&str; 3] = ["lapin", "sqlx", "librdkafka"];
 
-/// Logs to standard error from here on.
-pub(super) fn start(log: &Log) -> anyhow::Result<()> {
-    let mut filter =
-        EnvFilter::try_new(&log.level).with_context(|| format!("log.level {:?} is no filter", log.level))?;
-    for directive in QUIET {
-        filter = filter.add_directive(directive.parse::<Directive>()?);
-    }
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let started = match log.format {
-        LogFormat::Text => logs.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
-        LogFormat::Json => logs.json().flatten_event(true).try_init(),
+/// Starts the log.
+pub(super) fn init(log: &Log) -> anyhow::Result<()> {
+    let filter = EnvFilter::builder().parse(&log.level).context("`log.level` cannot be used")?;
+    let lines = fmt::layer().with_writer(std::io::stderr);
+    let lines = match log.format {
+        LogFormat::Text => lines.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    started.map_err(|error| anyhow::anyhow!("the log cannot be started: {error}"))
+    let quiet = filter_fn(|metadata| is_shown(metadata.target(), *metadata.level()));
+    tracing_subscriber::registry()
+        .with(lines.with_filter(quiet))
+        .with(filter)
+        .try_init()
+        .context("the log was started twice")
+}
+
+fn is_shown(target: &str, level: Level) -> bool {
+    let library = target.split("::").next().unwrap_or_default();
+    level == Level::ERROR || !QUIET.contains(&library)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_logs_payloads_or_statements_shows_errors_only() {
+        for (target, level, expected) in [
+            ("lapin::returned_messages", Level::WARN, false),
+            ("lapin::returned_messages", Level::ERROR, true),
+            ("sqlx::query", Level::WARN, false),
+            ("librdkafka", Level::INFO, false),
+            ("outbox_relay::publish", Level::DEBUG, true),
+        ] {
+            assert_eq!(is_shown(target, level), expected, "{target} {level}");
+        }
+    }
 }

@@ -1,51 +1,57 @@
-use std::io::Write as _;
+//! `relay migrate`.
 
 use anyhow::Context as _;
 use clap::Subcommand;
-use outbox_core::{
-    MIGRATIONS, SCHEMA_VERSION,
-    sqlx::{ConnectOptions as _, MySqlConnection},
-    store::schema,
+use outbox_core::{MIGRATIONS, SCHEMA_VERSION, store::schema};
+
+use super::{
+    Options, database,
+    output::{self, Format},
 };
 
-use super::{End, Format, table};
-use crate::{config::Config, database};
-
+/// What to do about the tables.
 #[derive(Debug, Subcommand)]
 pub(super) enum Migrate {
-    /// Apply what is missing; harmless when nothing is.
+    /// Create the tables, or upgrade them; harmless where there is nothing to do
     Up,
-    /// Which migrations are applied; exit status 3 if one is missing.
-    Status,
-    /// Print the migrations, to apply them by other means.
+    /// Which migrations were applied; exit code 3 if some were not
+    Status(Format),
+    /// Print the migrations as SQL; needs no database
     Sql,
 }
 
-pub(super) fn sql() -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    for (version, name, sql) in MIGRATIONS {
-        writeln!(out, "-- {version:04} {name}\n{sql}")?;
+impl Migrate {
+    pub(super) async fn run(self, options: &Options) -> anyhow::Result<bool> {
+        match self {
+            Self::Up => up(options).await,
+            Self::Status(format) => status(format, options).await,
+            Self::Sql => sql(),
+        }
     }
-    Ok(())
 }
 
-pub(super) async fn migrate(what: &Migrate, config: &Config, format: Format) -> anyhow::Result<End> {
-    let mut db = connect(config).await?;
-    if matches!(what, Migrate::Up) {
-        outbox_core::migrate(&mut db).await.context("the migrations could not be applied")?;
-        eprintln!("the tables have version {SCHEMA_VERSION}");
-    }
-    let applied = schema::version(&mut db).await?.map_or(0, |(version, _)| version);
-    let row = |(version, name, _): (i64, &str, &str)| {
-        let state = if version <= applied { "applied" } else { "missing" };
-        [version.to_string(), name.to_owned(), state.to_owned()]
+async fn up(options: &Options) -> anyhow::Result<bool> {
+    let mut connection = database::connect(&options.database()?).await?;
+    outbox_core::migrate(&mut connection).await.context("the migrations could not be applied")?;
+    output::text(&format!("The outbox tables have version {SCHEMA_VERSION}.\n"))?;
+    Ok(true)
+}
+
+async fn status(format: Format, options: &Options) -> anyhow::Result<bool> {
+    let mut connection = database::connect(&options.database()?).await?;
+    let found = schema::version(&mut connection).await.context("the record of migrations cannot be read")?;
+    let state = |number: i64| match found {
+        Some((_, Some(dirty))) if dirty == number => "stopped half-way",
+        Some((newest, _)) if number <= newest => "applied",
+        _ => "missing",
     };
-    table::print(["version", "name", "state"], &MIGRATIONS.map(row), format)?;
-    Ok(if applied >= SCHEMA_VERSION { End::Ok } else { End::No })
+    let rows = MIGRATIONS.map(|(number, name, _)| [number.into(), name.into(), state(number).into()]);
+    format.rows(["number", "name", "state"], &rows)?;
+    Ok(MIGRATIONS.iter().all(|(number, ..)| state(*number) == "applied"))
 }
 
-/// One connection, for a command that does one thing.
-pub(super) async fn connect(config: &Config) -> anyhow::Result<MySqlConnection> {
-    let options = database::options(&config.database).context("database.url cannot be read")?;
-    options.connect().await.context("the database cannot be reached (database.url)")
+fn sql() -> anyhow::Result<bool> {
+    let texts = MIGRATIONS.map(|(number, name, sql)| format!("-- Migration {number}: {name}\n\n{sql}"));
+    output::text(&texts.join("\n"))?;
+    Ok(true)
 }

@@ -1,191 +1,187 @@
-//! The command line.
+//! The command line. Data goes to standard output, logs and complaints to standard error.
+//!
+//! Exit codes: 0 ok; 1 failed; 2 wrong arguments or configuration; 3 a checked condition does not hold.
 
 mod check;
+mod config;
+mod database;
 mod healthcheck;
 mod log;
 mod migrate;
+mod output;
 mod run;
-mod settings;
 mod status;
-mod table;
 
-use std::{path::PathBuf, process::ExitCode};
-
-use clap::{Args, Parser, Subcommand, ValueEnum};
-
-use crate::config::{
-    Config,
-    load::{Loaded, load},
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
 };
 
-/// Publishes the messages of a transactional outbox in MySQL or MariaDB to Kafka or RabbitMQ.
-///
-/// Run two or more: they share the work and take over from each other.
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+
+use self::output::Format;
+use crate::config::{Config, ConfigError, Inputs, Loaded, default_file, listen_address, load, load_for_database};
+
+/// Publishes the messages of a transactional outbox in MySQL to Kafka and RabbitMQ.
 #[derive(Debug, Parser)]
-#[command(
-    name = "relay",
-    version,
-    after_help = "Exit status: 0 ok, 1 failed, 2 usage or configuration, 3 a checked condition does not hold."
-)]
-pub struct Cli {
+#[command(name = "relay", version, max_term_width = 100, after_help = AFTER)]
+struct Cli {
     #[command(flatten)]
-    global: Global,
+    options: Options,
     #[command(subcommand)]
     command: Option<Command>,
 }
 
+const AFTER: &str =
+    "Exit codes: 0 ok, 1 failed, 2 wrong arguments or configuration, 3 a checked condition does not hold.";
+
 #[derive(Debug, Args)]
-struct Global {
-    /// The configuration file; `relay.toml` here if there is one.
+#[command(next_help_heading = "Configuration")]
+struct Options {
+    /// TOML file; `relay.toml` if there is one
     #[arg(long, global = true, env = "RELAY_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// `database.url`.
-    #[arg(long, global = true, value_name = "URL")]
-    database_url: Option<String>,
-    /// `relay.owner`.
-    #[arg(long, global = true, value_name = "NAME")]
+    /// Set any key but a secret: relay.lease=30s
+    #[arg(long, global = true, value_name = "KEY=VALUE", value_parser = key_and_value)]
+    set: Vec<(String, String)>,
+    /// The name under which this process holds claims (relay.owner)
+    #[arg(long, global = true)]
     owner: Option<String>,
-    /// `http.listen`.
+    /// The lanes that this relay serves, separated by commas (relay.lanes)
+    #[arg(long, global = true)]
+    lanes: Option<String>,
+    /// Address of /metrics, /livez and /readyz, or off (http.listen)
     #[arg(long, global = true, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// `log.level`.
-    #[arg(long, global = true, value_name = "FILTER")]
+    /// Level or filter of the log (log.level)
+    #[arg(long, global = true, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// The form of data on standard output.
-    #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
-    format: Format,
-}
-
-/// The form of data on standard output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For people.
-    Table,
-    /// For programs.
-    Json,
+    /// text or json (log.format)
+    #[arg(long, global = true, value_name = "FORMAT")]
+    log_format: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Claim and publish until stopped (the default).
+    /// Claim, publish and settle until stopped (the default)
     Run,
-    /// Create or upgrade the tables.
+    /// Create and upgrade the tables
     #[command(subcommand)]
     Migrate(migrate::Migrate),
-    /// Check the configuration, and with --connect also what it names.
-    Check {
-        /// Also reach the database, its tables and the brokers.
-        #[arg(long)]
-        connect: bool,
-    },
-    /// What is in the queue.
-    Status,
-    /// Show settings.
+    /// Check the configuration, and with --connect also database and brokers
+    Check(check::Check),
+    /// What is in the queue
+    Status(Format),
+    /// Show or make a configuration
     #[command(subcommand)]
-    Config(settings::Settings),
-    /// Ask the relay on this machine whether it lives.
+    Config(config::Show),
+    /// Ask the relay that runs with this configuration whether it lives
     Healthcheck,
 }
 
-/// How a command ended.
-enum End {
-    /// It did what it should.
-    Ok,
-    /// A checked condition does not hold.
-    No,
-}
-
-/// Runs the command line and returns the exit status.
-#[must_use]
-pub async fn main(cli: Cli) -> ExitCode {
-    match command(cli).await {
-        Ok(End::Ok) => ExitCode::SUCCESS,
-        Ok(End::No) => ExitCode::from(3),
-        Err(Failure::Config(problems)) => {
-            for problem in problems {
-                eprintln!("error: {problem}");
-            }
-            ExitCode::from(2)
-        }
-        Err(Failure::Other(error)) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
+/// Runs the command that the arguments name.
+pub async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match dispatch(cli.command.unwrap_or(Command::Run), &cli.options).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(3),
+        Err(error) => complain(&error),
     }
 }
 
-/// Why a command failed.
-enum Failure {
-    /// The configuration cannot be used.
-    Config(Vec<String>),
-    /// Anything else.
-    Other(anyhow::Error),
-}
-
-impl<E: Into<anyhow::Error>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Self::Other(error.into())
+/// False: a condition that was to be checked does not hold.
+async fn dispatch(command: Command, options: &Options) -> anyhow::Result<bool> {
+    match command {
+        Command::Run => run::run(options.load()?.config).await,
+        Command::Migrate(migrate) => migrate.run(options).await,
+        Command::Check(check) => check.run(&options.load()?.config).await,
+        Command::Status(format) => status::run(format, &options.database()?).await,
+        Command::Config(config) => config.run(options),
+        Command::Healthcheck => healthcheck::run(listen_address(&options.inputs())).await,
     }
 }
 
-async fn command(cli: Cli) -> Result<End, Failure> {
-    let global = &cli.global;
-    match cli.command.unwrap_or(Command::Run) {
-        Command::Run => run::run(global.load()?.config).await?,
-        Command::Migrate(migrate::Migrate::Sql) => migrate::sql()?,
-        Command::Migrate(what) => return Ok(migrate::migrate(&what, &global.database()?, global.format).await?),
-        Command::Check { connect } => return Ok(check::check(&global.load()?.config, connect).await?),
-        Command::Status => status::status(&global.database()?, global.format).await?,
-        Command::Config(settings::Settings::Example) => settings::example()?,
-        Command::Config(settings::Settings::Show) => settings::show(&global.load()?.settings, global.format)?,
-        Command::Healthcheck => return Ok(healthcheck::healthcheck(global.lenient()).await),
+fn complain(error: &anyhow::Error) -> ExitCode {
+    // A reader of standard output that has gone has heard enough.
+    if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+        return ExitCode::SUCCESS;
     }
-    Ok(End::Ok)
+    let code = if error.is::<ConfigError>() { 2 } else { 1 };
+    match writeln!(io::stderr(), "{error:#}") {
+        Ok(()) => ExitCode::from(code),
+        Err(_) => ExitCode::from(1),
+    }
 }
 
-impl Global {
-    fn load(&self) -> Result<Loaded, Failure> {
-        let here = PathBuf::from("relay.toml");
-        let file = self.config.clone().or_else(|| here.exists().then_some(here));
-        load(file.as_deref(), std::env::vars(), self.flags()).map_err(Failure::Config)
+impl Options {
+    /// For a relay.
+    fn load(&self) -> Result<Loaded, ConfigError> {
+        load(&self.inputs())
+    }
+
+    /// For commands that need the database alone.
+    fn database(&self) -> Result<Config, ConfigError> {
+        Ok(load_for_database(&self.inputs())?.config)
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs { file: default_file(self.config.as_deref()), variables: variables(), flags: self.flags() }
     }
 
     fn flags(&self) -> Vec<(String, String, String)> {
-        let flags = [
-            ("database.url", "--database-url", &self.database_url),
-            ("relay.owner", "--owner", &self.owner),
-            ("http.listen", "--listen", &self.listen),
-            ("log.level", "--log-level", &self.log_level),
+        let short = [
+            ("--owner", "relay.owner", &self.owner),
+            ("--lanes", "relay.lanes", &self.lanes),
+            ("--listen", "http.listen", &self.listen),
+            ("--log-level", "log.level", &self.log_level),
+            ("--log-format", "log.format", &self.log_format),
         ];
-        let flag = |(place, name, value): (&str, &str, &Option<String>)| {
-            value.clone().map(|text| (place.to_owned(), text, name.to_owned()))
-        };
-        flags.into_iter().filter_map(flag).collect()
+        let short = short.into_iter().filter_map(|(flag, key, value)| Some((flag, key, value.as_deref()?)));
+        let set = self.set.iter().map(|(key, value)| ("--set", key.as_str(), value.as_str()));
+        set.chain(short).map(|(flag, key, value)| (flag.to_owned(), key.to_owned(), value.to_owned())).collect()
     }
+}
 
-    /// For commands that need the database and no sinks.
-    fn database(&self) -> Result<Config, Failure> {
-        let quiet = |place: &str, text: &str| (place.to_owned(), text.to_owned(), "default".to_owned());
-        let missing =
-            |problem: &String| !problem.starts_with("there is no sink") && !problem.starts_with("there is no route");
-        match self.load() {
-            Err(Failure::Config(problems)) if !problems.iter().any(missing) => {
-                let mut flags = self.flags();
-                flags.extend([
-                    quiet("sinks.none.type", "null"),
-                    quiet("routes.0.topics", "*"),
-                    quiet("routes.0.sink", "none"),
-                ]);
-                let here = PathBuf::from("relay.toml");
-                let file = self.config.clone().or_else(|| here.exists().then_some(here));
-                Ok(load(file.as_deref(), std::env::vars(), flags).map_err(Failure::Config)?.config)
-            }
-            loaded => Ok(loaded?.config),
-        }
+/// A name or a value that is not UTF-8 is kept as well as it can be, so that it is complained about.
+fn variables() -> Vec<(String, String)> {
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
+    };
+    std::env::vars_os().map(text).collect()
+}
+
+fn key_and_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, such as relay.lease=30s")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// The page docs/cli.md.
+#[must_use]
+pub fn reference() -> String {
+    let mut command = Cli::command().term_width(100).version("");
+    command.build();
+    let mut text = String::from(include_str!("cli.md"));
+    describe(&mut command, "relay", &mut text);
+    text
+}
+
+fn describe(command: &mut clap::Command, name: &str, text: &mut String) {
+    let help = command.render_help().to_string();
+    let help: Vec<_> = help.lines().map(str::trim_end).collect();
+    text.extend(["\n## `", name, "`\n\n```text\n", &help.join("\n"), "\n```\n"]);
+    for inner in command.get_subcommands_mut().filter(|inner| inner.get_name() != "help") {
+        let name = format!("{name} {}", inner.get_name());
+        describe(inner, &name, text);
     }
+}
 
-    /// The address alone: a health check must not fail on what it does not need.
-    fn lenient(&self) -> Option<std::net::SocketAddr> {
-        self.database().ok()?.http.listen
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
     }
 }

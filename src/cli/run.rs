@@ -1,48 +1,72 @@
+//! `relay run`.
+
+use std::sync::Arc;
+
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use super::log;
-use crate::{config::Config, health::Health, http, metrics::Metrics, run::Relay};
+use crate::{
+    config::{Config, ConfigError, Problem},
+    health::Health,
+    http::{self, Sources},
+    metrics::Metrics,
+    run::Relay,
+};
 
-pub(super) async fn run(config: Config) -> anyhow::Result<()> {
-    log::start(&config.log)?;
-    end_with_any_panic();
-    let metrics = Metrics::new()?;
-    let health = Health::new(metrics.clone());
+/// Runs a relay until a signal stops it.
+pub(super) async fn run(config: Config) -> anyhow::Result<bool> {
+    log::init(&config.log)?;
+    end_on_panic();
+    let metrics = Metrics::new().context("the metrics cannot be made")?;
+    let health = Health::new(Arc::clone(&metrics));
+    let stop = CancellationToken::new();
     if let Some(address) = config.http.listen {
-        let listener = http::listen(address).await?;
-        tokio::spawn(http::serve(listener, metrics.clone(), health.clone()));
+        let listener = http::bind(address).await?;
+        let sources = Sources { metrics: Arc::clone(&metrics), health: Arc::clone(&health) };
+        tokio::spawn(http::serve(listener, sources, stop.clone().cancelled_owned()));
+        tracing::info!(%address, "serving /metrics, /livez and /readyz");
     }
-    Relay::new(config, metrics, health)?.run(stop_signal()?).await
+    let signal = signalled(Arc::clone(&health))?;
+    let relay = Relay::new(config, metrics, health).map_err(|error| unusable(&error))?;
+    relay.run(signal).await?;
+    stop.cancel();
+    Ok(true)
 }
 
-/// Half a relay must not go on: a panic anywhere ends the process, and others take its claims over.
-fn end_with_any_panic() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
+/// What a sink or the driver says about the configuration.
+pub(super) fn unusable(error: &anyhow::Error) -> ConfigError {
+    ConfigError(vec![Problem { at: "configuration".to_owned(), text: format!("{error:#}") }])
+}
+
+/// Done at the first SIGTERM or SIGINT; a second one ends the process at once.
+fn signalled(health: Arc<Health>) -> anyhow::Result<impl Future<Output = ()> + Send> {
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
+    let mut next = async move || {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    Ok(async move {
+        next().await;
+        health.dependency("relay", Err("stopping".to_owned()));
+        tokio::spawn(async move {
+            next().await;
+            tracing::warn!("a second signal: ending at once; the claims end with their leases");
+            std::process::exit(1);
+        });
+    })
+}
+
+/// A part that panicked would leave the others waiting for it: the process ends, its leases pass, and others take over.
+fn end_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        // Only the place: the message may quote a payload.
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(place, "a part of the relay panicked: the process ends");
         std::process::abort();
     }));
-}
-
-/// The first SIGTERM or Ctrl-C; a second one ends the process at once.
-fn stop_signal() -> anyhow::Result<impl Future<Output = ()> + Send> {
-    let mut term = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let (first, stop) = tokio::sync::oneshot::channel::<()>();
-    tokio::spawn(async move {
-        let mut first = Some(first);
-        loop {
-            tokio::select! { _ = term.recv() => {}, _ = interrupt.recv() => {} }
-            match first.take() {
-                // No receiver: the relay is ending already.
-                Some(first) => first.send(()).unwrap_or_default(),
-                None => {
-                    tracing::warn!("a second signal: ending at once; claims end with their leases");
-                    std::process::exit(1);
-                }
-            }
-        }
-    });
-    Ok(async move { stop.await.unwrap_or_default() })
 }

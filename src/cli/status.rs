@@ -1,23 +1,26 @@
-use outbox_core::{check_schema, store::stats};
+//! `relay status`.
 
-use super::{Format, migrate::connect, table};
+use anyhow::Context as _;
+use outbox_core::store::stats::stats;
+
+use super::{database, output::Format};
 use crate::config::Config;
 
-pub(super) async fn status(config: &Config, format: Format) -> anyhow::Result<()> {
-    let mut db = connect(config).await?;
-    check_schema(&mut db).await?;
-    let stats = stats::stats(&mut db).await?;
-    #[expect(clippy::cast_precision_loss, reason = "seconds for people")]
-    let lag = format!("{:.3}", stats.lag_micros as f64 / 1e6);
-    let rows = [
-        ["pending", &stats.pending.to_string(), "unsent and due, claimed ones included"],
-        ["leased", &stats.leased.to_string(), "of these, claimed by a relay"],
-        ["delayed", &stats.delayed.to_string(), "waiting for a time"],
-        ["dead", &stats.dead.to_string(), "given up"],
-        ["blocked_keys", &stats.blocked_keys.to_string(), "keys held back by a message that waits or is dead"],
-        ["expired_leases", &stats.expired_leases.to_string(), "claims of dead relays that nobody has taken over"],
-        ["relays", &stats.owners.to_string(), "owners with a live claim"],
-        ["lag_seconds", &lag, "age of the oldest message that is due"],
-    ];
-    table::print(["what", "value", "meaning"], &rows.map(|row| row.map(str::to_owned)), format)
+/// Prints what is in the queue.
+pub(super) async fn run(format: Format, config: &Config) -> anyhow::Result<bool> {
+    let mut connection = database::connect(config).await?;
+    let stats = stats(&mut connection).await.context("the queue cannot be counted")?;
+    #[expect(clippy::cast_precision_loss, reason = "a lag in seconds needs no more than 53 bits")]
+    let lag = stats.lag_micros as f64 / 1e6;
+    format.object(&[
+        ("pending", stats.pending.into()),
+        ("leased", stats.leased.into()),
+        ("delayed", stats.delayed.into()),
+        ("dead", stats.dead.into()),
+        ("blocked_keys", stats.blocked_keys.into()),
+        ("expired_leases", stats.expired_leases.into()),
+        ("lag_seconds", lag.into()),
+        ("relays_with_claims", stats.owners.into()),
+    ])?;
+    Ok(true)
 }

@@ -1,216 +1,240 @@
-//! The one table of all settings: the loader, `relay config show|example` and docs/configuration.md are made from it.
+//! The table of all keys. Reading, checking, `config show`, `config example` and docs/configuration.md follow it.
 
-/// What a setting holds.
+use super::value::Kind::{
+    self, Address, Choice, Count, Duration, File, Lanes, Level, Property, Retention, Secret, Size, Switch, Text,
+};
+
+/// What is used when a key is not given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Any text.
-    Text,
-    /// A text that is never printed; it can also be in a file, named by the same setting with `_file` appended.
-    Secret,
-    /// A number with a unit: `500ms`, `30s`, `5m`, `12h`, `7d`; `0` needs none.
-    Duration,
-    /// A number with a unit: `512B`, `64KiB`, `4MiB`, `1GiB`.
-    Size,
-    /// A whole number, at least 1.
-    Count,
-    /// A list of whole numbers.
-    Lanes,
-    /// `host:port` of this machine, or `off`.
-    Address,
-    /// One of these words.
-    Choice(&'static [&'static str]),
+pub(super) enum Unset {
+    /// This value.
+    Default(&'static str),
+    /// Nothing: it may be left out. An example of a value.
+    Optional(&'static str),
+    /// Nothing: it must be given. An example of a value.
+    Required(&'static str),
 }
 
-/// A setting.
-#[derive(Debug, Clone, Copy)]
-pub struct Key {
-    /// Its place; `*` stands for the name of a sink or the number of a route.
-    pub path: &'static str,
-    /// What it holds.
-    pub kind: Kind,
-    /// What it is when nobody sets it; none: it must be set where it applies.
-    pub default: Option<&'static str>,
+/// A key of the configuration.
+#[derive(Debug)]
+pub(super) struct Key {
+    /// Its path; `*` stands for the name of a sink, the number of a route or the name of a property.
+    pub(super) path: &'static str,
+    /// What it may hold.
+    pub(super) kind: Kind,
+    /// What is used when it is not given.
+    pub(super) unset: Unset,
+    /// The types of sink that it belongs to; none: all.
+    pub(super) only: &'static [&'static str],
     /// What it means.
-    pub help: &'static str,
+    pub(super) help: &'static str,
 }
 
-const fn key(path: &'static str, kind: Kind, default: Option<&'static str>, help: &'static str) -> Key {
-    Key { path, kind, default, help }
+impl Key {
+    /// The last part of the path.
+    pub(super) fn name(&self) -> &'static str {
+        self.path.rsplit_once('.').map_or(self.path, |(_, name)| name)
+    }
+
+    /// Whether it holds properties of librdkafka, whose names contain dots.
+    pub(super) fn is_map(&self) -> bool {
+        self.name() == "*"
+    }
+
+    /// The value that stands for it in an example, and in the table of defaults.
+    pub(super) fn sample(&self) -> &'static str {
+        let (Unset::Default(text) | Unset::Optional(text) | Unset::Required(text)) = self.unset;
+        text
+    }
 }
 
-use Kind::{Address, Choice, Count, Duration, Lanes, Secret, Size, Text};
-
-/// All settings.
-pub const KEYS: &[Key] = &[
-    key(
-        "database.url",
-        Secret,
-        None,
-        "mysql://user@host:port/database. Without `ssl-mode=` in it: plain text to this machine, verified TLS to others.",
-    ),
-    key("database.password", Secret, Some(""), "The password, if it is not part of the URL."),
-    key(
-        "relay.owner",
-        Text,
-        Some(""),
-        "The name under which claims are held; empty: the host's name and the process id. A random suffix is added.",
-    ),
-    key("relay.lanes", Lanes, Some("[]"), "The lanes to serve; none: all."),
-    key(
-        "relay.lease",
-        Duration,
-        Some("30s"),
-        "How long a claim is valid without renewal: how late the messages of a dead relay are.",
-    ),
-    key("relay.publish_deadline", Duration, Some("10s"), "How long one publish may take."),
-    key("relay.settle_deadline", Duration, Some("5s"), "How long one database call may take."),
-    key("relay.safety", Duration, Some("5s"), "What the lease has left when both deadlines have passed."),
-    key(
-        "relay.max_transaction_age",
-        Duration,
-        Some("60s"),
-        "The longest transaction of a service that enqueues. Later commits are delivered, perhaps out of order.",
-    ),
-    key("relay.claim_messages", Count, Some("1000"), "Most messages of one claim."),
-    key("relay.claim_bytes", Size, Some("4MiB"), "Most bytes of one claim; a larger message is claimed alone."),
-    key("relay.in_flight_messages", Count, Some("6000"), "Most messages that are claimed and not settled."),
-    key("relay.in_flight_bytes", Size, Some("32MiB"), "Most bytes that are claimed and not published."),
-    key("relay.readers", Count, Some("2"), "Claims that are read at the same time, each on a connection."),
-    key("relay.settlers", Count, Some("2"), "Connections that write outcomes back."),
-    key("relay.poll_interval", Duration, Some("100ms"), "The longest pause between two looks into an empty queue."),
-    key("relay.stop_deadline", Duration, Some("15s"), "How long a stop may take before what is in flight is given up."),
-    key(
-        "retry.base",
-        Duration,
-        Some("1s"),
-        "Upper bound of the first wait; each further bound is twice the last, the wait a random part of it.",
-    ),
-    key("retry.max", Duration, Some("5m"), "Upper bound of every wait."),
-    key(
-        "retry.max_attempts",
-        Count,
-        Some("20"),
-        "After so many attempts a message is dead. An outage of the broker spends none.",
-    ),
-    key("retention.sent", Duration, Some("7d"), "How long sent messages and their receipts are kept; 0: for ever."),
-    key("retention.dead", Duration, Some("30d"), "How long dead messages are kept; 0: for ever."),
-    key(
-        "retention.inbox",
-        Duration,
-        Some("7d"),
-        "How long the inbox remembers; 0: for ever. Longer than any broker can redeliver.",
-    ),
-    key("http.listen", Address, Some("127.0.0.1:9464"), "Where /metrics, /livez and /readyz are; `off`: nowhere."),
-    key("log.level", Text, Some("info"), "A filter, for example `info` or `warn,outbox_relay=debug`."),
-    key("log.format", Choice(&["text", "json"]), Some("text"), "Text for people or JSON for programs."),
-    key(
-        "sinks.*.type",
-        Choice(&["kafka", "rabbitmq", "stdout", "null"]),
-        None,
-        "What it is. `null` confirms everything and sends nothing.",
-    ),
-    key("sinks.*.brokers", Text, None, "Kafka: `host:port`, several separated by commas."),
-    key("sinks.*.properties.*", Secret, None, "Kafka: properties of librdkafka, for example `\"security.protocol\"`."),
-    key("sinks.*.url", Secret, None, "RabbitMQ: amqp://user:password@host:port/vhost."),
-    key("sinks.*.channels", Count, Some("4"), "RabbitMQ: channels that publish at the same time."),
-    key("sinks.*.window", Count, Some("512"), "RabbitMQ: most unconfirmed messages of a channel."),
-    key(
-        "routes.*.topics",
-        Text,
-        None,
-        "Topics, with `*` for any number of characters. The first route that matches decides.",
-    ),
-    key("routes.*.sink", Text, None, "The name of the sink."),
-    key("routes.*.topic", Text, Some("{topic}"), "Kafka: the topic; `{topic}`, `{type}` and `{lane}` are replaced."),
-    key("routes.*.exchange", Text, Some(""), "RabbitMQ: the exchange; empty: the default exchange."),
-    key(
-        "routes.*.routing_key",
-        Text,
-        Some("{topic}"),
-        "RabbitMQ: the routing key; `{topic}`, `{type}`, `{lane}` and `{key}` are replaced.",
-    ),
-    key(
-        "routes.*.on_rejected",
-        Choice(&["dead", "retry"]),
-        Some("dead"),
-        "What becomes of a message that the broker rejects.",
-    ),
-    key(
-        "routes.*.after_dead",
-        Choice(&["skip", "block"]),
-        Some("skip"),
-        "Whether later messages of a dead message's key go on or wait for the operator.",
-    ),
-    key(
-        "routes.*.order",
-        Choice(&["strict", "pipelined"]),
-        Some("strict"),
-        "RabbitMQ: `pipelined` is faster on a hot key, and a failure may reorder it.",
+/// The sections, in the order of the example, and what they are for.
+pub(super) const SECTIONS: &[(&str, &str)] = &[
+    ("database", "Where the tables are."),
+    ("relay", "How this relay claims and publishes."),
+    ("retry", "What happens to a message that was not confirmed."),
+    ("retention", "How long rows are kept; 0: for ever."),
+    ("http", "The listener for `/metrics`, `/livez` and `/readyz`."),
+    ("log", "Logs, on standard error."),
+    ("sinks.*", "A broker, under a name of lowercase letters, digits and `_`."),
+    (
+        "routes.*",
+        "Which messages go where: the first route whose pattern matches the topic decides. In variables and flags routes are numbered from 0.",
     ),
 ];
 
-/// The setting at a place, such as `sinks.main.url`; also `…_file` of a secret.
-#[must_use]
-pub fn find(path: &str) -> Option<&'static Key> {
-    let exact = KEYS.iter().find(|key| matches(key.path, path));
-    exact.or_else(|| {
-        let secret = path.strip_suffix("_file")?;
-        KEYS.iter().find(|key| key.kind == Kind::Secret && matches(key.path, secret))
-    })
+/// The types of sink, as `type` names them.
+pub(super) const SINK_TYPES: &[&str] = &["kafka", "rabbitmq", "stdout", "null"];
+
+const KAFKA: &[&str] = &["kafka"];
+const RABBIT: &[&str] = &["rabbitmq"];
+
+const fn key(path: &'static str, kind: Kind, unset: Unset, help: &'static str) -> Key {
+    Key { path, kind, unset, only: &[], help }
 }
 
-fn matches(pattern: &str, path: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == path,
-        Some((head, tail)) => {
-            let Some(rest) = path.strip_prefix(head) else { return false };
-            // The last star, of Kafka's properties, stands for a name with dots.
-            if tail.is_empty() {
-                return !rest.is_empty();
-            }
-            rest.split_once('.').is_some_and(|(name, _)| rest.get(name.len()..).is_some_and(|rest| matches(tail, rest)))
-        }
-    }
+const fn only(only: &'static [&'static str], mut key: Key) -> Key {
+    key.only = only;
+    key
 }
 
-/// The name of a setting that is nearest to an unknown one, if one is near.
-#[must_use]
-pub fn nearest(path: &str) -> Option<String> {
-    let (head, name) = path.rsplit_once('.').unwrap_or(("", path));
-    let candidates = KEYS.iter().map(|key| {
-        let (place, last) = key.path.rsplit_once('.').unwrap_or(("", key.path));
-        let same_place = place.split('.').next() == head.split('.').next();
-        (strsim::jaro_winkler(name, last) + if same_place { 0.2 } else { 0.0 }, key.path)
-    });
-    let best = candidates.max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (best.0 > 0.85).then(|| best.1.to_owned())
+const fn default(path: &'static str, kind: Kind, text: &'static str, help: &'static str) -> Key {
+    key(path, kind, Unset::Default(text), help)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_place_is_found_with_the_names_of_sinks_and_the_numbers_of_routes() {
-        for path in [
-            "relay.lease",
-            "sinks.main.url",
-            "sinks.main.url_file",
-            "routes.3.topic",
-            "sinks.k.properties.compression.type",
-            "database.password_file",
-        ] {
-            assert!(find(path).is_some(), "{path}");
-        }
-        for path in ["relay.leese", "relay.lease_file", "sinks.url", "routes.topic", "sinks.k.properties."] {
-            assert!(find(path).is_none(), "{path}");
-        }
-    }
-
-    #[test]
-    fn a_misspelt_name_finds_its_neighbour() {
-        assert_eq!(nearest("relay.leese").as_deref(), Some("relay.lease"));
-        assert_eq!(nearest("sinks.main.broker").as_deref(), Some("sinks.*.brokers"));
-        assert_eq!(nearest("relay.xyz"), None);
-    }
+const fn optional(path: &'static str, kind: Kind, text: &'static str, help: &'static str) -> Key {
+    key(path, kind, Unset::Optional(text), help)
 }
+
+const fn required(path: &'static str, kind: Kind, text: &'static str, help: &'static str) -> Key {
+    key(path, kind, Unset::Required(text), help)
+}
+
+/// All keys.
+pub(super) const KEYS: &[Key] = &[
+    required(
+        "database.url",
+        Secret,
+        "mysql://relay@db.example:3306/shop",
+        "`mysql://user:password@host:port/database`. Elsewhere than on this machine the server must have a certificate that is valid for its name, unless the URL says otherwise (`?ssl-mode=REQUIRED`, `?ssl-ca=/path`).",
+    ),
+    optional("database.url_file", File, "/run/secrets/database_url", "A file with the URL."),
+    optional("database.password", Secret, "secret", "The password, if the URL has none."),
+    optional("database.password_file", File, "/run/secrets/database_password", "A file with the password."),
+    optional(
+        "relay.owner",
+        Text,
+        "relay-1",
+        "The name under which this process holds claims; at most 90 characters. Not set: host and process id.",
+    ),
+    default("relay.lanes", Lanes, "[]", "The lanes that this relay serves. None: all."),
+    default("relay.lease", Duration, "30s", "How long a claim is valid without renewal."),
+    default("relay.publish_deadline", Duration, "10s", "How long one publish may take."),
+    default(
+        "relay.settle_deadline",
+        Duration,
+        "5s",
+        "How long writing back its outcome, or any other call of the database, may take.",
+    ),
+    default("relay.safety", Duration, "5s", "What the lease has left when both deadlines have passed."),
+    default(
+        "relay.max_transaction_age",
+        Duration,
+        "60s",
+        "The longest transaction that a service keeps open after it has enqueued. Used where the relay may not see the server's open transactions (privilege PROCESS).",
+    ),
+    default("relay.claim_messages", Count(1, 10_000), "1000", "Most messages of one claim."),
+    default("relay.claim_bytes", Size, "4MiB", "Most bytes of one claim; a larger message is claimed alone."),
+    default("relay.in_flight_messages", Count(1, 1_000_000), "6000", "Most messages that are claimed and not settled."),
+    default("relay.in_flight_bytes", Size, "32MiB", "Most bytes that are claimed and not published."),
+    default("relay.readers", Count(1, 64), "2", "Connections that read payloads."),
+    default("relay.settlers", Count(1, 64), "2", "Connections that write outcomes back."),
+    default("relay.poll_interval", Duration, "100ms", "The longest pause between two looks into an empty queue."),
+    default("relay.stop_deadline", Duration, "15s", "How long a stop may take before what is in flight is given up."),
+    default(
+        "retry.base",
+        Duration,
+        "1s",
+        "Upper bound of the first wait; each further bound is twice the last, and the wait a random part of it.",
+    ),
+    default("retry.max", Duration, "5m", "Upper bound of every wait."),
+    default("retry.max_attempts", Count(1, 10_000), "20", "After so many attempts the message is dead."),
+    default("retention.sent", Retention, "7d", "Sent messages and their receipts."),
+    default("retention.dead", Retention, "30d", "Dead messages."),
+    default(
+        "retention.inbox",
+        Retention,
+        "7d",
+        "Rows of the inbox. A message that is delivered again after that time takes effect again.",
+    ),
+    default(
+        "http.listen",
+        Address,
+        "127.0.0.1:9464",
+        "Address and port; `off`: none. There is no authentication: elsewhere than on loopback keep it inside a trusted network.",
+    ),
+    default("log.level", Level, "info", "A level, or a filter such as `info,outbox_relay=debug`."),
+    default("log.format", Choice(&["text", "json"]), "text", "Text for people or JSON for programs."),
+    required(
+        "sinks.*.type",
+        Choice(SINK_TYPES),
+        "kafka",
+        "The kind of broker. `stdout` writes a JSON line per message; `null` confirms everything and sends nothing, for measuring.",
+    ),
+    only(
+        KAFKA,
+        required("sinks.*.brokers", Text, "kafka-1:9093,kafka-2:9093", "`host:port`, several separated by commas."),
+    ),
+    only(
+        RABBIT,
+        required(
+            "sinks.*.url",
+            Secret,
+            "amqps://relay@rabbit.example:5671/%2f",
+            "`amqps://user:password@host:port/vhost`.",
+        ),
+    ),
+    only(RABBIT, optional("sinks.*.url_file", File, "/run/secrets/rabbit_url", "A file with the URL.")),
+    only(RABBIT, optional("sinks.*.password", Secret, "secret", "The password, if the URL has none.")),
+    only(RABBIT, optional("sinks.*.password_file", File, "/run/secrets/rabbit_password", "A file with the password.")),
+    only(RABBIT, default("sinks.*.channels", Count(1, 255), "4", "Channels that publish at the same time.")),
+    only(RABBIT, default("sinks.*.window", Count(1, 10_000), "512", "Most unconfirmed messages of one channel.")),
+    only(
+        &["kafka", "rabbitmq"],
+        default("sinks.*.plaintext", Switch, "false", "Allows a connection without TLS to another machine."),
+    ),
+    only(
+        KAFKA,
+        optional(
+            "sinks.*.properties.*",
+            Property,
+            "",
+            "Properties of librdkafka under their own names, for example `security.protocol`, `ssl.ca.location`, `sasl.username`, `linger.ms`. With `_file` behind its name a property is read from a file (`\"sasl.password_file\"`). Those that weaken delivery or order are refused. In variables `_` stands for the dot.",
+        ),
+    ),
+    required("routes.*.topics", Text, "*", "Topics, with `*` for any number of characters."),
+    required("routes.*.sink", Text, "main", "The sink's name."),
+    only(
+        KAFKA,
+        default("routes.*.topic", Text, "{topic}", "Kafka topic; `{topic}`, `{type}` and `{lane}` are replaced."),
+    ),
+    only(
+        RABBIT,
+        required(
+            "routes.*.exchange",
+            Text,
+            "amq.topic",
+            "RabbitMQ exchange, empty for the default one; `{topic}`, `{type}` and `{lane}` are replaced.",
+        ),
+    ),
+    only(
+        RABBIT,
+        default(
+            "routes.*.routing_key",
+            Text,
+            "{topic}",
+            "Routing key; `{topic}`, `{type}`, `{key}` and `{lane}` are replaced.",
+        ),
+    ),
+    only(
+        RABBIT,
+        default(
+            "routes.*.order",
+            Choice(&["strict", "pipelined"]),
+            "strict",
+            "`strict`: one unconfirmed message per key. `pipelined`: several, which is faster for a hot key; after a nack or a lost connection its messages can be out of order.",
+        ),
+    ),
+    default(
+        "routes.*.on_rejected",
+        Choice(&["dead", "retry"]),
+        "dead",
+        "What becomes of a message that the broker rejects: dead at once, or tried again up to the limit of attempts.",
+    ),
+    default(
+        "routes.*.after_dead",
+        Choice(&["skip", "block"]),
+        "skip",
+        "What a dead message means for the later ones of its key: they go on, or they wait until it is retried or discarded.",
+    ),
+];

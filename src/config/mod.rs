@@ -1,12 +1,30 @@
 //! The effective configuration of the relay.
+//!
+//! One table (`keys`) says which keys there are. `source` and `file` gather what was given into one flat map, `reader` checks
+//! each value against the table, `build` makes the typed [`Config`], `check` looks at what concerns several keys. Problems are
+//! collected on the way, and reported all at once.
 
-pub mod keys;
-pub mod load;
-pub mod show;
-pub mod source;
+mod build;
+mod check;
+mod example;
+mod file;
+mod keys;
+mod load;
+mod lookup;
+mod reader;
+mod secret;
+mod show;
+mod source;
 mod value;
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+
+pub use self::{
+    example::{example, reference},
+    load::{ConfigError, Loaded, listen_address, load, load_for_database},
+    show::Effective,
+    source::{Inputs, Origin, Problem, default_file},
+};
 
 /// The effective configuration: defaults, overridden by the file, the environment and flags, in this order.
 #[derive(Debug, Clone)]

@@ -1,147 +1,197 @@
-//! Where settings come from: the file, the environment and flags, as one flat list of texts.
+//! Where settings come from: the file, the environment, flags. One flat map, in which the later source wins.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use toml_edit::{Document, Item, TableLike, Value};
+use super::{
+    file,
+    keys::Key,
+    lookup,
+    value::{Kind, Shape, Written},
+};
 
-/// A setting as it was written, and where.
+/// What a configuration is made from.
+#[derive(Debug, Clone, Default)]
+pub struct Inputs {
+    /// The TOML file, if there is one.
+    pub file: Option<PathBuf>,
+    /// The environment; only names beginning with `RELAY__` matter.
+    pub variables: Vec<(String, String)>,
+    /// Flags: the name of the flag, the key, and the value.
+    pub flags: Vec<(String, String, String)>,
+}
+
+/// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Raw {
-    /// Its text. A list is in brackets.
+pub enum Origin {
+    /// It was not given.
+    Default,
+    /// A place in the file.
+    File {
+        /// The file.
+        file: Arc<str>,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+    },
+    /// A variable of the environment.
+    Variable(String),
+    /// A flag.
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { file, line, column } => write!(f, "{file}:{line}:{column}"),
+            Self::Variable(name) => write!(f, "variable {name}"),
+            Self::Flag(name) => write!(f, "flag {name}"),
+        }
+    }
+}
+
+/// Something to change in the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where: `file:line:column`, a variable or a flag.
+    pub at: String,
+    /// What is wrong and what to change.
     pub text: String,
-    /// `relay.toml:3:1`, `RELAY__RELAY__LEASE`, `--database-url` or `default`.
-    pub origin: String,
 }
 
-/// Settings by place.
-pub type Settings = BTreeMap<String, Raw>;
-
-/// What is wrong, and what to do.
-pub type Problem = String;
-
-/// Reads a file into `settings`.
-pub fn file(path: &Path, settings: &mut Settings, problems: &mut Vec<Problem>) {
-    let name = path.display().to_string();
-    match std::fs::read_to_string(path) {
-        Ok(text) => toml(&name, &text, settings, problems),
-        Err(error) => problems.push(format!("{name}: the file cannot be read ({error}): name another with --config")),
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.at, self.text)
     }
 }
 
-/// Reads TOML into `settings`.
-pub fn toml(name: &str, text: &str, settings: &mut Settings, problems: &mut Vec<Problem>) {
-    match Document::parse(text) {
-        Ok(document) => Flatten { name, text, settings, problems }.table("", document.as_table()),
-        Err(error) => {
-            let (line, column) = position(text, error.span().map_or(0, |span| span.start));
-            problems.push(format!("{name}:{line}:{column}: {}", error.message()));
+/// A value and where it comes from.
+#[derive(Debug)]
+pub(super) struct Setting {
+    pub(super) written: Written,
+    pub(super) origin: Origin,
+}
+
+/// All that was given, by path, and what was wrong with it so far.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    pub(super) values: BTreeMap<String, Setting>,
+    pub(super) sinks: BTreeMap<String, Origin>,
+    pub(super) routes: BTreeMap<usize, Origin>,
+    pub(super) problems: Vec<Problem>,
+    /// Where to add what is missing.
+    pub(super) home: String,
+}
+
+impl Settings {
+    /// Reads all sources.
+    pub(super) fn gather(inputs: &Inputs) -> Self {
+        let mut settings = Self { home: "configuration".to_owned(), ..Self::default() };
+        if let Some(path) = &inputs.file {
+            settings.home = path.display().to_string();
+            file::read(path, &mut settings);
         }
-    }
-}
-
-struct Flatten<'a> {
-    name: &'a str,
-    text: &'a str,
-    settings: &'a mut Settings,
-    problems: &'a mut Vec<Problem>,
-}
-
-impl Flatten<'_> {
-    fn table(&mut self, place: &str, table: &dyn TableLike) {
-        for (name, item) in table.iter() {
-            let at = table.key(name).and_then(toml_edit::Key::span).map_or(0, |span| span.start);
-            let path = if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") };
-            self.item(&path, item, at);
+        for (name, value) in &inputs.variables {
+            settings.variable(name, value);
         }
+        for (flag, path, value) in &inputs.flags {
+            settings.flag(flag, path, value);
+        }
+        settings
     }
 
-    fn item(&mut self, path: &str, item: &Item, at: usize) {
-        if let Some(tables) = item.as_array_of_tables() {
-            for (i, table) in tables.iter().enumerate() {
-                self.table(&format!("{path}.{i}"), table);
+    /// Notes a problem.
+    pub(super) fn problem(&mut self, at: impl fmt::Display, text: impl Into<String>) {
+        self.problems.push(Problem { at: at.to_string(), text: text.into() });
+    }
+
+    /// Takes a value, in place of an earlier one.
+    pub(super) fn insert(&mut self, path: String, written: Written, origin: Origin) {
+        self.note(&path, &origin);
+        self.values.insert(path, Setting { written, origin });
+    }
+
+    /// Notes that there is a sink or a route.
+    pub(super) fn note(&mut self, path: &str, origin: &Origin) {
+        let mut parts = path.split('.');
+        match (parts.next(), parts.next()) {
+            (Some("sinks"), Some(name)) => {
+                self.sinks.entry(name.to_owned()).or_insert_with(|| origin.clone());
             }
-        } else if let Some(table) = item.as_table_like() {
-            self.table(path, table);
-        } else if let Some(value) = item.as_value() {
-            self.value(path, value, at);
+            (Some("routes"), Some(number)) => {
+                let number = number.parse().unwrap_or(usize::MAX);
+                self.routes.entry(number).or_insert_with(|| origin.clone());
+            }
+            _ => {}
         }
     }
 
-    fn value(&mut self, path: &str, value: &Value, at: usize) {
-        let (line, column) = position(self.text, at);
-        let origin = format!("{}:{line}:{column}", self.name);
-        let text = match value {
-            Value::String(text) => text.value().clone(),
-            Value::Integer(number) => number.value().to_string(),
-            Value::Boolean(truth) => truth.value().to_string(),
-            Value::Array(array) => array.to_string().trim().to_owned(),
-            _ => {
-                return self
-                    .problems
-                    .push(format!("{origin}: {path} must be a text in quotes, a whole number or a list"));
-            }
+    fn variable(&mut self, name: &str, value: &str) {
+        let Some(rest) = name.strip_prefix("RELAY__") else { return };
+        let path = property_dots(&rest.to_lowercase().replace("__", "."));
+        let origin = Origin::Variable(name.to_owned());
+        if lookup::find(&path).is_none() {
+            let near = lookup::nearest(&path).map(|near| variable_name(&near));
+            return self.unknown("variable", name, near, &origin);
+        }
+        self.insert(path, Written { text: value.to_owned(), shape: Shape::Word }, origin);
+    }
+
+    fn flag(&mut self, flag: &str, path: &str, value: &str) {
+        let origin = Origin::Flag(if flag == "--set" { format!("--set {path}") } else { flag.to_owned() });
+        let Some(key) = lookup::find(path) else {
+            return self.unknown("key", path, lookup::nearest(path), &origin);
         };
-        self.settings.insert(path.to_owned(), Raw { text, origin });
+        if is_secret(key, path) {
+            let instead = variable_name(path);
+            return self.problem(
+                origin,
+                format!("arguments can be read by every user of this machine: set {instead} or {instead}_FILE instead"),
+            );
+        }
+        self.insert(path.to_owned(), Written { text: value.to_owned(), shape: Shape::Word }, origin);
     }
-}
 
-/// Line and column, from 1.
-fn position(text: &str, offset: usize) -> (usize, usize) {
-    let before = text.get(..offset).unwrap_or(text);
-    let line = before.matches('\n').count() + 1;
-    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-    (line, column)
-}
-
-/// Reads `RELAY__SECTION__KEY=…` into `settings`.
-pub fn environment(variables: impl IntoIterator<Item = (String, String)>, settings: &mut Settings) {
-    for (name, text) in variables {
-        let Some(place) = name.strip_prefix("RELAY__") else { continue };
-        let place = place.to_lowercase().replace("__", ".");
-        // Names of Kafka's properties have dots, which variables cannot have.
-        let place = match place.split_once(".properties.") {
-            Some((sink, property)) => format!("{sink}.properties.{}", property.replace('_', ".")),
-            None => place,
+    /// Notes an unknown key.
+    pub(super) fn unknown(&mut self, what: &str, name: &str, near: Option<String>, origin: &Origin) {
+        let advice = match near {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "remove it, or see `relay config example`".to_owned(),
         };
-        settings.insert(place, Raw { text, origin: name });
+        self.problem(origin, format!("unknown {what} `{name}`: {advice}"));
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The variable that stands for a key.
+pub(super) fn variable_name(path: &str) -> String {
+    let (head, property) = path.split_once(".properties.").unwrap_or((path, ""));
+    let head = head.replace('.', "__");
+    let name = if property.is_empty() { head } else { format!("{head}__properties__{}", property.replace('.', "_")) };
+    format!("RELAY__{}", name.to_uppercase())
+}
 
-    fn read(text: &str) -> (Settings, Vec<Problem>) {
-        let (mut settings, mut problems) = (Settings::new(), Vec::new());
-        toml("relay.toml", text, &mut settings, &mut problems);
-        (settings, problems)
-    }
+/// Properties have dots in their names, which variables cannot have.
+fn property_dots(path: &str) -> String {
+    let Some((head, property)) = path.split_once(".properties.") else { return path.to_owned() };
+    let (name, file) = property.strip_suffix("_file").map_or((property, ""), |name| (name, "_file"));
+    format!("{head}.properties.{}{file}", name.replace('_', "."))
+}
 
-    #[test]
-    fn a_file_becomes_a_flat_list_with_line_and_column() {
-        let (settings, problems) = read("[relay]\nlease = \"9s\"\nlanes = [1, 2]\n[[routes]]\ntopics = \"*\"\n");
-        assert_eq!(problems, Vec::<String>::new());
-        let raw = |text: &str, origin: &str| Raw { text: text.into(), origin: origin.into() };
-        assert_eq!(settings["relay.lease"], raw("9s", "relay.toml:2:1"));
-        assert_eq!(settings["relay.lanes"], raw("[1, 2]", "relay.toml:3:1"));
-        assert_eq!(settings["routes.0.topics"], raw("*", "relay.toml:5:1"));
-    }
+/// Whether the value of a key must not be shown.
+pub(super) fn is_secret(key: &Key, path: &str) -> bool {
+    const MARKS: [&str; 6] = ["password", "secret", "pem", "oauthbearer", "jaas", "token"];
+    key.kind == Kind::Secret || key.is_map() && !path.ends_with("_file") && MARKS.iter().any(|mark| path.contains(mark))
+}
 
-    #[test]
-    fn a_duplicate_key_and_a_wrong_type_are_named_with_their_place() {
-        let (_, problems) = read("[relay]\nlease = \"9s\"\nlease = \"8s\"\n");
-        assert_eq!(problems, ["relay.toml:3:1: duplicate key"]);
-        let (_, problems) = read("[relay]\nlease = 1.5\n");
-        assert_eq!(problems, ["relay.toml:2:1: relay.lease must be a text in quotes, a whole number or a list"]);
-    }
-
-    #[test]
-    fn variables_name_the_same_places() {
-        let mut settings = Settings::new();
-        let variables =
-            [("RELAY__SINKS__K__PROPERTIES__COMPRESSION_TYPE", "lz4"), ("HOME", "/"), ("RELAY__RELAY__LEASE", "9s")];
-        environment(variables.map(|(name, text)| (name.to_owned(), text.to_owned())), &mut settings);
-        let places: Vec<_> = settings.keys().map(String::as_str).collect();
-        assert_eq!(places, ["relay.lease", "sinks.k.properties.compression.type"]);
-    }
+/// The file to read: the one that was named, or `relay.toml` here if there is one.
+#[must_use]
+pub fn default_file(named: Option<&Path>) -> Option<PathBuf> {
+    let here = Path::new("relay.toml");
+    named.map(Path::to_owned).or_else(|| here.exists().then(|| here.to_owned()))
 }

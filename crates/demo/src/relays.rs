@@ -136,7 +136,7 @@ fn configuration(name: &str, port: u16, options: &Options, database: &str) -> St
     );
     if options.broker.rabbitmq() {
         let sink = format!(
-            "[sinks.rabbitmq]\ntype = \"rabbitmq\"\nurl = \"{}\"\n[[routes]]\ntopics = \"mail.*\"\nsink = \"rabbitmq\"\n\
+            "[sinks.rabbitmq]\ntype = \"rabbitmq\"\nplaintext = true\nurl = \"{}\"\n[[routes]]\ntopics = \"mail.*\"\nsink = \"rabbitmq\"\n\
              exchange = \"{EXCHANGE}\"\n",
             options.amqp
         );
@@ -144,7 +144,7 @@ fn configuration(name: &str, port: u16, options: &Options, database: &str) -> St
     }
     if options.broker.kafka() {
         let sink = format!(
-            "[sinks.kafka]\ntype = \"kafka\"\nbrokers = \"{}\"\n[[routes]]\ntopics = \"*\"\nsink = \"kafka\"\n",
+            "[sinks.kafka]\ntype = \"kafka\"\nplaintext = true\nbrokers = \"{}\"\n[[routes]]\ntopics = \"*\"\nsink = \"kafka\"\n",
             options.kafka
         );
         text.push_str(&sink);

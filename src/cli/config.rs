@@ -1,0 +1,33 @@
+//! `relay config`.
+
+use clap::Subcommand;
+
+use super::{
+    Options,
+    output::{self, Format},
+};
+use crate::config;
+
+/// What to do about the configuration.
+#[derive(Debug, Subcommand)]
+pub(super) enum Show {
+    /// Print the effective values and where each comes from; secrets as ***
+    Show(Format),
+    /// Print a commented configuration file
+    Example,
+}
+
+impl Show {
+    pub(super) fn run(self, options: &Options) -> anyhow::Result<bool> {
+        match self {
+            Self::Show(format) => {
+                let values = options.load()?.values;
+                let row =
+                    |value: config::Effective| [value.key.into(), value.value.into(), value.origin.to_string().into()];
+                format.rows(["key", "value", "origin"], &values.into_iter().map(row).collect::<Vec<_>>())?;
+            }
+            Self::Example => output::text(&config::example())?,
+        }
+        Ok(true)
+    }
+}

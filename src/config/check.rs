@@ -1,0 +1,212 @@
+//! Checks that concern several keys.
+
+use std::net::IpAddr;
+
+use super::{Config, Kafka, RabbitMq, Route, Sink, keys::SINK_TYPES, reader::Reader, source::Problem};
+
+impl Reader {
+    /// Notes what does not fit together.
+    pub(super) fn check(&mut self, config: &Config) {
+        self.check_relay(config);
+        self.check_owner(config);
+        self.check_database(config);
+        for (name, sink) in &config.sinks {
+            self.check_sink(name, sink);
+        }
+        for (number, route) in self.settings.routes.keys().copied().collect::<Vec<_>>().into_iter().zip(&config.routes)
+        {
+            self.check_route(&format!("routes.{number}"), route, config);
+        }
+    }
+
+    /// Notes what a relay needs beside the database.
+    pub(super) fn check_complete(&mut self, config: &Config) {
+        if config.sinks.is_empty() {
+            let types = SINK_TYPES.join(", ");
+            self.add_home(format!("there is no sink: add a section [sinks.main] with a type ({types})"));
+        }
+        if config.routes.is_empty() {
+            self.add_home("there is no route: add [[routes]] with topics = \"*\" and the name of a sink".to_owned());
+        }
+    }
+
+    fn add(&mut self, path: &str, text: String) {
+        let at = self.at(path);
+        self.settings.problems.push(Problem { at, text });
+    }
+
+    fn add_home(&mut self, text: String) {
+        let at = self.settings.home.clone();
+        self.settings.problems.push(Problem { at, text });
+    }
+
+    /// The first of these keys that was given.
+    fn first_given<'a>(&self, paths: &[&'a str]) -> &'a str {
+        let given = paths.iter().find(|path| self.settings.values.contains_key(**path));
+        given.or(paths.first()).copied().unwrap_or_default()
+    }
+
+    fn check_relay(&mut self, config: &Config) {
+        let relay = &config.relay;
+        let need = relay.publish_deadline + relay.settle_deadline + relay.safety;
+        if need > relay.lease {
+            let path =
+                self.first_given(&["relay.lease", "relay.publish_deadline", "relay.settle_deadline", "relay.safety"]);
+            self.add(path, format!(
+                "`relay.lease` ({:?}) is shorter than publish_deadline ({:?}) + settle_deadline ({:?}) + safety ({:?}) = {need:?}: \
+                 another relay could take over messages that are still on their way. Raise the lease or lower a deadline",
+                relay.lease, relay.publish_deadline, relay.settle_deadline, relay.safety
+            ));
+        }
+        for (claim, in_flight, too_much) in [
+            ("claim_messages", "in_flight_messages", relay.claim_messages > relay.in_flight_messages),
+            ("claim_bytes", "in_flight_bytes", relay.claim_bytes > relay.in_flight_bytes),
+        ] {
+            if too_much {
+                let (claim, in_flight) = (format!("relay.{claim}"), format!("relay.{in_flight}"));
+                let path = self.first_given(&[&in_flight, &claim]).to_owned();
+                self.add(&path, format!("`{in_flight}` is less than `{claim}`: raise it"));
+            }
+        }
+        let retry = &config.retry;
+        if retry.base > retry.max {
+            let path = self.first_given(&["retry.base", "retry.max"]);
+            self.add(
+                path,
+                format!("`retry.base` ({:?}) is longer than `retry.max` ({:?}): lower it", retry.base, retry.max),
+            );
+        }
+    }
+
+    /// The column has 100 characters, of which nine are for what the process adds.
+    fn check_owner(&mut self, config: &Config) {
+        let owner = &config.relay.owner;
+        if owner.is_empty() || owner.len() > 90 || !owner.bytes().all(|byte| byte.is_ascii_graphic()) {
+            self.add(
+                "relay.owner",
+                "`relay.owner` must have 1 to 90 printable ASCII characters without spaces".to_owned(),
+            );
+        }
+    }
+
+    fn check_database(&mut self, config: &Config) {
+        let text = &config.database.url.0;
+        if text.is_empty() {
+            return;
+        }
+        let path = self.first_given(&["database.url", "database.url_file"]);
+        if url::Url::parse(text).is_ok_and(|url| url.path().trim_matches('/').is_empty()) {
+            self.add(
+                path,
+                format!("`{path}` names no database: put its name behind the port, as in mysql://user@host:3306/shop"),
+            );
+        }
+        if let Err(error) = crate::database::options(&config.database) {
+            self.add(path, format!("`{path}` cannot be used: {error}"));
+        }
+    }
+
+    fn check_sink(&mut self, name: &str, sink: &Sink) {
+        let section = format!("sinks.{name}");
+        let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if name == "database" || name.is_empty() || name.contains("__") || !name.chars().all(good) {
+            let at = self.settings.sinks.get(name).map(ToString::to_string).unwrap_or_default();
+            let text = format!(
+                "the sink cannot be called `{name}`: use lowercase letters, digits and `_`, and not `database`"
+            );
+            self.settings.problems.push(Problem { at, text });
+        }
+        match sink {
+            Sink::Kafka(kafka) => self.check_kafka(&section, kafka),
+            Sink::RabbitMq(rabbit) => self.check_rabbit(&section, rabbit),
+            Sink::Stdout | Sink::Null => {}
+        }
+    }
+
+    fn check_kafka(&mut self, section: &str, kafka: &Kafka) {
+        for (name, value) in &kafka.properties {
+            for problem in kafka_properties(name, value) {
+                self.add(&format!("{section}.properties.{name}"), format!("`{section}.properties`: {problem}"));
+            }
+        }
+        let protocol = kafka.properties.get("security.protocol").map_or("plaintext", |protocol| protocol.0.as_str());
+        if protocol.to_lowercase().ends_with("ssl") || self.allows_plaintext(section) {
+            return;
+        }
+        let hosts =
+            kafka.brokers.split(',').map(|broker| broker.trim().rsplit_once(':').map_or(broker, |(host, _)| host));
+        if hosts.filter(|host| !host.is_empty()).any(|host| !is_local(host)) {
+            self.add(&format!("{section}.brokers"), format!(
+                "`{section}.brokers` would be reached without TLS: set \"security.protocol\" to \"ssl\" or \"sasl_ssl\" in {section}.properties, or plaintext = true"
+            ));
+        }
+    }
+
+    fn check_rabbit(&mut self, section: &str, rabbit: &RabbitMq) {
+        let Ok(url) = url::Url::parse(&rabbit.url.0) else { return };
+        if url.scheme() == "amqp" && !url.host_str().is_some_and(is_local) && !self.allows_plaintext(section) {
+            let (path, path_file) = (format!("{section}.url"), format!("{section}.url_file"));
+            let path = self.first_given(&[&path, &path_file]).to_owned();
+            self.add(&path, format!("`{path}` would be reached without TLS: use amqps://, or set plaintext = true"));
+        }
+    }
+
+    fn allows_plaintext(&self, section: &str) -> bool {
+        self.text(&format!("{section}.plaintext")) == Some("true")
+    }
+
+    fn check_route(&mut self, path: &str, route: &Route, config: &Config) {
+        let sink = format!("{path}.sink");
+        if self.text(&sink).is_some() && !config.sinks.contains_key(&route.sink) {
+            let known: Vec<_> = config.sinks.keys().map(String::as_str).collect();
+            self.add(
+                &sink,
+                format!(
+                    "`{sink}` names the sink `{}`, which does not exist: there is {}",
+                    route.sink,
+                    known.join(", ")
+                ),
+            );
+        }
+        for (name, allowed) in [
+            ("topic", &["topic", "type", "lane"][..]),
+            ("exchange", &["topic", "type", "lane"]),
+            ("routing_key", &["topic", "type", "key", "lane"]),
+        ] {
+            let key = format!("{path}.{name}");
+            if let Some(wrong) = self.text(&key).and_then(|template| unknown_placeholder(template, allowed)) {
+                let allowed: Vec<_> = allowed.iter().map(|name| format!("{{{name}}}")).collect();
+                let text = format!("`{key}` has `{wrong}`: it may have {}", allowed.join(", "));
+                self.add(&key, text);
+            }
+        }
+    }
+}
+
+/// What is wrong with a property of librdkafka.
+#[cfg(feature = "kafka")]
+fn kafka_properties(name: &str, value: &super::Secret) -> Vec<String> {
+    crate::sink::kafka::check_properties(&[(name.to_owned(), value.clone())].into())
+}
+
+/// Without Kafka there is nothing to know about its properties.
+#[cfg(not(feature = "kafka"))]
+fn kafka_properties(_name: &str, _value: &super::Secret) -> Vec<String> {
+    Vec::new()
+}
+
+fn is_local(host: &str) -> bool {
+    let host = host.trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// The first `{…}` of a template that is not allowed.
+fn unknown_placeholder<'a>(template: &'a str, allowed: &[&str]) -> Option<&'a str> {
+    let (_, rest) = template.split_once('{')?;
+    let name = rest.split_once('}').map_or(rest, |(name, _)| name);
+    if allowed.contains(&name) {
+        return unknown_placeholder(rest, allowed);
+    }
+    let start = template.len() - rest.len() - 1;
+    template.get(start..(start + name.len() + 2).min(template.len()))
+}

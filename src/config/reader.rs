@@ -1,0 +1,165 @@
+//! Checks each setting against the table of keys, and hands out typed values.
+
+use std::time::Duration;
+
+use super::{
+    keys::{KEYS, Key, Unset},
+    lookup::find,
+    source::{Origin, Problem, Settings, is_secret},
+    value,
+};
+
+/// A section that exists: `relay`, `sinks.main`, `routes.0`.
+#[derive(Debug, Clone)]
+pub(super) struct Section {
+    /// Its name in the table: `relay`, `sinks.*`, `routes.*`.
+    pub(super) pattern: &'static str,
+    pub(super) path: String,
+    /// The type of sink that decides which keys belong to it.
+    pub(super) sink_type: Option<String>,
+    origin: Option<Origin>,
+}
+
+impl Section {
+    /// The keys that belong here, with their paths; those of a map excepted.
+    pub(super) fn keys(&self) -> impl Iterator<Item = (&'static Key, String)> {
+        let keys = KEYS.iter().filter(|key| !key.is_map());
+        keys.filter_map(|key| Some((key, self.own(key)?))).filter(|(key, _)| self.takes(key))
+    }
+
+    fn own(&self, key: &Key) -> Option<String> {
+        let name = key.path.strip_prefix(self.pattern)?.strip_prefix('.')?;
+        Some(format!("{}.{name}", self.path))
+    }
+
+    fn takes(&self, key: &Key) -> bool {
+        let Some(sink_type) = self.sink_type.as_deref() else { return key.only.is_empty() };
+        key.only.is_empty() || key.only.contains(&sink_type)
+    }
+}
+
+/// Settings that are read by path.
+pub(super) struct Reader {
+    pub(super) settings: Settings,
+}
+
+impl Reader {
+    /// Checks all settings one by one. What is wrong is replaced by its default, so that the rest can be checked too.
+    pub(super) fn new(settings: Settings) -> Self {
+        let mut reader = Self { settings };
+        reader.check_values();
+        for section in reader.sections() {
+            reader.check_section(&section);
+        }
+        reader
+    }
+
+    fn check_values(&mut self) {
+        let Settings { values, problems, .. } = &mut self.settings;
+        values.retain(|path, setting| {
+            let Some(key) = find(path) else { return false };
+            if key.kind.accepts(&setting.written) {
+                return true;
+            }
+            let given = if is_secret(key, path) { String::new() } else { format!(", not {}", setting.written.show()) };
+            let text = format!("`{path}` must be {}{given}", key.kind.wanted());
+            problems.push(Problem { at: setting.origin.to_string(), text });
+            // The complaint about a missing key would be one too many.
+            matches!(key.unset, Unset::Required(_))
+        });
+    }
+
+    /// All sections that there are, in the order of the table.
+    pub(super) fn sections(&self) -> Vec<Section> {
+        let fixed = ["database", "relay", "retry", "retention", "http", "log"];
+        let fixed = fixed.map(|name| Section { pattern: name, path: name.to_owned(), sink_type: None, origin: None });
+        let sinks = self.settings.sinks.iter().map(|(name, origin)| Section {
+            pattern: "sinks.*",
+            path: format!("sinks.{name}"),
+            sink_type: self.text(&format!("sinks.{name}.type")).map(str::to_owned),
+            origin: Some(origin.clone()),
+        });
+        let routes = self.settings.routes.iter().map(|(number, origin)| Section {
+            pattern: "routes.*",
+            path: format!("routes.{number}"),
+            sink_type: self.sink_type_of_route(*number).map(str::to_owned),
+            origin: Some(origin.clone()),
+        });
+        fixed.into_iter().chain(sinks).chain(routes).collect()
+    }
+
+    fn sink_type_of_route(&self, number: usize) -> Option<&str> {
+        let sink = self.text(&format!("routes.{number}.sink"))?;
+        self.text(&format!("sinks.{sink}.type"))
+    }
+
+    fn check_section(&mut self, section: &Section) {
+        self.check_missing(section);
+        if let Some(sink_type) = &section.sink_type {
+            self.check_foreign(section, sink_type);
+        }
+    }
+
+    fn check_missing(&mut self, section: &Section) {
+        for (key, path) in section.keys() {
+            let given = |path: &str| self.settings.values.contains_key(path);
+            if let Unset::Required(sample) = key.unset
+                && !given(&path)
+                && !given(&format!("{path}_file"))
+            {
+                let at = section.origin.as_ref().map_or_else(|| self.settings.home.clone(), ToString::to_string);
+                let sample = value::quote(sample);
+                self.settings.problem(at, format!("`{path}` is missing: give one, such as {} = {sample}", key.name()));
+            }
+        }
+    }
+
+    /// Finds keys that belong to another type of sink.
+    fn check_foreign(&mut self, section: &Section, sink_type: &str) {
+        let start = format!("{}.", section.path);
+        let here = self.settings.values.iter().filter(|(path, _)| path.starts_with(&start));
+        let foreign = here.filter_map(|(path, setting)| {
+            let key = find(path).filter(|key| !section.takes(key))?;
+            let text = format!("`{path}` belongs to {}, the sink is {sink_type}: remove it", key.only.join(" and "));
+            Some(Problem { at: setting.origin.to_string(), text })
+        });
+        let foreign: Vec<_> = foreign.collect();
+        self.settings.problems.extend(foreign);
+    }
+
+    /// What was given, or the default.
+    pub(super) fn text(&self, path: &str) -> Option<&str> {
+        if let Some(setting) = self.settings.values.get(path) {
+            return Some(&setting.written.text);
+        }
+        match find(path)?.unset {
+            Unset::Default(text) => Some(text),
+            Unset::Optional(_) | Unset::Required(_) => None,
+        }
+    }
+
+    /// A text; empty if there is none.
+    pub(super) fn string(&self, path: &str) -> String {
+        self.text(path).unwrap_or_default().to_owned()
+    }
+
+    /// A time.
+    pub(super) fn duration(&self, path: &str) -> Duration {
+        self.text(path).and_then(value::retention).unwrap_or_default()
+    }
+
+    /// A number of bytes.
+    pub(super) fn size(&self, path: &str) -> usize {
+        self.text(path).and_then(value::size).unwrap_or_default()
+    }
+
+    /// A number.
+    pub(super) fn count(&self, path: &str) -> usize {
+        self.text(path).and_then(value::count).unwrap_or_default()
+    }
+
+    /// Where a path was given, or where it would be.
+    pub(super) fn at(&self, path: &str) -> String {
+        self.settings.values.get(path).map_or_else(|| self.settings.home.clone(), |setting| setting.origin.to_string())
+    }
+}

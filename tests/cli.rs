@@ -1,0 +1,163 @@
+//! The program `relay` from outside, without a database: what it prints, and how it ends.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+/// Nothing listens there: port 1 is reserved.
+const GOOD: &str = "[database]\nurl = \"mysql://relay:hunter2@127.0.0.1:1/shop\"\n[sinks.main]\ntype = \"null\"\n\
+    [[routes]]\ntopics = \"*\"\nsink = \"main\"\n";
+
+fn folder(configuration: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("relay.toml"), configuration).unwrap();
+    folder
+}
+
+fn command(folder: &TempDir, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
+    command.args(arguments).current_dir(folder.path()).env_clear().stdin(Stdio::null());
+    command
+}
+
+/// Exit code, standard output and standard error.
+fn relay(configuration: &str, arguments: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command(&folder(configuration), arguments).output().unwrap();
+    (status.code().unwrap(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+#[test]
+fn what_needs_no_database_needs_no_configuration_either() {
+    for arguments in [&["--version"][..], &["--help"], &["config", "example"], &["migrate", "sql"]] {
+        let (code, out, err) = relay("not TOML", arguments);
+        assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}");
+        assert!(!out.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn wrong_arguments_and_configurations_end_with_2() {
+    assert_eq!(relay(GOOD, &["--no-such-flag"]).0, 2);
+    let (code, out, err) = relay("[relay]\nleese = 1\n", &["check"]);
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(err.starts_with("relay.toml:2:1: unknown key `relay.leese`: did you mean `relay.lease`?\n"), "{err}");
+    assert_eq!(err.lines().count(), 4, "all problems at once: {err}");
+}
+
+#[cfg(feature = "kafka")]
+#[test]
+fn a_property_that_librdkafka_does_not_know_is_found_without_a_broker() {
+    let kafka = "[sinks.k]\ntype = \"kafka\"\nbrokers = \"127.0.0.1:1\"\nproperties = { \"linger.mss\" = 1 }\n";
+    let (code, _, err) = relay(&format!("{GOOD}{kafka}"), &["check"]);
+    assert_eq!((code, err.as_str()), (2, "configuration: sink k: librdkafka has no property `linger.mss`\n"));
+}
+
+#[test]
+fn check_says_that_the_configuration_can_be_used_and_asks_the_rest_only_when_told_to() {
+    let (code, out, err) = relay(GOOD, &["check"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert_eq!(out, "CHECKED        OK    DETAIL\nconfiguration  true  can be used\n");
+    let (code, out, _) = relay(GOOD, &["check", "--connect", "--format", "json"]);
+    let found: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let ok: Vec<_> = found.as_array().unwrap().iter().map(|row| (&row["checked"], &row["ok"])).collect();
+    assert_eq!(
+        ok,
+        [
+            (&"configuration".into(), &true.into()),
+            (&"database".into(), &false.into()),
+            (&"sink main".into(), &true.into())
+        ]
+    );
+    assert_eq!(code, 3);
+}
+
+#[test]
+fn a_database_that_cannot_be_reached_ends_with_1() {
+    let (code, out, err) = relay(GOOD, &["status"]);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.starts_with("the database cannot be reached: "), "{err}");
+}
+
+#[test]
+fn the_password_is_in_no_output() {
+    for arguments in [
+        &["config", "show"][..],
+        &["config", "show", "--format", "json"],
+        &["check", "--connect"],
+        &["status"],
+        &["migrate", "up"],
+        &["run", "--listen", "nonsense"],
+    ] {
+        let (_, out, err) = relay(GOOD, arguments);
+        assert!(!(out.contains("hunter2") || err.contains("hunter2")), "{arguments:?}: {out}{err}");
+    }
+}
+
+/// A relay that runs; killed when dropped.
+struct Running(Child, u16, #[expect(dead_code, reason = "removed when dropped")] TempDir);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        self.0.kill().unwrap_or_default();
+    }
+}
+
+impl Running {
+    fn start() -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let folder = folder(GOOD);
+        let mut command = command(&folder, &["run", "--listen", &format!("0.0.0.0:{port}")]);
+        let running = Self(command.stderr(Stdio::piped()).spawn().unwrap(), port, folder);
+        let until = Instant::now() + Duration::from_secs(20);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < until, "the relay does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        running
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.1)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: relay\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+}
+
+#[test]
+fn a_relay_without_database_lives_is_not_ready_and_stops_at_sigterm() {
+    let mut running = Running::start();
+    assert!(running.get("/livez").starts_with("HTTP/1.1 200"));
+    let unready = running.get("/readyz");
+    assert!(unready.starts_with("HTTP/1.1 503") && unready.contains("\r\n\r\ndatabase: "), "{unready}");
+    let folder = folder(GOOD);
+    let listen = format!("0.0.0.0:{}", running.1);
+    assert!(command(&folder, &["healthcheck", "--listen", &listen]).status().unwrap().success());
+    let pid = rustix::process::Pid::from_child(&running.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(running.0.wait().unwrap().code(), Some(0));
+    let mut log = String::new();
+    running.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.contains("waiting for the database") && !log.contains("hunter2"), "{log}");
+    assert_eq!(command(&folder, &["healthcheck", "--listen", &listen]).output().unwrap().status.code(), Some(1));
+}
+
+#[test]
+fn a_port_in_use_is_named_with_what_to_change() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, _, err) = relay(GOOD, &["run", "--listen", &address]);
+    assert_eq!(code, 1);
+    let expected = format!("cannot listen on {address}: change `http.listen`, or stop what listens there: ");
+    assert!(err.contains(&expected), "{err}");
+}

@@ -1,0 +1,439 @@
+//! A configuration that cannot be used is refused with all its problems at once, each saying where and what to change.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
+
+use outbox_relay::config::{Config, Inputs, Loaded, Origin, Sink, example, listen_address, load, load_for_database};
+use tempfile::TempDir;
+
+/// Enough for a relay.
+const GOOD: &str = r#"
+[database]
+url = "mysql://relay@localhost:3306/shop"
+[sinks.main]
+type = "stdout"
+[[routes]]
+topics = "*"
+sink = "main"
+"#;
+
+const KAFKA: &str = "[sinks.k]\ntype = \"kafka\"\nbrokers = \"localhost:9092\"\n";
+const RABBIT: &str = "[sinks.r]\ntype = \"rabbitmq\"\n";
+
+/// A directory with files and what is made from them.
+struct Case {
+    dir: TempDir,
+    inputs: Inputs,
+}
+
+impl Case {
+    fn new(text: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("relay.toml");
+        fs::write(&file, text).unwrap();
+        Self { dir, inputs: Inputs { file: Some(file), ..Inputs::default() } }
+    }
+
+    fn variable(mut self, name: &str, value: &str) -> Self {
+        self.inputs.variables.push((name.into(), value.into()));
+        self
+    }
+
+    fn set(mut self, key: &str, value: &str) -> Self {
+        self.inputs.flags.push(("--set".into(), key.into(), value.into()));
+        self
+    }
+
+    fn secret(&self, text: &str, mode: u32) -> PathBuf {
+        let path = self.dir.path().join("secret");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    fn load(&self) -> Loaded {
+        load(&self.inputs).unwrap()
+    }
+
+    /// The problems, with `DIR/` instead of the directory.
+    fn problems(&self) -> Vec<String> {
+        let error = load(&self.inputs).unwrap_err().to_string();
+        error.replace(&format!("{}/", self.dir.path().display()), "DIR/").lines().map(str::to_owned).collect()
+    }
+}
+
+/// The problems of a good configuration with these lines behind it.
+fn problems_with(lines: &str) -> Vec<String> {
+    Case::new(&format!("{GOOD}{lines}")).problems()
+}
+
+#[test]
+fn the_defaults_are_those_of_the_documentation() {
+    let Config { relay, retry, retention, http, sinks, .. } = Case::new(GOOD).load().config;
+    assert_eq!(relay.lease, Duration::from_secs(30));
+    assert_eq!((relay.claim_messages, relay.claim_bytes), (1000, 4 << 20));
+    assert_eq!((relay.in_flight_messages, relay.in_flight_bytes), (6000, 32 << 20));
+    assert_eq!(relay.poll_interval, Duration::from_millis(100));
+    assert_eq!((retry.base, retry.max, retry.max_attempts), (Duration::from_secs(1), Duration::from_secs(300), 20));
+    assert_eq!(retention.dead, Duration::from_secs(30 * 86_400));
+    assert_eq!(http.listen, Some(([127, 0, 0, 1], 9464).into()));
+    assert!(matches!(sinks["main"], Sink::Stdout));
+    assert!(relay.owner.ends_with(&format!("-{}", std::process::id())));
+}
+
+#[test]
+fn the_later_source_wins_and_show_says_which_it_was() {
+    let case = Case::new(&format!("{GOOD}[relay]\nlease = \"31s\"\nreaders = 3\nsettlers = 3\n"))
+        .variable("RELAY__RELAY__READERS", "4")
+        .variable("RELAY__RELAY__SETTLERS", "4")
+        .variable("RELAY_CONFIG", "elsewhere")
+        .variable("PATH", "/bin")
+        .set("relay.settlers", "5");
+    let loaded = case.load();
+    let relay = &loaded.config.relay;
+    assert_eq!((relay.lease.as_secs(), relay.readers, relay.settlers), (31, 4, 5));
+    let origin = |key: &str| loaded.values.iter().find(|value| value.key == key).unwrap().origin.to_string();
+    assert_eq!(origin("relay.safety"), "default");
+    assert!(origin("relay.lease").ends_with("relay.toml:10:1"), "{}", origin("relay.lease"));
+    assert_eq!(origin("relay.readers"), "variable RELAY__RELAY__READERS");
+    assert_eq!(origin("relay.settlers"), "flag --set relay.settlers");
+}
+
+#[test]
+fn everything_can_be_given_in_the_environment() {
+    let case = Case { dir: tempfile::tempdir().unwrap(), inputs: Inputs::default() }
+        .variable("RELAY__DATABASE__URL", "mysql://relay@localhost/shop")
+        .variable("RELAY__SINKS__MAIN__TYPE", "kafka")
+        .variable("RELAY__SINKS__MAIN__BROKERS", "kafka:9093")
+        .variable("RELAY__SINKS__MAIN__PROPERTIES__SECURITY_PROTOCOL", "SASL_SSL")
+        .variable("RELAY__ROUTES__0__TOPICS", "*")
+        .variable("RELAY__ROUTES__0__SINK", "main")
+        .variable("RELAY__RELAY__LANES", "0,7")
+        .variable("RELAY__RETENTION__SENT", "0")
+        .variable("RELAY__HTTP__LISTEN", "off");
+    let config = case.load().config;
+    let Sink::Kafka(kafka) = &config.sinks["main"] else { panic!("no Kafka") };
+    assert_eq!(kafka.properties["security.protocol"].0, "SASL_SSL");
+    assert_eq!((config.routes[0].target.as_str(), config.routes[0].sink.as_str()), ("{topic}", "main"));
+    assert_eq!((config.relay.lanes, config.retention.sent, config.http.listen), (vec![0, 7], Duration::ZERO, None));
+}
+
+#[test]
+fn the_example_is_a_good_configuration() {
+    let loaded = Case::new(&example()).load();
+    assert_eq!(loaded.config.sinks.len(), 1);
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let mut case = Case::new(GOOD);
+    case.inputs.file = Some(case.dir.path().join("relay.tml"));
+    assert_eq!(
+        case.problems()[0],
+        "DIR/relay.tml: the file cannot be read (No such file or directory (os error 2)): see --config and RELAY_CONFIG"
+    );
+}
+
+#[test]
+fn unknown_keys_are_named_with_their_place_and_the_nearest_name() {
+    assert_eq!(
+        problems_with(
+            "[relay]\n leese = \"30s\"\nunheard_of = 1\n[retri]\nbase = \"1s\"\n[sinks.x]\ntype = \"null\"\ntipe = 1\n"
+        ),
+        [
+            "DIR/relay.toml:10:2: unknown key `relay.leese`: did you mean `relay.lease`?",
+            "DIR/relay.toml:11:1: unknown key `relay.unheard_of`: remove it, or see `relay config example`",
+            "DIR/relay.toml:12:2: unknown key `retri`: did you mean `retry`?",
+            "DIR/relay.toml:16:1: unknown key `sinks.x.tipe`: did you mean `sinks.x.type`?",
+        ]
+    );
+    let case = Case::new(GOOD).variable("RELAY__RELAY__LEESE", "1s").set("relay.leese", "1s");
+    assert_eq!(
+        case.problems(),
+        [
+            "variable RELAY__RELAY__LEESE: unknown variable `RELAY__RELAY__LEESE`: did you mean `RELAY__RELAY__LEASE`?",
+            "flag --set relay.leese: unknown key `relay.leese`: did you mean `relay.lease`?",
+        ]
+    );
+}
+
+#[test]
+fn a_key_that_is_given_twice_is_refused() {
+    assert_eq!(
+        problems_with("[relay]\nreaders = 2\nreaders = 3\n"),
+        ["DIR/relay.toml:11:1: the key `readers` is given twice: remove one of the two"]
+    );
+}
+
+#[test]
+fn what_is_not_toml_is_named_without_its_text() {
+    let problems = problems_with("[log]\nlevel = \"hunter2\n");
+    assert!(problems[0].starts_with("DIR/relay.toml:10:"), "{problems:?}");
+    assert!(problems[0].contains("this is not TOML: ") && !problems.concat().contains("hunter2"), "{problems:?}");
+}
+
+#[test]
+fn wrong_types_and_numbers_without_unit_are_refused() {
+    for (line, expected) in [
+        (
+            "relay.lease = 30",
+            r#"`relay.lease` must be a time above zero with its unit, such as "30s", "500ms", "5m" or "7d", not 30"#,
+        ),
+        (
+            "relay.lease = \"0s\"",
+            r#"`relay.lease` must be a time above zero with its unit, such as "30s", "500ms", "5m" or "7d", not "0s""#,
+        ),
+        (
+            "relay.claim_bytes = \"4MB\"",
+            r#"`relay.claim_bytes` must be a size from 64KiB to 16GiB with its unit, such as "64KiB" or "4MiB", not "4MB""#,
+        ),
+        ("relay.readers = \"2\"", "`relay.readers` must be a whole number from 1 to 64, not \"2\""),
+        ("relay.readers = 0", "`relay.readers` must be a whole number from 1 to 64, not 0"),
+        ("relay.readers = 2.5", "`relay.readers` must be a whole number from 1 to 64, not 2.5"),
+        ("relay.owner = true", "`relay.owner` must be a text in quotes, not true"),
+        (
+            "relay.lanes = [0, 65536]",
+            "`relay.lanes` must be a list of numbers from 0 to 65535, such as [0, 7], not [0, 65536]",
+        ),
+        (
+            "relay.lease = {}",
+            r#"`relay.lease` must be a time above zero with its unit, such as "30s", "500ms", "5m" or "7d", not a table"#,
+        ),
+        (
+            "retention.sent = 7",
+            r#"`retention.sent` must be a time with its unit, such as "7d" or "12h", or 0 for ever, not 7"#,
+        ),
+        (
+            "http.listen = \"9464\"",
+            r#"`http.listen` must be an address with its port, such as "127.0.0.1:9464", or "off", not "9464""#,
+        ),
+        ("log.format = \"xml\"", r#"`log.format` must be "text" or "json", not "xml""#),
+        (
+            "log.level = \"a=b=c\"",
+            r#"`log.level` must be error, warn, info, debug or trace, or a filter such as "info,outbox_relay=debug", not "a=b=c""#,
+        ),
+        ("retry = 3", "`retry` is a section, not a value: see `relay config example`"),
+    ] {
+        let problems = Case::new(&format!("{line}\n{GOOD}")).problems();
+        assert_eq!(
+            problems,
+            [format!(
+                "DIR/relay.toml:1:{}: {expected}",
+                if line.starts_with("retry =") { 1 } else { line.find('.').unwrap() + 2 }
+            )],
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_lease_shorter_than_its_deadlines_is_refused_with_the_numbers() {
+    assert_eq!(
+        problems_with("[relay]\nlease = \"15s\"\n"),
+        [
+            "DIR/relay.toml:10:1: `relay.lease` (15s) is shorter than publish_deadline (10s) + settle_deadline (5s) + safety (5s) = 20s: \
+          another relay could take over messages that are still on their way. Raise the lease or lower a deadline"
+        ]
+    );
+    assert_eq!(
+        problems_with("[retry]\nbase = \"10m\"\n"),
+        ["DIR/relay.toml:10:1: `retry.base` (600s) is longer than `retry.max` (300s): lower it"]
+    );
+}
+
+#[test]
+fn a_claim_must_fit_into_what_may_be_in_flight() {
+    assert_eq!(
+        problems_with("[relay]\nclaim_messages = 7000\nin_flight_bytes = \"2MiB\"\n"),
+        [
+            "DIR/relay.toml:10:1: `relay.in_flight_messages` is less than `relay.claim_messages`: raise it",
+            "DIR/relay.toml:11:1: `relay.in_flight_bytes` is less than `relay.claim_bytes`: raise it",
+        ]
+    );
+}
+
+#[test]
+fn commands_that_need_the_database_alone_need_no_sink() {
+    let case = Case::new("[database]\nurl = \"mysql://migrator@localhost/shop\"\n");
+    assert!(load_for_database(&case.inputs).is_ok());
+    assert_eq!(case.problems().len(), 2);
+}
+
+#[test]
+fn the_address_to_listen_on_is_known_whatever_else_is_wrong() {
+    let case = Case::new("[http]\nlisten = \"[::]:81\"\n[relay]\nleese = 1\n");
+    assert_eq!(listen_address(&case.inputs), Some("[::]:81".parse().unwrap()));
+}
+
+#[test]
+fn what_is_missing_is_named_with_an_example() {
+    assert_eq!(
+        Case::new("").problems(),
+        [
+            "DIR/relay.toml: `database.url` is missing: give one, such as url = \"mysql://relay@db.example:3306/shop\"",
+            "DIR/relay.toml: there is no sink: add a section [sinks.main] with a type (kafka, rabbitmq, stdout, null)",
+            "DIR/relay.toml: there is no route: add [[routes]] with topics = \"*\" and the name of a sink",
+        ]
+    );
+    assert_eq!(
+        problems_with(
+            "[sinks.x]\n[sinks.k]\ntype = \"kafka\"\n[sinks.r]\ntype = \"rabbitmq\"\n[[routes]]\nsink = \"r\"\n"
+        ),
+        [
+            "DIR/relay.toml:10:8: `sinks.k.brokers` is missing: give one, such as brokers = \"kafka-1:9093,kafka-2:9093\"",
+            "DIR/relay.toml:12:8: `sinks.r.url` is missing: give one, such as url = \"amqps://relay@rabbit.example:5671/%2f\"",
+            "DIR/relay.toml:9:8: `sinks.x.type` is missing: give one, such as type = \"kafka\"",
+            "DIR/relay.toml:14:1: `routes.1.topics` is missing: give one, such as topics = \"*\"",
+            "DIR/relay.toml:14:1: `routes.1.exchange` is missing: give one, such as exchange = \"amq.topic\"",
+        ]
+    );
+}
+
+#[test]
+fn a_route_leads_to_a_sink_that_exists_with_keys_of_its_type() {
+    assert_eq!(
+        problems_with("[[routes]]\ntopics = \"x\"\nsink = \"mian\"\n"),
+        ["DIR/relay.toml:11:1: `routes.1.sink` names the sink `mian`, which does not exist: there is main"]
+    );
+    assert_eq!(
+        problems_with(&format!(
+            "{KAFKA}window = 3\n[[routes]]\ntopics = \"x\"\nsink = \"k\"\nexchange = \"e\"\ntopic = \"a-{{typ}}\"\n"
+        )),
+        [
+            "DIR/relay.toml:12:1: `sinks.k.window` belongs to rabbitmq, the sink is kafka: remove it",
+            "DIR/relay.toml:16:1: `routes.1.exchange` belongs to rabbitmq, the sink is kafka: remove it",
+            "DIR/relay.toml:17:1: `routes.1.topic` has `{typ}`: it may have {topic}, {type}, {lane}",
+        ]
+    );
+    assert_eq!(
+        problems_with("[sinks.Main]\ntype = \"null\"\n[sinks.database]\ntype = \"null\"\n"),
+        [
+            "DIR/relay.toml:9:8: the sink cannot be called `Main`: use lowercase letters, digits and `_`, and not `database`",
+            "DIR/relay.toml:11:8: the sink cannot be called `database`: use lowercase letters, digits and `_`, and not `database`",
+        ]
+    );
+}
+
+#[cfg(feature = "kafka")]
+#[test]
+fn properties_that_weaken_acks_or_idempotence_are_refused() {
+    assert_eq!(
+        problems_with(&format!(
+            "{KAFKA}[sinks.k.properties]\n\"acks\" = 1\nenable.idempotence = false\n\"linger.ms\" = 5\n"
+        )),
+        [
+            "DIR/relay.toml:13:1: `sinks.k.properties`: remove `acks`: a message counts as sent only when all in-sync replicas have it",
+            "DIR/relay.toml:14:8: `sinks.k.properties`: remove `enable.idempotence`: without it a retried request reorders a key",
+        ]
+    );
+}
+
+#[test]
+fn another_machine_is_reached_by_tls_unless_the_configuration_says_otherwise() {
+    let remote = "[sinks.k]\ntype = \"kafka\"\nbrokers = \"localhost:9092,kafka:9092\"\n[sinks.r]\ntype = \"rabbitmq\"\nurl = \"amqp://u:hunter2@rabbit/%2f\"\n";
+    assert_eq!(
+        problems_with(remote),
+        [
+            "DIR/relay.toml:11:1: `sinks.k.brokers` would be reached without TLS: set \"security.protocol\" to \"ssl\" or \"sasl_ssl\" in sinks.k.properties, or plaintext = true",
+            "DIR/relay.toml:14:1: `sinks.r.url` would be reached without TLS: use amqps://, or set plaintext = true",
+        ]
+    );
+    Case::new(&format!("{GOOD}{remote}")).set("sinks.k.plaintext", "true").set("sinks.r.plaintext", "true").load();
+}
+
+#[test]
+fn urls_that_cannot_be_used_are_refused_and_not_repeated() {
+    for (url, expected) in [
+        (
+            "postgres://u:hunter2@h/db",
+            "`database.url` does not read as mysql:// or mariadb://user:password@host:port/name",
+        ),
+        ("hunter2", "`database.url` does not read as mysql:// or mariadb://user:password@host:port/name"),
+        (
+            "mysql://u:hunter2@h:3306",
+            "`database.url` names no database: put its name behind the port, as in mysql://user@host:3306/shop",
+        ),
+        (
+            "mysql://u:hunter2@h:hunter2/db",
+            "`database.url` does not read as mysql:// or mariadb://user:password@host:port/name",
+        ),
+    ] {
+        let problems = Case::new(GOOD).variable("RELAY__DATABASE__URL", url).problems();
+        assert_eq!(problems, [format!("variable RELAY__DATABASE__URL: {expected}")]);
+    }
+}
+
+#[test]
+fn a_secret_comes_from_one_place_that_not_everybody_can_read() {
+    let case = Case::new(&GOOD.replace("url =", "password_file = \"DIR/secret\"\nurl ="));
+    let text = fs::read_to_string(case.inputs.file.as_ref().unwrap()).unwrap();
+    fs::write(case.inputs.file.as_ref().unwrap(), text.replace("DIR", &case.dir.path().display().to_string())).unwrap();
+    let problem = |expected: &str| {
+        assert_eq!(
+            case.problems(),
+            [format!("DIR/relay.toml:3:1: `database.password_file`: the file \"DIR/secret\" {expected}")]
+        );
+    };
+    problem("cannot be read (No such file or directory (os error 2)): correct the path or its permissions");
+    case.secret("", 0o600);
+    problem("is empty: write the secret into it");
+    case.secret("hunter2", 0o644);
+    problem("is open to every user of this machine (mode 0644): chmod 600, or 640 with a group of its own");
+    case.secret("hunter2\n", 0o640);
+    assert_eq!(case.load().config.database.password.unwrap().0, "hunter2");
+
+    let both = case.variable("RELAY__DATABASE__PASSWORD", "hunter3");
+    let at = "variable RELAY__DATABASE__PASSWORD and DIR/relay.toml:3:1";
+    assert_eq!(
+        both.problems(),
+        [format!("{at}: both `database.password` and `database.password_file` are given: remove one of the two")]
+    );
+    let twice = Case::new(GOOD)
+        .variable("RELAY__DATABASE__URL", "mysql://relay:hunter2@localhost/shop")
+        .variable("RELAY__DATABASE__PASSWORD", "hunter3");
+    assert_eq!(
+        twice.problems(),
+        [
+            "variable RELAY__DATABASE__URL: `database.url` holds a password, and one is given apart: remove one of the two"
+        ]
+    );
+}
+
+#[test]
+fn a_password_apart_is_put_into_the_url_of_rabbitmq_whatever_it_holds() {
+    let case = Case::new(&format!("{GOOD}{RABBIT}url = \"amqp://u@localhost:5672/%2f\"\npassword = \"p@:/?#ü\"\n"));
+    let Sink::RabbitMq(rabbit) = &case.load().config.sinks["r"] else { panic!("no RabbitMQ") };
+    assert_eq!(rabbit.url.0, "amqp://u:p%40%3A%2F%3F%23%C3%BC@localhost:5672/%2f");
+}
+
+#[test]
+fn flags_take_no_secret() {
+    assert_eq!(
+        Case::new(GOOD).set("database.password", "hunter2").problems(),
+        [
+            "flag --set database.password: arguments can be read by every user of this machine: set RELAY__DATABASE__PASSWORD or RELAY__DATABASE__PASSWORD_FILE instead"
+        ]
+    );
+}
+
+#[test]
+fn a_property_of_librdkafka_can_be_read_from_a_file() {
+    let case = Case::new(&format!("{GOOD}{KAFKA}"));
+    let path = case.secret("hunter2\n", 0o600).display().to_string();
+    let case = case.variable("RELAY__SINKS__K__PROPERTIES__SASL_PASSWORD_FILE", &path);
+    let Sink::Kafka(kafka) = &case.load().config.sinks["k"] else { panic!("no Kafka") };
+    assert_eq!(kafka.properties["sasl.password"].0, "hunter2");
+}
+
+#[test]
+fn no_secret_is_printed() {
+    let case = Case::new(&format!("{GOOD}{KAFKA}[sinks.k.properties]\n\"sasl.password\" = \"hunter2\"\n{RABBIT}url = \"amqp://u:hunter2@localhost/%2f\"\n"))
+        .variable("RELAY__DATABASE__URL", "mysql://relay:hunter2@localhost/shop");
+    let loaded = case.load();
+    assert!(!format!("{loaded:?}").contains("hunter2"));
+    let url = loaded.values.iter().find(|value| value.key == "database.url").unwrap();
+    assert_eq!((url.value.as_str(), &url.origin), ("***", &Origin::Variable("RELAY__DATABASE__URL".into())));
+    let wrong = Case::new("[database]\nurl = [\"hunter2\"]\npassword = [\"hunter2\"]\n");
+    assert!(!wrong.problems().concat().contains("hunter2"), "{:?}", wrong.problems());
+}
