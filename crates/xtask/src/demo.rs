@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use tokio::process::Command;
 
 use crate::run::Run;
+use crate::tools::{cargo, watch};
 
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
@@ -18,9 +18,7 @@ pub(crate) struct Demo {
 impl Demo {
     /// Builds the relay and the shop, and runs the shop with the servers' addresses.
     pub(crate) async fn run(self) -> Result<ExitCode> {
-        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-        let build = Command::new(cargo).args(["build", "--quiet", "--workspace", "--bins"]).status().await?;
-        if !build.success() {
+        if watch(cargo(["build", "--quiet", "--workspace", "--bins"])).await.is_err() {
             bail!("the relay and the demo do not build");
         }
         let program = std::env::current_exe()?.with_file_name("demo").display().to_string();

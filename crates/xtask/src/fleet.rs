@@ -25,9 +25,15 @@ type Handle = Option<Box<dyn std::fmt::Debug>>;
 impl Fleet {
     /// Starts all four at once. If one fails, those that started are stopped.
     pub(crate) async fn start() -> Result<Self> {
-        let [mysql, mariadb, kafka, rabbitmq] = Kind::ALL.map(|kind| Box::pin(start(kind)));
+        Self::start_only(&Kind::ALL).await
+    }
+
+    /// Starts these kinds at once.
+    pub(crate) async fn start_only(kinds: &[Kind]) -> Result<Self> {
+        let wanted = async |kind| if kinds.contains(&kind) { start(kind).await.map(Some) } else { Ok(None) };
+        let [mysql, mariadb, kafka, rabbitmq] = Kind::ALL.map(|kind| Box::pin(wanted(kind)));
         let (mysql, mariadb, kafka, rabbitmq) = tokio::try_join!(mysql, mariadb, kafka, rabbitmq)?;
-        Ok(Self { servers: vec![mysql, mariadb, kafka, rabbitmq] })
+        Ok(Self { servers: [mysql, mariadb, kafka, rabbitmq].into_iter().flatten().collect() })
     }
 
     pub(crate) fn endpoints(&self) -> Vec<Endpoint> {

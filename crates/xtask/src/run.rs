@@ -4,41 +4,84 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use tokio::process::Command;
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::servers::Kind;
+use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::fleet::Fleet;
+use crate::fleet::{Endpoint, Fleet};
+use crate::holder::State;
+
+/// What the demo and the measurements need.
+const NEEDED: [Kind; 3] = [Kind::MySql, Kind::Kafka, Kind::RabbitMq];
 
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
+    /// Whether the servers may be those that `up` left in the background.
+    #[arg(skip)]
+    shared: bool,
 }
 
 impl Run {
-    /// This command.
+    /// A command of this project, with MySQL, Kafka and RabbitMQ: those of `up`, or new ones.
     pub(crate) fn new(command: Vec<String>) -> Self {
-        Self { command }
+        Self { command, shared: true }
     }
 
-    /// Ends with the exit code of the command. A Ctrl-C reaches the command itself; the servers stop after it.
+    /// Ends with the exit code of the command. A Ctrl-C reaches the command itself, a SIGTERM is handed on; the servers stop
+    /// after its end.
     pub(crate) async fn run(self) -> Result<ExitCode> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let fleet = tokio::select! {
-            fleet = Fleet::start() => fleet?,
+        let servers = tokio::select! {
+            servers = self.servers() => servers?,
             _ = interrupt.recv() => return Ok(ExitCode::FAILURE),
-        };
-        let (program, args) = self.command.split_first().context("no command given")?;
-        let mut command = Command::new(program);
-        command.args(args).envs(fleet.endpoints().into_iter().map(|server| (server.variable, server.address)));
-        let mut command = command.kill_on_drop(true).spawn().with_context(|| format!("cannot run {program}"))?;
-        let status = tokio::select! {
-            status = command.wait() => status?,
             _ = terminate.recv() => return Ok(ExitCode::FAILURE),
         };
-        drop(fleet);
+        let (program, args) = self.command.split_first().context("no command given")?;
+        let mut child = Command::new(program);
+        child.args(args).envs(servers.variables()).kill_on_drop(true);
+        let mut child = child.spawn().with_context(|| format!("cannot run {program}"))?;
+        let status = loop {
+            tokio::select! {
+                status = child.wait() => break status?,
+                _ = terminate.recv() => hand_on(&child)?,
+            }
+        };
         Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
     }
+
+    async fn servers(&self) -> Result<Servers> {
+        match State::read().filter(|_| self.shared) {
+            Some(state) => Ok(Servers::Up(state)),
+            None if self.shared => Ok(Servers::Started(Fleet::start_only(&NEEDED).await?)),
+            None => Ok(Servers::Started(Fleet::start().await?)),
+        }
+    }
+}
+
+/// Where the command's servers come from. Those that were started stop when this is dropped.
+enum Servers {
+    Up(State),
+    Started(Fleet),
+}
+
+impl Servers {
+    /// An address that the user gives comes first.
+    fn variables(&self) -> impl Iterator<Item = (String, String)> {
+        let servers = match self {
+            Self::Up(state) => state.servers.clone(),
+            Self::Started(fleet) => fleet.endpoints(),
+        };
+        let given = |server: &Endpoint| std::env::var(&server.variable).is_ok_and(|address| !address.is_empty());
+        servers.into_iter().filter(move |server| !given(server)).map(|server| (server.variable, server.address))
+    }
+}
+
+fn hand_on(child: &Child) -> Result<()> {
+    let pid = child.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
+    pid.map_or(Ok(()), |pid| Ok(kill_process(pid, Signal::TERM)?))
 }
