@@ -1,72 +1,96 @@
-//! A consumer of a Kafka topic with an inbox.
+//! Billing's end of Kafka.
 
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use outbox_core::{Uuid, sqlx::MySqlPool};
+use anyhow::{Context as _, Result, bail};
+use outbox_core::{Event as _, Uuid};
 use rdkafka::{
-    ClientConfig, Message as _,
+    ClientConfig, Message as _, Offset,
     admin::{AdminClient, AdminOptions, NewTopic, TopicReplication},
     client::DefaultClientContext,
-    consumer::{CommitMode, Consumer as _, StreamConsumer},
+    consumer::{Consumer as _, StreamConsumer},
     message::{BorrowedMessage, Headers as _},
+    types::RDKafkaErrorCode,
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{books, tally::Tally};
+use crate::{
+    consumers::{Consumer, Next},
+    events::OrderPlaced,
+};
 
-/// A consumer of one topic.
-pub(crate) struct Consumer(StreamConsumer);
+const PARTITIONS: i32 = 4;
+const DEADLINE: Duration = Duration::from_secs(15);
 
-impl Consumer {
-    /// Makes the topic and subscribes to it.
-    pub(crate) async fn new(bootstrap: &str, topic: &str) -> Result<Self> {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", bootstrap).set("group.id", format!("demo-{topic}"));
-        config.set("enable.auto.commit", "false").set("auto.offset.reset", "earliest");
-        let admin: AdminClient<DefaultClientContext> = config.create()?;
-        let new = NewTopic::new(topic, 4, TopicReplication::Fixed(1));
-        for made in admin.create_topics([&new], &AdminOptions::new()).await.context("Kafka cannot be reached")? {
-            made.map_err(|(topic, error)| anyhow::anyhow!("the topic {topic} cannot be made: {error}"))?;
-        }
-        let consumer: StreamConsumer = config.create()?;
-        consumer.subscribe(&[topic])?;
-        Ok(Self(consumer))
+/// The name of a run's topic.
+pub(crate) fn topic(run: &str) -> String {
+    format!("{run}.{}", OrderPlaced::TOPIC)
+}
+
+/// A topic on a Kafka cluster.
+#[derive(Debug, Clone)]
+pub(crate) struct Topic {
+    brokers: String,
+    name: String,
+}
+
+impl Topic {
+    pub(crate) fn new(brokers: &str, run: &str) -> Self {
+        Self { brokers: brokers.to_owned(), name: topic(run) }
     }
 
-    /// Consumes until stopped.
-    pub(crate) async fn run(self, pool: MySqlPool, tally: Arc<Tally>, stop: CancellationToken) {
-        while let Some(message) = stop.run_until_cancelled(self.0.recv()).await {
-            let handled = match message {
-                Ok(message) => self.handle(&message, &pool, &tally).await,
-                Err(error) => Err(error.into()),
-            };
-            if let Err(error) = handled {
-                eprintln!("kafka consumer: {error:#}");
+    /// Creates it, unless it is there. The relay never does: a misspelt topic would swallow messages.
+    pub(crate) async fn create(&self) -> Result<()> {
+        let topic = NewTopic::new(&self.name, PARTITIONS, TopicReplication::Fixed(1));
+        let created = self.admin()?.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(DEADLINE)));
+        match created.await?.pop().context("Kafka gave no answer")? {
+            Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => Ok(()),
+            Err((topic, code)) => bail!("cannot create the topic {topic}: {code}"),
+        }
+    }
+
+    /// Deletes it.
+    pub(crate) async fn delete(&self) -> Result<()> {
+        self.admin()?.delete_topics(&[&self.name], &AdminOptions::new()).await?;
+        Ok(())
+    }
+
+    fn admin(&self) -> Result<AdminClient<DefaultClientContext>> {
+        Ok(ClientConfig::new().set("bootstrap.servers", &self.brokers).create()?)
+    }
+
+    /// Offsets are stored only after the work is committed, and sent to Kafka in the background.
+    fn subscribe(&self, group: &str) -> Result<StreamConsumer> {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.brokers).set("group.id", format!("{}-{group}", self.name));
+        config.set("enable.auto.offset.store", "false").set("auto.offset.reset", "earliest");
+        config.set("fetch.wait.max.ms", "20");
+        let consumer: StreamConsumer = config.create()?;
+        consumer.subscribe(&[&self.name])?;
+        Ok(consumer)
+    }
+
+    /// Consumes until told to stop.
+    pub(crate) async fn consume(&self, consumer: &Consumer, stop: &CancellationToken) -> Result<()> {
+        let messages = self.subscribe(consumer.role.name())?;
+        while let Some(message) = stop.run_until_cancelled(messages.recv()).await {
+            let message = message?;
+            match consumer.handle(id(&message), message.payload().unwrap_or_default()).await {
+                Next::Acknowledge => messages.store_offset_from_message(&message)?,
+                Next::Redeliver => seek_back(&messages, &message)?,
             }
         }
-    }
-
-    /// Applies, then acknowledges. Now and then the acknowledgement is lost, and the message comes again.
-    async fn handle(&self, message: &BorrowedMessage<'_>, pool: &MySqlPool, tally: &Tally) -> Result<()> {
-        let headers = message.headers().context("a message without headers")?;
-        let id = headers.iter().find(|header| header.key == "id").and_then(|header| header.value);
-        let id = Uuid::parse_str(std::str::from_utf8(id.context("a message without id")?)?)?;
-        let age = age_micros(message.timestamp().to_millis().unwrap_or(0));
-        let deliveries = if rand::random_ratio(1, 50) { 2 } else { 1 };
-        for _ in 0..deliveries {
-            let first = books::apply(pool, "kafka", id, message.payload().unwrap_or_default()).await?;
-            tally.kafka.note(first, age);
-        }
-        Ok(self.0.commit_message(message, CommitMode::Async)?)
+        Ok(())
     }
 }
 
-/// Age of a message that was enqueued at this time, in milliseconds since 1970.
-pub(crate) fn age_micros(enqueued: i64) -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    u64::try_from(now).unwrap_or(0).saturating_sub(enqueued.unsigned_abs()) * 1000
+fn id(message: &BorrowedMessage<'_>) -> Result<Uuid> {
+    let header = message.headers().and_then(|headers| headers.iter().find(|header| header.key == "id"));
+    let value = header.and_then(|header| header.value).context("a record without the header `id`")?;
+    Ok(Uuid::try_parse_ascii(value)?)
+}
+
+/// As after a restart of the consumer: Kafka delivers the message and those behind it again.
+fn seek_back(messages: &StreamConsumer, message: &BorrowedMessage<'_>) -> Result<()> {
+    Ok(messages.seek(message.topic(), message.partition(), Offset::Offset(message.offset()), DEADLINE)?)
 }

@@ -1,73 +1,88 @@
-//! A consumer of a RabbitMQ queue with an inbox.
+//! The mailer's end of RabbitMQ.
 
-use std::sync::Arc;
-
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use futures_util::StreamExt as _;
 use lapin::{
-    Connection, ConnectionProperties, Consumer as Deliveries,
+    Channel, Connection, ConnectionProperties,
     message::Delivery,
     options::{
         BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, QueueBindOptions, QueueDeclareOptions,
+        QueueDeleteOptions,
     },
-    types::FieldTable,
+    types::{FieldTable, ShortString},
 };
-use outbox_core::{Uuid, sqlx::MySqlPool};
+use outbox_core::{Event as _, Uuid};
 use tokio_util::sync::CancellationToken;
 
-use crate::{books, kafka::age_micros, tally::Tally};
+use crate::{
+    consumers::{Consumer, Next},
+    events::ReceiptDue,
+};
 
-/// The exchange that every RabbitMQ has.
+/// The exchange to which the relay sends. Every RabbitMQ has it.
 pub(crate) const EXCHANGE: &str = "amq.topic";
+/// How many messages RabbitMQ hands over ahead of their acknowledgement.
+const PREFETCH: u16 = 64;
 
-/// A consumer of one queue.
-pub(crate) struct Consumer {
-    _connection: Connection,
-    deliveries: Deliveries,
+/// The name of a run's queue.
+pub(crate) fn queue(run: &str) -> String {
+    format!("{run}.{}", ReceiptDue::TOPIC)
 }
 
-impl Consumer {
-    /// Makes a queue for the topic and consumes it.
-    pub(crate) async fn new(url: &str, topic: &str) -> Result<Self> {
-        let connection =
-            Connection::connect(url, ConnectionProperties::default()).await.context("RabbitMQ cannot be reached")?;
+/// A queue, and its binding of the same name.
+#[derive(Debug, Clone)]
+pub(crate) struct Queue {
+    url: String,
+    name: ShortString,
+}
+
+impl Queue {
+    pub(crate) fn new(url: &str, run: &str) -> Result<Self> {
+        Ok(Self { url: url.to_owned(), name: ShortString::try_new(queue(run))? })
+    }
+
+    /// Declares queue and binding: without them the relay's messages would be unroutable.
+    pub(crate) async fn create(&self) -> Result<()> {
+        let (connection, channel) = self.open().await?;
+        let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        channel.queue_declare(self.name.clone(), durable, FieldTable::default()).await?;
+        let (name, bind) = (self.name.clone(), QueueBindOptions::default());
+        channel.queue_bind(name.clone(), EXCHANGE.into(), name, bind, FieldTable::default()).await?;
+        Ok(connection.close(200, "done".into()).await?)
+    }
+
+    /// Deletes it.
+    pub(crate) async fn delete(&self) -> Result<()> {
+        let (connection, channel) = self.open().await?;
+        channel.queue_delete(self.name.clone(), QueueDeleteOptions::default()).await?;
+        Ok(connection.close(200, "done".into()).await?)
+    }
+
+    async fn open(&self) -> Result<(Connection, Channel)> {
+        let connection = Connection::connect(&self.url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
-        channel.basic_qos(200, BasicQosOptions::default()).await?;
-        let options = QueueDeclareOptions { auto_delete: true, ..QueueDeclareOptions::default() };
-        channel.queue_declare(topic.into(), options, FieldTable::default()).await?;
-        let bind = QueueBindOptions::default();
-        channel.queue_bind(topic.into(), EXCHANGE.into(), topic.into(), bind, FieldTable::default()).await?;
-        let consume = BasicConsumeOptions::default();
-        let deliveries = channel.basic_consume(topic.into(), "demo".into(), consume, FieldTable::default()).await?;
-        Ok(Self { _connection: connection, deliveries })
+        Ok((connection, channel))
     }
 
-    /// Consumes until stopped.
-    pub(crate) async fn run(mut self, pool: MySqlPool, tally: Arc<Tally>, stop: CancellationToken) {
-        while let Some(Some(delivery)) = stop.run_until_cancelled(self.deliveries.next()).await {
-            let handled = match delivery {
-                Ok(delivery) => handle(delivery, &pool, &tally).await,
-                Err(error) => Err(error.into()),
+    /// Consumes until told to stop.
+    pub(crate) async fn consume(&self, consumer: &Consumer, stop: &CancellationToken) -> Result<()> {
+        let (connection, channel) = self.open().await?;
+        channel.basic_qos(PREFETCH, BasicQosOptions::default()).await?;
+        let (tag, options) = (consumer.role.name().into(), BasicConsumeOptions::default());
+        let mut deliveries = channel.basic_consume(self.name.clone(), tag, options, FieldTable::default()).await?;
+        while let Some(delivery) = stop.run_until_cancelled(deliveries.next()).await {
+            let Some(delivery) = delivery else { bail!("the connection to RabbitMQ has ended") };
+            let delivery = delivery?;
+            match consumer.handle(id(&delivery), &delivery.data).await {
+                Next::Acknowledge => delivery.ack(BasicAckOptions::default()).await?,
+                Next::Redeliver => delivery.nack(BasicNackOptions { requeue: true, ..Default::default() }).await?,
             };
-            if let Err(error) = handled {
-                eprintln!("rabbitmq consumer: {error:#}");
-            }
         }
+        Ok(connection.close(200, "done".into()).await?)
     }
 }
 
-/// Applies, then acknowledges. Now and then the acknowledgement is lost, and the message comes again.
-async fn handle(delivery: Delivery, pool: &MySqlPool, tally: &Tally) -> Result<()> {
-    let id = delivery.properties.message_id().as_ref().context("a message without id")?;
-    let id = Uuid::parse_str(id.as_str())?;
-    let enqueued = delivery.properties.timestamp().unwrap_or(0);
-    let first = books::apply(pool, "rabbitmq", id, &delivery.data).await?;
-    tally.rabbitmq.note(first, age_micros(i64::try_from(enqueued)? * 1000));
-    if first && rand::random_ratio(1, 50) {
-        let again = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
-        delivery.nack(again).await?;
-    } else {
-        delivery.ack(BasicAckOptions::default()).await?;
-    }
-    Ok(())
+fn id(delivery: &Delivery) -> Result<Uuid> {
+    let id = delivery.properties.message_id().as_ref().context("a message without `message_id`")?;
+    Ok(Uuid::try_parse(id.as_str())?)
 }

@@ -1,171 +1,172 @@
-//! Two relays as child processes.
+//! Two relays as child processes, of which one is killed.
 
 use std::{
-    net::{Ipv4Addr, TcpListener},
+    fs::File,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail, ensure};
+use outbox_core::sqlx::MySqlPool;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
     process::{Child, Command},
+    time::{Instant, sleep},
 };
 
-use crate::{Options, rabbitmq::EXCHANGE};
+use crate::{
+    metrics::{Metrics, get},
+    sight::{Claims, RelayAddress, claims},
+    tally::Board,
+};
+
+const READY: Duration = Duration::from_secs(30);
+const STOP: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(50);
+/// Looks for a moment at which the relay to be killed holds claims.
+const TRIES: u32 = 100;
+/// Time for statements on their way when the relay is frozen.
+const STILL: Duration = Duration::from_millis(100);
 
 /// The relays of the demo.
+#[derive(Debug)]
 pub(crate) struct Relays {
     relays: Vec<Relay>,
-    folder: PathBuf,
+    folder: TempDir,
 }
 
+/// Drop kills it.
+#[derive(Debug)]
 struct Relay {
-    name: String,
-    port: u16,
+    name: &'static str,
+    address: SocketAddr,
     child: Child,
-    alive: bool,
-}
-
-/// What a relay shows of itself.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct View {
-    pub(crate) name: String,
-    pub(crate) alive: bool,
-    pub(crate) claimed: u64,
-    pub(crate) published: u64,
-    pub(crate) in_flight: u64,
-    pub(crate) takeovers: u64,
 }
 
 impl Relays {
-    /// Starts two relays on the database, and waits until they are ready.
-    pub(crate) async fn start(options: &Options, database: &str) -> Result<Self> {
-        let program = match &options.relay {
-            Some(program) => program.clone(),
-            None => std::env::current_exe()?.with_file_name("relay"),
-        };
-        let folder = std::env::temp_dir().join(format!("outbox-demo-{}", std::process::id()));
-        tokio::fs::create_dir_all(&folder).await?;
-        let mut relays = Self { relays: Vec::new(), folder };
-        for name in ["relay-1", "relay-2"] {
-            let relay = relays.start_one(&program, name, options, database).await?;
-            relays.relays.push(relay);
-        }
-        for relay in &relays.relays {
-            relay.wait_until_ready().await?;
+    /// Starts two relays, and waits until they are ready. `settings` is their configuration without name and listener.
+    pub(crate) async fn start(program: Option<&Path>, settings: &str) -> Result<Self> {
+        let program = program.map_or_else(beside, |program| Ok(program.to_path_buf()))?;
+        let folder = tempfile::Builder::new().prefix("outbox-demo-").tempdir()?;
+        let start = |name| Relay::start(&program, folder.path(), name, settings);
+        let relays = vec![start("relay-1")?, start("relay-2")?];
+        let mut relays = Self { relays, folder };
+        for relay in &mut relays.relays {
+            relay.wait_until_ready(relays.folder.path()).await?;
         }
         Ok(relays)
     }
 
-    async fn start_one(&self, program: &Path, name: &str, options: &Options, database: &str) -> Result<Relay> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let file = self.folder.join(format!("{name}.toml"));
-        tokio::fs::write(&file, configuration(name, port, options, database)).await?;
-        let log = std::fs::File::create(self.folder.join(format!("{name}.log")))?;
-        let mut command = Command::new(program);
-        command.arg("--config").arg(&file).arg("run").stdin(Stdio::null()).stderr(log).kill_on_drop(true);
-        let child = command.spawn().with_context(|| format!("{} cannot be started", program.display()))?;
-        Ok(Relay { name: name.to_owned(), port, child, alive: true })
+    /// What the screen looks at.
+    pub(crate) fn addresses(&self) -> Vec<RelayAddress> {
+        self.relays.iter().map(|relay| (relay.name.to_owned(), relay.address)).collect()
     }
 
-    /// Kills the first relay without warning, once.
-    pub(crate) async fn kill_first(&mut self) -> Result<()> {
-        if let Some(relay) = self.relays.first_mut().filter(|relay| relay.alive) {
-            relay.alive = false;
-            relay.child.kill().await?;
+    /// Kills the first relay without warning (SIGKILL) and waits until another has taken its claims over.
+    pub(crate) async fn kill_one(&mut self, pool: &MySqlPool, board: &Board) -> Result<()> {
+        let [relay, other] = self.relays.as_mut_slice() else { bail!("there are not two relays") };
+        let (before, held) = (other.takeovers().await, relay.kill_with_claims(pool).await?);
+        let (name, killed) = (relay.name, Instant::now());
+        board.note(format!("{name} is killed (SIGKILL); it held {} claims of {} messages", held.claims, held.messages));
+        while claims(pool).await?.contains_key(name) {
+            sleep(LOOK).await;
+        }
+        let (after, taken) = (killed.elapsed().as_secs_f64(), other.takeovers().await.saturating_sub(before));
+        board.note(format!("{} has taken over {taken} claims of {name}, {after:.1} s after the kill", other.name));
+        Ok(())
+    }
+
+    /// Asks those that run to stop.
+    pub(crate) async fn stop(mut self) -> Result<()> {
+        for relay in &mut self.relays {
+            relay.stop().await?;
         }
         Ok(())
     }
 
-    /// What the relays show of themselves.
-    pub(crate) async fn look(&self) -> Vec<View> {
-        let mut views = Vec::new();
-        for relay in &self.relays {
-            views.push(relay.look().await);
-        }
-        views
-    }
-
-    pub(crate) fn addresses(&self) -> String {
-        let alive = self.relays.iter().filter(|relay| relay.alive);
-        alive.map(|relay| format!("http://127.0.0.1:{}/metrics", relay.port)).collect::<Vec<_>>().join(", ")
-    }
-
-    /// Ends the relays and removes their files.
-    pub(crate) async fn stop(mut self) {
-        for relay in &mut self.relays {
-            // A relay that has ended already needs no end.
-            relay.child.kill().await.ok();
-        }
-        tokio::fs::remove_dir_all(&self.folder).await.ok();
+    /// The relays that run, for people.
+    pub(crate) fn running(&mut self) -> Vec<String> {
+        let running = |relay: &mut Relay| matches!(relay.child.try_wait(), Ok(None));
+        let running = self.relays.iter_mut().filter_map(|relay| running(relay).then_some(relay));
+        running.map(|relay| format!("{} http://{}/metrics", relay.name, relay.address)).collect()
     }
 }
 
 impl Relay {
-    async fn wait_until_ready(&self) -> Result<()> {
-        for _ in 0..300 {
-            if ask(self.port, "/readyz").await.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")) {
-                return Ok(());
+    /// In a process group of its own: a Ctrl-C in the terminal is not meant for it.
+    fn start(program: &Path, folder: &Path, name: &'static str, settings: &str) -> Result<Self> {
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let file = folder.join(format!("{name}.toml"));
+        let own = format!("[relay]\nowner = \"{name}\"\n{LEASE}\n[http]\nlisten = \"{address}\"\n");
+        std::fs::write(&file, format!("{settings}\n{own}"))?;
+        let mut command = Command::new(program);
+        command.arg("run").arg("--config").arg(file).stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(File::create(folder.join(format!("{name}.log")))?).process_group(0).kill_on_drop(true);
+        let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+        Ok(Self { name, address, child })
+    }
+
+    async fn wait_until_ready(&mut self, folder: &Path) -> Result<()> {
+        let start = Instant::now();
+        while !get(self.address, "/readyz").await.is_ok_and(|answer| answer.contains(" 200 OK")) {
+            if self.child.try_wait()?.is_some() || start.elapsed() > READY {
+                let log = std::fs::read_to_string(folder.join(format!("{}.log", self.name))).unwrap_or_default();
+                bail!("{} is not ready; its log:\n{log}", self.name);
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            sleep(LOOK).await;
         }
-        anyhow::bail!("{} was not ready within 30 s", self.name)
+        Ok(())
     }
 
-    async fn look(&self) -> View {
-        let text = ask(self.port, "/metrics").await.unwrap_or_default();
-        View {
-            name: self.name.clone(),
-            alive: self.alive,
-            claimed: sum(&text, "outbox_relay_claimed_messages_total"),
-            published: sum(&text, "outbox_relay_published_messages_total"),
-            in_flight: sum(&text, "outbox_relay_in_flight_messages"),
-            takeovers: sum(&text, "outbox_relay_lease_takeovers_total"),
+    /// A relay holds claims only for milliseconds at a time. So it is frozen, looked at, and let go until it holds some: those
+    /// are what the other will find.
+    async fn kill_with_claims(&mut self, pool: &MySqlPool) -> Result<Claims> {
+        let mut held = Claims::default();
+        for _ in 0..TRIES {
+            self.signal(Signal::STOP)?;
+            sleep(STILL).await;
+            held = claims(pool).await?.remove(self.name).unwrap_or_default();
+            if held.messages > 0 {
+                break;
+            }
+            self.signal(Signal::CONT)?;
+            sleep(STILL).await;
         }
+        self.signal(Signal::KILL)?;
+        self.child.wait().await?;
+        Ok(held)
+    }
+
+    /// How many claims it has taken over.
+    async fn takeovers(&self) -> u64 {
+        let metrics = Metrics::fetch(self.address).await.unwrap_or_default();
+        metrics.count("outbox_relay_lease_takeovers_total")
+    }
+
+    async fn stop(&mut self) -> Result<()> {
+        if self.child.try_wait()?.is_some() {
+            return Ok(());
+        }
+        self.signal(Signal::TERM)?;
+        let ended = tokio::time::timeout(STOP, self.child.wait()).await;
+        let status = ended.with_context(|| format!("{} did not stop within {STOP:?}", self.name))??;
+        ensure!(status.success(), "{} ended with {status}", self.name);
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = self.child.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
+        Ok(kill_process(pid.with_context(|| format!("{} has ended", self.name))?, signal)?)
     }
 }
 
-/// A short lease, so that the take-over can be watched.
-fn configuration(name: &str, port: u16, options: &Options, database: &str) -> String {
-    let mut text = format!(
-        "[database]\nurl = \"{database}\"\n[relay]\nowner = \"{name}\"\nlease = \"4s\"\npublish_deadline = \"2s\"\n\
-         settle_deadline = \"1s\"\nsafety = \"500ms\"\n[http]\nlisten = \"127.0.0.1:{port}\"\n"
-    );
-    if options.broker.rabbitmq() {
-        let sink = format!(
-            "[sinks.rabbitmq]\ntype = \"rabbitmq\"\nplaintext = true\nurl = \"{}\"\n[[routes]]\ntopics = \"mail.*\"\nsink = \"rabbitmq\"\n\
-             exchange = \"{EXCHANGE}\"\n",
-            options.amqp
-        );
-        text.push_str(&sink);
-    }
-    if options.broker.kafka() {
-        let sink = format!(
-            "[sinks.kafka]\ntype = \"kafka\"\nplaintext = true\nbrokers = \"{}\"\n[[routes]]\ntopics = \"*\"\nsink = \"kafka\"\n",
-            options.kafka
-        );
-        text.push_str(&sink);
-    }
-    text
-}
+/// Short, so that the take-over can be watched.
+const LEASE: &str = "lease = \"5s\"\npublish_deadline = \"2s\"\nsettle_deadline = \"1s\"\nsafety = \"1s\"";
 
-async fn ask(port: u16, path: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n").as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    Ok(answer)
-}
-
-/// The sum of a metric over its labels.
-fn sum(text: &str, metric: &str) -> u64 {
-    let value = |line: &str| {
-        let rest = line.strip_prefix(metric)?;
-        let rest = if rest.starts_with('{') { rest.split_once('}')?.1 } else { rest };
-        rest.strip_prefix(' ')?.parse::<u64>().ok()
-    };
-    text.lines().filter_map(value).sum()
+/// The program `relay` beside this one.
+fn beside() -> Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name("relay"))
 }

@@ -1,114 +1,146 @@
-//! One screen, or plain lines where there is no terminal.
+//! The screen: one frame of text for what there is to see.
 
-use std::{
-    io::{IsTerminal as _, Write as _},
-    sync::atomic::Ordering::Relaxed,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use crate::{
-    relays::View,
-    tally::{Seen, Tally},
+    history::History,
+    sight::{ConsumerSight, RelaySight, Sight},
+    style::{bold, dim, green, grouped, millis, red, spark, yellow},
 };
 
-/// Shows how the demo goes.
-pub(crate) struct Screen {
-    started: Instant,
-    terminal: bool,
-    last: (Instant, u64, u64),
-    drawn: usize,
+const WIDTH: usize = 78;
+/// Notes that have room.
+const NOTES: usize = 7;
+/// Seconds in a relay's little chart.
+const CHART: u32 = 24;
+
+/// The lines of a frame, none of them wider than 78 columns.
+pub(crate) fn frame(history: &History, notes: &[(Duration, String)], total: Duration) -> Vec<String> {
+    let Some(now) = history.now() else { return Vec::new() };
+    let mut lines = vec![title(now, total), String::new()];
+    lines.extend(shop(history, now));
+    lines.push(String::new());
+    lines.push(dim("relay      state          claims  in flight   published     now  last seconds"));
+    lines.extend(now.relays.iter().enumerate().map(|(index, it)| relay(history, index, it)));
+    lines.push(String::new());
+    lines.push(dim("consumer   from        delivered     now  duplicates  absorbed     p50     p99"));
+    lines.extend(now.consumers.iter().enumerate().map(|(index, it)| consumer(history, index, it)));
+    lines.push(String::new());
+    let late = notes.iter().skip(notes.len().saturating_sub(NOTES));
+    lines.extend(late.map(|(at, text)| note(*at, text)));
+    lines
 }
 
-impl Screen {
-    pub(crate) fn new(started: Instant) -> Self {
-        Self { started, terminal: std::io::stdout().is_terminal(), last: (started, 0, 0), drawn: 0 }
-    }
+fn title(now: &Sight, total: Duration) -> String {
+    let time = format!("{:.0} s of {:.0} s", now.at.as_secs_f64(), total.as_secs_f64());
+    let space = WIDTH.saturating_sub("transactional outbox".len() + time.len());
+    format!("{}{:space$}{}", bold("transactional outbox"), "", dim(&time))
+}
 
-    /// How often to show.
-    pub(crate) fn interval(&self) -> Duration {
-        if self.terminal { Duration::from_millis(250) } else { Duration::from_secs(1) }
-    }
+fn shop(history: &History, now: &Sight) -> [String; 2] {
+    let rate = history.rate(|sight| Some(sight.sales.committed)).unwrap_or_default();
+    let sales = &now.sales;
+    let orders = format!(
+        "orders     {:>9} committed  {:>7}/s  {:>8} rolled back",
+        grouped(sales.committed),
+        grouped(rate),
+        grouped(sales.rolled_back)
+    );
+    let queue = &now.queue;
+    let counts = format!(
+        "outbox     {:>9} pending  {:>9} delayed  {:>8} dead",
+        grouped(queue.pending),
+        grouped(queue.delayed),
+        grouped(queue.dead)
+    );
+    let lag = format!("  oldest {:>7}", millis(Duration::from_micros(queue.lag_micros)));
+    [orders, counts + &if queue.lag_micros > 1_000_000 { yellow(&lag) } else { lag }]
+}
 
-    /// Shows the state of now.
-    pub(crate) fn show(&mut self, tally: &Tally, relays: &[View]) {
-        let committed = tally.committed.load(Relaxed);
-        let arrived = tally.kafka.first.load(Relaxed) + tally.rabbitmq.first.load(Relaxed);
-        let seconds = self.last.0.elapsed().as_secs_f64().max(0.001);
-        let rate = |now: u64, before: u64| precise(now - before) / seconds;
-        let rates = (rate(committed, self.last.1), rate(arrived, self.last.2));
-        self.last = (Instant::now(), committed, arrived);
-        if self.terminal {
-            self.draw(tally, relays, rates);
-        } else {
-            self.line(tally, relays, rates);
+fn relay(history: &History, index: usize, relay: &RelaySight) -> String {
+    let published = move |sight: &Sight| Some(sight.relays.get(index)?.metrics?.published);
+    let chart = spark(&history.rates(CHART, published));
+    let claims = relay.claims.claims;
+    let Some(metrics) = relay.metrics else {
+        let lease = relay.claims.lease_left.as_secs_f64();
+        let state = if claims > 0 { format!("lease {lease:.1} s") } else { "killed".to_owned() };
+        let row = format!("{:<13}{:>8}{:>11}{:>12}{:>8}  {chart}", state, claims, "-", "-", "-");
+        return format!("{:<11}{}", relay.name, red(&row));
+    };
+    let rate = history.rate(published).unwrap_or_default();
+    let row = format!("{:>8}{:>11}{:>12}{:>8}", claims, metrics.in_flight, grouped(metrics.published), grouped(rate));
+    format!("{:<11}{}{row}  {}", relay.name, green(&format!("{:<13}", "up")), green(&chart))
+}
+
+fn consumer(history: &History, index: usize, consumer: &ConsumerSight) -> String {
+    let delivered = move |sight: &Sight| Some(sight.consumers.get(index)?.count.deliveries);
+    let rate = history.rate(delivered).unwrap_or_default();
+    let (half, most) = consumer.latency.map_or(("-".into(), "-".into()), |(half, most)| (millis(half), millis(most)));
+    format!(
+        "{:<11}{:<10}{:>11}{:>8}{:>12}{:>10}{half:>8}{most:>8}",
+        consumer.role.name(),
+        consumer.role.broker(),
+        grouped(consumer.count.orders),
+        grouped(rate),
+        grouped(consumer.count.duplicates()),
+        grouped(consumer.count.absorbed)
+    )
+}
+
+fn note(at: Duration, text: &str) -> String {
+    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WIDTH - 10).collect();
+    format!("{}  {text}", dim(&format!("{:>6.1} s", at.as_secs_f64())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        consumers::Role,
+        sight::{Claims, RelayMetrics},
+        style::plain,
+        tally::{IntakeCount, SalesCount},
+    };
+
+    /// The widest numbers that a demo sees.
+    fn sight() -> Sight {
+        let up = RelaySight {
+            name: "relay-1".into(),
+            metrics: Some(RelayMetrics { in_flight: 123_456, published: 12_345_678 }),
+            claims: Claims { claims: 1_234, messages: 9, lease_left: Duration::from_secs(5) },
+        };
+        let gone = RelaySight { name: "relay-2".into(), metrics: None, ..up.clone() };
+        let count =
+            IntakeCount { deliveries: 2_345_678, orders: 1_234_567, absorbed: 99_999, ..IntakeCount::default() };
+        let latency = Some((Duration::from_millis(12_345), Duration::from_micros(1_234)));
+        Sight {
+            at: Duration::from_secs(12),
+            sales: SalesCount { committed: 1_234_567, rolled_back: 123_456, failed: 0 },
+            relays: vec![up, gone],
+            consumers: [Role::Billing, Role::Mailer].map(|role| ConsumerSight { role, count, latency }).into(),
+            ..Sight::default()
         }
     }
 
-    fn line(&self, tally: &Tally, relays: &[View], (orders, arrivals): (f64, f64)) {
-        let relays: Vec<String> = relays
-            .iter()
-            .map(|relay| {
-                let state = if relay.alive { format!("in flight {}", relay.in_flight) } else { "KILLED".to_owned() };
-                format!("{} {state}, took over {}", relay.name, relay.takeovers)
-            })
-            .collect();
-        println!(
-            "{:>4.0}s orders {:>6} ({orders:>5.0}/s) arrived {:>6} + {:>6} ({arrivals:>5.0}/s) | {}",
-            self.started.elapsed().as_secs_f64(),
-            tally.committed.load(Relaxed),
-            tally.kafka.first.load(Relaxed),
-            tally.rabbitmq.first.load(Relaxed),
-            relays.join(" | ")
-        );
-    }
-
-    fn draw(&mut self, tally: &Tally, relays: &[View], (orders, arrivals): (f64, f64)) {
-        let mut lines = vec![
-            format!("  outbox demo                                   {:>5.1} s", self.started.elapsed().as_secs_f64()),
-            String::new(),
-            format!(
-                "  orders     {:>8} committed  {:>6} rolled back   {orders:>6.0}/s",
-                tally.committed.load(Relaxed),
-                tally.rolled_back.load(Relaxed)
-            ),
-            consumer("kafka", &tally.kafka),
-            consumer("rabbitmq", &tally.rabbitmq),
-            format!("  together   {arrivals:>6.0} messages/s"),
-            String::new(),
-            "  relay      state      claimed   published   in flight   claims taken over".to_owned(),
-        ];
-        lines.extend(relays.iter().map(relay));
-        let up = if self.drawn > 0 { format!("\x1b[{}A", self.drawn) } else { String::new() };
-        let text: Vec<String> = lines.iter().map(|line| format!("\x1b[2K{line}\n")).collect();
-        let out = up + &text.concat();
-        self.drawn = lines.len();
-        // A terminal that went away ends the demo elsewhere.
-        std::io::stdout().write_all(out.as_bytes()).ok();
-    }
-
-    /// The last state stays.
-    pub(crate) fn end(&self) {
-        if self.terminal {
-            println!();
+    #[test]
+    fn no_line_is_wider_than_a_small_terminal() {
+        let mut history = History::default();
+        history.push(sight());
+        history.push(Sight { at: Duration::from_secs(13), ..sight() });
+        let long = (Duration::from_secs(10), "x".repeat(200));
+        let frame = frame(&history, &vec![long; 20], Duration::from_secs(30));
+        for line in &frame {
+            let line = plain(line);
+            assert!(line.chars().count() <= 80, "{line}");
         }
+        assert!(frame.len() <= 23, "{} lines", frame.len());
     }
-}
 
-fn consumer(name: &str, seen: &Seen) -> String {
-    let (first, duplicates) = (seen.first.load(Relaxed), seen.duplicates.load(Relaxed));
-    let age = precise(seen.age_micros.load(Relaxed)) / precise(first.max(1)) / 1000.0;
-    format!("  {name:<10} {first:>8} applied    {duplicates:>6} absorbed      {age:>6.0} ms mean age")
-}
-
-fn relay(relay: &View) -> String {
-    let View { name, alive, claimed, published, in_flight, takeovers } = relay;
-    if !alive {
-        return format!("  {name:<10} KILLED");
+    #[test]
+    fn a_relay_that_is_gone_shows_the_claims_that_it_left() {
+        let mut history = History::default();
+        history.push(sight());
+        let frame = frame(&history, &[], Duration::from_secs(30)).join("\n");
+        assert!(plain(&frame).contains("relay-2    lease 5.0 s      1234"), "{}", plain(&frame));
     }
-    format!("  {name:<10} up      {claimed:>10} {published:>11} {in_flight:>11} {takeovers:>19}")
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts for people to read")]
-fn precise(count: u64) -> f64 {
-    count as f64
 }

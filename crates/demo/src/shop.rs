@@ -1,88 +1,171 @@
-//! The order service: an order and the messages about it in one transaction.
+//! The shop: lets everything run, waits until all has arrived, and makes up the ledger.
 
-use std::{
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
-use outbox_core::{
-    Message, Outbox,
-    sqlx::{self, MySqlPool},
+use outbox_core::{Inbox, Outbox, sqlx::MySqlPool};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
 };
-use serde::Serialize;
-use tokio::{task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
 
-use crate::{Options, tally::Tally};
+use crate::{
+    consumers::{Consumer, Role},
+    kafka::Topic,
+    ledger::{Account, Ledger},
+    orders::OrderService,
+    rabbitmq::Queue,
+    show::show,
+    sight::{RelayAddress, Viewer},
+    tables,
+    tally::{Board, Intake, Sales},
+};
 
-/// Services that place orders at the same time.
-const TILLS: u32 = 4;
-/// Customers: the keys whose order counts.
-const CUSTOMERS: u64 = 200;
-/// Mail is in a lane of its own: a mail server that is down must not hold up orders.
-const MAIL_LANE: u16 = 1;
+/// Order services at work, each on a connection.
+pub(crate) const SELLERS: u32 = 8;
+const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(100);
+/// When nothing has moved for so long, nothing will: longer than the leases of the demo, and the relay's pauses.
+const PATIENCE: Duration = Duration::from_secs(25);
 
-#[derive(Serialize)]
-struct OrderPlaced {
-    order: u64,
-    customer: u64,
-    cents: u64,
+/// A shop whose tables, topic and queue are there.
+#[derive(Debug)]
+pub(crate) struct Shop {
+    pub(crate) pool: MySqlPool,
+    pub(crate) topic: Option<Topic>,
+    pub(crate) queue: Option<Queue>,
+    pub(crate) board: Arc<Board>,
+    /// Orders a second.
+    pub(crate) rate: u32,
+    /// How long orders are placed.
+    pub(crate) total: Duration,
 }
 
-pub(crate) fn orders_topic(run: &str) -> String {
-    format!("demo-orders-{run}")
+type Intakes = Vec<(Role, Arc<Intake>)>;
+
+impl Shop {
+    /// Creates topic and queue.
+    pub(crate) async fn open(&self) -> Result<()> {
+        if let Some(topic) = &self.topic {
+            topic.create().await?;
+        }
+        if let Some(queue) = &self.queue {
+            queue.create().await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes topic and queue.
+    pub(crate) async fn close(&self) -> Result<()> {
+        if let Some(topic) = &self.topic {
+            topic.delete().await?;
+        }
+        if let Some(queue) = &self.queue {
+            queue.delete().await?;
+        }
+        Ok(())
+    }
+
+    /// Places orders until the time has passed or `stop` is cancelled, waits until their messages have arrived, and returns
+    /// the ledger.
+    pub(crate) async fn run(&self, relays: Vec<RelayAddress>, stop: &CancellationToken) -> Result<Ledger> {
+        let sales = Arc::new(Sales::new(&self.board));
+        let roles = self.topic.iter().map(|_| Role::Billing).chain(self.queue.iter().map(|_| Role::Mailer));
+        let intakes: Intakes = roles.map(|role| (role, Arc::new(Intake::new(&sales)))).collect();
+        let closed = CancellationToken::new();
+        let consumers = self.start_consumers(&intakes, &closed)?;
+        let (pool, board) = (self.pool.clone(), Arc::clone(&self.board));
+        let viewer = Viewer { pool, board, sales: Arc::clone(&sales), intakes: intakes.clone(), relays };
+        let work = async {
+            self.sell(&sales, stop).await;
+            self.board.note("no more orders: waiting for the rest to arrive");
+            self.drain(&intakes).await
+        };
+        show(&viewer, self.total, work).await?;
+        closed.cancel();
+        consumers.join_all().await;
+        self.ledger(&sales, &intakes).await
+    }
+
+    fn start_consumers(&self, intakes: &Intakes, stop: &CancellationToken) -> Result<JoinSet<()>> {
+        let mut tasks = JoinSet::new();
+        for (role, intake) in intakes {
+            let consumer = Consumer {
+                role: *role,
+                pool: self.pool.clone(),
+                inbox: Inbox::new(role.name())?,
+                intake: Arc::clone(intake),
+                board: Arc::clone(&self.board),
+            };
+            tasks.spawn(consume(consumer, self.topic.clone(), self.queue.clone(), stop.clone()));
+        }
+        Ok(tasks)
+    }
+
+    async fn sell(&self, sales: &Arc<Sales>, stop: &CancellationToken) {
+        let (enough, start) = (stop.child_token(), Instant::now());
+        let service = OrderService {
+            pool: self.pool.clone(),
+            outbox: Outbox::new(),
+            to_kafka: self.topic.is_some(),
+            to_rabbitmq: self.queue.is_some(),
+        };
+        let mut sellers = JoinSet::new();
+        for _ in 0..SELLERS {
+            let (service, sales, rate, enough) = (service.clone(), Arc::clone(sales), self.rate, enough.clone());
+            sellers.spawn(async move { service.sell(&sales, rate, start, enough).await });
+        }
+        timeout(self.total, stop.cancelled()).await.unwrap_or_default();
+        enough.cancel();
+        sellers.join_all().await;
+    }
+
+    /// Waits until every order has arrived everywhere and the outbox is empty, or nothing has moved for a while.
+    async fn drain(&self, intakes: &Intakes) -> Result<()> {
+        let committed = tables::orders(&self.pool).await?.len() as u64;
+        let (mut moved, mut last) = (Instant::now(), None);
+        while moved.elapsed() < PATIENCE {
+            let left = tables::unsettled(&self.pool).await?;
+            let arrived: Vec<u64> = intakes.iter().map(|(_, intake)| intake.count().orders).collect();
+            if left == 0 && arrived.iter().all(|orders| *orders >= committed) {
+                return Ok(());
+            }
+            let state = Some((left, arrived));
+            if state != last {
+                (moved, last) = (Instant::now(), state);
+            }
+            sleep(LOOK).await;
+        }
+        self.board.note(format!("nothing has arrived for {} s", PATIENCE.as_secs()));
+        Ok(())
+    }
+
+    async fn ledger(&self, sales: &Sales, intakes: &Intakes) -> Result<Ledger> {
+        let orders = tables::orders(&self.pool).await?;
+        let mut accounts = Vec::new();
+        for (role, intake) in intakes {
+            let effects = match role {
+                Role::Billing => tables::booked(&self.pool).await?,
+                Role::Mailer => tables::mailed(&self.pool).await?,
+            };
+            accounts.push(Account::new(*role, intake.count(), &orders, &intake.orders(), &effects));
+        }
+        Ok(Ledger { committed: orders.len() as u64, sales: sales.count(), accounts })
+    }
 }
 
-pub(crate) fn mail_topic(run: &str) -> String {
-    format!("mail.demo-{run}")
-}
-
-/// Places orders at an even rate; every tenth is rolled back.
-pub(crate) async fn place_orders(options: Options, run: String, pool: MySqlPool, tally: Arc<Tally>) -> Result<()> {
-    let mut tills = JoinSet::new();
-    for till in 0..TILLS {
-        tills.spawn(till_open(till, options.clone(), run.clone(), pool.clone(), tally.clone()));
+/// Consumes until told to stop; a broker that is gone is tried again.
+async fn consume(consumer: Consumer, topic: Option<Topic>, queue: Option<Queue>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        let ended = match (consumer.role, &topic, &queue) {
+            (Role::Billing, Some(topic), _) => topic.consume(&consumer, &stop).await,
+            (Role::Mailer, _, Some(queue)) => queue.consume(&consumer, &stop).await,
+            _ => return,
+        };
+        if let Err(error) = ended {
+            consumer.board.note(format!("{} connects again: {error:#}", consumer.role.name()));
+            stop.run_until_cancelled(sleep(PAUSE_AFTER_ERROR)).await;
+        }
     }
-    while let Some(till) = tills.join_next().await {
-        till??;
-    }
-    Ok(())
-}
-
-async fn till_open(till: u32, options: Options, run: String, pool: MySqlPool, tally: Arc<Tally>) -> Result<()> {
-    let pause = Duration::from_secs(1) * TILLS / options.rate.max(1);
-    let start = Instant::now() + pause * till / TILLS;
-    let orders = u32::try_from(options.seconds)? * options.rate / TILLS;
-    for number in 0..orders {
-        tokio::time::sleep_until(start + pause * number).await;
-        let commit = rand::random_ratio(9, 10);
-        place_order(&options, &run, &pool, commit).await?;
-        let count = if commit { &tally.committed } else { &tally.rolled_back };
-        count.fetch_add(1, Relaxed);
-    }
-    Ok(())
-}
-
-/// This is what a service has to do: the messages go into the transaction of the order.
-async fn place_order(options: &Options, run: &str, pool: &MySqlPool, commit: bool) -> Result<()> {
-    let (customer, cents) = (rand::random_range(0..CUSTOMERS), rand::random_range(100..100_000));
-    let outbox = Outbox::new();
-    let mut tx = pool.begin().await?;
-    let insert = sqlx::query("INSERT INTO orders (customer, cents) VALUES (?, ?)").bind(customer).bind(cents);
-    let order = insert.execute(&mut *tx).await?.last_insert_id();
-    let placed = OrderPlaced { order, customer, cents };
-    if options.broker.kafka() {
-        let message = Message::json(orders_topic(run), &placed)?.key(customer.to_string()).event_type("order.placed");
-        outbox.enqueue(&mut tx, message).await?;
-    }
-    if options.broker.rabbitmq() {
-        let message = Message::json(mail_topic(run), &placed)?.key(customer.to_string()).lane(MAIL_LANE);
-        outbox.enqueue(&mut tx, message).await?;
-    }
-    if commit {
-        tx.commit().await?;
-    } else {
-        tx.rollback().await?;
-    }
-    Ok(())
 }

@@ -1,0 +1,108 @@
+//! The shop's own tables.
+
+use anyhow::{Context as _, Result};
+use outbox_core::MIGRATOR;
+use outbox_core::sqlx::{self, AssertSqlSafe, Connection as _, MySqlConnection, MySqlPool, mysql::MySqlPoolOptions};
+
+use crate::events::Order;
+
+/// How many customers there are.
+pub(crate) const CUSTOMERS: u64 = 64;
+
+/// `ledger_entries` and `mails` have no unique key on the order: an effect that is applied twice must show.
+const SHOP: [&str; 5] = [
+    "CREATE TABLE customers (id BIGINT UNSIGNED PRIMARY KEY, orders BIGINT UNSIGNED NOT NULL DEFAULT 0)",
+    "CREATE TABLE orders (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, customer BIGINT UNSIGNED NOT NULL, \
+     number BIGINT UNSIGNED NOT NULL, amount_cents BIGINT UNSIGNED NOT NULL, status VARCHAR(16) NOT NULL)",
+    "CREATE TABLE ledger_entries (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, \
+     order_id BIGINT UNSIGNED NOT NULL, amount_cents BIGINT UNSIGNED NOT NULL)",
+    "CREATE TABLE customer_totals (customer BIGINT UNSIGNED PRIMARY KEY, amount_cents BIGINT UNSIGNED NOT NULL)",
+    "CREATE TABLE mails (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, \
+     order_id BIGINT UNSIGNED NOT NULL, amount_cents BIGINT UNSIGNED NOT NULL)",
+];
+
+/// Creates a database of the demo's own on a server. Returns its address.
+pub(crate) async fn create_database(server: &str, name: &str) -> Result<String> {
+    let (address, parameters) = server.split_once('?').unwrap_or((server, "ssl-mode=disabled"));
+    let address = address.trim_end_matches('/');
+    let admin = MySqlConnection::connect(&format!("{address}/?{parameters}")).await;
+    let mut admin = admin.context("MySQL cannot be reached")?;
+    sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await?;
+    admin.close().await?;
+    Ok(format!("{address}/{name}?{parameters}"))
+}
+
+/// Connects, and creates the tables of the outbox and the shop's own.
+pub(crate) async fn open(url: &str, connections: u32) -> Result<MySqlPool> {
+    let pool = MySqlPoolOptions::new().max_connections(connections).connect(url).await?;
+    MIGRATOR.run(&pool).await.context("cannot create the tables of the outbox")?;
+    create(&pool).await.context("cannot create the shop's tables")?;
+    Ok(pool)
+}
+
+/// Removes the database.
+pub(crate) async fn drop_database(pool: &MySqlPool, name: &str) -> Result<()> {
+    sqlx::raw_sql(AssertSqlSafe(format!("DROP DATABASE {name}"))).execute(pool).await?;
+    Ok(())
+}
+
+/// Creates the tables and the customers.
+async fn create(pool: &MySqlPool) -> Result<()> {
+    for table in SHOP {
+        sqlx::query(table).execute(pool).await?;
+    }
+    for customer in 1..=CUSTOMERS {
+        sqlx::query("INSERT INTO customers (id) VALUES (?)").bind(customer).execute(pool).await?;
+    }
+    Ok(())
+}
+
+/// Writes an order. It takes the lock of the customer's row first: so the orders of a customer commit in the order of
+/// their numbers, and their messages keep it.
+pub(crate) async fn insert_order(tx: &mut MySqlConnection, customer: u64, amount_cents: u64) -> Result<Order> {
+    let count = "UPDATE customers SET orders = LAST_INSERT_ID(orders + 1) WHERE id = ?";
+    let number = sqlx::query(count).bind(customer).execute(&mut *tx).await?.last_insert_id();
+    let insert = "INSERT INTO orders (customer, number, amount_cents, status) VALUES (?, ?, ?, 'placed')";
+    let insert = sqlx::query(insert).bind(customer).bind(number).bind(amount_cents);
+    let id = insert.execute(tx).await?.last_insert_id();
+    Ok(Order { id, customer, number, amount_cents })
+}
+
+/// Billing's effect.
+pub(crate) async fn book(tx: &mut MySqlConnection, order: &Order) -> Result<()> {
+    let entry = "INSERT INTO ledger_entries (order_id, amount_cents) VALUES (?, ?)";
+    sqlx::query(entry).bind(order.id).bind(order.amount_cents).execute(&mut *tx).await?;
+    let total = "INSERT INTO customer_totals (customer, amount_cents) VALUES (?, ?) \
+        ON DUPLICATE KEY UPDATE amount_cents = amount_cents + VALUES(amount_cents)";
+    sqlx::query(total).bind(order.customer).bind(order.amount_cents).execute(tx).await?;
+    Ok(())
+}
+
+/// The mailer's effect.
+pub(crate) async fn note_mail(tx: &mut MySqlConnection, order: &Order) -> Result<()> {
+    let mail = "INSERT INTO mails (order_id, amount_cents) VALUES (?, ?)";
+    sqlx::query(mail).bind(order.id).bind(order.amount_cents).execute(tx).await?;
+    Ok(())
+}
+
+/// All orders: id and amount.
+pub(crate) async fn orders(pool: &MySqlPool) -> Result<Vec<(u64, u64)>> {
+    Ok(sqlx::query_as("SELECT id, amount_cents FROM orders").fetch_all(pool).await?)
+}
+
+/// What billing booked: order and amount.
+pub(crate) async fn booked(pool: &MySqlPool) -> Result<Vec<(u64, u64)>> {
+    Ok(sqlx::query_as("SELECT order_id, amount_cents FROM ledger_entries").fetch_all(pool).await?)
+}
+
+/// What the mailer sent: order and amount.
+pub(crate) async fn mailed(pool: &MySqlPool) -> Result<Vec<(u64, u64)>> {
+    Ok(sqlx::query_as("SELECT order_id, amount_cents FROM mails").fetch_all(pool).await?)
+}
+
+/// Messages and claims that the relays are not done with. Dead messages are done with: they are lost.
+pub(crate) async fn unsettled(pool: &MySqlPool) -> Result<u64> {
+    let sql = "SELECT CAST((SELECT COUNT(*) FROM outbox_pending) + (SELECT COUNT(*) FROM outbox_delayed) \
+        + (SELECT COUNT(*) FROM outbox_claims) AS UNSIGNED)";
+    Ok(sqlx::query_scalar(sql).fetch_one(pool).await?)
+}
