@@ -107,6 +107,12 @@ pub const METRICS: &[Metric] = &[
     metric("gauge", "outbox_relay_sink_connected", &["sink"], "1 while the sink takes messages."),
     metric(
         "counter",
+        "outbox_relay_db_calls_total",
+        &["operation"],
+        "Database calls, failed ones included: one round trip each, however many statements travel in it (a purge: some more).",
+    ),
+    metric(
+        "counter",
         "outbox_relay_db_errors_total",
         &["operation", "kind"],
         "Database calls that failed: lost (connection or deadline) or refused (by the server).",
@@ -163,6 +169,7 @@ pub struct Metrics {
     pub late_commits_total: IntCounter,
     pub possible_duplicates_total: IntCounterVec,
     pub sink_connected: IntGaugeVec,
+    pub db_calls_total: IntCounterVec,
     pub db_errors_total: IntCounterVec,
     pub loop_last_success_timestamp_seconds: GaugeVec,
     pub purged_messages_total: IntCounterVec,
@@ -250,6 +257,7 @@ impl Metrics {
             late_commits_total: make.counter("outbox_relay_late_commits_total")?,
             possible_duplicates_total: make.counters("outbox_relay_possible_duplicates_total")?,
             sink_connected: make.gauges("outbox_relay_sink_connected")?,
+            db_calls_total: make.counters("outbox_relay_db_calls_total")?,
             db_errors_total: make.counters("outbox_relay_db_errors_total")?,
             loop_last_success_timestamp_seconds: make.add(GaugeVec::new(loops.0, loops.1)?)?,
             purged_messages_total: make.counters("outbox_relay_purged_messages_total")?,

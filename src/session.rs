@@ -64,6 +64,7 @@ impl Session {
     }
 
     fn report<T>(&mut self, operation: &'static str, outcome: &Result<T, sqlx::Error>) {
+        self.context.metrics.db_calls_total.with_label_values(&[operation]).inc();
         let Err(error) = outcome else {
             if self.failures > 0 {
                 tracing::info!(operation, "the database answers again");
