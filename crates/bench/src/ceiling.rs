@@ -8,26 +8,37 @@ use std::{
 
 use anyhow::{Result, ensure};
 use futures_util::{StreamExt as _, stream};
+use hdrhistogram::Histogram;
 use outbox_core::Uuid;
 use outbox_relay::{
     config,
     sink::{Destination, Outgoing, Sink, kafka::Kafka, rabbitmq::RabbitMq},
 };
 use testkit::consume::Topic;
+use tokio::task::JoinSet;
 
-use crate::{Broker, Common, drain::precise};
+use crate::{
+    Broker, Common,
+    drain::precise,
+    latency::{due, micros},
+    listen::{Arrivals, first_arrivals, listen, wait_for},
+    setup::{key, payload},
+};
 
 /// Messages of a batch, as the relay claims them on Kafka.
 const BATCH: u64 = 1000;
 
-/// Messages per second from memory to the broker.
-pub(crate) async fn broker(common: &Common, messages: u64) -> Result<f64> {
-    let topic = Topic::create(common.broker.into()).await?;
-    let deadline = Duration::from_secs(60);
-    let (sink, batch, at_once): (Arc<dyn Sink>, u64, usize) = match common.broker {
+/// How long a publish may take: longer than any that is worth measuring.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The sink, the messages of a batch and the batches at once, as the relay has them.
+type Fed = (Arc<dyn Sink>, u64, usize);
+
+async fn open(common: &Common, topic: &Topic) -> Result<Fed> {
+    let fed: Fed = match common.broker {
         Broker::Kafka => {
             let config = config::Kafka { brokers: topic.address().to_owned(), properties: BTreeMap::new() };
-            (Arc::new(Kafka::new("bench", &config, deadline)?), BATCH, 6)
+            (Arc::new(Kafka::new("bench", &config, DEADLINE)?), BATCH, 6)
         }
         Broker::Rabbitmq => {
             let url = config::Secret(topic.address().to_owned());
@@ -35,19 +46,59 @@ pub(crate) async fn broker(common: &Common, messages: u64) -> Result<f64> {
             (Arc::new(RabbitMq::new("bench", &config)?), 512, 4)
         }
     };
-    sink.check(Instant::now() + deadline).await?;
+    fed.0.check(Instant::now() + DEADLINE).await?;
+    Ok(fed)
+}
+
+/// Messages per second from memory to the broker.
+pub(crate) async fn broker(common: &Common, messages: u64) -> Result<f64> {
+    let topic = Topic::create(common.broker.into()).await?;
+    let (sink, batch, at_once) = open(common, &topic).await?;
     let destination = Arc::new(destination(common.broker, &topic));
     let started = Instant::now();
     let batches = stream::iter((0..messages).step_by(usize::try_from(batch)?));
     let sent = batches.map(|first| {
         let (sink, outgoing) = (Arc::clone(&sink), outgoing(common, &destination, first..messages.min(first + batch)));
-        async move { sink.publish(&outgoing, Instant::now() + deadline).await.into_iter().flatten().count() }
+        async move { sink.publish(&outgoing, Instant::now() + DEADLINE).await.into_iter().flatten().count() }
     });
     let sent: usize = sent.buffered(at_once).fold(0, |sum, count| async move { sum + count }).await;
     let took = started.elapsed().as_secs_f64();
     ensure!(sent as u64 == messages, "the broker confirmed {sent} of {messages} messages");
     sink.close().await;
+    topic.remove().await?;
     Ok(precise(messages) / took)
+}
+
+/// From memory to the consumer's hands, at a rate: what of a latency is the broker's.
+pub(crate) async fn latency(common: &Common, rate: u32, seconds: u32) -> Result<Histogram<u64>> {
+    let topic = Topic::create(common.broker.into()).await?;
+    let arrivals = Arrivals::default();
+    let listener = listen(&topic, Arc::clone(&arrivals)).await?;
+    let (sink, ..) = open(common, &topic).await?;
+    let (destination, start) = (Arc::new(destination(common.broker, &topic)), Instant::now());
+    let messages = u64::from(rate) * u64::from(seconds);
+    let mut publishing = JoinSet::new();
+    for number in 0..messages {
+        let (sink, outgoing) = (Arc::clone(&sink), outgoing(common, &destination, number..number + 1));
+        tokio::time::sleep_until(due(start, number, rate).into()).await;
+        publishing.spawn(async move {
+            let began = Instant::now();
+            let sent = sink.publish(&outgoing, began + DEADLINE).await.into_iter().all(|outcome| outcome.is_ok());
+            (number, began, sent)
+        });
+    }
+    let published = publishing.join_all().await;
+    ensure!(published.iter().all(|(.., sent)| *sent), "the broker did not confirm all messages");
+    wait_for(&arrivals, messages).await;
+    listener.abort();
+    sink.close().await;
+    let (arrived, mut latencies) = (first_arrivals(&arrivals.lock().await), Histogram::new(3)?);
+    for (number, began, _) in published {
+        let at = arrived.get(&number).copied().unwrap_or(began);
+        latencies.record(micros(at.saturating_duration_since(began)))?;
+    }
+    topic.remove().await?;
+    Ok(latencies)
 }
 
 fn destination(broker: Broker, topic: &Topic) -> Destination {
@@ -61,11 +112,11 @@ fn outgoing(common: &Common, destination: &Arc<Destination>, numbers: std::ops::
         message_id: Uuid::now_v7(),
         key_hash: number + 1,
         topic: Arc::clone(&topic),
-        key: Some(format!("key-{}", number.wrapping_mul(7919) % common.keys.max(1)).into_bytes()),
+        key: Some(format!("key-{}", key(number, common.keys)).into_bytes()),
         event_type: None,
         content_type: None,
         headers: Vec::new(),
-        payload: Some(vec![b'x'; common.bytes]),
+        payload: Some(payload(number, common.bytes)),
         created_at_micros: 0,
         destination: Arc::clone(destination),
     };

@@ -8,9 +8,14 @@ use testkit::relay::Relay;
 
 use crate::{
     Broker, Common, ceiling,
-    process::{cpu_seconds, peak_mib},
+    process::peak_mib,
     setup::{Stage, judge, number},
 };
+
+/// How often the relay is asked how far it is.
+const EVERY: Duration = Duration::from_millis(20);
+/// After so long without progress there will be none.
+const STALLED: Duration = Duration::from_secs(60);
 
 /// The figures of a drain; docs/benchmarks.md explains each.
 #[derive(Debug, Serialize)]
@@ -30,6 +35,7 @@ pub(crate) struct Report {
     statements_per_message: f64,
     round_trips_per_message: f64,
     peak_memory_mib: f64,
+    others_cpu_percent: f64,
     lost: u64,
     duplicates: u64,
     out_of_order: u64,
@@ -46,16 +52,16 @@ pub(crate) async fn measure(common: &Common, messages: u64) -> Result<Report> {
     let broker_alone = ceiling::broker(common, messages).await?;
     let mut stage = Stage::new(common).await?;
     stage.fill(common, messages).await?;
-    let before = stage.costs().await?;
+    let before = stage.costs(None).await?;
     let mut relay = stage.relay(false)?;
     let curve = watch(&relay, messages).await?;
     stage.database.wait_until_drained(Duration::from_secs(60)).await?;
-    let (cpu, peak) = (cpu_seconds(Some(relay.pid())), peak_mib(relay.pid()));
-    let costs = stage.costs().await?.since(before);
+    let (spent, peak) = (stage.costs(Some(&relay)).await?.since(&before), peak_mib(relay.pid()));
     relay.stop(Duration::from_secs(30)).await?;
     let arrivals = stage.topic.read().await?;
     let numbers = arrivals.iter().map(|arrival| number(arrival.payload.as_deref())).collect::<Result<Vec<_>>>()?;
     let verdict = judge(numbers, messages, common.keys);
+    stage.remove().await?;
     let (claim_and_settle, rate) = (database(common, messages).await?, curve.between(0.0, 1.0));
     let per_message = |total: f64| total / precise(messages);
     Ok(Report {
@@ -68,12 +74,13 @@ pub(crate) async fn measure(common: &Common, messages: u64) -> Result<Report> {
         claim_and_settle_per_second: claim_and_settle,
         broker_alone_per_second: broker_alone,
         ceiling_ratio: rate / claim_and_settle.min(broker_alone),
-        relay_cpu_us: per_message(cpu * 1e6),
-        mysql_cpu_us: per_message(costs.mysql_seconds * 1e6),
-        broker_cpu_us: per_message(costs.broker_seconds * 1e6),
-        statements_per_message: per_message(costs.statements),
-        round_trips_per_message: per_message(costs.round_trips),
+        relay_cpu_us: per_message(spent.relay * 1e6),
+        mysql_cpu_us: per_message(spent.mysql * 1e6),
+        broker_cpu_us: per_message(spent.broker * 1e6),
+        statements_per_message: per_message(spent.statements),
+        round_trips_per_message: per_message(spent.round_trips),
         peak_memory_mib: peak,
+        others_cpu_percent: spent.others_percent(),
         lost: verdict.lost,
         duplicates: verdict.duplicates,
         out_of_order: verdict.out_of_order,
@@ -87,20 +94,26 @@ async fn database(common: &Common, messages: u64) -> Result<f64> {
     let mut relay = stage.relay(true)?;
     let curve = watch(&relay, messages).await?;
     relay.stop(Duration::from_secs(30)).await?;
+    stage.remove().await?;
     Ok(curve.between(0.0, 1.0))
 }
 
 /// How many messages were published at which time.
 struct Curve(Vec<(Instant, f64)>);
 
+/// Until all messages are published, or none was for a while: then the rest is lost, or dead.
 async fn watch(relay: &Relay, messages: u64) -> Result<Curve> {
-    let (mut curve, deadline) = (Curve(Vec::new()), Instant::now() + Duration::from_secs(600));
+    let (mut curve, mut moved) = (Curve(Vec::new()), Instant::now());
     loop {
-        ensure!(Instant::now() < deadline, "the relay did not publish all messages within ten minutes");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(EVERY).await;
+        let before = curve.0.last().map_or(0.0, |(_, published)| *published);
+        ensure!(moved.elapsed() < STALLED, "the relay stopped at {before} of {messages} messages\n{}", relay.log()?);
         // It may not listen yet.
         let Ok(metrics) = relay.metrics().await else { continue };
         let published = metrics.sum("outbox_relay_published_messages_total");
+        if published > before {
+            moved = Instant::now();
+        }
         curve.0.push((Instant::now(), published));
         if published >= precise(messages) {
             return Ok(curve);

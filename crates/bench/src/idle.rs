@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use crate::{
     Common,
-    process::cpu_seconds,
     setup::{Stage, ready},
 };
 
@@ -19,27 +18,29 @@ pub(crate) struct Report {
     mysql_cpu_percent: f64,
     relay_cpu_percent: f64,
     round_trips_per_second: f64,
+    others_cpu_percent: f64,
 }
 
 pub(crate) async fn measure(common: &Common, seconds: u64) -> Result<Report> {
     let stage = Stage::new(common).await?;
-    let without = stage.costs().await?;
+    let before = stage.costs(None).await?;
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    let without = stage.costs().await?.since(without);
+    let without = stage.costs(None).await?.since(&before);
     let mut relay = stage.relay(false)?;
     ready(&relay).await?;
     // Polling slows down over the first seconds without a message.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let (before, cpu) = (stage.costs().await?, cpu_seconds(Some(relay.pid())));
+    let before = stage.costs(Some(&relay)).await?;
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    let (costs, cpu) = (stage.costs().await?.since(before), cpu_seconds(Some(relay.pid())) - cpu);
+    let spent = stage.costs(Some(&relay)).await?.since(&before);
     relay.stop(Duration::from_secs(30)).await?;
-    let percent = |cpu: f64| cpu * 100.0 / crate::drain::precise(seconds);
+    stage.remove().await?;
     Ok(Report {
         seconds,
-        mysql_cpu_percent_without_relay: percent(without.mysql_seconds),
-        mysql_cpu_percent: percent(costs.mysql_seconds),
-        relay_cpu_percent: percent(cpu),
-        round_trips_per_second: costs.round_trips / crate::drain::precise(seconds),
+        mysql_cpu_percent_without_relay: without.percent(without.mysql),
+        mysql_cpu_percent: spent.percent(spent.mysql),
+        relay_cpu_percent: spent.percent(spent.relay),
+        round_trips_per_second: spent.round_trips / spent.seconds,
+        others_cpu_percent: spent.others_percent(),
     })
 }

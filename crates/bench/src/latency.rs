@@ -5,24 +5,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use testkit::servers::until;
 use tokio::{sync::Mutex, task::JoinSet};
 
 use crate::{
-    Broker, Common,
+    Broker, Common, ceiling,
+    costs::Spent,
     drain::precise,
-    listen::{Arrivals, listen},
-    process::{cpu_seconds, peak_mib},
-    setup::{Stage, enqueue, judge, message, ready},
+    listen::{Arrivals, first_arrivals, listen, wait_for},
+    process::peak_mib,
+    setup::{Stage, enqueue, judge, key, message, ready},
 };
 
 /// Services that send at the same time; a key always has the same one.
 const CONNECTIONS: u64 = 8;
 /// Seconds that are sent and not counted.
 const WARM_UP: u32 = 3;
+/// Seconds of each part that is measured alone.
+const ALONE: u32 = 6;
 
 /// The figures of a steady load; docs/benchmarks.md explains each.
 #[derive(Debug, Serialize)]
@@ -36,15 +38,20 @@ pub(crate) struct Report {
     p999_ms: f64,
     intended_p50_ms: f64,
     intended_p99_ms: f64,
+    broker_alone_p50_ms: f64,
+    broker_alone_p99_ms: f64,
     insert_p50_ms: f64,
     insert_p50_ms_without_relay: f64,
     insert_ratio: f64,
     relay_cpu_percent: f64,
     mysql_cpu_percent: f64,
+    mysql_cpu_percent_without_relay: f64,
     relay_cpu_us: f64,
     mysql_cpu_us: f64,
+    statements_per_message: f64,
     round_trips_per_message: f64,
     peak_memory_mib: f64,
+    others_cpu_percent: f64,
     lost: u64,
     duplicates: u64,
     out_of_order: u64,
@@ -65,59 +72,95 @@ struct Sent {
     committed: Instant,
 }
 
+/// A load without a relay: what the services have for themselves.
+struct Without {
+    insert_p50_ms: f64,
+    mysql_cpu_percent: f64,
+}
+
+/// A load with a relay.
+struct With {
+    sent: Vec<Sent>,
+    arrivals: Vec<(u64, Instant)>,
+    used: Spent,
+    peak_memory_mib: f64,
+}
+
+/// The load without a relay comes before and after the one with it: a machine drifts.
 pub(crate) async fn measure(common: &Common, rate: u32, seconds: u32) -> Result<Report> {
-    let without = inserts(&load(&Stage::new(common).await?, common, rate, 8).await?, rate);
-    let stage = Stage::new(common).await?;
-    let arrivals = Arrivals::default();
-    let listener = listen(&stage.topic, Arc::clone(&arrivals)).await?;
-    let mut relay = stage.relay(false)?;
-    ready(&relay).await?;
-    let (before, cpu) = (stage.costs().await?, cpu_seconds(Some(relay.pid())));
-    let started = Instant::now();
-    let sent = load(&stage, common, rate, seconds + WARM_UP).await?;
-    let took = started.elapsed().as_secs_f64();
-    let (costs, cpu) = (stage.costs().await?.since(before), cpu_seconds(Some(relay.pid())) - cpu);
-    let messages = sent.len() as u64;
-    let all = || async {
-        let arrived = arrivals.lock().await.len() as u64;
-        ensure!(arrived >= messages, "{arrived} of {messages}");
-        Ok(())
-    };
-    until(Duration::from_secs(60), "all messages", all).await?;
-    let peak = peak_mib(relay.pid());
-    relay.stop(Duration::from_secs(30)).await?;
-    listener.abort();
-    let arrivals = arrivals.lock().await.clone();
-    let verdict = judge(arrivals.iter().map(|(number, _)| *number), messages, common.keys);
-    let (late, intended) = latencies(&sent, &arrivals, rate)?;
-    let insert = inserts(&sent, rate);
-    let (ms, micros) = (|value: u64| precise(value) / 1000.0, |seconds: f64| seconds * 1e6 / precise(messages));
+    let alone = ceiling::latency(common, rate, seconds.min(ALONE)).await?;
+    let before = without(common, rate).await?;
+    let with = with(common, rate, seconds).await?;
+    let after = without(common, rate).await?;
+    let messages = with.sent.len() as u64;
+    let verdict = judge(with.arrivals.iter().map(|(number, _)| *number), messages, common.keys);
+    let (late, intended) = latencies(&with.sent, &with.arrivals, rate)?;
+    let at = |histogram: &Histogram<u64>, share: f64| precise(histogram.value_at_quantile(share)) / 1000.0;
+    let (used, each) = (with.used, |total: f64| total / precise(messages));
+    let (insert, without) = (inserts(&with.sent, rate), f64::midpoint(before.insert_p50_ms, after.insert_p50_ms));
     Ok(Report {
         broker: common.broker,
         rate,
         seconds,
-        p50_ms: ms(late.value_at_quantile(0.5)),
-        p95_ms: ms(late.value_at_quantile(0.95)),
-        p99_ms: ms(late.value_at_quantile(0.99)),
-        p999_ms: ms(late.value_at_quantile(0.999)),
-        intended_p50_ms: ms(intended.value_at_quantile(0.5)),
-        intended_p99_ms: ms(intended.value_at_quantile(0.99)),
+        p50_ms: at(&late, 0.5),
+        p95_ms: at(&late, 0.95),
+        p99_ms: at(&late, 0.99),
+        p999_ms: at(&late, 0.999),
+        intended_p50_ms: at(&intended, 0.5),
+        intended_p99_ms: at(&intended, 0.99),
+        broker_alone_p50_ms: at(&alone, 0.5),
+        broker_alone_p99_ms: at(&alone, 0.99),
         insert_p50_ms: insert,
         insert_p50_ms_without_relay: without,
         insert_ratio: insert / without,
-        relay_cpu_percent: cpu * 100.0 / took,
-        mysql_cpu_percent: costs.mysql_seconds * 100.0 / took,
-        relay_cpu_us: micros(cpu),
-        mysql_cpu_us: micros(costs.mysql_seconds),
-        round_trips_per_message: costs.round_trips / precise(messages),
-        peak_memory_mib: peak,
+        relay_cpu_percent: used.percent(used.relay),
+        mysql_cpu_percent: used.percent(used.mysql),
+        mysql_cpu_percent_without_relay: f64::midpoint(before.mysql_cpu_percent, after.mysql_cpu_percent),
+        relay_cpu_us: each(used.relay * 1e6),
+        mysql_cpu_us: each(used.mysql * 1e6),
+        statements_per_message: each(used.statements),
+        round_trips_per_message: each(used.round_trips),
+        peak_memory_mib: with.peak_memory_mib,
+        others_cpu_percent: used.others_percent(),
         lost: verdict.lost,
         duplicates: verdict.duplicates,
         out_of_order: verdict.out_of_order,
     })
 }
 
-/// Message `i` is due at start + i / rate, whatever happened before it.
+async fn without(common: &Common, rate: u32) -> Result<Without> {
+    let stage = Stage::new(common).await?;
+    let before = stage.costs(None).await?;
+    let sent = load(&stage, common, rate, ALONE + WARM_UP).await?;
+    let used = stage.costs(None).await?.since(&before);
+    stage.remove().await?;
+    Ok(Without { insert_p50_ms: inserts(&sent, rate), mysql_cpu_percent: used.percent(used.mysql) })
+}
+
+async fn with(common: &Common, rate: u32, seconds: u32) -> Result<With> {
+    let stage = Stage::new(common).await?;
+    let arrivals = Arrivals::default();
+    let listener = listen(&stage.topic, Arc::clone(&arrivals)).await?;
+    let mut relay = stage.relay(false)?;
+    ready(&relay).await?;
+    let before = stage.costs(Some(&relay)).await?;
+    let sent = load(&stage, common, rate, seconds + WARM_UP).await?;
+    let used = stage.costs(Some(&relay)).await?.since(&before);
+    wait_for(&arrivals, sent.len() as u64).await;
+    let peak_memory_mib = peak_mib(relay.pid());
+    relay.stop(Duration::from_secs(30)).await?;
+    listener.abort();
+    stage.remove().await?;
+    let arrivals = arrivals.lock().await.clone();
+    Ok(With { sent, arrivals, used, peak_memory_mib })
+}
+
+/// Message `number` is due at start + number / rate, whatever happened before it.
+pub(crate) fn due(start: Instant, number: u64, rate: u32) -> Instant {
+    start + Duration::from_secs_f64(precise(number) / f64::from(rate.max(1)))
+}
+
+/// Commits messages at their times, one a transaction.
 async fn load(stage: &Stage, common: &Common, rate: u32, seconds: u32) -> Result<Vec<Sent>> {
     let start = Instant::now() + Duration::from_millis(200);
     let messages = u64::from(rate) * u64::from(seconds);
@@ -127,10 +170,9 @@ async fn load(stage: &Stage, common: &Common, rate: u32, seconds: u32) -> Result
         let mut db = stage.database.connect().await?;
         let (common, topic, sent) = (common.clone(), stage.topic.name().to_owned(), Arc::clone(&sent));
         connections.spawn(async move {
-            let keys = common.keys.max(1);
-            let own = |number: &u64| number.wrapping_mul(7919) % keys % CONNECTIONS == connection;
+            let own = |number: &u64| key(*number, common.keys) % CONNECTIONS == connection;
             for number in (0..messages).filter(own) {
-                let due = start + Duration::from_secs_f64(precise(number) / f64::from(rate));
+                let due = due(start, number, rate);
                 tokio::time::sleep_until(due.into()).await;
                 let began = Instant::now();
                 enqueue(&mut db, message(&topic, &common, number)).await?;
@@ -149,10 +191,7 @@ async fn load(stage: &Stage, common: &Common, rate: u32, seconds: u32) -> Result
 /// From commit to arrival and from due to arrival, in microseconds, without the warm-up. A consumer may be faster than the
 /// return of the commit: that is zero.
 fn latencies(sent: &[Sent], arrivals: &[(u64, Instant)], rate: u32) -> Result<(Histogram<u64>, Histogram<u64>)> {
-    let mut arrived = std::collections::HashMap::new();
-    for (number, at) in arrivals {
-        arrived.entry(*number).or_insert(*at);
-    }
+    let arrived = first_arrivals(arrivals);
     let (mut late, mut intended) = (Histogram::new(3)?, Histogram::new(3)?);
     let counted = sent.iter().filter(|sent| sent.number >= u64::from(rate * WARM_UP));
     for sent in counted {
@@ -171,6 +210,6 @@ fn inserts(sent: &[Sent], rate: u32) -> f64 {
     times.get(times.len() / 2).map_or(0.0, |time| time.as_secs_f64() * 1000.0)
 }
 
-fn micros(time: Duration) -> u64 {
+pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

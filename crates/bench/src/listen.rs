@@ -1,6 +1,10 @@
 //! A consumer that notes when each message arrived.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::Result;
 use futures_util::StreamExt as _;
@@ -20,6 +24,30 @@ use crate::setup::number;
 
 /// Message numbers with the times of their arrival, in the order of arrival.
 pub(crate) type Arrivals = Arc<Mutex<Vec<(u64, Instant)>>>;
+
+/// When each message arrived first.
+pub(crate) fn first_arrivals(arrivals: &[(u64, Instant)]) -> HashMap<u64, Instant> {
+    let mut first = HashMap::new();
+    for (number, at) in arrivals {
+        first.entry(*number).or_insert(*at);
+    }
+    first
+}
+
+/// Waits until so many have arrived, or none has for a while: then the judge will say what is missing.
+pub(crate) async fn wait_for(arrivals: &Arrivals, messages: u64) {
+    let (mut count, mut moved) = (0, Instant::now());
+    while count < messages && moved.elapsed() < STALLED {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let arrived = arrivals.lock().await.len() as u64;
+        if arrived > count {
+            (count, moved) = (arrived, Instant::now());
+        }
+    }
+}
+
+/// After so long without an arrival there will be none.
+const STALLED: Duration = Duration::from_secs(60);
 
 /// Listens to the topic until it is dropped.
 pub(crate) async fn listen(topic: &Topic, arrivals: Arrivals) -> Result<tokio::task::JoinHandle<Result<()>>> {

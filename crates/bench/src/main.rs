@@ -3,18 +3,21 @@
 #![expect(clippy::print_stdout, reason = "the report is its output")]
 
 mod ceiling;
+mod costs;
 mod drain;
 mod idle;
 mod latency;
 mod listen;
 mod process;
 mod setup;
+mod summary;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
+use serde_json::{Map, Value};
 use testkit::consume;
 
 /// Measures the relay.
@@ -37,9 +40,9 @@ struct Common {
     /// Different keys.
     #[arg(long, global = true, default_value_t = 10_000)]
     keys: u64,
-    /// How often to measure; each run is a report of its own.
+    /// How often to measure; the report has the medians, and each run.
     #[arg(long, global = true, default_value_t = 1)]
-    runs: u32,
+    runs: usize,
     /// The form of the report.
     #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -98,27 +101,37 @@ enum What {
 #[tokio::main]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    for _ in 0..options.common.runs {
-        match measure(&options).await {
-            Ok((report, good)) => {
-                print(&report, options.common.format);
-                if !good {
-                    eprintln!("error: messages were lost, or out of order: the figures mean nothing");
-                    return ExitCode::FAILURE;
-                }
-            }
-            Err(error) => {
-                eprintln!("error: {error:#}");
-                return ExitCode::FAILURE;
-            }
+    match run(&options).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!("error: messages were lost, or out of order: the figures mean nothing");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
         }
     }
-    ExitCode::SUCCESS
 }
 
-async fn measure(options: &Options) -> Result<(serde_json::Value, bool)> {
+/// Measures so many times, up to the first run that is not good, and prints the report.
+async fn run(options: &Options) -> Result<bool> {
+    let (mut runs, mut all_good) = (Vec::new(), true);
+    while all_good && runs.len() < options.common.runs {
+        let (report, good) = measure(options).await?;
+        runs.push(report);
+        all_good = good;
+    }
+    match options.common.format {
+        Format::Json => println!("{}", summary::object(&runs)),
+        Format::Table => print!("{}", summary::table(&runs)),
+    }
+    Ok(all_good)
+}
+
+async fn measure(options: &Options) -> Result<(Map<String, Value>, bool)> {
     let common = &options.common;
-    Ok(match options.what {
+    let (report, good) = match options.what {
         What::Drain { messages } => {
             let report = drain::measure(common, messages).await?;
             (serde_json::to_value(&report)?, report.is_good())
@@ -128,17 +141,6 @@ async fn measure(options: &Options) -> Result<(serde_json::Value, bool)> {
             (serde_json::to_value(&report)?, report.is_good())
         }
         What::Idle { seconds } => (serde_json::to_value(idle::measure(common, seconds).await?)?, true),
-    })
-}
-
-fn print(report: &serde_json::Value, format: Format) {
-    if format == Format::Json {
-        return println!("{report}");
-    }
-    for (name, value) in report.as_object().into_iter().flatten() {
-        let value =
-            value.as_f64().filter(|_| value.is_f64()).map_or_else(|| value.to_string(), |value| format!("{value:.2}"));
-        println!("{name:<40} {value:>14}");
-    }
-    println!();
+    };
+    Ok((serde_json::from_value(report)?, good))
 }

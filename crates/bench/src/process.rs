@@ -1,23 +1,6 @@
-//! What a process has used, from /proc.
+//! The processes of servers, found in /proc.
 
 use std::{fs, path::Path};
-
-/// Clock ticks of a second in /proc, on every Linux of today.
-const TICKS: f64 = 100.0;
-
-/// CPU seconds (user and system) of a process so far; zero for none.
-pub(crate) fn cpu_seconds(pid: Option<u32>) -> f64 {
-    let stat = pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/stat")).ok()).unwrap_or_default();
-    // The name, in brackets, may hold spaces; user and system time are the 12th and 13th field after it.
-    let fields: Vec<f64> = stat
-        .rsplit(')')
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .map(|field| field.parse().unwrap_or(0.0))
-        .collect();
-    fields.iter().skip(11).take(2).sum::<f64>() / TICKS
-}
 
 /// The largest resident memory of a process so far, in MiB.
 pub(crate) fn peak_mib(pid: u32) -> f64 {

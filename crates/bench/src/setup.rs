@@ -1,22 +1,26 @@
 //! What every measurement needs: a database, a topic, a relay, and the costs of the servers.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Message, Outbox,
-    sqlx::{self, Connection as _, MySqlConnection, Row as _},
+    sqlx::{self, Connection as _, MySqlConnection},
 };
 use testkit::{
     consume::Topic,
     database::Database,
-    relay::{Relay, Settings},
+    relay::{Metrics, Relay, Settings},
     servers::{Flavor, until},
 };
 
 use crate::{
     Common,
-    process::{cpu_seconds, listening, port},
+    costs::{Costs, cpu_seconds, machine_seconds},
+    process::{listening, port},
 };
 
 /// Where a run takes place.
@@ -26,15 +30,6 @@ pub(crate) struct Stage {
     program: PathBuf,
     mysql: Option<u32>,
     broker: Option<u32>,
-}
-
-/// What the servers have used so far.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Costs {
-    pub(crate) mysql_seconds: f64,
-    pub(crate) broker_seconds: f64,
-    pub(crate) statements: f64,
-    pub(crate) round_trips: f64,
 }
 
 impl Stage {
@@ -66,24 +61,33 @@ impl Stage {
         Relay::start(&self.program, &settings)
     }
 
-    pub(crate) async fn costs(&self) -> Result<Costs> {
+    /// What everything has used so far, and the relay if there is one.
+    pub(crate) async fn costs(&self, relay: Option<&Relay>) -> Result<Costs> {
         let mut db = self.database.connect().await?;
-        let sql = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Questions', 'Com_select', 'Com_insert', 'Com_insert_select', \
-                   'Com_update', 'Com_delete', 'Com_delete_multi', 'Com_commit', 'Com_begin')";
-        let mut costs = Costs {
-            mysql_seconds: cpu_seconds(self.mysql),
-            broker_seconds: cpu_seconds(self.broker),
-            ..Costs::default()
-        };
-        for row in sqlx::query(sql).fetch_all(&mut db).await? {
-            let value: f64 = row.try_get::<String, _>(1)?.parse()?;
-            match row.try_get::<String, _>(0)?.as_str() {
-                "Questions" => costs.round_trips += value,
-                _ => costs.statements += value,
-            }
-        }
+        // A text of several statements counts each of them.
+        let sql = "SHOW GLOBAL STATUS LIKE 'Questions'";
+        let (_, statements): (String, String) = sqlx::query_as(sql).fetch_one(&mut db).await?;
         db.close().await?;
-        Ok(costs)
+        let metrics = match relay {
+            Some(relay) => relay.metrics().await.unwrap_or_default(),
+            None => Metrics::default(),
+        };
+        Ok(Costs {
+            at: Instant::now(),
+            relay: cpu_seconds(relay.map(Relay::pid)),
+            mysql: cpu_seconds(self.mysql),
+            broker: cpu_seconds(self.broker),
+            own: cpu_seconds(Some(std::process::id())),
+            machine: machine_seconds(),
+            statements: statements.parse()?,
+            round_trips: metrics.sum("outbox_relay_db_calls_total"),
+        })
+    }
+
+    /// Removes what the run has left on the servers.
+    pub(crate) async fn remove(self) -> Result<()> {
+        self.database.remove().await?;
+        self.topic.remove().await
     }
 
     /// Commits messages, a thousand a transaction. The payload begins with the message's number.
@@ -110,23 +114,24 @@ pub(crate) async fn ready(relay: &Relay) -> Result<()> {
     until(Duration::from_secs(30), "a relay that is ready", ask).await
 }
 
-impl Costs {
-    pub(crate) fn since(self, before: Self) -> Self {
-        Self {
-            mysql_seconds: self.mysql_seconds - before.mysql_seconds,
-            broker_seconds: self.broker_seconds - before.broker_seconds,
-            statements: self.statements - before.statements,
-            round_trips: self.round_trips - before.round_trips,
-        }
-    }
+/// Message `number` of a run.
+pub(crate) fn message(topic: &str, common: &Common, number: u64) -> Message {
+    Message::new(topic, payload(number, common.bytes)).key(format!("key-{}", key(number, common.keys)))
 }
 
-/// Message `number`: its key is one of `keys`, its payload begins with the number.
-pub(crate) fn message(topic: &str, common: &Common, number: u64) -> Message {
+/// The key of a message: any of `keys`, in no order, but the same in every run. In turn would be too kind: then no key would
+/// be twice on the way.
+pub(crate) fn key(number: u64, keys: u64) -> u64 {
+    let mixed = (number ^ (number >> 30)).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    (mixed ^ (mixed >> 31)) % keys.max(1)
+}
+
+/// So many bytes that begin with a number.
+pub(crate) fn payload(number: u64, bytes: usize) -> Vec<u8> {
     let mut payload = format!("{number:020}").into_bytes();
-    payload.resize(common.bytes.max(20), b'x');
-    // A prime step, so that neighbours have different keys.
-    Message::new(topic, payload).key(format!("key-{}", number.wrapping_mul(7919) % common.keys.max(1)))
+    payload.resize(bytes.max(20), b'x');
+    payload
 }
 
 /// The number at the beginning of a payload.
@@ -162,7 +167,7 @@ pub(crate) fn judge(arrivals: impl IntoIterator<Item = u64>, messages: u64, keys
             continue;
         }
         verdict.lost -= 1;
-        let before = last.insert(number.wrapping_mul(7919) % keys.max(1), number);
+        let before = last.insert(key(number, keys), number);
         verdict.out_of_order += u64::from(before.is_some_and(|before| before > number));
     }
     verdict
@@ -170,13 +175,25 @@ pub(crate) fn judge(arrivals: impl IntoIterator<Item = u64>, messages: u64, keys
 
 #[cfg(test)]
 mod tests {
-    use super::judge;
+    use super::{judge, key};
 
     #[test]
     fn losses_duplicates_and_order_are_counted() {
         let verdict = judge([0, 2, 1, 1], 4, 1);
         assert_eq!((verdict.lost, verdict.duplicates, verdict.out_of_order), (1, 1, 1));
-        let verdict = judge([0, 2, 1, 3], 4, 4);
+        let in_order = (0..1000).filter(|number| key(*number, 4) == 1);
+        let verdict = judge(in_order.chain((0..1000).filter(|number| key(*number, 4) != 1)), 1000, 4);
         assert_eq!((verdict.lost, verdict.duplicates, verdict.out_of_order), (0, 0, 0));
+    }
+
+    #[test]
+    fn keys_are_spread_and_not_in_turn() {
+        let mut counts = [0; 10];
+        (0..10_000).for_each(|number| counts[usize::try_from(key(number, 10)).unwrap()] += 1);
+        assert!(counts.iter().all(|count| (900..1100).contains(count)), "{counts:?}");
+        assert!(
+            (0..1000).any(|number| key(number, 1000) == key(number + 1, 1000))
+                || (0..1000).any(|number| key(number, 1000) == key(number + 2, 1000))
+        );
     }
 }

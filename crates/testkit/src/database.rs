@@ -89,6 +89,16 @@ impl Database {
         &self.url
     }
 
+    /// Drops it: a measurement must not leave its load on a server that others share.
+    ///
+    /// # Errors
+    /// When the server cannot be reached or refuses.
+    pub async fn remove(self) -> Result<()> {
+        let address = self.url.split('?').next().unwrap_or_default();
+        let (_, name) = address.rsplit_once('/').context("the address has no database")?;
+        self.execute(&format!("DROP DATABASE {name}")).await
+    }
+
     /// Opens a connection.
     ///
     /// # Errors

@@ -140,6 +140,17 @@ impl Topic {
         }
         Ok(&self.arrivals)
     }
+
+    /// Removes it: a measurement must not leave its load on a server that others share.
+    ///
+    /// # Errors
+    /// When the broker does not answer, or refuses.
+    pub async fn remove(self) -> Result<()> {
+        match self.broker {
+            Broker::Kafka => servers::delete_topic(&self.address, &self.name).await,
+            Broker::RabbitMq => rabbitmq::remove(&self.address, &self.name).await,
+        }
+    }
 }
 
 /// How long a broker may take to answer a reader.

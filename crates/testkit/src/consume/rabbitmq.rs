@@ -4,7 +4,10 @@ use anyhow::{Context as _, Result};
 use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind,
     message::BasicGetMessage,
-    options::{BasicAckOptions, BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
+    options::{
+        BasicAckOptions, BasicGetOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions,
+        QueueDeclareOptions, QueueDeleteOptions,
+    },
     types::{AMQPValue, FieldTable, ShortString},
 };
 
@@ -20,6 +23,15 @@ pub(super) async fn declare(url: &str, name: &str) -> Result<()> {
     channel.queue_declare(it.clone(), options, none()).await?;
     channel.queue_bind(it.clone(), it.clone(), it, QueueBindOptions::default(), none()).await?;
     Ok(())
+}
+
+/// Deletes both.
+pub(super) async fn remove(url: &str, name: &str) -> Result<()> {
+    let (connection, channel) = channel(url).await?;
+    let it = ShortString::try_new(name)?;
+    channel.queue_delete(it.clone(), QueueDeleteOptions::default()).await?;
+    channel.exchange_delete(it, ExchangeDeleteOptions::default()).await?;
+    Ok(connection.close(200, "removed".into()).await?)
 }
 
 /// Moves all messages of the queue to the end of `arrivals`. Each is acknowledged after it was noted.

@@ -38,7 +38,7 @@ pub use ports::free_port;
 pub use rabbitmq::RabbitMq;
 pub use shared::{amqp_url, kafka_bootstrap, mysql_url};
 pub use system::{can_install, ensure_program};
-pub use topics::{create_topic, create_topic_with};
+pub use topics::{create_topic, create_topic_with, delete_topic};
 pub use wait::until;
 
 /// The methods all servers share. A macro and not a trait: tests need no import, and the waiting inside `restart`

@@ -40,6 +40,18 @@ pub async fn create_topic_with(bootstrap: &str, name: &str, partitions: i32, set
     .await
 }
 
+/// Deletes a topic.
+///
+/// # Errors
+/// When the broker refuses.
+pub async fn delete_topic(bootstrap: &str, name: &str) -> Result<()> {
+    let client: AdminClient<DefaultClientContext> = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
+    for result in client.delete_topics(&[name], &AdminOptions::new().operation_timeout(Some(READY))).await? {
+        result.map_err(|(topic, code)| anyhow!("cannot delete topic {topic}: {code}"))?;
+    }
+    Ok(())
+}
+
 fn has_leaders(client: &AdminClient<DefaultClientContext>, name: &str, partitions: i32) -> Result<()> {
     let metadata = client.inner().fetch_metadata(Some(name), Duration::from_secs(5))?;
     let led = metadata
