@@ -2,6 +2,8 @@
 
 mod crash;
 mod delivery;
+mod lanes;
 mod order;
 mod outage;
+mod rejected;
 mod stage;
