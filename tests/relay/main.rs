@@ -1,7 +1,12 @@
 //! The real binary against real servers. Each test has a database and a topic of its own, and one judge decides them all.
 
+mod canary;
 mod crash;
 mod delivery;
+mod frozen;
+mod lanes;
 mod order;
 mod outage;
+mod rejected;
 mod stage;
+mod takeover;

@@ -67,3 +67,27 @@ async fn a_lower_id_that_commits_late_is_delivered_and_in_order_for_its_key() ->
     ensure!(relay.metrics().await?.sum("outbox_relay_late_commits_total") < 0.5, "the floor had passed an open writer");
     Ok(())
 }
+
+/// Nothing says that such a transaction is still open, and the floor passes its ids. A full look each second finds them.
+#[tokio::test]
+async fn a_commit_later_than_the_longest_transaction_is_delivered_and_counted() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    stage.settings = stage.settings.clone().set("relay", "max_transaction_age", "1s");
+    let relay = stage.relay()?;
+    let late = [Draft::new(stage.topic.name(), "very late").key("late", 1)];
+    let mut slow = stage.database.connect().await?;
+    let mut tx = slow.begin().await?;
+    let opened = stage.ledger.open(&late);
+    outbox_core::Outbox::new().enqueue(&mut tx, late[0].message()).await?;
+    insert_business_rows(&mut tx, &late).await?;
+    // Messages at all times, so that the floor has something to rise to.
+    let others = Load::new(stage.topic.name()).tasks(1).transactions(60).pause(Duration::from_millis(100));
+    others.run(&stage.database, &stage.ledger).await?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_pending").await?;
+    tx.commit().await?;
+    opened.committed();
+    stage.drain_and_judge(&Expectations::new().at_least(50)).await?;
+    let counted = relay.metrics().await?.sum("outbox_relay_late_commits_total");
+    ensure!((counted - 1.0).abs() < 0.5, "the metric counts {counted} late commits");
+    Ok(())
+}

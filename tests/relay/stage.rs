@@ -7,7 +7,7 @@ use testkit::{
     consume::{Broker, Topic},
     database::Database,
     inbox,
-    judge::{Expectations, judge},
+    judge::{Expectations, Report, judge},
     ledger::{Draft, Ledger},
     load,
     relay::{Relay, Settings},
@@ -54,9 +54,14 @@ impl Stage {
     }
 
     pub(crate) async fn judge(&mut self, expected: &Expectations) -> Result<()> {
+        self.report().await?.assert_ok(expected)
+    }
+
+    /// Consumes everything through the inbox, and says what was found.
+    pub(crate) async fn report(&mut self) -> Result<Report> {
         let arrivals = self.topic.read().await?;
         inbox::process(&self.database, arrivals, 2).await?;
-        judge(&self.ledger.entries(), arrivals, &self.database.tables().await?).assert_ok(expected)
+        Ok(judge(&self.ledger.entries(), arrivals, &self.database.tables().await?))
     }
 }
 

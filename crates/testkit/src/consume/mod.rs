@@ -102,12 +102,22 @@ impl Topic {
     /// # Errors
     /// When the broker cannot be reached or refuses.
     pub async fn create_on(broker: Broker, address: &str) -> Result<Self> {
-        let name = format!("test-{}", Uuid::now_v7());
+        let name = unique_name();
         match broker {
             Broker::Kafka => servers::create_topic(address, &name, PARTITIONS).await?,
             Broker::RabbitMq => rabbitmq::declare(address, &name).await?,
         }
         Ok(Self { broker, address: address.to_owned(), name, arrivals: Vec::new() })
+    }
+
+    /// Makes a Kafka topic with one partition that takes so many bytes at once, on the broker that tests share.
+    ///
+    /// # Errors
+    /// When the broker cannot be reached or refuses.
+    pub async fn create_narrow(bytes: usize) -> Result<Self> {
+        let (address, name) = (Broker::Kafka.address().await?, unique_name());
+        servers::create_topic_with(&address, &name, 1, &[("max.message.bytes", &bytes.to_string())]).await?;
+        Ok(Self { broker: Broker::Kafka, address, name, arrivals: Vec::new() })
     }
 
     /// Its name.
@@ -151,6 +161,10 @@ impl Topic {
             Broker::RabbitMq => rabbitmq::remove(&self.address, &self.name).await,
         }
     }
+}
+
+fn unique_name() -> String {
+    format!("test-{}", Uuid::now_v7())
 }
 
 /// How long a broker may take to answer a reader.

@@ -166,3 +166,15 @@ impl Relay {
         .await
     }
 }
+
+/// Keeps the log where `OUTBOX_TEST_LOGS` names a folder: a test that fails on a busy machine only is explained there.
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let Some(folder) = std::env::var_os("OUTBOX_TEST_LOGS") else { return };
+        let test = std::thread::current().name().unwrap_or_default().replace("::", "-");
+        let kept = PathBuf::from(folder).join(format!("{test}-relay-{}.log", self.pid()));
+        if let Err(error) = std::fs::copy(&self.log, &kept) {
+            tracing::warn!(%error, "cannot keep the log of a relay");
+        }
+    }
+}

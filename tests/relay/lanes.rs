@@ -1,0 +1,72 @@
+//! What waits, waits alone.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use testkit::{consume::Broker, judge::Expectations, ledger::Draft, load, relay::Settings, servers::Flavor};
+
+use crate::stage::{PATIENCE, Stage};
+
+/// Kafka takes messages while RabbitMQ cannot be reached: each has a lane.
+#[tokio::test]
+async fn a_lane_whose_sink_is_down_does_not_disturb_the_other() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let nowhere: Vec<Draft> = (1..=200).map(|n| Draft::new("nowhere", "").key("k", n)).collect();
+    load::commit(&stage.database, &stage.ledger, &nowhere, |message| message.lane(1)).await?;
+    stage.settings = Settings::new(stage.database.url())
+        .kafka(stage.topic.address())
+        .rabbitmq("amqp://guest:guest@127.0.0.1:1/%2f")
+        .route([("topics", "nowhere"), ("sink", "rabbitmq"), ("exchange", "nowhere")])
+        .route([("topics", "*"), ("sink", "kafka")]);
+    let relay = stage.relay()?;
+    load::Load::new(stage.topic.name()).transactions(100).run(&stage.database, &stage.ledger).await?;
+    let through = "SELECT COUNT(*) = 0 FROM outbox_pending WHERE lane = 0";
+    stage.database.wait_for(PATIENCE, through).await?;
+    let spent = "SELECT (SELECT COALESCE(MAX(attempts), 0) FROM outbox_pending) \
+                 + (SELECT COALESCE(MAX(attempts), 0) FROM outbox_delayed)";
+    ensure!(stage.database.number(spent).await? == 0, "an outage spends no attempt");
+    let expected = Expectations::new().at_least(250).waiting(nowhere.iter().map(|draft| draft.id));
+    stage.report().await?.assert_ok(&expected)?;
+    let connected = relay.metrics().await?.sum_where("outbox_relay_sink_connected", "rabbitmq");
+    ensure!(connected.abs() < 0.5, "the metric says that RabbitMQ is connected");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_scheduled_message_holds_up_no_later_one_of_its_key() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MariaDb, Broker::RabbitMq).await?;
+    let scheduled = [stage.draft(0).unordered_key("k")];
+    let later = |message: outbox_core::Message| message.delay(Duration::from_secs(3600));
+    load::commit(&stage.database, &stage.ledger, &scheduled, later).await?;
+    stage.commit(&[stage.draft(1).key("k", 1), stage.draft(2).key("k", 2)]).await?;
+    let _relay = stage.relay()?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 2 FROM outbox_sent_messages").await?;
+    stage.report().await?.assert_ok(&Expectations::new().at_least(3).waiting(scheduled.map(|draft| draft.id)))
+}
+
+/// Receipts that are old go with their messages; fresh ones, dead messages and those that wait stay.
+#[tokio::test]
+async fn only_what_is_sent_and_old_is_purged() -> Result<()> {
+    let stage = Stage::new(Flavor::MariaDb, Broker::RabbitMq).await?;
+    let dead = [Draft::new("nowhere", "")];
+    stage.commit(&dead).await?;
+    stage.commit(&[stage.draft(1), stage.draft(2)]).await?;
+    let later = |message: outbox_core::Message| message.delay(Duration::from_secs(3600));
+    load::commit(&stage.database, &stage.ledger, &[stage.draft(3)], later).await?;
+    let settings = stage.settings.clone().set("retention", "sent", "1h").set("retention", "dead", "1h");
+    let mut relay = crate::stage::start(&settings)?;
+    let idle = "SELECT (SELECT COUNT(*) FROM outbox_pending) + (SELECT COUNT(*) FROM outbox_claims) = 0";
+    stage.database.wait_for(PATIENCE, idle).await?;
+    let age = "UPDATE outbox_sent SET sent_at = sent_at - INTERVAL 2 HOUR";
+    stage.database.execute(age).await?;
+    stage.commit(&[stage.draft(4)]).await?;
+    stage.database.wait_for(PATIENCE, idle).await?;
+    relay.stop(PATIENCE).await?;
+    let _relay = crate::stage::start(&settings)?;
+    let left = "SELECT (SELECT COUNT(*) FROM outbox_messages) = 3 AND (SELECT COUNT(*) FROM outbox_sent_messages) = 1 \
+                AND (SELECT COUNT(*) FROM outbox_dead) = 1 AND (SELECT COUNT(*) FROM outbox_delayed) = 1";
+    stage.database.wait_for(PATIENCE, left).await?;
+    let orphans = stage.database.tables().await?.orphans;
+    ensure!(orphans.is_empty(), "{orphans:?}");
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! Messages that a broker never takes: what becomes of them, and of their neighbours.
+
+use anyhow::{Result, ensure};
+use testkit::{
+    consume::{Broker, Topic},
+    database::Database,
+    judge::Expectations,
+    ledger::Draft,
+    relay::Settings,
+    servers::Flavor,
+};
+
+use crate::stage::{PATIENCE, Stage};
+
+/// A Kafka topic with one partition that takes 20 kB at once.
+async fn narrow_topic() -> Result<Stage> {
+    let topic = Topic::create_narrow(20_000).await?;
+    Ok(Stage::with(Database::create(Flavor::MySql).await?, topic))
+}
+
+#[tokio::test]
+async fn a_message_above_the_limit_takes_no_other_of_its_key_along() -> Result<()> {
+    let mut stage = narrow_topic().await?;
+    let large = Draft::new(stage.topic.name(), vec![0; 30_000]).unordered_key("k");
+    let mut drafts: Vec<Draft> = (1..=100).map(|n| stage.draft(0).key("k", n)).collect();
+    drafts.insert(50, large.clone());
+    stage.commit(&drafts).await?;
+    let _relay = stage.relay()?;
+    stage.drain_and_judge(&Expectations::new().at_least(101).dead([large.id])).await
+}
+
+#[tokio::test]
+async fn small_messages_that_are_above_the_limit_only_together_all_arrive() -> Result<()> {
+    let mut stage = narrow_topic().await?;
+    let draft = |n: u64| Draft::new(stage.topic.name(), vec![b'x'; 5_000]).key("k", n);
+    stage.commit(&(1..=300).map(draft).collect::<Vec<_>>()).await?;
+    let _relay = stage.relay()?;
+    stage.drain_and_judge(&Expectations::new().at_least(300)).await
+}
+
+/// A RabbitMQ exchange on which the event type decides whether a message can be routed.
+async fn by_event_type(keys: &[(&str, &str)]) -> Result<Stage> {
+    let topic = Topic::create(Broker::RabbitMq).await?;
+    let mut stage = Stage::with(Database::create(Flavor::MariaDb).await?, topic);
+    let route = [("topics", "*"), ("sink", "rabbitmq"), ("exchange", stage.topic.name()), ("routing_key", "{type}")];
+    stage.settings = Settings::new(stage.database.url())
+        .rabbitmq(stage.topic.address())
+        .route(route.into_iter().chain(keys.iter().copied()))
+        .set("retry", "max_attempts", 3);
+    Ok(stage)
+}
+
+fn routable(stage: &Stage, key: &str, sequence: u64) -> Draft {
+    stage.draft(0).key(key, sequence).described(stage.topic.name(), "text/plain")
+}
+
+fn unroutable(stage: &Stage, key: &str) -> Draft {
+    stage.draft(0).unordered_key(key).described("nowhere", "text/plain")
+}
+
+#[tokio::test]
+async fn a_dead_message_of_a_blocking_route_holds_its_key_and_no_other() -> Result<()> {
+    let mut stage = by_event_type(&[("after_dead", "block")]).await?;
+    let (bad, held) = (unroutable(&stage, "a"), [routable(&stage, "a", 2), routable(&stage, "a", 3)]);
+    let free: Vec<Draft> = (1..=20).map(|n| routable(&stage, "b", n)).collect();
+    let drafts = [vec![routable(&stage, "a", 1), bad.clone()], held.to_vec(), free].concat();
+    stage.commit(&drafts).await?;
+    let _relay = stage.relay()?;
+    let settled = "SELECT (SELECT COUNT(*) FROM outbox_sent_messages) = 21 \
+                   AND (SELECT COUNT(*) FROM outbox_delayed WHERE reason = 'behind') = 2 \
+                   AND (SELECT COUNT(*) FROM outbox_claims) = 0";
+    stage.database.wait_for(PATIENCE, settled).await?;
+    let expected = Expectations::new().at_least(24).dead([bad.id]);
+    stage.report().await?.assert_ok(&expected.waiting(held.iter().map(|draft| draft.id)))?;
+    // The operator discards it: the key goes on.
+    stage
+        .database
+        .execute("UPDATE outbox_dead SET holds_key = 0; UPDATE outbox_delayed SET due_at = UTC_TIMESTAMP(6)")
+        .await?;
+    stage.drain_and_judge(&Expectations::new().at_least(24).dead([bad.id])).await
+}
+
+#[tokio::test]
+async fn a_route_that_retries_gives_up_after_its_attempts_and_keeps_the_order() -> Result<()> {
+    let mut stage = by_event_type(&[("on_rejected", "retry")]).await?;
+    let bad = unroutable(&stage, "a");
+    let drafts = [vec![routable(&stage, "a", 1), bad.clone()], (2..=10).map(|n| routable(&stage, "a", n)).collect()];
+    stage.commit(&drafts.concat()).await?;
+    let relay = stage.relay()?;
+    stage.drain_and_judge(&Expectations::new().at_least(11).dead([bad.id])).await?;
+    let dead = "SELECT COUNT(*) FROM outbox_dead WHERE reason = 'attempts_exhausted' AND attempts = 3";
+    ensure!(stage.database.number(dead).await? == 1, "it was not tried three times");
+    let retries = relay.metrics().await?.sum_where("outbox_relay_retries_scheduled_total", "reason=\"rejected\"");
+    ensure!((retries - 2.0).abs() < 0.5, "the metric counts {retries} retries");
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! What a dead relay leaves behind, counted to the message: another takes over in time, and sends twice only what was claimed.
+
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::{
+    Uuid,
+    sqlx::{self, Row as _},
+};
+use testkit::{
+    consume::Broker,
+    judge::{Expectations, Report},
+    ledger::Draft,
+    load::Load,
+    relay::Metrics,
+    servers::Flavor,
+};
+
+use crate::stage::{PATIENCE, Stage, start};
+
+/// The lease of the tests' settings and three seconds.
+const IN_TIME: Duration = Duration::from_secs(3 + 3);
+
+#[tokio::test]
+async fn a_relay_that_dies_after_its_claim_leaves_nothing_to_be_sent_twice() -> Result<()> {
+    let report = dies_at("after_claim").await?;
+    ensure!(report.duplicates.is_empty(), "{report}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_relay_that_dies_after_publishing_leaves_its_claims_to_be_sent_twice() -> Result<()> {
+    let report = dies_at("after_publish").await?;
+    ensure!(!report.duplicates.is_empty(), "nothing shown: nothing had been published");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_relay_that_dies_in_mid_settle_has_settled_or_has_not() -> Result<()> {
+    dies_at("mid_settle").await.map(drop)
+}
+
+/// A relay dies at this point with a backlog in front of it, and another takes over.
+async fn dies_at(point: &str) -> Result<Report> {
+    let mut stage = Stage::new(Flavor::MariaDb, Broker::RabbitMq).await?;
+    let draft = |n: u64| stage.draft(0).key(format!("key {}", n % 30), n / 30 + 1);
+    stage.commit(&(0..300).map(draft).collect::<Vec<Draft>>()).await?;
+    stage.settings = stage.settings.clone().set("relay", "claim_messages", 100);
+    let mut first = start(&stage.settings.clone().crash_at(point))?;
+    ensure!(!first.wait_for_end(PATIENCE).await?.success(), "it was to die at {point}");
+    let died = Instant::now();
+    let claimed = claimed(&stage).await?;
+    let second = stage.relay()?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let took = died.elapsed();
+    let takeovers = second.metrics().await?.sum("outbox_relay_lease_takeovers_total");
+    if takeovers >= 1.0 {
+        ensure!(took <= IN_TIME, "the take-over took {took:?}");
+    }
+    let report = stage.report().await?;
+    // The server may have finished the settling that the dead relay asked of it last.
+    let shown = takeovers >= 1.0 || point == "mid_settle";
+    let expected = Expectations::new().at_least(300).witness("a take-over", shown);
+    report.assert_ok(&expected.duplicates_among(claimed))?;
+    twice_at_most(&report)?;
+    Ok(report)
+}
+
+/// The messages of the claims that there are.
+async fn claimed(stage: &Stage) -> Result<HashSet<Uuid>> {
+    let sql = "SELECT message_id FROM outbox_claimed_messages JOIN outbox_messages USING (id)";
+    let rows = sqlx::query(sql).fetch_all(&mut stage.database.connect().await?).await?;
+    rows.iter().map(|row| Uuid::from_slice(row.try_get(0)?).context("no UUID")).collect()
+}
+
+fn twice_at_most(report: &Report) -> Result<()> {
+    let different: HashSet<_> = report.duplicates.iter().collect();
+    ensure!(different.len() == report.duplicates.len(), "a message came three times");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_relay_that_dies_while_it_renews_is_taken_over_under_load() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let mut first = start(&stage.settings.clone().crash_at("before_renew"))?;
+    let load = Load::new(stage.topic.name()).tasks(2).transactions(u64::MAX).pause(Duration::from_millis(5));
+    let load = load.start(&stage.database, &stage.ledger).await?;
+    first.wait_for_end(PATIENCE).await?;
+    let claimed = claimed(&stage).await?;
+    let mut second = stage.relay()?;
+    let taken_over = |metrics: &Metrics| metrics.sum("outbox_relay_lease_takeovers_total") >= 1.0;
+    second.wait_for_metrics(PATIENCE, "a take-over", taken_over).await?;
+    load.stop().await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let expected = Expectations::new().at_least(50).witness("a claim left behind", !claimed.is_empty());
+    let report = stage.report().await?;
+    report.assert_ok(&expected.duplicates_among(claimed))?;
+    twice_at_most(&report)
+}
