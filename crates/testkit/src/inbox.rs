@@ -36,13 +36,21 @@ pub async fn process(database: &Database, arrivals: &[Arrival], workers: usize) 
 /// # Errors
 /// When the database refuses.
 pub async fn process_one(connection: &mut MySqlConnection, id: Uuid) -> Result<bool> {
-    let inbox = Inbox::new("test")?;
     let mut tx = connection.begin().await?;
-    let first = inbox.claim(&mut tx, id).await? == Claim::First;
+    let first = apply(&mut tx, id).await?;
+    tx.commit().await?;
+    Ok(first)
+}
+
+/// Claims a message in an open transaction, and has its effect there; returns whether it was the first of its message.
+///
+/// # Errors
+/// When the database refuses.
+pub async fn apply(tx: &mut MySqlConnection, id: Uuid) -> Result<bool> {
+    let first = Inbox::new("test")?.claim(&mut *tx, id).await? == Claim::First;
     if first {
         let sql = "INSERT INTO test_effects (message_id) VALUES (?)";
-        sqlx::query(sql).bind(id.as_bytes().as_slice()).execute(&mut *tx).await?;
+        sqlx::query(sql).bind(id.as_bytes().as_slice()).execute(tx).await?;
     }
-    tx.commit().await?;
     Ok(first)
 }

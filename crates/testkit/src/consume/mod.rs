@@ -120,6 +120,21 @@ impl Topic {
         Ok(Self { broker: Broker::Kafka, address, name, arrivals: Vec::new() })
     }
 
+    /// Makes room for consumers beside the judge, who reads the topic itself: they read a Kafka topic in a group, and on RabbitMQ
+    /// a queue of their own with everything that arrives from now on. Returns what they have to read.
+    ///
+    /// # Errors
+    /// When the broker does not answer, or refuses.
+    pub async fn for_consumers(&self) -> Result<String> {
+        match self.broker {
+            Broker::Kafka => Ok(self.name.clone()),
+            Broker::RabbitMq => {
+                rabbitmq::declare_copy(&self.address, &self.name).await?;
+                Ok(rabbitmq::copy(&self.name))
+            }
+        }
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {

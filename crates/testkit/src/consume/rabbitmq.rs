@@ -25,11 +25,27 @@ pub(super) async fn declare(url: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Deletes both.
+/// The queue of the consumers, which gets everything that the judge's gets.
+pub(super) fn copy(name: &str) -> String {
+    format!("{name}-consumers")
+}
+
+/// Makes the queue of the consumers.
+pub(super) async fn declare_copy(url: &str, name: &str) -> Result<()> {
+    let (connection, channel) = channel(url).await?;
+    let (it, queue, none) = (ShortString::try_new(name)?, ShortString::try_new(copy(name))?, FieldTable::default);
+    let options = QueueDeclareOptions { durable: true, ..Default::default() };
+    channel.queue_declare(queue.clone(), options, none()).await?;
+    channel.queue_bind(queue, it.clone(), it, QueueBindOptions::default(), none()).await?;
+    Ok(connection.close(200, "declared".into()).await?)
+}
+
+/// Deletes both, and the consumers' queue if there is one.
 pub(super) async fn remove(url: &str, name: &str) -> Result<()> {
     let (connection, channel) = channel(url).await?;
     let it = ShortString::try_new(name)?;
     channel.queue_delete(it.clone(), QueueDeleteOptions::default()).await?;
+    channel.queue_delete(ShortString::try_new(copy(name))?, QueueDeleteOptions::default()).await?;
     channel.exchange_delete(it, ExchangeDeleteOptions::default()).await?;
     Ok(connection.close(200, "removed".into()).await?)
 }

@@ -1,13 +1,33 @@
 //! The one judge of all delivery tests: what producers did, what arrived, what the tables say; and whether that is right.
+//!
+//! | invariant | found by |
+//! |---|---|
+//! | I1 no loss | [`Report::lost`] |
+//! | I2 no phantom | [`Report::phantoms`] |
+//! | I3 business row and message | [`Report::torn`] |
+//! | I4 duplicates within the budget | [`Expectations::duplicates`], [`Expectations::duplicates_among`], [`Report::with_totals`] |
+//! | I5 order per key | [`Report::order_violations`] |
+//! | I6 no gap | [`Report::gaps`] |
+//! | I7 fence | [`Report::states`] |
+//! | I8 effect once | [`Report::effects`] |
+//! | I9 byte-equal | [`Report::mismatched`] |
+//! | I10 drains | [`Report::waiting`], where nothing is expected to wait |
+//! | I11 bounded | [`Report::with_usage`] |
+//! | I12 metrics | [`Report::with_totals`] |
+//! | I13 no secret | [`Report::with_pages`] |
+//!
+//! A run that shows nothing fails too: [`Expectations::at_least`], [`Expectations::witness`].
 
 mod arrivals;
 mod report;
 #[cfg(test)]
 mod tests;
+mod totals;
 
 use std::collections::{BTreeMap, HashSet};
 
 pub use report::{Expectations, Report};
+pub use totals::{Totals, Usage};
 use uuid::Uuid;
 
 use self::arrivals::Arrivals;

@@ -43,6 +43,12 @@ pub struct Report {
     pub states: Vec<String>,
     /// Rows of the relay that name no message.
     pub orphans: Vec<String>,
+    /// Counters of the relays that do not fit what was found.
+    pub miscounts: Vec<String>,
+    /// Used beyond a limit.
+    pub excesses: Vec<String>,
+    /// Lines of logs and pages with a payload or a secret.
+    pub leaks: Vec<String>,
 }
 
 /// What a test expects beyond what is always wrong: by default at least one message, no duplicate, none dead, none waiting.
@@ -143,6 +149,9 @@ impl Report {
             ("torn transaction", &self.torn),
             ("wrong state", &self.states),
             ("row without message", &self.orphans),
+            ("metrics and ledger differ", &self.miscounts),
+            ("beyond a limit", &self.excesses),
+            ("secret or payload printed", &self.leaks),
         ];
         kinds.into_iter().filter_map(|(kind, found)| problem(kind, found)).collect()
     }

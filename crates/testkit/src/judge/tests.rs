@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use uuid::Uuid;
 
-use super::{Expectations, Report, judge};
+use super::{Expectations, Report, Totals, Usage, judge};
 use crate::{
     consume::Arrival,
     database::Tables,
@@ -270,6 +270,57 @@ fn an_unknown_outcome_is_what_the_business_row_says() {
     assert_eq!(run.judge().lost, [drafts[0].id]);
     run.arrivals.push(arrival(&drafts[1]));
     assert_eq!(run.judge().phantoms.len(), 1);
+}
+
+/// What the relays of the good run counted.
+fn totals() -> Totals {
+    Totals { attempts: 6, published: 6, complete: true, ..Totals::default() }
+}
+
+#[test]
+fn a_metric_off_by_one_is_caught() {
+    let judged = |totals: &Totals| Run::good().judge().with_totals(totals).assert_ok(&Expectations::new());
+    judged(&totals()).unwrap();
+    let off = [
+        Totals { published: 5, ..totals() },
+        Totals { published: 7, attempts: 7, ..totals() },
+        Totals { dead: [("invalid".to_owned(), 1)].into(), ..totals() },
+    ];
+    for totals in off {
+        names(&judged(&totals).unwrap_err().to_string(), "metrics and ledger differ (1)");
+    }
+    // What was read before a relay was killed is less than what it has done.
+    judged(&Totals { published: 5, complete: false, ..totals() }).unwrap();
+    let uncertain = Totals { published: 5, uncertain: 1, ..totals() };
+    judged(&uncertain).unwrap();
+}
+
+#[test]
+fn a_duplicate_that_no_relay_announced_is_caught() {
+    let mut run = Run::good();
+    run.arrivals.push(arrival(&run.drafts[0]));
+    let totals = Totals { attempts: 7, published: 7, ..totals() };
+    let expected = Expectations::new().duplicates(1);
+    let complaint = run.judge().with_totals(&totals).assert_ok(&expected).unwrap_err().to_string();
+    names(&complaint, "metrics and ledger differ (1)");
+    let totals = Totals { announced: [("takeover".to_owned(), 1)].into(), ..totals };
+    run.judge().with_totals(&totals).assert_ok(&expected).unwrap();
+}
+
+#[test]
+fn what_is_used_beyond_its_limit_is_caught() {
+    let usage = |used| [Usage { what: "open descriptors".into(), used, limit: 64 }];
+    Run::good().judge().with_usage(&usage(64)).assert_ok(&Expectations::new()).unwrap();
+    let complaint = Run::good().judge().with_usage(&usage(65)).assert_ok(&Expectations::new()).unwrap_err();
+    names(&complaint.to_string(), "beyond a limit (1)");
+}
+
+#[test]
+fn a_payload_in_a_log_is_caught() {
+    let judged = |page: &str| Run::good().judge().with_pages(&[page.to_owned()], &["canary"]);
+    judged("published 3 messages").assert_ok(&Expectations::new()).unwrap();
+    let complaint = judged("one line\npublished \"a canary\"").assert_ok(&Expectations::new()).unwrap_err();
+    names(&complaint.to_string(), "secret or payload printed (1)");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Producers: tasks that commit business rows with their messages, roll a share back, and write the ledger.
 
 mod producer;
+mod zipf;
 
 use std::{
     ops::RangeInclusive,
@@ -31,9 +32,15 @@ pub struct Load {
     rolled_back: f64,
     pause: Duration,
     held: Duration,
+    rate: Option<f64>,
+    zipf: bool,
+    cancelled: f64,
     lane: u16,
     seed: u64,
 }
+
+/// At the start of every payload that is long enough: it must be in no log.
+pub const CANARY: &str = "canary of the load ";
 
 impl Load {
     /// A load for this topic with the defaults.
@@ -49,9 +56,21 @@ impl Load {
             rolled_back: 0.1,
             pause: Duration::ZERO,
             held: Duration::ZERO,
+            rate: None,
+            zipf: false,
+            cancelled: 0.0,
             lane: 0,
             seed: 1,
         }
+    }
+
+    /// The load under which faults strike: so many transactions a second until it is stopped, of 1 to 3 messages of 64 B to
+    /// 64 KiB, small ones as likely as large ones on a logarithmic scale; 200 keys, of which few are much in use; a tenth
+    /// rolled back, a fiftieth of the handlers cancelled midway.
+    #[must_use]
+    pub fn standard(topic: &str, rate: f64) -> Self {
+        let load = Self::new(topic).tasks(16).keys(200).transactions(u64::MAX).payload(64..=65_536);
+        Self { rate: Some(rate), zipf: true, cancelled: 0.02, ..load }
     }
 
     /// So many producers at a time.
@@ -138,7 +157,11 @@ impl Load {
             let mut producer = Producer::new(&load, number, database, ledger);
             let (load, stop, begun) = (Arc::clone(&load), Arc::clone(&stop), Arc::clone(&begun));
             tasks.spawn(async move {
+                let mut ticks = load.ticks(number);
                 while !stop.load(Ordering::Relaxed) && begun.fetch_add(1, Ordering::Relaxed) < load.transactions {
+                    if let Some(ticks) = &mut ticks {
+                        ticks.tick().await;
+                    }
                     producer.transact().await;
                     tokio::time::sleep(load.pause).await;
                 }
@@ -153,6 +176,17 @@ impl Load {
     /// As [`Load::start`].
     pub async fn run(self, database: &Database, ledger: &Ledger) -> Result<()> {
         self.start(database, ledger).await?.finish().await
+    }
+
+    /// The intended times of one producer's transactions. What is missed is not made up for: a server that was down is not
+    /// to be flooded.
+    fn ticks(&self, number: u64) -> Option<tokio::time::Interval> {
+        let period = Duration::from_secs(1).mul_f64(1.0 / self.rate?);
+        let tasks = u32::try_from(self.tasks).unwrap_or(u32::MAX);
+        let start = tokio::time::Instant::now() + period * u32::try_from(number).unwrap_or(0);
+        let mut ticks = tokio::time::interval_at(start, period * tasks);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        Some(ticks)
     }
 
     fn first_key(&self) -> u64 {

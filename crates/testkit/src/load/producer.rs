@@ -7,7 +7,7 @@ use outbox_core::{Message, Outbox};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, MySqlTransaction};
 
-use super::Load;
+use super::{CANARY, Load, zipf::Zipf};
 use crate::{
     database::Database,
     ledger::{Draft, Ledger, Opened},
@@ -15,12 +15,15 @@ use crate::{
 
 /// Pause after an error: while a server is down there is nothing to do.
 const PAUSE: Duration = Duration::from_millis(50);
+/// When a cancelled handler is cancelled at the latest: about as long as a transaction takes.
+const CANCELLED: Duration = Duration::from_millis(20);
 
 pub(super) struct Producer {
     load: Arc<Load>,
     database: Database,
     ledger: Ledger,
     random: StdRng,
+    zipf: Zipf,
     connection: Option<MySqlConnection>,
 }
 
@@ -35,13 +38,17 @@ struct Plan {
 impl Producer {
     pub(super) fn new(load: &Arc<Load>, number: u64, database: &Database, ledger: &Ledger) -> Self {
         let random = StdRng::seed_from_u64(load.seed * 1000 + number);
-        let (load, database, ledger) = (Arc::clone(load), database.clone(), ledger.clone());
-        Self { load, database, ledger, random, connection: None }
+        let (zipf, load) = (Zipf::new(load.keys), Arc::clone(load));
+        Self { load, database: database.clone(), ledger: ledger.clone(), random, zipf, connection: None }
     }
 
     /// Runs one transaction. An error is no failure of the load: servers are killed under it, and the ledger says what is known.
     pub(super) async fn transact(&mut self) {
-        if let Err(error) = self.attempt().await {
+        let cancelled = self.random.random_bool(self.load.cancelled);
+        let patience = if cancelled { CANCELLED.mul_f64(self.random.random()) } else { Duration::MAX };
+        // A handler that is cancelled takes its connection with it; what became of its transaction is not known.
+        let Ok(done) = tokio::time::timeout(patience, self.attempt()).await else { return };
+        if let Err(error) = done {
             tracing::debug!(%error, "a transaction failed");
             tokio::time::sleep(PAUSE).await;
         }
@@ -71,7 +78,12 @@ impl Producer {
     fn plan(&mut self) -> Plan {
         let first = self.load.first_key();
         Plan {
-            key: self.random.random_range(first..first + self.load.keys),
+            key: first
+                + if self.load.zipf {
+                    self.zipf.draw(&mut self.random)
+                } else {
+                    self.random.random_range(0..self.load.keys)
+                },
             messages: self.random.random_range(self.load.messages.clone()),
             rolled_back: self.random.random_bool(self.load.rolled_back),
             held: self.load.held.mul_f64(self.random.random()),
@@ -82,10 +94,24 @@ impl Producer {
         (last - plan.messages + 1..=last).map(|sequence| self.draft(plan.key, sequence)).collect()
     }
 
+    /// On a logarithmic scale where keys are spread like that, too: few are large.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between two sizes")]
+    #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
+    fn size(&mut self) -> usize {
+        let (least, most) = (*self.load.payload.start(), *self.load.payload.end());
+        if !self.load.zipf {
+            return self.random.random_range(least..=most);
+        }
+        let (low, high) = ((least.max(1) as f64).ln(), (most.max(1) as f64).ln());
+        (low + (high - low) * self.random.random::<f64>()).exp().round() as usize
+    }
+
     fn draft(&mut self, key: u64, sequence: u64) -> Draft {
-        let size = self.random.random_range(self.load.payload.clone());
-        let mut payload = vec![0; size];
+        let mut payload = vec![0; self.size()];
         self.random.fill(payload.as_mut_slice());
+        if let Some(start) = payload.get_mut(..CANARY.len()) {
+            start.copy_from_slice(CANARY.as_bytes());
+        }
         Draft::new(&self.load.topic, payload)
             .key(format!("key-{key}"), sequence)
             .described("changed", "application/octet-stream")

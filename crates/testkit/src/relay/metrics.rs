@@ -52,6 +52,18 @@ impl Metrics {
         let series = self.0.iter().filter(|(series, _)| series.split('{').next() == Some(name));
         series.filter(|(series, _)| series.contains(labels)).map(|(_, value)| value).sum()
     }
+
+    /// The values of a metric, each with the value of a label.
+    #[must_use]
+    pub fn by(&self, name: &str, label: &str) -> Vec<(String, f64)> {
+        let label = format!("{label}=\"");
+        let series = self.0.iter().filter(|(series, _)| series.split('{').next() == Some(name));
+        let value = |series: &str| Some(series.split_once(&label)?.1.split_once('"')?.0.to_owned());
+        series
+            .filter_map(|(series, amount)| Some((value(series)?, *amount)))
+            .filter(|(_, amount)| *amount > 0.0)
+            .collect()
+    }
 }
 
 #[cfg(test)]
@@ -64,5 +76,6 @@ mod tests {
         assert!((metrics.sum("a") - 5.0).abs() < 1e-9);
         assert!((metrics.sum_where("a", "x=\"2\"") - 3.0).abs() < 1e-9);
         assert!(metrics.sum("none").abs() < 1e-9);
+        assert_eq!(metrics.by("a", "x"), [("1".to_owned(), 2.0), ("2".to_owned(), 3.0)]);
     }
 }

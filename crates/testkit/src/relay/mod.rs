@@ -40,7 +40,11 @@ impl Relay {
         let folder = tempfile::Builder::new().prefix("outbox-relay-").tempdir()?;
         let (file, log, port) = (folder.path().join("relay.toml"), folder.path().join("relay.log"), free_port()?);
         std::fs::write(&file, settings.render(port)?)?;
-        let call = Call::new(program.as_ref()).arg("run").arg("--config").arg(file);
+        let call = match settings.limits() {
+            Some(script) => Call::new("sh").args(["-c", &script]).arg(program.as_ref()),
+            None => Call::new(program.as_ref()),
+        };
+        let call = call.arg("run").arg("--config").arg(file);
         let call = settings.environment().iter().fold(call, |call, (name, value)| call.env(name, value));
         let launch = Launch { call, log: log.clone(), folder: folder.path().to_path_buf() };
         Ok(Self { process: Process::start(&launch)?, log, port, _folder: folder })

@@ -10,13 +10,14 @@ use crate::consume::{Broker, Topic};
 pub struct Settings {
     file: Table,
     environment: Vec<(String, String)>,
+    limits: Vec<String>,
 }
 
 impl Settings {
     /// For the database with this address; without any sink.
     #[must_use]
     pub fn new(database_url: &str) -> Self {
-        Self { file: Table::new(), environment: Vec::new() }
+        Self { file: Table::new(), environment: Vec::new(), limits: Vec::new() }
             .set("database", "url", database_url)
             .set("relay", "lease", "3s")
             .set("relay", "publish_deadline", "1s")
@@ -96,6 +97,19 @@ impl Settings {
     #[must_use]
     pub fn crash_at(self, point: &str) -> Self {
         self.env("RELAY_CRASH_POINT", point)
+    }
+
+    /// Sets a limit as the shell's `ulimit` does, for example `-n 64`.
+    #[must_use]
+    pub fn limit(mut self, limit: &str) -> Self {
+        self.limits.push(limit.to_owned());
+        self
+    }
+
+    /// A shell script that sets the limits and becomes the program in its arguments; none: there are no limits.
+    pub(super) fn limits(&self) -> Option<String> {
+        let set = |limit: &String| format!("ulimit {limit} && ");
+        (!self.limits.is_empty()).then(|| self.limits.iter().map(set).collect::<String>() + "exec \"$0\" \"$@\"")
     }
 
     pub(super) fn environment(&self) -> &[(String, String)] {

@@ -1,0 +1,116 @@
+//! What the relays say of themselves, against what was found (I12); and what they used (I11) and printed (I13).
+
+use std::collections::BTreeMap;
+
+use super::Report;
+use crate::relay::Metrics;
+
+/// The counters of all relays of a run, added up.
+#[derive(Debug, Clone, Default)]
+pub struct Totals {
+    /// Messages handed to sinks.
+    pub attempts: u64,
+    /// Messages that brokers confirmed.
+    pub published: u64,
+    /// Messages of which it is not known whether the broker has them.
+    pub uncertain: u64,
+    /// Messages given up, by reason.
+    pub dead: BTreeMap<String, u64>,
+    /// Messages that may have been sent twice, by cause.
+    pub announced: BTreeMap<String, u64>,
+    /// Claims taken over.
+    pub takeovers: u64,
+    /// Claims lost to another relay.
+    pub fenced: u64,
+    /// Whether no relay has ended with counts that nobody has read: only then do the totals have to be exact.
+    pub complete: bool,
+}
+
+impl Totals {
+    /// Adds up.
+    #[must_use]
+    pub fn of(metrics: &[Metrics], complete: bool) -> Self {
+        let sum = |name: &str, labels: &str| count(metrics.iter().map(|it| it.sum_where(name, labels)).sum());
+        let by = |name: &str, label: &str| {
+            let mut all = BTreeMap::new();
+            for (value, amount) in metrics.iter().flat_map(|it| it.by(name, label)) {
+                *all.entry(value).or_insert(0) += count(amount);
+            }
+            all
+        };
+        let failures = |reason: &str| sum("outbox_relay_publish_failures_total", &format!("reason=\"{reason}\""));
+        Self {
+            attempts: sum("outbox_relay_publish_attempts_total", ""),
+            published: sum("outbox_relay_published_messages_total", ""),
+            uncertain: failures("unconfirmed") + failures("unavailable"),
+            dead: by("outbox_relay_dead_messages_total", "reason"),
+            announced: by("outbox_relay_possible_duplicates_total", "cause"),
+            takeovers: sum("outbox_relay_lease_takeovers_total", ""),
+            fenced: sum("outbox_relay_leases_lost_total", ""),
+            complete,
+        }
+    }
+}
+
+/// What a relay has used.
+#[derive(Debug, Clone)]
+pub struct Usage {
+    /// Of what, for example `open descriptors`.
+    pub what: String,
+    /// How much.
+    pub used: u64,
+    /// How much it may be.
+    pub limit: u64,
+}
+
+impl Report {
+    /// Compares the relays' counters with what was found.
+    #[must_use]
+    pub fn with_totals(mut self, totals: &Totals) -> Self {
+        let deliveries = (self.arrived + self.duplicates.len()) as u64;
+        let announced: u64 = totals.announced.values().sum();
+        let duplicates = self.duplicates.len() as u64;
+        self.check(duplicates <= announced, || format!("{duplicates} duplicates, {announced} announced"));
+        if totals.complete {
+            let (published, uncertain, attempts) = (totals.published, totals.uncertain, totals.attempts);
+            let range = published..=published + uncertain;
+            self.check(range.contains(&deliveries), || {
+                format!("{deliveries} deliveries, {published} published and {uncertain} uncertain")
+            });
+            self.check(deliveries <= attempts, || format!("{deliveries} deliveries, {attempts} attempts"));
+            let mut dead: BTreeMap<String, u64> = BTreeMap::new();
+            self.dead.values().for_each(|reason| *dead.entry(reason.clone()).or_default() += 1);
+            self.check(dead == totals.dead, || format!("dead {dead:?}, counted {:?}", totals.dead));
+        }
+        self
+    }
+
+    /// Notes what is above its limit.
+    #[must_use]
+    pub fn with_usage(mut self, usage: &[Usage]) -> Self {
+        let above = usage.iter().filter(|usage| usage.used > usage.limit);
+        self.excesses.extend(above.map(|usage| format!("{}: {}, at most {}", usage.what, usage.used, usage.limit)));
+        self
+    }
+
+    /// Looks in what was printed for texts that must be in no log, metric or error.
+    #[must_use]
+    pub fn with_pages(mut self, pages: &[String], secrets: &[&str]) -> Self {
+        let lines = pages.iter().flat_map(|page| page.lines());
+        let leaks = lines.filter(|line| secrets.iter().any(|secret| line.contains(secret)));
+        self.leaks.extend(leaks.map(str::to_owned));
+        self
+    }
+
+    fn check(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
+        if !holds {
+            self.miscounts.push(otherwise());
+        }
+    }
+}
+
+/// Counters are whole numbers below 2^53.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counters are whole and not negative")]
+fn count(value: f64) -> u64 {
+    value.round() as u64
+}
