@@ -174,6 +174,7 @@ impl Publisher {
             for tag in late {
                 self.fail(tag, Disposition::Release, "the lease would not last".into());
             }
+            crash::point("before_publish");
             self.publishing.push(self.outlets.publish(batch).boxed());
         }
     }

@@ -1,4 +1,4 @@
-//! Where a case takes place: servers, a database, a topic, relays, the load; and the ending that is the same for all.
+//! Where a case takes place: servers, a database, a topic, relays, consumers, the load. The ending is in `ending.rs`.
 
 use std::{
     collections::HashSet,
@@ -11,24 +11,31 @@ use outbox_core::{
     Uuid,
     sqlx::{self, Row as _},
 };
-use rand::{SeedableRng as _, rngs::StdRng};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use testkit::{
     consume::Topic,
     database::Database,
-    inbox,
-    judge::{Expectations, judge},
+    judge::{Expectations, Usage},
     ledger::Ledger,
     load::{Load, Running},
     relay::{Metrics, Relay, Settings},
     servers::until,
 };
 
-use crate::{counts::Counts, ground::Ground, row::Case};
+use crate::{
+    consumer::{Consumers, Program},
+    counts::Counts,
+    ground::Ground,
+    row::Case,
+};
 
 /// The lease of the relays here.
 pub const LEASE: Duration = Duration::from_secs(3);
-/// How long anything may take that has no bound of its own.
+/// How long anything may take that has no bound of its own; and within which the backlog drains after the last fault.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Relays and consumers of the standard load.
+const RELAYS: usize = 3;
+const CONSUMERS: usize = 3;
 
 /// How hard a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,8 +51,12 @@ pub enum Pace {
 pub struct Setup {
     /// The relay's program: a debug build, for the crash points.
     pub relay: PathBuf,
+    /// The program that becomes a consumer.
+    pub consumer: Program,
     /// How hard.
     pub pace: Pace,
+    /// How long a broker is down in B1.
+    pub outage: Duration,
 }
 
 /// Where a case takes place.
@@ -62,20 +73,32 @@ pub struct Arena {
     pub ledger: Ledger,
     /// The settings of relays to be started.
     pub settings: Settings,
+    /// Transactions a second of the load.
+    pub rate: f64,
     /// The relays that run.
     pub relays: Vec<Relay>,
+    /// The consumers that run.
+    pub consumers: Option<Consumers>,
     /// What was counted so far.
     pub counts: Counts,
     /// What the case expects.
     pub expected: Expectations,
+    /// Whether a fault has to strike while messages are in flight, or it shows nothing.
+    pub in_flight_due: bool,
+    /// Within which time after the last fault the backlog drains.
+    pub drains_within: Duration,
+    /// What was used, against limits.
+    pub usage: Vec<Usage>,
     /// Chance, from the seed.
     pub random: StdRng,
     /// What all runs share.
     pub setup: Setup,
+    pub(crate) load: Option<Running>,
+    pub(crate) retired: Vec<Metrics>,
+    pub(crate) pages: Vec<String>,
+    pub(crate) complete: bool,
+    pub(crate) twice: Option<HashSet<Uuid>>,
     seed: u64,
-    load: Option<Running>,
-    retired: Vec<Metrics>,
-    twice: Option<HashSet<Uuid>>,
 }
 
 impl Arena {
@@ -90,16 +113,31 @@ impl Arena {
             database,
             topic,
             ledger: Ledger::new(),
+            rate: if setup.pace == Pace::Full { 300.0 } else { 100.0 },
             relays: Vec::new(),
+            consumers: None,
             counts: Counts { runs: 1, ..Counts::default() },
             expected: Expectations::new().at_least(100),
+            in_flight_due: true,
+            drains_within: PATIENCE,
+            usage: Vec::new(),
             random: StdRng::seed_from_u64(seed),
             setup: setup.clone(),
-            seed,
             load: None,
             retired: Vec::new(),
+            pages: Vec::new(),
+            complete: true,
             twice: None,
+            seed,
         })
+    }
+
+    /// Starts relays, consumers and the load, and waits until all work.
+    pub async fn start(&mut self) -> Result<()> {
+        self.start_relays(RELAYS)?;
+        self.start_load().await?;
+        self.working().await?;
+        self.enough().await
     }
 
     /// Starts so many relays with the settings as they are now.
@@ -115,12 +153,18 @@ impl Arena {
         Relay::start(&self.setup.relay, settings)
     }
 
-    /// Starts the load.
+    /// Starts the consumers, and the load.
     pub async fn start_load(&mut self) -> Result<()> {
-        let load =
-            Load::new(self.topic.name()).keys(200).tasks(4).transactions(u64::MAX).pause(Duration::from_millis(20));
-        self.load = Some(load.seed(self.seed).start(&self.producers, &self.ledger).await?);
+        let consumers = Consumers::start(&self.setup.consumer, &self.topic, &self.database, CONSUMERS).await?;
+        self.consumers = Some(consumers);
+        let load = Load::standard(self.topic.name(), self.rate).seed(self.seed);
+        self.load = Some(load.start(&self.producers, &self.ledger).await?);
         Ok(())
+    }
+
+    /// The consumers of the run.
+    pub fn consumers(&mut self) -> Result<&mut Consumers> {
+        self.consumers.as_mut().context("no consumers were started")
     }
 
     /// Waits until every relay that runs has published something.
@@ -131,10 +175,20 @@ impl Arena {
         Ok(())
     }
 
-    /// A fault is about to strike: notes whether messages are in flight now.
+    /// Waits until so many messages are sent that the run shows something.
+    pub async fn enough(&self) -> Result<()> {
+        until(PATIENCE, "a hundred messages", || async {
+            let published = self.metric("outbox_relay_published_messages_total", "").await;
+            ensure!(published > 150.0, "{published} are published");
+            Ok(())
+        })
+        .await
+    }
+
+    /// A fault is about to strike: waits until messages are in flight.
     pub async fn strike(&mut self) -> Result<()> {
-        let claims = self.database.number("SELECT COUNT(*) FROM outbox_claims").await?;
-        self.struck(claims > 0);
+        self.database.wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_claims").await?;
+        self.struck(true);
         Ok(())
     }
 
@@ -157,18 +211,56 @@ impl Arena {
         self.twice.get_or_insert_default().extend(messages);
     }
 
-    /// Waits until a relay that is dead has no claim left; returns how long it has been dead then.
-    pub async fn taken_over(&mut self, pid: u32, died: Instant) -> Result<Duration> {
-        let left = format!("SELECT COUNT(*) = 0 FROM outbox_claims WHERE owner LIKE '%-{pid}/%'");
-        self.database.wait_for(PATIENCE, &left).await?;
-        let after = died.elapsed();
-        self.counts.recovered(after);
-        Ok(after)
+    /// Any message may be sent twice, if a relay says so in its metrics.
+    pub fn duplicates_are_announced(&mut self) {
+        self.expected = self.expected.clone().duplicates(usize::MAX);
+    }
+
+    /// What must happen, or the run shows nothing.
+    pub fn witness(&mut self, what: &str, happened: bool) {
+        self.expected = self.expected.clone().witness(what, happened);
     }
 
     /// A bound on a time. It is part of the verdict where the machine is expected to be quiet.
     pub fn within(&self, what: &str, took: Duration, bound: Duration) -> Result<()> {
         ensure!(self.setup.pace == Pace::Short || took <= bound, "{what} took {took:.1?}, at most {bound:.1?} due");
+        Ok(())
+    }
+
+    /// A time, which is so short in the short form.
+    pub fn lasting(&mut self, full: std::ops::Range<u64>, short: u64) -> Duration {
+        match self.setup.pace {
+            Pace::Full => Duration::from_millis(self.random.random_range(full)),
+            Pace::Short => Duration::from_millis(short),
+        }
+    }
+
+    /// What was broken is whole again since then: waits until something is published, and then until every relay has published
+    /// something, because none may be left behind with a dead connection.
+    pub async fn recovered(&mut self, healed: Instant, bound: Duration) -> Result<()> {
+        let mut before = Vec::new();
+        for relay in &self.relays {
+            // One that was just started does not listen yet.
+            let metrics = until(PATIENCE, "a relay's metrics", async || relay.metrics().await).await?;
+            before.push(metrics.sum("outbox_relay_published_messages_total"));
+        }
+        let total: f64 = before.iter().sum();
+        until(PATIENCE, "the first publish after the fault", || async {
+            let mut now = 0.0;
+            for relay in &self.relays {
+                now += relay.metrics().await?.sum("outbox_relay_published_messages_total");
+            }
+            ensure!(now > total, "{now} were published before");
+            Ok(())
+        })
+        .await?;
+        let took = healed.elapsed();
+        self.counts.recovered(took);
+        self.within("the recovery", took, bound)?;
+        for (relay, before) in self.relays.iter_mut().zip(before) {
+            let more = |m: &Metrics| m.sum("outbox_relay_published_messages_total") > before;
+            relay.wait_for_metrics(PATIENCE, "every relay to publish again", more).await?;
+        }
         Ok(())
     }
 
@@ -181,64 +273,29 @@ impl Arena {
         sum
     }
 
-    /// Keeps the metrics of a relay that is about to end.
-    pub async fn retire(&mut self, relay: &Relay) -> Result<()> {
-        self.retired.push(relay.metrics().await?);
-        Ok(())
+    /// Keeps what a relay has counted that is about to end. What it counts from now on is lost, so that the totals are not exact.
+    pub async fn retire(&mut self, relay: &Relay) {
+        self.retired.extend(relay.metrics().await.ok());
+        self.complete = false;
     }
 
-    /// Ends the load, waits for the backlog to drain, consumes everything through the inbox, and judges.
-    pub async fn finish(mut self) -> Result<Counts> {
-        if let Some(load) = self.load.take() {
-            load.stop().await?;
-        }
-        self.database.wait_until_drained(PATIENCE).await?;
-        self.gather().await?;
-        let arrivals = self.topic.read().await?;
-        inbox::process(&self.database, arrivals, 3).await?;
-        let report = judge(&self.ledger.entries(), arrivals, &self.database.tables().await?);
-        self.counts.messages += report.committed as u64;
-        self.counts.duplicates += report.duplicates.len() as u64;
-        let mut expected = self.expected.clone().witness("a fault", self.counts.faults > 0);
-        if let Some(twice) = self.twice.take() {
-            expected = expected.duplicates_among(twice);
-        }
-        report.assert_ok(&expected)?;
-        self.remove().await
+    /// Kills a relay and notes what it held: that may be sent twice. Returns what it held, and when it died.
+    pub async fn kill(&mut self, relay: Relay) -> Result<(HashSet<Uuid>, Instant)> {
+        self.retire(&relay).await;
+        relay.kill()?;
+        let died = Instant::now();
+        let held = self.claimed_by(Some(relay.pid())).await?;
+        self.struck(!held.is_empty());
+        self.pages.push(relay.log()?);
+        Ok((held, died))
     }
 
-    /// Adds up what the relays say of themselves.
-    async fn gather(&mut self) -> Result<()> {
-        for relay in &self.relays {
-            let seen = async || relay.metrics().await;
-            self.retired.push(until(PATIENCE, "a relay's metrics", seen).await?);
-        }
-        let sum = |name: &str, labels: &str| self.retired.iter().map(|it| it.sum_where(name, labels)).sum::<f64>();
-        self.counts.takeovers += count(sum("outbox_relay_lease_takeovers_total", ""));
-        self.counts.fenced += count(sum("outbox_relay_leases_lost_total", ""));
-        for cause in ["takeover", "unconfirmed"] {
-            let messages = count(sum("outbox_relay_possible_duplicates_total", &format!("cause=\"{cause}\"")));
-            *self.counts.announced.entry(cause.to_owned()).or_default() += messages;
-        }
-        Ok(())
+    /// Waits until a relay that is dead has no claim left.
+    pub async fn taken_over(&mut self, pid: u32, died: Instant, bound: Duration) -> Result<()> {
+        let left = format!("SELECT COUNT(*) = 0 FROM outbox_claims WHERE owner LIKE '%-{pid}/%'");
+        self.database.wait_for(PATIENCE, &left).await?;
+        let took = died.elapsed();
+        self.counts.recovered(took);
+        self.within("the take-over", took, bound)
     }
-
-    /// What is left on shared servers would slow the next case down.
-    async fn remove(self) -> Result<Counts> {
-        let Self { relays, database, topic, ground, counts, .. } = self;
-        drop(relays);
-        if ground.mysql.is_none() {
-            database.remove().await?;
-        }
-        if ground.broker.is_none() {
-            topic.remove().await?;
-        }
-        Ok(counts)
-    }
-}
-
-/// A counter's value. Counters are whole numbers below 2^53.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counters are whole and not negative")]
-fn count(value: f64) -> u64 {
-    value.round() as u64
 }

@@ -5,7 +5,9 @@
 //! the backlog drains, the judge decides. To add a fault: one file in [`rows`], one line in [`rows::all`].
 
 pub mod arena;
+pub mod consumer;
 pub mod counts;
+mod ending;
 pub mod ground;
 pub mod report;
 pub mod row;

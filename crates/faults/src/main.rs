@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 use faults::{
     arena::{Pace, Setup},
+    consumer::{self, Program},
     report, rows,
     runner::{self, Plan, Ran},
 };
@@ -28,6 +29,9 @@ struct Options {
     /// How many cases run at the same time.
     #[arg(long, default_value_t = 1)]
     parallel: usize,
+    /// For how many seconds the broker is down in B1.
+    #[arg(long, default_value_t = 600)]
+    outage: u64,
     /// List the rows and their cases.
     #[arg(long)]
     list: bool,
@@ -38,7 +42,11 @@ struct Options {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(&Options::parse()).await {
+    let ended = async {
+        consumer::become_one_if_asked().await?;
+        run(&Options::parse()).await
+    };
+    match ended.await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -51,13 +59,19 @@ async fn main() -> ExitCode {
 async fn run(options: &Options) -> Result<bool> {
     let rows = runner::choose(rows::all(), &options.rows)?;
     if options.list {
-        rows.iter().for_each(|row| println!("{}  {}: {}", row.id, row.fault, row.shows));
+        for row in &rows {
+            println!("{}  {}: {}", row.id, row.fault, row.shows);
+            row.cases.iter().for_each(|case| println!("      {} ({})", case.name, case.servers()));
+        }
         return Ok(true);
     }
     let seed = options.seed.unwrap_or_else(|| rand::random::<u32>().into());
     println!("seed {seed}");
+    let program = std::env::current_exe()?;
     let setup = Setup {
-        relay: std::env::current_exe()?.with_file_name("relay"),
+        relay: program.with_file_name("relay"),
+        consumer: Program { path: program, arguments: Vec::new() },
+        outage: Duration::from_secs(options.outage),
         pace: if options.short { Pace::Short } else { Pace::Full },
     };
     let time = options.minutes.map(|minutes| Duration::from_secs(60 * minutes));

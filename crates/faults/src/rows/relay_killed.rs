@@ -1,11 +1,14 @@
-//! R1: a relay dies, at each step of the protocol and at any time.
+//! R1 and R2: a relay dies, at each step of the protocol and at any time; all die.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use futures_util::FutureExt as _;
 use rand::RngExt as _;
-use testkit::{consume::Broker, servers::Flavor};
+use testkit::{
+    consume::Broker,
+    servers::{Flavor, until},
+};
 
 use crate::{
     arena::{Arena, LEASE, PATIENCE},
@@ -14,22 +17,25 @@ use crate::{
 
 /// A take-over may take the lease and so long.
 const BEYOND: Duration = Duration::from_secs(3);
+/// Within which relays that are started publish.
+const START: Duration = Duration::from_secs(3);
 
 /// The crash points, and whether the broker may have messages of the dead relay that are not settled.
-const POINTS: [(&str, bool); 5] = [
+const POINTS: [(&str, bool); 6] = [
     ("after_claim", false),
+    ("before_publish", false),
     ("after_publish", true),
     ("before_settle", true),
     ("mid_settle", true),
     ("before_renew", true),
 ];
 
-pub(super) fn row() -> Row {
+pub(super) fn one() -> Row {
     let mut cases = Vec::new();
     for broker in Broker::ALL {
         for (point, sent) in POINTS {
-            let case = Case::new(point, move |arena| at_a_point(arena, point, sent).boxed());
-            cases.push(case.on(Flavor::MySql, broker));
+            let case = Case::new(point, move |arena| at_a_point(arena, point, sent).boxed()).on(Flavor::MySql, broker);
+            cases.push(case);
         }
         for flavor in [Flavor::MySql, Flavor::MariaDb] {
             cases.push(Case::new("at random", |arena| at_random(arena).boxed()).on(flavor, broker));
@@ -37,9 +43,19 @@ pub(super) fn row() -> Row {
     }
     Row {
         id: "R1",
-        fault: "kill -9 a relay, at each step of the protocol and at random",
+        fault: "kill -9 a relay, at each step and at random",
         shows: "take-over within the lease + 3 s; duplicates only of what it held",
         cases,
+    }
+}
+
+pub(super) fn all() -> Row {
+    let case = |broker| Case::new("all", |arena| all_at_once(arena).boxed()).on(Flavor::MySql, broker);
+    Row {
+        id: "R2",
+        fault: "kill -9 all relays",
+        shows: "the first publish within 3 s after the start; duplicates only of what they held",
+        cases: vec![case(Broker::Kafka), case(Broker::RabbitMq)],
     }
 }
 
@@ -47,43 +63,60 @@ async fn at_a_point(arena: &mut Arena, point: &str, sent: bool) -> Result<()> {
     arena.start_relays(2)?;
     arena.start_load().await?;
     arena.working().await?;
+    arena.enough().await?;
     let mut victim = arena.relay(&arena.settings.clone().crash_at(point))?;
     let status = victim.wait_for_end(PATIENCE).await?;
+    let died = Instant::now();
     ensure!(!status.success(), "the relay was to die at {point}");
-    let held = dead(arena, victim.pid(), Instant::now(), sent).await?;
+    arena.complete = false;
+    let held = arena.claimed_by(Some(victim.pid())).await?;
     // The server may have finished the settling that the dead relay asked of it last.
-    let shown = held > 0 || point == "mid_settle";
-    arena.expected = arena.expected.clone().witness("a claim left behind", shown);
-    Ok(())
-}
-
-async fn at_random(arena: &mut Arena) -> Result<()> {
-    arena.start_relays(2)?;
-    arena.start_load().await?;
-    for _ in 0..4 {
-        arena.start_relays(1)?;
-        arena.working().await?;
-        let wait = Duration::from_millis(arena.random.random_range(0..1000));
-        tokio::time::sleep(wait).await;
-        let victim = arena.relays.swap_remove(0);
-        victim.kill()?;
-        dead(arena, victim.pid(), Instant::now(), true).await?;
-    }
-    Ok(())
-}
-
-/// A relay is dead: notes what it held, and waits until others have taken it over. Returns how many messages it held.
-/// `sent`: it may have sent them.
-async fn dead(arena: &mut Arena, pid: u32, died: Instant, sent: bool) -> Result<usize> {
-    let held = arena.claimed_by(Some(pid)).await?;
-    arena.struck(!held.is_empty());
-    let count = held.len();
+    let in_flight = !held.is_empty() || point == "mid_settle";
+    arena.struck(in_flight);
+    arena.witness("a claim left behind", in_flight);
     if sent {
         arena.may_be_sent_twice(held);
     }
-    if count > 0 {
-        let took = arena.taken_over(pid, died).await?;
-        arena.within("the take-over", took, LEASE + BEYOND)?;
+    arena.taken_over(victim.pid(), died, LEASE + BEYOND).await?;
+    if point == "mid_settle" {
+        return Ok(());
     }
-    Ok(count)
+    // The row is written before the reply is counted.
+    until(PATIENCE, "a take-over", || async {
+        let takeovers = arena.metric("outbox_relay_lease_takeovers_total", "").await;
+        ensure!(takeovers > 0.0, "none was counted");
+        Ok(())
+    })
+    .await
+}
+
+async fn at_random(arena: &mut Arena) -> Result<()> {
+    arena.start().await?;
+    for _ in 0..4 {
+        let wait = Duration::from_millis(arena.random.random_range(0..1000));
+        tokio::time::sleep(wait).await;
+        let victim = arena.relays.swap_remove(0);
+        let pid = victim.pid();
+        let (held, died) = arena.kill(victim).await?;
+        if !held.is_empty() {
+            arena.taken_over(pid, died, LEASE + BEYOND).await?;
+        }
+        arena.may_be_sent_twice(held);
+        arena.start_relays(1)?;
+        arena.working().await?;
+    }
+    Ok(())
+}
+
+async fn all_at_once(arena: &mut Arena) -> Result<()> {
+    arena.start().await?;
+    for _ in 0..2 {
+        for relay in std::mem::take(&mut arena.relays) {
+            let (held, _) = arena.kill(relay).await?;
+            arena.may_be_sent_twice(held);
+        }
+        arena.start_relays(3)?;
+        arena.recovered(Instant::now(), START).await?;
+    }
+    Ok(())
 }

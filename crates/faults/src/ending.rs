@@ -1,0 +1,103 @@
+//! The ending of every run: the load stops, the backlog drains, the consumers catch up, the judge decides.
+
+use anyhow::{Result, ensure};
+use testkit::{
+    judge::{Totals, Usage, judge},
+    load::CANARY,
+    servers::until,
+};
+
+use crate::{
+    arena::{Arena, PATIENCE},
+    counts::Counts,
+};
+
+/// The most open descriptors of a relay: two connections a part, and the brokers'.
+const DESCRIPTORS: u64 = 128;
+/// The most resident memory of a relay in bytes, of which 32 MiB may be messages.
+const MEMORY: u64 = 256 << 20;
+
+impl Arena {
+    /// Ends the run.
+    pub async fn finish(mut self) -> Result<Counts> {
+        if let Some(load) = self.load.take() {
+            load.stop().await?;
+        }
+        // Where it does not drain, the judge says what is still there.
+        let drained = self.database.wait_until_drained(self.drains_within).await;
+        let totals = self.gather().await?;
+        let arrived = self.arrived().await?;
+        let caught_up = self.caught_up(arrived).await;
+        let tables = self.database.tables().await?;
+        let report = judge(&self.ledger.entries(), self.topic.read().await?, &tables);
+        let report = report.with_totals(&totals).with_usage(&self.usage).with_pages(&self.pages, &[CANARY, "🦀"]);
+        self.counts.messages += report.committed as u64;
+        self.counts.duplicates += report.duplicates.len() as u64;
+        self.counts.takeovers += totals.takeovers;
+        self.counts.fenced += totals.fenced;
+        self.counts.announced = totals.announced;
+        self.witness("a fault", self.counts.faults > 0);
+        self.witness("messages in flight when a fault struck", self.counts.in_flight > 0 || !self.in_flight_due);
+        let expected = match self.twice.take() {
+            Some(twice) => self.expected.clone().duplicates_among(twice),
+            None => self.expected.clone(),
+        };
+        report.assert_ok(&expected)?;
+        drained?;
+        caught_up?;
+        self.remove().await
+    }
+
+    /// Adds up what the relays say of themselves, and notes what they use and have printed.
+    async fn gather(&mut self) -> Result<Totals> {
+        for relay in &self.relays {
+            let metrics = until(PATIENCE, "a relay's metrics", async || relay.metrics().await).await?;
+            let limits = [("process_open_fds", DESCRIPTORS), ("process_resident_memory_bytes", MEMORY)];
+            for (name, limit) in limits {
+                self.usage.push(Usage { what: name.to_owned(), used: whole(metrics.sum(name)), limit });
+            }
+            self.pages.push(relay.log()?);
+            self.pages.push(relay.get("/metrics").await?.1);
+            self.retired.push(metrics);
+        }
+        Ok(Totals::of(&self.retired, self.complete))
+    }
+
+    /// How many different messages have arrived.
+    async fn arrived(&mut self) -> Result<i64> {
+        let ids: std::collections::HashSet<_> = self.topic.read().await?.iter().map(|arrival| arrival.id).collect();
+        Ok(i64::try_from(ids.len())?)
+    }
+
+    /// Waits until the consumers have processed everything that has arrived.
+    async fn caught_up(&self, arrived: i64) -> Result<()> {
+        if self.consumers.is_none() {
+            return Ok(());
+        }
+        until(PATIENCE, "the consumers to catch up", || async {
+            let effects = self.database.number("SELECT COUNT(*) FROM test_effects").await?;
+            ensure!(effects >= arrived, "{effects} of {arrived} messages are processed");
+            Ok(())
+        })
+        .await
+    }
+
+    /// What is left on shared servers would slow the next case down.
+    async fn remove(self) -> Result<Counts> {
+        let Self { relays, consumers, database, topic, ground, counts, .. } = self;
+        drop((relays, consumers));
+        if ground.mysql.is_none() {
+            database.remove().await?;
+        }
+        if ground.broker.is_none() {
+            topic.remove().await?;
+        }
+        Ok(counts)
+    }
+}
+
+/// Gauges of bytes and descriptors are whole.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "they are whole and not negative")]
+fn whole(value: f64) -> u64 {
+    value.round() as u64
+}

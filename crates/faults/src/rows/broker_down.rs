@@ -1,0 +1,130 @@
+//! K1, A1 and B1: the broker dies and comes back, stands still, or is away for long.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use futures_util::FutureExt as _;
+use testkit::{consume::Broker, servers::Flavor};
+
+use crate::{
+    arena::{Arena, PATIENCE, Pace},
+    row::{Case, Row},
+};
+
+pub(super) fn kafka() -> Row {
+    let on = |case: Case, flavor| case.on(flavor, Broker::Kafka).own_broker();
+    Row {
+        id: "K1",
+        fault: "kill -9 Kafka and restart; SIGSTOP",
+        shows: "first publish within 15 s; no key reordered",
+        cases: vec![
+            on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MySql),
+            on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MariaDb),
+            on(Case::new("frozen", |arena| frozen(arena).boxed()), Flavor::MySql),
+        ],
+    }
+}
+
+pub(super) fn rabbitmq() -> Row {
+    let on = |case: Case, flavor| case.on(flavor, Broker::RabbitMq).own_broker();
+    Row {
+        id: "A1",
+        fault: "kill -9 RabbitMQ and restart; connections closed; SIGSTOP",
+        shows: "first publish within 20 s; no key reordered",
+        cases: vec![
+            on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MySql),
+            on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MariaDb),
+            on(Case::new("connections closed", |arena| closed(arena).boxed()), Flavor::MySql),
+            on(Case::new("frozen", |arena| frozen(arena).boxed()), Flavor::MySql),
+        ],
+    }
+}
+
+pub(super) fn long() -> Row {
+    let case = |broker| Case::new("away", |arena| away(arena).boxed()).on(Flavor::MySql, broker).own_broker();
+    Row {
+        id: "B1",
+        fault: "the broker is down for long while messages arrive",
+        shows: "no attempt spent, nothing dead, drains after",
+        cases: vec![case(Broker::Kafka), case(Broker::RabbitMq)],
+    }
+}
+
+/// Within which the relays publish again after the broker answers.
+fn recovery(arena: &Arena) -> Duration {
+    Duration::from_secs(if arena.topic.broker() == Broker::Kafka { 15 } else { 20 })
+}
+
+async fn killed(arena: &mut Arena) -> Result<()> {
+    arena.duplicates_are_announced();
+    arena.start().await?;
+    for _ in 0..2 {
+        let down = arena.lasting(500..5000, 500);
+        kill(arena, down).await?;
+    }
+    no_attempt_was_spent(arena).await
+}
+
+/// Kills the broker, leaves it down for so long, and starts it again.
+pub(super) async fn kill(arena: &mut Arena, down: Duration) -> Result<()> {
+    arena.strike().await?;
+    arena.ground.broker()?.kill()?;
+    tokio::time::sleep(down).await;
+    arena.ground.broker()?.restart().await?;
+    let bound = recovery(arena);
+    arena.recovered(Instant::now(), bound).await
+}
+
+async fn frozen(arena: &mut Arena) -> Result<()> {
+    arena.duplicates_are_announced();
+    arena.start().await?;
+    let long = arena.lasting(20_000..40_000, 4000);
+    freeze(arena, long).await
+}
+
+/// Freezes the broker for so long.
+pub(super) async fn freeze(arena: &mut Arena, time: Duration) -> Result<()> {
+    arena.strike().await?;
+    arena.ground.broker()?.pause()?;
+    tokio::time::sleep(time).await;
+    arena.ground.broker()?.resume()?;
+    let bound = recovery(arena);
+    arena.recovered(Instant::now(), bound).await
+}
+
+async fn closed(arena: &mut Arena) -> Result<()> {
+    arena.duplicates_are_announced();
+    arena.start().await?;
+    for _ in 0..3 {
+        arena.strike().await?;
+        arena.ground.broker()?.rabbitmqctl(&["close_all_connections", "a fault"]).await?;
+        let bound = recovery(arena);
+        arena.recovered(Instant::now(), bound).await?;
+    }
+    no_attempt_was_spent(arena).await
+}
+
+/// Less load, or what has arrived would not fit into the judge's memory.
+async fn away(arena: &mut Arena) -> Result<()> {
+    arena.duplicates_are_announced();
+    if arena.setup.pace == Pace::Full {
+        arena.rate = 30.0;
+    }
+    arena.start().await?;
+    let down = arena.setup.outage;
+    arena.drains_within = PATIENCE + down / 4;
+    arena.strike().await?;
+    arena.ground.broker()?.kill()?;
+    tokio::time::sleep(down).await;
+    no_attempt_was_spent(arena).await?;
+    arena.ground.broker()?.restart().await?;
+    let bound = recovery(arena);
+    arena.recovered(Instant::now(), bound).await
+}
+
+/// An outage is no message's fault.
+async fn no_attempt_was_spent(arena: &Arena) -> Result<()> {
+    let dead = arena.database.number("SELECT COUNT(*) FROM outbox_dead").await?;
+    ensure!(dead == 0, "{dead} messages died of an outage");
+    Ok(())
+}

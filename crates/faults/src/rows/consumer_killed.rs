@@ -1,0 +1,47 @@
+//! C1: a consumer dies between its commit and its acknowledgement, and before its commit.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use futures_util::FutureExt as _;
+use rand::RngExt as _;
+use testkit::{consume::Broker, servers::Flavor};
+
+use crate::{
+    arena::{Arena, PATIENCE},
+    consumer::Point,
+    row::{Case, Row},
+};
+
+pub(super) fn row() -> Row {
+    let mut cases = Vec::new();
+    for (flavor, broker) in [(Flavor::MySql, Broker::Kafka), (Flavor::MariaDb, Broker::RabbitMq)] {
+        for (name, point) in [("before the commit", Point::BeforeCommit), ("after the commit", Point::AfterCommit)] {
+            cases.push(Case::new(name, move |arena| kill(arena, point).boxed()).on(flavor, broker));
+        }
+    }
+    Row {
+        id: "C1",
+        fault: "kill consumers before their commit, and before their acknowledgement",
+        shows: "each effect once",
+        cases,
+    }
+}
+
+async fn kill(arena: &mut Arena, point: Point) -> Result<()> {
+    arena.start().await?;
+    for _ in 0..3 {
+        let after = arena.random.random_range(1..30);
+        arena.consumers()?.kill_one().await?;
+        let mut doomed = arena.consumers()?.doomed(point, after)?;
+        // Waiting for it would close the pipe that tells it to go on.
+        let _pipe = doomed.stdin.take();
+        let ended = tokio::time::timeout(PATIENCE, doomed.wait()).await?;
+        ensure!(!ended?.success(), "the consumer was to die");
+        // It dies with a message in its hands.
+        arena.struck(true);
+        arena.consumers()?.start_one()?;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! D4 and D5: handlers of a service that are cancelled, and handlers that swallow deadlocks and lock waits.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Result, ensure};
+use futures_util::{FutureExt as _, future::join_all};
+use outbox_core::{
+    Outbox,
+    sqlx::{self, MySqlPool, mysql::MySqlPoolOptions},
+};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use testkit::{
+    consume::Broker,
+    ledger::{Draft, Ledger},
+    load::insert_business_rows,
+    servers::Flavor,
+};
+
+use crate::{
+    arena::{Arena, PATIENCE, Pace},
+    row::{Case, Row},
+};
+
+const POOL: u32 = 5;
+const TASKS: u64 = 10;
+
+pub(super) fn cancelled() -> Row {
+    let case = |flavor, broker| Case::new("a pool of 5", |arena| cancel(arena).boxed()).on(flavor, broker);
+    Row {
+        id: "D4",
+        fault: "handlers cancelled at random awaits, on a pool of 5",
+        shows: "no transaction left open, no statement in a foreign transaction",
+        cases: vec![case(Flavor::MySql, Broker::Kafka), case(Flavor::MariaDb, Broker::RabbitMq)],
+    }
+}
+
+pub(super) fn deadlocks() -> Row {
+    let case = |flavor, broker| Case::new("swallowed", |arena| deadlock(arena).boxed()).on(flavor, broker);
+    Row {
+        id: "D5",
+        fault: "deadlocks and lock waits that the service swallows",
+        shows: "no phantom, no message without its business row",
+        cases: vec![case(Flavor::MySql, Broker::Kafka), case(Flavor::MariaDb, Broker::RabbitMq).short()],
+    }
+}
+
+/// What the handlers of a service share.
+#[derive(Clone)]
+struct Service {
+    pool: MySqlPool,
+    ledger: Ledger,
+    topic: String,
+}
+
+impl Service {
+    async fn new(arena: &Arena) -> Result<Self> {
+        let options = MySqlPoolOptions::new().max_connections(POOL).acquire_timeout(PATIENCE);
+        let pool = options.connect(arena.database.url()).await?;
+        Ok(Self { pool, ledger: arena.ledger.clone(), topic: arena.topic.name().to_owned() })
+    }
+
+    fn draft(&self, key: u64) -> Draft {
+        Draft::new(&self.topic, format!("of key {key}")).unordered_key(format!("handler-{key}"))
+    }
+
+    /// An honest handler. Where it is cancelled the ledger does not know how its transaction ended: the business row tells.
+    async fn handle(&self, key: u64) -> Result<()> {
+        let drafts = [self.draft(key), self.draft(key)];
+        let mut tx = self.pool.begin().await?;
+        let opened = self.ledger.open(&drafts);
+        Outbox::new().enqueue(&mut tx, drafts[0].message()).await?;
+        insert_business_rows(&mut tx, &drafts).await?;
+        Outbox::new().enqueue(&mut tx, drafts[1].message()).await?;
+        tx.commit().await?;
+        opened.committed();
+        Ok(())
+    }
+
+    /// A handler that goes on after every error of its own statements; returns whether there was one.
+    async fn swallow(&self, keys: [u64; 2]) -> Result<bool> {
+        let draft = self.draft(keys[0]);
+        let mut tx = self.pool.begin().await?;
+        let opened = self.ledger.open(std::slice::from_ref(&draft));
+        sqlx::query("SET innodb_lock_wait_timeout = 1").execute(&mut *tx).await?;
+        insert_business_rows(&mut tx, std::slice::from_ref(&draft)).await?;
+        let mut refused = false;
+        for key in keys {
+            let sql = "UPDATE test_keys SET sequence = sequence + 1 WHERE id = ?";
+            refused |= sqlx::query(sql).bind(key).execute(&mut *tx).await.is_err();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // Whatever became of the others: this one says whether the message is in the transaction of its business row.
+        match Outbox::new().enqueue(&mut tx, draft.message()).await {
+            Ok(_) => {
+                tx.commit().await?;
+                opened.committed();
+            }
+            Err(_) => {
+                opened.rolled_back();
+                tx.rollback().await?;
+            }
+        }
+        Ok(refused)
+    }
+}
+
+async fn cancel(arena: &mut Arena) -> Result<()> {
+    arena.start().await?;
+    let service = Service::new(arena).await?;
+    arena.strike().await?;
+    let (seed, each) = (arena.random.random::<u64>(), if arena.setup.pace == Pace::Full { 400 } else { 60 });
+    let ended = Arc::new(AtomicU64::new(0));
+    let tasks = (0..TASKS).map(|task| {
+        let (service, ended) = (service.clone(), Arc::clone(&ended));
+        let mut random = StdRng::seed_from_u64(seed.wrapping_add(task));
+        tokio::spawn(async move {
+            for number in 0..each {
+                let patience = Duration::from_micros(random.random_range(0..30_000));
+                let done = tokio::time::timeout(patience, service.handle(number)).await;
+                ended.fetch_add(u64::from(done.is_err()), Ordering::Relaxed);
+            }
+        })
+    });
+    for task in join_all(tasks).await {
+        task?;
+    }
+    let cancelled = ended.load(Ordering::Relaxed);
+    arena.counts.faults += cancelled;
+    arena.witness("a hundred handlers were cancelled", cancelled >= 100);
+    nothing_is_open(&service).await
+}
+
+/// All connections of the pool can be had at once, and none is in a transaction.
+async fn nothing_is_open(service: &Service) -> Result<()> {
+    let mut connections = Vec::new();
+    for _ in 0..POOL {
+        let mut connection = service.pool.acquire().await?;
+        let sql = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = CONNECTION_ID()";
+        let open: i64 = sqlx::query_scalar(sql).fetch_one(&mut *connection).await?;
+        ensure!(open == 0, "a connection of the pool is in a transaction");
+        connections.push(connection);
+    }
+    Ok(())
+}
+
+async fn deadlock(arena: &mut Arena) -> Result<()> {
+    arena.start().await?;
+    arena.database.execute("INSERT INTO test_keys (id, sequence) VALUES (1, 0), (2, 0), (3, 0)").await?;
+    let service = Service::new(arena).await?;
+    arena.strike().await?;
+    let (seed, each) = (arena.random.random::<u64>(), if arena.setup.pace == Pace::Full { 100 } else { 20 });
+    let tasks = (0..u64::from(POOL)).map(|task| {
+        let service = service.clone();
+        let mut random = StdRng::seed_from_u64(seed.wrapping_add(task));
+        tokio::spawn(async move {
+            let mut refused = 0;
+            for _ in 0..each {
+                let first = random.random_range(1..=3);
+                let second = 1 + first % 3;
+                refused += u64::from(service.swallow([first, second]).await.unwrap_or(true));
+            }
+            refused
+        })
+    });
+    let mut refused = 0;
+    for task in join_all(tasks).await {
+        refused += task?;
+    }
+    arena.counts.faults += refused;
+    arena.witness("a swallowed deadlock", refused > 0);
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! R3: a relay stands still for longer than its lease, and goes on as if nothing had happened.
+
+use std::{collections::HashSet, time::Duration};
+
+use anyhow::{Result, ensure};
+use futures_util::FutureExt as _;
+use outbox_core::Uuid;
+use testkit::{consume::Broker, relay::Relay, servers::Flavor};
+
+use crate::{
+    arena::{Arena, LEASE, PATIENCE},
+    row::{Case, Row},
+};
+
+/// Tries to freeze a relay with a claim that another takes over.
+const ROUNDS: usize = 5;
+
+pub(super) fn row() -> Row {
+    let mut cases = Vec::new();
+    for (flavor, broker) in [(Flavor::MySql, Broker::Kafka), (Flavor::MariaDb, Broker::RabbitMq)] {
+        for (name, factor) in [("0.5 leases", 0.5), ("1.5 leases", 1.5), ("3 leases", 3.0)] {
+            let case = Case::new(name, move |arena| freeze(arena, factor).boxed()).on(flavor, broker);
+            let short = (name, broker) == ("1.5 leases", Broker::RabbitMq);
+            cases.push(if short { case.short() } else { case });
+        }
+    }
+    Row {
+        id: "R3",
+        fault: "SIGSTOP a relay for 0.5 to 3 leases",
+        shows: "the fence refuses what it writes afterwards; duplicates only of what it held",
+        cases,
+    }
+}
+
+async fn freeze(arena: &mut Arena, factor: f64) -> Result<()> {
+    arena.start().await?;
+    let mut fenced = 0.0;
+    for _ in 0..ROUNDS {
+        let held = pause(arena).await?;
+        arena.struck(true);
+        arena.may_be_sent_twice(held);
+        tokio::time::sleep(LEASE.mul_f64(factor)).await;
+        let relay = first(arena)?;
+        relay.resume()?;
+        // It has noticed what it has lost when it has settled and claimed anew.
+        let claimed = |m: &testkit::relay::Metrics| m.sum("outbox_relay_claimed_messages_total");
+        let before = claimed(&relay.metrics().await?);
+        relay.wait_for_metrics(PATIENCE, "the relay to go on", |m| claimed(m) > before).await?;
+        fenced = relay.metrics().await?.sum("outbox_relay_leases_lost_total");
+        if factor < 1.0 || fenced > 0.0 {
+            break;
+        }
+    }
+    if factor < 1.0 {
+        arena.within("a lease that was not lost", Duration::from_secs(u64::from(fenced > 0.0)), Duration::ZERO)
+    } else {
+        arena.witness("the fence", fenced > 0.0);
+        let takeovers = arena.metric("outbox_relay_lease_takeovers_total", "").await;
+        arena.witness("a take-over", takeovers > 0.0);
+        Ok(())
+    }
+}
+
+/// Freezes the first relay while it holds a claim; returns what it holds.
+async fn pause(arena: &mut Arena) -> Result<HashSet<Uuid>> {
+    for _ in 0..1000 {
+        let relay = first(arena)?;
+        let pid = relay.pid();
+        relay.pause()?;
+        // What it asked for last may still be done.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let held = arena.claimed_by(Some(pid)).await?;
+        if !held.is_empty() {
+            return Ok(held);
+        }
+        first(arena)?.resume()?;
+        tokio::time::sleep(Duration::from_millis(7)).await;
+    }
+    anyhow::bail!("the relay never held a claim")
+}
+
+fn first(arena: &mut Arena) -> Result<&mut Relay> {
+    ensure!(!arena.relays.is_empty(), "no relay runs");
+    arena.relays.first_mut().ok_or_else(|| anyhow::anyhow!("no relay runs"))
+}

@@ -1,0 +1,100 @@
+//! R5: a relay lacks descriptors, memory or processor time, or a part of it panics.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use futures_util::FutureExt as _;
+use testkit::{consume::Broker, judge::Usage, load::Load, relay::Relay, servers::Flavor};
+
+use crate::{
+    arena::{Arena, LEASE, PATIENCE, Pace},
+    row::{Case, Row},
+};
+
+/// The most resident memory at any time in bytes: 32 MiB of messages, their copies on the way, and the program.
+const MEMORY: u64 = 256 << 20;
+
+pub(super) fn row() -> Row {
+    let mut cases = Vec::new();
+    for broker in Broker::ALL {
+        cases.push(Case::new("64 descriptors", |arena| few_descriptors(arena).boxed()).on(Flavor::MySql, broker));
+        cases.push(Case::new("large payloads", |arena| large_payloads(arena).boxed()).on(Flavor::MySql, broker));
+        cases.push(Case::new("a tenth of a processor", |arena| slow(arena).boxed()).on(Flavor::MySql, broker));
+    }
+    cases.push(Case::new("a panic", |arena| panic(arena).boxed()).short());
+    Row {
+        id: "R5",
+        fault: "few descriptors, little memory, a tenth of a processor, a panic",
+        shows: "bounded use, no lease lost for slowness, a panic ends the process and another takes over",
+        cases,
+    }
+}
+
+async fn few_descriptors(arena: &mut Arena) -> Result<()> {
+    arena.settings = arena.settings.clone().limit("-n 64");
+    arena.start().await?;
+    arena.strike().await?;
+    tokio::time::sleep(arena.lasting(10_000..15_000, 3000)).await;
+    for relay in &arena.relays {
+        let used = relay.metrics().await?.sum("process_open_fds");
+        ensure!(used > 0.0 && used < 64.0, "{used} descriptors are open");
+    }
+    Ok(())
+}
+
+/// A backlog of the largest payloads, many times what a relay may hold.
+async fn large_payloads(arena: &mut Arena) -> Result<()> {
+    let transactions = if arena.setup.pace == Pace::Full { 2000 } else { 500 };
+    let load = Load::new(arena.topic.name()).payload(65_536..=65_536).transactions(transactions).seed(999);
+    load.run(&arena.database, &arena.ledger).await?;
+    arena.start_relays(2)?;
+    arena.start_load().await?;
+    arena.strike().await?;
+    let few = "SELECT COUNT(*) < 100 FROM outbox_pending";
+    arena.database.wait_for(2 * PATIENCE, few).await?;
+    for relay in &arena.relays {
+        arena.usage.push(Usage { what: "peak of resident memory".into(), used: peak(relay)?, limit: MEMORY });
+    }
+    Ok(())
+}
+
+/// One relay runs for ten milliseconds of a hundred: slow, but it never loses a lease that it renews.
+async fn slow(arena: &mut Arena) -> Result<()> {
+    arena.start().await?;
+    arena.strike().await?;
+    let end = std::time::Instant::now() + arena.lasting(10_000..15_000, 4000);
+    let relay = arena.relays.first().context("no relay runs")?;
+    while std::time::Instant::now() < end {
+        relay.pause()?;
+        tokio::time::sleep(Duration::from_millis(90)).await;
+        relay.resume()?;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let lost = arena.metric("outbox_relay_leases_lost_total", "").await;
+    ensure!(lost < 0.5 || arena.setup.pace == Pace::Short, "{lost} leases were lost");
+    arena.duplicates_are_announced();
+    Ok(())
+}
+
+async fn panic(arena: &mut Arena) -> Result<()> {
+    arena.start_relays(2)?;
+    arena.start_load().await?;
+    arena.working().await?;
+    arena.enough().await?;
+    let mut victim = arena.relay(&arena.settings.clone().env("RELAY_PANIC_POINT", "after_publish"))?;
+    let status = victim.wait_for_end(PATIENCE).await?;
+    let died = std::time::Instant::now();
+    ensure!(!status.success(), "a relay with a part that panicked went on");
+    arena.complete = false;
+    let held = arena.claimed_by(Some(victim.pid())).await?;
+    arena.struck(!held.is_empty());
+    arena.may_be_sent_twice(held);
+    arena.taken_over(victim.pid(), died, LEASE + Duration::from_secs(3)).await
+}
+
+/// The largest resident memory of a relay so far, in bytes.
+fn peak(relay: &Relay) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", relay.pid())).context("this system has no /proc")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no peak of memory")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+}

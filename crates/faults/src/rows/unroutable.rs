@@ -1,0 +1,41 @@
+//! A3: RabbitMQ gives a tenth of the messages back.
+
+use anyhow::Result;
+use futures_util::FutureExt as _;
+use testkit::{consume::Broker, ledger::Draft, load, servers::Flavor};
+
+use crate::{
+    arena::Arena,
+    row::{Case, Row},
+};
+
+/// Messages of a batch, of which a tenth has nowhere to go.
+const BATCH: usize = 400;
+
+pub(super) fn row() -> Row {
+    let case = |flavor| Case::new("a tenth", |arena| strike(arena).boxed()).on(flavor, Broker::RabbitMq);
+    Row {
+        id: "A3",
+        fault: "a tenth unroutable, with hundreds in flight",
+        shows: "no unroutable message is marked sent, no routable one is dead",
+        cases: vec![case(Flavor::MySql).short(), case(Flavor::MariaDb)],
+    }
+}
+
+async fn strike(arena: &mut Arena) -> Result<()> {
+    arena.start().await?;
+    let nowhere = format!("nowhere-{}", arena.topic.name());
+    let mut unroutable = Vec::new();
+    for _ in 0..5 {
+        let draft = |number: usize| {
+            let topic = if number % 10 == 3 { nowhere.as_str() } else { arena.topic.name() };
+            Draft::new(topic, format!("payload {number}"))
+        };
+        let drafts: Vec<Draft> = (0..BATCH).map(draft).collect();
+        unroutable.extend(drafts.iter().filter(|draft| draft.topic == nowhere).map(|draft| draft.id));
+        load::commit(&arena.database, &arena.ledger, &drafts, |message| message).await?;
+        arena.strike().await?;
+    }
+    arena.expected = arena.expected.clone().dead(unroutable);
+    Ok(())
+}

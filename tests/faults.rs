@@ -1,0 +1,43 @@
+//! The table of faults in its short form: a case or two of each row, a third of the load, a fixed seed.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Result, ensure};
+use faults::{
+    arena::{Pace, Setup},
+    consumer::{self, Program},
+    report,
+    row::Row,
+    rows,
+    runner::{self, Plan},
+};
+
+const SEED: u64 = 20;
+
+/// The consumers of the other test are this program again, told by their environment.
+#[tokio::test]
+async fn a_consumer() -> Result<()> {
+    consumer::become_one_if_asked().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_whatever_breaks() -> Result<()> {
+    let short = |mut row: Row| {
+        row.cases.retain(|case| case.short);
+        row
+    };
+    let rows: Vec<Row> = rows::all().into_iter().map(short).filter(|row| !row.cases.is_empty()).collect();
+    let arguments = ["--exact", "a_consumer"].map(str::to_owned).to_vec();
+    let setup = Setup {
+        relay: PathBuf::from(env!("CARGO_BIN_EXE_relay")),
+        consumer: Program { path: std::env::current_exe()?, arguments },
+        pace: Pace::Short,
+        outage: Duration::from_secs(5),
+    };
+    let plan = Plan { setup, seed: SEED, parallel: 4, time: None };
+    let ran = runner::run(&rows, &plan, |_| {}).await;
+    let table = report::markdown(&rows, &ran, SEED);
+    ensure!(ran.iter().all(|ran| ran.error.is_none()), "{table}");
+    ensure!(ran.len() >= 6, "only {} cases belong to the short form", ran.len());
+    Ok(())
+}
