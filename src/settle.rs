@@ -13,7 +13,7 @@ use outbox_core::{
     sqlx,
     store::{
         lease::{self, Lease},
-        settle::{self, Settlement},
+        settle::{self, Settlement, Way},
     },
 };
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
@@ -38,6 +38,8 @@ pub struct Settled {
 
 /// How long a settler waits for more: nobody waits for it, and a commit costs the server as much as a hundred rows.
 const LINGER: Duration = Duration::from_millis(40);
+/// So many messages are worth a commit: waiting for more would only keep room for new ones.
+const ENOUGH: usize = 2000;
 /// Most claims of one round trip.
 const MAX_CLAIMS: usize = 32;
 /// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
@@ -94,12 +96,14 @@ impl Settler {
         let mut queue = self.queue.lock().await;
         let Some(first) = queue.recv().await else { return Vec::new() };
         let mut text = settle::text_size(&first.settlement);
+        let mut messages = first.tenure.ids.len();
         let mut group = vec![first];
         let linger = if self.context.stop.is_cancelled() { Duration::ZERO } else { LINGER };
         let until = tokio::time::Instant::now() + linger;
-        while group.len() < MAX_CLAIMS && text < MAX_TEXT {
+        while group.len() < MAX_CLAIMS && text < MAX_TEXT && messages < ENOUGH {
             let Ok(Some(more)) = tokio::time::timeout_at(until, queue.recv()).await else { break };
             text += settle::text_size(&more.settlement);
+            messages += more.tenure.ids.len();
             group.push(more);
         }
         group
@@ -107,14 +111,16 @@ impl Settler {
 
     /// Settles a group; tries until the database has said what became of each claim.
     async fn settle(&self, session: &mut Session, mut group: Vec<Finished>) {
-        let mut refusals = 0;
+        let (mut refusals, mut way) = (0, Way::Ranges);
         while !group.is_empty() {
             let started = Instant::now();
-            match self.write(session, &group).await {
+            match self.write(session, &group, way).await {
                 Ok(standing) => return self.close(group, &standing, started),
                 Err(error) => {
                     self.observe("error", started);
-                    refusals += u32::from(error.as_database_error().is_some());
+                    if error.as_database_error().is_some() {
+                        (refusals, way) = (refusals + 1, Way::OneByOne);
+                    }
                 }
             }
             session.pause().await;
@@ -125,12 +131,12 @@ impl Settler {
         }
     }
 
-    async fn write(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<u64>, sqlx::Error> {
+    async fn write(&self, session: &mut Session, group: &[Finished], way: Way) -> Result<Vec<u64>, sqlx::Error> {
         let (empty, full): (Vec<_>, Vec<_>) = group.iter().partition(|finished| finished.is_empty());
         let mut standing = Vec::new();
         if !full.is_empty() {
             let claims: Vec<_> = full.iter().map(|finished| (finished.lease(), &finished.settlement)).collect();
-            standing = session.run("settle", async |db| send(settle::settle(db, &claims)).await).await?;
+            standing = session.run("settle", async |db| send(settle::settle(db, &claims, way)).await).await?;
         }
         if !empty.is_empty() {
             let leases: Vec<Lease> = empty.iter().map(|finished| finished.lease()).collect();
@@ -159,7 +165,7 @@ impl Settler {
         for finished in group {
             let started = Instant::now();
             let group = [finished];
-            let outcome = self.write(session, &group).await;
+            let outcome = self.write(session, &group, Way::OneByOne).await;
             if let Err(error) = &outcome {
                 let claim_id = group.first().map(|finished| finished.lease().claim_id);
                 tracing::error!(claim_id, error = %crate::session::describe(error), "a claim cannot be settled");

@@ -20,7 +20,7 @@ async fn dies_at(point: &str, broker: Broker, sent: bool) -> Result<()> {
     let status = first.wait_for_end(PATIENCE).await?;
     ensure!(!status.success(), "the relay was to die at {point}");
     let died = Instant::now();
-    let second = stage.relay()?;
+    let mut second = stage.relay()?;
     let expected = Expectations::new().at_least(200);
     let expected = if sent { expected.duplicates(200) } else { expected };
     stage.database.wait_until_drained(PATIENCE).await?;
@@ -28,7 +28,7 @@ async fn dies_at(point: &str, broker: Broker, sent: bool) -> Result<()> {
     // The server may have finished what the dead relay asked of it last.
     let its_mark = format!("SELECT COUNT(*) FROM outbox_sent WHERE owner LIKE '%-{}/%'", first.pid());
     let settled = stage.database.number(&its_mark).await? > 0;
-    let takeovers = second.metrics().await?.sum("outbox_relay_lease_takeovers_total");
+    let takeovers = second.metrics_within(PATIENCE).await?.sum("outbox_relay_lease_takeovers_total");
     let expected = expected.witness("a claim was taken over", takeovers > 0.0 || settled);
     // Not a measurement: a take-over that waits for something else than the lease would take minutes.
     ensure!(took <= LEASE + BEYOND + Duration::from_secs(10), "draining took {took:?}");
@@ -105,7 +105,7 @@ async fn a_relay_that_was_frozen_beyond_its_lease_changes_nothing() -> Result<()
         stage.database.wait_until_drained(PATIENCE).await?;
     }
     ensure!(fenced, "the relay was never frozen with a claim");
-    let second = stage.relay()?;
+    let mut second = stage.relay()?;
     stage.database.wait_until_drained(PATIENCE).await?;
     let marks = stage.database.number("SELECT COUNT(*) FROM outbox_sent").await?;
     frozen.resume()?;
@@ -113,7 +113,7 @@ async fn a_relay_that_was_frozen_beyond_its_lease_changes_nothing() -> Result<()
         .wait_for_metrics(PATIENCE, "a lost lease", |metrics| metrics.sum("outbox_relay_leases_lost_total") >= 1.0)
         .await?;
     ensure!(stage.database.number("SELECT COUNT(*) FROM outbox_sent").await? == marks, "the old owner changed a state");
-    let takeovers = second.metrics().await?.sum("outbox_relay_lease_takeovers_total");
+    let takeovers = second.metrics_within(PATIENCE).await?.sum("outbox_relay_lease_takeovers_total");
     stage.judge(&Expectations::new().at_least(300).duplicates(300).witness("a take-over", takeovers >= 1.0)).await
 }
 

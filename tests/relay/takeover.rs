@@ -53,10 +53,10 @@ async fn dies_at(point: &str) -> Result<Report> {
     ensure!(!first.wait_for_end(PATIENCE).await?.success(), "it was to die at {point}");
     let died = Instant::now();
     let claimed = claimed(&stage).await?;
-    let second = stage.relay()?;
+    let mut second = stage.relay()?;
     stage.database.wait_until_drained(PATIENCE).await?;
     let took = died.elapsed();
-    let takeovers = second.metrics().await?.sum("outbox_relay_lease_takeovers_total");
+    let takeovers = second.metrics_within(PATIENCE).await?.sum("outbox_relay_lease_takeovers_total");
     if takeovers >= 1.0 {
         ensure!(took <= IN_TIME, "the take-over took {took:?}");
     }

@@ -128,6 +128,15 @@ impl Relay {
         Ok(Metrics::parse(&body))
     }
 
+    /// Its metrics, as soon as its listener answers.
+    ///
+    /// # Errors
+    /// When it does not within the deadline.
+    pub async fn metrics_within(&mut self, deadline: Duration) -> Result<Metrics> {
+        self.wait_for_metrics(deadline, "a relay that answers", |_| true).await?;
+        self.metrics().await
+    }
+
     /// Asks its listener; returns the status and the body.
     ///
     /// # Errors
