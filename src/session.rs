@@ -1,6 +1,9 @@
 //! A long-lived connection of the relay's own that is never left half-way through a call.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use outbox_core::{
     sqlx::{self, ConnectOptions as _, MySqlConnection},
@@ -38,10 +41,13 @@ impl Session {
         work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
         let deadline = self.context.config.relay.settle_deadline;
+        let started = Instant::now();
         let outcome = match tokio::time::timeout(deadline, self.attempt(work)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
         };
+        let duration = &self.context.metrics.db_call_duration_seconds;
+        duration.with_label_values(&[operation]).observe(started.elapsed().as_secs_f64());
         self.report(operation, &outcome);
         outcome
     }
@@ -64,7 +70,6 @@ impl Session {
     }
 
     fn report<T>(&mut self, operation: &'static str, outcome: &Result<T, sqlx::Error>) {
-        self.context.metrics.db_calls_total.with_label_values(&[operation]).inc();
         let Err(error) = outcome else {
             if self.failures > 0 {
                 tracing::info!(operation, "the database answers again");

@@ -125,7 +125,12 @@ pub(super) const KEYS: &[Key] = &[
     ),
     default("relay.claim_messages", Count(1, 10_000), "1000", "Most messages of one claim."),
     default("relay.claim_bytes", Size, "4MiB", "Most bytes of one claim; a larger message is claimed alone."),
-    default("relay.in_flight_messages", Count(1, 1_000_000), "6000", "Most messages that are claimed and not settled."),
+    default(
+        "relay.in_flight_messages",
+        Count(1, 1_000_000),
+        "12000",
+        "Most messages that are claimed and not settled.",
+    ),
     default("relay.in_flight_bytes", Size, "32MiB", "Most bytes that are claimed and not published."),
     default("relay.readers", Count(1, 64), "2", "Connections that read payloads."),
     default("relay.settlers", Count(1, 64), "2", "Connections that write outcomes back."),
