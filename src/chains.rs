@@ -4,7 +4,10 @@
 //! message fails, everything of its key that was claimed before the failure was written to the database shares its fate: the
 //! claimer could not know of it. What is claimed later is held back by the database itself.
 
-use std::collections::{HashMap, HashSet, VecDeque, hash_map::Entry};
+use std::{
+    collections::{HashMap, HashSet, VecDeque, hash_map::Entry},
+    hash::{DefaultHasher, Hash, Hasher},
+};
 
 use crate::retry::Disposition;
 
@@ -12,14 +15,14 @@ use crate::retry::Disposition;
 pub type Key = (u16, u64);
 
 /// What is in flight, by key.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chains<T> {
     /// Keys with a message on the way, and what waits behind it.
     busy: HashMap<Key, VecDeque<T>>,
     blocked: HashMap<Key, Block>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Block {
     disposition: Disposition,
     /// Claims with messages that share the fate and that are not settled yet.
@@ -133,6 +136,27 @@ impl<T> Chains<T> {
     pub fn drain(&mut self) -> Vec<T> {
         self.busy.values_mut().flat_map(std::mem::take).collect()
     }
+}
+
+/// For the model checker, which keeps states apart by their hashes.
+impl<T: Hash> Hash for Chains<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        unordered(self.busy.iter()).hash(state);
+        unordered(self.blocked.iter().map(|(key, block)| {
+            let Block { disposition, claims, until } = block;
+            (key, disposition, unordered(claims.iter()), until)
+        }))
+        .hash(state);
+    }
+}
+
+/// A hash that does not depend on the order of the items.
+fn unordered<T: Hash>(items: impl Iterator<Item = T>) -> u64 {
+    items.fold(0, |sum, item| {
+        let mut hasher = DefaultHasher::new();
+        item.hash(&mut hasher);
+        sum.wrapping_add(hasher.finish())
+    })
 }
 
 #[cfg(test)]

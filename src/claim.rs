@@ -23,7 +23,7 @@ use crate::{
     crash,
     leases::Tenure,
     session::Session,
-    window::{self, Barred, Limits, Selection},
+    window::{self, Barred, Limits, Selection, Start},
 };
 
 /// Rows that this process has claimed, on their way to be read.
@@ -84,17 +84,18 @@ pub struct Claimer {
 struct Memory {
     session: Session,
     foreign: Foreign,
-    low: u64,
+    start: Start,
     full_look_at: Instant,
     last_message_at: Instant,
 }
 
 /// What the claimer knows of other relays.
-#[derive(Default)]
-struct Foreign {
-    claims: BTreeMap<u64, ForeignClaim>,
+#[derive(Debug, Default)]
+pub struct Foreign {
+    /// Their claims, as far as they were live at the last look.
+    pub claims: BTreeMap<u64, ForeignClaim>,
     /// The newest claim that was read: only newer ones are read whole.
-    known: u64,
+    pub known: u64,
     /// Other relays that work on the lane, and when a new claim of theirs was last seen.
     peers: BTreeMap<String, Instant>,
 }
@@ -116,7 +117,7 @@ impl Claimer {
         let mut memory = Memory {
             session: Session::new(&self.context),
             foreign: Foreign::default(),
-            low: 0,
+            start: Start::default(),
             full_look_at: now,
             last_message_at: now,
         };
@@ -173,15 +174,25 @@ impl Claimer {
         Ok(Pass::Claimed(taken))
     }
 
-    /// Looks at the lane and chooses.
+    /// Looks at the lane and chooses; again, if a row was put back below where it looked.
     async fn look(&self, memory: &mut Memory) -> Result<(Seen, Selection), sqlx::Error> {
+        loop {
+            let start = memory.start;
+            let found = self.look_once(memory).await?;
+            if !start.is_passed(found.0.low) {
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn look_once(&self, memory: &mut Memory) -> Result<(Seen, Selection), sqlx::Error> {
         let own = self.context.leases.of_lane(self.lane);
         let full = memory.full_look_at <= Instant::now();
         if full {
             memory.full_look_at = Instant::now() + FULL_LOOK_EVERY;
         }
-        let floor = self.floor(memory);
-        let gaps = window::gaps(if full { 0 } else { floor }, &claimed_ids(&own, &memory.foreign.claims));
+        let (floor, start) = (self.context.floor.load(Ordering::Acquire), memory.start.id());
+        let gaps = window::gaps(if full { 0 } else { start }, &claimed_ids(&own, &memory.foreign.claims));
         let messages = self.context.config.relay.claim_messages;
         let limit = u32::try_from(messages).unwrap_or(u32::MAX);
         let below_limit = 2 * messages + gaps.claimed_within;
@@ -195,7 +206,6 @@ impl Claimer {
             below_limit: u32::try_from(below_limit).unwrap_or(u32::MAX),
         };
         let mut seen = memory.session.run("look", async |db| claim::look(db, &look).await).await?;
-        memory.low = seen.low;
         let mut barred = memory.foreign.bar(&seen, &own);
         if seen.held_cut {
             seen.held = self.held(memory, &seen).await?;
@@ -205,9 +215,10 @@ impl Claimer {
         }
         let bytes = self.context.config.relay.claim_bytes as u64;
         let mut selection = window::select(&seen, &barred, &Limits { messages, bytes, below: below_limit });
-        self.count_late(&selection, floor);
+        self.count_late(&selection, start);
         let claimed = barred.ids.iter().copied().min();
         selection.low = selection.low.into_iter().chain(claimed).min();
+        memory.start = Start::after(floor, seen.low, selection.low);
         Ok((seen, selection))
     }
 
@@ -218,9 +229,9 @@ impl Claimer {
         memory.session.run("look", async |db| claim::held_among(db, self.lane, &keys).await).await
     }
 
-    /// Rows below the floor were committed later than it allows.
-    fn count_late(&self, selection: &Selection, floor: u64) {
-        let late = selection.take.iter().take_while(|row| row.id < floor).count();
+    /// Rows below the start were committed later than the floor allows.
+    fn count_late(&self, selection: &Selection, start: u64) {
+        let late = selection.take.iter().take_while(|row| row.id < start).count();
         self.context.metrics.late_commits_total.inc_by(late as u64);
     }
 
@@ -323,14 +334,9 @@ impl Claimer {
 
     /// A cheaper question than a look, where nothing comes for long. Full looks go on, so that it need not see everything.
     async fn still_nothing(&self, memory: &mut Memory) -> bool {
-        let floor = self.floor(memory);
-        let empty = async |db: &mut _| claim::is_empty(db, self.lane, floor).await;
+        let start = memory.start.id();
+        let empty = async |db: &mut _| claim::is_empty(db, self.lane, start).await;
         memory.full_look_at > Instant::now() && memory.session.run("peek", empty).await.unwrap_or(false)
-    }
-
-    /// No row that was seen, or that can still be committed as far as is known, has a smaller id.
-    fn floor(&self, memory: &Memory) -> u64 {
-        self.context.floor.load(Ordering::Acquire).min(memory.low)
     }
 }
 
@@ -342,7 +348,7 @@ impl Foreign {
     }
 
     /// What must not be claimed, by what was seen and by what was known before.
-    fn bar(&mut self, seen: &Seen, own: &[Arc<Tenure>]) -> Barred {
+    pub fn bar(&mut self, seen: &Seen, own: &[Arc<Tenure>]) -> Barred {
         let live: HashSet<u64> = seen.claim_ids.iter().copied().collect();
         let mut barred = Barred::default();
         for tenure in own {
@@ -368,7 +374,9 @@ impl Foreign {
     }
 }
 
-fn claimed_ids(own: &[Arc<Tenure>], foreign: &BTreeMap<u64, ForeignClaim>) -> Vec<u64> {
+/// The ids that are known to be claimed, sorted.
+#[must_use]
+pub fn claimed_ids(own: &[Arc<Tenure>], foreign: &BTreeMap<u64, ForeignClaim>) -> Vec<u64> {
     let own = own.iter().flat_map(|tenure| &tenure.ids);
     let mut ids: Vec<u64> = own.chain(foreign.values().flat_map(|claim| &claim.message_ids)).copied().collect();
     ids.sort_unstable();

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// What becomes of a message that was not sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Disposition {
     /// Back to pending as it was.
     Release,

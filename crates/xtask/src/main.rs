@@ -7,6 +7,7 @@ mod demo;
 mod deny;
 mod fleet;
 mod holder;
+mod model;
 mod run;
 mod setup;
 mod steps;
@@ -40,6 +41,8 @@ enum Command {
     Down,
     /// Start the servers, run a command with their addresses in its environment, stop them.
     Run(run::Run),
+    /// Check the protocol's model with a larger bound than `test` does: minutes.
+    Model,
     /// Everything a change has to pass: format, lints, documentation, dependencies, dashboards, tests.
     Test(test::Test),
     /// Download and install what the other commands need.
@@ -61,6 +64,7 @@ async fn main() -> ExitCode {
         Command::Down => up::down().await.map(|()| ExitCode::SUCCESS),
         Command::Run(run) => run.run().await,
         Command::Test(test) => test.run().await,
+        Command::Model => model::model().await,
         Command::Setup => setup::setup().await.map(|()| ExitCode::SUCCESS),
         Command::Hold => holder::hold().await.map(|()| ExitCode::SUCCESS),
     };
