@@ -172,8 +172,8 @@ impl Connection {
         if strike.is_some() {
             return Err(Torn::ByFault);
         }
-        if to_server && self.takes_reply_of(bytes) {
-            self.doomed.store(true, Relaxed);
+        if to_server && !self.doomed.load(Relaxed) {
+            self.doomed.store(self.takes_reply_of(bytes), Relaxed);
         }
         Ok(())
     }

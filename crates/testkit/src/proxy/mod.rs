@@ -112,8 +112,7 @@ impl Proxy {
         self.shared.faults.send_modify(|faults| faults.cut(direction, Some(cut)));
     }
 
-    /// Lets the next requests that are `meant` reach the server, so many of them, and resets their connections at the first byte
-    /// that comes back: the server has done the work and the client does not know. A request is seen in packets of at most
+    /// Lets the next requests that are `meant` reach the server, one on each of so many connections, and resets these at the first byte that comes back: the server has done the work and the client does not know. A request is seen in packets of at most
     /// 64 KiB, as they come.
     pub fn cut_replies(&self, times: u64, meant: impl Fn(&[u8]) -> bool + Send + Sync + 'static) {
         self.shared.faults.send_modify(|faults| faults.cut_replies(times, Arc::new(meant)));

@@ -250,6 +250,26 @@ async fn a_reply_is_cut_while_its_request_goes_through_and_only_so_often() -> Re
     Ok(())
 }
 
+/// A client that does not wait for replies has several such requests on the way: its connection counts once.
+#[tokio::test]
+async fn of_each_connection_one_reply_is_cut() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let proxy = Proxy::start(&listener.local_addr()?.to_string()).await?;
+    proxy.cut_replies(2, |request| request == [9]);
+    for connection in 1..=2 {
+        let mut client = TcpStream::connect(proxy.address()).await?;
+        let (mut server, _) = listener.accept().await?;
+        for _ in 0..3 {
+            client.write_u8(9).await?;
+            server.read_u8().await?;
+        }
+        server.write_u8(9).await?;
+        assert!(client.read_u8().await.is_err());
+        assert_eq!(proxy.counts().replies_cut, connection);
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_client_is_reset_while_the_server_is_down() -> Result<()> {
     let proxy = Proxy::start(&format!("127.0.0.1:{}", crate::servers::free_port()?)).await?;
