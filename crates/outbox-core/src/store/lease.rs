@@ -15,6 +15,10 @@ pub struct Lease {
     pub lease_token: u64,
 }
 
+/// `outbox_claims c FORCE INDEX (PRIMARY)`: few rows look cheaper to scan, and a scan waits for claims that others settle; two
+/// settlers that do it wait in a circle.
+pub(crate) const CLAIMS: &str = "outbox_claims c FORCE INDEX (PRIMARY)";
+
 /// ` WHERE claim_id IN (…) AND (claim_id, lease_token) IN (…)`: the first part serves the primary key, the second is the fence.
 pub(crate) fn fence(text: Text, leases: &[Lease]) -> Text {
     let text = text.sql(" WHERE claim_id IN (").ints(leases.iter().map(|lease| lease.claim_id)).sql(") AND (0");
@@ -28,11 +32,14 @@ pub(crate) fn fence(text: Text, leases: &[Lease]) -> Text {
 /// settles one of them.
 pub async fn renew(conn: &mut MySqlConnection, leases: &[Lease], lease: Duration) -> Result<Vec<u64>, sqlx::Error> {
     let text = Text::default()
-        .sql("UPDATE outbox_claims SET lease_until = UTC_TIMESTAMP(6) + INTERVAL ")
+        .sql("UPDATE ")
+        .sql(CLAIMS)
+        .sql(" SET lease_until = UTC_TIMESTAMP(6) + INTERVAL ")
         .int(super::enqueue::micros(lease).unsigned_abs())
         .sql(" MICROSECOND")
         .then(|text| fence(text, leases))
-        .sql("; SELECT claim_id FROM outbox_claims")
+        .sql("; SELECT claim_id FROM ")
+        .sql(CLAIMS)
         .then(|text| fence(text, leases));
     let replies = text.run(conn).await?;
     replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).collect()
@@ -40,7 +47,7 @@ pub async fn renew(conn: &mut MySqlConnection, leases: &[Lease], lease: Duration
 
 /// Gives claims back: their messages are pending as before, no attempt is spent. Primary key, just these rows.
 pub async fn release(conn: &mut MySqlConnection, leases: &[Lease]) -> Result<u64, sqlx::Error> {
-    let text = Text::default().sql("DELETE FROM outbox_claims").then(|text| fence(text, leases));
+    let text = Text::default().sql("DELETE c FROM ").sql(CLAIMS).then(|text| fence(text, leases));
     let replies = text.run(conn).await?;
     Ok(replies.first().map_or(0, |reply| reply.done.rows_affected()))
 }

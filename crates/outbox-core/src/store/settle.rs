@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::{MySqlConnection, Row as _};
 
 use super::{
-    lease::{Lease, fence},
+    lease::{CLAIMS, Lease, fence},
     read::id_list,
     text::Text,
 };
@@ -62,11 +62,12 @@ const MAX_ERROR: usize = 500;
 pub async fn settle(conn: &mut MySqlConnection, claims: &[(Lease, &Settlement)]) -> Result<Vec<u64>, sqlx::Error> {
     let leases: Vec<Lease> = claims.iter().map(|(lease, _)| *lease).collect();
     let text = Text::default()
-        .sql("BEGIN; SELECT claim_id FROM outbox_claims")
+        .sql("BEGIN; SELECT claim_id FROM ")
+        .sql(CLAIMS)
         .then(|text| fence(text, &leases))
         .sql(" FOR UPDATE");
     let text = claims.iter().fold(text, |text, (lease, settlement)| settle_one(text, *lease, settlement));
-    let text = text.sql("; DELETE FROM outbox_claims").then(|text| fence(text, &leases)).sql("; COMMIT");
+    let text = text.sql("; DELETE c FROM ").sql(CLAIMS).then(|text| fence(text, &leases)).sql("; COMMIT");
     let replies = text.run(conn).await?;
     let locked = replies.get(1).map(|reply| reply.rows.as_slice()).unwrap_or_default();
     locked.iter().map(|row| row.try_get(0)).collect()
