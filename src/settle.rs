@@ -18,7 +18,13 @@ use outbox_core::{
 };
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 
-use crate::{claim::Claimed, context::Context, crash, leases::Tenure, session::Session};
+use crate::{
+    claim::Claimed,
+    context::Context,
+    crash,
+    leases::Tenure,
+    session::{Refusal, Session, refusal},
+};
 
 /// A claim of whose messages it is known what became of each.
 pub struct Finished {
@@ -42,7 +48,7 @@ const LINGER: Duration = Duration::from_millis(40);
 const MAX_CLAIMS: usize = 32;
 /// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
 const MAX_TEXT: usize = 2 << 20;
-/// After so many refusals in a row a group is settled one by one.
+/// After so many refusals for something in the call a group is settled one by one.
 const MAX_REFUSALS: u32 = 3;
 
 impl Finished {
@@ -114,7 +120,7 @@ impl Settler {
                 Ok(standing) => return self.close(group, &standing, started),
                 Err(error) => {
                     self.observe("error", started);
-                    refusals += u32::from(error.as_database_error().is_some());
+                    refusals += u32::from(refusal(&error) == Some(Refusal::Call));
                 }
             }
             session.pause().await;
