@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -19,6 +20,7 @@ use testkit::{
     judge::{Expectations, judge},
     ledger::Ledger,
     load::{Load, Running},
+    proxy::Proxy,
     relay::{Metrics, Relay, Settings},
     servers::until,
 };
@@ -64,6 +66,8 @@ pub struct Arena {
     pub settings: Settings,
     /// The relays that run.
     pub relays: Vec<Relay>,
+    /// What stands in between, to the end.
+    pub proxies: Vec<Arc<Proxy>>,
     /// What was counted so far.
     pub counts: Counts,
     /// What the case expects.
@@ -91,6 +95,7 @@ impl Arena {
             topic,
             ledger: Ledger::new(),
             relays: Vec::new(),
+            proxies: Vec::new(),
             counts: Counts { runs: 1, ..Counts::default() },
             expected: Expectations::new().at_least(100),
             random: StdRng::seed_from_u64(seed),

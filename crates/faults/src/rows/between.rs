@@ -1,6 +1,9 @@
 //! What rows with a proxy in between have in common.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use testkit::{
@@ -20,21 +23,21 @@ use crate::{
 pub(super) const SESSIONS: u64 = 13;
 
 /// Puts a proxy between the relays and their database.
-pub(super) async fn before_the_database(arena: &mut Arena) -> Result<Proxy> {
+pub(super) async fn before_the_database(arena: &mut Arena) -> Result<Arc<Proxy>> {
     let proxy = Proxy::start(arena.database.url()).await?;
     arena.settings = arena.settings.clone().set("database", "url", proxy.address());
-    Ok(proxy)
+    Ok(keep(arena, proxy))
 }
 
 /// Puts a proxy between the producers and their database.
-pub(super) async fn before_the_producers(arena: &mut Arena) -> Result<Proxy> {
+pub(super) async fn before_the_producers(arena: &mut Arena) -> Result<Arc<Proxy>> {
     let proxy = Proxy::start(arena.database.url()).await?;
     arena.producers = Database::at(proxy.address());
-    Ok(proxy)
+    Ok(keep(arena, proxy))
 }
 
 /// Puts a proxy between the relays and their broker.
-pub(super) async fn before_the_broker(arena: &mut Arena) -> Result<Proxy> {
+pub(super) async fn before_the_broker(arena: &mut Arena) -> Result<Arc<Proxy>> {
     let proxy = match (arena.topic.broker(), &arena.ground.broker) {
         (Broker::Kafka, Some(BrokerServer::Kafka(server))) => server.proxy().await?,
         (Broker::Kafka, _) => return Err(anyhow::anyhow!("a Kafka behind a proxy must be the case's own")),
@@ -44,7 +47,20 @@ pub(super) async fn before_the_broker(arena: &mut Arena) -> Result<Proxy> {
         Broker::Kafka => arena.settings.clone().kafka(proxy.address()),
         Broker::RabbitMq => arena.settings.clone().rabbitmq(proxy.address()),
     };
-    Ok(proxy)
+    Ok(keep(arena, proxy))
+}
+
+fn keep(arena: &mut Arena, proxy: Proxy) -> Arc<Proxy> {
+    let proxy = Arc::new(proxy);
+    arena.proxies.push(Arc::clone(&proxy));
+    proxy
+}
+
+/// At most as many duplicates as the relays have announced by now.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of messages")]
+pub(super) async fn announced_duplicates(arena: &mut Arena) {
+    let announced = arena.metric("outbox_relay_possible_duplicates_total", "").await;
+    arena.expected = arena.expected.clone().duplicates(announced as usize);
 }
 
 /// Waits until the proxy has counted what is wanted.

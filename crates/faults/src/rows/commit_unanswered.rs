@@ -10,7 +10,7 @@ use testkit::{
     servers::Flavor,
 };
 
-use super::between::{before_the_database, before_the_producers, counted, never_said, progress};
+use super::between::{announced_duplicates, before_the_database, before_the_producers, counted, never_said, progress};
 use crate::{
     arena::Arena,
     row::{Case, Row},
@@ -81,7 +81,6 @@ async fn producers(arena: &mut Arena) -> Result<()> {
     Ok(())
 }
 
-/// A relay that can connect again before its leases have passed loses none of them, so nothing is sent twice.
 async fn relays(arena: &mut Arena) -> Result<()> {
     let proxy = before_the_database(arena).await?;
     arena.start_relays(3)?;
@@ -92,10 +91,10 @@ async fn relays(arena: &mut Arena) -> Result<()> {
         arena.strike().await?;
         proxy.cut(direction, Cut::Within { bytes: 40_000, seed: arena.random.random() });
         counted(&proxy, "connections to break", |counts| counts.cut >= cut + BROKEN).await?;
-        arena.may_be_sent_twice(arena.claimed_by(None).await?);
         proxy.heal();
         progress(arena, 50.0).await?;
     }
+    announced_duplicates(arena).await;
     never_said(&arena.relays, "panicked")
 }
 
@@ -108,5 +107,6 @@ async fn replies(arena: &mut Arena, statement: &'static [u8]) -> Result<()> {
     proxy.cut_replies(5, move |request| request.windows(statement.len()).any(|part| part == statement));
     counted(&proxy, "replies to be cut", |counts| counts.replies_cut == 5).await?;
     progress(arena, 50.0).await?;
+    announced_duplicates(arena).await;
     never_said(&arena.relays, "panicked")
 }

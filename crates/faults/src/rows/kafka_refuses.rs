@@ -10,7 +10,7 @@ use testkit::{
     proxy::{Cut, Direction},
 };
 
-use super::between::{before_the_broker, counted, progress};
+use super::between::{announced_duplicates, before_the_broker, counted, progress};
 use crate::{
     arena::{Arena, PATIENCE},
     row::{Case, Row},
@@ -66,7 +66,7 @@ async fn broken(arena: &mut Arena) -> Result<()> {
         proxy.heal();
         progress(arena, 50.0).await?;
     }
-    arena.expected = arena.expected.clone().duplicates(3 * BATCH);
+    announced_duplicates(arena).await;
     Ok(())
 }
 
