@@ -7,7 +7,7 @@ use futures_util::FutureExt as _;
 use outbox_core::sqlx::{self, AssertSqlSafe, MySqlConnection};
 use testkit::{consume::Broker, servers::Flavor};
 
-use super::between::{alive, progress, readiness, recovery};
+use super::between::{alive, announced_duplicates, progress, readiness, recovery};
 use crate::{
     arena::Arena,
     row::{Case, Row},
@@ -82,6 +82,8 @@ async fn refused(arena: &mut Arena, flavor: Flavor, refusal: Refusal) -> Result<
         recovery(arena, RECOVERED).await?;
         progress(arena, 50.0).await?;
     }
+    // Where a refusal lasts longer than a lease, its claim is taken over.
+    announced_duplicates(arena).await;
     Ok(())
 }
 
@@ -101,7 +103,7 @@ async fn as_a_user(arena: &mut Arena, flavor: Flavor, admin: &mut MySqlConnectio
 }
 
 async fn end_connections(admin: &mut MySqlConnection) -> Result<()> {
-    let sql = "SELECT id FROM information_schema.processlist WHERE user = 'relay'";
+    let sql = "SELECT CAST(id AS UNSIGNED) FROM information_schema.processlist WHERE user = 'relay'";
     let ids: Vec<u64> = sqlx::query_scalar(sql).fetch_all(&mut *admin).await?;
     for id in ids {
         // One that has just ended cannot be killed.

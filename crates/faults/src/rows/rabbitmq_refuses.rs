@@ -60,7 +60,7 @@ async fn dead(arena: &Arena) -> Result<HashSet<Uuid>> {
 
 /// Waits until everything that is in the queue now and not for this topic is published.
 async fn neighbours(arena: &mut Arena, topic: &str) -> Result<()> {
-    let newest = arena.database.number("SELECT MAX(id) FROM outbox_messages").await?;
+    let newest = arena.database.number("SELECT CAST(MAX(id) AS SIGNED) FROM outbox_messages").await?;
     let start = std::time::Instant::now();
     for table in ["outbox_pending", "outbox_delayed"] {
         let none = format!(
