@@ -127,7 +127,7 @@ fn missing() -> Step {
 }
 
 /// The headers in the order in which the service wrote them.
-fn headers(json: Option<&str>) -> Result<Vec<(String, String)>, serde_json::Error> {
+pub(crate) fn headers(json: Option<&str>) -> Result<Vec<(String, String)>, serde_json::Error> {
     let Some(json) = json else { return Ok(Vec::new()) };
     let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json)?;
     object.into_iter().map(|(name, value)| Ok((name, serde_json::from_value(value)?))).collect()

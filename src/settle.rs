@@ -18,7 +18,13 @@ use outbox_core::{
 };
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 
-use crate::{claim::Claimed, context::Context, crash, leases::Tenure, session::Session};
+use crate::{
+    claim::Claimed,
+    context::Context,
+    crash,
+    leases::Tenure,
+    session::{Refusal, Session, refusal},
+};
 
 /// A claim of whose messages it is known what became of each.
 pub struct Finished {
@@ -44,7 +50,7 @@ const ENOUGH: usize = 2000;
 const MAX_CLAIMS: usize = 32;
 /// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
 const MAX_TEXT: usize = 2 << 20;
-/// After so many refusals in a row a group is settled one by one.
+/// After so many refusals for something in the call a group is settled one by one.
 const MAX_REFUSALS: u32 = 3;
 
 impl Finished {
@@ -118,7 +124,7 @@ impl Settler {
                 Ok(standing) => return self.close(group, &standing, started),
                 Err(error) => {
                     self.observe("error", started);
-                    if error.as_database_error().is_some() {
+                    if refusal(&error) == Some(Refusal::Call) {
                         (refusals, way) = (refusals + 1, Way::OneByOne);
                     }
                 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Message, Outbox,
     sqlx::{self, Connection as _, MySqlConnection, Row as _},
@@ -156,4 +156,67 @@ async fn a_claim_of_another_lane_or_version_changes_nothing() -> Result<()> {
     ensure!(database.number("SELECT COUNT(*) FROM outbox_pending").await? == i64::try_from(BACKLOG)?);
     ensure!(database.number("SELECT COUNT(*) FROM outbox_sent").await? == 0);
     Ok(())
+}
+
+/// Claims of neighbouring messages are settled at the same time by different settlers: one that waited for rows of another
+/// would sooner or later wait in a circle.
+async fn no_neighbour_is_waited_for(flavor: Flavor) -> Result<()> {
+    const CLAIMS: u64 = 8;
+    let database = Database::create(flavor).await?;
+    let db = &mut database.connect().await?;
+    session::prepare(db).await?;
+    fill(db).await?;
+    let mut leases = Vec::new();
+    for ids in (1..=10 * CLAIMS).collect::<Vec<_>>().chunks(10) {
+        leases.push((claim_these(db, ids).await?, ids.to_vec()));
+    }
+    let (neighbour, own) = leases.split_last().ok_or_else(|| anyhow::anyhow!("no claim"))?;
+    let mut other = database.connect().await?;
+    session::prepare(&mut other).await?;
+    let mut other = other.begin().await?;
+    let settled = Settlement::default();
+    sqlx::query("SELECT 1 FROM outbox_claims WHERE claim_id = ? FOR UPDATE")
+        .bind(neighbour.0.claim_id)
+        .fetch_one(&mut *other)
+        .await?;
+    for id in &neighbour.1 {
+        let sql = "SELECT 1 FROM outbox_pending WHERE lane = ? AND id = ? FOR UPDATE";
+        sqlx::query(sql).bind(LANE).bind(id).fetch_one(&mut *other).await?;
+    }
+    sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut *db).await?;
+    let own_leases: Vec<Lease> = own.iter().map(|(lease, _)| *lease).collect();
+    lease::renew(db, &own_leases, Duration::from_secs(30)).await.context("renew")?;
+    lease::release(db, &own_leases[..2]).await.context("release")?;
+    let sent = |ids: &[u64]| ids.iter().map(|id| (*id, String::new())).collect();
+    let settlements: Vec<_> =
+        own[2..].iter().map(|(_, ids)| Settlement { sent: sent(ids), ..settled.clone() }).collect();
+    let claims: Vec<_> = own_leases[2..].iter().copied().zip(&settlements).collect();
+    settle::settle(db, &claims, Way::Ranges).await.context("settle")?;
+    Ok(())
+}
+
+async fn claim_these(db: &mut MySqlConnection, ids: &[u64]) -> Result<Lease> {
+    let version: u64 = sqlx::query_scalar("SELECT version FROM outbox_head").fetch_one(&mut *db).await?;
+    let new = NewClaim {
+        lane: LANE,
+        version,
+        low: 0,
+        owner: "test",
+        lease_token: 7,
+        lease: Duration::from_secs(30),
+        message_ids: ids,
+        key_hashes: &[1],
+    };
+    let claim_id = claim::claim(db, &new).await?.context("nobody else claims here")?;
+    Ok(Lease { claim_id, lease_token: 7 })
+}
+
+#[tokio::test]
+async fn no_statement_of_a_claim_waits_for_a_neighbour_on_mysql() -> Result<()> {
+    no_neighbour_is_waited_for(Flavor::MySql).await
+}
+
+#[tokio::test]
+async fn no_statement_of_a_claim_waits_for_a_neighbour_on_mariadb() -> Result<()> {
+    no_neighbour_is_waited_for(Flavor::MariaDb).await
 }

@@ -5,6 +5,7 @@ mod crash;
 mod delivery;
 mod frozen;
 mod lanes;
+mod network;
 mod order;
 mod outage;
 mod rejected;

@@ -6,6 +6,8 @@ mod inbox;
 mod key;
 mod message;
 mod migrate;
+#[cfg(test)]
+mod properties;
 pub mod store;
 
 pub use enqueue::Outbox;

@@ -83,6 +83,12 @@ impl Database {
         Ok(Self { url: format!("{url}{}ssl-mode=disabled", if url.contains('?') { '&' } else { '?' }) })
     }
 
+    /// The same database by another way: through a proxy.
+    #[must_use]
+    pub fn at(url: &str) -> Self {
+        Self { url: url.to_owned() }
+    }
+
     /// Its address. The server is on the loopback address, where TLS would only take time.
     #[must_use]
     pub fn url(&self) -> &str {

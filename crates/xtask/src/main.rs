@@ -5,6 +5,7 @@ mod bench;
 mod dashboards;
 mod demo;
 mod deny;
+mod faults;
 mod fleet;
 mod holder;
 mod model;
@@ -35,6 +36,8 @@ enum Command {
     Demo(demo::Demo),
     /// Measure: drain a backlog, latency under a steady load, what an idle relay costs.
     Bench(bench::Bench),
+    /// Break everything that can break under a relay, and count what came of it.
+    Faults(faults::Faults),
     /// Start MySQL, MariaDB, Kafka and RabbitMQ in the background and print their addresses.
     Up,
     /// Stop what `up` started.
@@ -60,6 +63,7 @@ async fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Bench(bench) => bench.run().await,
         Command::Demo(demo) => demo.run().await,
+        Command::Faults(faults) => faults.run().await,
         Command::Up => up::up().await.map(|()| ExitCode::SUCCESS),
         Command::Down => up::down().await.map(|()| ExitCode::SUCCESS),
         Command::Run(run) => run.run().await,

@@ -23,12 +23,20 @@ pub(crate) struct Run {
     /// Whether the servers may be those that `up` left in the background.
     #[arg(skip)]
     shared: bool,
+    /// The kinds of servers, where they are shared.
+    #[arg(skip)]
+    kinds: Vec<Kind>,
 }
 
 impl Run {
     /// A command of this project, with MySQL, Kafka and RabbitMQ: those of `up`, or new ones.
     pub(crate) fn new(command: Vec<String>) -> Self {
-        Self { command, shared: true }
+        Self { command, shared: true, kinds: NEEDED.to_vec() }
+    }
+
+    /// The same with MariaDB.
+    pub(crate) fn with_all(command: Vec<String>) -> Self {
+        Self { command, shared: true, kinds: Kind::ALL.to_vec() }
     }
 
     /// Ends with the exit code of the command. A Ctrl-C reaches the command itself, a SIGTERM is handed on; the servers stop
@@ -57,7 +65,7 @@ impl Run {
     async fn servers(&self) -> Result<Servers> {
         match State::read().filter(|_| self.shared) {
             Some(state) => Ok(Servers::Up(state)),
-            None if self.shared => Ok(Servers::Started(Fleet::start_only(&NEEDED).await?)),
+            None if self.shared => Ok(Servers::Started(Fleet::start_only(&self.kinds).await?)),
             None => Ok(Servers::Started(Fleet::start().await?)),
         }
     }

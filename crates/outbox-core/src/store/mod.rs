@@ -21,7 +21,7 @@ pub mod session;
 pub mod settle;
 pub mod stats;
 pub mod sweeper;
-mod text;
+pub(crate) mod text;
 
 /// The server's number for "duplicate entry for a unique key".
 const DUPLICATE_ENTRY: u16 = 1062;

@@ -13,14 +13,19 @@ use lapin::{
 
 use super::{Arrival, PATIENCE};
 
-/// An exchange and a queue of this name, with the name as the binding key.
-pub(super) async fn declare(url: &str, name: &str) -> Result<()> {
+/// An exchange and a queue of this name, with the name as the binding key. `room`: the queue refuses more messages than this.
+pub(super) async fn declare(url: &str, name: &str, room: Option<i32>) -> Result<()> {
     let (_connection, channel) = channel(url).await?;
     let (it, none) = (ShortString::try_new(name)?, FieldTable::default);
     let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
     channel.exchange_declare(it.clone(), ExchangeKind::Topic, options, none()).await?;
     let options = QueueDeclareOptions { durable: true, ..Default::default() };
-    channel.queue_declare(it.clone(), options, none()).await?;
+    let mut limits = none();
+    if let Some(room) = room {
+        limits.insert("x-max-length".into(), AMQPValue::LongInt(room));
+        limits.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+    }
+    channel.queue_declare(it.clone(), options, limits).await?;
     channel.queue_bind(it.clone(), it.clone(), it, QueueBindOptions::default(), none()).await?;
     Ok(())
 }
@@ -31,6 +36,13 @@ pub(super) async fn remove(url: &str, name: &str) -> Result<()> {
     let it = ShortString::try_new(name)?;
     channel.queue_delete(it.clone(), QueueDeleteOptions::default()).await?;
     channel.exchange_delete(it, ExchangeDeleteOptions::default()).await?;
+    Ok(connection.close(200, "removed".into()).await?)
+}
+
+/// Deletes the exchange and leaves the queue.
+pub(super) async fn remove_exchange(url: &str, name: &str) -> Result<()> {
+    let (connection, channel) = channel(url).await?;
+    channel.exchange_delete(ShortString::try_new(name)?, ExchangeDeleteOptions::default()).await?;
     Ok(connection.close(200, "removed".into()).await?)
 }
 

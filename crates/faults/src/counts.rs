@@ -1,0 +1,68 @@
+//! What a run counted.
+
+use std::{collections::BTreeMap, ops::AddAssign, time::Duration};
+
+use serde::Serialize;
+
+/// What was done and seen, of one run or of many.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Counts {
+    /// Runs.
+    pub runs: u64,
+    /// Of these, those that failed.
+    pub failed: u64,
+    /// Messages whose transaction was committed.
+    pub messages: u64,
+    /// Faults.
+    pub faults: u64,
+    /// Of these, faults that struck while messages were claimed and not settled.
+    pub in_flight: u64,
+    /// Claims taken over.
+    pub takeovers: u64,
+    /// Claims that the fence refused to settle or renew.
+    pub fenced: u64,
+    /// Further deliveries that the relays made.
+    pub duplicates: u64,
+    /// Messages that the relays said may be sent twice, by cause: at least as many as the duplicates.
+    pub announced: BTreeMap<String, u64>,
+    /// Seconds from the end of each fault to the recovery.
+    pub recovery_seconds: Vec<f64>,
+}
+
+impl Counts {
+    /// Notes how long a recovery took.
+    pub fn recovered(&mut self, after: Duration) {
+        self.recovery_seconds.push(after.as_secs_f64());
+    }
+
+    /// The median recovery in seconds; none where nothing had to recover.
+    #[must_use]
+    pub fn median(&self) -> Option<f64> {
+        let mut sorted = self.recovery_seconds.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied()
+    }
+
+    /// The longest recovery in seconds; none where nothing had to recover.
+    #[must_use]
+    pub fn slowest(&self) -> Option<f64> {
+        self.recovery_seconds.iter().copied().reduce(f64::max)
+    }
+}
+
+impl AddAssign<&Self> for Counts {
+    fn add_assign(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.failed += other.failed;
+        self.messages += other.messages;
+        self.faults += other.faults;
+        self.in_flight += other.in_flight;
+        self.takeovers += other.takeovers;
+        self.fenced += other.fenced;
+        self.duplicates += other.duplicates;
+        for (cause, messages) in &other.announced {
+            *self.announced.entry(cause.clone()).or_default() += messages;
+        }
+        self.recovery_seconds.extend(&other.recovery_seconds);
+    }
+}

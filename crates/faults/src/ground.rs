@@ -1,0 +1,126 @@
+//! The servers a case stands on: shared ones, or its own, which it may kill and freeze.
+
+use anyhow::{Context as _, Result, bail};
+use testkit::{
+    consume::{Broker, Topic},
+    database::Database,
+    servers::{Flavor, Kafka, MySql, RabbitMq},
+};
+
+use crate::row::Case;
+
+/// The servers that are a case's own; none: shared.
+#[derive(Debug)]
+pub struct Ground {
+    /// The database server.
+    pub mysql: Option<MySql>,
+    /// The broker.
+    pub broker: Option<BrokerServer>,
+}
+
+/// A broker of a case's own.
+#[derive(Debug)]
+pub enum BrokerServer {
+    /// Kafka.
+    Kafka(Box<Kafka>),
+    /// RabbitMQ.
+    RabbitMq(Box<RabbitMq>),
+}
+
+impl Ground {
+    /// Starts what the case wants for its own.
+    pub async fn new(case: &Case) -> Result<Self> {
+        let mysql = async {
+            let own = case.own.database;
+            if own { MySql::start(case.flavor).await.map(Some) } else { Ok(None) }
+        };
+        let broker =
+            async { if case.own.broker { BrokerServer::start(case.broker).await.map(Some) } else { Ok(None) } };
+        let (mysql, broker) = tokio::try_join!(mysql, broker)?;
+        Ok(Self { mysql, broker })
+    }
+
+    /// A database with the tables.
+    pub async fn database(&self, flavor: Flavor) -> Result<Database> {
+        match &self.mysql {
+            Some(server) => Database::create_on(&server.url()).await,
+            None => Database::create(flavor).await,
+        }
+    }
+
+    /// A topic.
+    pub async fn topic(&self, broker: Broker) -> Result<Topic> {
+        match &self.broker {
+            Some(server) => Topic::create_on(broker, &server.address()).await,
+            None => Topic::create(broker).await,
+        }
+    }
+
+    /// The database server of the case's own.
+    pub fn mysql(&mut self) -> Result<&mut MySql> {
+        self.mysql.as_mut().context("this case has no database server of its own")
+    }
+
+    /// The broker of the case's own.
+    pub fn broker(&mut self) -> Result<&mut BrokerServer> {
+        self.broker.as_mut().context("this case has no broker of its own")
+    }
+}
+
+impl BrokerServer {
+    async fn start(broker: Broker) -> Result<Self> {
+        Ok(match broker {
+            Broker::Kafka => Self::Kafka(Box::new(Kafka::start().await?)),
+            Broker::RabbitMq => Self::RabbitMq(Box::new(RabbitMq::start().await?)),
+        })
+    }
+
+    /// Its address for clients.
+    #[must_use]
+    pub fn address(&self) -> String {
+        match self {
+            Self::Kafka(server) => server.bootstrap(),
+            Self::RabbitMq(server) => server.amqp_url(),
+        }
+    }
+
+    /// Kills it (SIGKILL).
+    pub fn kill(&mut self) -> Result<()> {
+        match self {
+            Self::Kafka(server) => server.kill(),
+            Self::RabbitMq(server) => server.kill(),
+        }
+    }
+
+    /// Starts it again with its data, and waits until it answers.
+    pub async fn restart(&mut self) -> Result<()> {
+        match self {
+            Self::Kafka(server) => server.restart().await,
+            Self::RabbitMq(server) => server.restart().await,
+        }
+    }
+
+    /// Freezes it (SIGSTOP).
+    pub fn pause(&self) -> Result<()> {
+        match self {
+            Self::Kafka(server) => server.pause(),
+            Self::RabbitMq(server) => server.pause(),
+        }
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) -> Result<()> {
+        match self {
+            Self::Kafka(server) => server.resume(),
+            Self::RabbitMq(server) => server.resume(),
+        }
+    }
+
+    /// Runs `rabbitmqctl` against it.
+    pub async fn rabbitmqctl(&self, args: &[&str]) -> Result<String> {
+        match self {
+            Self::Kafka(_) => bail!("Kafka has no rabbitmqctl"),
+            Self::RabbitMq(server) => server.ctl(args).await,
+        }
+    }
+}

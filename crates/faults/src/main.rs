@@ -1,0 +1,81 @@
+//! `faults`: breaks everything that can break, prints the table of what came of it, and fails if anything was lost.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "it talks to a person")]
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use faults::{
+    arena::{Pace, Setup},
+    report, rows,
+    runner::{self, Plan, Ran},
+};
+
+/// Breaks everything that can break under a relay. Ends with a table, and with status 1 when a row fails.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Rows of the table, for example R1; all by default.
+    rows: Vec<String>,
+    /// Repeat the rows until so many minutes have passed.
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// The first seed; each run gets the next one. By default a new one, which is printed.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// A third of the load, and bounds on times are not part of the verdict.
+    #[arg(long)]
+    short: bool,
+    /// How many cases run at the same time.
+    #[arg(long, default_value_t = 1)]
+    parallel: usize,
+    /// List the rows and their cases.
+    #[arg(long)]
+    list: bool,
+    /// Where the table goes: this file, and beside it one with the ending `.json`.
+    #[arg(long, value_name = "FILE", default_value = "target/faults.md")]
+    output: PathBuf,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(&Options::parse()).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: &Options) -> Result<bool> {
+    let rows = runner::choose(rows::all(), &options.rows)?;
+    if options.list {
+        for row in &rows {
+            println!("{}  {}: {}", row.id, row.fault, row.shows);
+        }
+        return Ok(true);
+    }
+    let seed = options.seed.unwrap_or_else(|| rand::random::<u32>().into());
+    println!("seed {seed}");
+    let setup = Setup {
+        relay: std::env::current_exe()?.with_file_name("relay"),
+        pace: if options.short { Pace::Short } else { Pace::Full },
+    };
+    let time = options.minutes.map(|minutes| Duration::from_secs(60 * minutes));
+    let ran = runner::run(&rows, &Plan { setup, seed, parallel: options.parallel, time }, show).await;
+    let table = report::markdown(&rows, &ran, seed);
+    println!("\n{table}");
+    if let Some(folder) = options.output.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    std::fs::write(&options.output, &table).with_context(|| format!("cannot write {}", options.output.display()))?;
+    let json = serde_json::to_string_pretty(&report::json(&rows, &ran, seed))?;
+    std::fs::write(options.output.with_extension("json"), json)?;
+    Ok(!ran.is_empty() && ran.iter().all(|ran| ran.error.is_none()))
+}
+
+fn show(ran: &Ran) {
+    let verdict = ran.error.as_ref().map_or("ok".to_owned(), |error| format!("FAILED\n{error}"));
+    println!("{} {}: {:.0} s, seed {}, {verdict}", ran.row, ran.case, ran.took.as_secs_f64(), ran.seed);
+}

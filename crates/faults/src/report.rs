@@ -1,0 +1,98 @@
+//! The table of what was tried, how often, and what came of it.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::{counts::Counts, row::Row, runner::Ran};
+
+const COLUMNS: [&str; 10] = [
+    "row",
+    "fault",
+    "runs",
+    "failed",
+    "messages",
+    "faults (in flight)",
+    "take-overs",
+    "fenced",
+    "duplicates (announced)",
+    "recovery s (median, max)",
+];
+
+/// The table in Markdown, which is readable on a terminal too.
+#[must_use]
+pub fn markdown(rows: &[Row], ran: &[Ran], seed: u64) -> String {
+    let mut lines = vec![COLUMNS.map(str::to_owned)];
+    lines.extend(rows.iter().map(|row| line(row, &total(row, ran))));
+    let mut text = format!("Seed {seed}.\n\n");
+    for (number, line) in aligned(&lines).into_iter().enumerate() {
+        text += &line;
+        if number == 0 {
+            text += &line.chars().map(|c| if c == '|' || c == '\n' { c } else { '-' }).collect::<String>();
+        }
+    }
+    for failed in ran.iter().filter(|ran| ran.error.is_some()) {
+        let error = failed.error.as_deref().unwrap_or_default();
+        // Writing to a text does not fail.
+        write!(text, "\n{} {}, seed {}:\n{error}\n", failed.row, failed.case, failed.seed).ok();
+    }
+    text
+}
+
+/// The same with every run, for programs.
+#[must_use]
+pub fn json(rows: &[Row], ran: &[Ran], seed: u64) -> Value {
+    let rows: Vec<Value> = rows
+        .iter()
+        .map(|row| {
+            let runs: Vec<Value> = ran
+                .iter()
+                .filter(|ran| ran.row == row.id)
+                .map(|ran| {
+                    json!({
+                        "case": ran.case, "seed": ran.seed, "seconds": ran.took.as_secs_f64(), "error": ran.error,
+                        "counts": ran.counts,
+                    })
+                })
+                .collect();
+            json!({ "row": row.id, "fault": row.fault, "shows": row.shows, "counts": total(row, ran), "runs": runs })
+        })
+        .collect();
+    json!({ "seed": seed, "rows": rows })
+}
+
+fn total(row: &Row, ran: &[Ran]) -> Counts {
+    let mut counts = Counts::default();
+    ran.iter().filter(|ran| ran.row == row.id).for_each(|ran| counts += &ran.counts);
+    counts
+}
+
+fn line(row: &Row, counts: &Counts) -> [String; 10] {
+    let announced: Vec<String> = counts.announced.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
+    [
+        row.id.to_owned(),
+        row.fault.to_owned(),
+        counts.runs.to_string(),
+        counts.failed.to_string(),
+        counts.messages.to_string(),
+        format!("{} ({})", counts.faults, counts.in_flight),
+        counts.takeovers.to_string(),
+        counts.fenced.to_string(),
+        format!("{} ({})", counts.duplicates, announced.join(", ")),
+        match (counts.median(), counts.slowest()) {
+            (Some(median), Some(slowest)) => format!("{median:.1}, {slowest:.1}"),
+            _ => String::new(),
+        },
+    ]
+}
+
+/// Lines of a Markdown table with columns of one width.
+fn aligned(lines: &[[String; 10]]) -> Vec<String> {
+    let width = |column: usize| lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..COLUMNS.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let render = |line: &[String; 10]| {
+        let cells = line.iter().zip(&widths).map(|(cell, width)| format!(" {cell:width$} |"));
+        format!("|{}\n", cells.collect::<String>())
+    };
+    lines.iter().map(render).collect()
+}

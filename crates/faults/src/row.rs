@@ -1,0 +1,98 @@
+//! A row of the table, and its cases.
+
+use anyhow::Result;
+use futures_util::future::BoxFuture;
+use testkit::{consume::Broker, servers::Flavor};
+
+use crate::arena::Arena;
+
+/// A fault and where it strikes.
+pub struct Row {
+    /// The name by which it is asked for, for example `R1`.
+    pub id: &'static str,
+    /// What is done.
+    pub fault: &'static str,
+    /// What it must show, beyond what every run must.
+    pub shows: &'static str,
+    /// Where it strikes.
+    pub cases: Vec<Case>,
+}
+
+/// What a case does: it starts what it needs, strikes, heals, and leaves in the arena what it expects.
+pub type Strike = Box<dyn for<'a> Fn(&'a mut Arena) -> BoxFuture<'a, Result<()>> + Send + Sync>;
+
+/// One place where a fault strikes.
+pub struct Case {
+    /// What distinguishes it within its row, for example `after_claim`.
+    pub name: String,
+    /// The database.
+    pub flavor: Flavor,
+    /// The broker.
+    pub broker: Broker,
+    /// The servers that are its own, because they are stopped or bent; the others are shared.
+    pub own: Own,
+    /// Whether it belongs to the short form.
+    pub short: bool,
+    /// What it does.
+    pub strike: Strike,
+}
+
+/// The servers that are a case's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Own {
+    /// The database server.
+    pub database: bool,
+    /// The broker.
+    pub broker: bool,
+}
+
+impl Case {
+    /// A case on MySQL and Kafka, with shared servers.
+    pub fn new<F>(name: &str, strike: F) -> Self
+    where
+        F: for<'a> Fn(&'a mut Arena) -> BoxFuture<'a, Result<()>> + Send + Sync + 'static,
+    {
+        Self {
+            name: name.to_owned(),
+            flavor: Flavor::MySql,
+            broker: Broker::Kafka,
+            own: Own::default(),
+            short: false,
+            strike: Box::new(strike),
+        }
+    }
+
+    /// On these servers.
+    #[must_use]
+    pub fn on(mut self, flavor: Flavor, broker: Broker) -> Self {
+        (self.flavor, self.broker) = (flavor, broker);
+        self
+    }
+
+    /// With a database server of its own.
+    #[must_use]
+    pub fn own_database(mut self) -> Self {
+        self.own.database = true;
+        self
+    }
+
+    /// With a broker of its own.
+    #[must_use]
+    pub fn own_broker(mut self) -> Self {
+        self.own.broker = true;
+        self
+    }
+
+    /// Belongs to the short form.
+    #[must_use]
+    pub fn short(mut self) -> Self {
+        self.short = true;
+        self
+    }
+
+    /// The servers' names.
+    #[must_use]
+    pub fn servers(&self) -> String {
+        format!("{:?}, {:?}", self.flavor, self.broker)
+    }
+}

@@ -1,0 +1,90 @@
+//! Runs cases, and adds up what they counted.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use futures_util::StreamExt as _;
+
+use crate::{
+    arena::{Arena, Setup},
+    counts::Counts,
+    row::{Case, Row},
+};
+
+/// What is to be run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What all runs share.
+    pub setup: Setup,
+    /// The first seed; each run gets another.
+    pub seed: u64,
+    /// How many cases run at the same time.
+    pub parallel: usize,
+    /// The rows are repeated until so much time has passed; none: once.
+    pub time: Option<Duration>,
+}
+
+/// What became of a case.
+#[derive(Debug)]
+pub struct Ran {
+    /// The row.
+    pub row: &'static str,
+    /// The case, with its servers.
+    pub case: String,
+    /// Its seed.
+    pub seed: u64,
+    /// What it counted.
+    pub counts: Counts,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Chooses rows by their names; none chooses all.
+pub fn choose(rows: Vec<Row>, names: &[String]) -> Result<Vec<Row>> {
+    for name in names {
+        let known = rows.iter().any(|row| row.id.eq_ignore_ascii_case(name));
+        ensure!(known, "there is no row {name}: {}", rows.iter().map(|row| row.id).collect::<Vec<_>>().join(" "));
+    }
+    let chosen = |row: &Row| names.is_empty() || names.iter().any(|name| row.id.eq_ignore_ascii_case(name));
+    Ok(rows.into_iter().filter(chosen).collect())
+}
+
+/// Runs the cases of these rows, and shows each when it has ended.
+pub async fn run(rows: &[Row], plan: &Plan, show: impl Fn(&Ran)) -> Vec<Ran> {
+    let (start, mut done, mut seed) = (Instant::now(), Vec::new(), plan.seed);
+    let cases: Vec<(&Row, &Case)> = rows.iter().flat_map(|row| row.cases.iter().map(move |case| (row, case))).collect();
+    loop {
+        let seeds = seed..;
+        let runs = cases.iter().zip(seeds).map(|((row, case), seed)| one(row, case, plan, seed));
+        let mut runs = futures_util::stream::iter(runs).buffer_unordered(plan.parallel.max(1));
+        while let Some(ran) = runs.next().await {
+            show(&ran);
+            done.push(ran);
+            if plan.time.is_some_and(|time| start.elapsed() >= time) {
+                break;
+            }
+        }
+        seed += cases.len() as u64;
+        if plan.time.is_none_or(|time| start.elapsed() >= time) {
+            return done;
+        }
+    }
+}
+
+async fn one(row: &Row, case: &Case, plan: &Plan, seed: u64) -> Ran {
+    let start = Instant::now();
+    let (counts, error) = match attempt(case, &plan.setup, seed).await {
+        Ok(counts) => (counts, None),
+        Err(error) => (Counts { runs: 1, failed: 1, ..Counts::default() }, Some(format!("{error:#}"))),
+    };
+    let case = format!("{} ({})", case.name, case.servers());
+    Ran { row: row.id, case, seed, counts, error, took: start.elapsed() }
+}
+
+async fn attempt(case: &Case, setup: &Setup, seed: u64) -> Result<Counts> {
+    let mut arena = Arena::new(case, setup, seed).await.context("cannot make the arena")?;
+    (case.strike)(&mut arena).await?;
+    arena.finish().await
+}
