@@ -186,11 +186,12 @@ async fn no_neighbour_is_waited_for(flavor: Flavor) -> Result<()> {
     sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut *db).await?;
     let own_leases: Vec<Lease> = own.iter().map(|(lease, _)| *lease).collect();
     lease::renew(db, &own_leases, Duration::from_secs(30)).await.context("renew")?;
-    lease::release(db, &own_leases[..2]).await.context("release")?;
+    let (released, settled_leases) = own_leases.split_at(2);
+    lease::release(db, released).await.context("release")?;
     let sent = |ids: &[u64]| ids.iter().map(|id| (*id, String::new())).collect();
     let settlements: Vec<_> =
-        own[2..].iter().map(|(_, ids)| Settlement { sent: sent(ids), ..settled.clone() }).collect();
-    let claims: Vec<_> = own_leases[2..].iter().copied().zip(&settlements).collect();
+        own.iter().skip(2).map(|(_, ids)| Settlement { sent: sent(ids), ..settled.clone() }).collect();
+    let claims: Vec<_> = settled_leases.iter().copied().zip(&settlements).collect();
     settle::settle(db, &claims, Way::Ranges).await.context("settle")?;
     Ok(())
 }

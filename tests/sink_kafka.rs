@@ -179,7 +179,9 @@ async fn a_batch_that_waits_for_an_answer_does_not_overtake_one_that_failed_mean
     servers::create_topic(&broker.bootstrap(), "orders", 1).await?;
     let (topic, sink) = (to("orders"), sink(proxy.address()));
     sink.publish(&numbered(&topic, 0..1, 1), soon()).await.remove(0)?;
-    Direction::BOTH.into_iter().for_each(|direction| proxy.black_hole(direction));
+    for direction in Direction::BOTH {
+        proxy.black_hole(direction);
+    }
     let messages: Vec<_> = (0..2).map(|n: usize| Draft::new(&topic, n.to_string()).key(b"one").build()).collect();
     let deadline = Instant::now() + Duration::from_secs(2);
     let held = proxy.counts().held;

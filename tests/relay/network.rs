@@ -88,7 +88,9 @@ async fn a_black_hole_to_the_database_costs_no_connection_and_no_message() -> Re
     work(&relays, 50.0).await?;
     for directions in [&[Direction::ToServer][..], &[Direction::ToClient], &Direction::BOTH] {
         let held = proxy.counts().held;
-        directions.iter().for_each(|direction| proxy.black_hole(*direction));
+        for direction in directions {
+            proxy.black_hole(*direction);
+        }
         for relay in &mut relays {
             let before = relay.metrics().await?.sum("outbox_relay_db_errors_total");
             let many = |metrics: &Metrics| metrics.sum("outbox_relay_db_errors_total") >= before + 8.0;
@@ -112,7 +114,9 @@ async fn a_black_hole_to_the_database_costs_no_connection_and_no_message() -> Re
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_database_that_stalls_is_drained() -> Result<()> {
     let (stage, proxy) = behind_a_proxy(Flavor::MariaDb, Broker::RabbitMq).await?;
-    Direction::BOTH.iter().for_each(|direction| proxy.latency(*direction, Duration::from_millis(100)));
+    for direction in &Direction::BOTH {
+        proxy.latency(*direction, Duration::from_millis(100));
+    }
     let settings = stage.settings.clone().set("relay", "settle_deadline", "1500ms").set("relay", "lease", "5s");
     let relays = [start(&settings)?, start(&settings)?];
     let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
@@ -123,7 +127,9 @@ async fn a_slow_database_that_stalls_is_drained() -> Result<()> {
         counted(&proxy, "a reply to be held back", |counts| counts.held > held).await?;
         tokio::time::sleep(Duration::from_millis(700)).await;
         proxy.heal();
-        Direction::BOTH.iter().for_each(|direction| proxy.latency(*direction, Duration::from_millis(100)));
+        for direction in &Direction::BOTH {
+            proxy.latency(*direction, Duration::from_millis(100));
+        }
     }
     ended(stage, load, &Expectations::new().at_least(100).duplicates(IN_FLIGHT)).await
 }

@@ -135,7 +135,9 @@ async fn a_black_hole_hides_that_a_client_has_gone() -> Result<()> {
     let mut client = TcpStream::connect(proxy.address()).await?;
     asked(&mut client, 1).await?;
     seen.recv().await;
-    Direction::BOTH.into_iter().for_each(|direction| proxy.black_hole(direction));
+    for direction in Direction::BOTH {
+        proxy.black_hole(direction);
+    }
     drop(client);
     assert!(timeout(SOON, seen.recv()).await.is_err(), "the server knows");
     proxy.heal();
