@@ -1,4 +1,5 @@
 mod admission;
+mod sequence;
 mod window;
 
 use sqlx::{Connection as _, MySqlConnection};
@@ -6,6 +7,7 @@ use uuid::Uuid;
 
 pub use self::{
     admission::{Admission, InboxTransaction},
+    sequence::Sequence,
     window::{RETENTION, WindowTooShort, check_window},
 };
 use crate::store;

@@ -11,7 +11,8 @@ pub mod store;
 pub use enqueue::Outbox;
 pub use error::{EnqueueError, InvalidMessage};
 pub use inbox::{
-    Admission, Claim, Inbox, InboxError, InboxTransaction, RETENTION as INBOX_RETENTION, WindowTooShort, check_window,
+    Admission, Claim, Inbox, InboxError, InboxTransaction, RETENTION as INBOX_RETENTION, Sequence, WindowTooShort,
+    check_window,
 };
 pub use key::key_hash;
 pub use message::{Event, IntoMessage, Message};
