@@ -2,11 +2,13 @@
 
 mod kafka;
 mod rabbitmq;
+mod send;
 
 use anyhow::Result;
 use rdkafka::util::Timeout;
 use uuid::Uuid;
 
+pub use self::send::Sending;
 use crate::{
     ledger::{Contents, Fingerprint},
     servers,
@@ -110,6 +112,17 @@ impl Topic {
             Broker::RabbitMq => rabbitmq::declare(address, &name, None).await?,
         }
         Ok(Self { broker, address: address.to_owned(), name, arrivals: Vec::new(), beside: Vec::new() })
+    }
+
+    /// Makes a RabbitMQ topic whose dead messages go to `graves`.
+    ///
+    /// # Errors
+    /// When the broker cannot be reached or refuses.
+    pub async fn create_with_graves(graves: &Self) -> Result<Self> {
+        let name = unique_name();
+        rabbitmq::declare_with_graves(&graves.address, &name, &graves.name).await?;
+        let address = graves.address.clone();
+        Ok(Self { broker: Broker::RabbitMq, address, name, arrivals: Vec::new(), beside: Vec::new() })
     }
 
     /// Makes a Kafka topic with one partition that takes so many bytes at once, on the broker that tests share.
