@@ -1,6 +1,7 @@
 //! The real binary against real servers. Each test has a database and a topic of its own, and one judge decides them all.
 
 mod canary;
+mod contract;
 mod crash;
 mod delivery;
 mod frozen;

@@ -11,8 +11,9 @@ use crate::store::schema;
 pub const SCHEMA_VERSION: i64 = 4;
 
 /// The migrations as text: number, name, SQL.
-pub const MIGRATIONS: [(i64, &str, &str); 2] = [
+pub const MIGRATIONS: [(i64, &str, &str); 3] = [
     (1, "outbox", include_str!("../migrations/0001_outbox.sql")),
+    (2, "sequence", include_str!("../migrations/0002_sequence.sql")),
     (4, "inbox", include_str!("../migrations/0004_inbox.sql")),
 ];
 

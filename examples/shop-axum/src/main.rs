@@ -20,21 +20,14 @@ struct Order {
     cents: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Event)]
+#[event(topic = "orders", type = "order.placed")]
 struct OrderPlaced {
     id: u64,
+    /// The events of one customer keep their order.
+    #[event(key)]
     customer: u64,
     cents: u64,
-}
-
-impl Event for OrderPlaced {
-    const TYPE: &'static str = "order.placed";
-    const TOPIC: &'static str = "orders";
-
-    /// The events of one customer keep their order.
-    fn key(&self) -> Option<Vec<u8>> {
-        Some(self.customer.to_string().into())
-    }
 }
 
 /// `POST /orders`.

@@ -7,16 +7,19 @@
 //! The relay's functions expect a session with `READ COMMITTED` and `time_zone = '+00:00'`, see [`session::prepare`].
 //! None of them may be cancelled half-way: drop the connection then.
 
+pub mod backlog;
 pub mod claim;
 pub mod enqueue;
 pub mod floor;
 pub mod inbox;
 pub mod lanes;
 pub mod lease;
+pub mod prepare;
 pub mod promote;
 pub mod purge;
 pub mod read;
 pub mod schema;
+pub mod sequence;
 pub mod session;
 pub mod settle;
 pub mod stats;

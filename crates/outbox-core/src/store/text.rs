@@ -81,6 +81,7 @@ impl Text {
     /// Runs the text and returns what each of its statements returned. Where one fails the server runs none of the later
     /// ones: the caller rolls back before it does anything else (see [`super::session::rollback`]).
     pub(crate) async fn run(self, conn: &mut MySqlConnection) -> Result<Vec<Reply>, sqlx::Error> {
+        let statements = self.0.matches(';').count() + 1;
         let mut stream = sqlx::raw_sql(AssertSqlSafe(self.0)).fetch_many(conn);
         let mut replies = Vec::new();
         let mut rows = Vec::new();
@@ -90,7 +91,13 @@ impl Text {
                 Either::Left(done) => replies.push(Reply { rows: std::mem::take(&mut rows), done }),
             }
         }
-        Ok(replies)
+        drop(stream);
+        // Half an answer would read as "there is nothing": that no statement of these texts may say by mistake.
+        if replies.len() == statements && rows.is_empty() {
+            return Ok(replies);
+        }
+        let answered = replies.len();
+        Err(sqlx::Error::Protocol(format!("the server answered {answered} of {statements} statements")))
     }
 }
 
