@@ -13,5 +13,8 @@ GRANT INSERT ON outbox_delayed TO 'outbox_service'@'%';
 -- Consuming.
 GRANT INSERT ON inbox_processed TO 'outbox_service'@'%';
 
+-- Named leases, for services that use them.
+GRANT SELECT, INSERT, UPDATE ON outbox_leases TO 'outbox_service'@'%';
+
 -- For a service that checks the version of the tables when it starts.
 GRANT SELECT ON outbox_migrations TO 'outbox_service'@'%';

@@ -4,6 +4,7 @@ mod enqueue;
 mod error;
 mod inbox;
 mod key;
+pub mod lease;
 mod message;
 mod migrate;
 pub mod store;

@@ -6,10 +6,13 @@ use sqlx::{
 };
 
 /// The number of the newest migration that this version knows.
-pub const SCHEMA_VERSION: i64 = 1;
+pub const SCHEMA_VERSION: i64 = 3;
 
 /// The migrations as text: number, name, SQL.
-pub const MIGRATIONS: [(i64, &str, &str); 1] = [(1, "outbox", include_str!("../migrations/0001_outbox.sql"))];
+pub const MIGRATIONS: [(i64, &str, &str); 2] = [
+    (1, "outbox", include_str!("../migrations/0001_outbox.sql")),
+    (3, "leases", include_str!("../migrations/0003_leases.sql")),
+];
 
 /// Creates and upgrades the tables: `MIGRATOR.run(&pool).await?`. Applying it twice is harmless.
 ///

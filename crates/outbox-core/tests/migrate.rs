@@ -31,7 +31,7 @@ async fn migrating_twice_is_harmless(flavor: Flavor) -> Result<()> {
     database.execute("INSERT INTO outbox_head (lane) VALUES (3)").await?;
     migrate(&database).await?;
     assert_eq!(database.number("SELECT COUNT(*) FROM outbox_head WHERE lane = 3").await?, 1);
-    assert_eq!(database.number("SELECT COUNT(*) FROM outbox_migrations").await?, SCHEMA_VERSION);
+    assert_eq!(database.number("SELECT COUNT(*) FROM outbox_migrations").await?, i64::try_from(MIGRATIONS.len())?);
     check_schema(&mut database.connect().await?).await?;
     Ok(())
 }
@@ -64,6 +64,7 @@ async fn a_schema_that_does_not_fit_is_named(flavor: Flavor) -> Result<()> {
     let newer = format!("the outbox tables have version 99, this program knows only {newest}: install a newer release");
     assert_eq!(problem(&database).await?, newer);
     database.execute("UPDATE outbox_migrations SET version = 0 WHERE version = 99").await?;
+    database.execute("DELETE FROM outbox_migrations WHERE version > 0").await?;
     let older = format!("the outbox tables have version 0, this program needs {newest}: run `relay migrate up`");
     assert_eq!(problem(&database).await?, older);
     database.execute(&format!("UPDATE outbox_migrations SET version = {newest}, success = FALSE")).await?;
