@@ -20,5 +20,8 @@ GRANT INSERT ON inbox_processed TO 'outbox_service'@'%';
 GRANT INSERT, SELECT, DELETE ON inbox_dead TO 'outbox_service'@'%';
 GRANT INSERT, SELECT, UPDATE ON inbox_sequence TO 'outbox_service'@'%';
 
+-- Named leases, for services that use them.
+GRANT SELECT, INSERT, UPDATE ON outbox_leases TO 'outbox_service'@'%';
+
 -- For a service that checks the version of the tables when it starts.
 GRANT SELECT ON outbox_migrations TO 'outbox_service'@'%';

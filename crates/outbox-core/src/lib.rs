@@ -8,6 +8,7 @@ mod error;
 mod event;
 mod inbox;
 mod key;
+pub mod lease;
 mod message;
 mod migrate;
 #[cfg(feature = "metrics")]

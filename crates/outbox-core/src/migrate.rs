@@ -11,9 +11,10 @@ use crate::store::schema;
 pub const SCHEMA_VERSION: i64 = 4;
 
 /// The migrations as text: number, name, SQL.
-pub const MIGRATIONS: [(i64, &str, &str); 3] = [
+pub const MIGRATIONS: [(i64, &str, &str); 4] = [
     (1, "outbox", include_str!("../migrations/0001_outbox.sql")),
     (2, "sequence", include_str!("../migrations/0002_sequence.sql")),
+    (3, "leases", include_str!("../migrations/0003_leases.sql")),
     (4, "inbox", include_str!("../migrations/0004_inbox.sql")),
 ];
 
