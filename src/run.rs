@@ -45,7 +45,7 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// A relay that can be run, and nudged while it runs.
 pub struct Relay {
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
     routes: Routes,
     feeds: Vec<Feed>,
 }

@@ -152,7 +152,7 @@ impl Message {
     }
 
     /// Gives the message the next number of its topic and key, from 1 on and without gaps, in the header
-    /// [`SEQUENCE_HEADER`](crate::SEQUENCE_HEADER): a consumer that counts sees what is missing, repeated or out of order.
+    /// [`crate::SEQUENCE_HEADER`]: a consumer that counts sees what is missing, repeated or out of order.
     ///
     /// The number is taken in the transaction of the enqueue and holds a lock of the key until it ends. So messages of a key are
     /// published in the order of the commits, whatever the service locks before or after; and transactions of one key follow one
