@@ -167,8 +167,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_claim_whose_lease_has_passed_before_it_was_read_goes_back_as_it_was() {
-        let url = ("--set".to_owned(), "database.url".to_owned(), "mysql://nobody@127.0.0.1:1/none".to_owned());
-        let inputs = Inputs { file: None, variables: Vec::new(), flags: vec![url] };
+        let url = ("RELAY__DATABASE__URL".to_owned(), "mysql://nobody@127.0.0.1:1/none".to_owned());
+        let inputs = Inputs { file: None, variables: vec![url], flags: Vec::new() };
         let config = config::load_for_database(&inputs).unwrap().config;
         let metrics = Metrics::new().unwrap();
         let health = Health::new(Arc::clone(&metrics));
