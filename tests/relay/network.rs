@@ -172,7 +172,12 @@ async fn producers_whose_connections_break_anywhere_tear_no_transaction() -> Res
     work(slice::from_ref(&relay), 50.0).await?;
     load.stop().await?;
     ensure!(proxy.counts().cut_in_flight > 0, "nothing was in flight");
-    stage.drain_and_judge(&Expectations::new().at_least(100)).await
+    stage.database.wait_until_drained(PATIENCE).await?;
+    // On a machine that is busy a publish may pass its deadline: the relay says so.
+    let announced = relay.metrics().await?.sum("outbox_relay_possible_duplicates_total");
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of messages")]
+    let most = announced as usize;
+    stage.drain_and_judge(&Expectations::new().at_least(100).duplicates(most)).await
 }
 
 /// Between the relay and its database every kind of call is cut at some place.
