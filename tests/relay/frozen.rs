@@ -9,7 +9,7 @@ use testkit::{
     judge::Expectations,
     ledger::Outcome,
     load::Load,
-    relay::Metrics,
+    relay::{Metrics, Relay},
     servers::{Flavor, MySql, RabbitMq},
 };
 
@@ -23,6 +23,14 @@ fn published(least: f64) -> impl Fn(&Metrics) -> bool {
     move |metrics| metrics.sum("outbox_relay_published_messages_total") >= least
 }
 
+/// Either may have all the work: a key stays with the relay that has messages of it in flight.
+async fn one_works([first, second]: &mut [Relay; 2], least: f64) -> Result<()> {
+    tokio::select! {
+        worked = first.wait_for_metrics(PATIENCE, "work", published(least)) => worked,
+        worked = second.wait_for_metrics(PATIENCE, "work", published(least)) => worked,
+    }
+}
+
 /// The database is killed under relays and producers: whoever was in COMMIT does not know how it ended.
 #[tokio::test]
 async fn a_mariadb_that_is_killed_under_producers_tears_no_transaction() -> Result<()> {
@@ -31,7 +39,7 @@ async fn a_mariadb_that_is_killed_under_producers_tears_no_transaction() -> Resu
     let mut relays = [stage.relay()?, stage.relay()?];
     let load = endless(&stage).tasks(16).start(&stage.database, &stage.ledger).await?;
     for least in [30.0, 60.0] {
-        relays[0].wait_for_metrics(PATIENCE, "work", published(least)).await?;
+        one_works(&mut relays, least).await?;
         server.kill()?;
         server.restart().await?;
     }
@@ -52,7 +60,7 @@ async fn a_database_that_freezes_beyond_the_lease_costs_duplicates_at_most() -> 
     let mut stage = Stage::with(Database::create_on(&server.url()).await?, Topic::create(Broker::Kafka).await?);
     let mut relays = [stage.relay()?, stage.relay()?];
     let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
-    relays[0].wait_for_metrics(PATIENCE, "work", published(30.0)).await?;
+    one_works(&mut relays, 30.0).await?;
     server.pause()?;
     for relay in &mut relays {
         let many = |metrics: &Metrics| metrics.sum("outbox_relay_db_errors_total") >= 8.0;

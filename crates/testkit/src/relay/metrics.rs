@@ -1,6 +1,6 @@
 //! Reading `/metrics` and the other pages of a relay.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use anyhow::{Context as _, Result};
 use tokio::{
@@ -51,6 +51,14 @@ impl Metrics {
     pub fn sum_where(&self, name: &str, labels: &str) -> f64 {
         let series = self.0.iter().filter(|(series, _)| series.split('{').next() == Some(name));
         series.filter(|(series, _)| series.contains(labels)).map(|(_, value)| value).sum()
+    }
+}
+
+/// What tells something: no zeros, no buckets.
+impl fmt::Display for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut telling = self.0.iter().filter(|(series, value)| *value > 0.0 && !series.contains("_bucket{"));
+        telling.try_for_each(|(series, value)| writeln!(f, "{series} {value}"))
     }
 }
 

@@ -157,7 +157,7 @@ impl Relay {
     ) -> Result<()> {
         let outcome = until(deadline, what, || async {
             let metrics = self.metrics().await?;
-            ensure!(wanted(&metrics), "the metrics are not as wanted");
+            ensure!(wanted(&metrics), "the metrics are not as wanted:\n{metrics}");
             Ok(())
         });
         outcome.await.with_context(|| format!("the relay's log:\n{}", self.log().unwrap_or_default()))
