@@ -102,7 +102,7 @@ async fn admitting_that_is_cancelled_leaves_nothing(flavor: Flavor) -> Result<()
     let holder = first(&inbox, &holders, id).await?;
     tokio::select! {
         admission = inbox.admit(&pool, id) => bail!("it did not wait for the first: {admission:?}"),
-        waits = database.wait_for_a_lock_wait(flavor) => waits?,
+        waits = database.wait_for_lock_waits(flavor, 1) => waits?,
     }
     sqlx::query("INSERT INTO test_keys (id, sequence) VALUES (7, 1)").execute(&pool).await?;
     assert_eq!(database.number("SELECT COUNT(*) FROM test_keys").await?, 1, "the next user's write is committed");

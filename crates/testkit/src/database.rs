@@ -146,14 +146,14 @@ impl Database {
         .await
     }
 
-    /// Waits until a transaction waits for a lock on one of the tables.
+    /// Waits until so many transactions wait for locks on the tables.
     ///
     /// # Errors
-    /// When none does at the deadline.
-    pub async fn wait_for_a_lock_wait(&self, flavor: Flavor) -> Result<()> {
-        let sql = match flavor {
+    /// When there are fewer at the deadline.
+    pub async fn wait_for_lock_waits(&self, flavor: Flavor, least: u32) -> Result<()> {
+        let waiting = match flavor {
             Flavor::MySql => {
-                "SELECT COUNT(*) FROM performance_schema.data_locks \
+                "SELECT COUNT(DISTINCT engine_transaction_id) FROM performance_schema.data_locks \
                  WHERE lock_status = 'WAITING' AND object_schema = DATABASE()"
             }
             // `innodb_locks` is no use here: whoever asks again within 100 ms, in any session, gets the same old answer.
@@ -162,7 +162,7 @@ impl Database {
                  AND id <> CONNECTION_ID() AND command IN ('Query', 'Execute') AND time_ms > 200"
             }
         };
-        self.wait_for(Duration::from_secs(20), sql).await
+        self.wait_for(Duration::from_secs(20), &format!("SELECT ({waiting}) >= {least}")).await
     }
 
     /// Waits until nothing is pending, delayed or claimed.
