@@ -83,7 +83,8 @@ impl<T> Chains<T> {
         }
     }
 
-    fn fate(&mut self, origin: Origin) -> Option<Disposition> {
+    /// What a message of this origin shares with an earlier one of its key that failed; none: it may be published.
+    pub fn fate(&mut self, origin: Origin) -> Option<Disposition> {
         let block = self.blocked.get_mut(&origin.key)?;
         if block.until.is_some_and(|until| origin.pass > until) {
             self.blocked.remove(&origin.key);
@@ -124,6 +125,11 @@ impl<T> Chains<T> {
                 block.until = Some(pass);
             }
         }
+    }
+
+    /// Forgets the keys of a lane that nothing from this pass on has to wait for. Claims of a lane come in the order of their passes.
+    pub fn prune(&mut self, lane: u16, pass: u64) {
+        self.blocked.retain(|key, block| key.0 != lane || block.until.is_none_or(|until| pass <= until));
     }
 
     /// Whether something waits.
@@ -176,6 +182,21 @@ mod tests {
         assert_eq!(chains.admit(origin(1, 1), true, 'b'), Admission::Queued);
         assert_eq!((chains.advance(KEY), chains.advance(KEY)), (Some('b'), None));
         assert_eq!(chains.admit(origin(2, 2), true, 'c'), Admission::Go('c'));
+    }
+
+    #[test]
+    fn a_block_is_forgotten_by_what_was_claimed_after_its_end() {
+        let mut chains = Chains::<char>::default();
+        chains.block(origin(1, 1), &Disposition::Release);
+        chains.prune(0, 9);
+        assert_eq!(chains.fate(origin(2, 2)), Some(Disposition::Release));
+        chains.settled(1, 3);
+        chains.settled(2, 3);
+        chains.prune(1, 9);
+        chains.prune(0, 3);
+        assert_eq!(chains.blocked.len(), 1);
+        chains.prune(0, 4);
+        assert_eq!(chains.blocked.len(), 0);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use futures_util::{
     FutureExt as _, StreamExt as _,
-    future::BoxFuture,
+    future::{self, BoxFuture},
     stream::{BoxStream, FuturesUnordered},
 };
 use outbox_core::store::{
@@ -119,6 +119,7 @@ impl Publisher {
     fn accept(&mut self, read: ReadClaim) {
         let ReadClaim { claimed, messages } = read;
         let (claim_id, pass, lane) = (claimed.tenure.lease.claim_id, claimed.pass, claimed.tenure.lane);
+        self.chains.prune(lane, pass);
         self.context.metrics.in_flight_messages.add(i64::try_from(messages.len()).unwrap_or(0));
         let settlement = Settlement { sent: Vec::with_capacity(messages.len()), ..Settlement::default() };
         self.claims.insert(claim_id, InFlight { claimed, settlement, open: messages.len(), returns: false });
@@ -169,21 +170,31 @@ impl Publisher {
 
     /// Starts as many batches as the outlets take.
     fn start(&mut self) {
-        while let Some(batch) = self.outlets.next_batch() {
-            let (batch, late) = self.still_held(batch);
-            for tag in late {
-                self.fail(tag, Disposition::Release, "the lease would not last".into());
-            }
-            self.publishing.push(self.outlets.publish(batch).boxed());
+        while let Some(Batch { outlet, items }) = self.outlets.next_batch() {
+            let items = items.into_iter().filter_map(|item| self.still(item)).collect();
+            let mut publishing = self.outlets.publish(Batch { outlet, items }).boxed();
+            // The first poll hands the batch in: a failure that becomes known later turns it away. Otherwise what is known now
+            // would not be what the sink believes its caller to know.
+            let done = publishing.as_mut().now_or_never();
+            self.publishing.push(done.map_or(publishing, |done| future::ready(done).boxed()));
         }
     }
 
-    /// Leaves out what could still be on the way when its lease has ended.
-    fn still_held(&self, batch: Batch) -> (Batch, Vec<Tag>) {
+    /// Leaves out what waited here while an earlier message of its key failed, and what could still be on the way when its lease
+    /// has ended.
+    fn still(&mut self, item: Item) -> Option<Item> {
+        let tag = item.tag;
+        if let Some(fate) = self.chains.fate(tag.origin) {
+            self.fail(tag, fate, String::new());
+            return None;
+        }
         let relay = &self.context.config.relay;
         let time = relay.publish_deadline + relay.settle_deadline;
-        let lasts = |claim_id| self.claims.get(&claim_id).is_some_and(|claim| claim.claimed.tenure.lasts(time));
-        batch.split(lasts)
+        if self.claims.get(&tag.origin.claim_id).is_some_and(|claim| claim.claimed.tenure.lasts(time)) {
+            return Some(item);
+        }
+        self.fail(tag, Disposition::Release, "the lease would not last".into());
+        None
     }
 
     fn done(&mut self, done: Done) {
