@@ -30,7 +30,7 @@ pub async fn run(context: Arc<Context>) {
     let mut wait = Duration::from_millis(500);
     while context.sleep(wait).await {
         wait = EVERY;
-        if !is_mine(&context, &leases, &mut lease).await {
+        if !is_mine(&leases, &mut lease).await {
             continue;
         }
         if let Ok(rows) = pass(&context, &mut session).await {
@@ -47,8 +47,8 @@ pub async fn run(context: Arc<Context>) {
     }
 }
 
-/// Whether this relay is the one that purges. One that is not has done its part of the purging.
-async fn is_mine(context: &Context, leases: &Leases, lease: &mut Option<Lease>) -> bool {
+/// Whether this relay is the one that purges.
+async fn is_mine(leases: &Leases, lease: &mut Option<Lease>) -> bool {
     if lease.as_ref().is_some_and(Lease::is_held) {
         return true;
     }
@@ -65,32 +65,25 @@ async fn is_mine(context: &Context, leases: &Leases, lease: &mut Option<Lease>) 
             return false;
         }
     }
-    if lease.is_none() {
-        context.alive("purge");
-    }
     lease.is_some()
 }
 
-/// Deletes one chunk of each kind; returns how many rows went.
+/// Deletes one chunk of each kind; returns how many rows went. One kind that cannot be purged does not hold up the others.
 async fn pass(context: &Context, session: &mut Session) -> Result<u64, sqlx::Error> {
     let keep = &context.config.retention;
-    let mut total = 0;
+    let (mut sent, mut dead, mut inbox) = (Ok((0, 0)), Ok(0), Ok(0));
     if !keep.sent.is_zero() {
-        let gone = session.run("purge", async |db| purge::sent(db, keep.sent, RECEIPTS).await).await?;
-        total += note(context, "outbox_messages", gone);
+        sent = session.run("purge", async |db| purge::sent(db, keep.sent, RECEIPTS).await).await;
     }
     if !keep.dead.is_zero() {
-        let gone = session.run("purge", async |db| purge::dead(db, keep.dead, ROWS).await).await?;
-        total += note(context, "outbox_dead", gone);
+        dead = session.run("purge", async |db| purge::dead(db, keep.dead, ROWS).await).await;
     }
     if !keep.inbox.is_zero() {
-        let gone = session.run("purge", async |db| purge::inbox(db, keep.inbox, ROWS).await).await?;
-        total += note(context, "inbox_processed", gone);
+        inbox = session.run("purge", async |db| purge::inbox(db, keep.inbox, ROWS).await).await;
     }
-    Ok(total)
-}
-
-fn note(context: &Context, table: &str, rows: u64) -> u64 {
-    context.metrics.purged_messages_total.with_label_values(&[table]).inc_by(rows);
-    rows
+    let gone = |table, rows| context.metrics.purged_messages_total.with_label_values(&[table]).inc_by(rows);
+    gone("outbox_messages", sent.as_ref().map_or(0, |(_, messages)| *messages));
+    gone("outbox_dead", *dead.as_ref().unwrap_or(&0));
+    gone("inbox_processed", *inbox.as_ref().unwrap_or(&0));
+    Ok(sent?.0 + dead? + inbox?)
 }
