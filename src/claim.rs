@@ -154,6 +154,7 @@ impl Claimer {
         bytes: OwnedSemaphorePermit,
     ) -> Result<Pass, sqlx::Error> {
         let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
+        let start = memory.start;
         let (seen, selection) = self.look(memory).await?;
         let Some(version) = seen.version else { return Ok(Pass::Empty) };
         if !selection.defer.is_empty() {
@@ -163,6 +164,7 @@ impl Claimer {
             return Ok(Pass::Empty);
         }
         let Some(tenure) = self.claim(memory, version, &selection).await? else { return Ok(Pass::Conflict) };
+        self.count_late(&selection, start.id());
         self.context.leases.insert(&tenure);
         crash::point("after_claim");
         let taken = selection.take.len();
@@ -207,6 +209,7 @@ impl Claimer {
         };
         let mut seen = memory.session.run("look", async |db| claim::look(db, &look).await).await?;
         let mut barred = memory.foreign.bar(&seen, &own);
+        self.context.leases.sweep(self.lane, &seen.claim_ids);
         if seen.held_cut {
             seen.held = self.held(memory, &seen).await?;
         }
@@ -215,7 +218,6 @@ impl Claimer {
         }
         let bytes = self.context.config.relay.claim_bytes as u64;
         let mut selection = window::select(&seen, &barred, &Limits { messages, bytes, below: below_limit });
-        self.count_late(&selection, start);
         let claimed = barred.ids.iter().copied().min();
         selection.low = selection.low.into_iter().chain(claimed).min();
         memory.start = Start::after(floor, seen.low, selection.low);
@@ -278,7 +280,10 @@ impl Claimer {
     async fn find(&self, memory: &mut Memory, token: u64, until: Instant) -> Option<Option<u64>> {
         while Instant::now() < until {
             memory.session.pause().await;
-            let found = memory.session.run("find", async |db| claim::find(db, &self.context.owner, token).await).await;
+            let found = memory
+                .session
+                .run("find", async |db| claim::find(db, self.lane, &self.context.owner, token).await)
+                .await;
             if let Ok(found) = found {
                 return Some(found);
             }
@@ -354,6 +359,9 @@ impl Foreign {
         for tenure in own {
             if live.contains(&tenure.lease.claim_id) {
                 barred.ids.extend(&tenure.ids);
+                if tenure.is_abandoned() {
+                    barred.keys.extend(&tenure.keys);
+                }
             } else if tenure.may_return() {
                 barred.keys.extend(&tenure.keys);
             }

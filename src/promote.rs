@@ -25,7 +25,7 @@ pub async fn run(context: Arc<Context>) {
             Ok(next) => next.clamp(TOGETHER, EVERY),
             Err(_) => {
                 session.pause().await;
-                continue;
+                TOGETHER
             }
         };
         context.alive("promote");

@@ -120,17 +120,26 @@ impl Settler {
         let (mut refusals, mut way) = (0, Way::Ranges);
         while !group.is_empty() {
             let started = Instant::now();
-            match self.write(session, &group, way).await {
-                Ok(standing) => return self.close(group, &standing, started),
+            let outcome = self.write(session, &group, way).await;
+            let answered = outcome.is_ok();
+            match outcome {
+                Ok(standing) => group = self.close(group, &standing, started),
                 Err(error) => {
                     self.observe("error", started);
-                    if refusal(&error) == Some(Refusal::Call) {
-                        (refusals, way) = (refusals + 1, Way::OneByOne);
-                    }
+                    // Ranges may have met what somebody else holds: a list of rows does not.
+                    way = Way::OneByOne;
+                    refusals += u32::from(refusal(&error) == Some(Refusal::Call));
+                    session.pause().await;
                 }
             }
-            session.pause().await;
-            group = self.without_settled(session, group).await;
+            let Ok(settled) = self.settled(session, &group).await else {
+                session.pause().await;
+                continue;
+            };
+            group = self.close(group, &settled, started);
+            if answered {
+                return self.lose(group, started);
+            }
             if refusals >= MAX_REFUSALS {
                 return self.one_by_one(session, group).await;
             }
@@ -153,49 +162,59 @@ impl Settler {
         Ok(standing)
     }
 
-    /// After a lost reply: those that are settled are done with.
-    async fn without_settled(&self, session: &mut Session, group: Vec<Finished>) -> Vec<Finished> {
-        let started = Instant::now();
+    /// Which are settled already: by an attempt whose reply was lost, perhaps only while the next one waited for it.
+    async fn settled(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<u64>, sqlx::Error> {
+        if group.is_empty() {
+            return Ok(Vec::new());
+        }
         let ids: Vec<u64> = group.iter().map(|finished| finished.lease().claim_id).collect();
-        let Ok(settled) = session.run("settled", async |db| settle::settled(db, &ids).await).await else {
-            return group;
-        };
+        session.run("settled", async |db| settle::settled(db, &ids).await).await
+    }
+
+    /// Finds the claim that the server does not take, and settles the others. That one is left to its lease: whoever takes it
+    /// over counts an attempt for each message.
+    async fn one_by_one(&self, session: &mut Session, group: Vec<Finished>) {
+        if let [finished] = group.as_slice() {
+            tracing::error!(claim_id = finished.lease().claim_id, "a claim cannot be settled: it is left to its lease");
+            finished.tenure.abandon();
+            return self.tell(finished);
+        }
+        for finished in group {
+            Box::pin(self.settle(session, vec![finished])).await;
+        }
+    }
+
+    /// Closes those of these claims; returns the others.
+    fn close(&self, group: Vec<Finished>, claim_ids: &[u64], started: Instant) -> Vec<Finished> {
         let (done, open): (Vec<_>, Vec<_>) =
-            group.into_iter().partition(|finished| settled.contains(&finished.lease().claim_id));
-        self.close(done, &settled, started);
+            group.into_iter().partition(|finished| claim_ids.contains(&finished.lease().claim_id));
+        for finished in done {
+            self.count(&finished.settlement);
+            self.observe("settled", started);
+            self.forget(&finished);
+        }
         open
     }
 
-    /// Finds the claim that the server does not take. It is left to its lease: the next owner counts an attempt for each message.
-    async fn one_by_one(&self, session: &mut Session, group: Vec<Finished>) {
+    /// These claims neither stand nor are settled.
+    fn lose(&self, group: Vec<Finished>, started: Instant) {
         for finished in group {
-            let started = Instant::now();
-            let group = [finished];
-            let outcome = self.write(session, &group, Way::OneByOne).await;
-            if let Err(error) = &outcome {
-                let claim_id = group.first().map(|finished| finished.lease().claim_id);
-                tracing::error!(claim_id, error = %crate::session::describe(error), "a claim cannot be settled");
-            }
-            self.close(group.into(), &outcome.unwrap_or_default(), started);
+            self.lost(&finished);
+            self.observe("lost", started);
+            self.forget(&finished);
         }
     }
 
-    /// The database has said which claims still stood: those are settled, the others were lost.
-    fn close(&self, group: Vec<Finished>, standing: &[u64], started: Instant) {
-        for finished in group {
-            let claim_id = finished.lease().claim_id;
-            if standing.contains(&claim_id) {
-                self.count(&finished.settlement);
-                self.observe("settled", started);
-            } else {
-                self.lost(&finished);
-                self.observe("lost", started);
-            }
-            self.context.leases.remove(claim_id);
-            let pass = finished.last_pass.load(Ordering::Acquire);
-            // No receiver: the relay is ending.
-            self.settled.send(Settled { claim_id, pass }).ok();
-        }
+    fn forget(&self, finished: &Finished) {
+        self.context.leases.remove(finished.lease().claim_id);
+        self.tell(finished);
+    }
+
+    fn tell(&self, finished: &Finished) {
+        let claim_id = finished.lease().claim_id;
+        let pass = finished.last_pass.load(Ordering::Acquire);
+        // No receiver: the relay is ending.
+        self.settled.send(Settled { claim_id, pass }).ok();
     }
 
     /// The fence: the lease was another's, so nothing was written.

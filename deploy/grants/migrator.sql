@@ -8,7 +8,7 @@
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_messages TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_pending  TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_delayed  TO 'outbox_migrator'@'%';
-GRANT CREATE, ALTER, DROP, INDEX ON outbox_head     TO 'outbox_migrator'@'%';
+GRANT CREATE, ALTER, DROP, INDEX, INSERT ON outbox_head TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_dead     TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_leases   TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON inbox_processed TO 'outbox_migrator'@'%';

@@ -1,5 +1,5 @@
 -- What a service needs to enqueue and to use the inbox, besides its rights on its own tables. It cannot mark a message
--- as sent, change or delete one, read a payload, or touch a claim.
+-- as sent, change or delete one, read the payload of one that is not dead, or touch a claim.
 --
 -- Run this file after `relay migrate up`, with the outbox's database as the default one:
 --   CREATE USER 'outbox_service'@'%' IDENTIFIED BY '…' REQUIRE SSL;

@@ -16,7 +16,7 @@ use testkit::{
 };
 use url::Url;
 
-use crate::stage::Stage;
+use crate::stage::{Stage, account};
 
 const PAGE: &str = include_str!("../../docs/table-contract.md");
 const GRANTS: &str = include_str!("../../deploy/grants/service.sql");
@@ -51,17 +51,13 @@ fn script(draft: &Draft) -> Result<String> {
 /// Runs SQL as an account that may do what `service.sql` says and write the business table: with nothing but the client `mysql`. The
 /// unpacked one is too new to log in to MariaDB, where sqlx sends the same text.
 async fn run(stage: &Stage, flavor: Flavor, sql: &str) -> Result<()> {
-    let mut url = Url::parse(stage.database.url())?;
-    let user = format!("s{}", url.path().chars().rev().take(24).collect::<String>());
-    let grants = GRANTS.replace("outbox_service", &user);
-    let account = format!("CREATE USER '{user}'@'%'; {grants} GRANT INSERT ON test_orders TO '{user}'@'%'");
-    stage.database.execute(&account).await?;
-    url.set_username(&user).map_err(|()| anyhow::anyhow!("the address takes no user"))?;
+    let grants = GRANTS.replace("outbox_service", "{user}");
+    let url = account(&stage.database, &(grants + "GRANT INSERT ON test_orders TO '{user}'@'%'")).await?;
     let ran = match flavor {
         Flavor::MySql => client(&url, sql),
         Flavor::MariaDb => send(&url, sql).await,
     };
-    stage.database.execute(&format!("DROP USER '{user}'@'%'")).await?;
+    stage.database.execute(&format!("DROP USER '{}'@'%'", url.username())).await?;
     ran
 }
 

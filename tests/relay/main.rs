@@ -1,5 +1,6 @@
 //! The real binary against real servers. Each test has a database and a topic of its own, and one judge decides them all.
 
+mod accounts;
 mod canary;
 mod contract;
 mod crash;

@@ -244,10 +244,24 @@ fn compare_and_set(text: Text, lane: u16, version: u64, token: u64) -> Text {
         .int(version)
 }
 
-/// The id of the claim with this token, if it stands: after a reply was lost. Reads the live claims, no lock.
-pub async fn find(conn: &mut MySqlConnection, owner: &str, lease_token: u64) -> Result<Option<u64>, sqlx::Error> {
-    let sql = "SELECT claim_id FROM outbox_claims WHERE owner = ? AND lease_token = ?";
-    sqlx::query_scalar(sql).bind(owner).bind(lease_token).fetch_optional(conn).await
+/// The id of the claim with this token, if it stands: after a reply was lost. Raises the lane's version first, which waits for a
+/// claim that the server is still making and voids one that it has yet to begin: none that was not found can appear later.
+/// One round trip; locks the lane's head, reads the live claims.
+pub async fn find(
+    conn: &mut MySqlConnection,
+    lane: u16,
+    owner: &str,
+    lease_token: u64,
+) -> Result<Option<u64>, sqlx::Error> {
+    let text = Text::default()
+        .sql("UPDATE outbox_head SET version = version + 1, claimer = 0 WHERE lane = ")
+        .int(lane)
+        .sql("; SELECT claim_id FROM outbox_claims WHERE owner = ")
+        .hex(owner.as_bytes())
+        .sql(" AND lease_token = ")
+        .int(lease_token);
+    let replies = text.run(conn).await?;
+    replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).next().transpose()
 }
 
 /// Moves pending rows behind the row of their key that holds them back, until the same time (or for a minute, where that one

@@ -30,7 +30,7 @@ pub struct Delayed {
     pub wait: Duration,
     /// Whether an attempt was spent.
     pub spent: bool,
-    /// A short code: `unconfirmed`, `rejected`, `behind`, `parked`.
+    /// A short code: `unconfirmed`, `rejected`, `behind`, `parked` or `no_route`.
     pub reason: &'static str,
     /// What the broker said.
     pub error: String,
