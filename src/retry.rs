@@ -18,7 +18,7 @@ pub enum Disposition {
         wait: Duration,
         /// Whether an attempt was spent.
         spent: bool,
-        /// `unconfirmed`, `rejected`, `behind` or `parked`.
+        /// `unconfirmed`, `rejected`, `behind`, `parked` or `no_route`.
         reason: &'static str,
     },
     /// It is given up.

@@ -121,7 +121,7 @@ pub(super) const KEYS: &[Key] = &[
         "relay.max_transaction_age",
         Duration,
         "60s",
-        "The longest transaction that a service keeps open after it has enqueued. Used where the relay may not see the server's open transactions (privilege PROCESS).",
+        "The longest transaction that a service keeps open after it has enqueued. A longer one no longer holds back the floor; where the relay may not see the server's open transactions (privilege PROCESS) the floor always waits for so long.",
     ),
     default("relay.claim_messages", Count(1, 10_000), "1000", "Most messages of one claim."),
     default("relay.claim_bytes", Size, "4MiB", "Most bytes of one claim; a larger message is claimed alone."),

@@ -28,7 +28,7 @@ struct Options {
     /// How many cases run at the same time.
     #[arg(long, default_value_t = 1)]
     parallel: usize,
-    /// List the rows and their cases.
+    /// List the rows.
     #[arg(long)]
     list: bool,
     /// Where the table goes: this file, and beside it one with the ending `.json`.

@@ -31,8 +31,6 @@ pub struct Case {
     pub broker: Broker,
     /// The servers that are its own, because they are stopped or bent; the others are shared.
     pub own: Own,
-    /// Whether it belongs to the short form.
-    pub short: bool,
     /// What it does.
     pub strike: Strike,
 }
@@ -57,7 +55,6 @@ impl Case {
             flavor: Flavor::MySql,
             broker: Broker::Kafka,
             own: Own::default(),
-            short: false,
             strike: Box::new(strike),
         }
     }
@@ -80,13 +77,6 @@ impl Case {
     #[must_use]
     pub fn own_broker(mut self) -> Self {
         self.own.broker = true;
-        self
-    }
-
-    /// Belongs to the short form.
-    #[must_use]
-    pub fn short(mut self) -> Self {
-        self.short = true;
         self
     }
 

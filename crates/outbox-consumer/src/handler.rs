@@ -30,7 +30,8 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 pub trait Handler: Send + Sync + 'static {
     /// Does the work of one message in the transaction `tx`, which also marks the message as processed, and is committed when
     /// this returns without failure. It is called again after a failure, never at the same time for two messages of one key,
-    /// and never again after its commit. Messages of one key come in their order.
+    /// and never again after its commit. Messages of one key come in their order, but for one that is given back by
+    /// [`Failure::Requeue`].
     ///
     /// It must not commit, and must pass errors of the database on. What it does outside the transaction (a call of another
     /// service) can happen more than once; the message id is there to make that harmless.
@@ -48,7 +49,7 @@ pub enum Failure {
     /// It will never go better: dead now.
     Dead(BoxError),
     /// Others may do better: RabbitMQ gives it to any consumer of the queue. On Kafka it is tried again without end, since a
-    /// partition has one consumer.
+    /// partition has one consumer. On RabbitMQ later messages of its key go first.
     Requeue(BoxError),
 }
 

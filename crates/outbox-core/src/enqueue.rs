@@ -71,6 +71,9 @@ impl Outbox {
     ///
     /// After an error nothing of the message is written. After [`EnqueueError::Database`] and
     /// [`EnqueueError::TransactionEnded`] roll back; after the others the transaction is still usable.
+    ///
+    /// Not safe to cancel: after a time-out of your own around this call (or `select!`) roll back. A transaction that is committed
+    /// nevertheless may hold half of the message, which is then never sent.
     pub async fn enqueue(&self, conn: &mut MySqlConnection, message: impl IntoMessage) -> Result<Uuid, EnqueueError> {
         let message = begin(conn, true, message.into_message())?;
         let id = message.id();

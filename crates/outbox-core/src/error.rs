@@ -38,8 +38,8 @@ pub enum EnqueueError {
     /// The event could not be encoded: what its [`crate::Event::payload`] returned.
     #[error("the event could not be encoded")]
     Encode(#[source] BoxError),
-    /// A message with this id exists. The transaction is still usable; with several messages at once, none of the batch's
-    /// chunk was written.
+    /// A message with this id exists. The transaction is still usable; with several messages at once, none of
+    /// them was written.
     #[error("a message with the id {0} exists already: it was enqueued before, or the id was chosen twice")]
     Duplicate(Uuid),
     /// The oldest message has been waiting for too long: see [`crate::Outbox::max_backlog_age`]. The transaction is still usable.

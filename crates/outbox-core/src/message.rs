@@ -144,7 +144,8 @@ impl Message {
         self
     }
 
-    /// The lane (0 by default): messages of one lane neither wait for nor slow down those of another.
+    /// The lane (0 by default). Each lane is claimed by itself. Lanes of one relay share its limits of what is in
+    /// flight; relays with `relay.lanes` of their own share nothing.
     #[must_use]
     pub fn lane(mut self, lane: u16) -> Self {
         self.lane = lane;

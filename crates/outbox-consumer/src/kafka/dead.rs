@@ -19,6 +19,8 @@ use crate::{ConsumerError, Delivery, Retry, process::Obituary};
 
 /// How long one attempt may take.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// Longest error text that travels, in characters: as in the table `inbox_dead`.
+const MAX_ERROR: usize = 500;
 
 /// Sends dead messages to a topic.
 #[derive(Clone)]
@@ -37,6 +39,8 @@ impl DeadLetters {
         config.set("partitioner", "murmur2_random").set("allow.auto.create.topics", "false");
         consumer.finish(&mut config);
         config.set("acks", "all").set("enable.idempotence", "true");
+        // The broker decides what is too large: what it sent once, and a few headers, fits below its own default limit.
+        config.set("message.max.bytes", "100000000");
         config.set("message.timeout.ms", DEADLINE.as_millis().to_string());
         let producer = FutureProducer::from_config_and_context(&config, Quiet).map_err(client_error)?;
         let (topic, name) = (topic.to_owned(), consumer.inbox.consumer().to_owned());
@@ -66,12 +70,13 @@ impl DeadLetters {
 
     fn headers(&self, delivery: &Delivery, obituary: &Obituary) -> OwnedHeaders {
         let (id, attempts) = (delivery.id.to_string(), obituary.attempts.to_string());
+        let error: String = obituary.error.chars().take(MAX_ERROR).collect();
         let known = [
             ("id", Some(id.as_str())),
             ("type", delivery.event_type.as_deref()),
             ("content-type", delivery.content_type.as_deref()),
             ("x-dead-letter-reason", Some(obituary.reason)),
-            ("x-dead-letter-error", Some(obituary.error.as_str())),
+            ("x-dead-letter-error", Some(error.as_str())),
             ("x-dead-letter-attempts", Some(attempts.as_str())),
             ("x-dead-letter-consumer", Some(self.0.consumer.as_str())),
             ("x-dead-letter-topic", Some(delivery.topic.as_str())),
