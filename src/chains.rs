@@ -83,8 +83,7 @@ impl<T> Chains<T> {
         }
     }
 
-    /// What a message of this origin shares with an earlier one of its key that failed; none: it may be published.
-    pub fn fate(&mut self, origin: Origin) -> Option<Disposition> {
+    fn fate(&mut self, origin: Origin) -> Option<Disposition> {
         let block = self.blocked.get_mut(&origin.key)?;
         if block.until.is_some_and(|until| origin.pass > until) {
             self.blocked.remove(&origin.key);

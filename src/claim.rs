@@ -154,8 +154,7 @@ impl Claimer {
         bytes: OwnedSemaphorePermit,
     ) -> Result<Pass, sqlx::Error> {
         let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
-        let start = memory.start;
-        let (seen, selection) = self.look(memory).await?;
+        let (seen, selection, start) = self.look(memory).await?;
         let Some(version) = seen.version else { return Ok(Pass::Empty) };
         if !selection.defer.is_empty() {
             return self.defer(memory, version, &selection.defer).await;
@@ -176,13 +175,13 @@ impl Claimer {
         Ok(Pass::Claimed(taken))
     }
 
-    /// Looks at the lane and chooses; again, if a row was put back below where it looked.
-    async fn look(&self, memory: &mut Memory) -> Result<(Seen, Selection), sqlx::Error> {
+    /// Looks at the lane and chooses, and says from where on it looked; again, if a row was put back below where it looked.
+    async fn look(&self, memory: &mut Memory) -> Result<(Seen, Selection, Start), sqlx::Error> {
         loop {
             let start = memory.start;
-            let found = self.look_once(memory).await?;
-            if !start.is_passed(found.0.low) {
-                return Ok(found);
+            let (seen, selection) = self.look_once(memory).await?;
+            if !start.is_passed(seen.low) {
+                return Ok((seen, selection, start));
             }
         }
     }

@@ -63,6 +63,8 @@ impl Tenure {
     /// somebody has taken it over.
     pub fn abandon(&self) {
         self.lose();
+        // Whatever became of its messages: all of them are pending again when it is taken over.
+        self.returns.store(true, Ordering::Release);
         self.abandoned.store(true, Ordering::Release);
     }
 

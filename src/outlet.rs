@@ -260,6 +260,19 @@ impl Outlets {
         self.outlets.iter_mut().filter(|outlet| !outlet.up).flat_map(|outlet| outlet.ready.drain(..)).collect()
     }
 
+    /// Takes out the messages that wait here and are meant.
+    pub fn take(&mut self, meant: impl Fn(&Tag) -> bool) -> Vec<Item> {
+        let mut taken = Vec::new();
+        for outlet in &mut self.outlets {
+            if outlet.ready.iter().any(|item| meant(&item.tag)) {
+                let (these, rest) = outlet.ready.drain(..).partition(|item| meant(&item.tag));
+                outlet.ready = rest;
+                taken.extend::<VecDeque<_>>(these);
+            }
+        }
+        taken
+    }
+
     /// Whether messages wait here.
     #[must_use]
     pub fn waiting(&self) -> bool {

@@ -157,22 +157,11 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::{
-        config::{self, Inputs},
-        health::Health,
-        leases::Tenure,
-        metrics::Metrics,
-        run::Relay,
-    };
+    use crate::{leases::Tenure, run::without_database};
 
     #[tokio::test]
     async fn a_claim_whose_lease_has_passed_before_it_was_read_goes_back_as_it_was() {
-        let url = ("RELAY__DATABASE__URL".to_owned(), "mysql://nobody@127.0.0.1:1/none".to_owned());
-        let inputs = Inputs { file: None, variables: vec![url], flags: Vec::new() };
-        let config = config::load_for_database(&inputs).unwrap().config;
-        let metrics = Metrics::new().unwrap();
-        let health = Health::new(Arc::clone(&metrics));
-        let relay = Relay::with_sinks(config, Vec::new(), metrics, health).unwrap();
+        let relay = without_database(Vec::new());
         let reader = Reader::new(&relay.context, Routes::new(&[]));
         let tenure = Tenure::new(Lease { claim_id: 1, lease_token: 1 }, 0, vec![7], Vec::new(), Instant::now());
         let permit = async || Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();

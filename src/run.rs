@@ -262,3 +262,14 @@ pub fn feed(name: &str, sink: &config::Sink, config: &Config) -> anyhow::Result<
     };
     Ok(Feed { name: name.to_owned(), sink, batches, batch })
 }
+
+/// A relay whose parts are to be tested one by one: its database is nowhere.
+#[cfg(test)]
+pub(crate) fn without_database(feeds: Vec<Feed>) -> Relay {
+    let url = ("RELAY__DATABASE__URL".to_owned(), "mysql://nobody@127.0.0.1:1/none".to_owned());
+    let inputs = config::Inputs { file: None, variables: vec![url], flags: Vec::new() };
+    let config = config::load_for_database(&inputs).unwrap().config;
+    let metrics = Metrics::new().unwrap();
+    let health = Health::new(Arc::clone(&metrics));
+    Relay::with_sinks(config, feeds, metrics, health).unwrap()
+}

@@ -11,8 +11,8 @@ use super::{claim::ids_from_json, enqueue::micros, read::id_list, text::Text};
 /// At most `receipts` claims; primary keys; one transaction.
 pub async fn sent(conn: &mut MySqlConnection, age: Duration, receipts: u32) -> Result<(u64, u64), sqlx::Error> {
     let sql = "SELECT claim_id, message_ids FROM outbox_sent WHERE claim_id <= (SELECT claim_id + 10000 FROM outbox_sent \
-               WHERE JSON_VALID(message_ids) ORDER BY claim_id LIMIT 1) AND JSON_VALID(message_ids) \
-               AND sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY claim_id LIMIT ?";
+               WHERE JSON_VALID(message_ids) ORDER BY claim_id LIMIT 1) \
+               AND sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND AND JSON_VALID(message_ids) ORDER BY claim_id LIMIT ?";
     let rows = sqlx::query(sql).bind(micros(age)).bind(receipts).fetch_all(&mut *conn).await?;
     let (mut claims, mut ids) = (Vec::new(), Vec::new());
     for row in &rows {
