@@ -17,7 +17,7 @@ CREATE TABLE outbox_messages (
   UNIQUE KEY outbox_messages_message_id (message_id)
 ) ENGINE = InnoDB;
 
--- An unsent message that is due. Inserted once, deleted once, and not updated on the way.
+-- An unsent message that is due. Inserted once, deleted once; only a take-over updates it (attempts).
 CREATE TABLE outbox_pending (
   lane     SMALLINT UNSIGNED NOT NULL DEFAULT 0,
   id       BIGINT UNSIGNED   NOT NULL,

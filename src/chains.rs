@@ -4,7 +4,10 @@
 //! message fails, everything of its key that was claimed before the failure was written to the database shares its fate: the
 //! claimer could not know of it. What is claimed later is held back by the database itself.
 
-use std::collections::{HashMap, HashSet, VecDeque, hash_map::Entry};
+use std::{
+    collections::{HashMap, HashSet, VecDeque, hash_map::Entry},
+    hash::{DefaultHasher, Hash, Hasher},
+};
 
 use crate::retry::Disposition;
 
@@ -12,14 +15,14 @@ use crate::retry::Disposition;
 pub type Key = (u16, u64);
 
 /// What is in flight, by key.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chains<T> {
     /// Keys with a message on the way, and what waits behind it.
     busy: HashMap<Key, VecDeque<T>>,
     blocked: HashMap<Key, Block>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Block {
     disposition: Disposition,
     /// Claims with messages that share the fate and that are not settled yet.
@@ -123,6 +126,11 @@ impl<T> Chains<T> {
         }
     }
 
+    /// Forgets the keys of a lane that nothing from this pass on has to wait for. Claims of a lane come in the order of their passes.
+    pub fn prune(&mut self, lane: u16, pass: u64) {
+        self.blocked.retain(|key, block| key.0 != lane || block.until.is_none_or(|until| pass <= until));
+    }
+
     /// Whether something waits.
     #[must_use]
     pub fn waiting(&self) -> bool {
@@ -133,6 +141,27 @@ impl<T> Chains<T> {
     pub fn drain(&mut self) -> Vec<T> {
         self.busy.values_mut().flat_map(std::mem::take).collect()
     }
+}
+
+/// For the model checker, which keeps states apart by their hashes.
+impl<T: Hash> Hash for Chains<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        unordered(self.busy.iter()).hash(state);
+        unordered(self.blocked.iter().map(|(key, block)| {
+            let Block { disposition, claims, until } = block;
+            (key, disposition, unordered(claims.iter()), until)
+        }))
+        .hash(state);
+    }
+}
+
+/// A hash that does not depend on the order of the items.
+fn unordered<T: Hash>(items: impl Iterator<Item = T>) -> u64 {
+    items.fold(0, |sum, item| {
+        let mut hasher = DefaultHasher::new();
+        item.hash(&mut hasher);
+        sum.wrapping_add(hasher.finish())
+    })
 }
 
 #[cfg(test)]
@@ -152,6 +181,21 @@ mod tests {
         assert_eq!(chains.admit(origin(1, 1), true, 'b'), Admission::Queued);
         assert_eq!((chains.advance(KEY), chains.advance(KEY)), (Some('b'), None));
         assert_eq!(chains.admit(origin(2, 2), true, 'c'), Admission::Go('c'));
+    }
+
+    #[test]
+    fn a_block_is_forgotten_by_what_was_claimed_after_its_end() {
+        let mut chains = Chains::<char>::default();
+        chains.block(origin(1, 1), &Disposition::Release);
+        chains.prune(0, 9);
+        assert_eq!(chains.fate(origin(2, 2)), Some(Disposition::Release));
+        chains.settled(1, 3);
+        chains.settled(2, 3);
+        chains.prune(1, 9);
+        chains.prune(0, 3);
+        assert_eq!(chains.blocked.len(), 1);
+        chains.prune(0, 4);
+        assert_eq!(chains.blocked.len(), 0);
     }
 
     #[test]

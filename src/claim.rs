@@ -23,7 +23,7 @@ use crate::{
     crash,
     leases::Tenure,
     session::Session,
-    window::{self, Barred, Limits, Selection},
+    window::{self, Barred, Limits, Selection, Start},
 };
 
 /// Rows that this process has claimed, on their way to be read.
@@ -84,17 +84,18 @@ pub struct Claimer {
 struct Memory {
     session: Session,
     foreign: Foreign,
-    low: u64,
+    start: Start,
     full_look_at: Instant,
     last_message_at: Instant,
 }
 
 /// What the claimer knows of other relays.
-#[derive(Default)]
-struct Foreign {
-    claims: BTreeMap<u64, ForeignClaim>,
+#[derive(Debug, Default)]
+pub struct Foreign {
+    /// Their claims, as far as they were live at the last look.
+    pub claims: BTreeMap<u64, ForeignClaim>,
     /// The newest claim that was read: only newer ones are read whole.
-    known: u64,
+    pub known: u64,
     /// Other relays that work on the lane, and when a new claim of theirs was last seen.
     peers: BTreeMap<String, Instant>,
 }
@@ -104,6 +105,8 @@ const FULL_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Shortest pause after a look that found nothing, and between small claims: more claims than this cost the server more
 /// commits than they save time. Relays that share a lane share the pace.
 const PACE: Duration = Duration::from_millis(3);
+/// After so long without a message a lane is idle.
+const IDLE: Duration = Duration::from_secs(1);
 /// A relay that has claimed nothing for so long is no longer counted.
 const PEER_AGE: Duration = Duration::from_secs(5);
 
@@ -114,7 +117,7 @@ impl Claimer {
         let mut memory = Memory {
             session: Session::new(&self.context),
             foreign: Foreign::default(),
-            low: 0,
+            start: Start::default(),
             full_look_at: now,
             last_message_at: now,
         };
@@ -151,7 +154,7 @@ impl Claimer {
         bytes: OwnedSemaphorePermit,
     ) -> Result<Pass, sqlx::Error> {
         let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
-        let (seen, selection) = self.look(memory).await?;
+        let (seen, selection, start) = self.look(memory).await?;
         let Some(version) = seen.version else { return Ok(Pass::Empty) };
         if !selection.defer.is_empty() {
             return self.defer(memory, version, &selection.defer).await;
@@ -160,6 +163,7 @@ impl Claimer {
             return Ok(Pass::Empty);
         }
         let Some(tenure) = self.claim(memory, version, &selection).await? else { return Ok(Pass::Conflict) };
+        self.count_late(&selection, start.id());
         self.context.leases.insert(&tenure);
         crash::point("after_claim");
         let taken = selection.take.len();
@@ -171,15 +175,25 @@ impl Claimer {
         Ok(Pass::Claimed(taken))
     }
 
-    /// Looks at the lane and chooses.
-    async fn look(&self, memory: &mut Memory) -> Result<(Seen, Selection), sqlx::Error> {
+    /// Looks at the lane and chooses, and says from where on it looked; again, if a row was put back below where it looked.
+    async fn look(&self, memory: &mut Memory) -> Result<(Seen, Selection, Start), sqlx::Error> {
+        loop {
+            let start = memory.start;
+            let (seen, selection) = self.look_once(memory).await?;
+            if !start.is_passed(seen.low) {
+                return Ok((seen, selection, start));
+            }
+        }
+    }
+
+    async fn look_once(&self, memory: &mut Memory) -> Result<(Seen, Selection), sqlx::Error> {
         let own = self.context.leases.of_lane(self.lane);
         let full = memory.full_look_at <= Instant::now();
         if full {
             memory.full_look_at = Instant::now() + FULL_LOOK_EVERY;
         }
-        let floor = self.context.floor.load(Ordering::Acquire).min(memory.low);
-        let gaps = window::gaps(if full { 0 } else { floor }, &claimed_ids(&own, &memory.foreign.claims));
+        let (floor, start) = (self.context.floor.load(Ordering::Acquire), memory.start.id());
+        let gaps = window::gaps(if full { 0 } else { start }, &claimed_ids(&own, &memory.foreign.claims));
         let messages = self.context.config.relay.claim_messages;
         let limit = u32::try_from(messages).unwrap_or(u32::MAX);
         let below_limit = 2 * messages + gaps.claimed_within;
@@ -193,8 +207,8 @@ impl Claimer {
             below_limit: u32::try_from(below_limit).unwrap_or(u32::MAX),
         };
         let mut seen = memory.session.run("look", async |db| claim::look(db, &look).await).await?;
-        memory.low = seen.low;
         let mut barred = memory.foreign.bar(&seen, &own);
+        self.context.leases.sweep(self.lane, &seen.claim_ids);
         if seen.held_cut {
             seen.held = self.held(memory, &seen).await?;
         }
@@ -203,9 +217,9 @@ impl Claimer {
         }
         let bytes = self.context.config.relay.claim_bytes as u64;
         let mut selection = window::select(&seen, &barred, &Limits { messages, bytes, below: below_limit });
-        self.count_late(&selection, floor);
         let claimed = barred.ids.iter().copied().min();
         selection.low = selection.low.into_iter().chain(claimed).min();
+        memory.start = Start::after(floor, seen.low, selection.low);
         Ok((seen, selection))
     }
 
@@ -216,9 +230,9 @@ impl Claimer {
         memory.session.run("look", async |db| claim::held_among(db, self.lane, &keys).await).await
     }
 
-    /// Rows below the floor were committed later than it allows.
-    fn count_late(&self, selection: &Selection, floor: u64) {
-        let late = selection.take.iter().take_while(|row| row.id < floor).count();
+    /// Rows below the start were committed later than the floor allows.
+    fn count_late(&self, selection: &Selection, start: u64) {
+        let late = selection.take.iter().take_while(|row| row.id < start).count();
         self.context.metrics.late_commits_total.inc_by(late as u64);
     }
 
@@ -265,7 +279,10 @@ impl Claimer {
     async fn find(&self, memory: &mut Memory, token: u64, until: Instant) -> Option<Option<u64>> {
         while Instant::now() < until {
             memory.session.pause().await;
-            let found = memory.session.run("find", async |db| claim::find(db, &self.context.owner, token).await).await;
+            let found = memory
+                .session
+                .run("find", async |db| claim::find(db, self.lane, &self.context.owner, token).await)
+                .await;
             if let Ok(found) = found {
                 return Some(found);
             }
@@ -306,12 +323,24 @@ impl Claimer {
             // Claimers that race without a pause lose half of their compare-and-sets.
             Ok(Pass::Conflict) => tokio::time::sleep(pace.mul_f64(rand::random())).await,
             Ok(Pass::Empty) => {
-                let quiet = memory.last_message_at.elapsed() / 16;
-                let pause = quiet.max(pace).min(relay.poll_interval);
-                tokio::time::timeout(pause, self.context.nudge.notified()).await.ok();
+                let quiet = memory.last_message_at.elapsed();
+                let pause = (quiet / 16).max(pace).min(relay.poll_interval);
+                while !self.nudged(pause).await && quiet > IDLE && self.still_nothing(memory).await {}
             }
             Err(_) => memory.session.pause().await,
         }
+    }
+
+    /// Waits; returns whether it was cut short.
+    async fn nudged(&self, pause: Duration) -> bool {
+        tokio::time::timeout(pause, self.context.nudge.notified()).await.is_ok()
+    }
+
+    /// A cheaper question than a look, where nothing comes for long. Full looks go on, so that it need not see everything.
+    async fn still_nothing(&self, memory: &mut Memory) -> bool {
+        let start = memory.start.id();
+        let empty = async |db: &mut _| claim::is_empty(db, self.lane, start).await;
+        memory.full_look_at > Instant::now() && memory.session.run("peek", empty).await.unwrap_or(false)
     }
 }
 
@@ -323,12 +352,15 @@ impl Foreign {
     }
 
     /// What must not be claimed, by what was seen and by what was known before.
-    fn bar(&mut self, seen: &Seen, own: &[Arc<Tenure>]) -> Barred {
+    pub fn bar(&mut self, seen: &Seen, own: &[Arc<Tenure>]) -> Barred {
         let live: HashSet<u64> = seen.claim_ids.iter().copied().collect();
         let mut barred = Barred::default();
         for tenure in own {
             if live.contains(&tenure.lease.claim_id) {
                 barred.ids.extend(&tenure.ids);
+                if tenure.is_abandoned() {
+                    barred.keys.extend(&tenure.keys);
+                }
             } else if tenure.may_return() {
                 barred.keys.extend(&tenure.keys);
             }
@@ -338,7 +370,6 @@ impl Foreign {
             barred.keys.extend(&claim.key_hashes);
         }
         self.claims.retain(|claim_id, _| live.contains(claim_id));
-        // A new claim may be younger than the list of live ones. It is not read again, so it must not be forgotten.
         for claim in &seen.claims {
             self.known = self.known.max(claim.claim_id);
             self.peers.insert(claim.owner.clone(), Instant::now());
@@ -350,7 +381,9 @@ impl Foreign {
     }
 }
 
-fn claimed_ids(own: &[Arc<Tenure>], foreign: &BTreeMap<u64, ForeignClaim>) -> Vec<u64> {
+/// The ids that are known to be claimed, sorted.
+#[must_use]
+pub fn claimed_ids(own: &[Arc<Tenure>], foreign: &BTreeMap<u64, ForeignClaim>) -> Vec<u64> {
     let own = own.iter().flat_map(|tenure| &tenure.ids);
     let mut ids: Vec<u64> = own.chain(foreign.values().flat_map(|claim| &claim.message_ids)).copied().collect();
     ids.sort_unstable();
@@ -393,9 +426,9 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_is_younger_than_the_list_of_live_ones_is_not_forgotten() {
+    fn a_claim_is_read_once_and_known_until_it_is_gone() {
         let mut foreign = Foreign::default();
-        assert_eq!(barred(&mut foreign, &[], &[1]), (vec![10], vec![1]));
+        assert_eq!(barred(&mut foreign, &[1], &[1]), (vec![10], vec![1]));
         assert_eq!(barred(&mut foreign, &[1], &[]), (vec![10], vec![1]));
     }
 

@@ -34,6 +34,7 @@ fn show(context: &Context, stats: Stats) {
     #[expect(clippy::cast_precision_loss, reason = "a lag in seconds needs no more than 53 bits")]
     queue.lag_seconds.set(stats.lag_micros as f64 / 1e6);
     queue.blocked_keys.set(i64::try_from(stats.blocked_keys).unwrap_or(i64::MAX));
+    queue.instances.with_label_values(&["active"]).set(i64::try_from(stats.owners).unwrap_or(i64::MAX));
     queue.expired_leases.set(i64::try_from(stats.expired_leases).unwrap_or(i64::MAX));
     context.alive("stats");
 }

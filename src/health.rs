@@ -16,14 +16,24 @@ pub struct Health {
     metrics: Arc<Metrics>,
     loops: Mutex<BTreeMap<&'static str, Instant>>,
     dependencies: Mutex<BTreeMap<String, Result<(), String>>>,
+    /// What the database refused last, and when.
+    refused: Mutex<Option<(Instant, String)>>,
 }
+
+/// For how long a refusal is told: longer than the pause between two calls that write where there is nothing to send.
+const REFUSED: Duration = Duration::from_secs(15);
 
 impl Health {
     /// Nothing is known yet: ready only when the database has answered.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Arc<Self> {
         let starting = ("database".to_owned(), Err("not reached yet".to_owned()));
-        Arc::new(Self { metrics, loops: Mutex::default(), dependencies: Mutex::new([starting].into()) })
+        Arc::new(Self {
+            metrics,
+            loops: Mutex::default(),
+            dependencies: Mutex::new([starting].into()),
+            refused: Mutex::default(),
+        })
     }
 
     /// A loop came round.
@@ -44,6 +54,11 @@ impl Health {
         }
     }
 
+    /// The database refused a call, though it answers others: it is read-only, for example.
+    pub fn refused(&self, reason: String) {
+        *lock(&self.refused) = Some((Instant::now(), reason));
+    }
+
     /// Loops that have not come round for a minute. `claim` and `settle` come round only while there is something to do.
     #[must_use]
     pub fn stuck(&self) -> Vec<String> {
@@ -59,7 +74,11 @@ impl Health {
     /// Why the relay is not ready; empty: it is.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
+        let refused = lock(&self.refused);
+        let refused = refused.iter().filter(|(at, _)| at.elapsed() < REFUSED);
+        let refused = refused.map(|(_, reason)| format!("database: {reason}"));
         let dependencies = lock(&self.dependencies);
-        dependencies.iter().filter_map(|(name, state)| Some(format!("{name}: {}", state.as_ref().err()?))).collect()
+        let down = dependencies.iter().filter_map(|(name, state)| Some(format!("{name}: {}", state.as_ref().err()?)));
+        down.chain(refused).collect()
     }
 }

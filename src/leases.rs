@@ -31,6 +31,7 @@ pub struct Tenure {
     lost: AtomicBool,
     leaving: AtomicBool,
     returns: AtomicBool,
+    abandoned: AtomicBool,
 }
 
 impl Tenure {
@@ -38,7 +39,8 @@ impl Tenure {
     #[must_use]
     pub fn new(lease: Lease, lane: u16, ids: Vec<u64>, keys: Vec<u64>, until: Instant) -> Self {
         let (lost, leaving, returns) = (AtomicBool::default(), AtomicBool::default(), AtomicBool::new(true));
-        Self { lease, lane, ids, keys, until: Mutex::new(until), lost, leaving, returns }
+        let abandoned = AtomicBool::default();
+        Self { lease, lane, ids, keys, until: Mutex::new(until), lost, leaving, returns, abandoned }
     }
 
     /// Whether the lease surely stands for so long.
@@ -55,6 +57,21 @@ impl Tenure {
     /// The lease is another's now. Returns whether that is news.
     pub fn lose(&self) -> bool {
         !self.lost.swap(true, Ordering::AcqRel)
+    }
+
+    /// What became of its messages cannot be written back: it is not renewed, and nothing of it or behind it is claimed until
+    /// somebody has taken it over.
+    pub fn abandon(&self) {
+        self.lose();
+        // Whatever became of its messages: all of them are pending again when it is taken over.
+        self.returns.store(true, Ordering::Release);
+        self.abandoned.store(true, Ordering::Release);
+    }
+
+    /// Whether it is left to its lease.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire)
     }
 
     /// From now on the claim may vanish from the database, because it is being settled. `returns`: some of its rows are pending
@@ -90,6 +107,13 @@ impl Leases {
     /// Forgets a claim that was settled, released or lost.
     pub fn remove(&self, claim_id: u64) -> Option<Arc<Tenure>> {
         lock(&self.0).remove(&claim_id)
+    }
+
+    /// Forgets a claim of a lane that was abandoned and is no longer among the live ones.
+    pub fn sweep(&self, lane: u16, live: &[u64]) {
+        let gone =
+            |tenure: &Tenure| tenure.lane == lane && tenure.is_abandoned() && !live.contains(&tenure.lease.claim_id);
+        lock(&self.0).retain(|_, tenure| !gone(tenure));
     }
 
     /// All claims.

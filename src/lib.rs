@@ -17,6 +17,8 @@ pub mod leases;
 pub mod metrics;
 pub mod outlet;
 pub mod promote;
+#[cfg(test)]
+mod properties;
 pub mod publish;
 pub mod purge;
 pub mod read;

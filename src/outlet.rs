@@ -39,8 +39,10 @@ struct Outlet {
 
 /// Messages that go to a sink together.
 pub struct Batch {
-    outlet: usize,
-    items: Vec<Item>,
+    /// To which outlet it goes.
+    pub outlet: usize,
+    /// Its messages, in order.
+    pub items: Vec<Item>,
 }
 
 /// What became of a batch.
@@ -87,6 +89,10 @@ impl Outlets {
         open: watch::Sender<bool>,
     ) -> Self {
         let names = feeds.iter().enumerate().map(|(i, feed)| (feed.name.clone(), i)).collect();
+        let connected = &context.metrics.sink_connected;
+        for feed in &feeds {
+            connected.with_label_values(&[feed.name.as_str()]).set(0);
+        }
         let outlet = |feed| Outlet { feed, ready: VecDeque::new(), on_the_way: 0, up: false, outages: 0 };
         let outlets = feeds.into_iter().map(outlet).collect::<Vec<_>>();
         let outlets = Self { context: Arc::clone(context), outlets, names, events, open };
@@ -254,6 +260,19 @@ impl Outlets {
         self.outlets.iter_mut().filter(|outlet| !outlet.up).flat_map(|outlet| outlet.ready.drain(..)).collect()
     }
 
+    /// Takes out the messages that wait here and are meant.
+    pub fn take(&mut self, meant: impl Fn(&Tag) -> bool) -> Vec<Item> {
+        let mut taken = Vec::new();
+        for outlet in &mut self.outlets {
+            if outlet.ready.iter().any(|item| meant(&item.tag)) {
+                let (these, rest) = outlet.ready.drain(..).partition(|item| meant(&item.tag));
+                outlet.ready = rest;
+                taken.extend::<VecDeque<_>>(these);
+            }
+        }
+        taken
+    }
+
     /// Whether messages wait here.
     #[must_use]
     pub fn waiting(&self) -> bool {
@@ -270,16 +289,6 @@ impl Outlets {
         for outlet in &self.outlets {
             outlet.feed.sink.close().await;
         }
-    }
-}
-
-impl Batch {
-    /// Leaves out the messages of claims for which `keep` is false.
-    pub fn split(self, keep: impl Fn(u64) -> bool) -> (Self, Vec<Tag>) {
-        let mut known = HashMap::new();
-        let mut keep = |claim_id| *known.entry(claim_id).or_insert_with(|| keep(claim_id));
-        let (items, late): (Vec<_>, Vec<_>) = self.items.into_iter().partition(|item| keep(item.tag.origin.claim_id));
-        (Self { outlet: self.outlet, items }, late.into_iter().map(|item| item.tag).collect())
     }
 }
 

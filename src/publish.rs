@@ -1,6 +1,10 @@
 //! The publisher: hands messages to the sinks in the order of their keys and notes what became of each.
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Instant,
+};
 
 use futures_util::{
     FutureExt as _, StreamExt as _,
@@ -11,7 +15,7 @@ use outbox_core::store::{
     claim::Pending,
     settle::{Dead, Delayed, Settlement},
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task};
 
 use crate::{
     chains::{Admission, Chains, Origin},
@@ -119,6 +123,7 @@ impl Publisher {
     fn accept(&mut self, read: ReadClaim) {
         let ReadClaim { claimed, messages } = read;
         let (claim_id, pass, lane) = (claimed.tenure.lease.claim_id, claimed.pass, claimed.tenure.lane);
+        self.chains.prune(lane, pass);
         self.context.metrics.in_flight_messages.add(i64::try_from(messages.len()).unwrap_or(0));
         let settlement = Settlement { sent: Vec::with_capacity(messages.len()), ..Settlement::default() };
         self.claims.insert(claim_id, InFlight { claimed, settlement, open: messages.len(), returns: false });
@@ -144,7 +149,7 @@ impl Publisher {
     /// A message that is not to be published still has its place in the order of its key.
     fn decided(&mut self, origin: Origin, id: u64, disposition: Disposition, error: String) {
         if let Some(fate) = retry::behind(&disposition) {
-            self.block(origin, &fate);
+            self.block(origin, id, &fate);
         }
         self.finish(origin.claim_id, id, disposition, error);
     }
@@ -169,22 +174,41 @@ impl Publisher {
 
     /// Starts as many batches as the outlets take.
     fn start(&mut self) {
-        while let Some(batch) = self.outlets.next_batch() {
-            let (batch, late) = self.still_held(batch);
-            for tag in late {
-                self.fail(tag, Disposition::Release, "the lease would not last".into());
-            }
+        while let Some(Batch { outlet, items }) = self.outlets.next_batch() {
+            let items = self.still_held(items);
             crash::point("before_publish");
-            self.publishing.push(self.outlets.publish(batch).boxed());
+            let mut publishing = self.outlets.publish(Batch { outlet, items }).boxed();
+            // The first poll hands the batch in, before the next one and before any failure that is not known here yet: a sink
+            // believes its caller to know what it had returned by then.
+            match task::unconstrained(publishing.as_mut()).now_or_never() {
+                Some(done) => self.done(done),
+                None => self.publishing.push(publishing),
+            }
         }
     }
 
-    /// Leaves out what could still be on the way when its lease has ended.
-    fn still_held(&self, batch: Batch) -> (Batch, Vec<Tag>) {
+    /// Leaves out what could still be on the way when its lease has ended, and what comes after it in its key.
+    fn still_held(&mut self, items: Vec<Item>) -> Vec<Item> {
         let relay = &self.context.config.relay;
         let time = relay.publish_deadline + relay.settle_deadline;
-        let lasts = |claim_id| self.claims.get(&claim_id).is_some_and(|claim| claim.claimed.tenure.lasts(time));
-        batch.split(lasts)
+        let mut given_back = HashSet::new();
+        let (mut held, mut late) = (Vec::with_capacity(items.len()), Vec::new());
+        for item in items {
+            let Origin { key, claim_id, .. } = item.tag.origin;
+            let lasts = self.claims.get(&claim_id).is_some_and(|claim| claim.claimed.tenure.lasts(time));
+            if lasts && !given_back.contains(&key) {
+                held.push(item);
+                continue;
+            }
+            if key.1 != 0 {
+                given_back.insert(key);
+            }
+            late.push(item.tag);
+        }
+        for tag in late {
+            self.fail(tag, Disposition::Release, "the lease would not last".into());
+        }
+        held
     }
 
     fn done(&mut self, done: Done) {
@@ -225,14 +249,19 @@ impl Publisher {
     /// A message was not sent: notes it, and what that means for the later ones of its key.
     fn fail(&mut self, tag: Tag, disposition: Disposition, error: String) {
         match retry::behind(&disposition) {
-            Some(fate) => self.block(tag.origin, &fate),
+            Some(fate) => self.block(tag.origin, tag.id, &fate),
             None => self.advance(tag),
         }
         self.finish(tag.origin.claim_id, tag.id, disposition, error);
     }
 
-    fn block(&mut self, origin: Origin, fate: &Disposition) {
-        for item in self.chains.block(origin, fate) {
+    /// What waits behind a message that was not sent shares its fate: in its chain, and in the queue of an outlet.
+    fn block(&mut self, origin: Origin, id: u64, fate: &Disposition) {
+        let mut behind: Vec<Item> = self.chains.block(origin, fate).into();
+        if origin.key.1 != 0 {
+            behind.extend(self.outlets.take(|tag| tag.origin.key == origin.key && tag.id > id));
+        }
+        for item in behind {
             // The waiting message's own claim must hold the block as well.
             self.chains.block(item.tag.origin, fate);
             self.finish(item.tag.origin.claim_id, item.tag.id, *fate, String::new());
@@ -283,5 +312,132 @@ impl Publisher {
         for item in left {
             self.fail(item.tag, Disposition::Release, "the relay is stopping".into());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future, sync::Mutex, time::Duration};
+
+    use async_trait::async_trait;
+    use futures_util::stream;
+    use outbox_core::store::lease::Lease;
+    use tokio::sync::{Notify, Semaphore, watch};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{
+        config::{AfterDead, OnRejected},
+        leases::{Tenure, lock},
+        outlet::Feed,
+        read::Ready,
+        run::without_database,
+        sink::{Destination, KeyOrder, Receipt, Sink},
+    };
+
+    /// Answers its first batch when everything is there: that its first message is unconfirmed and the others have arrived.
+    #[derive(Default)]
+    struct Slow {
+        answer: Notify,
+        batches: Mutex<Vec<Vec<u64>>>,
+    }
+
+    #[async_trait]
+    impl Sink for Slow {
+        fn key_order(&self) -> KeyOrder {
+            KeyOrder::Pipelined
+        }
+
+        async fn publish(&self, batch: &[Outgoing], _deadline: Instant) -> Vec<Outcome> {
+            let first = {
+                let mut batches = lock(&self.batches);
+                batches.push(batch.iter().map(|message| message.message_id.as_u64_pair().1).collect());
+                batches.len() == 1
+            };
+            let confirmed = || Ok(Receipt("there".into()));
+            if !first {
+                return batch.iter().map(|_| confirmed()).collect();
+            }
+            self.answer.notified().await;
+            let rest = batch.iter().skip(1).map(|_| confirmed());
+            std::iter::once(Err(PublishError::Unconfirmed("no reply".into()))).chain(rest).collect()
+        }
+
+        async fn check(&self, _deadline: Instant) -> Result<(), PublishError> {
+            Ok(())
+        }
+
+        async fn close(&self) {}
+    }
+
+    async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u64, u64)]) -> ReadClaim {
+        let until = Instant::now() + lease;
+        let lease = Lease { claim_id, lease_token: 1 };
+        let tenure = Arc::new(Tenure::new(lease, 0, Vec::new(), Vec::new(), until));
+        context.leases.insert(&tenure);
+        let permit = async || Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+        let (count, bytes) = (permit().await, permit().await);
+        let claimed = Claimed { tenure, pass: claim_id, last_pass: Arc::default(), rows: Vec::new(), count, bytes };
+        let messages = messages.iter().map(|&(id, key_hash)| {
+            let destination = Destination { sink: "slow".into(), target: "t".into(), routing_key: String::new() };
+            let outgoing = Outgoing {
+                message_id: Uuid::from_u64_pair(0, id),
+                key_hash,
+                topic: "t".into(),
+                key: None,
+                event_type: None,
+                content_type: None,
+                headers: Vec::new(),
+                payload: None,
+                created_at_micros: 0,
+                destination: Arc::new(destination),
+            };
+            let policy = Policy { on_rejected: OnRejected::Dead, after_dead: AfterDead::Skip };
+            let ready = Ready { outgoing, policy, pipelined: false, created_at: Instant::now() };
+            (Pending { id, key_hash, bytes: 1, attempts: 0 }, Step::Publish(Box::new(ready)))
+        });
+        ReadClaim { claimed, messages: messages.collect() }
+    }
+
+    /// What the sink got of claims with these leases and these messages and keys.
+    async fn batches(claims: &[(Duration, &[(u64, u64)])]) -> Vec<Vec<u64>> {
+        let sink = Arc::new(Slow::default());
+        let context = without_database(Vec::new()).context;
+        let mut read = Vec::new();
+        for (claim_id, (lease, messages)) in (1..).zip(claims) {
+            read.push(claim(&context, claim_id, *lease, messages).await);
+        }
+        let ((events, connected), (open, mut is_open)) = (mpsc::unbounded_channel(), watch::channel(false));
+        let (finished, _at_the_settlers) = mpsc::unbounded_channel();
+        let (_settlers, settled) = mpsc::unbounded_channel();
+        let slow: Arc<dyn Sink> = Arc::<Slow>::clone(&sink);
+        let feed = Feed { name: "slow".into(), sink: slow, batches: 1, batch: 10 };
+        let outlets = Outlets::new(&context, vec![feed], events, open);
+        let publisher = Publisher::new(&context, outlets, finished);
+        let all_there = Arc::clone(&sink);
+        let reads = stream::once(async move { is_open.wait_for(|open| *open).await.map(|_| ()) })
+            .filter_map(|_| future::ready(None))
+            .chain(stream::iter(read))
+            .chain(stream::poll_fn(move |_| {
+                all_there.answer.notify_one();
+                std::task::Poll::Ready(None)
+            }));
+        publisher.run(reads.boxed(), connected, settled).await;
+        std::mem::take(&mut lock(&sink.batches))
+    }
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[tokio::test]
+    async fn what_waits_in_a_queue_behind_a_failure_of_its_key_is_not_published() {
+        let claims: [(_, &[_]); 2] = [(LONG, &[(1, 7), (2, 8)]), (LONG, &[(3, 7), (4, 8), (5, 0)])];
+        assert_eq!(batches(&claims).await, [vec![1, 2], vec![4, 5]]);
+    }
+
+    #[tokio::test]
+    async fn what_follows_a_message_whose_lease_is_too_short_is_not_published() {
+        let claims: [(_, &[_]); 3] =
+            [(LONG, &[(1, 6)]), (Duration::ZERO, &[(2, 7), (3, 0)]), (LONG, &[(4, 7), (5, 8), (6, 0)])];
+        assert_eq!(batches(&claims).await, [vec![1], vec![5, 6]]);
     }
 }

@@ -69,20 +69,19 @@ impl Reader {
     pub async fn read(&self, claimed: Claimed) -> ReadClaim {
         let idle = lock(&self.idle).pop();
         let mut session = idle.unwrap_or_else(|| Session::new(&self.context));
-        let mut stored = Ok(Vec::new());
-        while claimed.tenure.lasts(Duration::ZERO) {
-            stored = session.run("read", async |db| read::messages(db, &claimed.tenure.ids).await).await;
-            if stored.is_ok() {
-                break;
+        let mut stored = None;
+        while stored.is_none() && claimed.tenure.lasts(Duration::ZERO) {
+            let answer = session.run("read", async |db| read::messages(db, &claimed.tenure.ids).await).await;
+            if answer.is_err() {
+                session.pause().await;
             }
-            session.pause().await;
+            stored = answer.ok();
         }
         lock(&self.idle).push(session);
         let messages = match stored {
-            Ok(stored) => self.prepare(&claimed, stored),
-            Err(_) => {
-                claimed.rows.iter().map(|row| (*row, Step::Decided(Disposition::Release, String::new()))).collect()
-            }
+            Some(stored) => self.prepare(&claimed, stored),
+            // Nobody has looked: that is not the same as a message that is not there.
+            None => claimed.rows.iter().map(|row| (*row, Step::Decided(Disposition::Release, String::new()))).collect(),
         };
         ReadClaim { claimed, messages }
     }
@@ -127,7 +126,7 @@ fn missing() -> Step {
 }
 
 /// The headers in the order in which the service wrote them.
-fn headers(json: Option<&str>) -> Result<Vec<(String, String)>, serde_json::Error> {
+pub(crate) fn headers(json: Option<&str>) -> Result<Vec<(String, String)>, serde_json::Error> {
     let Some(json) = json else { return Ok(Vec::new()) };
     let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json)?;
     object.into_iter().map(|(name, value)| Ok((name, serde_json::from_value(value)?))).collect()
@@ -150,4 +149,31 @@ fn ready(row: Pending, message: Stored, headers: Vec<(String, String)>, route: R
     };
     let policy = Policy { on_rejected: route.on_rejected, after_dead: route.after_dead };
     Ready { outgoing, policy, pipelined: route.pipelined, created_at: now.checked_sub(age).unwrap_or(now) }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_core::store::lease::Lease;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::{leases::Tenure, run::without_database};
+
+    #[tokio::test]
+    async fn a_claim_whose_lease_has_passed_before_it_was_read_goes_back_as_it_was() {
+        let relay = without_database(Vec::new());
+        let reader = Reader::new(&relay.context, Routes::new(&[]));
+        let tenure = Tenure::new(Lease { claim_id: 1, lease_token: 1 }, 0, vec![7], Vec::new(), Instant::now());
+        let permit = async || Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+        let claimed = Claimed {
+            tenure: Arc::new(tenure),
+            pass: 1,
+            last_pass: Arc::default(),
+            rows: vec![Pending { id: 7, key_hash: 0, bytes: 1, attempts: 0 }],
+            count: permit().await,
+            bytes: permit().await,
+        };
+        let read = reader.read(claimed).await;
+        assert!(matches!(*read.messages, [(_, Step::Decided(Disposition::Release, _))]));
+    }
 }

@@ -1,10 +1,20 @@
 //! Renewing the leases of what is in flight.
 
-use std::{collections::HashSet, sync::Arc, time::Instant};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use outbox_core::store::lease::{self, Lease};
+use outbox_core::{
+    sqlx,
+    store::lease::{self, Lease},
+};
 
 use crate::{context::Context, crash, leases::Tenure, session::Session};
+
+/// Longest pause between two renewals, however long a lease is: the loop shows that it lives.
+const LONGEST: Duration = Duration::from_secs(20);
 
 /// Renews all leases, three times within each, until it is dropped.
 ///
@@ -12,16 +22,21 @@ use crate::{context::Context, crash, leases::Tenure, session::Session};
 pub async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     loop {
-        tokio::time::sleep(context.config.relay.lease / 3).await;
-        let tenures = context.leases.all();
-        if !tenures.is_empty() {
-            renew(&context, &mut session, &tenures).await;
+        tokio::time::sleep((context.config.relay.lease / 3).min(LONGEST)).await;
+        loop {
+            let mut tenures = context.leases.all();
+            tenures.retain(|tenure| !tenure.is_abandoned());
+            context.alive("renew");
+            // Every claim in flight depends on it: a connection that broke is no reason to wait for the next turn.
+            if tenures.is_empty() || renew(&context, &mut session, &tenures).await.is_ok() {
+                break;
+            }
+            session.pause().await;
         }
-        context.alive("renew");
     }
 }
 
-async fn renew(context: &Context, session: &mut Session, tenures: &[Arc<Tenure>]) {
+async fn renew(context: &Context, session: &mut Session, tenures: &[Arc<Tenure>]) -> Result<(), sqlx::Error> {
     let leases: Vec<Lease> = tenures.iter().map(|tenure| tenure.lease).collect();
     // The lease runs on the server from some time after this one.
     let until = Instant::now() + context.config.relay.lease;
@@ -29,10 +44,10 @@ async fn renew(context: &Context, session: &mut Session, tenures: &[Arc<Tenure>]
     crash::point("before_renew");
     let standing = session.run("renew", async |db| lease::renew(db, &leases, time).await).await;
     let renewals = &context.metrics.lease_renewals_total;
-    let Ok(standing) = standing else {
-        return renewals.with_label_values(&["error"]).inc_by(leases.len() as u64);
-    };
-    let standing: HashSet<u64> = standing.into_iter().collect();
+    if standing.is_err() {
+        renewals.with_label_values(&["error"]).inc_by(leases.len() as u64);
+    }
+    let standing: HashSet<u64> = standing?.into_iter().collect();
     for tenure in tenures {
         if standing.contains(&tenure.lease.claim_id) {
             tenure.prolong(until);
@@ -46,4 +61,5 @@ async fn renew(context: &Context, session: &mut Session, tenures: &[Arc<Tenure>]
             );
         }
     }
+    Ok(())
 }

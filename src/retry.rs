@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// What becomes of a message that was not sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Disposition {
     /// Back to pending as it was.
     Release,
@@ -18,7 +18,7 @@ pub enum Disposition {
         wait: Duration,
         /// Whether an attempt was spent.
         spent: bool,
-        /// `unconfirmed`, `rejected`, `behind` or `parked`.
+        /// `unconfirmed`, `rejected`, `behind`, `parked` or `no_route`.
         reason: &'static str,
     },
     /// It is given up.

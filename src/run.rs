@@ -45,7 +45,7 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// A relay that can be run, and nudged while it runs.
 pub struct Relay {
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
     routes: Routes,
     feeds: Vec<Feed>,
 }
@@ -261,4 +261,15 @@ pub fn feed(name: &str, sink: &config::Sink, config: &Config) -> anyhow::Result<
         _ => anyhow::bail!("this relay was built without the sink {name}"),
     };
     Ok(Feed { name: name.to_owned(), sink, batches, batch })
+}
+
+/// A relay whose parts are to be tested one by one: its database is nowhere.
+#[cfg(test)]
+pub(crate) fn without_database(feeds: Vec<Feed>) -> Relay {
+    let url = ("RELAY__DATABASE__URL".to_owned(), "mysql://nobody@127.0.0.1:1/none".to_owned());
+    let inputs = config::Inputs { file: None, variables: vec![url], flags: Vec::new() };
+    let config = config::load_for_database(&inputs).unwrap().config;
+    let metrics = Metrics::new().unwrap();
+    let health = Health::new(Arc::clone(&metrics));
+    Relay::with_sinks(config, feeds, metrics, health).unwrap()
 }

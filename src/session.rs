@@ -1,9 +1,12 @@
 //! A long-lived connection of the relay's own that is never left half-way through a call.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use outbox_core::{
-    sqlx::{self, ConnectOptions as _, MySqlConnection},
+    sqlx::{self, ConnectOptions as _, MySqlConnection, mysql::MySqlDatabaseError},
     store,
 };
 
@@ -38,10 +41,13 @@ impl Session {
         work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
         let deadline = self.context.config.relay.settle_deadline;
+        let started = Instant::now();
         let outcome = match tokio::time::timeout(deadline, self.attempt(work)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
         };
+        let duration = &self.context.metrics.db_call_duration_seconds;
+        duration.with_label_values(&[operation]).observe(started.elapsed().as_secs_f64());
         self.report(operation, &outcome);
         outcome
     }
@@ -64,7 +70,6 @@ impl Session {
     }
 
     fn report<T>(&mut self, operation: &'static str, outcome: &Result<T, sqlx::Error>) {
-        self.context.metrics.db_calls_total.with_label_values(&[operation]).inc();
         let Err(error) = outcome else {
             if self.failures > 0 {
                 tracing::info!(operation, "the database answers again");
@@ -76,8 +81,10 @@ impl Session {
         let kind = if error.as_database_error().is_some() { "refused" } else { "lost" };
         self.context.metrics.db_errors_total.with_label_values(&[operation, kind]).inc();
         tracing::warn!(operation, kind, error = %describe(error), "a database call failed");
-        if kind == "lost" {
-            self.context.health.dependency("database", Err(describe(error)));
+        match refusal(error) {
+            None => self.context.health.dependency("database", Err(describe(error))),
+            Some(Refusal::Contention) => {}
+            Some(Refusal::State | Refusal::Call) => self.context.health.refused(describe(error)),
         }
     }
 
@@ -86,6 +93,37 @@ impl Session {
         let pause = Duration::from_millis(50).saturating_mul(1 << self.failures.min(6));
         tokio::time::sleep(pause.min(MAX_PAUSE)).await;
     }
+}
+
+/// Why the server refused a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Others were in the way.
+    Contention,
+    /// For a state of the server, whatever the call: it takes none of its kind.
+    State,
+    /// For something in the call.
+    Call,
+}
+
+/// Why the server refused a call; none: it did not answer.
+pub(crate) fn refusal(error: &sqlx::Error) -> Option<Refusal> {
+    let error = error.as_database_error()?;
+    Some(match error.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number) {
+        // A lock wait that timed out, a deadlock.
+        1205 | 1213 => Refusal::Contention,
+        // Disk or table space full, a storage engine's or a file's error.
+        1021 | 1026 | 1030 | 1114
+        // Too many connections, of all or of this user; a shutdown.
+        | 1040 | 1053 | 1203 | 1226
+        // Access denied: to the server, a database, a table, a column, a command; an account that is locked or expired.
+        | 1044 | 1045 | 1142 | 1143 | 1227 | 1820 | 1862 | 3118 | 4151
+        // Read-only: by an option, by the transaction's default, by the server's mode; MariaDB's own code for the first.
+        | 1290 | 1792 | 1836 | 1874
+        // The database or a table is missing: a restore is on its way.
+        | 1049 | 1146 => Refusal::State,
+        _ => Refusal::Call,
+    })
 }
 
 /// Opens a connection and sets it up for the relay.

@@ -13,12 +13,18 @@ use outbox_core::{
     sqlx,
     store::{
         lease::{self, Lease},
-        settle::{self, Settlement},
+        settle::{self, Settlement, Way},
     },
 };
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
 
-use crate::{claim::Claimed, context::Context, crash, leases::Tenure, session::Session};
+use crate::{
+    claim::Claimed,
+    context::Context,
+    crash,
+    leases::Tenure,
+    session::{Refusal, Session, refusal},
+};
 
 /// A claim of whose messages it is known what became of each.
 pub struct Finished {
@@ -38,11 +44,13 @@ pub struct Settled {
 
 /// How long a settler waits for more: nobody waits for it, and a commit costs the server as much as a hundred rows.
 const LINGER: Duration = Duration::from_millis(40);
+/// So many messages are worth a commit: waiting for more would only keep room for new ones.
+const ENOUGH: usize = 2000;
 /// Most claims of one round trip.
 const MAX_CLAIMS: usize = 32;
 /// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
 const MAX_TEXT: usize = 2 << 20;
-/// After so many refusals in a row a group is settled one by one.
+/// After so many refusals for something in the call a group is settled one by one.
 const MAX_REFUSALS: u32 = 3;
 
 impl Finished {
@@ -94,12 +102,14 @@ impl Settler {
         let mut queue = self.queue.lock().await;
         let Some(first) = queue.recv().await else { return Vec::new() };
         let mut text = settle::text_size(&first.settlement);
+        let mut messages = first.tenure.ids.len();
         let mut group = vec![first];
         let linger = if self.context.stop.is_cancelled() { Duration::ZERO } else { LINGER };
         let until = tokio::time::Instant::now() + linger;
-        while group.len() < MAX_CLAIMS && text < MAX_TEXT {
+        while group.len() < MAX_CLAIMS && text < MAX_TEXT && messages < ENOUGH {
             let Ok(Some(more)) = tokio::time::timeout_at(until, queue.recv()).await else { break };
             text += settle::text_size(&more.settlement);
+            messages += more.tenure.ids.len();
             group.push(more);
         }
         group
@@ -107,30 +117,41 @@ impl Settler {
 
     /// Settles a group; tries until the database has said what became of each claim.
     async fn settle(&self, session: &mut Session, mut group: Vec<Finished>) {
-        let mut refusals = 0;
+        let (mut refusals, mut way) = (0, Way::Ranges);
         while !group.is_empty() {
             let started = Instant::now();
-            match self.write(session, &group).await {
-                Ok(standing) => return self.close(group, &standing, started),
+            let outcome = self.write(session, &group, way).await;
+            let answered = outcome.is_ok();
+            match outcome {
+                Ok(standing) => group = self.close(group, &standing, started),
                 Err(error) => {
                     self.observe("error", started);
-                    refusals += u32::from(error.as_database_error().is_some());
+                    // Ranges may have met what somebody else holds: a list of rows does not.
+                    way = Way::OneByOne;
+                    refusals += u32::from(refusal(&error) == Some(Refusal::Call));
+                    session.pause().await;
                 }
             }
-            session.pause().await;
-            group = self.without_settled(session, group).await;
+            let Ok(settled) = self.settled(session, &group).await else {
+                session.pause().await;
+                continue;
+            };
+            group = self.close(group, &settled, started);
+            if answered {
+                return self.lose(group, started);
+            }
             if refusals >= MAX_REFUSALS {
                 return self.one_by_one(session, group).await;
             }
         }
     }
 
-    async fn write(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<u64>, sqlx::Error> {
+    async fn write(&self, session: &mut Session, group: &[Finished], way: Way) -> Result<Vec<u64>, sqlx::Error> {
         let (empty, full): (Vec<_>, Vec<_>) = group.iter().partition(|finished| finished.is_empty());
         let mut standing = Vec::new();
         if !full.is_empty() {
             let claims: Vec<_> = full.iter().map(|finished| (finished.lease(), &finished.settlement)).collect();
-            standing = session.run("settle", async |db| send(settle::settle(db, &claims)).await).await?;
+            standing = session.run("settle", async |db| send(settle::settle(db, &claims, way)).await).await?;
         }
         if !empty.is_empty() {
             let leases: Vec<Lease> = empty.iter().map(|finished| finished.lease()).collect();
@@ -141,49 +162,59 @@ impl Settler {
         Ok(standing)
     }
 
-    /// After a lost reply: those that are settled are done with.
-    async fn without_settled(&self, session: &mut Session, group: Vec<Finished>) -> Vec<Finished> {
-        let started = Instant::now();
+    /// Which are settled already: by an attempt whose reply was lost, perhaps only while the next one waited for it.
+    async fn settled(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<u64>, sqlx::Error> {
+        if group.is_empty() {
+            return Ok(Vec::new());
+        }
         let ids: Vec<u64> = group.iter().map(|finished| finished.lease().claim_id).collect();
-        let Ok(settled) = session.run("settled", async |db| settle::settled(db, &ids).await).await else {
-            return group;
-        };
+        session.run("settled", async |db| settle::settled(db, &ids).await).await
+    }
+
+    /// Finds the claim that the server does not take, and settles the others. That one is left to its lease: whoever takes it
+    /// over counts an attempt for each message.
+    async fn one_by_one(&self, session: &mut Session, group: Vec<Finished>) {
+        if let [finished] = group.as_slice() {
+            tracing::error!(claim_id = finished.lease().claim_id, "a claim cannot be settled: it is left to its lease");
+            finished.tenure.abandon();
+            return self.tell(finished);
+        }
+        for finished in group {
+            Box::pin(self.settle(session, vec![finished])).await;
+        }
+    }
+
+    /// Closes those of these claims; returns the others.
+    fn close(&self, group: Vec<Finished>, claim_ids: &[u64], started: Instant) -> Vec<Finished> {
         let (done, open): (Vec<_>, Vec<_>) =
-            group.into_iter().partition(|finished| settled.contains(&finished.lease().claim_id));
-        self.close(done, &settled, started);
+            group.into_iter().partition(|finished| claim_ids.contains(&finished.lease().claim_id));
+        for finished in done {
+            self.count(&finished.settlement);
+            self.observe("settled", started);
+            self.forget(&finished);
+        }
         open
     }
 
-    /// Finds the claim that the server does not take. It is left to its lease: the next owner counts an attempt for each message.
-    async fn one_by_one(&self, session: &mut Session, group: Vec<Finished>) {
+    /// These claims neither stand nor are settled.
+    fn lose(&self, group: Vec<Finished>, started: Instant) {
         for finished in group {
-            let started = Instant::now();
-            let group = [finished];
-            let outcome = self.write(session, &group).await;
-            if let Err(error) = &outcome {
-                let claim_id = group.first().map(|finished| finished.lease().claim_id);
-                tracing::error!(claim_id, error = %crate::session::describe(error), "a claim cannot be settled");
-            }
-            self.close(group.into(), &outcome.unwrap_or_default(), started);
+            self.lost(&finished);
+            self.observe("lost", started);
+            self.forget(&finished);
         }
     }
 
-    /// The database has said which claims still stood: those are settled, the others were lost.
-    fn close(&self, group: Vec<Finished>, standing: &[u64], started: Instant) {
-        for finished in group {
-            let claim_id = finished.lease().claim_id;
-            if standing.contains(&claim_id) {
-                self.count(&finished.settlement);
-                self.observe("settled", started);
-            } else {
-                self.lost(&finished);
-                self.observe("lost", started);
-            }
-            self.context.leases.remove(claim_id);
-            let pass = finished.last_pass.load(Ordering::Acquire);
-            // No receiver: the relay is ending.
-            self.settled.send(Settled { claim_id, pass }).ok();
-        }
+    fn forget(&self, finished: &Finished) {
+        self.context.leases.remove(finished.lease().claim_id);
+        self.tell(finished);
+    }
+
+    fn tell(&self, finished: &Finished) {
+        let claim_id = finished.lease().claim_id;
+        let pass = finished.last_pass.load(Ordering::Acquire);
+        // No receiver: the relay is ending.
+        self.settled.send(Settled { claim_id, pass }).ok();
     }
 
     /// The fence: the lease was another's, so nothing was written.

@@ -102,7 +102,8 @@ pub enum KeyOrder {
     /// Messages of one key may be handed over one behind the other without waiting: the sink confirms a later one only if
     /// the earlier ones were confirmed (Kafka's idempotent producer within a partition).
     Pipelined,
-    /// The next message of a key is handed over when the one before is confirmed; a batch never holds a key twice.
+    /// The next message of a key is handed over when the one before is confirmed, and a batch never holds a key twice,
+    /// unless the route is `pipelined`.
     OneInFlight,
 }
 

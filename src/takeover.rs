@@ -16,12 +16,14 @@ pub async fn run(context: Arc<Context>) {
             Ok(expired) => take_over(&context, &mut session, &expired).await,
             Err(_) => session.pause().await,
         }
+        context.alive("takeover");
     }
 }
 
 async fn take_over(context: &Context, session: &mut Session, expired: &[lease::Expired]) {
     let own = context.leases.all();
-    let held = |claim: &&lease::Expired| !own.iter().any(|tenure| tenure.lease == claim.lease);
+    let held =
+        |claim: &&lease::Expired| !own.iter().any(|tenure| tenure.lease == claim.lease && !tenure.is_abandoned());
     // One's own claim that is late can still be renewed or settled, as long as nobody else has taken it.
     for claim in expired.iter().filter(held) {
         if let Ok(true) = session.run("take_over", async |db| lease::take_over(db, claim).await).await {
@@ -37,5 +39,4 @@ async fn take_over(context: &Context, session: &mut Session, expired: &[lease::E
             );
         }
     }
-    context.alive("takeover");
 }

@@ -40,6 +40,31 @@ pub fn gaps(start: u64, claimed: &[u64]) -> Gaps {
     Gaps { below, above, claimed_within: 0 }
 }
 
+/// From where on to look: no pending row has a smaller id, except one that was committed later than the floor allows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Start(u64);
+
+impl Start {
+    /// The smallest id to look at.
+    #[must_use]
+    pub fn id(self) -> u64 {
+        self.0
+    }
+
+    /// After a look. `floor` was read *before* it: a row that was committed just before the floor rose above it may not have been seen
+    /// by anybody yet. `low` is the lane's, and `lowest` the smallest id of a row that was seen or is claimed.
+    #[must_use]
+    pub fn after(floor: u64, low: u64, lowest: Option<u64>) -> Self {
+        Self(floor.min(low).min(lowest.unwrap_or(u64::MAX)))
+    }
+
+    /// Whether a row was put back below, by what the lane's `low` is now. What was seen must not be claimed before it.
+    #[must_use]
+    pub fn is_passed(self, low: u64) -> bool {
+        low < self.0
+    }
+}
+
 /// What limits a claim.
 #[derive(Debug)]
 pub struct Limits {
@@ -121,6 +146,19 @@ mod tests {
         assert_eq!(gaps(7, &[]), Gaps { below: vec![], above: 6, claimed_within: 0 });
         assert_eq!(gaps(7, &[5, 7]).below, vec![]);
         assert_eq!(gaps(0, &[0, 1]), Gaps { below: vec![], above: 1, claimed_within: 0 });
+    }
+
+    #[test]
+    fn a_look_starts_at_the_floor_before_the_last_one_or_at_what_that_saw_or_at_what_was_put_back() {
+        assert_eq!(Start::default().id(), 0);
+        let starts = [(7, 9, None), (7, 9, Some(5)), (7, 4, Some(5))];
+        assert_eq!(starts.map(|(floor, low, lowest)| Start::after(floor, low, lowest).id()), [7, 5, 4]);
+    }
+
+    #[test]
+    fn a_row_that_was_put_back_below_the_start_is_noticed_by_low() {
+        let start = Start::after(7, 9, None);
+        assert_eq!([6, 7, 9].map(|low| start.is_passed(low)), [true, false, false]);
     }
 
     #[test]

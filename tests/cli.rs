@@ -80,6 +80,17 @@ fn check_says_that_the_configuration_can_be_used_and_asks_the_rest_only_when_tol
 }
 
 #[test]
+fn an_inbox_that_forgets_before_sent_messages_are_purged_is_told() {
+    let (code, out, _) = relay(&format!("{GOOD}[retention]\nsent = \"30d\"\n"), &["check"]);
+    assert_eq!(code, 3);
+    assert!(
+        out.contains("inbox window   false  the inbox forgets a message after 168 h, but it can come again for 720 h"),
+        "{out}"
+    );
+    assert_eq!(relay(&format!("{GOOD}[retention]\nsent = \"30d\"\ninbox = \"30d\"\n"), &["check"]).0, 0);
+}
+
+#[test]
 fn a_database_that_cannot_be_reached_ends_with_1() {
     let (code, out, err) = relay(GOOD, &["status"]);
     assert_eq!((code, out.as_str()), (1, ""));

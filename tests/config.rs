@@ -73,7 +73,7 @@ fn the_defaults_are_those_of_the_documentation() {
     let Config { relay, retry, retention, http, sinks, .. } = Case::new(GOOD).load().config;
     assert_eq!(relay.lease, Duration::from_secs(30));
     assert_eq!((relay.claim_messages, relay.claim_bytes), (1000, 4 << 20));
-    assert_eq!((relay.in_flight_messages, relay.in_flight_bytes), (6000, 32 << 20));
+    assert_eq!((relay.in_flight_messages, relay.in_flight_bytes), (12_000, 32 << 20));
     assert_eq!(relay.poll_interval, Duration::from_millis(100));
     assert_eq!((retry.base, retry.max, retry.max_attempts), (Duration::from_secs(1), Duration::from_secs(300), 20));
     assert_eq!(retention.dead, Duration::from_secs(30 * 86_400));
@@ -245,10 +245,10 @@ fn a_lease_shorter_than_its_deadlines_is_refused_with_the_numbers() {
 #[test]
 fn a_claim_must_fit_into_what_may_be_in_flight() {
     assert_eq!(
-        problems_with("[relay]\nclaim_messages = 7000\nin_flight_bytes = \"2MiB\"\n"),
+        problems_with("[relay]\nin_flight_messages = 6000\nclaim_messages = 7000\nin_flight_bytes = \"2MiB\"\n"),
         [
             "DIR/relay.toml:10:1: `relay.in_flight_messages` is less than `relay.claim_messages`: raise it",
-            "DIR/relay.toml:11:1: `relay.in_flight_bytes` is less than `relay.claim_bytes`: raise it",
+            "DIR/relay.toml:12:1: `relay.in_flight_bytes` is less than `relay.claim_bytes`: raise it",
         ]
     );
 }

@@ -22,7 +22,7 @@ use outbox_relay::{
     },
 };
 use sinks::kafka::{KafkaHarness, consume, sink, sink_with};
-use testkit::servers;
+use testkit::{proxy::Direction, servers};
 
 fn to(topic: &str) -> Arc<Destination> {
     Arc::new(Destination { sink: "kafka".into(), target: topic.into(), routing_key: String::new() })
@@ -168,6 +168,45 @@ async fn a_broker_that_hangs_loses_nothing_confirms_nothing_and_keeps_the_order(
     broker.resume()?;
     publish_until_sent(&sink, &messages, Duration::from_secs(30)).await?;
     sinks::kafka::in_first_order(&consume(&broker.bootstrap(), "orders", 301)?, 300);
+    Ok(())
+}
+
+/// The second batch waits for what the brokers say of its topic while the first one fails: it must not go out after that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_waits_for_an_answer_does_not_overtake_one_that_failed_meanwhile() -> Result<()> {
+    let broker = servers::Kafka::start().await?;
+    let proxy = broker.proxy().await?;
+    servers::create_topic(&broker.bootstrap(), "orders", 1).await?;
+    let (topic, sink) = (to("orders"), sink(proxy.address()));
+    sink.publish(&numbered(&topic, 0..1, 1), soon()).await.remove(0)?;
+    for direction in Direction::BOTH {
+        proxy.black_hole(direction);
+    }
+    let messages: Vec<_> = (0..2).map(|n: usize| Draft::new(&topic, n.to_string()).key(b"one").build()).collect();
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let held = proxy.counts().held;
+    let first = async {
+        let outcomes = sink.publish(&messages[..1], deadline).await;
+        proxy.heal();
+        outcomes
+    };
+    let second = async {
+        servers::until(DEADLINE, "the first batch to be on the way", || async {
+            anyhow::ensure!(proxy.counts().held > held);
+            Ok(())
+        })
+        .await?;
+        // Every connection is lost, so the topic is asked for again.
+        proxy.reset();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        anyhow::Ok(sink.publish(&messages[1..], deadline + DEADLINE).await)
+    };
+    let (mut first, second) = tokio::join!(first, second);
+    assert!(matches!(first.remove(0), Err(PublishError::Unconfirmed(_))));
+    let second = second?.remove(0);
+    assert!(matches!(second, Err(PublishError::Unavailable(_))), "{second:?}");
+    publish_until_sent(&sink, &messages, DEADLINE).await?;
+    sinks::kafka::in_first_order(&consume(&broker.bootstrap(), "orders", 3)?, 2);
     Ok(())
 }
 

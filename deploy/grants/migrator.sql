@@ -8,10 +8,13 @@
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_messages TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_pending  TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_delayed  TO 'outbox_migrator'@'%';
-GRANT CREATE, ALTER, DROP, INDEX ON outbox_head     TO 'outbox_migrator'@'%';
+GRANT CREATE, ALTER, DROP, INDEX, INSERT ON outbox_head TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_dead     TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_leases   TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON inbox_processed TO 'outbox_migrator'@'%';
+GRANT CREATE, ALTER, DROP, INDEX ON inbox_dead      TO 'outbox_migrator'@'%';
+GRANT CREATE, ALTER, DROP, INDEX ON inbox_sequence  TO 'outbox_migrator'@'%';
+GRANT CREATE, ALTER, DROP, INDEX ON outbox_key_sequence TO 'outbox_migrator'@'%';
 
 -- The views run with the rights of the account that made them, so it must be able to read what they show. (CREATE beside
 -- CREATE VIEW: a privilege on something that does not exist yet is accepted only together with CREATE.)

@@ -1,5 +1,5 @@
 -- What a service needs to enqueue and to use the inbox, besides its rights on its own tables. It cannot mark a message
--- as sent, change or delete one, read a payload, or touch a claim.
+-- as sent, change or delete one, read the payload of one that is not dead, or touch a claim.
 --
 -- Run this file after `relay migrate up`, with the outbox's database as the default one:
 --   CREATE USER 'outbox_service'@'%' IDENTIFIED BY '…' REQUIRE SSL;
@@ -9,9 +9,19 @@
 GRANT INSERT, SELECT (message_id) ON outbox_messages TO 'outbox_service'@'%';
 GRANT INSERT ON outbox_pending TO 'outbox_service'@'%';
 GRANT INSERT ON outbox_delayed TO 'outbox_service'@'%';
+GRANT INSERT, SELECT (last_sequence), UPDATE (last_sequence) ON outbox_key_sequence TO 'outbox_service'@'%';
+
+-- For a service that asks how long messages have been waiting, or limits that (`backlog`, `max_backlog_age`).
+GRANT SELECT (id, created_at) ON outbox_messages TO 'outbox_service'@'%';
+GRANT SELECT (lane, id) ON outbox_pending TO 'outbox_service'@'%';
 
 -- Consuming.
 GRANT INSERT ON inbox_processed TO 'outbox_service'@'%';
+GRANT INSERT, SELECT, DELETE ON inbox_dead TO 'outbox_service'@'%';
+GRANT INSERT, SELECT, UPDATE ON inbox_sequence TO 'outbox_service'@'%';
+
+-- Named leases, for services that use them.
+GRANT SELECT, INSERT, UPDATE ON outbox_leases TO 'outbox_service'@'%';
 
 -- For a service that checks the version of the tables when it starts.
 GRANT SELECT ON outbox_migrations TO 'outbox_service'@'%';

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use outbox_core::check_schema;
+use outbox_core::{WindowTooShort, check_schema, check_window};
 use serde_json::Value;
 
 use super::{database, output::Format, run::unusable};
@@ -30,6 +30,9 @@ impl Check {
         let feeds = config.sinks.iter().map(|(name, sink)| run::feed(name, sink, config));
         let feeds: Vec<_> = feeds.collect::<Result<_, _>>().map_err(|error| unusable(&error))?;
         let mut findings = vec![("configuration".to_owned(), Ok("can be used".to_owned()))];
+        if let Err(error) = inbox_window(config) {
+            findings.push(("inbox window".to_owned(), Err(error.to_string())));
+        }
         if self.connect {
             findings
                 .push(("database".to_owned(), look_at_database(config).await.map_err(|error| format!("{error:#}"))));
@@ -42,6 +45,13 @@ impl Check {
         self.format.rows(["checked", "ok", "detail"], &rows)?;
         Ok(holds)
     }
+}
+
+/// Whether the inbox remembers for as long as a message that was sent can be sent again.
+pub(super) fn inbox_window(config: &Config) -> Result<(), WindowTooShort> {
+    let keep = &config.retention;
+    let sent = if keep.sent.is_zero() { Duration::MAX } else { keep.sent };
+    check_window(keep.inbox, sent)
 }
 
 fn row((checked, found): Finding) -> [Value; 3] {

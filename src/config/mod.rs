@@ -69,7 +69,8 @@ impl std::fmt::Debug for Secret {
 /// How this relay claims and publishes.
 #[derive(Debug, Clone)]
 pub struct Relay {
-    /// The name under which this process holds claims; by default host, process id and a random suffix.
+    /// The name under which this process holds claims; by default host and process id; a random suffix is
+    /// added to either.
     pub owner: String,
     /// The lanes that this relay serves; none named: all.
     pub lanes: Vec<u16>,
@@ -81,7 +82,7 @@ pub struct Relay {
     pub settle_deadline: Duration,
     /// What the lease has left when both deadlines have passed.
     pub safety: Duration,
-    /// The longest transaction that a service keeps open after it has enqueued (see ARCHITECTURE.md, order).
+    /// The longest transaction that a service keeps open after it has enqueued (see ARCHITECTURE.md, the claim).
     pub max_transaction_age: Duration,
     /// Most messages of one claim.
     pub claim_messages: usize,
@@ -190,7 +191,7 @@ pub struct Route {
     pub sink: String,
     /// Kafka topic or RabbitMQ exchange; `{topic}`, `{type}` and `{lane}` are replaced.
     pub target: String,
-    /// RabbitMQ's routing key; `{topic}`, `{type}` and `{key}` are replaced.
+    /// RabbitMQ's routing key; `{topic}`, `{type}`, `{key}` and `{lane}` are replaced.
     pub routing_key: String,
     /// What becomes of a message that the broker rejects.
     pub on_rejected: OnRejected,

@@ -32,7 +32,7 @@ use async_trait::async_trait;
 use tokio::{sync::Mutex, time::timeout_at};
 
 use self::{
-    entry::{Entry, Producer, blocking, unavailable},
+    entry::{Entry, Limits, Producer, blocking, unavailable},
     reports::{Open, Report, Reports},
 };
 use super::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink};
@@ -92,7 +92,7 @@ impl Kafka {
         Ok(Self { reports, entry: Mutex::new(entry) })
     }
 
-    /// Hands the batch over when it is its turn; none: it was not, or an earlier batch failed, and nothing was handed over.
+    /// Hands the batch over when it is its turn.
     async fn enter(
         &self,
         batch: &[Outgoing],
@@ -103,10 +103,10 @@ impl Kafka {
         let ticket = self.reports.fence.ticket();
         let entry = timeout_at(deadline.into(), self.entry.lock()).await;
         let mut entry = entry.map_err(|_late| unavailable("the batches before took all the time"))?;
-        if !self.reports.fence.admits(ticket) {
+        if self.reports.fence.pass(ticket, || ()).is_none() {
             return Err(unavailable("an earlier batch failed"));
         }
-        entry.hand_over(batch, open, outcomes, deadline).await;
+        entry.hand_over(batch, open, outcomes, Limits { ticket, deadline }).await;
         let handed_over = outcomes.iter().filter(|outcome| outcome.is_none()).count();
         open.seal(outcomes.len() - handed_over);
         Ok(entry.producer())

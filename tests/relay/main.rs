@@ -1,10 +1,13 @@
 //! The real binary against real servers. Each test has a database and a topic of its own, and one judge decides them all.
 
+mod accounts;
 mod canary;
+mod contract;
 mod crash;
 mod delivery;
 mod frozen;
 mod lanes;
+mod network;
 mod order;
 mod outage;
 mod rejected;

@@ -12,7 +12,7 @@ use testkit::{
     servers::{Flavor, Kafka, MySql, RabbitMq, free_port},
 };
 
-use crate::stage::{PATIENCE, Stage};
+use crate::stage::{PATIENCE, Stage, work};
 
 /// No attempt was spent and nothing died: an outage is no message's fault.
 async fn nothing_was_spent(stage: &Stage) -> Result<()> {
@@ -32,7 +32,7 @@ async fn a_mysql_that_is_killed_and_restarted_is_drained() -> Result<()> {
     let mut relays = [stage.relay()?, stage.relay()?];
     let drafts: Vec<Draft> = (1..=3000).map(|n| Draft::new(stage.topic.name(), vec![0; 2000]).key("k", n)).collect();
     stage.commit(&drafts).await?;
-    relays[0].wait_for_metrics(PATIENCE, "work", |m| m.sum("outbox_relay_claimed_messages_total") >= 0.0).await?;
+    work(&relays, 1.0).await?;
     server.kill()?;
     for relay in &mut relays {
         let noticed = |m: &testkit::relay::Metrics| m.sum("outbox_relay_db_errors_total") > 0.0;
@@ -94,6 +94,10 @@ async fn broker_outage(mut stage: Stage, server: &mut impl Server) -> Result<()>
     server.restart().await?;
     load.stop().await?;
     stage.drain_and_judge(&Expectations::new().at_least(150).duplicates(3000)).await?;
+    let metrics = relay.metrics_within(PATIENCE).await?;
+    let spent = metrics.sum_where("outbox_relay_retries_scheduled_total", r#"reason="unconfirmed""#);
+    let unconfirmed = metrics.sum_where("outbox_relay_possible_duplicates_total", "unconfirmed");
+    ensure!(spent <= unconfirmed, "{spent} attempts were spent, {unconfirmed} messages were on the way");
     nothing_was_spent(&stage).await
 }
 

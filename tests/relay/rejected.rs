@@ -10,7 +10,7 @@ use testkit::{
     servers::Flavor,
 };
 
-use crate::stage::{PATIENCE, Stage};
+use crate::stage::{PATIENCE, Stage, start};
 
 /// A Kafka topic with one partition that takes 20 kB at once.
 async fn narrow_topic() -> Result<Stage> {
@@ -92,5 +92,26 @@ async fn a_route_that_retries_gives_up_after_its_attempts_and_keeps_the_order() 
     ensure!(stage.database.number(dead).await? == 1, "it was not tried three times");
     let retries = relay.metrics().await?.sum_where("outbox_relay_retries_scheduled_total", "reason=\"rejected\"");
     ensure!((retries - 2.0).abs() < 0.5, "the metric counts {retries} retries");
+    Ok(())
+}
+
+/// What cannot be written back is not sent again and again: only by whoever takes the claim over, which costs attempts.
+#[tokio::test]
+async fn a_claim_that_the_database_does_not_let_settle_is_sent_once_a_lease() -> Result<()> {
+    let stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let refused: Vec<Draft> = (1..=10).map(|n| stage.draft(0).key("refused", n)).collect();
+    stage.commit(&refused).await?;
+    let trigger = "CREATE TRIGGER refuse BEFORE INSERT ON outbox_sent FOR EACH ROW \
+                   IF NEW.message_ids LIKE '[1,%' THEN SIGNAL SQLSTATE '45000'; END IF";
+    stage.database.execute(trigger).await?;
+    let mut relay = start(&stage.settings.clone().set("retry", "max_attempts", 2))?;
+    relay.wait_for_log(PATIENCE, "a claim cannot be settled").await?;
+    // A later one of its key waits for it, one of another key does not.
+    stage.commit(&[stage.draft(0).key("refused", 11), stage.draft(0).key("other", 1)]).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let sent = relay.metrics_within(PATIENCE).await?.sum("outbox_relay_published_messages_total");
+    ensure!(sent <= 32.0, "12 messages were sent {sent} times");
+    let dead = "SELECT COUNT(*) FROM outbox_dead WHERE reason = 'attempts_exhausted'";
+    ensure!(stage.database.number(dead).await? == 10, "the messages of the claim are not dead");
     Ok(())
 }

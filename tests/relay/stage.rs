@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 use testkit::{
     consume::{Broker, Topic},
     database::Database,
@@ -11,8 +11,9 @@ use testkit::{
     ledger::{Draft, Ledger},
     load,
     relay::{Relay, Settings},
-    servers::Flavor,
+    servers::{Flavor, until},
 };
+use url::Url;
 
 /// How long anything may take on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -71,3 +72,31 @@ pub(crate) fn start(settings: &Settings) -> Result<Relay> {
 
 /// On both brokers, one after the other.
 pub(crate) const BROKERS: [Broker; 2] = [Broker::Kafka, Broker::RabbitMq];
+
+/// Waits until the relays have published so many more messages between them.
+pub(crate) async fn work(relays: &[Relay], more: f64) -> Result<()> {
+    let before = published(relays).await.unwrap_or(0.0);
+    let outcome = until(PATIENCE, "work", || async {
+        let now = published(relays).await?;
+        ensure!(now >= before + more, "{now} messages");
+        Ok(())
+    });
+    outcome.await.with_context(|| relays.iter().filter_map(|relay| relay.log().ok()).collect::<Vec<_>>().join("\n\n"))
+}
+
+async fn published(relays: &[Relay]) -> Result<f64> {
+    let mut sum = 0.0;
+    for relay in relays {
+        sum += relay.metrics().await?.sum("outbox_relay_published_messages_total");
+    }
+    Ok(sum)
+}
+
+/// Makes an account of this database alone, with these grants to `{user}`; returns the address with it.
+pub(crate) async fn account(database: &Database, grants: &str) -> Result<Url> {
+    let mut url = Url::parse(database.url())?;
+    let user = format!("u{}", url.path().chars().rev().take(24).collect::<String>());
+    database.execute(&format!("CREATE USER '{user}'@'%'; {}", grants.replace("{user}", &user))).await?;
+    url.set_username(&user).map_err(|()| anyhow::anyhow!("the address takes no user"))?;
+    Ok(url)
+}

@@ -53,10 +53,10 @@ async fn dies_at(point: &str) -> Result<Report> {
     ensure!(!first.wait_for_end(PATIENCE).await?.success(), "it was to die at {point}");
     let died = Instant::now();
     let claimed = claimed(&stage).await?;
-    let second = stage.relay()?;
+    let mut second = stage.relay()?;
     stage.database.wait_until_drained(PATIENCE).await?;
     let took = died.elapsed();
-    let takeovers = second.metrics().await?.sum("outbox_relay_lease_takeovers_total");
+    let takeovers = second.metrics_within(PATIENCE).await?.sum("outbox_relay_lease_takeovers_total");
     if takeovers >= 1.0 {
         ensure!(took <= IN_TIME, "the take-over took {took:?}");
     }
@@ -85,17 +85,24 @@ fn twice_at_most(report: &Report) -> Result<()> {
 #[tokio::test]
 async fn a_relay_that_dies_while_it_renews_is_taken_over_under_load() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
-    let mut first = start(&stage.settings.clone().crash_at("before_renew"))?;
     let load = Load::new(stage.topic.name()).tasks(2).transactions(u64::MAX).pause(Duration::from_millis(5));
     let load = load.start(&stage.database, &stage.ledger).await?;
-    first.wait_for_end(PATIENCE).await?;
-    let claimed = claimed(&stage).await?;
+    let claimed = loop {
+        start(&stage.settings.clone().crash_at("before_renew"))?.wait_for_end(PATIENCE).await?;
+        // The server may have finished the settling that it asked for last: what is claimed when the lease has passed stays so.
+        let over = "SELECT COUNT(*) = 0 OR MAX(lease_until) < UTC_TIMESTAMP(6) FROM outbox_claims";
+        stage.database.wait_for(PATIENCE, over).await?;
+        let claimed = claimed(&stage).await?;
+        if !claimed.is_empty() {
+            break claimed;
+        }
+    };
     let mut second = stage.relay()?;
     let taken_over = |metrics: &Metrics| metrics.sum("outbox_relay_lease_takeovers_total") >= 1.0;
     second.wait_for_metrics(PATIENCE, "a take-over", taken_over).await?;
     load.stop().await?;
     stage.database.wait_until_drained(PATIENCE).await?;
-    let expected = Expectations::new().at_least(50).witness("a claim left behind", !claimed.is_empty());
+    let expected = Expectations::new().at_least(50);
     let report = stage.report().await?;
     report.assert_ok(&expected.duplicates_among(claimed))?;
     twice_at_most(&report)

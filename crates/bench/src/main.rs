@@ -5,6 +5,7 @@
 mod ceiling;
 mod costs;
 mod drain;
+mod enqueue;
 mod idle;
 mod latency;
 mod listen;
@@ -90,6 +91,15 @@ enum What {
         #[arg(long, default_value_t = 20)]
         seconds: u32,
     },
+    /// What sequenced keys cost a service that locks its row after the enqueue; needs no relay.
+    Enqueue {
+        /// Connections that write at once.
+        #[arg(long, default_value_t = 8)]
+        producers: u64,
+        /// Transactions, all together.
+        #[arg(long, default_value_t = 4000)]
+        transactions: u64,
+    },
     /// A relay with nothing to do.
     Idle {
         /// How long to look.
@@ -134,6 +144,10 @@ async fn measure(options: &Options) -> Result<(Map<String, Value>, bool)> {
     let (report, good) = match options.what {
         What::Drain { messages } => {
             let report = drain::measure(common, messages).await?;
+            (serde_json::to_value(&report)?, report.is_good())
+        }
+        What::Enqueue { producers, transactions } => {
+            let report = enqueue::measure(common, producers.max(1), transactions).await?;
             (serde_json::to_value(&report)?, report.is_good())
         }
         What::Latency { rate, seconds } => {

@@ -80,7 +80,7 @@ impl Stage {
             own: cpu_seconds(Some(std::process::id())),
             machine: machine_seconds(),
             statements: statements.parse()?,
-            round_trips: metrics.sum("outbox_relay_db_calls_total"),
+            round_trips: metrics.sum("outbox_relay_db_call_duration_seconds_count"),
         })
     }
 

@@ -16,36 +16,15 @@ pub(crate) struct Order {
     pub(crate) amount_cents: u64,
 }
 
-/// An order was placed: by way of Kafka to billing.
-#[derive(Debug, Serialize)]
+/// An order was placed: by way of Kafka to billing. The events of one customer keep their order.
+#[derive(Debug, Serialize, Event)]
 #[serde(transparent)]
+#[event(topic = "orders", type = "order.placed", key = |event| event.0.customer.to_string())]
 pub(crate) struct OrderPlaced(pub(crate) Order);
 
-impl Event for OrderPlaced {
-    const TYPE: &'static str = "order.placed";
-    const TOPIC: &'static str = "orders";
-
-    /// The events of one customer keep their order.
-    fn key(&self) -> Option<Vec<u8>> {
-        Some(self.0.customer.to_string().into())
-    }
-}
-
-/// A customer gets a receipt: by way of RabbitMQ to the mailer.
-#[derive(Debug, Serialize)]
+/// A customer gets a receipt: by way of RabbitMQ to the mailer. Mail is in a lane of its own: a mail server that is down
+/// must not hold up orders.
+#[derive(Debug, Serialize, Event)]
 #[serde(transparent)]
+#[event(topic = "mail.receipt", type = "receipt.due", lane = 1, key = |event| event.0.customer.to_string())]
 pub(crate) struct ReceiptDue(pub(crate) Order);
-
-impl Event for ReceiptDue {
-    const TYPE: &'static str = "receipt.due";
-    const TOPIC: &'static str = "mail.receipt";
-
-    /// Mail is in a lane of its own: a mail server that is down must not hold up orders.
-    fn lane(&self) -> u16 {
-        1
-    }
-
-    fn key(&self) -> Option<Vec<u8>> {
-        Some(self.0.customer.to_string().into())
-    }
-}

@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -18,6 +19,7 @@ use testkit::{
     judge::{Expectations, Usage},
     ledger::Ledger,
     load::{Load, Running},
+    proxy::Proxy,
     relay::{Metrics, Relay, Settings},
     servers::until,
 };
@@ -79,6 +81,8 @@ pub struct Arena {
     pub relays: Vec<Relay>,
     /// The consumers that run.
     pub consumers: Option<Consumers>,
+    /// What stands in between, to the end.
+    pub proxies: Vec<Arc<Proxy>>,
     /// What was counted so far.
     pub counts: Counts,
     /// What the case expects.
@@ -116,6 +120,7 @@ impl Arena {
             rate: if setup.pace == Pace::Full { 300.0 } else { 100.0 },
             relays: Vec::new(),
             consumers: None,
+            proxies: Vec::new(),
             counts: Counts { runs: 1, ..Counts::default() },
             expected: Expectations::new().at_least(100),
             in_flight_due: true,

@@ -61,7 +61,9 @@ async fn run(options: &Options) -> Result<bool> {
     if options.list {
         for row in &rows {
             println!("{}  {}: {}", row.id, row.fault, row.shows);
-            row.cases.iter().for_each(|case| println!("      {} ({})", case.name, case.servers()));
+            for case in &row.cases {
+                println!("      {} ({})", case.name, case.servers());
+            }
         }
         return Ok(true);
     }

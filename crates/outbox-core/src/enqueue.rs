@@ -3,7 +3,7 @@ use std::collections::HashSet;
 use sqlx::{Connection as _, MySqlConnection};
 use uuid::Uuid;
 
-use crate::{EnqueueError, IntoMessage, Message, store};
+use crate::{EnqueueError, IntoMessage, Message, Prepared, backlog::Watch, sequence, store, trace};
 
 /// Data of one INSERT, in bytes: far below the smallest `max_allowed_packet` in use (16 MiB on MariaDB, 64 MiB on MySQL).
 const CHUNK_BYTES: usize = 512 * 1024;
@@ -12,7 +12,7 @@ const PACKET_OVERHEAD: usize = 16 * 1024;
 
 /// The service's end of the outbox: writes messages in the service's own transaction.
 ///
-/// It holds nothing but limits; keep one, or make one where it is needed.
+/// It holds limits and the last reading of the backlog; keep one, or make one where it is needed.
 ///
 /// ```no_run
 /// # use outbox_core::{EnqueueError, Message, Outbox, sqlx::{self, Connection, MySqlPool}};
@@ -38,6 +38,7 @@ const PACKET_OVERHEAD: usize = 16 * 1024;
 #[derive(Debug, Clone)]
 pub struct Outbox {
     max_message_bytes: usize,
+    pub(crate) watch: Watch,
 }
 
 impl Default for Outbox {
@@ -51,7 +52,7 @@ impl Outbox {
     #[must_use]
     pub fn new() -> Self {
         // Kafka's default max.message.bytes is 1,048,588 with everything around the record; this leaves room for that.
-        Self { max_message_bytes: 1_000_000 }
+        Self { max_message_bytes: 1_000_000, watch: Watch::default() }
     }
 
     /// The largest message, in bytes of key, headers and payload. 1,000,000 by default, which Kafka takes by default.
@@ -63,13 +64,21 @@ impl Outbox {
     }
 
     /// Writes a message in the open transaction of `conn`: `outbox.enqueue(&mut tx, &event)`. It is sent if and only if the
-    /// transaction commits. Returns the message id. Three round trips.
+    /// transaction commits. Returns the message id. Three round trips; one more for a sequenced message.
+    ///
+    /// With the feature `trace` (on by default) the message gets the W3C trace context of the current OpenTelemetry span as headers
+    /// `traceparent` and `tracestate`, unless it brings its own.
     ///
     /// After an error nothing of the message is written. After [`EnqueueError::Database`] and
     /// [`EnqueueError::TransactionEnded`] roll back; after the others the transaction is still usable.
+    ///
+    /// Not safe to cancel: after a time-out of your own around this call (or `select!`) roll back. A transaction that is committed
+    /// nevertheless may hold half of the message, which is then never sent.
     pub async fn enqueue(&self, conn: &mut MySqlConnection, message: impl IntoMessage) -> Result<Uuid, EnqueueError> {
-        in_transaction(conn)?;
-        self.enqueue_unchecked(conn, message).await
+        let message = begin(conn, true, message.into_message())?;
+        let id = message.id();
+        self.write(conn, vec![message]).await?;
+        Ok(id)
     }
 
     /// [`Outbox::enqueue`] for a transaction that was opened by raw SQL, of which sqlx does not know. The server is still asked
@@ -79,7 +88,7 @@ impl Outbox {
         conn: &mut MySqlConnection,
         message: impl IntoMessage,
     ) -> Result<Uuid, EnqueueError> {
-        let message = message.into_message()?;
+        let message = begin(conn, false, message.into_message())?;
         let id = message.id();
         self.write(conn, vec![message]).await?;
         Ok(id)
@@ -91,19 +100,42 @@ impl Outbox {
         conn: &mut MySqlConnection,
         messages: impl IntoIterator<Item = M>,
     ) -> Result<Vec<Uuid>, EnqueueError> {
-        in_transaction(conn)?;
-        let messages = messages.into_iter().map(M::into_message).collect::<Result<Vec<_>, _>>()?;
+        let messages = messages.into_iter().map(M::into_message).collect::<Result<Vec<_>, _>>();
+        let messages = begin(conn, true, messages)?;
         let ids = messages.iter().map(Message::id).collect();
         self.write(conn, messages).await?;
         Ok(ids)
     }
 
-    async fn write(&self, conn: &mut MySqlConnection, messages: Vec<Message>) -> Result<(), EnqueueError> {
-        let messages = self.check(messages)?;
+    /// The message as plain SQL, for a service that has its transaction in another library: run the statements in their order, in
+    /// the open transaction of the business row, on its connection. Nobody checks that there is one.
+    ///
+    /// The limits are checked here; a message id that exists is the server's error 1062 then. The statements use
+    /// `LAST_INSERT_ID()`: run nothing between them.
+    pub fn prepare(&self, message: impl IntoMessage) -> Result<Prepared, EnqueueError> {
+        let mut message = message.into_message()?;
+        trace::capture(&mut message);
+        self.check(std::slice::from_ref(&message))?;
+        Prepared::new(&message)
+    }
+
+    async fn write(&self, conn: &mut MySqlConnection, mut messages: Vec<Message>) -> Result<(), EnqueueError> {
+        #[cfg(feature = "metrics")]
+        let observed = crate::observe::Enqueue::of(&messages);
+        let written = self.try_write(conn, &mut messages).await;
+        #[cfg(feature = "metrics")]
+        observed.ended(&written);
+        written
+    }
+
+    async fn try_write(&self, conn: &mut MySqlConnection, messages: &mut [Message]) -> Result<(), EnqueueError> {
+        messages.iter_mut().for_each(trace::capture);
+        self.check(messages)?;
+        self.watch.check(conn).await?;
         if !store::enqueue::savepoint(conn).await? {
             return Err(EnqueueError::TransactionEnded);
         }
-        let written = insert_all(conn, &messages).await;
+        let written = number_and_insert(conn, messages).await;
         if written.is_err() {
             // The first error is the one to tell; where this one fails too, the connection is lost, and with it the transaction.
             store::enqueue::undo(conn).await.ok();
@@ -111,9 +143,9 @@ impl Outbox {
         written
     }
 
-    fn check(&self, messages: Vec<Message>) -> Result<Vec<(Message, Option<String>)>, EnqueueError> {
+    fn check(&self, messages: &[Message]) -> Result<(), EnqueueError> {
         let mut ids = HashSet::new();
-        let check_one = |message: Message| {
+        for message in messages {
             message.validate()?;
             let (size, limit) = (message.size(), self.max_message_bytes);
             if size > limit {
@@ -122,26 +154,33 @@ impl Outbox {
             if !ids.insert(message.id()) {
                 return Err(EnqueueError::Duplicate(message.id()));
             }
-            let headers = message.headers_json()?;
-            Ok((message, headers))
-        };
-        messages.into_iter().map(check_one).collect()
+        }
+        Ok(())
     }
 }
 
-fn in_transaction(conn: &MySqlConnection) -> Result<(), EnqueueError> {
-    if conn.is_in_transaction() { Ok(()) } else { Err(EnqueueError::NotInTransaction) }
+async fn number_and_insert(conn: &mut MySqlConnection, messages: &mut [Message]) -> Result<(), EnqueueError> {
+    sequence::number(conn, messages).await?;
+    insert_all(conn, messages).await
 }
 
-async fn insert_all(
-    conn: &mut MySqlConnection,
-    mut messages: &[(Message, Option<String>)],
-) -> Result<(), EnqueueError> {
+/// What has to be right before anything is written.
+fn begin<T>(conn: &MySqlConnection, checked: bool, made: Result<T, EnqueueError>) -> Result<T, EnqueueError> {
+    let made = if checked && !conn.is_in_transaction() { Err(EnqueueError::NotInTransaction) } else { made };
+    #[cfg(feature = "metrics")]
+    if let Err(error) = &made {
+        crate::observe::failed(error);
+    }
+    made
+}
+
+async fn insert_all(conn: &mut MySqlConnection, mut messages: &[Message]) -> Result<(), EnqueueError> {
     while !messages.is_empty() {
         let size = store::enqueue::chunk(messages, CHUNK_BYTES);
         let (chunk, rest) = messages.split_at(size);
         check_packet(conn, chunk).await?;
-        if let Err(error) = store::enqueue::insert_messages(conn, chunk).await {
+        let headers = chunk.iter().map(Message::headers_json).collect::<Result<Vec<_>, _>>()?;
+        if let Err(error) = store::enqueue::insert_messages(conn, chunk, &headers).await {
             return Err(explain(conn, chunk, error).await);
         }
         messages = rest;
@@ -150,8 +189,8 @@ async fn insert_all(
 }
 
 /// A chunk larger than [`CHUNK_BYTES`] is one large message: it is the only case that may not fit into a packet.
-async fn check_packet(conn: &mut MySqlConnection, chunk: &[(Message, Option<String>)]) -> Result<(), EnqueueError> {
-    let size: usize = chunk.iter().map(|(message, _)| message.size()).sum();
+async fn check_packet(conn: &mut MySqlConnection, chunk: &[Message]) -> Result<(), EnqueueError> {
+    let size: usize = chunk.iter().map(Message::size).sum();
     if size <= CHUNK_BYTES {
         return Ok(());
     }
@@ -161,10 +200,10 @@ async fn check_packet(conn: &mut MySqlConnection, chunk: &[(Message, Option<Stri
 }
 
 /// Finds out whether an error is a message id that exists already, and which.
-async fn explain(conn: &mut MySqlConnection, chunk: &[(Message, Option<String>)], error: sqlx::Error) -> EnqueueError {
+async fn explain(conn: &mut MySqlConnection, chunk: &[Message], error: sqlx::Error) -> EnqueueError {
     let duplicate = error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation);
     if duplicate {
-        for (message, _) in chunk {
+        for message in chunk {
             if matches!(store::enqueue::exists(conn, message).await, Ok(true)) {
                 return EnqueueError::Duplicate(message.id());
             }

@@ -1,4 +1,9 @@
+use std::time::Duration;
+
 use uuid::Uuid;
+
+/// Any error: why an event could not be encoded.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a message was not enqueued. Nothing was written, unless the variant says otherwise.
 #[derive(Debug, thiserror::Error)]
@@ -30,16 +35,44 @@ pub enum EnqueueError {
     /// A field holds what no broker would take.
     #[error(transparent)]
     Invalid(#[from] InvalidMessage),
-    /// The event could not be encoded as JSON.
-    #[error("the event could not be encoded as JSON")]
-    Encode(#[source] serde_json::Error),
-    /// A message with this id exists. The transaction is still usable; with several messages at once, none of the batch's
-    /// chunk was written.
+    /// The event could not be encoded: what its [`crate::Event::payload`] returned.
+    #[error("the event could not be encoded")]
+    Encode(#[source] BoxError),
+    /// A message with this id exists. The transaction is still usable; with several messages at once, none of
+    /// them was written.
     #[error("a message with the id {0} exists already: it was enqueued before, or the id was chosen twice")]
     Duplicate(Uuid),
+    /// The oldest message has been waiting for too long: see [`crate::Outbox::max_backlog_age`]. The transaction is still usable.
+    #[error(
+        "a message has been waiting for {age:?}, the limit is {limit:?}: is a relay running, and is the broker there?"
+    )]
+    Backlog {
+        /// How long the oldest due message has been waiting.
+        age: Duration,
+        /// The limit that it exceeds.
+        limit: Duration,
+    },
     /// The database refused or was lost; the transaction must be rolled back.
     #[error("the database did not take the message: roll the transaction back")]
     Database(#[from] sqlx::Error),
+}
+
+impl EnqueueError {
+    /// The kind of error in one word, for metrics and logs: `not_in_transaction`, `transaction_ended`, `too_large`, `invalid`,
+    /// `encode`, `duplicate`, `backlog` or `database`.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotInTransaction => "not_in_transaction",
+            Self::TransactionEnded => "transaction_ended",
+            Self::TooLarge { .. } => "too_large",
+            Self::Invalid(_) => "invalid",
+            Self::Encode(_) => "encode",
+            Self::Duplicate(_) => "duplicate",
+            Self::Backlog { .. } => "backlog",
+            Self::Database(_) => "database",
+        }
+    }
 }
 
 /// A field that no broker would take.

@@ -1,6 +1,15 @@
+mod admission;
+mod sequence;
+mod window;
+
 use sqlx::{Connection as _, MySqlConnection};
 use uuid::Uuid;
 
+pub use self::{
+    admission::{Admission, InboxTransaction},
+    sequence::Sequence,
+    window::{RETENTION, WindowTooShort, check_window},
+};
 use crate::store;
 
 /// A consumer's memory of the messages that it has processed, so that a redelivered message changes nothing.
@@ -26,6 +35,10 @@ pub enum InboxError {
     /// The connection has no open transaction, so the claim would not share the fate of the work.
     #[error("the connection is not in a transaction: call `begin()` and pass `&mut tx`")]
     NotInTransaction,
+    /// The server has ended the transaction before its commit, most often by a deadlock whose error the work swallowed; what
+    /// the work wrote after that was committed without the mark, and will be done again. Pass database errors on.
+    #[error("the server has ended the transaction before the commit: pass errors of the database on, and use no DDL")]
+    TransactionEnded,
     /// The consumer's name cannot be stored.
     #[error("the consumer name must have 1 to 100 printable ASCII characters")]
     InvalidConsumer,
@@ -40,6 +53,12 @@ impl Inbox {
         let consumer = consumer.into();
         let printable = !consumer.is_empty() && consumer.bytes().all(|byte| byte.is_ascii_graphic());
         if printable && consumer.len() <= 100 { Ok(Self { consumer }) } else { Err(InboxError::InvalidConsumer) }
+    }
+
+    /// The consumer's name.
+    #[must_use]
+    pub fn consumer(&self) -> &str {
+        &self.consumer
     }
 
     /// Claims a message in the consumer's own transaction. When another transaction is just processing the same message it

@@ -1,18 +1,41 @@
 #![doc = include_str!("../README.md")]
 
+mod backlog;
+#[doc(hidden)]
+pub mod derived;
 mod enqueue;
 mod error;
+mod event;
 mod inbox;
 mod key;
+pub mod lease;
 mod message;
 mod migrate;
+#[cfg(feature = "metrics")]
+mod observe;
+mod prepare;
+#[cfg(test)]
+mod properties;
+mod sequence;
 pub mod store;
+mod trace;
 
+pub use backlog::OnBacklog;
 pub use enqueue::Outbox;
-pub use error::{EnqueueError, InvalidMessage};
-pub use inbox::{Claim, Inbox, InboxError};
+pub use error::{BoxError, EnqueueError, InvalidMessage};
+#[cfg(feature = "json")]
+pub use event::to_json;
+pub use event::{Event, IntoMessage, IntoPayload};
+pub use inbox::{
+    Admission, Claim, Inbox, InboxError, InboxTransaction, RETENTION as INBOX_RETENTION, Sequence, WindowTooShort,
+    check_window,
+};
 pub use key::key_hash;
-pub use message::{Event, IntoMessage, Message};
+pub use message::Message;
 pub use migrate::{MIGRATIONS, MIGRATOR, SCHEMA_VERSION, SchemaError, check_schema, migrate};
+#[cfg(feature = "derive")]
+pub use outbox_derive::Event;
+pub use prepare::{Bind, Prepared, Statement};
+pub use sequence::SEQUENCE_HEADER;
 pub use sqlx;
 pub use uuid::Uuid;

@@ -3,10 +3,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use serde::Serialize;
 use uuid::Uuid;
 
-use crate::{EnqueueError, InvalidMessage, key_hash};
+use crate::{EnqueueError, InvalidMessage, SEQUENCE_HEADER, key_hash, sequence};
 
 /// Longest topic, in bytes: Kafka's limit for a topic name; RabbitMQ's routing keys take 255.
 pub(crate) const MAX_TOPIC: usize = 249;
@@ -33,6 +32,7 @@ pub struct Message {
     pub(crate) due: Due,
     pub(crate) expires: Option<Duration>,
     pub(crate) lane: u16,
+    pub(crate) sequenced: bool,
 }
 
 /// When a message may be published, by the database's clock.
@@ -71,8 +71,9 @@ impl Message {
     }
 
     /// A message with this value as JSON.
-    pub fn json(topic: impl Into<String>, value: &impl Serialize) -> Result<Self, EnqueueError> {
-        let payload = serde_json::to_vec(value).map_err(EnqueueError::Encode)?;
+    #[cfg(feature = "json")]
+    pub fn json(topic: impl Into<String>, value: &impl serde_core::Serialize) -> Result<Self, EnqueueError> {
+        let payload = crate::to_json(value).map_err(EnqueueError::Encode)?;
         Ok(Self::new(topic, payload).content_type("application/json"))
     }
 
@@ -88,6 +89,7 @@ impl Message {
             due: Due::Now,
             expires: None,
             lane: 0,
+            sequenced: false,
         }
     }
 
@@ -142,10 +144,28 @@ impl Message {
         self
     }
 
-    /// The lane (0 by default): messages of one lane neither wait for nor slow down those of another.
+    /// The lane (0 by default). Each lane is claimed by itself. Lanes of one relay share its limits of what is in
+    /// flight; relays with `relay.lanes` of their own share nothing.
     #[must_use]
     pub fn lane(mut self, lane: u16) -> Self {
         self.lane = lane;
+        self
+    }
+
+    /// Gives the message the next number of its topic and key, from 1 on and without gaps, in the header
+    /// [`crate::SEQUENCE_HEADER`]: a consumer that counts sees what is missing, repeated or out of order.
+    ///
+    /// The number is taken in the transaction of the enqueue and holds a lock of the key until it ends. So messages of a key are
+    /// published in the order of the commits, whatever the service locks before or after; and transactions of one key follow one
+    /// another. Enqueue late in the transaction, and lock the business row always before or always after the enqueue: a mixture
+    /// is a deadlock. So may be the very first message of a key, when its transaction rolls back and several others wait: run the
+    /// victim's transaction again, as after any deadlock.
+    ///
+    /// One round trip more for each key. The message needs a key and takes no delay; where some messages of a key are sequenced,
+    /// all should be. A message that ends as dead, or expires, is a gap that consumers see.
+    #[must_use]
+    pub fn sequenced(mut self) -> Self {
+        self.sequenced = true;
         self
     }
 
@@ -162,14 +182,16 @@ impl Message {
         self.message_id
     }
 
-    /// Bytes of key, headers and payload: what [`crate::Outbox::max_message_bytes`] limits.
+    /// Bytes of key, headers and payload: what [`crate::Outbox::max_message_bytes`] limits. A header that is only known in the
+    /// transaction counts with the most that it can have.
     #[must_use]
     pub fn size(&self) -> usize {
         self.key.as_ref().map_or(0, Vec::len) + self.headers_size() + self.payload.as_ref().map_or(0, Vec::len)
     }
 
     fn headers_size(&self) -> usize {
-        self.headers.iter().map(|(name, value)| name.len() + value.len()).sum()
+        let to_come = if self.sequenced { sequence::HEADER_BYTES } else { 0 };
+        self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() + to_come
     }
 
     pub(crate) fn key_hash(&self) -> u64 {
@@ -183,7 +205,7 @@ impl Message {
         }
         let object: serde_json::Map<_, _> =
             self.headers.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
-        serde_json::to_string(&object).map(Some).map_err(EnqueueError::Encode)
+        serde_json::to_string(&object).map(Some).map_err(|error| EnqueueError::Encode(error.into()))
     }
 
     pub(crate) fn validate(&self) -> Result<(), InvalidMessage> {
@@ -194,11 +216,30 @@ impl Message {
         validate_short("event type", self.event_type.as_deref())?;
         validate_short("content type", self.content_type.as_deref())?;
         self.validate_headers()?;
+        self.validate_sequenced()?;
         if matches!(self.due, Due::After(delay) if delay > MAX_WAIT) {
             return Err(InvalidMessage::new("delay", "is longer than 100 years"));
         }
         if self.expires.is_some_and(|time| time > MAX_WAIT) {
             return Err(InvalidMessage::new("expiry", "is longer than 100 years"));
+        }
+        Ok(())
+    }
+
+    fn validate_sequenced(&self) -> Result<(), InvalidMessage> {
+        if !self.sequenced {
+            return Ok(());
+        }
+        if self.key.is_none() {
+            return Err(InvalidMessage::new("key", "is missing: a sequence counts the messages of a key"));
+        }
+        if self.due != Due::Now {
+            let problem = "does not go with a sequence: later messages of the key would overtake this one";
+            return Err(InvalidMessage::new("delay", problem));
+        }
+        if self.headers.iter().any(|(name, _)| name == SEQUENCE_HEADER) {
+            let problem = format!("`{SEQUENCE_HEADER}` is reserved in a sequenced message");
+            return Err(InvalidMessage::new("header name", problem));
         }
         Ok(())
     }
@@ -257,40 +298,4 @@ fn validate_short(field: &'static str, text: Option<&str>) -> Result<(), Invalid
         return Err(InvalidMessage::new(field, format!("{text:?} contains a control character")));
     }
     Ok(())
-}
-
-/// A type of event that a service sends as JSON.
-pub trait Event: Serialize {
-    /// What kind of event this is, for example `order.placed.v1`.
-    const TYPE: &'static str;
-    /// The topic that it is sent to.
-    const TOPIC: &'static str;
-
-    /// The key whose messages stay in order: most often the id of the aggregate.
-    fn key(&self) -> Option<Vec<u8>>;
-
-    /// The lane, 0 unless the event needs one of its own.
-    fn lane(&self) -> u16 {
-        0
-    }
-}
-
-/// What can be enqueued: a [`Message`], or a reference to an [`Event`].
-pub trait IntoMessage {
-    /// The message to write.
-    fn into_message(self) -> Result<Message, EnqueueError>;
-}
-
-impl IntoMessage for Message {
-    fn into_message(self) -> Result<Message, EnqueueError> {
-        Ok(self)
-    }
-}
-
-impl<E: Event> IntoMessage for &E {
-    fn into_message(self) -> Result<Message, EnqueueError> {
-        let mut message = Message::json(E::TOPIC, self)?.event_type(E::TYPE).lane(self.lane());
-        message.key = self.key();
-        Ok(message)
-    }
 }

@@ -5,11 +5,18 @@ use sqlx::{
     migrate::{MigrateError, Migration, MigrationType, Migrator},
 };
 
+use crate::store::schema;
+
 /// The number of the newest migration that this version knows.
-pub const SCHEMA_VERSION: i64 = 1;
+pub const SCHEMA_VERSION: i64 = 4;
 
 /// The migrations as text: number, name, SQL.
-pub const MIGRATIONS: [(i64, &str, &str); 1] = [(1, "outbox", include_str!("../migrations/0001_outbox.sql"))];
+pub const MIGRATIONS: [(i64, &str, &str); 4] = [
+    (1, "outbox", include_str!("../migrations/0001_outbox.sql")),
+    (2, "sequence", include_str!("../migrations/0002_sequence.sql")),
+    (3, "leases", include_str!("../migrations/0003_leases.sql")),
+    (4, "inbox", include_str!("../migrations/0004_inbox.sql")),
+];
 
 /// Creates and upgrades the tables: `MIGRATOR.run(&pool).await?`. Applying it twice is harmless.
 ///
@@ -27,10 +34,10 @@ pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
 
 /// Applies [`MIGRATOR`]; of several processes that do so at once, one after the other.
 pub async fn migrate(conn: &mut MySqlConnection) -> Result<(), MigrateError> {
-    crate::store::schema::lock(conn).await?;
+    schema::lock(conn).await?;
     let outcome = MIGRATOR.run_direct(None, conn, false).await;
     // Where this fails the connection is lost, and the lock with it.
-    crate::store::schema::unlock(conn).await.ok();
+    schema::unlock(conn).await.ok();
     outcome
 }
 
@@ -61,20 +68,51 @@ pub enum SchemaError {
         /// The number of that migration.
         version: i64,
     },
+    /// A table has an engine without transactions, or with others.
+    #[error("the table {table} has the engine {engine}: run `ALTER TABLE {table} ENGINE = InnoDB`")]
+    Engine {
+        /// The table.
+        table: String,
+        /// Its engine.
+        engine: String,
+    },
+    /// A column takes different texts for the same.
+    #[error(
+        "the column {table}.{column} has the collation {collation}, which takes different texts for the same: give it the one of \
+         migrations/0001_outbox.sql"
+    )]
+    Collation {
+        /// The table.
+        table: String,
+        /// The column.
+        column: String,
+        /// Its collation.
+        collation: String,
+    },
     /// The database could not be asked.
     #[error(transparent)]
     Database(#[from] sqlx::Error),
 }
 
-/// Checks that the tables have just the version that this program was written for.
+/// Checks that the tables have just the version that this program was written for, on InnoDB and with binary collations.
 pub async fn check_schema(conn: &mut MySqlConnection) -> Result<(), SchemaError> {
-    let (found, dirty) = crate::store::schema::version(conn).await?.ok_or(SchemaError::Missing)?;
+    let (found, dirty) = schema::version(conn).await?.ok_or(SchemaError::Missing)?;
     if let Some(version) = dirty {
         return Err(SchemaError::Dirty { version });
     }
     match found {
-        SCHEMA_VERSION => Ok(()),
+        SCHEMA_VERSION => check_tables(conn).await,
         found if found < SCHEMA_VERSION => Err(SchemaError::Older { found }),
         found => Err(SchemaError::Newer { found }),
     }
+}
+
+async fn check_tables(conn: &mut MySqlConnection) -> Result<(), SchemaError> {
+    if let Some((table, engine)) = schema::foreign_engine(conn).await? {
+        return Err(SchemaError::Engine { table, engine });
+    }
+    if let Some((table, column, collation)) = schema::foreign_collation(conn).await? {
+        return Err(SchemaError::Collation { table, column, collation });
+    }
+    Ok(())
 }

@@ -49,7 +49,7 @@ async fn the_question_is_answered_while_somebody_runs_a_statement_with_bytes(fla
         anyhow::Ok(Inbox::new("c")?.claim(&mut second, id).await?)
     });
     // It waits for a lock in the middle of `INSERT … VALUES ('c', <16 bytes>)`.
-    database.wait_for_a_lock_wait(flavor).await?;
+    database.wait_for_lock_waits(flavor, 1).await?;
     let mut relay = database.connect().await?;
     let mut answers = Vec::new();
     for _ in 0..5 {

@@ -48,7 +48,7 @@ async fn a_duplicate_waits_for_the_first_and_is_first_when_that_one_rolls_back(f
         anyhow::Ok(claim)
     };
     let rolls_back = async {
-        database.wait_for_a_lock_wait(flavor).await?;
+        database.wait_for_lock_waits(flavor, 1).await?;
         anyhow::Ok(a.rollback().await?)
     };
     let (claim, rolled_back) = tokio::join!(waits, rolls_back);

@@ -32,6 +32,15 @@ fn invalid() -> Vec<(Message, String)> {
         (on("t").header("a", "1").header("a", "2"), "header name `a` is given twice"),
         (on("t").header("a", "\0"), "headers the value of `a` contains a NUL character"),
         (on("t").header("a", "x".repeat(65_536)), "headers have 65537 bytes together, the limit is 65536"),
+        (on("t").sequenced(), "key is missing: a sequence counts the messages of a key"),
+        (
+            on("t").key("k").sequenced().delay(std::time::Duration::from_secs(1)),
+            "delay does not go with a sequence: later messages of the key would overtake this one",
+        ),
+        (
+            on("t").key("k").sequenced().header("sequence", "1"),
+            "header name `sequence` is reserved in a sequenced message",
+        ),
         (on("t").delay(century), "delay is longer than 100 years"),
         (on("t").expires_after(century), "expiry is longer than 100 years"),
     ];
@@ -79,20 +88,13 @@ async fn what_is_just_valid_is_taken(flavor: Flavor) -> Result<()> {
 }
 
 /// An event whose serialization fails.
+#[derive(Event)]
+#[event(topic = "t", type = "broken", no_key)]
 struct Broken;
 
 impl serde::Serialize for Broken {
     fn serialize<S: serde::Serializer>(&self, _serializer: S) -> Result<S::Ok, S::Error> {
         Err(serde::ser::Error::custom("no number"))
-    }
-}
-
-impl Event for Broken {
-    const TYPE: &'static str = "broken";
-    const TOPIC: &'static str = "t";
-
-    fn key(&self) -> Option<Vec<u8>> {
-        None
     }
 }
 

@@ -11,6 +11,7 @@ on_both_databases!(
     migrating_from_two_places_at_once_is_harmless,
     the_outbox_shares_a_database_with_the_services_own_migrations,
     a_schema_that_does_not_fit_is_named,
+    a_table_of_another_engine_or_collation_is_named,
     the_views_show_one_row_for_each_message,
 );
 
@@ -31,7 +32,7 @@ async fn migrating_twice_is_harmless(flavor: Flavor) -> Result<()> {
     database.execute("INSERT INTO outbox_head (lane) VALUES (3)").await?;
     migrate(&database).await?;
     assert_eq!(database.number("SELECT COUNT(*) FROM outbox_head WHERE lane = 3").await?, 1);
-    assert_eq!(database.number("SELECT COUNT(*) FROM outbox_migrations").await?, SCHEMA_VERSION);
+    assert_eq!(database.number("SELECT COUNT(*) FROM outbox_migrations").await?, i64::try_from(MIGRATIONS.len())?);
     check_schema(&mut database.connect().await?).await?;
     Ok(())
 }
@@ -64,6 +65,7 @@ async fn a_schema_that_does_not_fit_is_named(flavor: Flavor) -> Result<()> {
     let newer = format!("the outbox tables have version 99, this program knows only {newest}: install a newer release");
     assert_eq!(problem(&database).await?, newer);
     database.execute("UPDATE outbox_migrations SET version = 0 WHERE version = 99").await?;
+    database.execute("DELETE FROM outbox_migrations WHERE version > 0").await?;
     let older = format!("the outbox tables have version 0, this program needs {newest}: run `relay migrate up`");
     assert_eq!(problem(&database).await?, older);
     database.execute(&format!("UPDATE outbox_migrations SET version = {newest}, success = FALSE")).await?;
@@ -73,6 +75,21 @@ async fn a_schema_that_does_not_fit_is_named(flavor: Flavor) -> Result<()> {
     assert_eq!(problem(&database).await?, dirty);
     database.execute("DELETE FROM outbox_migrations").await?;
     assert_eq!(problem(&database).await?, missing);
+    Ok(())
+}
+
+async fn a_table_of_another_engine_or_collation_is_named(flavor: Flavor) -> Result<()> {
+    let database = Database::create_empty(flavor).await?;
+    migrate(&database).await?;
+    database
+        .execute("ALTER TABLE outbox_leases MODIFY owner VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
+        .await?;
+    let collation = "the column outbox_leases.owner has the collation utf8mb4_general_ci, which takes different texts for the same: \
+                     give it the one of migrations/0001_outbox.sql";
+    assert_eq!(problem(&database).await?, collation);
+    database.execute("ALTER TABLE outbox_leases ENGINE = MyISAM").await?;
+    let engine = "the table outbox_leases has the engine MyISAM: run `ALTER TABLE outbox_leases ENGINE = InnoDB`";
+    assert_eq!(problem(&database).await?, engine);
     Ok(())
 }
 

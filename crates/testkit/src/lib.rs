@@ -10,5 +10,7 @@ pub mod inbox;
 pub mod judge;
 pub mod ledger;
 pub mod load;
+pub mod program;
+pub mod proxy;
 pub mod relay;
 pub mod servers;

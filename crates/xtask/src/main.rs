@@ -8,6 +8,7 @@ mod deny;
 mod faults;
 mod fleet;
 mod holder;
+mod model;
 mod run;
 mod setup;
 mod steps;
@@ -33,7 +34,7 @@ struct Arguments {
 enum Command {
     /// A small shop on real servers: orders, two relays of which one is killed, consumers, and a ledger.
     Demo(demo::Demo),
-    /// Measure: drain a backlog, latency under a steady load, what an idle relay costs.
+    /// Measure: drain a backlog, latency under a steady load, what an idle relay and sequenced keys cost.
     Bench(bench::Bench),
     /// Break everything that can break under a relay, and count what came of it.
     Faults(faults::Faults),
@@ -43,6 +44,8 @@ enum Command {
     Down,
     /// Start the servers, run a command with their addresses in its environment, stop them.
     Run(run::Run),
+    /// Check the protocol's model with a larger bound than `test` does: minutes.
+    Model,
     /// Everything a change has to pass: format, lints, documentation, dependencies, dashboards, tests.
     Test(test::Test),
     /// Download and install what the other commands need.
@@ -65,6 +68,7 @@ async fn main() -> ExitCode {
         Command::Down => up::down().await.map(|()| ExitCode::SUCCESS),
         Command::Run(run) => run.run().await,
         Command::Test(test) => test.run().await,
+        Command::Model => model::model().await,
         Command::Setup => setup::setup().await.map(|()| ExitCode::SUCCESS),
         Command::Hold => holder::hold().await.map(|()| ExitCode::SUCCESS),
     };

@@ -16,6 +16,7 @@ use rdkafka::{
 use tokio::time::sleep;
 
 use super::{
+    fence::Ticket,
     outcome,
     record::{check_topic, record},
     reports::{Context, Open, Reports},
@@ -77,6 +78,14 @@ impl Drop for Producer {
     }
 }
 
+/// Until when a batch may be handed over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// No batch before it has failed in the meantime.
+    pub(super) ticket: Ticket,
+    pub(super) deadline: Instant,
+}
+
 /// What the sink knows of brokers and topics, and the producer.
 pub(super) struct Entry {
     config: ClientConfig,
@@ -111,18 +120,18 @@ impl Entry {
         batch: &[Outgoing],
         open: &Open,
         outcomes: &mut [Option<Outcome>],
-        deadline: Instant,
+        limits: Limits,
     ) {
         let mut down = self.refresh().err();
         let mut last: Option<(&Outgoing, Result<(), PublishError>)> = None;
         for (index, (message, outcome)) in batch.iter().zip(outcomes).enumerate() {
             let known = match last.take() {
                 Some((before, known)) if Arc::ptr_eq(&before.destination, &message.destination) => known,
-                _ => self.topic(&message.destination.target, deadline, &mut down).await,
+                _ => self.topic(&message.destination.target, limits.deadline, &mut down).await,
             };
             let handed_over = match (&down, &known) {
                 (Some(error), _) | (None, Err(error)) => Err(error.clone()),
-                (None, Ok(())) => self.send(message, open.opaque(index), deadline).await,
+                (None, Ok(())) => self.send(message, open.opaque(index), limits).await,
             };
             if let Err(error) = handed_over {
                 if !matches!(error, PublishError::Rejected { .. }) {
@@ -194,12 +203,13 @@ impl Entry {
     }
 
     /// Hands over one message; waits while librdkafka's queue is full, so that the order is kept.
-    async fn send(&self, message: &Outgoing, opaque: usize, deadline: Instant) -> Result<(), PublishError> {
+    async fn send(&self, message: &Outgoing, opaque: usize, limits: Limits) -> Result<(), PublishError> {
         loop {
-            match self.producer.send(message, opaque) {
-                Ok(()) => return Ok(()),
-                Err(Code::QueueFull) if Instant::now() + FULL < deadline => sleep(FULL).await,
-                Err(code) => return Err(outcome::refused(code)),
+            match self.reports.fence.pass(limits.ticket, || self.producer.send(message, opaque)) {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(Code::QueueFull)) if Instant::now() + FULL < limits.deadline => sleep(FULL).await,
+                Some(Err(code)) => return Err(outcome::refused(code)),
+                None => return Err(unavailable("an earlier message failed")),
             }
         }
     }

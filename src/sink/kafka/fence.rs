@@ -1,16 +1,19 @@
 //! Keeps the order of a key over several batches in flight.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Turns away every batch that was handed in before the caller could know that an earlier batch failed.
+/// Turns away every message that was handed in before the caller could know that an earlier one failed.
 ///
-/// The later batch may hold messages of the same keys; if it went out, they would overtake those that failed.
+/// It may be of the same key; if it went out, it would overtake the one that failed.
 #[derive(Debug, Default)]
-pub(super) struct Fence {
+pub(super) struct Fence(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
     /// How many failed batches have been returned to the caller.
-    returned: AtomicU64,
+    returned: u64,
     /// How many batches have failed and are not yet returned.
-    failing: AtomicUsize,
+    failing: usize,
 }
 
 /// What a batch's caller could know when it handed the batch in.
@@ -20,42 +23,53 @@ pub(super) struct Ticket(u64);
 impl Fence {
     /// Taken when a batch is handed in.
     pub(super) fn ticket(&self) -> Ticket {
-        Ticket(self.returned.load(Ordering::SeqCst))
+        Ticket(self.lock().returned)
     }
 
-    /// Whether no batch failed that the holder of this ticket did not know of.
-    pub(super) fn admits(&self, ticket: Ticket) -> bool {
-        self.failing.load(Ordering::SeqCst) == 0 && self.ticket() == ticket
+    /// Hands a message over, unless a batch failed that the holder of this ticket did not know of. None fails meanwhile: what is
+    /// given up after a failure is all that was handed over before.
+    pub(super) fn pass<T>(&self, ticket: Ticket, hand_over: impl FnOnce() -> T) -> Option<T> {
+        let state = self.lock();
+        (state.failing == 0 && state.returned == ticket.0).then(hand_over)
     }
 
     /// A batch has failed, at least in part.
     pub(super) fn close(&self) {
-        self.failing.fetch_add(1, Ordering::SeqCst);
+        self.lock().failing += 1;
     }
 
-    /// The failed batch goes back to its caller. Older tickets become void first, so that there is no moment at which
-    /// one would be admitted.
+    /// The failed batch goes back to its caller, and older tickets become void.
     pub(super) fn open(&self) {
-        self.returned.fetch_add(1, Ordering::SeqCst);
-        self.failing.fetch_sub(1, Ordering::SeqCst);
+        let mut state = self.lock();
+        state.returned += 1;
+        state.failing -= 1;
+    }
+
+    /// Nothing that runs under this lock can leave it half-changed.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Fence;
+    use super::{Fence, Ticket};
+
+    fn admits(fence: &Fence, ticket: Ticket) -> bool {
+        fence.pass(ticket, || ()).is_some()
+    }
 
     #[test]
     fn a_batch_handed_in_before_a_failure_was_returned_is_turned_away() {
         let fence = Fence::default();
         let before = fence.ticket();
-        assert!(fence.admits(before));
+        assert!(admits(&fence, before));
         fence.close();
         let during = fence.ticket();
-        assert!(!fence.admits(before) && !fence.admits(during));
+        assert!(!admits(&fence, before) && !admits(&fence, during));
         fence.open();
-        assert!(!fence.admits(before) && !fence.admits(during));
-        assert!(fence.admits(fence.ticket()));
+        assert!(!admits(&fence, before) && !admits(&fence, during));
+        assert!(admits(&fence, fence.ticket()));
     }
 
     #[test]
@@ -64,8 +78,8 @@ mod tests {
         fence.close();
         fence.close();
         fence.open();
-        assert!(!fence.admits(fence.ticket()));
+        assert!(!admits(&fence, fence.ticket()));
         fence.open();
-        assert!(fence.admits(fence.ticket()));
+        assert!(admits(&fence, fence.ticket()));
     }
 }

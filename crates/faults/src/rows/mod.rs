@@ -1,10 +1,17 @@
 //! The table: one file a row, or a few that are alike.
 
+mod between;
 mod broker_down;
+mod commit_unanswered;
 mod consumer_killed;
 mod database_down;
+mod database_refuses;
+mod database_unreachable;
 mod handlers;
+mod kafka_refuses;
 mod mix;
+mod rabbitmq_blocks;
+mod rabbitmq_refuses;
 mod relay_frozen;
 mod relay_killed;
 mod relay_starved;
@@ -23,11 +30,17 @@ pub fn all() -> Vec<Row> {
         rolling_restart::row(),
         relay_starved::row(),
         database_down::row(),
+        database_unreachable::row(),
+        commit_unanswered::row(),
         handlers::cancelled(),
         handlers::deadlocks(),
+        database_refuses::row(),
         broker_down::kafka(),
+        kafka_refuses::row(),
         broker_down::rabbitmq(),
+        rabbitmq_blocks::row(),
         unroutable::row(),
+        rabbitmq_refuses::row(),
         consumer_killed::row(),
         broker_down::long(),
         mix::row(),

@@ -85,14 +85,12 @@ pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, s
     let text = Text::default()
         .sql("SELECT version, low FROM outbox_head WHERE lane = ")
         .int(lane)
-        .sql("; SELECT claim_id FROM outbox_claims WHERE lane = ")
+        .sql("; SELECT claim_id, owner, IF(")
+        .then(|text| news(text, look))
+        .sql(", message_ids, NULL), IF(")
+        .then(|text| news(text, look))
+        .sql(", key_hashes, NULL) FROM outbox_claims WHERE lane = ")
         .int(lane)
-        .sql("; SELECT claim_id, owner, message_ids, key_hashes FROM outbox_claims WHERE claim_id > ")
-        .int(look.known_claim)
-        .sql(" AND lane = ")
-        .int(lane)
-        .sql(" AND owner <> ")
-        .hex(look.owner.as_bytes())
         .sql("; SELECT id, key_hash, bytes, attempts FROM outbox_pending WHERE lane = ")
         .int(lane)
         .sql(" AND id > ")
@@ -107,20 +105,31 @@ pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, s
         .sql(" GROUP BY key_hash LIMIT 1001");
     let mut replies = text.run(conn).await?.into_iter();
     let mut next = || replies.next().unwrap_or_default();
-    let (head, claim_ids, claims, fresh) = (next(), next(), next(), next());
+    let (head, claims, fresh) = (next(), next(), next());
     let (below, delayed, dead) = (next(), next(), next());
     let waiting = [pairs(&delayed)?, pairs(&dead)?];
     let version = head.rows.first().map(|row| row.try_get(0)).transpose()?;
     Ok(Seen {
         version,
         low: head.rows.first().map(|row| row.try_get(1)).transpose()?.unwrap_or(0),
-        claim_ids: claim_ids.rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
-        claims: claims.rows.iter().map(foreign_claim).collect::<Result<_, _>>()?,
+        claim_ids: claims.rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
+        claims: claims.rows.iter().filter_map(|row| foreign_claim(row).transpose()).collect::<Result<_, _>>()?,
         fresh: fresh.rows.iter().map(pending).collect::<Result<_, _>>()?,
         below: below.rows.iter().map(pending).collect::<Result<_, _>>()?,
         held_cut: waiting.iter().any(|keys| keys.len() > MAX_HELD_KEYS),
         held: waiting.concat(),
     })
+}
+
+/// Whether a lane has no pending row from this id on. Primary key, one row, no lock.
+pub async fn is_empty(conn: &mut MySqlConnection, lane: u16, from: u64) -> Result<bool, sqlx::Error> {
+    let sql = "SELECT id FROM outbox_pending WHERE lane = ? AND id >= ? LIMIT 1";
+    Ok(sqlx::query(sql).bind(lane).bind(from).fetch_optional(conn).await?.is_none())
+}
+
+/// Whether a claim is another's and not known yet.
+fn news(text: Text, look: &Look<'_>) -> Text {
+    text.sql("claim_id > ").int(look.known_claim).sql(" AND owner <> ").hex(look.owner.as_bytes())
 }
 
 fn gaps(text: Text, lane: u64, look: &Look<'_>) -> Text {
@@ -137,16 +146,15 @@ fn pending(row: &MySqlRow) -> Result<Pending, sqlx::Error> {
     Ok(Pending { id: row.try_get(0)?, key_hash: row.try_get(1)?, bytes: row.try_get(2)?, attempts: row.try_get(3)? })
 }
 
-fn foreign_claim(row: &MySqlRow) -> Result<ForeignClaim, sqlx::Error> {
-    let message_ids = ids_from_json(row.try_get(2)?)?;
-    let packed: &[u8] = row.try_get(3)?;
+fn foreign_claim(row: &MySqlRow) -> Result<Option<ForeignClaim>, sqlx::Error> {
+    let (Some(ids), Some(packed)) = (row.try_get(2)?, row.try_get::<Option<&[u8]>, _>(3)?) else { return Ok(None) };
     let key_hashes = packed.chunks_exact(8).map(|chunk| chunk.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
-    Ok(ForeignClaim {
+    Ok(Some(ForeignClaim {
         claim_id: row.try_get(0)?,
         owner: row.try_get(1)?,
-        message_ids,
+        message_ids: ids_from_json(ids)?,
         key_hashes: key_hashes.collect(),
-    })
+    }))
 }
 
 pub(crate) fn ids_from_json(text: &str) -> Result<Vec<u64>, sqlx::Error> {
@@ -236,10 +244,24 @@ fn compare_and_set(text: Text, lane: u16, version: u64, token: u64) -> Text {
         .int(version)
 }
 
-/// The id of the claim with this token, if it stands: after a reply was lost. Reads the live claims, no lock.
-pub async fn find(conn: &mut MySqlConnection, owner: &str, lease_token: u64) -> Result<Option<u64>, sqlx::Error> {
-    let sql = "SELECT claim_id FROM outbox_claims WHERE owner = ? AND lease_token = ?";
-    sqlx::query_scalar(sql).bind(owner).bind(lease_token).fetch_optional(conn).await
+/// The id of the claim with this token, if it stands: after a reply was lost. Raises the lane's version first, which waits for a
+/// claim that the server is still making and voids one that it has yet to begin: none that was not found can appear later.
+/// One round trip; locks the lane's head, reads the live claims.
+pub async fn find(
+    conn: &mut MySqlConnection,
+    lane: u16,
+    owner: &str,
+    lease_token: u64,
+) -> Result<Option<u64>, sqlx::Error> {
+    let text = Text::default()
+        .sql("UPDATE outbox_head SET version = version + 1, claimer = 0 WHERE lane = ")
+        .int(lane)
+        .sql("; SELECT claim_id FROM outbox_claims WHERE owner = ")
+        .hex(owner.as_bytes())
+        .sql(" AND lease_token = ")
+        .int(lease_token);
+    let replies = text.run(conn).await?;
+    replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).next().transpose()
 }
 
 /// Moves pending rows behind the row of their key that holds them back, until the same time (or for a minute, where that one
@@ -250,7 +272,17 @@ pub async fn defer(
     (lane, version, token): (u16, u64, u64),
     message_ids: &[u64],
 ) -> Result<bool, sqlx::Error> {
-    let ids = || message_ids.iter().copied();
+    let rows = |text: Text| {
+        text.sql("outbox_head h STRAIGHT_JOIN ")
+            .listed(message_ids.iter().copied())
+            .sql(
+                " STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = h.lane AND p.id = l.id \
+                 AND h.claimer = ",
+            )
+            .int(token)
+            .sql(" AND h.lane = ")
+            .int(lane)
+    };
     let text = Text::default()
         .sql("BEGIN; UPDATE outbox_head SET low = low")
         .then(|text| compare_and_set(text, lane, version, token))
@@ -259,20 +291,12 @@ pub async fn defer(
              SELECT p.lane, p.id, p.key_hash, p.bytes, p.attempts, COALESCE((SELECT d.due_at FROM outbox_delayed d \
              WHERE d.lane = p.lane AND d.holds_key = 1 AND d.key_hash = p.key_hash AND d.id < p.id ORDER BY d.id LIMIT 1), \
              UTC_TIMESTAMP(6) + INTERVAL 60 SECOND), 1, 'behind' \
-             FROM outbox_head h JOIN outbox_pending p ON p.lane = h.lane WHERE h.lane = ",
+             FROM ",
         )
-        .int(lane)
-        .sql(" AND h.claimer = ")
-        .int(token)
-        .sql(" AND p.id IN (")
-        .ints(ids())
-        .sql("); DELETE p FROM outbox_head h JOIN outbox_pending p ON p.lane = h.lane WHERE h.lane = ")
-        .int(lane)
-        .sql(" AND h.claimer = ")
-        .int(token)
-        .sql(" AND p.id IN (")
-        .ints(ids())
-        .sql("); COMMIT");
+        .then(rows)
+        .sql("; DELETE p FROM ")
+        .then(rows)
+        .sql("; COMMIT");
     let replies = text.run(conn).await?;
     Ok(replies.get(1).is_some_and(|reply| reply.done.rows_affected() == 1))
 }

@@ -68,10 +68,10 @@ pub async fn exists(conn: &mut MySqlConnection, message: &Message) -> Result<boo
 
 /// How many of the first rows fit into one INSERT: one of the fixed sizes, and together at most `bytes`, but at least one row.
 #[must_use]
-pub fn chunk(messages: &[(Message, Option<String>)], bytes: usize) -> usize {
+pub fn chunk(messages: &[Message], bytes: usize) -> usize {
     let fits = |size: usize| {
         let rows = messages.get(..size);
-        rows.is_some_and(|rows| rows.iter().map(|(message, _)| message.size()).sum::<usize>() <= bytes)
+        rows.is_some_and(|rows| rows.iter().map(Message::size).sum::<usize>() <= bytes)
     };
     SIZES.into_iter().find(|&size| fits(size)).unwrap_or(1)
 }
@@ -81,10 +81,11 @@ pub fn chunk(messages: &[(Message, Option<String>)], bytes: usize) -> usize {
 /// Locks only the new rows; the second INSERT goes to the end of its primary key.
 pub async fn insert_messages(
     conn: &mut MySqlConnection,
-    messages: &[(Message, Option<String>)],
+    messages: &[Message],
+    headers: &[Option<String>],
 ) -> Result<(), sqlx::Error> {
     let mut query = statement(&INSERT_MESSAGES, messages.len());
-    for (message, headers) in messages {
+    for (message, headers) in messages.iter().zip(headers) {
         query = query
             .bind(message.message_id.as_bytes().as_slice())
             .bind(&message.topic)
@@ -96,8 +97,7 @@ pub async fn insert_messages(
             .bind(message.expires.map(micros));
     }
     query.execute(&mut *conn).await?;
-    let (due, scheduled): (Vec<_>, Vec<_>) =
-        (0u64..).zip(messages.iter().map(|(message, _)| message)).partition(|(_, message)| message.due == Due::Now);
+    let (due, scheduled): (Vec<_>, Vec<_>) = (0u64..).zip(messages).partition(|(_, message)| message.due == Due::Now);
     insert_pending(conn, &due).await?;
     insert_scheduled(conn, &scheduled).await
 }
@@ -138,7 +138,7 @@ fn statement(texts: &[Arc<str>; 5], rows: usize) -> Query<'static, sqlx::MySql, 
     sqlx::query(AssertSqlSafe(text.map_or_else(|| "".into(), Arc::clone)))
 }
 
-fn bytes(message: &Message) -> u32 {
+pub(super) fn bytes(message: &Message) -> u32 {
     u32::try_from(message.size()).unwrap_or(u32::MAX)
 }
 
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_chunk_is_a_fixed_size_within_the_limit_of_bytes() {
-        let messages: Vec<_> = (0..70).map(|_| (Message::new("t", [0; 100]), None)).collect();
+        let messages: Vec<_> = (0..70).map(|_| Message::new("t", [0; 100])).collect();
         assert_eq!(chunk(&messages, 1_000_000), 64);
         assert_eq!(chunk(&messages, 1_700), 16);
         assert_eq!(chunk(&messages, 10), 1);

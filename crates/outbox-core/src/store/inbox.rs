@@ -1,9 +1,22 @@
 //! The consumer's memory of what it has processed.
 
-use sqlx::MySqlConnection;
+use sqlx::{MySqlConnection, Row as _};
 use uuid::Uuid;
 
-use super::{DUPLICATE_ENTRY, error_number};
+use super::{DUPLICATE_ENTRY, NO_SUCH_SAVEPOINT, error_number};
+
+/// Opens a transaction with the mark that [`release`] looks for, in one round trip.
+pub const BEGIN: &str = "START TRANSACTION; SAVEPOINT outbox_inbox";
+
+/// Whether the transaction that was opened with [`BEGIN`] is still the same: false: the server has ended it in between, after a
+/// deadlock, a DDL statement, or a COMMIT of somebody else. Locks nothing.
+pub async fn release(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
+    match sqlx::raw_sql("RELEASE SAVEPOINT outbox_inbox").execute(conn).await {
+        Ok(_) => Ok(true),
+        Err(error) if error_number(&error) == Some(NO_SUCH_SAVEPOINT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
 
 /// Notes that a consumer has processed a message; false: it had already. Primary key, one row. Waits while another
 /// transaction holds the same pair, and is decided by how that one ends.
@@ -14,4 +27,132 @@ pub async fn insert(conn: &mut MySqlConnection, consumer: &str, message_id: Uuid
         Err(error) if error_number(&error) == Some(DUPLICATE_ENTRY) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// A message that a consumer gives up on.
+#[derive(Debug, Clone, Copy)]
+pub struct Dead<'a> {
+    /// The consumer.
+    pub consumer: &'a str,
+    /// The message id.
+    pub message_id: Uuid,
+    /// Kafka's topic or RabbitMQ's routing key.
+    pub topic: &'a str,
+    /// The message key.
+    pub key: Option<&'a [u8]>,
+    /// The event type.
+    pub event_type: Option<&'a str>,
+    /// The content type.
+    pub content_type: Option<&'a str>,
+    /// The headers, as a JSON object.
+    pub headers: Option<&'a str>,
+    /// The payload; none is a tombstone.
+    pub payload: Option<&'a [u8]>,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Why, in a word.
+    pub reason: &'a str,
+    /// Why, in words; at most 500 characters are kept.
+    pub error: &'a str,
+}
+
+/// Keeps a message that a consumer gives up on. Primary key, one row. A second one of the same id replaces nothing.
+pub async fn insert_dead(conn: &mut MySqlConnection, dead: &Dead<'_>) -> Result<(), sqlx::Error> {
+    let sql = "INSERT IGNORE INTO inbox_dead (consumer, message_id, topic, message_key, event_type, content_type, headers, \
+               payload, attempts, died_at, reason, error) \
+               VALUES (?, ?, LEFT(?, 255), ?, LEFT(?, 255), LEFT(?, 255), ?, ?, ?, UTC_TIMESTAMP(6), ?, LEFT(?, 500))";
+    let query = sqlx::query(sql).bind(dead.consumer).bind(dead.message_id.as_bytes().as_slice()).bind(dead.topic);
+    let query = query.bind(dead.key).bind(dead.event_type).bind(dead.content_type).bind(dead.headers);
+    let query = query.bind(dead.payload).bind(dead.attempts).bind(dead.reason).bind(dead.error);
+    query.execute(conn).await.map(drop)
+}
+
+/// A message that a consumer has given up on, as it is kept.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    /// The message id.
+    pub message_id: Uuid,
+    /// Kafka's topic or RabbitMQ's routing key.
+    pub topic: String,
+    /// The message key.
+    pub key: Option<Vec<u8>>,
+    /// The event type.
+    pub event_type: Option<String>,
+    /// The content type.
+    pub content_type: Option<String>,
+    /// The headers, as a JSON object.
+    pub headers: Option<String>,
+    /// The payload; none is a tombstone.
+    pub payload: Option<Vec<u8>>,
+    /// How often it was tried.
+    pub attempts: u32,
+}
+
+/// The first dead message of a consumer behind this id, locked; those that others have locked are left out. Primary key, one row.
+pub async fn lock_dead(conn: &mut MySqlConnection, consumer: &str, after: Uuid) -> Result<Option<Kept>, sqlx::Error> {
+    let sql = "SELECT message_id, topic, message_key, event_type, content_type, headers, payload, attempts FROM inbox_dead \
+               WHERE consumer = ? AND message_id > ? ORDER BY message_id LIMIT 1 FOR UPDATE SKIP LOCKED";
+    let row = sqlx::query(sql).bind(consumer).bind(after.as_bytes().as_slice()).fetch_optional(conn).await?;
+    row.map(|row| {
+        Ok(Kept {
+            message_id: Uuid::from_slice(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?,
+            topic: row.try_get(1)?,
+            key: row.try_get(2)?,
+            event_type: row.try_get(3)?,
+            content_type: row.try_get(4)?,
+            headers: row.try_get(5)?,
+            payload: row.try_get(6)?,
+            attempts: row.try_get(7)?,
+        })
+    })
+    .transpose()
+}
+
+/// Deletes a dead message of a consumer. Primary key, one row.
+pub async fn delete_dead(conn: &mut MySqlConnection, consumer: &str, message_id: Uuid) -> Result<(), sqlx::Error> {
+    let sql = "DELETE FROM inbox_dead WHERE consumer = ? AND message_id = ?";
+    sqlx::query(sql).bind(consumer).bind(message_id.as_bytes().as_slice()).execute(conn).await.map(drop)
+}
+
+/// A sequenced key of a consumer.
+#[derive(Debug, Clone, Copy)]
+pub struct SequencedKey<'a> {
+    /// The consumer.
+    pub consumer: &'a str,
+    /// The topic.
+    pub topic: &'a str,
+    /// The key.
+    pub key: &'a [u8],
+}
+
+/// Notes a number if it is the next one of its key; false: it is not, or the key is new. Primary key, one row.
+pub async fn advance(conn: &mut MySqlConnection, place: SequencedKey<'_>, number: u64) -> Result<bool, sqlx::Error> {
+    let sql = "UPDATE inbox_sequence SET sequence = ? \
+               WHERE consumer = ? AND topic = ? AND message_key = ? AND sequence > 0 AND sequence + 1 = ?";
+    let query = sqlx::query(sql).bind(number).bind(place.consumer).bind(place.topic).bind(place.key).bind(number);
+    Ok(query.execute(conn).await?.rows_affected() == 1)
+}
+
+/// The highest number of a key and its gaps as JSON; the row is made if need be, and locked. Primary key, one row. Inserted before
+/// it is read: reading a row that is not there would lock a gap that other keys are inserted into.
+pub async fn lock_sequence(conn: &mut MySqlConnection, place: SequencedKey<'_>) -> Result<(u64, String), sqlx::Error> {
+    let sql =
+        "INSERT IGNORE INTO inbox_sequence (consumer, topic, message_key, sequence, missing) VALUES (?, ?, ?, 0, '[]')";
+    sqlx::query(sql).bind(place.consumer).bind(place.topic).bind(place.key).execute(&mut *conn).await?;
+    let sql =
+        "SELECT sequence, missing FROM inbox_sequence WHERE consumer = ? AND topic = ? AND message_key = ? FOR UPDATE";
+    sqlx::query_as(sql).bind(place.consumer).bind(place.topic).bind(place.key).fetch_one(conn).await
+}
+
+/// Writes what [`lock_sequence`] has locked. Primary key, one row.
+pub async fn write_sequence(
+    conn: &mut MySqlConnection,
+    place: SequencedKey<'_>,
+    highest: u64,
+    missing: &str,
+) -> Result<(), sqlx::Error> {
+    let sql =
+        "UPDATE inbox_sequence SET sequence = ?, missing = ? WHERE consumer = ? AND topic = ? AND message_key = ?";
+    let query = sqlx::query(sql).bind(highest).bind(missing).bind(place.consumer).bind(place.topic).bind(place.key);
+    query.execute(conn).await.map(drop)
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::{MySqlConnection, Row as _};
 
-use super::{claim::ids_from_json, read::id_list, text::Text};
+use super::{claim::ids_from_json, text::Text};
 
 /// A claim and its fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -15,24 +15,29 @@ pub struct Lease {
     pub lease_token: u64,
 }
 
-/// ` WHERE claim_id IN (…) AND (claim_id, lease_token) IN (…)`: the first part serves the primary key, the second is the fence.
+/// The claims `c` of these leases that still stand, to be read, changed or deleted: each is found by its primary key (see
+/// [`Text::listed`]), and only under its token, which is the fence.
 pub(crate) fn fence(text: Text, leases: &[Lease]) -> Text {
-    let text = text.sql(" WHERE claim_id IN (").ints(leases.iter().map(|lease| lease.claim_id)).sql(") AND (0");
-    let text = leases.iter().fold(text, |text, lease| {
-        text.sql(" OR claim_id = ").int(lease.claim_id).sql(" AND lease_token = ").int(lease.lease_token)
-    });
-    text.sql(")")
+    // Derived, because MySQL takes no FOR UPDATE on a table function.
+    let text = text.sql("(SELECT claim_id, lease_token FROM JSON_TABLE('[[0,0]");
+    let text = leases
+        .iter()
+        .fold(text, |text, lease| text.sql(",[").int(lease.claim_id).sql(",").int(lease.lease_token).sql("]"));
+    text.sql(
+        "]', '$[*]' COLUMNS (claim_id BIGINT UNSIGNED PATH '$[0]', lease_token BIGINT UNSIGNED PATH '$[1]')) j) l \
+         STRAIGHT_JOIN outbox_claims c FORCE INDEX (PRIMARY) ON c.claim_id = l.claim_id AND c.lease_token = l.lease_token",
+    )
 }
 
 /// Prolongs claims from now on; returns those that still stand. Primary key; locks just these rows, waits for whoever
 /// settles one of them.
 pub async fn renew(conn: &mut MySqlConnection, leases: &[Lease], lease: Duration) -> Result<Vec<u64>, sqlx::Error> {
     let text = Text::default()
-        .sql("UPDATE outbox_claims SET lease_until = UTC_TIMESTAMP(6) + INTERVAL ")
-        .int(super::enqueue::micros(lease).unsigned_abs())
-        .sql(" MICROSECOND")
+        .sql("UPDATE ")
         .then(|text| fence(text, leases))
-        .sql("; SELECT claim_id FROM outbox_claims")
+        .sql(" SET c.lease_until = UTC_TIMESTAMP(6) + INTERVAL ")
+        .int(super::enqueue::micros(lease).unsigned_abs())
+        .sql(" MICROSECOND; SELECT c.claim_id FROM ")
         .then(|text| fence(text, leases));
     let replies = text.run(conn).await?;
     replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).collect()
@@ -40,7 +45,7 @@ pub async fn renew(conn: &mut MySqlConnection, leases: &[Lease], lease: Duration
 
 /// Gives claims back: their messages are pending as before, no attempt is spent. Primary key, just these rows.
 pub async fn release(conn: &mut MySqlConnection, leases: &[Lease]) -> Result<u64, sqlx::Error> {
-    let text = Text::default().sql("DELETE FROM outbox_claims").then(|text| fence(text, leases));
+    let text = Text::default().sql("DELETE c FROM ").then(|text| fence(text, leases));
     let replies = text.run(conn).await?;
     Ok(replies.first().map_or(0, |reply| reply.done.rows_affected()))
 }
@@ -78,19 +83,22 @@ pub async fn expired(conn: &mut MySqlConnection) -> Result<Vec<Expired>, sqlx::E
 /// Ends a claim whose lease has passed and counts an attempt for each of its messages, so that a message that kills relays
 /// is found. False: it was settled, renewed or taken over by another in the meantime. One round trip; locks the claim first.
 pub async fn take_over(conn: &mut MySqlConnection, expired: &Expired) -> Result<bool, sqlx::Error> {
-    let still = " AND lease_until < UTC_TIMESTAMP(6)";
+    let still = " WHERE c.lease_until < UTC_TIMESTAMP(6)";
     let lease = [expired.lease];
     let text = Text::default()
-        .sql("BEGIN; SELECT claim_id FROM outbox_claims")
+        .sql("BEGIN; SELECT c.claim_id FROM ")
         .then(|text| fence(text, &lease))
         .sql(still)
-        .sql(" FOR UPDATE; UPDATE outbox_claims c JOIN outbox_pending p ON p.lane = c.lane AND ")
-        .then(|text| id_list(text, "p.id", &expired.message_ids))
-        .sql(" SET p.attempts = p.attempts + 1 WHERE c.claim_id = ")
+        .sql(" FOR UPDATE; UPDATE outbox_claims c STRAIGHT_JOIN ")
+        .listed(expired.message_ids.iter().copied())
+        .sql(
+            " STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = c.lane AND p.id = l.id \
+             SET p.attempts = p.attempts + 1 WHERE c.claim_id = ",
+        )
         .int(expired.lease.claim_id)
         .sql(" AND c.lease_token = ")
         .int(expired.lease.lease_token)
-        .sql(" AND c.lease_until < UTC_TIMESTAMP(6); DELETE FROM outbox_claims")
+        .sql(" AND c.lease_until < UTC_TIMESTAMP(6); DELETE c FROM ")
         .then(|text| fence(text, &lease))
         .sql(still)
         .sql("; COMMIT");

@@ -7,21 +7,24 @@
 //! The relay's functions expect a session with `READ COMMITTED` and `time_zone = '+00:00'`, see [`session::prepare`].
 //! None of them may be cancelled half-way: drop the connection then.
 
+pub mod backlog;
 pub mod claim;
 pub mod enqueue;
 pub mod floor;
 pub mod inbox;
 pub mod lanes;
 pub mod lease;
+pub mod named;
+pub mod prepare;
 pub mod promote;
 pub mod purge;
 pub mod read;
 pub mod schema;
+pub mod sequence;
 pub mod session;
 pub mod settle;
 pub mod stats;
-pub mod sweeper;
-mod text;
+pub(crate) mod text;
 
 /// The server's number for "duplicate entry for a unique key".
 const DUPLICATE_ENTRY: u16 = 1062;
@@ -29,6 +32,8 @@ const DUPLICATE_ENTRY: u16 = 1062;
 const NO_SUCH_SAVEPOINT: u16 = 1305;
 /// The server's number for "table does not exist".
 const NO_SUCH_TABLE: u16 = 1146;
+/// The server's number for "lock wait time-out exceeded".
+const LOCK_WAIT: u16 = 1205;
 /// The server's number for "you need the … privilege".
 const NO_PRIVILEGE: u16 = 1227;
 /// The server's number for "cannot convert a string to another character set".

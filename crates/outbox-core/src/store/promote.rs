@@ -1,23 +1,34 @@
 //! Putting delayed messages that are due back among the pending ones.
 
-use sqlx::{MySqlConnection, Row as _};
+use std::time::Duration;
 
-use super::text::Text;
+use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
-/// A delayed message that is due.
+use super::{enqueue::micros, text::Text};
+
+/// A delayed message whose time comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
     /// The lane.
     pub lane: u16,
     /// The message.
     pub id: u64,
+    /// How long it has to wait; zero: it is due.
+    pub wait: Duration,
 }
 
-/// Delayed messages that are due, the longest first. Index `outbox_delayed_due`, at most `limit` rows, no lock.
-pub async fn due(conn: &mut MySqlConnection, limit: u32) -> Result<Vec<Due>, sqlx::Error> {
-    let sql = "SELECT lane, id FROM outbox_delayed WHERE due_at <= UTC_TIMESTAMP(6) ORDER BY due_at, id LIMIT ?";
-    let rows = sqlx::query(sql).bind(limit).fetch_all(conn).await?;
-    rows.iter().map(|row| Ok(Due { lane: row.try_get(0)?, id: row.try_get(1)? })).collect()
+/// Delayed messages that are due before `within` has passed, the longest first. Index `outbox_delayed_due`, at most `limit`
+/// rows, no lock.
+pub async fn due(conn: &mut MySqlConnection, within: Duration, limit: u32) -> Result<Vec<Due>, sqlx::Error> {
+    let sql = "SELECT lane, id, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) FROM outbox_delayed \
+               WHERE due_at <= UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND ORDER BY due_at, id LIMIT ?";
+    let rows = sqlx::query(sql).bind(micros(within)).bind(limit).fetch_all(conn).await?;
+    let due = |row: &MySqlRow| {
+        let micros: i64 = row.try_get(2)?;
+        let wait = Duration::from_micros(u64::try_from(micros).unwrap_or(0));
+        Ok(Due { lane: row.try_get(0)?, id: row.try_get(1)?, wait })
+    };
+    rows.iter().map(due).collect()
 }
 
 /// Moves delayed messages of one lane to pending; returns how many. Raises the lane's version, so that no claim is made on what was
@@ -25,16 +36,20 @@ pub async fn due(conn: &mut MySqlConnection, limit: u32) -> Result<Vec<Due>, sql
 /// the same rows at once) and these rows.
 pub async fn promote(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result<u64, sqlx::Error> {
     let smallest = ids.iter().copied().min().unwrap_or(0);
-    let rows = |text: Text| text.int(lane).sql(" AND id IN (").ints(ids.iter().copied()).sql(")");
+    let rows = |text: Text| {
+        text.listed(ids.iter().copied())
+            .sql(" STRAIGHT_JOIN outbox_delayed d FORCE INDEX (PRIMARY) ON d.id = l.id AND d.lane = ")
+            .int(lane)
+    };
     let text = Text::default()
         .sql("BEGIN; UPDATE outbox_head SET version = version + 1, claimer = 0, low = LEAST(low, ")
         .int(smallest)
         .sql(") WHERE lane = ")
         .int(lane)
         .sql("; INSERT INTO outbox_pending (lane, id, key_hash, bytes, attempts) ")
-        .sql("SELECT lane, id, key_hash, bytes, attempts FROM outbox_delayed WHERE lane = ")
+        .sql("SELECT d.lane, d.id, d.key_hash, d.bytes, d.attempts FROM ")
         .then(rows)
-        .sql("; DELETE FROM outbox_delayed WHERE lane = ")
+        .sql("; DELETE d FROM ")
         .then(rows)
         .sql("; COMMIT");
     let replies = text.run(conn).await?;

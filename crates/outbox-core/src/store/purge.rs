@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use sqlx::{MySqlConnection, Row as _};
+use sqlx::{Connection as _, MySqlConnection, Row as _};
 
 use super::{claim::ids_from_json, enqueue::micros, read::id_list, text::Text};
 
-/// Deletes the oldest receipts that are older than this, with their messages; returns how many messages. Only what a receipt names
-/// is deleted, so an unsent message never is. At most `receipts` claims; primary keys; one transaction.
-pub async fn sent(conn: &mut MySqlConnection, age: Duration, receipts: u32) -> Result<u64, sqlx::Error> {
-    let sql = "SELECT claim_id, message_ids FROM outbox_sent WHERE claim_id <= (SELECT MIN(claim_id) + 10000 FROM outbox_sent) \
-               AND sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY claim_id LIMIT ?";
+/// Deletes the oldest receipts that are older than this, with their messages; returns how many of each. Only what a receipt names
+/// is deleted, so an unsent message never is; one whose list somebody has made unreadable stays, with whatever it names.
+/// At most `receipts` claims; primary keys; one transaction.
+pub async fn sent(conn: &mut MySqlConnection, age: Duration, receipts: u32) -> Result<(u64, u64), sqlx::Error> {
+    let sql = "SELECT claim_id, message_ids FROM outbox_sent WHERE claim_id <= (SELECT claim_id + 10000 FROM outbox_sent \
+               WHERE JSON_VALID(message_ids) ORDER BY claim_id LIMIT 1) \
+               AND sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND AND JSON_VALID(message_ids) ORDER BY claim_id LIMIT ?";
     let rows = sqlx::query(sql).bind(micros(age)).bind(receipts).fetch_all(&mut *conn).await?;
     let (mut claims, mut ids) = (Vec::new(), Vec::new());
     for row in &rows {
@@ -18,39 +20,32 @@ pub async fn sent(conn: &mut MySqlConnection, age: Duration, receipts: u32) -> R
         ids.extend(ids_from_json(row.try_get(1)?)?);
     }
     if claims.is_empty() {
-        return Ok(0);
+        return Ok((0, 0));
     }
     ids.sort_unstable();
-    delete_with_messages(conn, "DELETE FROM outbox_sent WHERE ", "claim_id", &claims, &ids).await
-}
-
-/// Deletes dead messages that died longer ago than this; returns how many. At most `limit`; primary keys; one transaction.
-pub async fn dead(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Result<u64, sqlx::Error> {
-    let sql =
-        "SELECT id FROM outbox_dead WHERE died_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY id LIMIT ?";
-    let ids: Vec<u64> = sqlx::query_scalar(sql).bind(micros(age)).bind(limit).fetch_all(&mut *conn).await?;
-    if ids.is_empty() {
-        return Ok(0);
-    }
-    delete_with_messages(conn, "DELETE FROM outbox_dead WHERE ", "id", &ids, &ids).await
-}
-
-async fn delete_with_messages(
-    conn: &mut MySqlConnection,
-    delete: &'static str,
-    column: &'static str,
-    rows: &[u64],
-    messages: &[u64],
-) -> Result<u64, sqlx::Error> {
-    let text = Text::default()
-        .sql("BEGIN; ")
-        .sql(delete)
-        .then(|text| id_list(text, column, rows))
-        .sql("; DELETE FROM outbox_messages WHERE ")
-        .then(|text| id_list(text, "id", messages))
-        .sql("; COMMIT");
+    let text = id_list(Text::default().sql("BEGIN; DELETE FROM outbox_sent WHERE "), "claim_id", &claims);
+    let text = id_list(text.sql("; DELETE FROM outbox_messages WHERE "), "id", &ids).sql("; COMMIT");
     let replies = text.run(conn).await?;
-    Ok(replies.get(2).map_or(0, |reply| reply.done.rows_affected()))
+    let rows = |reply: usize| replies.get(reply).map_or(0, |reply| reply.done.rows_affected());
+    Ok((rows(1), rows(2)))
+}
+
+/// Deletes dead messages that died longer ago than this; returns how many. At most `limit`, of one lane, locked first: one
+/// that an operator is putting back at the moment is left out. Reads the dead messages; primary keys; one transaction.
+pub async fn dead(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Result<u64, sqlx::Error> {
+    let sql = "SELECT lane, id FROM outbox_dead WHERE died_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
+               ORDER BY lane, id LIMIT ? FOR UPDATE SKIP LOCKED";
+    let mut tx = conn.begin().await?;
+    let rows: Vec<(u16, u64)> = sqlx::query_as(sql).bind(micros(age)).bind(limit).fetch_all(&mut *tx).await?;
+    let Some((lane, _)) = rows.first().copied() else { return tx.rollback().await.map(|()| 0) };
+    let ids: Vec<u64> = rows.iter().take_while(|row| row.0 == lane).map(|row| row.1).collect();
+    let text = Text::default().sql("DELETE d FROM ").listed(ids.iter().copied());
+    let text = text.sql(" STRAIGHT_JOIN outbox_dead d FORCE INDEX (PRIMARY) ON d.id = l.id AND d.lane = ").int(lane);
+    let text = text.sql("; DELETE m FROM ").listed(ids.iter().copied());
+    let text = text.sql(" STRAIGHT_JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = l.id");
+    text.run(&mut tx).await?;
+    tx.commit().await?;
+    Ok(ids.len() as u64)
 }
 
 /// Deletes inbox rows older than this; returns how many. Index `inbox_processed_at`, at most `limit` rows.

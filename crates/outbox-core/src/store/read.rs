@@ -68,13 +68,15 @@ fn stored(row: &MySqlRow) -> Result<Stored, sqlx::Error> {
 const RUN: usize = 4;
 
 /// `(column BETWEEN … AND … OR column IN (…))` for sorted ids. A range names neighbours only, without a hole in which
-/// a row that was committed late could hide.
+/// a row that was committed late could hide. Its last id is named by itself: a locking read of a range goes one row too far, and
+/// that row is then one of the statement's own, not another claim's.
 pub(crate) fn id_list(text: Text, column: &'static str, ids: &[u64]) -> Text {
     let (mut singles, mut text) = (Vec::new(), text.sql("("));
     for run in ids.chunk_by(|a, b| a + 1 == *b) {
-        match (run.first(), run.last()) {
-            (Some(first), Some(last)) if run.len() >= RUN => {
-                text = text.sql(column).sql(" BETWEEN ").int(*first).sql(" AND ").int(*last).sql(" OR ");
+        match run {
+            [first, .., end, last] if run.len() >= RUN => {
+                text = text.sql(column).sql(" BETWEEN ").int(*first).sql(" AND ").int(*end).sql(" OR ");
+                singles.push(*last);
             }
             _ => singles.extend_from_slice(run),
         }

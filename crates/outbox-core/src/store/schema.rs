@@ -15,6 +15,24 @@ pub async fn version(conn: &mut MySqlConnection) -> Result<Option<(i64, Option<i
     }
 }
 
+/// A table of the outbox with another engine than InnoDB, if there is one. Reads the dictionary.
+pub async fn foreign_engine(conn: &mut MySqlConnection) -> Result<Option<(String, String)>, sqlx::Error> {
+    let sql = "SELECT CAST(table_name AS CHAR), CAST(engine AS CHAR) FROM information_schema.tables \
+               WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND engine <> 'InnoDB' \
+               AND (table_name LIKE 'outbox\\_%' OR table_name IN ('inbox_processed', 'inbox_dead', 'inbox_sequence')) ORDER BY table_name LIMIT 1";
+    sqlx::query_as(sql).fetch_optional(conn).await
+}
+
+/// A text column of the outbox whose collation is not binary, if there is one: table, column, collation. Reads the dictionary.
+pub async fn foreign_collation(conn: &mut MySqlConnection) -> Result<Option<(String, String, String)>, sqlx::Error> {
+    let sql = "SELECT CAST(c.table_name AS CHAR), CAST(c.column_name AS CHAR), CAST(c.collation_name AS CHAR) \
+               FROM information_schema.columns c JOIN information_schema.tables t USING (table_schema, table_name) \
+               WHERE c.table_schema = DATABASE() AND t.table_type = 'BASE TABLE' AND c.collation_name NOT LIKE '%\\_bin' \
+               AND c.table_name <> 'outbox_migrations' \
+               AND (c.table_name LIKE 'outbox\\_%' OR c.table_name IN ('inbox_processed', 'inbox_dead', 'inbox_sequence')) ORDER BY 1, 2 LIMIT 1";
+    sqlx::query_as(sql).fetch_optional(conn).await
+}
+
 /// Waits until no other session migrates this database, at most ten minutes. A lock of the session, not of a transaction.
 ///
 /// sqlx's own `GET_LOCK(…, -1)` waits for ever on MySQL, and not at all on MariaDB.

@@ -2,11 +2,13 @@
 
 mod kafka;
 mod rabbitmq;
+mod send;
 
 use anyhow::Result;
 use rdkafka::util::Timeout;
 use uuid::Uuid;
 
+pub use self::send::Sending;
 use crate::{
     ledger::{Contents, Fingerprint},
     servers,
@@ -83,6 +85,8 @@ pub struct Topic {
     address: String,
     name: String,
     arrivals: Vec<Arrival>,
+    /// Further exchanges of RabbitMQ, each with a queue behind it.
+    beside: Vec<String>,
 }
 
 /// Partitions of a topic, so that keys are spread.
@@ -105,9 +109,20 @@ impl Topic {
         let name = unique_name();
         match broker {
             Broker::Kafka => servers::create_topic(address, &name, PARTITIONS).await?,
-            Broker::RabbitMq => rabbitmq::declare(address, &name).await?,
+            Broker::RabbitMq => rabbitmq::declare(address, &name, None).await?,
         }
-        Ok(Self { broker, address: address.to_owned(), name, arrivals: Vec::new() })
+        Ok(Self { broker, address: address.to_owned(), name, arrivals: Vec::new(), beside: Vec::new() })
+    }
+
+    /// Makes a RabbitMQ topic whose dead messages go to `graves`.
+    ///
+    /// # Errors
+    /// When the broker cannot be reached or refuses.
+    pub async fn create_with_graves(graves: &Self) -> Result<Self> {
+        let name = unique_name();
+        rabbitmq::declare_with_graves(&graves.address, &name, &graves.name).await?;
+        let address = graves.address.clone();
+        Ok(Self { broker: Broker::RabbitMq, address, name, arrivals: Vec::new(), beside: Vec::new() })
     }
 
     /// Makes a Kafka topic with one partition that takes so many bytes at once, on the broker that tests share.
@@ -117,7 +132,7 @@ impl Topic {
     pub async fn create_narrow(bytes: usize) -> Result<Self> {
         let (address, name) = (Broker::Kafka.address().await?, unique_name());
         servers::create_topic_with(&address, &name, 1, &[("max.message.bytes", &bytes.to_string())]).await?;
-        Ok(Self { broker: Broker::Kafka, address, name, arrivals: Vec::new() })
+        Ok(Self { broker: Broker::Kafka, address, name, arrivals: Vec::new(), beside: Vec::new() })
     }
 
     /// Makes room for consumers beside the judge, who reads the topic itself: they read a Kafka topic in a group, and on RabbitMQ
@@ -161,9 +176,33 @@ impl Topic {
     pub async fn read(&mut self) -> Result<&[Arrival]> {
         match self.broker {
             Broker::Kafka => self.arrivals = kafka::read(&self.address, &self.name).await?,
-            Broker::RabbitMq => rabbitmq::take(&self.address, &self.name, &mut self.arrivals).await?,
+            Broker::RabbitMq => {
+                for queue in self.beside.iter().chain([&self.name]) {
+                    rabbitmq::take(&self.address, queue, &mut self.arrivals).await?;
+                }
+            }
         }
         Ok(&self.arrivals)
+    }
+
+    /// Makes one more exchange of RabbitMQ with a queue that is read together with the topic's; returns its name. `room`: the queue
+    /// refuses messages beyond so many.
+    ///
+    /// # Errors
+    /// When the broker does not answer, or refuses.
+    pub async fn beside(&mut self, room: Option<i32>) -> Result<String> {
+        let name = unique_name();
+        rabbitmq::declare(&self.address, &name, room).await?;
+        self.beside.push(name.clone());
+        Ok(name)
+    }
+
+    /// Deletes an exchange made by [`Topic::beside`], and leaves its queue.
+    ///
+    /// # Errors
+    /// When the broker does not answer, or refuses.
+    pub async fn delete_exchange(&self, name: &str) -> Result<()> {
+        rabbitmq::remove_exchange(&self.address, name).await
     }
 
     /// Removes it: a measurement must not leave its load on a server that others share.
@@ -173,7 +212,12 @@ impl Topic {
     pub async fn remove(self) -> Result<()> {
         match self.broker {
             Broker::Kafka => servers::delete_topic(&self.address, &self.name).await,
-            Broker::RabbitMq => rabbitmq::remove(&self.address, &self.name).await,
+            Broker::RabbitMq => {
+                for name in self.beside.iter().chain([&self.name]) {
+                    rabbitmq::remove(&self.address, name).await?;
+                }
+                Ok(())
+            }
         }
     }
 }

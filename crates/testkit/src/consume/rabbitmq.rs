@@ -13,14 +13,32 @@ use lapin::{
 
 use super::{Arrival, PATIENCE};
 
-/// An exchange and a queue of this name, with the name as the binding key.
-pub(super) async fn declare(url: &str, name: &str) -> Result<()> {
+/// An exchange and a queue of this name, with the name as the binding key. `room`: the queue refuses more messages than this.
+pub(super) async fn declare(url: &str, name: &str, room: Option<i32>) -> Result<()> {
+    let mut limits = FieldTable::default();
+    if let Some(room) = room {
+        limits.insert("x-max-length".into(), AMQPValue::LongInt(room));
+        limits.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+    }
+    declare_with(url, name, limits).await
+}
+
+/// The same, with a queue whose dead messages go to another such exchange.
+pub(super) async fn declare_with_graves(url: &str, name: &str, graves: &str) -> Result<()> {
+    let mut arguments = FieldTable::default();
+    for argument in ["x-dead-letter-exchange", "x-dead-letter-routing-key"] {
+        arguments.insert(argument.into(), AMQPValue::LongString(graves.into()));
+    }
+    declare_with(url, name, arguments).await
+}
+
+async fn declare_with(url: &str, name: &str, arguments: FieldTable) -> Result<()> {
     let (_connection, channel) = channel(url).await?;
     let (it, none) = (ShortString::try_new(name)?, FieldTable::default);
     let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
     channel.exchange_declare(it.clone(), ExchangeKind::Topic, options, none()).await?;
     let options = QueueDeclareOptions { durable: true, ..Default::default() };
-    channel.queue_declare(it.clone(), options, none()).await?;
+    channel.queue_declare(it.clone(), options, arguments).await?;
     channel.queue_bind(it.clone(), it.clone(), it, QueueBindOptions::default(), none()).await?;
     Ok(())
 }
@@ -47,6 +65,13 @@ pub(super) async fn remove(url: &str, name: &str) -> Result<()> {
     channel.queue_delete(it.clone(), QueueDeleteOptions::default()).await?;
     channel.queue_delete(ShortString::try_new(copy(name))?, QueueDeleteOptions::default()).await?;
     channel.exchange_delete(it, ExchangeDeleteOptions::default()).await?;
+    Ok(connection.close(200, "removed".into()).await?)
+}
+
+/// Deletes the exchange and leaves the queue.
+pub(super) async fn remove_exchange(url: &str, name: &str) -> Result<()> {
+    let (connection, channel) = channel(url).await?;
+    channel.exchange_delete(ShortString::try_new(name)?, ExchangeDeleteOptions::default()).await?;
     Ok(connection.close(200, "removed".into()).await?)
 }
 
@@ -81,6 +106,8 @@ fn arrival(message: &BasicGetMessage, queue: &str) -> Result<Arrival> {
         match (name.as_str(), value) {
             ("x-message-key", AMQPValue::LongString(bytes)) => key = Some(bytes.as_bytes().to_vec()),
             ("x-tombstone", AMQPValue::Boolean(is)) => tombstone = *is,
+            // What RabbitMQ adds to a dead letter is no header of the message.
+            ("x-death", _) => {}
             (name, value) => headers.push((name.to_owned(), text(value)?)),
         }
     }

@@ -1,6 +1,6 @@
 //! Reading `/metrics` and the other pages of a relay.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use anyhow::{Context as _, Result};
 use tokio::{
@@ -63,6 +63,14 @@ impl Metrics {
             .filter_map(|(series, amount)| Some((value(series)?, *amount)))
             .filter(|(_, amount)| *amount > 0.0)
             .collect()
+    }
+}
+
+/// What tells something: no zeros, no buckets.
+impl fmt::Display for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut telling = self.0.iter().filter(|(series, value)| *value > 0.0 && !series.contains("_bucket{"));
+        telling.try_for_each(|(series, value)| writeln!(f, "{series} {value}"))
     }
 }
 

@@ -132,6 +132,15 @@ impl Relay {
         Ok(Metrics::parse(&body))
     }
 
+    /// Its metrics, as soon as its listener answers.
+    ///
+    /// # Errors
+    /// When it does not within the deadline.
+    pub async fn metrics_within(&mut self, deadline: Duration) -> Result<Metrics> {
+        self.wait_for_metrics(deadline, "a relay that answers", |_| true).await?;
+        self.metrics().await
+    }
+
     /// Asks its listener; returns the status and the body.
     ///
     /// # Errors
@@ -152,7 +161,7 @@ impl Relay {
     ) -> Result<()> {
         let outcome = until(deadline, what, || async {
             let metrics = self.metrics().await?;
-            ensure!(wanted(&metrics), "the metrics are not as wanted");
+            ensure!(wanted(&metrics), "the metrics are not as wanted:\n{metrics}");
             Ok(())
         });
         outcome.await.with_context(|| format!("the relay's log:\n{}", self.log().unwrap_or_default()))

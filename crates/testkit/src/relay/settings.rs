@@ -68,6 +68,28 @@ impl Settings {
         self
     }
 
+    /// A property of librdkafka for the sink `kafka`.
+    #[must_use]
+    pub fn kafka_property(mut self, name: &str, value: &str) -> Self {
+        if let Some(Value::Table(sinks)) = self.file.get_mut("sinks")
+            && let Some(Value::Table(kafka)) = sinks.get_mut("kafka")
+        {
+            put(kafka, "properties", name, value.into());
+        }
+        self
+    }
+
+    /// One more route, before those that there are.
+    #[must_use]
+    pub fn first_route<'a>(mut self, keys: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let others = self.file.remove("routes");
+        self = self.route(keys);
+        if let (Some(Value::Array(routes)), Some(Value::Array(others))) = (self.file.get_mut("routes"), others) {
+            routes.extend(others);
+        }
+        self
+    }
+
     /// One more route, after those before it.
     #[must_use]
     pub fn route<'a>(mut self, keys: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {

@@ -17,6 +17,9 @@ use super::wait;
 /// Long enough for a JVM on a busy machine; reached only when a server is broken.
 const READY: Duration = Duration::from_secs(90);
 
+/// How long one try to talk to a server that is starting may take.
+const ATTEMPT: Duration = Duration::from_secs(10);
+
 const GRACE: Duration = Duration::from_secs(30);
 
 /// A server that this process started.
@@ -110,7 +113,8 @@ impl Host {
         F: Future<Output = Result<()>>,
     {
         let start = Instant::now();
-        while let Err(error) = attempt().await {
+        // A server that is starting may take a connection and forget it: lapin waits for ever then.
+        while let Err(error) = wait::within(ATTEMPT, attempt()).await {
             if !self.is_running()? {
                 return Err(self.explain(&error.context("the server ended")));
             }

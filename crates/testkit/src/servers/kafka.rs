@@ -15,6 +15,7 @@ use super::docker::Compose;
 use super::host::{Host, blocking, folder};
 use super::origin::{Kind, Origin, origin};
 use super::{cache, maven, packages, ports};
+use crate::proxy::Proxy;
 
 /// Settings of a node that has to start fast and live alone. Internal topics have one partition: fifty of them take a
 /// while.
@@ -22,7 +23,7 @@ const SETTINGS: &str = "\
 process.roles=broker,controller
 node.id=1
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT
 auto.create.topics.enable=false
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
@@ -53,6 +54,14 @@ pub struct Kafka {
     host: Host,
     port: u16,
     origin: Origin,
+    proxied: Option<Proxied>,
+}
+
+/// A node sends its clients to the address that it advertises: behind a proxy it needs a listener that advertises the proxy's.
+#[derive(Debug, Clone, Copy)]
+struct Proxied {
+    listener: u16,
+    advertised: u16,
 }
 
 impl Kafka {
@@ -73,10 +82,18 @@ impl Kafka {
     pub async fn with(properties: &[(&str, &str)]) -> Result<Self> {
         let lines = properties.iter().map(|(name, value)| format!("{name}={value}"));
         let extra = lines.collect::<Vec<_>>().join("\n");
-        let (host, port, origin) = blocking(move || launch(&extra)).await?;
-        let mut server = Self { host, port, origin };
+        let mut server = blocking(move || launch(&extra)).await?;
         server.ready().await?;
         Ok(server)
+    }
+
+    /// Starts the proxy before it; there can be one at a time. [`Kafka::bootstrap`] goes past it.
+    ///
+    /// # Errors
+    /// When there is one, or the node runs in Docker.
+    pub async fn proxy(&self) -> Result<Proxy> {
+        let ports = self.proxied.context("a node in Docker advertises its own address only")?;
+        Proxy::on_port(ports.advertised, &format!("127.0.0.1:{}", ports.listener)).await
     }
 
     /// The address for clients: `127.0.0.1:port`.
@@ -108,13 +125,13 @@ fn has_broker(bootstrap: &str) -> Result<()> {
     Ok(())
 }
 
-fn launch(extra: &str) -> Result<(Host, u16, Origin)> {
+fn launch(extra: &str) -> Result<Kafka> {
     let origin = origin(Kind::Kafka)?;
     let libraries = match &origin {
         Origin::Docker => {
             let compose = Compose::up(Kind::Kafka)?;
             let port = compose.port;
-            return Ok((Host::Compose(compose), port, origin));
+            return Ok(Kafka { host: Host::Compose(compose), port, origin, proxied: None });
         }
         Origin::Path(script) => libraries(script)?,
         Origin::Packages => packages::root(Kind::Kafka)?.join("libs"),
@@ -123,9 +140,11 @@ fn launch(extra: &str) -> Result<(Host, u16, Origin)> {
     let data = folder.path().join("data");
     cache::copy(&formatted(&libraries)?, &data)?;
     let port = ports::free_port()?;
-    let settings = properties(&data, port, ports::free_port()?) + extra;
+    let proxied = Proxied { listener: ports::free_port()?, advertised: ports::free_port()? };
+    let settings = properties(&data, port, ports::free_port()?, proxied) + extra;
     let call = write(folder.path(), &settings)?;
-    Ok((Host::start(java(&libraries, folder.path()).arg("kafka.Kafka").arg(call), folder)?, port, origin))
+    let host = Host::start(java(&libraries, folder.path()).arg("kafka.Kafka").arg(call), folder)?;
+    Ok(Kafka { host, port, origin, proxied: Some(proxied) })
 }
 
 /// The jars next to an installed start script.
@@ -136,11 +155,12 @@ fn libraries(script: &Path) -> Result<PathBuf> {
     folders.into_iter().find(|folder| folder.is_dir()).with_context(|| format!("no libs in {}", home.display()))
 }
 
-fn properties(data: &Path, port: u16, controller: u16) -> String {
+fn properties(data: &Path, port: u16, controller: u16, proxied: Proxied) -> String {
+    let Proxied { listener, advertised } = proxied;
     format!(
         "{SETTINGS}log.dirs={}\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n\
-         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
-         advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n",
+         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},PROXIED://127.0.0.1:{listener}\n\
+         advertised.listeners=PLAINTEXT://127.0.0.1:{port},PROXIED://127.0.0.1:{advertised}\n",
         data.display()
     )
 }
@@ -160,7 +180,7 @@ fn java(libraries: &Path, folder: &Path) -> Call {
 /// A formatted data folder, to be copied: formatting starts a JVM of its own.
 fn formatted(libraries: &Path) -> Result<PathBuf> {
     let entry = cache::entry(&format!("data-kafka-{}", maven::KAFKA), |target| {
-        let settings = write(target, &properties(&target.join("data"), 1, 2))?;
+        let settings = write(target, &properties(&target.join("data"), 1, 2, Proxied { listener: 3, advertised: 4 }))?;
         let tool =
             java(libraries, target).arg("kafka.tools.StorageTool").args(["format", "-t", CLUSTER, "-c"]).arg(settings);
         finish(&mut tool.command()).map(drop)

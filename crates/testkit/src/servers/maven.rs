@@ -13,7 +13,7 @@ use super::system::{can_install, ensure_program};
 /// The Kafka server the tests run against.
 pub(super) const KAFKA: &str = "4.1.0";
 
-const POM: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">
+const POM: &str = r"<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>testkit</groupId>
   <artifactId>kafka</artifactId>
@@ -27,7 +27,7 @@ const POM: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">
     </dependency>
   </dependencies>
 </project>
-"#;
+";
 
 pub(super) fn available() -> bool {
     (on_path("java").is_some() && on_path("mvn").is_some()) || can_install()

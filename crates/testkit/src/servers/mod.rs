@@ -33,7 +33,7 @@ pub use database::fresh_database;
 pub use kafka::Kafka;
 pub use mysql::{Flavor, MySql, MySqlOptions};
 pub use origin::{Kind, Origin, prepare};
-pub use packages::promtool;
+pub use packages::{mysql_client, promtool};
 pub use ports::free_port;
 pub use rabbitmq::RabbitMq;
 pub use shared::{amqp_url, kafka_bootstrap, mysql_url};

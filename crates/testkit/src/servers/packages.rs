@@ -63,6 +63,18 @@ pub fn promtool(args: &[&str]) -> Result<std::process::Command> {
     Ok(call.args(args).command())
 }
 
+/// The call for the command line client `mysql`: the one on the PATH, or the one of the unpacked packages. Blocking.
+///
+/// # Errors
+/// When it is not installed and cannot be downloaded.
+pub fn mysql_client(args: &[&str]) -> Result<std::process::Command> {
+    let call = match on_path("mysql") {
+        Some(program) => Call::new(program),
+        None => unpacked(&MYSQL)?.program("usr/bin/mysql"),
+    };
+    Ok(call.args(args).command())
+}
+
 /// Whether `program` is really this kind of server: MariaDB installs a `mysqld` as well.
 pub(super) fn is(kind: Kind, program: &Path) -> bool {
     match kind {

@@ -143,12 +143,12 @@ mod tests {
 
     #[test]
     fn a_deb822_file_gives_the_mirror_and_its_key() {
-        let text = "Types: deb\n# a comment\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates\n\
+        let text = "Types: deb\n# a comment\nURIs: http://mirror.example/main\nSuites: bookworm bookworm-updates\n\
                     Components: main\nSigned-By: /usr/share/keyrings/archive.gpg\n\nTypes: deb\n\
                     URIs: http://mirror.example/security\n\
                     Suites: bookworm-security\nComponents: main\n";
         let mirror = choose(&deb822(text), BOOKWORM).unwrap();
-        assert_eq!(mirror.uri, "http://mirror.example/debian");
+        assert_eq!(mirror.uri, "http://mirror.example/main");
         assert_eq!(mirror.signed_by.as_deref(), Some("/usr/share/keyrings/archive.gpg"));
         assert!(mirror.with_suite("sid").contains("Suites: sid\nComponents: main\nSigned-By: /usr/share"));
     }
@@ -156,12 +156,9 @@ mod tests {
     #[test]
     fn a_one_line_file_gives_the_mirror_and_its_key() {
         let text = "# deb http://old.example bookworm main\ndeb-src http://src.example bookworm main\n\
-                    deb [arch=amd64 signed-by=/k.gpg] http://mirror.example/debian bookworm main contrib # why\n";
+                    deb [arch=amd64 signed-by=/k.gpg] http://mirror.example/main bookworm main contrib # why\n";
         let mirror = choose(&one_line(text), BOOKWORM).unwrap();
-        assert_eq!(
-            (mirror.uri.as_str(), mirror.signed_by.as_deref()),
-            ("http://mirror.example/debian", Some("/k.gpg"))
-        );
+        assert_eq!((mirror.uri.as_str(), mirror.signed_by.as_deref()), ("http://mirror.example/main", Some("/k.gpg")));
     }
 
     #[test]
@@ -178,7 +175,7 @@ mod tests {
     #[test]
     fn archives_of_others_are_not_the_mirror() {
         let text =
-            "deb https://tools.example/apt nodistro main\ndeb http://mirror.example/debian bookworm-updates main\n";
+            "deb https://tools.example/apt nodistro main\ndeb http://mirror.example/main bookworm-updates main\n";
         assert_eq!(choose(&one_line(text), BOOKWORM), None);
     }
 

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 const LOG_LINES: usize = 25;
 
-/// Tries until `attempt` succeeds; after `deadline` its last error is returned.
+/// Tries until `attempt` succeeds; after `deadline` its last error is returned. One attempt may take as long again.
 ///
 /// # Errors
 /// The last error of `attempt`, saying what was waited for.
@@ -19,7 +19,7 @@ where
 {
     let start = Instant::now();
     loop {
-        match attempt().await {
+        match within(deadline, attempt()).await {
             Ok(value) => return Ok(value),
             Err(error) if start.elapsed() > deadline => {
                 return Err(error.context(format!("waited {deadline:?} for {what}")));
@@ -27,6 +27,11 @@ where
             Err(_) => sleep(PAUSE).await,
         }
     }
+}
+
+/// An attempt that takes longer than this has failed.
+pub(super) async fn within<T>(time: Duration, attempt: impl Future<Output = Result<T>>) -> Result<T> {
+    timeout(time, attempt).await.unwrap_or_else(|_| Err(anyhow!("no answer within {time:?}")))
 }
 
 /// `error` with the last lines of a server's log: a server that does not start says why only there.

@@ -1,0 +1,118 @@
+//! What rows with a proxy in between have in common.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use testkit::{
+    consume::Broker,
+    database::Database,
+    proxy::{Counts, Proxy},
+    relay::Relay,
+    servers::until,
+};
+
+use crate::{
+    arena::{Arena, PATIENCE},
+    ground::BrokerServer,
+};
+
+/// Connections that a relay keeps to its database: readers, settlers, and one for each of its loops.
+pub(super) const SESSIONS: u64 = 13;
+
+/// Puts a proxy between the relays and their database.
+pub(super) async fn before_the_database(arena: &mut Arena) -> Result<Arc<Proxy>> {
+    let proxy = Proxy::start(arena.database.url()).await?;
+    arena.settings = arena.settings.clone().set("database", "url", proxy.address());
+    Ok(keep(arena, proxy))
+}
+
+/// Puts a proxy between the producers and their database.
+pub(super) async fn before_the_producers(arena: &mut Arena) -> Result<Arc<Proxy>> {
+    let proxy = Proxy::start(arena.database.url()).await?;
+    arena.producers = Database::at(proxy.address());
+    Ok(keep(arena, proxy))
+}
+
+/// Puts a proxy between the relays and their broker.
+pub(super) async fn before_the_broker(arena: &mut Arena) -> Result<Arc<Proxy>> {
+    let proxy = match (arena.topic.broker(), &arena.ground.broker) {
+        (Broker::Kafka, Some(BrokerServer::Kafka(server))) => server.proxy().await?,
+        (Broker::Kafka, _) => return Err(anyhow::anyhow!("a Kafka behind a proxy must be the case's own")),
+        (Broker::RabbitMq, _) => Proxy::start(arena.topic.address()).await?,
+    };
+    arena.settings = match arena.topic.broker() {
+        Broker::Kafka => arena.settings.clone().kafka(proxy.address()),
+        Broker::RabbitMq => arena.settings.clone().rabbitmq(proxy.address()),
+    };
+    Ok(keep(arena, proxy))
+}
+
+fn keep(arena: &mut Arena, proxy: Proxy) -> Arc<Proxy> {
+    let proxy = Arc::new(proxy);
+    arena.proxies.push(Arc::clone(&proxy));
+    proxy
+}
+
+/// Waits until the proxy has counted what is wanted.
+pub(super) async fn counted(proxy: &Proxy, what: &str, wanted: impl Fn(Counts) -> bool) -> Result<()> {
+    until(PATIENCE, what, || async {
+        ensure!(wanted(proxy.counts()), "{:?}", proxy.counts());
+        Ok(())
+    })
+    .await
+}
+
+/// Waits until so many more messages are published by all relays together.
+pub(super) async fn progress(arena: &Arena, more: f64) -> Result<()> {
+    let published = || arena.metric("outbox_relay_published_messages_total", "");
+    let before = published().await;
+    until(PATIENCE, "work", || async {
+        let now = published().await;
+        ensure!(now >= before + more, "{} more messages, {more} due", now - before);
+        Ok(())
+    })
+    .await
+    .with_context(|| arena.relays.iter().filter_map(|relay| relay.log().ok()).collect::<Vec<_>>().join("\n\n"))
+}
+
+/// Waits until `/readyz` of every relay is as wanted; returns how long that took.
+pub(super) async fn readiness(arena: &Arena, what: &str, wanted: impl Fn(u16, &str) -> bool) -> Result<Duration> {
+    let start = Instant::now();
+    for relay in &arena.relays {
+        until(PATIENCE, what, || async {
+            let (status, body) = relay.get("/readyz").await?;
+            ensure!(wanted(status, &body), "{status} {body}");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(start.elapsed())
+}
+
+/// Waits until every relay is ready again, and notes how long that took.
+pub(super) async fn recovery(arena: &mut Arena, bound: Duration) -> Result<()> {
+    let took = readiness(arena, "readiness", |status, _| status == 200).await?;
+    arena.counts.recovered(took);
+    arena.within("readiness", took, bound)
+}
+
+/// Every relay lives: nothing that others do is a reason to be restarted.
+pub(super) async fn alive(arena: &Arena) -> Result<()> {
+    for relay in &arena.relays {
+        let (status, body) = relay.get("/livez").await?;
+        ensure!(status == 200, "{status} {body}");
+    }
+    Ok(())
+}
+
+/// No log of a relay contains this.
+pub(super) fn never_said(relays: &[Relay], text: &str) -> Result<()> {
+    for relay in relays {
+        let log = relay.log()?;
+        ensure!(!log.contains(text), "{text}:\n{log}");
+    }
+    Ok(())
+}

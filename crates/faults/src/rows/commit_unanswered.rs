@@ -1,0 +1,112 @@
+//! D3: a reply is lost, or a connection to the database breaks somewhere.
+
+use anyhow::{Result, ensure};
+use futures_util::FutureExt as _;
+use rand::RngExt as _;
+use testkit::{
+    consume::Broker,
+    ledger::Outcome,
+    proxy::{Cut, Direction},
+    servers::Flavor,
+};
+
+use super::between::{before_the_database, before_the_producers, counted, never_said, progress};
+use crate::{
+    arena::Arena,
+    row::{Case, Row},
+};
+
+/// Replies of one case that are cut, and connections that are broken in each direction.
+const REPLIES: u64 = 20;
+const BROKEN: u64 = 30;
+
+/// What a relay writes, by a part of its statement.
+const WRITES: [(&str, &[u8]); 4] = [
+    ("reply to a claim cut", b"INSERT INTO outbox_claims"),
+    ("reply to a settling cut", b"INSERT INTO outbox_sent"),
+    ("reply to a renewal cut", b"SET lease_until"),
+    ("reply to a look cut", b"SELECT version"),
+];
+
+pub(super) fn row() -> Row {
+    let mut cases = Vec::new();
+    for (flavor, broker) in [(Flavor::MySql, Broker::Kafka), (Flavor::MariaDb, Broker::RabbitMq)] {
+        let case = Case::new("reply to COMMIT cut", |arena| commits(arena).boxed());
+        cases.push(case.on(flavor, broker));
+        let case = Case::new("producers' connections break", |arena| producers(arena).boxed());
+        cases.push(case.on(flavor, broker));
+        let case = Case::new("relays' connections break", |arena| relays(arena).boxed());
+        cases.push(case.on(flavor, broker));
+    }
+    for (name, statement) in WRITES {
+        cases.push(Case::new(name, |arena| replies(arena, statement).boxed()));
+    }
+    Row {
+        id: "D3",
+        fault: "reply to COMMIT cut; connections reset at random byte positions",
+        shows: "unknown outcomes resolve to one of the two; no panic",
+        cases,
+    }
+}
+
+async fn commits(arena: &mut Arena) -> Result<()> {
+    let proxy = before_the_producers(arena).await?;
+    arena.start_relays(3)?;
+    arena.start_load().await?;
+    arena.working().await?;
+    proxy.cut_replies(REPLIES, |request| request.ends_with(b"COMMIT"));
+    counted(&proxy, "replies to be cut", |counts| counts.replies_cut == REPLIES).await?;
+    (0..REPLIES).for_each(|_| arena.struck(true));
+    progress(arena, 50.0).await?;
+    let unknown = arena.ledger.count(Outcome::Unknown) as u64;
+    ensure!(unknown >= REPLIES, "{unknown} outcomes are unknown");
+    Ok(())
+}
+
+async fn producers(arena: &mut Arena) -> Result<()> {
+    let proxy = before_the_producers(arena).await?;
+    arena.start_relays(3)?;
+    arena.start_load().await?;
+    arena.working().await?;
+    for direction in Direction::BOTH {
+        let before = proxy.counts();
+        proxy.cut(direction, Cut::Within { bytes: 20_000, seed: arena.random.random() });
+        counted(&proxy, "connections to break", |counts| counts.cut >= before.cut + BROKEN).await?;
+        proxy.heal();
+        let after = proxy.counts();
+        (before.cut..after.cut)
+            .for_each(|cut| arena.struck(cut < before.cut + after.cut_in_flight - before.cut_in_flight));
+        progress(arena, 50.0).await?;
+    }
+    Ok(())
+}
+
+async fn relays(arena: &mut Arena) -> Result<()> {
+    let proxy = before_the_database(arena).await?;
+    arena.start_relays(3)?;
+    arena.start_load().await?;
+    arena.working().await?;
+    for direction in Direction::BOTH {
+        let cut = proxy.counts().cut;
+        arena.strike().await?;
+        proxy.cut(direction, Cut::Within { bytes: 40_000, seed: arena.random.random() });
+        counted(&proxy, "connections to break", |counts| counts.cut >= cut + BROKEN).await?;
+        proxy.heal();
+        progress(arena, 50.0).await?;
+    }
+    arena.duplicates_are_announced();
+    never_said(&arena.relays, "panicked")
+}
+
+async fn replies(arena: &mut Arena, statement: &'static [u8]) -> Result<()> {
+    let proxy = before_the_database(arena).await?;
+    arena.start_relays(3)?;
+    arena.start_load().await?;
+    arena.working().await?;
+    arena.strike().await?;
+    proxy.cut_replies(5, move |request| request.windows(statement.len()).any(|part| part == statement));
+    counted(&proxy, "replies to be cut", |counts| counts.replies_cut == 5).await?;
+    progress(arena, 50.0).await?;
+    arena.duplicates_are_announced();
+    never_said(&arena.relays, "panicked")
+}

@@ -1,0 +1,118 @@
+//! D6: the database answers, and refuses.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use futures_util::FutureExt as _;
+use outbox_core::sqlx::{self, AssertSqlSafe, MySqlConnection};
+use testkit::{consume::Broker, servers::Flavor};
+
+use super::between::{alive, progress, readiness, recovery};
+use crate::{
+    arena::Arena,
+    row::{Case, Row},
+};
+
+/// A refusal is told for 15 s after it was seen last.
+const RECOVERED: Duration = Duration::from_secs(20);
+
+/// How a database refuses, and what `/readyz` says then.
+#[derive(Debug, Clone, Copy)]
+struct Refusal {
+    strike: &'static str,
+    heal: &'static str,
+    named: &'static str,
+    /// Only new connections are concerned: those that there are must end.
+    connections: bool,
+}
+
+const READ_ONLY: Refusal = Refusal {
+    strike: "SET GLOBAL read_only = 1",
+    heal: "SET GLOBAL read_only = 0",
+    named: "read-only",
+    connections: false,
+};
+const NO_CONNECTIONS: Refusal = Refusal {
+    strike: "SET GLOBAL max_connections = 10",
+    heal: "SET GLOBAL max_connections = 500",
+    named: "connections",
+    connections: true,
+};
+const PASSWORD: Refusal = Refusal {
+    strike: "ALTER USER relay@'%' IDENTIFIED BY 'second'",
+    heal: "ALTER USER relay@'%' IDENTIFIED BY 'first'",
+    named: "Access denied",
+    connections: true,
+};
+
+pub(super) fn row() -> Row {
+    let mut cases = Vec::new();
+    for (flavor, broker) in [(Flavor::MySql, Broker::Kafka), (Flavor::MariaDb, Broker::RabbitMq)] {
+        for (name, refusal) in
+            [("read-only", READ_ONLY), ("no connection left", NO_CONNECTIONS), ("password rotated", PASSWORD)]
+        {
+            let case = Case::new(name, move |arena| refused(arena, flavor, refusal).boxed());
+            cases.push(case.on(flavor, broker).own_database());
+        }
+    }
+    Row {
+        id: "D6",
+        fault: "read-only flip; max_connections exhausted; password rotated",
+        shows: "a clear state in /readyz; recovers by itself",
+        cases,
+    }
+}
+
+async fn refused(arena: &mut Arena, flavor: Flavor, refusal: Refusal) -> Result<()> {
+    let mut admin = arena.database.connect().await?;
+    as_a_user(arena, flavor, &mut admin).await?;
+    arena.start_relays(2)?;
+    arena.start_load().await?;
+    arena.working().await?;
+    for _ in 0..2 {
+        arena.strike().await?;
+        run(&mut admin, refusal.strike).await?;
+        if refusal.connections {
+            end_connections(&mut admin).await?;
+        }
+        readiness(arena, refusal.named, |status, body| status == 503 && body.contains(refusal.named)).await?;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        alive(arena).await?;
+        run(&mut admin, refusal.heal).await?;
+        recovery(arena, RECOVERED).await?;
+        progress(arena, 50.0).await?;
+    }
+    // Where a refusal lasts longer than a lease, its claim is taken over.
+    arena.duplicates_are_announced();
+    Ok(())
+}
+
+/// The relays use an account of their own, which a refusal concerns: the administrator's is above all that.
+async fn as_a_user(arena: &mut Arena, flavor: Flavor, admin: &mut MySqlConnection) -> Result<()> {
+    let url = arena.database.url().to_owned();
+    let (address, _) = url.split_once('?').context("no parameters")?;
+    let (_, database) = address.rsplit_once('/').context("no database")?;
+    run(admin, "CREATE USER relay@'%' IDENTIFIED BY 'first'").await?;
+    run(admin, &format!("GRANT ALL ON {database}.* TO relay@'%'")).await?;
+    run(admin, "GRANT PROCESS ON *.* TO relay@'%'").await?;
+    let mut own = address.replace("root@", "relay:first@");
+    // MySQL takes a password over TLS only.
+    own += if flavor == Flavor::MariaDb { "?ssl-mode=disabled" } else { "?ssl-mode=required" };
+    arena.settings = arena.settings.clone().set("database", "url", own);
+    Ok(())
+}
+
+async fn end_connections(admin: &mut MySqlConnection) -> Result<()> {
+    let sql = "SELECT CAST(id AS UNSIGNED) FROM information_schema.processlist WHERE user = 'relay'";
+    let ids: Vec<u64> = sqlx::query_scalar(sql).fetch_all(&mut *admin).await?;
+    for id in ids {
+        // One that has just ended cannot be killed.
+        run(admin, &format!("KILL {id}")).await.ok();
+    }
+    Ok(())
+}
+
+async fn run(admin: &mut MySqlConnection, sql: &str) -> Result<()> {
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(admin).await.with_context(|| sql.to_owned())?;
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! K2: Kafka does not confirm, or does not take.
+
+use anyhow::{Result, ensure};
+use futures_util::FutureExt as _;
+use rand::RngExt as _;
+use testkit::{
+    consume::Topic,
+    ledger::Draft,
+    load,
+    proxy::{Cut, Direction},
+};
+
+use super::between::{before_the_broker, counted, progress};
+use crate::{
+    arena::{Arena, PATIENCE},
+    row::{Case, Row},
+};
+
+/// One batch: what a lost acknowledgement may cost.
+const BATCH: usize = 1000;
+/// Guilty messages of a case.
+const GUILTY: usize = 10;
+
+pub(super) fn row() -> Row {
+    Row {
+        id: "K2",
+        fault: "acknowledgement cut; topic missing; message larger than the broker takes; local queue full",
+        shows: "duplicates at most of one batch; only the guilty message is dead; no busy loop",
+        cases: vec![
+            Case::new("acknowledgement cut", |arena| unacknowledged(arena).boxed()).own_broker(),
+            Case::new("connections break", |arena| broken(arena).boxed()).own_broker(),
+            Case::new("topic missing", |arena| missing(arena).boxed()),
+            Case::new("message too large", |arena| too_large(arena).boxed()),
+            Case::new("local queue full", |arena| full(arena).boxed()),
+        ],
+    }
+}
+
+async fn unacknowledged(arena: &mut Arena) -> Result<()> {
+    let proxy = before_the_broker(arena).await?;
+    arena.start_relays(3)?;
+    arena.start_load().await?;
+    arena.working().await?;
+    for _ in 0..5 {
+        let cut = proxy.counts().replies_cut;
+        arena.strike().await?;
+        // A request begins with its length and its kind; the kind of a produce request is 0.
+        proxy.cut_replies(1, |request| request.get(4..6) == Some(&[0, 0]));
+        counted(&proxy, "a reply to be cut", |counts| counts.replies_cut > cut).await?;
+        progress(arena, 50.0).await?;
+    }
+    arena.expected = arena.expected.clone().duplicates(BATCH);
+    no_busy_loop(arena).await
+}
+
+async fn broken(arena: &mut Arena) -> Result<()> {
+    let proxy = before_the_broker(arena).await?;
+    arena.start_relays(3)?;
+    arena.start_load().await?;
+    arena.working().await?;
+    for direction in Direction::BOTH {
+        let cut = proxy.counts().cut;
+        arena.strike().await?;
+        proxy.cut(direction, Cut::Within { bytes: 20_000, seed: arena.random.random() });
+        counted(&proxy, "connections to break", |counts| counts.cut >= cut + 10).await?;
+        proxy.heal();
+        progress(arena, 50.0).await?;
+    }
+    arena.duplicates_are_announced();
+    Ok(())
+}
+
+/// Commits the guilty among the load, and waits until they are dead.
+async fn dead(arena: &mut Arena, guilty: Vec<Draft>) -> Result<()> {
+    arena.start_relays(3)?;
+    arena.start_load().await?;
+    arena.working().await?;
+    for draft in &guilty {
+        arena.strike().await?;
+        load::commit(&arena.database, &arena.ledger, std::slice::from_ref(draft), |message| message).await?;
+    }
+    let all = format!("SELECT COUNT(*) = {} FROM outbox_dead", guilty.len());
+    arena.database.wait_for(PATIENCE, &all).await?;
+    progress(arena, 50.0).await?;
+    arena.expected = arena.expected.clone().dead(guilty.iter().map(|draft| draft.id));
+    no_busy_loop(arena).await
+}
+
+async fn missing(arena: &mut Arena) -> Result<()> {
+    let nowhere = format!("missing-{}", arena.topic.name());
+    dead(arena, (0..GUILTY).map(|number| Draft::new(&nowhere, number.to_string())).collect()).await
+}
+
+/// The neighbours go to the same topic, in the same requests.
+async fn too_large(arena: &mut Arena) -> Result<()> {
+    const LIMIT: usize = 50_000;
+    std::mem::replace(&mut arena.topic, Topic::create_narrow(LIMIT).await?).remove().await?;
+    // As the sink's documentation asks for: requests that are too large without any guilty message are no fault.
+    arena.settings = arena.settings.clone().kafka_property("batch.size", "40000");
+    let large = |_| Draft::new(arena.topic.name(), vec![0; LIMIT + 1]);
+    dead(arena, (0..GUILTY).map(large).collect()).await?;
+    // Those refused together with it are sent again one by one; some were taken before.
+    arena.expected = arena.expected.clone().duplicates(BATCH);
+    Ok(())
+}
+
+async fn full(arena: &mut Arena) -> Result<()> {
+    arena.settings = arena.settings.clone().kafka_property("queue.buffering.max.messages", "50");
+    let drafts: Vec<Draft> = (0..5000).map(|number| Draft::new(arena.topic.name(), number.to_string())).collect();
+    load::commit(&arena.database, &arena.ledger, &drafts, |message| message).await?;
+    arena.struck(true);
+    arena.start_relays(3)?;
+    arena.start_load().await?;
+    progress(arena, 5000.0).await?;
+    no_busy_loop(arena).await
+}
+
+/// Nothing is tried again and again.
+async fn no_busy_loop(arena: &Arena) -> Result<()> {
+    let attempts = arena.metric("outbox_relay_publish_attempts_total", "").await;
+    let published = arena.metric("outbox_relay_published_messages_total", "").await;
+    // A message that librdkafka's full queue does not take within the deadline counts as well.
+    ensure!(attempts <= 1000.0 + 10.0 * published, "{attempts} attempts for {published} messages");
+    Ok(())
+}

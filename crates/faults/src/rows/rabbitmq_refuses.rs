@@ -1,0 +1,123 @@
+//! A4: RabbitMQ refuses what goes to one exchange.
+
+use std::{collections::HashSet, time::Duration};
+
+use anyhow::{Result, ensure};
+use futures_util::FutureExt as _;
+use outbox_core::{Uuid, sqlx};
+use testkit::{consume::Broker, ledger::Draft, load, servers::Flavor};
+
+use super::between::progress;
+use crate::{
+    arena::{Arena, PATIENCE},
+    row::{Case, Row},
+};
+
+/// Neighbours that were there when the fault struck are published so long after it.
+const NEIGHBOURS: Duration = Duration::from_secs(30);
+/// Messages to the exchange that is struck.
+const GUILTY: usize = 500;
+/// What its queue takes before it refuses.
+const ROOM: usize = 50;
+
+pub(super) fn row() -> Row {
+    let mut cases = Vec::new();
+    for flavor in [Flavor::MySql, Flavor::MariaDb] {
+        cases.push(Case::new("exchange deleted", |arena| deleted(arena).boxed()).on(flavor, Broker::RabbitMq));
+        cases.push(Case::new("nack storm", |arena| storm(arena).boxed()).on(flavor, Broker::RabbitMq));
+    }
+    Row {
+        id: "A4",
+        fault: "exchange deleted in the middle of a batch; nack storm (max-length, reject-publish)",
+        shows: "neighbours finish within 30 s",
+        cases,
+    }
+}
+
+/// An exchange beside the topic's, and a route to it.
+async fn beside(arena: &mut Arena, room: Option<i32>) -> Result<String> {
+    let name = arena.topic.beside(room).await?;
+    arena.settings = arena.settings.clone().first_route([
+        ("topics", name.as_str()),
+        ("sink", "rabbitmq"),
+        ("exchange", name.as_str()),
+        ("routing_key", "{topic}"),
+    ]);
+    Ok(name)
+}
+
+async fn commit(arena: &Arena, topic: &str, count: usize) -> Result<HashSet<Uuid>> {
+    let drafts: Vec<Draft> = (0..count).map(|number| Draft::new(topic, number.to_string())).collect();
+    load::commit(&arena.database, &arena.ledger, &drafts, |message| message).await?;
+    Ok(drafts.iter().map(|draft| draft.id).collect())
+}
+
+async fn dead(arena: &Arena) -> Result<HashSet<Uuid>> {
+    let sql = "SELECT message_id FROM outbox_dead JOIN outbox_messages USING (id)";
+    let ids: Vec<Vec<u8>> = sqlx::query_scalar(sql).fetch_all(&mut arena.database.connect().await?).await?;
+    ids.iter().map(|id| Ok(Uuid::from_slice(id)?)).collect()
+}
+
+/// Waits until everything that is in the queue now and not for this topic is published.
+async fn neighbours(arena: &mut Arena, topic: &str) -> Result<()> {
+    let newest = arena.database.number("SELECT CAST(MAX(id) AS SIGNED) FROM outbox_messages").await?;
+    let start = std::time::Instant::now();
+    for table in ["outbox_pending", "outbox_delayed"] {
+        let none = format!(
+            "SELECT COUNT(*) = 0 FROM {table} JOIN outbox_messages USING (id) WHERE id <= {newest} AND topic <> '{topic}'"
+        );
+        arena.database.wait_for(PATIENCE, &none).await?;
+    }
+    arena.counts.recovered(start.elapsed());
+    arena.within("the neighbours", start.elapsed(), NEIGHBOURS)
+}
+
+async fn deleted(arena: &mut Arena) -> Result<()> {
+    let exchange = beside(arena, None).await?;
+    arena.start_relays(3)?;
+    arena.start_load().await?;
+    arena.working().await?;
+    let mut guilty = commit(arena, &exchange, GUILTY).await?;
+    arena.strike().await?;
+    arena.topic.delete_exchange(&exchange).await?;
+    let after = commit(arena, &exchange, GUILTY).await?;
+    neighbours(arena, &exchange).await?;
+    arena.database.wait_for(PATIENCE, &format!("SELECT COUNT(*) >= {} FROM outbox_dead", after.len())).await?;
+    progress(arena, 50.0).await?;
+    guilty.extend(&after);
+    let dead = dead(arena).await?;
+    ensure!(dead.is_subset(&guilty), "a neighbour is dead");
+    ensure!(after.is_subset(&dead), "what came after the exchange was deleted is not dead");
+    // A deleted exchange ends the channel: what was on the way on it is sent again.
+    arena.expected = arena.expected.clone().dead(dead).duplicates(1000);
+    Ok(())
+}
+
+/// Messages that a full queue refuses are tried again until there is room, and are never dead for it before their attempts are spent.
+async fn storm(arena: &mut Arena) -> Result<()> {
+    let exchange = beside(arena, Some(i32::try_from(ROOM)?)).await?;
+    arena.settings = arena.settings.clone().set("retry", "max_attempts", 1000);
+    arena.start_relays(3)?;
+    arena.start_load().await?;
+    arena.working().await?;
+    arena.strike().await?;
+    commit(arena, &exchange, GUILTY).await?;
+    arena.database.wait_for(PATIENCE, "SELECT COUNT(*) > 0 FROM outbox_delayed").await?;
+    neighbours(arena, &exchange).await?;
+    progress(arena, 50.0).await?;
+    // Reading makes room.
+    let left = format!(
+        "SELECT (SELECT COUNT(*) FROM outbox_pending JOIN outbox_messages USING (id) WHERE topic = '{exchange}') \
+         + (SELECT COUNT(*) FROM outbox_delayed JOIN outbox_messages USING (id) WHERE topic = '{exchange}')"
+    );
+    for _ in 0..200 {
+        arena.topic.read().await?;
+        if arena.database.number(&left).await? == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    ensure!(arena.database.number(&left).await? == 0, "the full queue was not drained");
+    arena.expected = arena.expected.clone().duplicates(GUILTY);
+    Ok(())
+}

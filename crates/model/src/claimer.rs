@@ -1,0 +1,252 @@
+//! The claimer: looks statement by statement, chooses with the relay's own functions, and claims.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use outbox_core::store::{
+    claim::{ForeignClaim, Pending, Seen},
+    lease::Lease,
+};
+use outbox_relay::{
+    claim::Foreign,
+    leases::Tenure,
+    window::{self, Barred, Limits, Start},
+};
+
+use crate::{
+    database::{Claim, Database, NewClaim},
+    ids::Ids,
+    protocol::{Flaw, Protocol},
+    relay::Relay,
+};
+
+/// The statements of a look, each of which reads what is committed at that moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Statement {
+    ClaimIds,
+    Claims,
+    Candidates,
+    Gaps,
+    Waiting,
+    /// Only with [`Flaw::LateVersion`].
+    Version,
+}
+
+/// A claim of one's own, as it was known when the look began.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Own {
+    pub claim: u64,
+    pub messages: Ids,
+    pub may_return: bool,
+}
+
+/// What was seen so far.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Look {
+    pub next: Statement,
+    pub version: u64,
+    pub low: u64,
+    /// The floor before the look.
+    floor: u64,
+    pub own: Vec<Own>,
+    /// Where to look below, and above which id.
+    gaps: Ids,
+    above: u64,
+    pub claim_ids: Vec<u64>,
+    pub claims: Vec<Claim>,
+    /// How far a locking scan has come.
+    scanned: u64,
+    fresh: Ids,
+    below: Ids,
+    waiting: Ids,
+}
+
+/// What the claimer is doing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Claimer {
+    #[default]
+    Idle,
+    Looking(Look),
+    Claiming(NewClaim),
+    Deferring {
+        version: u64,
+        rows: Ids,
+    },
+    /// The reply was lost: asks whether the claim stands.
+    Finding(NewClaim),
+}
+
+/// The first statement: head; before it, what the process knows itself.
+pub(crate) fn begin(protocol: &Protocol, db: &Database, relay: &mut Relay) -> Look {
+    let own = relay.tenures.iter().map(|t| Own { claim: t.claim, messages: t.messages, may_return: t.may_return });
+    let own: Vec<Own> = own.collect();
+    let tenures: Vec<_> = own.iter().map(|own| tenure(protocol, own)).collect();
+    let claimed = outbox_relay::claim::claimed_ids(&tenures, &foreign(protocol, relay).claims);
+    let floor = db.floor();
+    let gaps = window::gaps(relay.start.id(), &claimed);
+    let below = gaps.below.into_iter().flatten().take_while(|id| *id <= 7).filter(|id| *id > 0).collect();
+    let next = if protocol.flaw == Some(Flaw::LateVersion) { Statement::Candidates } else { Statement::ClaimIds };
+    Look {
+        next,
+        version: db.version,
+        low: db.low,
+        floor,
+        own,
+        gaps: below,
+        above: gaps.above,
+        claim_ids: Vec::new(),
+        claims: Vec::new(),
+        scanned: 0,
+        fresh: Ids::default(),
+        below: Ids::default(),
+        waiting: Ids::default(),
+    }
+}
+
+impl Look {
+    /// Executes the next statement. Returns whether it was the last.
+    pub(crate) fn step(&mut self, protocol: &Protocol, db: &Database, relay_owner: u8, known: u64) -> bool {
+        let flaw = protocol.flaw;
+        match self.next {
+            Statement::ClaimIds => self.claim_ids = db.claims.iter().map(|c| c.id).collect(),
+            Statement::Claims => {
+                let new = |c: &&Claim| c.id > known && c.owner != relay_owner;
+                self.claims = db.claims.iter().filter(new).cloned().collect();
+            }
+            Statement::Candidates if flaw == Some(Flaw::LockingScan) => {
+                // One row after the other, and each as it is at that moment.
+                self.scanned = self.scanned.max(self.above) + 1;
+                if db.pending.contains(self.scanned) {
+                    self.fresh.insert(self.scanned);
+                }
+                if self.scanned < protocol.last() && self.fresh.len() < protocol.claim_messages {
+                    return false;
+                }
+            }
+            Statement::Candidates => {
+                let above = db.readable(flaw).iter().filter(|id| *id > self.above);
+                self.fresh = above.take(protocol.claim_messages).collect();
+            }
+            Statement::Gaps if flaw == Some(Flaw::NoGaps) => {}
+            Statement::Gaps => {
+                self.below = db.readable(flaw).both(self.gaps).iter().take(2 * protocol.claim_messages).collect();
+            }
+            Statement::Waiting => self.waiting = db.delayed,
+            Statement::Version => (self.version, self.low) = (db.version, db.low),
+        }
+        self.advance(flaw)
+    }
+
+    fn advance(&mut self, flaw: Option<Flaw>) -> bool {
+        use Statement::{Candidates, ClaimIds, Claims, Gaps, Version, Waiting};
+        let order: &[Statement] = match flaw {
+            Some(Flaw::GapsFirst) => &[ClaimIds, Claims, Gaps, Candidates, Waiting],
+            Some(Flaw::LateVersion) => &[Candidates, Gaps, Version, ClaimIds, Claims, Waiting],
+            _ => &[ClaimIds, Claims, Candidates, Gaps, Waiting],
+        };
+        let next = order.iter().skip_while(|statement| **statement != self.next).nth(1);
+        self.next = next.copied().unwrap_or(self.next);
+        next.is_none()
+    }
+
+    /// Chooses, as `relay::claim` does.
+    pub(crate) fn choose(self, protocol: &Protocol, db: &Database, relay: &mut Relay) -> Claimer {
+        let (seen, own) = (self.seen(protocol), self.own.iter().map(|own| tenure(protocol, own)).collect::<Vec<_>>());
+        let mut barred = self.bar(protocol, relay, &seen, &own);
+        for (key, id) in &seen.held {
+            barred.held.entry(*key).and_modify(|head| *head = (*head).min(*id)).or_insert(*id);
+        }
+        let below = 2 * protocol.claim_messages;
+        let limits = Limits { messages: protocol.claim_messages, bytes: u64::MAX, below };
+        let selection = window::select(&seen, &barred, &limits);
+        let claimed = barred.ids.iter().copied().min();
+        let lowest = selection.low.into_iter().chain(claimed).min();
+        let start = std::mem::replace(&mut relay.start, Start::after(self.floor(protocol, db), self.low, lowest));
+        if start.is_passed(self.low) && protocol.flaw != Some(Flaw::PutBackUnseen) {
+            return Claimer::Looking(begin(protocol, db, relay));
+        }
+        if !selection.defer.is_empty() {
+            return Claimer::Deferring { version: self.version, rows: selection.defer.into_iter().collect() };
+        }
+        if selection.take.is_empty() {
+            return Claimer::Idle;
+        }
+        let messages = selection.take.iter().map(|row| row.id).collect();
+        Claimer::Claiming(NewClaim {
+            version: self.version,
+            low: lowest.unwrap_or(0),
+            owner: relay.owner,
+            token: 0,
+            messages,
+        })
+    }
+
+    /// The floor that the next look may start from.
+    fn floor(&self, protocol: &Protocol, db: &Database) -> u64 {
+        if protocol.flaw == Some(Flaw::FloorAfterLook) { db.floor() } else { self.floor }
+    }
+
+    fn bar(&self, protocol: &Protocol, relay: &mut Relay, seen: &Seen, own: &[Arc<Tenure>]) -> Barred {
+        let mut foreign = foreign(protocol, relay);
+        let mut barred = foreign.bar(seen, own);
+        relay.known = foreign.known;
+        let mut claims: Vec<Claim> = relay.foreign.iter().chain(&self.claims).cloned().collect();
+        claims.retain(|claim| foreign.claims.contains_key(&claim.id));
+        relay.foreign = claims;
+        match protocol.flaw {
+            Some(Flaw::KeysOfOthers) => barred.keys.clear(),
+            Some(Flaw::VanishedKeysForgotten) => {
+                barred.keys = foreign.claims.values().flat_map(|claim| &claim.key_hashes).copied().collect();
+            }
+            _ => {}
+        }
+        barred
+    }
+
+    fn seen(&self, protocol: &Protocol) -> Seen {
+        let rows = |ids: Ids| ids.iter().map(|id| pending(protocol, id)).collect();
+        let held = if protocol.flaw == Some(Flaw::RetryHoldsNothing) { Ids::default() } else { self.waiting };
+        Seen {
+            version: Some(self.version),
+            low: self.low,
+            claim_ids: self.claim_ids.clone(),
+            claims: self.claims.iter().map(|claim| foreign_claim(protocol, claim)).collect(),
+            fresh: rows(self.fresh),
+            below: rows(self.below),
+            held: held.iter().map(|id| (protocol.key(id), id)).collect(),
+            held_cut: false,
+        }
+    }
+}
+
+fn pending(protocol: &Protocol, id: u64) -> Pending {
+    Pending { id, key_hash: protocol.key(id), bytes: 1, attempts: 0 }
+}
+
+fn foreign_claim(protocol: &Protocol, claim: &Claim) -> ForeignClaim {
+    ForeignClaim {
+        claim_id: claim.id,
+        owner: claim.owner.to_string(),
+        message_ids: claim.messages.iter().collect(),
+        key_hashes: protocol.keys_of(claim.messages),
+    }
+}
+
+fn foreign(protocol: &Protocol, relay: &Relay) -> Foreign {
+    let claims = relay.foreign.iter().map(|claim| (claim.id, foreign_claim(protocol, claim)));
+    let mut foreign = Foreign::default();
+    foreign.claims = claims.collect();
+    foreign.known = relay.known;
+    foreign
+}
+
+/// The relay's own record of a claim. Its clock plays no part here.
+fn tenure(protocol: &Protocol, own: &Own) -> Arc<Tenure> {
+    let lease = Lease { claim_id: own.claim, lease_token: own.claim };
+    let until = Instant::now() + Duration::from_secs(1);
+    let tenure = Tenure::new(lease, 0, own.messages.iter().collect(), protocol.keys_of(own.messages), until);
+    tenure.leave(own.may_return);
+    Arc::new(tenure)
+}

@@ -1,0 +1,53 @@
+//! The claim protocol as a state machine, for a model checker: every order in which the statements of two relays, the commits of
+//! services, and a bounded number of faults can follow each other.
+//!
+//! The database is a set of tables whose texts are atomic (`database.rs`); looks are made statement by statement (`claimer.rs`).
+//! What a relay decides is decided by the relay's own functions: `window::gaps` and `select`, `Foreign::bar`, `Chains`,
+//! `retry::decide` and `behind`. Time is left out: a lease may run out at any moment, a delayed message may be due at any
+//! moment. So are attempts (they only choose what is claimed alone, and when a message is given up) and bytes.
+
+mod actions;
+mod claimer;
+mod database;
+mod ids;
+mod normal;
+mod properties;
+mod protocol;
+mod relay;
+mod state;
+
+pub use protocol::{Event, Flaw, Protocol};
+pub use state::{Action, State};
+
+impl stateright::Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::new(self)]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        actions::services(self, state, actions);
+        actions::database(self, state, actions);
+        for relay in 0..state.relays.len() {
+            actions::relay(self, state, relay, actions);
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut next = last.clone();
+        next.faults -= u8::from(action.is_fault());
+        next.apply(self, &action);
+        normal::normalise(&mut next);
+        Some(next)
+    }
+
+    fn within_boundary(&self, state: &State) -> bool {
+        state.relays.iter().all(|relay| relay.pass <= self.passes)
+    }
+
+    fn properties(&self) -> Vec<stateright::Property<Self>> {
+        properties::all()
+    }
+}

@@ -1,0 +1,250 @@
+//! A relay: what it remembers, and its publisher with the relay's own chains and retry decision.
+
+use std::time::Duration;
+
+use outbox_relay::{
+    chains::{Admission, Chains, Origin},
+    config::{AfterDead, OnRejected, Retry},
+    retry::{self, Disposition, Policy},
+    sink::PublishError,
+    window::Start,
+};
+
+use crate::{
+    claimer::{self, Claimer, Look},
+    database::{Claim, Database, Settlement},
+    ids::Ids,
+    protocol::{Flaw, Protocol},
+};
+
+/// How far a claim has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Stage {
+    Unread,
+    Publishing,
+    /// Everything is decided.
+    Finished,
+    /// It was settled and the reply was lost.
+    Unsure,
+}
+
+/// A claim in the relay's memory.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Tenure {
+    pub claim: u64,
+    /// Names it in the chains: the smallest number that is free.
+    pub slot: u64,
+    pub pass: u64,
+    pub messages: Ids,
+    /// Whether the lease surely lasts, by the relay's own clock.
+    pub lasts: bool,
+    pub stage: Stage,
+    /// Of which nothing is known yet.
+    pub open: Ids,
+    pub settlement: Settlement,
+    pub may_return: bool,
+    returns: bool,
+}
+
+/// A relay process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Relay {
+    pub owner: u8,
+    pub claimer: Claimer,
+    /// Claims of others, as far as they are known.
+    pub foreign: Vec<Claim>,
+    pub known: u64,
+    pub start: Start,
+    /// The pass that began last, and whether anything refers to it.
+    pub pass: u64,
+    pub pass_matters: bool,
+    pub tenures: Vec<Tenure>,
+    pub chains: Chains<u64>,
+    /// May be published.
+    pub ready: Ids,
+    /// With the broker, no answer yet.
+    pub on_the_way: Ids,
+}
+
+const POLICY: Policy = Policy { on_rejected: OnRejected::Dead, after_dead: AfterDead::Skip };
+
+impl Relay {
+    /// What a new process knows.
+    pub(crate) fn new(owner: u8) -> Self {
+        Self { owner, ..Self::default() }
+    }
+
+    /// Executes the next statement of a look.
+    pub(crate) fn look(&mut self, protocol: &Protocol, db: &Database) {
+        self.claimer = match std::mem::take(&mut self.claimer) {
+            Claimer::Idle => {
+                self.next_pass();
+                Claimer::Looking(claimer::begin(protocol, db, self))
+            }
+            Claimer::Looking(mut look) => {
+                let last = look.step(protocol, db, self.owner, self.known);
+                if last { look.choose(protocol, db, self) } else { Claimer::Looking(look) }
+            }
+            other => other,
+        };
+    }
+
+    /// The claim stands: remembers it. With no other claim it may as well be read now: nothing can tell the difference.
+    pub(crate) fn insert(&mut self, protocol: &Protocol, claim: &Claim) {
+        let &Claim { id: claim, messages, expired, .. } = claim;
+        let free = |slot: &u64| self.tenures.iter().all(|t| t.slot != *slot);
+        let slot = (0..=self.tenures.len() as u64).find(free).unwrap_or_default();
+        self.pass_matters = true;
+        self.tenures.push(Tenure {
+            claim,
+            slot,
+            pass: self.pass,
+            messages,
+            // Its own clock began before the database's.
+            lasts: !expired,
+            stage: Stage::Unread,
+            open: messages,
+            settlement: Settlement::default(),
+            may_return: true,
+            returns: false,
+        });
+        if self.tenures.len() == 1 {
+            self.accept(protocol);
+        }
+    }
+
+    fn holder(&mut self, slot: u64) -> Option<&mut Tenure> {
+        self.tenures.iter_mut().find(|tenure| tenure.slot == slot)
+    }
+
+    /// The claim that a message which is on its way belongs to.
+    pub(crate) fn of_message(&self, id: u64) -> Option<&Tenure> {
+        self.tenures.iter().find(|t| t.stage == Stage::Publishing && t.open.contains(id))
+    }
+
+    fn origin(&self, protocol: &Protocol, id: u64) -> Option<Origin> {
+        let tenure = self.of_message(id)?;
+        Some(Origin { key: (0, protocol.key(id)), claim_id: tenure.slot, pass: tenure.pass })
+    }
+
+    /// Takes in the oldest claim that was not read yet.
+    pub(crate) fn accept(&mut self, protocol: &Protocol) {
+        let Some(tenure) = self.tenures.iter_mut().find(|t| t.stage == Stage::Unread) else { return };
+        tenure.stage = Stage::Publishing;
+        let (slot, messages) = (tenure.slot, tenure.messages);
+        for id in messages.iter() {
+            let Some(origin) = self.origin(protocol, id) else { continue };
+            match self.chains.admit(origin, true, id) {
+                Admission::Go(id) => self.ready.insert(id),
+                Admission::Queued => {}
+                Admission::Blocked(id, fate) => self.finish(slot, id, &fate),
+            }
+        }
+    }
+
+    /// Whether a ready message is handed to the sink; else its claim would not last.
+    pub(crate) fn send(&mut self, protocol: &Protocol, id: u64) -> bool {
+        self.ready.remove(id);
+        let lasts = self.of_message(id).is_some_and(|tenure| tenure.lasts);
+        if lasts {
+            self.on_the_way.insert(id);
+        } else {
+            self.fail(protocol, id, &Disposition::Release);
+        }
+        lasts
+    }
+
+    /// The broker has it.
+    pub(crate) fn confirmed(&mut self, protocol: &Protocol, id: u64) {
+        self.on_the_way.remove(id);
+        let Some(origin) = self.origin(protocol, id) else { return };
+        if let Some(tenure) = self.holder(origin.claim_id) {
+            tenure.settlement.sent.insert(id);
+        }
+        self.close(origin.claim_id, id);
+        self.advance(origin);
+    }
+
+    /// The broker has it not, or has not said so.
+    pub(crate) fn failed(&mut self, protocol: &Protocol, id: u64, error: &PublishError) {
+        if protocol.flaw == Some(Flaw::TimeOutIsSent) && matches!(error, PublishError::Unconfirmed(_)) {
+            return self.confirmed(protocol, id);
+        }
+        let retry = Retry { base: Duration::from_secs(1), max: Duration::from_secs(1), max_attempts: u32::MAX };
+        self.on_the_way.remove(id);
+        self.fail(protocol, id, &retry::decide(error, 0, POLICY, &retry, 1.0));
+    }
+
+    fn fail(&mut self, protocol: &Protocol, id: u64, disposition: &Disposition) {
+        let Some(origin) = self.origin(protocol, id) else { return };
+        match retry::behind(disposition) {
+            Some(fate) if protocol.flaw != Some(Flaw::FailureHoldsNothing) => self.block(protocol, origin, &fate),
+            _ => self.advance(origin),
+        }
+        self.finish(origin.claim_id, id, disposition);
+    }
+
+    fn block(&mut self, protocol: &Protocol, origin: Origin, fate: &Disposition) {
+        for id in self.chains.block(origin, fate) {
+            let Some(origin) = self.origin(protocol, id) else { continue };
+            self.chains.block(origin, fate);
+            self.finish(origin.claim_id, id, fate);
+        }
+    }
+
+    fn advance(&mut self, origin: Origin) {
+        if let Some(next) = self.chains.advance(origin.key) {
+            self.ready.insert(next);
+        }
+    }
+
+    fn finish(&mut self, slot: u64, id: u64, disposition: &Disposition) {
+        let Some(tenure) = self.holder(slot) else { return };
+        match disposition {
+            Disposition::Release => tenure.returns = true,
+            Disposition::Delay { .. } => tenure.settlement.delayed.insert(id),
+            Disposition::Dead { .. } => tenure.settlement.dead.insert(id),
+        }
+        self.close(slot, id);
+    }
+
+    /// The last message that is decided finishes the claim; what the claimer remembers of it is told.
+    fn close(&mut self, slot: u64, id: u64) {
+        let Some(tenure) = self.holder(slot) else { return };
+        tenure.open.remove(id);
+        if !tenure.open.is_empty() {
+            return;
+        }
+        tenure.stage = Stage::Finished;
+        tenure.may_return = tenure.returns;
+        let (claim, may_return) = (tenure.claim, tenure.returns);
+        if let Claimer::Looking(Look { own, .. }) = &mut self.claimer {
+            own.iter_mut().filter(|own| own.claim == claim).for_each(|own| own.may_return = may_return);
+        }
+    }
+
+    /// The claim is no longer in the database.
+    pub(crate) fn settled(&mut self, protocol: &Protocol, claim: u64) {
+        let Some(at) = self.tenures.iter().position(|t| t.claim == claim) else { return };
+        let tenure = self.tenures.remove(at);
+        let pass = if protocol.flaw == Some(Flaw::PassForgotten) { 0 } else { self.pass };
+        self.chains.settled(tenure.slot, pass);
+        self.pass_matters = true;
+    }
+
+    /// Begins a pass. One that nothing refers to keeps its number: no decision can tell.
+    pub(crate) fn next_pass(&mut self) {
+        if self.pass_matters {
+            self.pass += 1;
+            self.pass_matters = false;
+        }
+    }
+
+    /// Without a claim and between passes nothing that the publisher remembers can matter.
+    pub(crate) fn rest(&mut self) {
+        if self.tenures.is_empty() && self.claimer == Claimer::Idle {
+            self.chains = Chains::default();
+            (self.pass, self.pass_matters) = (0, true);
+        }
+    }
+}

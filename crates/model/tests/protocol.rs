@@ -1,0 +1,105 @@
+//! The protocol holds in every state of a bounded world, and does not where one of its protections is missing.
+
+use model::{Flaw, Protocol};
+use stateright::{Checker as _, Expectation, HasDiscoveries, Model as _};
+
+/// Two relays, of which one looks statement by statement, with one claim each.
+fn world(keys: &[u64], faults: u8) -> Protocol {
+    Protocol { keys: keys.to_vec(), relays: 2, split: 1, faults, claim_messages: 2, claims: 1, passes: 2, flaw: None }
+}
+
+/// Visits every state. Returns the properties that are sometimes true and were.
+fn check(protocol: Protocol) -> Vec<&'static str> {
+    let checker = protocol.checker().threads(2).spawn_bfs().join();
+    eprintln!("{} states, {} steps deep", checker.unique_state_count(), checker.max_depth());
+    let mut reached: Vec<_> = checker.discoveries().into_keys().collect();
+    reached.retain(|name| {
+        let is_failure = checker.model().property(name).expectation == Expectation::Always;
+        assert!(!is_failure, "{name}\n{:#?}", checker.discovery(name).map(stateright::Path::into_actions));
+        true
+    });
+    reached.sort_unstable();
+    reached
+}
+
+/// The property that the flaw is found by.
+fn found_by(flaw: Flaw, protocol: Protocol) -> &'static str {
+    let checker =
+        Protocol { flaw: Some(flaw), ..protocol }.checker().threads(2).finish_when(HasDiscoveries::AnyFailures);
+    let checker = checker.spawn_bfs().join();
+    eprintln!("{flaw:?}: {} states", checker.unique_state_count());
+    let mut found = checker.discoveries().into_keys();
+    found.find(|name| checker.model().property(name).expectation == Expectation::Always).unwrap_or("nothing")
+}
+
+#[test]
+fn with_late_commits_and_one_fault_every_invariant_holds_and_everything_is_seen() {
+    let seen = check(world(&[1, 2, 1], 1));
+    let all = ["a duplicate", "a fenced settle", "a late commit delivered", "a retry", "a take-over"];
+    assert_eq!(seen, [&all[..], &["everything delivered and settled"]].concat());
+}
+
+#[test]
+fn with_several_claims_of_a_key_in_flight_every_invariant_holds() {
+    check(Protocol { claims: 2, ..world(&[1, 1], 1) });
+    check(Protocol { claims: 2, ..world(&[1, 2, 1], 0) });
+}
+
+#[test]
+fn with_four_messages_every_invariant_holds() {
+    check(world(&[1, 2, 1, 2], 0));
+}
+
+#[test]
+fn with_several_faults_every_invariant_holds() {
+    check(Protocol { split: 0, ..world(&[1, 1], 2) });
+    check(Protocol { split: 0, ..world(&[1, 2, 1], 1) });
+    check(Protocol { split: 0, claims: 2, ..world(&[1, 1], 1) });
+    larger();
+}
+
+/// With `./dev model`: more of everything. Minutes, and gigabytes of memory.
+fn larger() {
+    if std::env::var_os("OUTBOX_MODEL_LARGE").is_none() {
+        return;
+    }
+    check(world(&[1, 1], 2));
+    check(Protocol { split: 2, ..world(&[1, 1], 1) });
+    check(Protocol { split: 2, ..world(&[1, 2, 1], 0) });
+    check(Protocol { split: 0, ..world(&[1, 2, 1], 2) });
+    check(Protocol { split: 0, claims: 2, ..world(&[1, 2, 1], 1) });
+    check(Protocol { split: 0, ..world(&[1, 2, 1, 2], 1) });
+    check(Protocol { claims: 2, passes: 3, ..world(&[1, 1], 1) });
+}
+
+macro_rules! flaws {
+    ($($name:ident: $flaw:ident, $world:expr, $property:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            assert_eq!(found_by(Flaw::$flaw, $world), $property);
+        }
+    )*};
+}
+
+flaws! {
+    a_settle_without_the_fence: NoFence, world(&[1, 1], 1), "I7 fence";
+    a_fence_on_the_owner_alone: FenceOnOwner, Protocol { split: 0, claims: 2, ..world(&[1, 2], 2) }, "I7 fence";
+    a_look_below_before_the_candidates: GapsFirst, world(&[1, 2, 1], 0), "I5 order";
+    no_look_below: NoGaps, world(&[1, 2, 1], 0), "I5 order";
+    a_version_that_is_read_after_the_candidates: LateVersion, world(&[1, 1], 1), "I5 order";
+    candidates_that_a_locking_scan_finds: LockingScan, world(&[1, 2, 1], 0), "I5 order";
+    a_claim_whatever_the_version: NoCompareAndSet, world(&[1, 1], 0), "I5 one claimer of a key";
+    a_look_at_what_is_not_committed: DirtyRead, world(&[1], 1), "I2 no phantom";
+    keys_of_other_relays_that_are_not_left_alone: KeysOfOthers, world(&[1, 1], 0), "I5 one claimer of a key";
+    a_claim_that_vanishes_and_leaves_its_keys_free: VanishedKeysForgotten, world(&[1, 1], 1), "I5 order";
+    a_start_from_a_floor_that_rose_since_the_look: FloorAfterLook, world(&[1, 2, 1], 0), "I5 order";
+    a_row_put_back_below_the_start_of_a_look: PutBackUnseen, Protocol { split: 0, ..world(&[1, 2, 1], 1) }, "I5 order";
+    a_retry_that_does_not_hold_back_its_key: RetryHoldsNothing, world(&[1, 1], 1), "I5 order";
+    a_failure_that_lets_the_next_of_its_key_go: FailureHoldsNothing, world(&[1, 1], 1), "I5 order";
+    a_claim_made_before_a_failure_was_written: PassForgotten, Protocol { claims: 2, ..world(&[1, 1], 1) }, "I5 order";
+    promotion_that_leaves_the_version: PromoteKeepsVersion, world(&[1, 1], 1), "I5 order";
+    promotion_that_leaves_low: PromoteKeepsLow, Protocol { split: 0, ..world(&[1, 2, 1], 1) }, "I5 order";
+    a_time_out_that_counts_as_sent: TimeOutIsSent, world(&[1], 1), "I1 no loss";
+    a_renewal_without_the_token: RenewWithoutToken, world(&[1], 1), "I7 lease";
+    a_take_over_before_the_lease_has_passed: TakeOverAtOnce, world(&[1], 0), "I7 lease";
+}

@@ -1,0 +1,121 @@
+//! All messages in flight: tasks, one for each key, and those that wait behind them.
+
+use std::sync::Arc;
+
+use outbox_core::key_hash;
+use tokio::{task::JoinSet, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    ConsumerError, Delivery, Handler,
+    keys::Keys,
+    process::{Processor, Verdict},
+    sequence,
+};
+
+/// A message's place at its broker: what is told about it, and where.
+pub(crate) trait Tag: Send + 'static {
+    /// Tells the broker, where that is done message by message. Returns what is left to be done.
+    fn settle(&self, delivery: &Delivery, verdict: Verdict) -> impl Future<Output = Verdict> + Send;
+}
+
+/// A message to process. `stop` ends its waits: the partition or the connection is lost, or the consumer stops.
+pub(crate) struct Job<T> {
+    pub(crate) delivery: Delivery,
+    pub(crate) tag: T,
+    pub(crate) stop: CancellationToken,
+}
+
+/// A message that is decided.
+pub(crate) struct Finished<T> {
+    pub(crate) job: Job<T>,
+    pub(crate) verdict: Verdict,
+}
+
+pub(crate) struct Crew<H, T> {
+    pub(crate) processor: Arc<Processor<H>>,
+    /// Ends all waits.
+    pub(crate) stop: CancellationToken,
+    keys: Keys<u64, Job<T>>,
+    tasks: JoinSet<Finished<T>>,
+    in_flight: i64,
+}
+
+impl<H: Handler, T: Tag> Crew<H, T> {
+    pub(crate) fn new(processor: Processor<H>) -> Self {
+        let (stop, keys, tasks) = (CancellationToken::new(), Keys::new(), JoinSet::new());
+        Self { processor: Arc::new(processor), stop, keys, tasks, in_flight: 0 }
+    }
+
+    /// Starts a message, now or when those of its key that came before are decided.
+    pub(crate) fn arrived(&mut self, job: Job<T>) {
+        self.count(1);
+        if let Some(job) = self.keys.arrived(order_key(&job.delivery), job) {
+            self.start(job);
+        }
+    }
+
+    fn start(&mut self, mut job: Job<T>) {
+        let processor = Arc::clone(&self.processor);
+        self.tasks.spawn(async move {
+            let verdict = processor.process(&mut job.delivery, &job.stop).await;
+            let verdict = job.tag.settle(&job.delivery, verdict).await;
+            Finished { job, verdict }
+        });
+    }
+
+    /// Waits for the next message that is decided; none: nothing is in flight. May be cancelled.
+    pub(crate) async fn next(&mut self) -> Option<Result<Finished<T>, ConsumerError>> {
+        loop {
+            let Finished { job, verdict } = match self.tasks.join_next().await? {
+                Ok(finished) => finished,
+                Err(error) => return Some(Err(ConsumerError::Internal(error.to_string()))),
+            };
+            let key = order_key(&job.delivery);
+            if matches!(verdict, Verdict::Later) {
+                // What it waits for may be among those of its key that came after it.
+                let number = sequence::number(&job.delivery).map(|(number, _)| number);
+                let before = |it: &Job<T>| sequence::number(&it.delivery).map(|(number, _)| number) < number;
+                if let Some(next) = self.keys.later(key.as_ref(), job, before) {
+                    self.start(next);
+                }
+                continue;
+            }
+            if let Some(next) = self.keys.finished(key.as_ref()) {
+                self.start(next);
+            }
+            self.count(-1);
+            return Some(Ok(Finished { job, verdict }));
+        }
+    }
+
+    /// Ends all waits, and lets messages at work end, each of which is told to `finished`. Those that do not end in time go on
+    /// by themselves: a call of the database must not be cancelled.
+    pub(crate) async fn wind_down(&mut self, mut finished: impl FnMut(Finished<T>)) {
+        self.stop.cancel();
+        let deadline = self.processor.options.stop_deadline;
+        let all = async {
+            while let Some(ended) = self.next().await {
+                match ended {
+                    Ok(ended) => finished(ended),
+                    Err(error) => tracing::error!(%error, "while stopping"),
+                }
+            }
+        };
+        if timeout(deadline, all).await.is_err() {
+            tracing::warn!(messages = self.tasks.len(), "not all messages were decided within the stop deadline");
+            self.tasks.detach_all();
+        }
+    }
+
+    fn count(&mut self, change: i64) {
+        self.in_flight += change;
+        let metrics = &self.processor.options.metrics;
+        metrics.in_flight.with_label_values(&[self.processor.consumer()]).set(self.in_flight);
+    }
+}
+
+/// Messages of one topic with the same key keep their order. Two keys with the same hash do too, which is harmless.
+fn order_key(delivery: &Delivery) -> Option<u64> {
+    delivery.key.as_ref().map(|key| key_hash(&delivery.topic, Some(key)))
+}

@@ -1,0 +1,112 @@
+use std::{error::Error, fmt};
+
+use outbox_core::sqlx::{self, MySqlConnection};
+
+use crate::Delivery;
+
+/// Any error.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// What a service does with a message.
+///
+/// ```
+/// use outbox_consumer::{Delivery, Failure, Handler};
+/// use outbox_core::sqlx::{self, MySqlConnection};
+///
+/// struct Billing;
+///
+/// #[derive(serde::Deserialize)]
+/// struct OrderPlaced { order: u64, cents: u64 }
+///
+/// impl Handler for Billing {
+///     async fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> Result<(), Failure> {
+///         let placed: OrderPlaced = message.json()?;
+///         sqlx::query("INSERT INTO invoices (order_id, cents) VALUES (?, ?)")
+///             .bind(placed.order).bind(placed.cents).execute(tx).await?;
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait Handler: Send + Sync + 'static {
+    /// Does the work of one message in the transaction `tx`, which also marks the message as processed, and is committed when
+    /// this returns without failure. It is called again after a failure, never at the same time for two messages of one key,
+    /// and never again after its commit. Messages of one key come in their order, but for one that is given back by
+    /// [`Failure::Requeue`].
+    ///
+    /// It must not commit, and must pass errors of the database on. What it does outside the transaction (a call of another
+    /// service) can happen more than once; the message id is there to make that harmless.
+    fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> impl Future<Output = Result<(), Failure>> + Send;
+}
+
+/// Why a message could not be processed, and what becomes of it. Nothing that its handler wrote stays.
+///
+/// `?` turns every error into [`Failure::Retry`].
+#[derive(Debug)]
+pub enum Failure {
+    /// It may go better next time: tried again after a wait, then dead. What the database refused for a passing reason (a deadlock,
+    /// a lost connection) is tried again without end.
+    Retry(BoxError),
+    /// It will never go better: dead now.
+    Dead(BoxError),
+    /// Others may do better: RabbitMQ gives it to any consumer of the queue. On Kafka it is tried again without end, since a
+    /// partition has one consumer. On RabbitMQ later messages of its key go first.
+    Requeue(BoxError),
+}
+
+impl Failure {
+    /// [`Failure::Dead`] with this error or text.
+    pub fn dead(error: impl Into<BoxError>) -> Self {
+        Self::Dead(error.into())
+    }
+
+    /// [`Failure::Requeue`] with this error or text.
+    pub fn requeue(error: impl Into<BoxError>) -> Self {
+        Self::Requeue(error.into())
+    }
+
+    pub(crate) fn error(&self) -> &BoxError {
+        let (Self::Retry(error) | Self::Dead(error) | Self::Requeue(error)) = self;
+        error
+    }
+
+    /// Whether it is not the message's fault: the database was gone, or chose this transaction to end a deadlock.
+    pub(crate) fn is_passing(&self) -> bool {
+        let mut cause: Option<&(dyn Error + 'static)> = Some(self.error().as_ref());
+        while let Some(error) = cause {
+            if error.downcast_ref::<sqlx::Error>().is_some_and(is_passing) {
+                return matches!(self, Self::Retry(_));
+            }
+            cause = error.source();
+        }
+        false
+    }
+}
+
+/// Lock wait time-out, deadlock, too many connections, shutdown, read-only (a fail-over), connection killed, and "gone".
+const PASSING: [u16; 10] = [1205, 1213, 1040, 1053, 1290, 1836, 1927, 3058, 3169, 1203];
+
+fn is_passing(error: &sqlx::Error) -> bool {
+    use sqlx::Error as E;
+    match error {
+        E::Io(_) | E::Tls(_) | E::PoolTimedOut | E::PoolClosed | E::WorkerCrashed | E::BeginFailed => true,
+        other => outbox_core::store::error_number(other).is_some_and(|number| PASSING.contains(&number)),
+    }
+}
+
+impl<E: Into<BoxError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Retry(error.into())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.error())?;
+        let mut cause = self.error().source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! Consuming from Kafka.
+
+mod context;
+mod dead;
+mod group;
+mod offsets;
+mod window;
+mod wire;
+
+use std::collections::BTreeMap;
+
+use outbox_core::{Inbox, sqlx::MySqlPool};
+use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
+use tokio::sync::Semaphore;
+
+use crate::{ConsumerError, Handler, options::Options, process::Processor};
+
+/// Properties of librdkafka that the consumer sets itself, and why.
+const FIXED: [(&str, &str); 5] = [
+    ("bootstrap.servers", "it is the first argument of `Consumer::new`"),
+    ("group.id", "it is the consumer's name"),
+    ("enable.auto.commit", "offsets are committed in the background, after their transactions"),
+    ("enable.auto.offset.store", "an offset may be committed only after its transaction"),
+    ("enable.partition.eof", "the end of a partition is no message"),
+];
+
+/// A member of a Kafka consumer group that applies each message once.
+///
+/// Every partition keeps the order of its keys; messages of different keys are worked on at the same time, up to
+/// [`Consumer::concurrency`]. An offset is committed only when the transactions of all messages before it are. A rebalance, a crash or a lost
+/// connection to Kafka make messages come again, and the inbox absorbs them.
+///
+/// ```no_run
+/// # use outbox_consumer::{Delivery, Failure, Handler, kafka, stop_signal};
+/// # use outbox_core::sqlx::{MySqlConnection, MySqlPool};
+/// # struct Billing;
+/// # impl Handler for Billing {
+/// #     async fn handle(&self, _: &mut MySqlConnection, _: &Delivery) -> Result<(), Failure> { Ok(()) }
+/// # }
+/// # async fn consume(pool: MySqlPool) -> Result<(), outbox_consumer::ConsumerError> {
+/// kafka::Consumer::new("127.0.0.1:9092", "billing", pool)?.topic("orders").run(Billing, stop_signal()).await?;
+/// # Ok(()) }
+/// ```
+pub struct Consumer {
+    brokers: String,
+    properties: BTreeMap<String, String>,
+    topics: Vec<String>,
+    window: usize,
+    dead_letter_topic: Option<String>,
+    options: Options,
+    inbox: Inbox,
+    pool: MySqlPool,
+}
+
+impl Consumer {
+    /// A consumer with this name (1 to 100 printable ASCII characters), which is that of its group and of its inbox: all its
+    /// processes share it. `brokers` is `host:port`, several separated by commas.
+    ///
+    /// The pool needs as many connections as [`Consumer::concurrency`], 8 by default, besides what the service uses itself.
+    pub fn new(brokers: impl Into<String>, name: &str, pool: MySqlPool) -> Result<Self, ConsumerError> {
+        Ok(Self {
+            brokers: brokers.into(),
+            properties: BTreeMap::new(),
+            topics: Vec::new(),
+            window: 256,
+            dead_letter_topic: None,
+            options: Options::default(),
+            inbox: Inbox::new(name)?,
+            pool,
+        })
+    }
+
+    /// Consumes this topic; call it again for more.
+    #[must_use]
+    pub fn topic(mut self, topic: impl Into<String>) -> Self {
+        self.topics.push(topic.into());
+        self
+    }
+
+    /// Sets a property of librdkafka, for example `security.protocol`, `sasl.password` or `session.timeout.ms`. A new group starts
+    /// at the oldest message unless `auto.offset.reset` says otherwise. Those that would lose messages are refused by [`Consumer::run`].
+    #[must_use]
+    pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.properties.insert(name.into(), value.into());
+        self
+    }
+
+    /// How many messages of a partition are received and not decided, 256 by default. A partition that has more is paused
+    /// until half of them are decided.
+    #[must_use]
+    pub fn window(mut self, messages: usize) -> Self {
+        self.window = messages.max(1);
+        self
+    }
+
+    /// Sends dead messages to this topic, as they came and with the headers `x-dead-letter-reason`, `-error`, `-attempts`,
+    /// `-consumer` and `-topic`, instead of keeping them in the table `inbox_dead`. The topic must exist. They are not marked as
+    /// processed, so they may be sent back.
+    #[must_use]
+    pub fn dead_letter_topic(mut self, topic: impl Into<String>) -> Self {
+        self.dead_letter_topic = Some(topic.into());
+        self
+    }
+
+    crate::options::common_options!();
+
+    /// Consumes until `stop` ends; then lets messages at work end, commits their offsets and leaves the group.
+    ///
+    /// Brokers and databases that cannot be reached are waited for, without end. An error: the configuration cannot be
+    /// used, or librdkafka has given up.
+    pub async fn run<H: Handler>(self, handler: H, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
+        if self.topics.is_empty() {
+            return Err(ConsumerError::NoTopic);
+        }
+        if let Some((name, why)) = FIXED.iter().find(|(name, _)| self.properties.contains_key(*name)) {
+            return Err(ConsumerError::Client(format!("remove the property `{name}`: {why}").into()));
+        }
+        let dead = self.dead_letter_topic.as_deref().map(|topic| dead::DeadLetters::new(topic, &self));
+        let dead = dead.transpose()?;
+        window::watch(&self);
+        let (config, topics, window) = (self.config(), self.topics, self.window);
+        let processor = Processor {
+            at_work: Semaphore::new(self.options.concurrency),
+            inbox: self.inbox,
+            pool: self.pool,
+            handler,
+            options: self.options,
+            can_requeue: false,
+            broker_buries: dead.is_some(),
+        };
+        group::Group::join(&config, &topics, window, processor, dead)?.run(stop).await
+    }
+
+    /// The configuration of the client in the group.
+    fn config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("partition.assignment.strategy", "cooperative-sticky").set("auto.offset.reset", "earliest");
+        config.set("auto.commit.interval.ms", "1000").set("queued.max.messages.kbytes", "16384");
+        config.set("fetch.wait.max.ms", "100").set("fetch.error.backoff.ms", "100");
+        self.finish(&mut config);
+        config.set("group.id", self.inbox.consumer());
+        // Stored offsets are committed in the background and when a partition is given up.
+        config.set("enable.auto.commit", "true").set("enable.auto.offset.store", "false");
+        config
+    }
+
+    /// What all clients have: the brokers, and what the service has set.
+    fn finish(&self, config: &mut ClientConfig) {
+        config.set("client.id", format!("outbox-consumer-{}", self.inbox.consumer()));
+        for (name, value) in &self.properties {
+            config.set(name, value);
+        }
+        config.set("bootstrap.servers", &self.brokers);
+        config.set_log_level(RDKafkaLogLevel::Info);
+    }
+}

@@ -1,0 +1,228 @@
+//! The loop of one member of the group. One task owns all of its state; messages are worked on by tasks of their own.
+
+use std::{collections::HashMap, sync::Arc};
+
+use rdkafka::{
+    ClientConfig, Message as _,
+    config::FromClientConfigAndContext as _,
+    consumer::{CommitMode, Consumer as _, StreamConsumer},
+    error::{KafkaError, RDKafkaErrorCode as Code},
+    message::BorrowedMessage,
+};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    context::{Context, Event, Place, client_error, only},
+    dead::DeadLetters,
+    offsets::Offsets,
+    wire,
+};
+use crate::{
+    ConsumerError, Delivery, Handler,
+    crew::{Crew, Finished, Job, Tag},
+    process::{Processor, Verdict},
+};
+
+/// A partition while this member has it.
+struct Partition {
+    /// A partition that comes back is another one: what was received before is no longer counted.
+    turn: u64,
+    offsets: Offsets,
+    paused: bool,
+    stop: CancellationToken,
+}
+
+/// Where a message is.
+struct Record {
+    place: Place,
+    turn: u64,
+    offset: i64,
+    stop: CancellationToken,
+    dead: Option<DeadLetters>,
+}
+
+impl Tag for Record {
+    /// Offsets are committed by the loop; only dead messages are sent from here.
+    async fn settle(&self, delivery: &Delivery, verdict: Verdict) -> Verdict {
+        match (verdict, &self.dead) {
+            (Verdict::Dead(obituary), Some(dead)) if dead.send(delivery, &obituary, &self.stop).await => Verdict::Done,
+            (Verdict::Dead(_), _) => Verdict::Undecided,
+            (verdict, _) => verdict,
+        }
+    }
+}
+
+/// A member of the group.
+pub(super) struct Group<H> {
+    consumer: Arc<StreamConsumer<Context>>,
+    events: UnboundedReceiver<Event>,
+    partitions: HashMap<Place, Partition>,
+    turn: u64,
+    window: usize,
+    dead: Option<DeadLetters>,
+    crew: Crew<H, Record>,
+}
+
+impl<H: Handler> Group<H> {
+    pub(super) fn join(
+        config: &ClientConfig,
+        topics: &[String],
+        window: usize,
+        processor: Processor<H>,
+        dead: Option<DeadLetters>,
+    ) -> Result<Self, ConsumerError> {
+        let (sender, events) = unbounded_channel();
+        let consumer = StreamConsumer::from_config_and_context(config, Context(sender)).map_err(client_error)?;
+        let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
+        consumer.subscribe(&topics).map_err(client_error)?;
+        let (consumer, crew) = (Arc::new(consumer), Crew::new(processor));
+        Ok(Self { consumer, events, partitions: HashMap::new(), turn: 0, window, dead, crew })
+    }
+
+    pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
+        let ended = self.consume(stop).await;
+        self.leave().await;
+        ended
+    }
+
+    async fn consume(&mut self, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
+        let consumer = Arc::clone(&self.consumer);
+        tokio::pin!(stop);
+        loop {
+            tokio::select! {
+                () = &mut stop => return Ok(()),
+                Some(finished) = self.crew.next() => {
+                    self.follow_rebalances();
+                    self.finished(&finished?);
+                }
+                received = consumer.recv() => {
+                    self.follow_rebalances();
+                    match received {
+                        Ok(message) => self.received(&message),
+                        Err(error) => self.failed(error)?,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes notice of partitions that came and went. Before anything else is looked at: a message of a partition that came
+    /// back must not be counted for the turn before.
+    fn follow_rebalances(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            match event {
+                Event::Assigned(places) => {
+                    for place in places {
+                        // It may have been paused the last time that it was here.
+                        self.pause(&place, false);
+                        self.partition(place);
+                    }
+                }
+                Event::Revoked(places) => {
+                    for partition in places.iter().filter_map(|place| self.partitions.remove(place)) {
+                        // Whoever has it now gets what is not committed yet, and waits in the inbox for what is at work here.
+                        partition.stop.cancel();
+                    }
+                }
+            }
+            self.count_paused();
+        }
+    }
+
+    fn partition(&mut self, place: Place) -> &mut Partition {
+        let (turn, stop) = (&mut self.turn, &self.crew.stop);
+        self.partitions.entry(place).or_insert_with(|| {
+            *turn += 1;
+            Partition { turn: *turn, offsets: Offsets::default(), paused: false, stop: stop.child_token() }
+        })
+    }
+
+    fn received(&mut self, message: &BorrowedMessage<'_>) {
+        let (place, offset, window) =
+            ((message.topic().to_owned(), message.partition()), message.offset(), self.window);
+        let dead = self.dead.clone();
+        let partition = self.partition(place.clone());
+        if !partition.offsets.received(offset) {
+            return;
+        }
+        let (turn, stop) = (partition.turn, partition.stop.clone());
+        let full = !partition.paused && partition.offsets.len() >= window;
+        let tag = Record { place: place.clone(), turn, offset, stop: stop.clone(), dead };
+        self.crew.arrived(Job { delivery: wire::delivery(message), tag, stop });
+        if full {
+            self.pause(&place, true);
+        }
+    }
+
+    fn finished(&mut self, finished: &Finished<Record>) {
+        let Record { place, turn, offset, .. } = &finished.job.tag;
+        let Some(partition) = self.partitions.get_mut(place).filter(|partition| partition.turn == *turn) else {
+            return;
+        };
+        if matches!(finished.verdict, Verdict::Undecided) {
+            return;
+        }
+        if let Some(position) = partition.offsets.decided(*offset)
+            // librdkafka adds the one.
+            && let Err(error) = self.consumer.store_offset(&place.0, place.1, position - 1)
+        {
+            tracing::debug!(%error, topic = place.0, partition = place.1, "the partition was given up meanwhile");
+        }
+        if partition.paused && partition.offsets.len() <= self.window / 2 {
+            self.pause(place, false);
+        }
+    }
+
+    /// Pauses a partition, or lets it go on. The others are not affected, and the member stays in the group.
+    fn pause(&mut self, place: &Place, pause: bool) {
+        let list = only(place);
+        let done = if pause { self.consumer.pause(&list) } else { self.consumer.resume(&list) };
+        match (done, self.partitions.get_mut(place)) {
+            (Ok(()), Some(partition)) => partition.paused = pause,
+            (Err(error), _) => tracing::debug!(%error, topic = place.0, partition = place.1, "cannot pause or resume"),
+            (Ok(()), None) => {}
+        }
+        self.count_paused();
+    }
+
+    fn count_paused(&self) {
+        let paused = self.partitions.values().filter(|partition| partition.paused).count();
+        let gauge = &self.crew.processor.options.metrics.paused;
+        gauge.with_label_values(&[self.crew.processor.consumer()]).set(i64::try_from(paused).unwrap_or(i64::MAX));
+    }
+
+    /// librdkafka connects again by itself; only a fatal error is an end.
+    fn failed(&self, error: KafkaError) -> Result<(), ConsumerError> {
+        let name = self.crew.processor.consumer();
+        if self.consumer.client().fatal_error().is_some() {
+            return Err(client_error(error));
+        }
+        if error.rdkafka_error_code() == Some(Code::AllBrokersDown) {
+            self.crew.processor.options.metrics.disconnects.with_label_values(&[name]).inc();
+        }
+        tracing::warn!(consumer = name, %error, "Kafka gave no message");
+        Ok(())
+    }
+
+    /// Lets messages at work end, commits what is decided, and leaves the group.
+    async fn leave(mut self) {
+        let mut decided = Vec::new();
+        self.crew.wind_down(|finished| decided.push(finished)).await;
+        self.follow_rebalances();
+        for finished in &decided {
+            self.finished(finished);
+        }
+        let consumer = self.consumer;
+        let left = tokio::task::spawn_blocking(move || {
+            let committed = consumer.commit_consumer_state(CommitMode::Sync);
+            drop(consumer);
+            committed
+        });
+        match left.await {
+            Ok(Ok(()) | Err(KafkaError::ConsumerCommit(Code::NoOffset))) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "offsets were not committed: their messages come again"),
+            Err(error) => tracing::warn!(%error, "leaving the group"),
+        }
+    }
+}

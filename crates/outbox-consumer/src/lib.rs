@@ -1,0 +1,30 @@
+#![doc = include_str!("../README.md")]
+
+mod crash;
+mod crew;
+mod delivery;
+mod error;
+mod handler;
+#[cfg(feature = "kafka")]
+pub mod kafka;
+mod keys;
+mod metrics;
+mod options;
+mod process;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
+mod retry;
+mod retry_dead;
+mod sequence;
+mod stop;
+
+pub use delivery::Delivery;
+pub use error::ConsumerError;
+pub use handler::{BoxError, Failure, Handler};
+pub use metrics::Metrics;
+pub use outbox_core;
+pub use prometheus;
+pub use retry::Retry;
+pub use retry_dead::{Retried, retry_dead};
+pub use sequence::SequencePolicy;
+pub use stop::stop_signal;

@@ -1,0 +1,117 @@
+use std::time::{Duration, SystemTime};
+
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry};
+
+/// Waits from milliseconds to days.
+const AGES: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 300.0, 3600.0, 86_400.0];
+
+/// What consumers count. Register it once in the service's own registry and give it to every consumer.
+///
+/// ```
+/// let registry = prometheus::Registry::new();
+/// let metrics = outbox_consumer::Metrics::register(&registry)?;
+/// # Ok::<_, prometheus::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    pub(crate) messages: IntCounterVec,
+    pub(crate) age: HistogramVec,
+    pub(crate) in_flight: IntGaugeVec,
+    pub(crate) paused: IntGaugeVec,
+    pub(crate) disconnects: IntCounterVec,
+    pub(crate) window_short: IntGaugeVec,
+    pub(crate) sequence: IntCounterVec,
+}
+
+impl Metrics {
+    /// Makes the metrics and registers them. An error: the registry has them already.
+    pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            let vec = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(vec.clone()))?;
+            Ok::<_, prometheus::Error>(vec)
+        };
+        let gauge = |name: &str, help: &str| {
+            let vec = IntGaugeVec::new(Opts::new(name, help), &["consumer"])?;
+            registry.register(Box::new(vec.clone()))?;
+            Ok::<_, prometheus::Error>(vec)
+        };
+        let age = HistogramOpts::new(
+            "outbox_inbox_message_age_seconds",
+            "From the enqueue to the commit of the message's effect.",
+        );
+        let age = HistogramVec::new(age.buckets(AGES.to_vec()), &["consumer"])?;
+        registry.register(Box::new(age.clone()))?;
+        Ok(Self {
+            messages: counter(
+                "outbox_inbox_messages_total",
+                "Deliveries by what became of them: first, duplicate, failed (tried again), requeued, dead, late (older than the inbox remembers).",
+                &["consumer", "result"],
+            )?,
+            age,
+            in_flight: gauge("outbox_inbox_in_flight_messages", "Messages that were received and are not decided.")?,
+            paused: gauge("outbox_inbox_paused_partitions", "Kafka partitions whose window is full.")?,
+            disconnects: counter(
+                "outbox_inbox_disconnects_total",
+                "How often the connection to the broker ended, or was not reached.",
+                &["consumer"],
+            )?,
+            sequence: counter(
+                "outbox_inbox_out_of_sequence_total",
+                "Messages of sequenced keys that were not the next: gap, late, repeated.",
+                &["consumer", "seen"],
+            )?,
+            window_short: gauge(
+                "outbox_inbox_window_too_short",
+                "1: the broker can deliver a message again after the inbox has forgotten it.",
+            )?,
+        })
+    }
+
+    /// Metrics that nobody reads.
+    pub(crate) fn unread() -> Self {
+        #[expect(clippy::expect_used, reason = "the names are constants, and a new registry is empty")]
+        Self::register(&Registry::new()).expect("the metrics are well formed")
+    }
+
+    pub(crate) fn count(&self, consumer: &str, result: &str) {
+        self.messages.with_label_values(&[consumer, result]).inc();
+    }
+
+    pub(crate) fn age(&self, consumer: &str, enqueued_at: Option<SystemTime>) {
+        let Some(age) = enqueued_at.and_then(age) else { return };
+        self.age.with_label_values(&[consumer]).observe(age.as_secs_f64());
+    }
+}
+
+/// How long ago that was; none: in the future, by clocks that differ.
+pub(crate) fn age(time: SystemTime) -> Option<Duration> {
+    SystemTime::now().duration_since(time).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_lists_every_metric() {
+        let registry = Registry::new();
+        let metrics = Metrics::register(&registry).unwrap();
+        for counter in [&metrics.messages, &metrics.sequence] {
+            counter.with_label_values(&["c", "r"]).inc();
+        }
+        metrics.disconnects.with_label_values(&["c"]).inc();
+        for gauge in [&metrics.in_flight, &metrics.paused, &metrics.window_short] {
+            gauge.with_label_values(&["c"]).set(1);
+        }
+        metrics.age("c", Some(SystemTime::UNIX_EPOCH));
+        let readme = include_str!("../README.md");
+        let families = registry.gather();
+        for family in &families {
+            let row = format!("| `{}{{consumer", family.name());
+            assert!(readme.contains(&row), "{} is not in the README", family.name());
+        }
+        assert_eq!(readme.lines().filter(|line| line.starts_with("| `outbox_inbox_")).count(), families.len());
+        assert!(Metrics::register(&registry).is_err(), "they can be registered once");
+    }
+}

@@ -1,0 +1,81 @@
+//! What both consumers can be told.
+
+use std::time::Duration;
+
+use outbox_core::INBOX_RETENTION;
+
+use crate::{Metrics, Retry, SequencePolicy};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) retry: Retry,
+    pub(crate) sequence: SequencePolicy,
+    pub(crate) concurrency: usize,
+    pub(crate) inbox_retention: Duration,
+    pub(crate) stop_deadline: Duration,
+    pub(crate) metrics: Metrics,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            retry: Retry::default(),
+            sequence: SequencePolicy::Accept,
+            concurrency: 8,
+            inbox_retention: INBOX_RETENTION,
+            stop_deadline: Duration::from_secs(15),
+            metrics: Metrics::unread(),
+        }
+    }
+}
+
+/// The methods that set them, on either consumer.
+macro_rules! common_options {
+    () => {
+        /// How often and after what waits a message is tried again.
+        #[must_use]
+        pub fn retry(mut self, retry: crate::Retry) -> Self {
+            self.options.retry = retry;
+            self
+        }
+
+        /// What follows when a message of a sequenced key is not the next one; by default it is only told.
+        #[must_use]
+        pub fn sequence(mut self, policy: crate::SequencePolicy) -> Self {
+            self.options.sequence = policy;
+            self
+        }
+
+        /// How many messages are at work at the same time, each of another key; 8 by default. Each has a connection of the pool;
+        /// messages that wait for their next attempt have none.
+        #[must_use]
+        pub fn concurrency(mut self, messages: usize) -> Self {
+            self.options.concurrency = messages.max(1);
+            self
+        }
+
+        /// How long the inbox remembers: `retention.inbox` of the relay, 7 days by default; zero is for ever. Only used to warn of
+        /// messages that can come again, or have come, after that.
+        #[must_use]
+        pub fn inbox_retention(mut self, time: std::time::Duration) -> Self {
+            self.options.inbox_retention = time;
+            self
+        }
+
+        /// How long a stop waits for messages at work, 15 s by default. What is still at work then goes on by itself, is not
+        /// acknowledged, and comes again as a duplicate.
+        #[must_use]
+        pub fn stop_deadline(mut self, time: std::time::Duration) -> Self {
+            self.options.stop_deadline = time;
+            self
+        }
+
+        /// Where to count.
+        #[must_use]
+        pub fn metrics(mut self, metrics: crate::Metrics) -> Self {
+            self.options.metrics = metrics;
+            self
+        }
+    };
+}
+pub(crate) use common_options;

@@ -1,0 +1,234 @@
+//! One message, from its arrival until its fate is decided.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt as _;
+use outbox_core::{
+    Admission, Inbox, InboxError, Sequence,
+    sqlx::{MySqlConnection, MySqlPool},
+    store::inbox::{Dead, insert_dead},
+};
+use tokio::{sync::Semaphore, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Delivery, Failure, Handler, crash,
+    metrics::age,
+    options::Options,
+    retry::Next,
+    sequence::{self, Step},
+};
+
+/// What the broker is told about a message.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// It is done with: processed now or before, or kept as dead in the table.
+    Done,
+    /// It goes where the broker puts dead messages.
+    Dead(Obituary),
+    /// Somebody else may try.
+    Requeue,
+    /// Nothing yet: it is tried again behind the others of its key.
+    Later,
+    /// Nothing: it comes again.
+    Undecided,
+}
+
+/// Why a message is dead.
+#[derive(Debug)]
+pub(crate) struct Obituary {
+    pub(crate) reason: &'static str,
+    pub(crate) error: String,
+    pub(crate) attempts: u32,
+}
+
+/// Why a message was not processed this time.
+enum Refusal {
+    Failed(Failure),
+    /// Something that must come before it is missing.
+    Early,
+    /// It must not come where it does.
+    OutOfSequence,
+}
+
+impl<E: Into<Failure>> From<E> for Refusal {
+    fn from(failure: E) -> Self {
+        Self::Failed(failure.into())
+    }
+}
+
+/// What is needed to process messages, shared by all that are in flight.
+pub(crate) struct Processor<H> {
+    pub(crate) inbox: Inbox,
+    pub(crate) pool: MySqlPool,
+    pub(crate) handler: H,
+    pub(crate) options: Options,
+    /// One permit for each message that may be at work.
+    pub(crate) at_work: Semaphore,
+    pub(crate) can_requeue: bool,
+    /// Dead messages go to the broker, not to the table.
+    pub(crate) broker_buries: bool,
+}
+
+impl<H: Handler> Processor<H> {
+    pub(crate) fn consumer(&self) -> &str {
+        self.inbox.consumer()
+    }
+
+    /// Tries until the message's fate is decided, or `stop` is cancelled between two attempts.
+    pub(crate) async fn process(&self, delivery: &mut Delivery, stop: &CancellationToken) -> Verdict {
+        self.warn_if_late(delivery);
+        let mut failures = 0;
+        loop {
+            let Some(failure) = self.attempt(delivery, stop).await else { return Verdict::Undecided };
+            failures += 1;
+            let failure = match failure {
+                Ok(()) => return Verdict::Done,
+                Err(Refusal::Early) => {
+                    return self.pause(failures, stop).await.map_or(Verdict::Undecided, |()| Verdict::Later);
+                }
+                Err(Refusal::OutOfSequence) => {
+                    let error = "its number is not the next one of its key".to_owned();
+                    let obituary = Obituary { reason: "sequence", error, attempts: delivery.attempt };
+                    return self.give_up(delivery, obituary, stop).await;
+                }
+                Err(Refusal::Failed(failure)) => failure,
+            };
+            match self.options.retry.next(&failure, delivery.attempt, self.can_requeue) {
+                Next::Dead(reason) => {
+                    let (error, attempts) = (failure.to_string(), delivery.attempt);
+                    return self.give_up(delivery, Obituary { reason, error, attempts }, stop).await;
+                }
+                Next::Requeue => {
+                    self.note("requeued", delivery, &failure);
+                    return self.pause(failures, stop).await.map_or(Verdict::Undecided, |()| Verdict::Requeue);
+                }
+                Next::Again { counted } => {
+                    self.note("failed", delivery, &failure);
+                    delivery.attempt += u32::from(counted);
+                }
+            }
+            if self.pause(failures, stop).await.is_none() {
+                return Verdict::Undecided;
+            }
+        }
+    }
+
+    /// One attempt; none: stopped while it waited for its turn.
+    async fn attempt(&self, delivery: &Delivery, stop: &CancellationToken) -> Option<Result<(), Refusal>> {
+        if stop.is_cancelled() {
+            return None;
+        }
+        let _permit = stop.run_until_cancelled(self.at_work.acquire()).await?.ok()?;
+        if let Some(problem) = delivery.problem {
+            return Some(Err(Failure::dead(problem).into()));
+        }
+        Some(self.apply(delivery).await)
+    }
+
+    /// Claims the message, lets the handler do its work, and commits both.
+    async fn apply(&self, delivery: &Delivery) -> Result<(), Refusal> {
+        let Admission::First(mut tx) = self.inbox.admit(&self.pool, delivery.id).await? else {
+            self.options.metrics.count(self.consumer(), "duplicate");
+            return Ok(());
+        };
+        match self.follow(&mut tx, delivery).await? {
+            Step::Process => {}
+            Step::Wait => {
+                tx.rollback().await?;
+                return Err(Refusal::Early);
+            }
+            Step::Refuse => {
+                tx.rollback().await?;
+                return Err(Refusal::OutOfSequence);
+            }
+        }
+        match AssertUnwindSafe(async { self.handler.handle(&mut tx, delivery).await }).catch_unwind().await {
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => {
+                tx.rollback().await?;
+                return Err(failure.into());
+            }
+            Err(_panic) => return Err(Failure::from("the handler panicked").into()),
+        }
+        crash::point("before_commit");
+        tx.commit().await?;
+        crash::point("before_acknowledge");
+        self.options.metrics.count(self.consumer(), "first");
+        self.options.metrics.age(self.consumer(), delivery.enqueued_at);
+        Ok(())
+    }
+
+    /// Notes the number of a sequenced message, and says what follows from it.
+    async fn follow(&self, tx: &mut MySqlConnection, delivery: &Delivery) -> Result<Step, InboxError> {
+        let Some((number, key)) = sequence::number(delivery) else { return Ok(Step::Process) };
+        let seen = self.inbox.follow(tx, &delivery.topic, key, number).await?;
+        let step = self.options.sequence.step(seen, delivery.received_at.elapsed());
+        if seen != Sequence::Next && step != Step::Wait {
+            self.options.metrics.sequence.with_label_values(&[self.consumer(), sequence::word(seen)]).inc();
+            tracing::warn!(message_id = %delivery.id, topic = delivery.topic, consumer = self.consumer(), number, ?seen, ?step,
+                "a message is not the next one of its key");
+        }
+        Ok(step)
+    }
+
+    /// A dead message: kept in the table and marked as processed, in one transaction, or left to the broker.
+    async fn give_up(&self, delivery: &Delivery, obituary: Obituary, stop: &CancellationToken) -> Verdict {
+        let Obituary { reason, error, attempts } = &obituary;
+        tracing::error!(message_id = %delivery.id, topic = delivery.topic, consumer = self.consumer(),
+            place = delivery.place, attempts, reason, error, "a message is dead");
+        self.options.metrics.count(self.consumer(), "dead");
+        if self.broker_buries {
+            return Verdict::Dead(obituary);
+        }
+        let mut failures = 0;
+        while let Err(failure) = self.bury(delivery, &obituary).await {
+            failures += 1;
+            tracing::warn!(message_id = %delivery.id, error = %failure, "cannot keep the dead message yet");
+            if self.pause(failures, stop).await.is_none() {
+                return Verdict::Undecided;
+            }
+        }
+        Verdict::Done
+    }
+
+    async fn bury(&self, delivery: &Delivery, obituary: &Obituary) -> Result<(), Failure> {
+        let Admission::First(mut tx) = self.inbox.admit(&self.pool, delivery.id).await? else { return Ok(()) };
+        let headers = delivery.headers_json();
+        let dead = Dead {
+            consumer: self.consumer(),
+            message_id: delivery.id,
+            topic: &delivery.topic,
+            key: delivery.key.as_deref(),
+            event_type: delivery.event_type.as_deref(),
+            content_type: delivery.content_type.as_deref(),
+            headers: headers.as_deref(),
+            payload: delivery.payload.as_deref(),
+            attempts: obituary.attempts,
+            reason: obituary.reason,
+            error: &obituary.error,
+        };
+        insert_dead(&mut tx, &dead).await?;
+        Ok(tx.commit().await?)
+    }
+
+    async fn pause(&self, failures: u32, stop: &CancellationToken) -> Option<()> {
+        stop.run_until_cancelled(sleep(self.options.retry.wait(failures))).await
+    }
+
+    fn note(&self, result: &'static str, delivery: &Delivery, failure: &Failure) {
+        self.options.metrics.count(self.consumer(), result);
+        tracing::warn!(message_id = %delivery.id, topic = delivery.topic, consumer = self.consumer(),
+            place = delivery.place, attempt = delivery.attempt, error = %failure, "a message was not processed: {result}");
+    }
+
+    /// A message that is older than the inbox remembers may have been processed before, for all that anybody knows.
+    fn warn_if_late(&self, delivery: &Delivery) {
+        let kept = self.options.inbox_retention;
+        if !kept.is_zero() && delivery.enqueued_at.and_then(age).is_some_and(|age| age > kept) {
+            self.options.metrics.count(self.consumer(), "late");
+            tracing::warn!(message_id = %delivery.id, topic = delivery.topic, consumer = self.consumer(),
+                "a message is older than the inbox remembers: if it was processed before, it is processed again");
+        }
+    }
+}

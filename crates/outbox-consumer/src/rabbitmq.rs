@@ -1,0 +1,130 @@
+//! Consuming from RabbitMQ.
+
+mod session;
+mod wire;
+
+use lapin::{types::ShortString, uri::AMQPUri};
+use outbox_core::{Inbox, sqlx::MySqlPool};
+use tokio::{sync::Semaphore, time::sleep};
+
+use self::session::{Link, Session};
+use crate::{ConsumerError, Handler, Retry, crew::Crew, options::Options, process::Processor};
+
+/// Waits between two attempts to connect: at most 100 ms at first, 5 s later.
+const RECONNECT: Retry = Retry {
+    base: std::time::Duration::from_millis(100),
+    max: std::time::Duration::from_secs(5),
+    max_attempts: u32::MAX,
+};
+/// Seconds between signs of life, where the URL says nothing else: a connection that is dead is noticed after two.
+const HEARTBEAT: u16 = 10;
+
+/// A consumer of a RabbitMQ queue that applies each message once.
+///
+/// Messages of one topic and key are worked on in the order of the queue; to keep that order with several processes let the queue have a
+/// single active consumer (`x-single-active-consumer`). A message is acknowledged when its transaction is committed. A lost
+/// connection makes what is not acknowledged come again, and the inbox absorbs it.
+///
+/// ```no_run
+/// # use outbox_consumer::{Delivery, Failure, Handler, rabbitmq, stop_signal};
+/// # use outbox_core::sqlx::{MySqlConnection, MySqlPool};
+/// # struct Mailer;
+/// # impl Handler for Mailer {
+/// #     async fn handle(&self, _: &mut MySqlConnection, _: &Delivery) -> Result<(), Failure> { Ok(()) }
+/// # }
+/// # async fn consume(pool: MySqlPool) -> Result<(), outbox_consumer::ConsumerError> {
+/// rabbitmq::Consumer::new("amqp://127.0.0.1:5672/%2f", "receipts", "mailer", pool)?.run(Mailer, stop_signal()).await?;
+/// # Ok(()) }
+/// ```
+pub struct Consumer {
+    /// Holds the password: never to be printed.
+    uri: AMQPUri,
+    queue: ShortString,
+    prefetch: u16,
+    dead_letter_exchange: bool,
+    options: Options,
+    inbox: Inbox,
+    pool: MySqlPool,
+}
+
+impl Consumer {
+    /// A consumer of this queue, which must exist. The name (1 to 100 printable ASCII characters) is that of its inbox: all its
+    /// processes share it. `url` is `amqps://user:password@host:port/vhost`.
+    ///
+    /// The pool needs as many connections as [`Consumer::concurrency`], 8 by default, besides what the service uses itself.
+    pub fn new(url: &str, queue: &str, name: &str, pool: MySqlPool) -> Result<Self, ConsumerError> {
+        // The parser's own errors may show the URL.
+        let mut uri: AMQPUri =
+            url.parse().map_err(|_shown| ConsumerError::Client("the URL of RabbitMQ is not one".into()))?;
+        uri.query.heartbeat.get_or_insert(HEARTBEAT);
+        let queue = ShortString::try_new(queue)
+            .map_err(|_too_long| ConsumerError::Client("the queue's name has more than 255 bytes".into()))?;
+        let (options, inbox) = (Options::default(), Inbox::new(name)?);
+        Ok(Self { uri, queue, prefetch: 64, dead_letter_exchange: false, options, inbox, pool })
+    }
+
+    /// How many messages RabbitMQ hands over ahead of their acknowledgement, 64 by default.
+    #[must_use]
+    pub fn prefetch(mut self, messages: u16) -> Self {
+        self.prefetch = messages.max(1);
+        self
+    }
+
+    /// Rejects dead messages, so that RabbitMQ sends them to the queue's dead-letter exchange (`x-dead-letter-exchange`), instead of
+    /// keeping them in the table `inbox_dead`. They are not marked as processed, so they may be sent back. **A queue
+    /// without such an exchange drops them.**
+    #[must_use]
+    pub fn dead_letter_exchange(mut self) -> Self {
+        self.dead_letter_exchange = true;
+        self
+    }
+
+    crate::options::common_options!();
+
+    /// Consumes until `stop` ends; then lets messages at work end and acknowledges them.
+    ///
+    /// A broker, a queue or a database that cannot be reached is waited for, without end.
+    pub async fn run<H: Handler>(self, handler: H, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
+        let link = Link { uri: self.uri, queue: self.queue, prefetch: self.prefetch };
+        let mut crew = Crew::new(Processor {
+            at_work: Semaphore::new(self.options.concurrency),
+            inbox: self.inbox,
+            pool: self.pool,
+            handler,
+            options: self.options,
+            can_requeue: true,
+            broker_buries: self.dead_letter_exchange,
+        });
+        tokio::pin!(stop);
+        let mut failures = 0;
+        loop {
+            let error = match Session::open(&link, &crew.stop).await {
+                Ok(mut session) => {
+                    failures = 0;
+                    match session.consume(&mut crew, stop.as_mut()).await {
+                        Ok(()) => {
+                            session.close(&mut crew).await;
+                            return Ok(());
+                        }
+                        Err(error) => {
+                            session.hang_up().await;
+                            error
+                        }
+                    }
+                }
+                Err(error) => error,
+            };
+            failures += 1;
+            let (name, options) = (crew.processor.consumer(), &crew.processor.options);
+            options.metrics.disconnects.with_label_values(&[name]).inc();
+            tracing::warn!(consumer = name, error = %error, "no connection to RabbitMQ: trying again");
+            tokio::select! {
+                () = sleep(RECONNECT.wait(failures)) => {}
+                () = &mut stop => {
+                    crew.wind_down(|_| {}).await;
+                    return Ok(());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! One connection to RabbitMQ, from its start to its end.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use lapin::{
+    Acker, Connection, ConnectionProperties,
+    options::{
+        BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, BasicRejectOptions,
+    },
+    types::{FieldTable, ShortString},
+    uri::AMQPUri,
+};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::wire;
+use crate::{
+    BoxError, Delivery, Handler,
+    crew::{Crew, Job, Tag},
+    process::Verdict,
+};
+
+/// How long connecting may take, and each step of a close.
+const CONNECT: Duration = Duration::from_secs(10);
+const CLOSE: Duration = Duration::from_secs(5);
+
+/// Where the messages are.
+pub(super) struct Link {
+    pub(super) uri: AMQPUri,
+    pub(super) queue: ShortString,
+    pub(super) prefetch: u16,
+}
+
+/// The handle with which RabbitMQ is told what became of a message, once. A failure leaves the message to come again.
+pub(super) struct Receipt(Acker);
+
+impl Tag for Receipt {
+    async fn settle(&self, delivery: &Delivery, verdict: Verdict) -> Verdict {
+        let told = match &verdict {
+            Verdict::Done => self.0.ack(BasicAckOptions::default()).await,
+            Verdict::Dead(_) => self.0.reject(BasicRejectOptions { requeue: false }).await,
+            Verdict::Requeue => self.0.nack(BasicNackOptions { requeue: true, multiple: false }).await,
+            Verdict::Later | Verdict::Undecided => Ok(true),
+        };
+        if !matches!(told, Ok(true)) {
+            tracing::info!(message_id = %delivery.id, "the connection ended before the acknowledgement: the message comes again");
+        }
+        verdict
+    }
+}
+
+/// A connection that consumes.
+pub(super) struct Session {
+    connection: Connection,
+    deliveries: lapin::Consumer,
+    channel: lapin::Channel,
+    queue: ShortString,
+    /// Ends the waits of this connection's messages: they come again on the next one.
+    stop: CancellationToken,
+}
+
+impl Session {
+    pub(super) async fn open(link: &Link, stop: &CancellationToken) -> Result<Self, BoxError> {
+        timeout(CONNECT, Self::connect(link, stop.child_token()))
+            .await
+            .map_err(|_elapsed| "RabbitMQ does not answer")?
+    }
+
+    async fn connect(link: &Link, stop: CancellationToken) -> Result<Self, BoxError> {
+        let connection = Connection::connect_uri(link.uri.clone(), ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        channel.basic_qos(link.prefetch, BasicQosOptions::default()).await?;
+        let (queue, options) = (link.queue.clone(), BasicConsumeOptions::default());
+        let deliveries = channel.basic_consume(queue.clone(), "".into(), options, FieldTable::default()).await?;
+        Ok(Self { connection, deliveries, channel, queue, stop })
+    }
+
+    /// Takes messages until `stop` ends. An error: the connection or the queue is gone.
+    pub(super) async fn consume<H: Handler>(
+        &mut self,
+        crew: &mut Crew<H, Receipt>,
+        mut stop: impl Future<Output = ()> + Unpin,
+    ) -> Result<(), BoxError> {
+        loop {
+            tokio::select! {
+                () = &mut stop => return Ok(()),
+                Some(finished) = crew.next() => drop(finished?),
+                delivery = self.deliveries.next() => {
+                    let delivery = delivery.ok_or("the queue was deleted, or the connection has ended")??;
+                    let tag = Receipt(delivery.acker.clone());
+                    let delivery = wire::delivery(delivery, self.queue.as_str());
+                    crew.arrived(Job { delivery, tag, stop: self.stop.clone() });
+                }
+            }
+        }
+    }
+
+    /// Takes no more messages, lets those at work end, and closes. What is not acknowledged comes again.
+    pub(super) async fn close<H: Handler>(self, crew: &mut Crew<H, Receipt>) {
+        let cancel = self.channel.basic_cancel(self.deliveries.tag(), BasicCancelOptions::default());
+        if !matches!(timeout(CLOSE, cancel).await, Ok(Ok(()))) {
+            tracing::info!("RabbitMQ did not confirm the end of the consumer");
+        }
+        crew.wind_down(|_| {}).await;
+        self.hang_up().await;
+    }
+
+    /// Ends the connection, so that what it has not acknowledged comes again on another one.
+    pub(super) async fn hang_up(&self) {
+        if !matches!(timeout(CLOSE, self.connection.close(200, "stopped".into())).await, Ok(Ok(()))) {
+            tracing::info!("RabbitMQ did not confirm the end of the connection");
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}

@@ -1,0 +1,90 @@
+use std::time::Duration;
+
+use crate::Failure;
+
+/// How often a message is tried, and how long the waits between are: exponential, with full jitter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// Upper bound of the first wait; each further bound is twice the last.
+    pub base: Duration,
+    /// Upper bound of every wait.
+    pub max: Duration,
+    /// After so many attempts a message is dead.
+    pub max_attempts: u32,
+}
+
+impl Default for Retry {
+    /// 10 attempts, with waits of at most 100 ms up to 30 s: about half a minute on average.
+    fn default() -> Self {
+        Self { base: Duration::from_millis(100), max: Duration::from_secs(30), max_attempts: 10 }
+    }
+}
+
+/// What follows from a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Tried again; whether it has cost an attempt.
+    Again { counted: bool },
+    /// Given up, for this reason.
+    Dead(&'static str),
+    /// Back to the broker.
+    Requeue,
+}
+
+impl Retry {
+    /// What follows from the failure of attempt number `attempt`.
+    pub(crate) fn next(&self, failure: &Failure, attempt: u32, can_requeue: bool) -> Next {
+        match failure {
+            _ if failure.is_passing() => Next::Again { counted: false },
+            Failure::Dead(_) => Next::Dead("refused"),
+            Failure::Requeue(_) if can_requeue => Next::Requeue,
+            Failure::Requeue(_) => Next::Again { counted: false },
+            Failure::Retry(_) if attempt >= self.max_attempts => Next::Dead("attempts"),
+            Failure::Retry(_) => Next::Again { counted: true },
+        }
+    }
+
+    /// The upper bound of the wait after so many failures.
+    fn bound(&self, failures: u32) -> Duration {
+        self.base.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1).min(31))).min(self.max)
+    }
+
+    /// A random wait after so many failures.
+    pub(crate) fn wait(&self, failures: u32) -> Duration {
+        self.bound(failures).mul_f64(rand::random::<f64>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_core::sqlx;
+
+    use super::*;
+
+    #[test]
+    fn the_failure_and_the_attempts_decide() {
+        let retry = Retry { max_attempts: 3, ..Retry::default() };
+        let cases = [
+            (Failure::from("x"), 1, Next::Again { counted: true }),
+            (Failure::from("x"), 2, Next::Again { counted: true }),
+            (Failure::from("x"), 3, Next::Dead("attempts")),
+            (Failure::dead("x"), 1, Next::Dead("refused")),
+            (Failure::requeue("x"), 9, Next::Requeue),
+            (Failure::from(sqlx::Error::PoolTimedOut), 99, Next::Again { counted: false }),
+            (Failure::from(sqlx::Error::RowNotFound), 3, Next::Dead("attempts")),
+            (Failure::dead(sqlx::Error::PoolTimedOut), 1, Next::Dead("refused")),
+        ];
+        for (failure, attempt, next) in cases {
+            assert_eq!(retry.next(&failure, attempt, true), next, "{failure:?} at attempt {attempt}");
+        }
+        assert_eq!(retry.next(&Failure::requeue("x"), 9, false), Next::Again { counted: false });
+    }
+
+    #[test]
+    fn waits_double_up_to_the_limit() {
+        let retry = Retry { base: Duration::from_secs(1), max: Duration::from_secs(5), max_attempts: 1 };
+        let bounds = [1, 2, 3, 4, 5, 99, u32::MAX].map(|failures| retry.bound(failures).as_secs());
+        assert_eq!(bounds, [1, 2, 4, 5, 5, 5, 5]);
+        assert!((0..100).all(|_| retry.wait(2) <= Duration::from_secs(2)));
+    }
+}

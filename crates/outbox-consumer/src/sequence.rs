@@ -1,0 +1,85 @@
+use std::time::Duration;
+
+use outbox_core::Sequence;
+
+/// The header with the number of a sequenced message.
+const HEADER: &str = "sequence";
+
+/// What follows when a message of a sequenced key is not the next one. All of it is counted and warned of.
+///
+/// A number that was missing and comes late is always processed. What the relay gives up on, or what expires, leaves a gap for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SequencePolicy {
+    /// It is processed as it comes.
+    #[default]
+    Accept,
+    /// Behind a gap it waits for what is missing, at most so long, and lets messages of its key that came after it go first; then
+    /// it is processed. A repeated number is dead, with the reason `sequence`.
+    Wait(Duration),
+    /// Behind a gap it is dead, with the reason `sequence`, and so is all that follows in its key until the gap is filled. A
+    /// repeated number is dead too.
+    Refuse,
+}
+
+/// What is done with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Process,
+    Wait,
+    Refuse,
+}
+
+impl SequencePolicy {
+    /// `waited`: since its arrival.
+    pub(crate) fn step(self, seen: Sequence, waited: Duration) -> Step {
+        match (self, seen) {
+            (Self::Wait(limit), Sequence::Gap { .. }) if waited < limit => Step::Wait,
+            (Self::Refuse, Sequence::Gap { .. }) | (Self::Wait(_) | Self::Refuse, Sequence::Repeated) => Step::Refuse,
+            _ => Step::Process,
+        }
+    }
+}
+
+/// The number of a sequenced message, and its key.
+pub(crate) fn number(delivery: &crate::Delivery) -> Option<(u64, &[u8])> {
+    let number = delivery.header(HEADER)?.parse().ok()?;
+    // What no outbox would send has no row in the table either.
+    let key = delivery.key.as_deref().filter(|key| key.len() <= 1024)?;
+    (delivery.topic.is_ascii() && delivery.topic.len() <= 249).then_some((number, key))
+}
+
+/// For metrics and logs.
+pub(crate) fn word(seen: Sequence) -> &'static str {
+    match seen {
+        Sequence::Next => "next",
+        Sequence::Gap { .. } => "gap",
+        Sequence::Late => "late",
+        Sequence::Repeated => "repeated",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_decides_what_becomes_of_a_gap_and_of_a_repetition() {
+        let (gap, second) = (Sequence::Gap { expected: 2 }, Duration::from_secs(1));
+        let wait = SequencePolicy::Wait(2 * second);
+        let cases = [
+            (SequencePolicy::Accept, gap, Step::Process),
+            (SequencePolicy::Accept, Sequence::Repeated, Step::Process),
+            (wait, gap, Step::Wait),
+            (SequencePolicy::Wait(second), gap, Step::Process),
+            (wait, Sequence::Repeated, Step::Refuse),
+            (wait, Sequence::Late, Step::Process),
+            (SequencePolicy::Refuse, gap, Step::Refuse),
+            (SequencePolicy::Refuse, Sequence::Repeated, Step::Refuse),
+            (SequencePolicy::Refuse, Sequence::Late, Step::Process),
+            (SequencePolicy::Refuse, Sequence::Next, Step::Process),
+        ];
+        for (policy, seen, step) in cases {
+            assert_eq!(policy.step(seen, second), step, "{policy:?} {seen:?}");
+        }
+    }
+}

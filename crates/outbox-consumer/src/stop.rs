@@ -1,0 +1,11 @@
+/// Ends with SIGTERM or Ctrl-C: what most services give to `run` as the signal to stop.
+pub async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        },
+        Err(error) => tracing::error!(%error, "cannot listen to signals: the process ends only when it is killed"),
+    }
+}

@@ -1,0 +1,48 @@
+//! A slow handler bounds what is received.
+
+use anyhow::Result;
+use testkit::consume::Broker;
+
+use crate::stage::{Does, Stage, messages};
+
+const IN_FLIGHT: &str = "outbox_inbox_in_flight_messages";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_that_is_full_is_paused_and_goes_on_later() -> Result<()> {
+    let stage = Stage::new(Broker::Kafka).await?;
+    // Of one key, and so of one partition.
+    let sent = messages(200, 1, "ok");
+    stage.topic.send(&sent).await?;
+    let does = Does::wait();
+    let consumer = Stage::start_kafka(stage.kafka()?.window(10), &does)?;
+    consumer.wait_for_metric("outbox_inbox_paused_partitions", "", 1.0).await?;
+    consumer.wait_for_metric(IN_FLIGHT, "", 10.0).await?;
+    // What is sent to the other partitions still comes: only the full one is paused.
+    let others = messages(40, 20, "ok").split_off(20);
+    stage.topic.send(&others).await?;
+    consumer.wait_for_metric(IN_FLIGHT, "", 15.0).await?;
+    assert!(consumer.metric(IN_FLIGHT, "") <= 10.0 + 20.0, "no more than the window of the full partition");
+    assert!(stage.effects().await?.is_empty());
+    does.gate.close();
+    stage.wait_for(sent.len() + others.len()).await?;
+    stage.assert_once_and_in_order(&[sent, others].concat()).await?;
+    consumer.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_prefetch_bounds_what_is_received_from_a_queue() -> Result<()> {
+    let stage = Stage::new(Broker::RabbitMq).await?;
+    let sent = messages(100, 1, "ok");
+    stage.topic.send(&sent).await?;
+    let does = Does::wait();
+    let consumer = Stage::start_rabbitmq(stage.rabbitmq()?.prefetch(10), &does)?;
+    consumer.wait_for_metric(IN_FLIGHT, "", 10.0).await?;
+    let bystander = stage.consume(&does)?;
+    bystander.wait_for_metric(IN_FLIGHT, "", 1.0).await?;
+    assert!(consumer.metric(IN_FLIGHT, "") <= 10.0);
+    does.gate.close();
+    stage.wait_for(sent.len()).await?;
+    assert_eq!(stage.effects().await?.len(), sent.len());
+    bystander.stop().await?;
+    consumer.stop().await
+}

@@ -1,0 +1,134 @@
+//! A message that cannot be processed ends as dead, with all its bytes, and stops nobody else.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use outbox_consumer::{Retried, Retry, outbox_core::sqlx, retry_dead};
+use testkit::{
+    consume::{Broker, Sending, Topic},
+    servers::until,
+};
+
+use crate::stage::{Does, PATIENCE, RETRY, Stage, Work, messages};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn poison_is_kept_as_dead_and_its_neighbours_go_on() -> Result<()> {
+    for broker in Broker::ALL {
+        let stage = Stage::new(broker).await?;
+        let (mut poison, healthy) =
+            (["never", "refuse", "json"].map(|it| Sending::new("key 1", it)), messages(60, 3, "ok"));
+        poison[0].headers.push(("trace".to_owned(), "t1".to_owned()));
+        let anonymous = Sending { id: None, ..Sending::new("key 2", "ok") };
+        let all: Vec<_> = poison.iter().chain([&anonymous]).chain(&healthy).cloned().collect();
+        stage.topic.send(&all).await?;
+        let does = Does::work();
+        let consumer = stage.consume(&does)?;
+        stage.wait_for(all.len()).await?;
+        stage.assert_once_and_in_order(&healthy).await?;
+        let sql = "SELECT CAST(payload AS CHAR), reason, attempts, CAST(message_key AS CHAR), COALESCE(headers, '') \
+                   FROM inbox_dead ORDER BY payload";
+        let dead: Vec<(String, String, u32, String, String)> = sqlx::query_as(sql).fetch_all(&stage.pool).await?;
+        let dead: Vec<_> =
+            dead.iter().map(|it| (it.0.as_str(), it.1.as_str(), it.2, it.3.as_str(), it.4.as_str())).collect();
+        let expected = [
+            ("json", "refused", 1, "key 1", ""),
+            ("never", "attempts", 3, "key 1", r#"{"trace":"t1"}"#),
+            ("ok", "refused", 1, "key 2", ""),
+            ("refuse", "refused", 1, "key 1", ""),
+        ];
+        assert_eq!(dead, expected, "{broker:?}");
+        // It is dead for good: a redelivery is a duplicate.
+        stage.topic.send(&poison).await?;
+        consumer.wait_for_metric("outbox_inbox_messages_total", "duplicate", 3.0).await?;
+        assert_eq!(does.tries(poison[0].id.unwrap()), 3);
+        consumer.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_messages_are_tried_again_by_hand() -> Result<()> {
+    let stage = Stage::new(Broker::Kafka).await?;
+    let poison = ["never", "flaky", "leave"].map(|it| Sending::new("key", it));
+    stage.topic.send(&poison).await?;
+    let once = Retry { max_attempts: 1, ..RETRY };
+    let does = Does::work();
+    let consumer = Stage::start_kafka(stage.kafka()?.retry(once), &does)?;
+    stage.wait_for(3).await?;
+    consumer.stop().await?;
+    assert_eq!(
+        stage.effects().await?,
+        Vec::from_iter(poison[2].id),
+        "the flaky one and the one that never works are dead"
+    );
+    let retried = retry_dead(&stage.pool, stage.topic.name(), &Work(does)).await;
+    assert_eq!(retried.map_err(|error| anyhow::anyhow!("{error}"))?, Retried { processed: 1, failed: 1 });
+    assert_eq!(stage.effects().await?.last().copied(), poison[1].id);
+    assert_eq!(stage.database.number("SELECT COUNT(*) FROM inbox_dead").await?, 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn poison_goes_to_the_dead_letter_topic() -> Result<()> {
+    let (stage, mut graves) = (Stage::new(Broker::Kafka).await?, Topic::create(Broker::Kafka).await?);
+    let (poison, healthy) = (Sending::new("key 1", "never"), messages(20, 2, "ok"));
+    stage.topic.send(&[std::slice::from_ref(&poison), &healthy].concat()).await?;
+    let consumer = Stage::start_kafka(stage.kafka()?.dead_letter_topic(graves.name()), &Does::work())?;
+    stage.wait_for(healthy.len()).await?;
+    stage.assert_once_and_in_order(&healthy).await?;
+    consumer.wait_for_metric("outbox_inbox_messages_total", "dead", 1.0).await?;
+    consumer.stop().await?;
+    let dead = graves.read().await?;
+    assert_eq!(dead.len(), 1);
+    assert_eq!((Some(dead[0].id), dead[0].payload.as_deref()), (poison.id, Some(b"never".as_slice())));
+    assert_eq!(dead[0].key.as_deref(), Some(b"key 1".as_slice()));
+    let header = |name: &str| dead[0].headers.iter().find(|(it, _)| it == name).map(|(_, value)| value.as_str());
+    assert_eq!(header("x-dead-letter-reason"), Some("attempts"));
+    assert_eq!(header("x-dead-letter-attempts"), Some("3"));
+    assert_eq!(header("x-dead-letter-topic"), Some(stage.topic.name()));
+    // Its offset is committed: another member does not see it again.
+    let next = Stage::start_kafka(stage.kafka()?.dead_letter_topic(graves.name()), &Does::work())?;
+    let more = messages(4, 2, "ok");
+    stage.topic.send(&more).await?;
+    stage.wait_for(healthy.len() + more.len()).await?;
+    assert!(next.metric("outbox_inbox_messages_total", "dead") < 0.5);
+    next.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn poison_goes_to_the_dead_letter_exchange() -> Result<()> {
+    let mut graves = Topic::create(Broker::RabbitMq).await?;
+    let stage = Stage::with(Topic::create_with_graves(&graves).await?).await?;
+    let (poison, healthy) = (Sending::new("key 1", "refuse"), messages(20, 2, "ok"));
+    stage.topic.send(&[std::slice::from_ref(&poison), &healthy].concat()).await?;
+    let consumer = Stage::start_rabbitmq(stage.rabbitmq()?.dead_letter_exchange(), &Does::work())?;
+    stage.wait_for(healthy.len()).await?;
+    stage.assert_once_and_in_order(&healthy).await?;
+    consumer.wait_for_metric("outbox_inbox_messages_total", "dead", 1.0).await?;
+    consumer.stop().await?;
+    let start = Instant::now();
+    while graves.read().await?.is_empty() {
+        anyhow::ensure!(start.elapsed() < PATIENCE, "the dead-letter queue stays empty");
+    }
+    let dead: Vec<_> = graves.read().await?.iter().map(|dead| Some(dead.id)).collect();
+    assert_eq!(dead, [poison.id]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_kept_for_longer_than_the_inbox_remembers_is_told() -> Result<()> {
+    let stage = Stage::new(Broker::Kafka).await?;
+    let day = Duration::from_secs(86_400);
+    // Kafka keeps messages for seven days unless told otherwise.
+    for (kept, short) in [(day, 1.0), (7 * day, 0.0), (Duration::ZERO, 0.0)] {
+        let consumer = Stage::start_kafka(stage.kafka()?.inbox_retention(kept), &Does::work())?;
+        let told = until(PATIENCE, "the metric", || async {
+            anyhow::ensure!(consumer.has("outbox_inbox_window_too_short"), "it was not looked at yet");
+            Ok(consumer.metric("outbox_inbox_window_too_short", ""))
+        });
+        let told = told.await?;
+        assert!((told - short).abs() < 0.1, "{kept:?}: {told}");
+        consumer.stop().await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! One effect for each message, in the order of its key, whatever the handler and the broker do.
+
+use anyhow::Result;
+use testkit::consume::{Broker, Sending};
+
+use crate::stage::{Does, Stage, messages};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_comes_several_times_has_one_effect() -> Result<()> {
+    for broker in Broker::ALL {
+        let stage = Stage::new(broker).await?;
+        let sent = messages(50, 7, "ok");
+        for _ in 0..3 {
+            stage.topic.send(&sent).await?;
+        }
+        let consumer = stage.consume(&Does::work())?;
+        consumer.wait_for_metric("outbox_inbox_messages_total", "duplicate", 100.0).await?;
+        stage.assert_once_and_in_order(&sent).await?;
+        consumer.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_keeps_its_order_while_its_messages_fail_and_are_tried_again() -> Result<()> {
+    for broker in Broker::ALL {
+        let stage = Stage::new(broker).await?;
+        let payloads = ["ok", "flaky", "ok", "panic", "passing"];
+        let sent: Vec<Sending> =
+            (0..200).map(|n| Sending::new(&format!("key {}", n % 7), payloads[n % payloads.len()])).collect();
+        stage.topic.send(&sent).await?;
+        let consumer = stage.consume(&Does::work())?;
+        stage.wait_for(sent.len()).await?;
+        stage.assert_once_and_in_order(&sent).await?;
+        assert_eq!(stage.database.number("SELECT COUNT(*) FROM inbox_dead").await?, 0, "what passes costs no attempt");
+        consumer.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_requeued_message_is_done_by_another_consumer() -> Result<()> {
+    let stage = Stage::new(Broker::RabbitMq).await?;
+    let sent = messages(10, 10, "leave");
+    stage.topic.send(&sent).await?;
+    let leaves = stage.consume(&Does::leave())?;
+    leaves.wait_for_metric("outbox_inbox_messages_total", "requeued", 20.0).await?;
+    assert!(stage.effects().await?.is_empty());
+    let works = stage.consume(&Does::work())?;
+    stage.wait_for(sent.len()).await?;
+    stage.assert_once_and_in_order(&sent).await?;
+    leaves.stop().await?;
+    works.stop().await
+}

@@ -1,0 +1,10 @@
+//! Consumers on real brokers and a real database: each message has one effect, in the order of its key.
+
+mod backpressure;
+mod dead;
+mod effects;
+mod outage;
+mod rebalance;
+mod sequence;
+mod stage;
+mod stop;

@@ -1,0 +1,69 @@
+//! Members come and go under load: partitions change hands, effects do not.
+
+use anyhow::{Result, ensure};
+use rdkafka::{
+    ClientConfig, TopicPartitionList,
+    consumer::{BaseConsumer, Consumer as _},
+};
+use testkit::{consume::Broker, servers::until};
+
+use tokio::time::Instant;
+
+use crate::stage::{Does, PATIENCE, Stage, messages};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rebalance_under_load_loses_and_doubles_no_effect() -> Result<()> {
+    let stage = Stage::new(Broker::Kafka).await?;
+    let (does, mut sent) = (Does::work(), Vec::new());
+    let mut members = vec![stage.consume(&does)?];
+    for round in 0..4 {
+        for _ in 0..10 {
+            let more = messages(60, 12, if round % 2 == 0 { "ok" } else { "flaky" });
+            stage.topic.send(&more).await?;
+            sent.extend(more);
+        }
+        // One joins in each round, and the oldest leaves in every second one.
+        members.push(stage.consume(&does)?);
+        let end = Instant::now() + PATIENCE;
+        while members.last().is_some_and(|it| it.metric("outbox_inbox_messages_total", "first") < 1.0) {
+            let some = messages(12, 12, "ok");
+            stage.topic.send(&some).await?;
+            sent.extend(some);
+            ensure!(Instant::now() < end, "the new member gets nothing");
+        }
+        if round % 2 == 1 {
+            members.remove(0).stop().await?;
+        }
+    }
+    stage.wait_for(sent.len()).await?;
+    stage.assert_once_and_in_order(&sent).await?;
+    for member in members {
+        member.stop().await?;
+    }
+    assert_committed_to_the_end(&stage).await
+}
+
+/// Whoever joins next has nothing left to do.
+async fn assert_committed_to_the_end(stage: &Stage) -> Result<()> {
+    let (address, name) = (stage.topic.address().to_owned(), stage.topic.name().to_owned());
+    until(PATIENCE, "committed offsets", || {
+        let (address, name) = (address.clone(), name.clone());
+        async move {
+            tokio::task::spawn_blocking(move || {
+                let mut config = ClientConfig::new();
+                let group: BaseConsumer =
+                    config.set("bootstrap.servers", address).set("group.id", name.as_str()).create()?;
+                let mut list = TopicPartitionList::new();
+                list.add_partition_range(&name, 0, 3);
+                for place in group.committed_offsets(list, PATIENCE)?.elements() {
+                    let (_, high) = group.fetch_watermarks(&name, place.partition(), PATIENCE)?;
+                    let committed = place.offset().to_raw().unwrap_or_default();
+                    ensure!(committed == high, "partition {}: {committed} of {high}", place.partition());
+                }
+                Ok(())
+            })
+            .await?
+        }
+    })
+    .await
+}

@@ -1,0 +1,83 @@
+//! Sequenced keys: what is missing, late or repeated is seen, and the consumer's policy is followed.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use outbox_consumer::SequencePolicy;
+use testkit::consume::{Broker, Sending};
+
+use crate::stage::{Does, Running, Stage};
+
+const SEEN: &str = "outbox_inbox_out_of_sequence_total";
+
+/// Messages of one key with these numbers.
+fn numbered(numbers: &[u64]) -> Vec<Sending> {
+    let message = |number: &u64| {
+        let headers = vec![("sequence".to_owned(), number.to_string())];
+        Sending { headers, ..Sending::new("key", "ok") }
+    };
+    numbers.iter().map(message).collect()
+}
+
+/// Sends messages with these numbers to a consumer with this policy, and waits until all are decided.
+async fn consume(broker: Broker, policy: SequencePolicy, numbers: &[u64]) -> Result<(Stage, Vec<Sending>, Running)> {
+    let (stage, sent) = (Stage::new(broker).await?, numbered(numbers));
+    stage.topic.send(&sent).await?;
+    let consumer = match broker {
+        Broker::Kafka => Stage::start_kafka(stage.kafka()?.sequence(policy), &Does::work())?,
+        Broker::RabbitMq => Stage::start_rabbitmq(stage.rabbitmq()?.sequence(policy), &Does::work())?,
+    };
+    stage.wait_for(sent.len()).await?;
+    Ok((stage, sent, consumer))
+}
+
+/// The places in `sent` of the effects, in their order.
+async fn places(stage: &Stage, sent: &[Sending]) -> Result<Vec<usize>> {
+    let effects = stage.effects().await?;
+    Ok(effects.iter().filter_map(|id| sent.iter().position(|it| it.id == Some(*id))).collect())
+}
+
+fn assert_seen(consumer: &Running, expected: [f64; 3]) {
+    let seen = ["gap", "late", "repeated"].map(|seen| consumer.labelled(SEEN, "seen", seen));
+    assert!(seen.iter().zip(expected).all(|(a, b)| (a - b).abs() < 0.1), "{seen:?} instead of {expected:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_accepts_processes_all_as_it_comes_and_tells() -> Result<()> {
+    for broker in Broker::ALL {
+        let (stage, sent, consumer) = consume(broker, SequencePolicy::Accept, &[1, 2, 4, 3, 5, 5]).await?;
+        assert_eq!(places(&stage, &sent).await?, [0, 1, 2, 3, 4, 5]);
+        consumer.stop_and(|it| assert_seen(it, [1.0, 1.0, 1.0])).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_waits_puts_the_messages_of_a_key_in_order() -> Result<()> {
+    for broker in Broker::ALL {
+        let policy = SequencePolicy::Wait(Duration::from_secs(60));
+        let (stage, sent, consumer) = consume(broker, policy, &[1, 4, 3, 2, 5]).await?;
+        assert_eq!(places(&stage, &sent).await?, [0, 3, 2, 1, 4], "1, 2, 3, 4, 5");
+        consumer.stop_and(|it| assert_seen(it, [0.0, 0.0, 0.0])).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_waits_goes_on_without_what_never_comes() -> Result<()> {
+    let policy = SequencePolicy::Wait(Duration::from_millis(300));
+    let (stage, sent, consumer) = consume(Broker::Kafka, policy, &[1, 3, 4, 4]).await?;
+    assert_eq!(places(&stage, &sent).await?, [0, 1, 2]);
+    let reason = "SELECT COUNT(*) FROM inbox_dead WHERE reason = 'sequence'";
+    assert_eq!(stage.database.number(reason).await?, 1, "the repeated number");
+    consumer.stop_and(|it| assert_seen(it, [1.0, 0.0, 1.0])).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_refuses_keeps_what_follows_a_gap_as_dead() -> Result<()> {
+    let (stage, sent, consumer) = consume(Broker::Kafka, SequencePolicy::Refuse, &[1, 2, 4, 5, 2, 3]).await?;
+    assert_eq!(places(&stage, &sent).await?, [0, 1, 5]);
+    let reason = "SELECT COUNT(*) FROM inbox_dead WHERE reason = 'sequence'";
+    assert_eq!(stage.database.number(reason).await?, 3);
+    consumer.stop_and(|it| assert_seen(it, [2.0, 0.0, 1.0])).await
+}

@@ -1,0 +1,88 @@
+//! Backpressure: a service that notices that nobody sends its messages.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use sqlx::MySqlConnection;
+
+use crate::{EnqueueError, Outbox, store};
+
+/// For how long a reading is good.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// What `enqueue` does when the oldest due message has been waiting for longer than the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnBacklog {
+    /// Writes a warning to the log (`tracing`), once per reading, and enqueues.
+    Warn,
+    /// Returns [`EnqueueError::Backlog`].
+    Refuse,
+}
+
+/// The limit of an outbox and its last reading, which its clones share.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Watch {
+    limit: Option<(Duration, OnBacklog)>,
+    last: Arc<Mutex<Option<(Instant, Duration)>>>,
+}
+
+impl Watch {
+    /// The last reading, if it is fresh.
+    fn fresh(&self) -> Option<Duration> {
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.filter(|(at, _)| at.elapsed() < FRESH).map(|(_, age)| age)
+    }
+
+    async fn read(&self, conn: &mut MySqlConnection) -> Result<Duration, sqlx::Error> {
+        let at = Instant::now();
+        let age = store::backlog::age(conn).await?;
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((at, age));
+        Ok(age)
+    }
+
+    pub(crate) async fn check(&self, conn: &mut MySqlConnection) -> Result<(), EnqueueError> {
+        let Some((limit, what)) = self.limit else { return Ok(()) };
+        let fresh = self.fresh();
+        let age = match fresh {
+            Some(age) => age,
+            None => self.read(conn).await?,
+        };
+        match what {
+            _ if age <= limit => Ok(()),
+            OnBacklog::Refuse => Err(EnqueueError::Backlog { age, limit }),
+            OnBacklog::Warn => {
+                if fresh.is_none() {
+                    tracing::warn!(?age, ?limit, "messages wait in the outbox: is a relay running?");
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Outbox {
+    /// How long the oldest due message has been waiting, counted from its enqueue; zero if none is due. For health checks, and to
+    /// slow down before [`Outbox::max_backlog_age`] strikes.
+    ///
+    /// A reading is kept for five seconds and shared by the clones of this outbox: keep one outbox, and ask as often as you like.
+    /// The account needs to read `outbox_pending (lane, id)` and `outbox_messages (id, created_at)`.
+    pub async fn backlog(&self, conn: &mut MySqlConnection) -> Result<Duration, sqlx::Error> {
+        match self.watch.fresh() {
+            Some(age) => Ok(age),
+            None => self.watch.read(conn).await,
+        }
+    }
+
+    /// A limit on [`Outbox::backlog`]: beyond it enqueueing warns or refuses. None by default.
+    ///
+    /// Every five seconds one enqueue reads the age first, in its own transaction. A message that was scheduled counts from its
+    /// enqueue as soon as it is due: where messages are scheduled for long, only warn. Many messages of one batch are checked once.
+    #[must_use]
+    pub fn max_backlog_age(mut self, limit: Duration, what: OnBacklog) -> Self {
+        self.watch.limit = Some((limit, what));
+        self
+    }
+}

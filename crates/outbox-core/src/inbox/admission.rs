@@ -1,0 +1,103 @@
+use std::ops::{Deref, DerefMut};
+
+use sqlx::{
+    MySql, MySqlConnection, MySqlPool, SqlStr, mysql::MySqlTransactionManager as Manager, pool::PoolConnection,
+};
+use sqlx_core::transaction::TransactionManager as _;
+use uuid::Uuid;
+
+use super::{Inbox, InboxError};
+use crate::store;
+
+/// Whether a message is new to this consumer; see [`Inbox::admit`].
+#[derive(Debug)]
+#[must_use = "the message must be processed, or acknowledged as a duplicate"]
+pub enum Admission {
+    /// The first time: do the work in this transaction, commit it, then acknowledge.
+    First(InboxTransaction),
+    /// It was processed before: acknowledge, change nothing.
+    Duplicate,
+}
+
+/// An open transaction in which a message is marked as processed. It is a connection: `execute(&mut *tx)`.
+///
+/// What ends without [`InboxTransaction::commit`] has not happened, the mark included. Dropped before its end (an error, a
+/// panic, a time-out around the work) it closes its connection: a call that was cancelled half-way must not be finished by
+/// the next user of the pool.
+#[derive(Debug)]
+pub struct InboxTransaction {
+    connection: PoolConnection<MySql>,
+    ended: bool,
+}
+
+impl Inbox {
+    /// Begins a transaction and claims the message in it, as [`Inbox::claim`] does: the guard for consumers that have no
+    /// transaction of their own. Two round trips, two more to commit.
+    ///
+    /// ```no_run
+    /// # use outbox_core::{Admission, Inbox, Uuid, sqlx::{self, MySqlPool}};
+    /// # async fn on_message(pool: MySqlPool, id: Uuid) -> Result<(), Box<dyn std::error::Error>> {
+    /// match Inbox::new("billing")?.admit(&pool, id).await? {
+    ///     Admission::First(mut tx) => {
+    ///         sqlx::query("INSERT INTO invoices (id) VALUES (7)").execute(&mut *tx).await?;
+    ///         tx.commit().await?;
+    ///     }
+    ///     Admission::Duplicate => {}
+    /// }
+    /// // and now acknowledge to the broker
+    /// # Ok(()) }
+    /// ```
+    pub async fn admit(&self, pool: &MySqlPool, message_id: Uuid) -> Result<Admission, InboxError> {
+        let mut tx = InboxTransaction { connection: pool.acquire().await?, ended: false };
+        Manager::begin(&mut tx, Some(SqlStr::from_static(store::inbox::BEGIN))).await?;
+        if store::inbox::insert(&mut tx, &self.consumer, message_id).await? {
+            return Ok(Admission::First(tx));
+        }
+        tx.rollback().await?;
+        Ok(Admission::Duplicate)
+    }
+}
+
+impl InboxTransaction {
+    /// Commits the work and the mark together.
+    ///
+    /// After [`InboxError::Database`] either all of it has happened or nothing: let the message come again, the inbox knows.
+    /// [`InboxError::TransactionEnded`] tells of a bug in the work, see there.
+    pub async fn commit(mut self) -> Result<(), InboxError> {
+        if !store::inbox::release(&mut self).await? {
+            return Err(InboxError::TransactionEnded);
+        }
+        Manager::commit(&mut self).await?;
+        self.ended = true;
+        Ok(())
+    }
+
+    /// Takes the work and the mark back: the message may come again.
+    pub async fn rollback(mut self) -> Result<(), InboxError> {
+        Manager::rollback(&mut self).await?;
+        self.ended = true;
+        Ok(())
+    }
+}
+
+impl Deref for InboxTransaction {
+    type Target = MySqlConnection;
+
+    fn deref(&self) -> &MySqlConnection {
+        &self.connection
+    }
+}
+
+impl DerefMut for InboxTransaction {
+    fn deref_mut(&mut self) -> &mut MySqlConnection {
+        &mut self.connection
+    }
+}
+
+impl Drop for InboxTransaction {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.connection.close_on_drop();
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Named leases: of all processes that share a database, one at a time does a piece of work.
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use outbox_core::{lease::{LeaseError, Leases}, sqlx::MySqlPool};
+//! # async fn send_report() {}
+//! # async fn nightly(pool: MySqlPool) -> Result<(), LeaseError> {
+//! let leases = Leases::new(pool.connect_options());
+//! let Some(lease) = leases.try_acquire("nightly-report").await? else {
+//!     return Ok(()); // another process is at it
+//! };
+//! tokio::select! {
+//!     () = send_report() => {}
+//!     () = lease.lost() => {} // stop: another may have begun
+//! }
+//! lease.release().await
+//! # }
+//! ```
+//!
+//! # The rules
+//!
+//! - A lease ends by the **database's** clock. It is renewed in the background three times within its length, so it ends when
+//!   its holder dies, is paused, or cannot reach the database for that long.
+//! - The holder is told: [`Lease::lost`] resolves, and [`Lease::is_held`] turns false, a tenth of the length *before* the lease
+//!   ends, counted by the monotonic clock from before the last renewal was sent. The time of day is never asked.
+//! - A lease belongs to an **owner**, that is to one [`Leases`]: it can acquire what it holds again, and holds it until the last
+//!   [`Lease`] of that name is released or dropped. Between the tasks of one process use a mutex.
+//! - Each new tenure has a larger [`Lease::fence`].
+//!
+//! # Why the fence
+//!
+//! No process can know that it still holds a lease *when its write arrives*: it may be paused between the look and the write. So
+//! the write itself has to be refused. In the same database [`Lease::check`] does it. Elsewhere send the number along, and
+//! refuse one that is smaller than the largest seen:
+//!
+//! ```sql
+//! UPDATE report SET body = ?, fence = ? WHERE id = ? AND fence <= ?
+//! ```
+//!
+//! # What is not promised
+//!
+//! A database that forgets what it has confirmed (a failover to a replica that lagged) can give a number out twice. Waiting
+//! processes are not served in order.
+
+mod keeper;
+
+use std::{
+    hash::{BuildHasher as _, Hasher as _, RandomState},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use sqlx::{Connection as _, MySqlConnection, mysql::MySqlConnectOptions};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::Instant,
+};
+
+use self::keeper::{Answer, Command, Keeper, Reply};
+use crate::store;
+
+/// Pause between two looks of one that waits.
+const POLL: Duration = Duration::from_millis(250);
+/// Leases are from a second to a day long: the server waits for locks in whole seconds.
+const LENGTHS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
+
+/// Why a lease was not acquired, or is none any more.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeaseError {
+    /// A name, owner or length that cannot be stored.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// Another owner held it all the time.
+    #[error("the lease `{name}` did not become free within {limit:?}: `{holder}` holds it")]
+    TimedOut {
+        /// The lease.
+        name: String,
+        /// Who held it at the last look.
+        holder: String,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// It has ended, and another may hold it: stop, and roll back.
+    #[error("the lease `{name}` with the fence {fence} was lost: stop the work, and roll back what is open")]
+    Lost {
+        /// The lease.
+        name: String,
+        /// The number of the tenure that has ended.
+        fence: u64,
+    },
+    /// The connection has no open transaction, so the check would end with the statement.
+    #[error("the connection is not in a transaction: call `begin()` and pass `&mut tx`")]
+    NotInTransaction,
+    /// The tokio runtime that the leases were first used on is gone, and with it their renewal.
+    #[error("the runtime that renews the leases has ended")]
+    Stopped,
+    /// The database refused or was lost.
+    #[error("the database did not answer for the lease")]
+    Database(#[from] sqlx::Error),
+}
+
+/// The leases of one owner. They are acquired and renewed on one connection of their own, which is opened when it is first
+/// needed: a pool that is exhausted costs no lease. Share it in an [`Arc`].
+#[derive(Debug)]
+pub struct Leases {
+    options: Arc<MySqlConnectOptions>,
+    owner: Arc<str>,
+    length: Duration,
+    keeper: OnceLock<mpsc::UnboundedSender<Command>>,
+}
+
+impl Leases {
+    /// Leases in this database, 30 seconds long, for an owner with a random name: `pool.connect_options()`, or options of
+    /// one's own. Connects to nothing yet.
+    #[must_use]
+    pub fn new(options: impl Into<Arc<MySqlConnectOptions>>) -> Self {
+        Self {
+            options: options.into(),
+            owner: random_owner(),
+            length: Duration::from_secs(30),
+            keeper: OnceLock::new(),
+        }
+    }
+
+    /// The owner's name: 1 to 100 printable ASCII characters, for people to read in `outbox_leases`. It must be unique among
+    /// the processes that run: one of the same name takes a lease over at once.
+    #[must_use]
+    pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
+        self.owner = owner.into();
+        self
+    }
+
+    /// How long a lease lasts without renewal, 1 s to 24 h: as long others wait for a holder that died.
+    #[must_use]
+    pub fn length(mut self, length: Duration) -> Self {
+        self.length = length;
+        self
+    }
+
+    /// Acquires a lease if it is free, or held by this owner; none: another holds it. Names have 1 to 64 printable ASCII
+    /// characters. Three round trips.
+    pub async fn try_acquire(&self, name: &str) -> Result<Option<Lease>, LeaseError> {
+        match self.ask(name).await? {
+            Answer::Held(lease) => Ok(Some(lease)),
+            Answer::Busy { .. } => Ok(None),
+        }
+    }
+
+    /// Acquires a lease, waiting for it at most this long; it looks four times a second. [`LeaseError::TimedOut`] says who
+    /// holds it.
+    pub async fn acquire(&self, name: &str, limit: Duration) -> Result<Lease, LeaseError> {
+        let start = Instant::now();
+        loop {
+            let (holder, left) = match self.ask(name).await? {
+                Answer::Held(lease) => return Ok(lease),
+                Answer::Busy { holder, left } => (holder, left),
+            };
+            let rest = limit.saturating_sub(start.elapsed());
+            if rest.is_zero() {
+                return Err(LeaseError::TimedOut { name: name.to_owned(), holder, limit });
+            }
+            tokio::time::sleep(left.clamp(Duration::from_millis(10), POLL).min(rest)).await;
+        }
+    }
+
+    async fn ask(&self, name: &str) -> Result<Answer, LeaseError> {
+        self.validate(name)?;
+        let keeper = self.keeper.get_or_init(|| Keeper::start(&self.options, &self.owner, self.length));
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Acquire { name: name.into(), keeper: keeper.clone(), reply };
+        keeper.send(command).map_err(|_gone| LeaseError::Stopped)?;
+        Ok(answer.await.map_err(|_gone| LeaseError::Stopped)??)
+    }
+
+    fn validate(&self, name: &str) -> Result<(), LeaseError> {
+        if !is_printable(name, 64) {
+            return Err(LeaseError::Invalid("the lease's name must have 1 to 64 printable ASCII characters"));
+        }
+        if !is_printable(&self.owner, 100) {
+            return Err(LeaseError::Invalid("the lease's owner must have 1 to 100 printable ASCII characters"));
+        }
+        if !LENGTHS.contains(&self.length) {
+            return Err(LeaseError::Invalid("the lease's length must be from 1 second to 24 hours"));
+        }
+        Ok(())
+    }
+}
+
+fn is_printable(text: &str, max: usize) -> bool {
+    (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// A lease that is held, or was. Dropping the owner's last one of a name releases it soon after, if the runtime still runs
+/// and the database answers; [`Lease::release`] says whether it did.
+#[derive(Debug)]
+pub struct Lease {
+    name: Arc<str>,
+    owner: Arc<str>,
+    fence: u64,
+    /// Until when it is surely held; none: lost.
+    until: watch::Receiver<Option<Instant>>,
+    keeper: mpsc::UnboundedSender<Command>,
+    given_back: bool,
+}
+
+impl Lease {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The number of this tenure: larger than that of every tenure of this name before, from 1.
+    #[must_use]
+    pub fn fence(&self) -> u64 {
+        self.fence
+    }
+
+    /// Whether it is surely still held, by the monotonic clock. Asks nobody.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.until.borrow().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Resolves when the lease is lost, or may be.
+    pub fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut until = self.until.clone();
+        async move {
+            loop {
+                let Some(end) = *until.borrow_and_update() else { return };
+                match tokio::time::timeout_at(end, until.changed()).await {
+                    Ok(Ok(())) => {}
+                    // The time has passed, or nobody renews any more.
+                    Err(_) => return,
+                    Ok(Err(_)) => return tokio::time::sleep_until(end).await,
+                }
+            }
+        }
+    }
+
+    /// Makes sure that this is still the holder when the transaction of `conn` commits: nobody can take the lease over before
+    /// the transaction ends. Nor can it be renewed meanwhile, so do it last, just before the commit.
+    ///
+    /// After [`LeaseError::Lost`] roll back. One round trip.
+    pub async fn check(&self, conn: &mut MySqlConnection) -> Result<(), LeaseError> {
+        if !conn.is_in_transaction() {
+            return Err(LeaseError::NotInTransaction);
+        }
+        let stands = store::named::check(conn, &self.name, &self.owner, self.fence).await?;
+        if stands { Ok(()) } else { Err(self.lost_error()) }
+    }
+
+    /// Gives it back, and waits until that is done. Where the owner acquired it several times it stays until the last is
+    /// released. [`LeaseError::Lost`]: it had ended before, so another may have worked beside this holder.
+    pub async fn release(mut self) -> Result<(), LeaseError> {
+        let (reply, answer) = oneshot::channel();
+        self.give_back(Some(reply)).map_err(|_gone| LeaseError::Stopped)?;
+        let released = answer.await.map_err(|_gone| LeaseError::Stopped)??;
+        if released { Ok(()) } else { Err(self.lost_error()) }
+    }
+
+    /// Tells the keeper, once.
+    fn give_back(&mut self, reply: Option<Reply>) -> Result<(), mpsc::error::SendError<Command>> {
+        if std::mem::replace(&mut self.given_back, true) {
+            return Ok(());
+        }
+        self.keeper.send(Command::Release { name: Arc::clone(&self.name), fence: self.fence, reply })
+    }
+
+    fn lost_error(&self) -> LeaseError {
+        LeaseError::Lost { name: self.name.to_string(), fence: self.fence }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // Where the keeper is gone the lease ends by itself.
+        self.give_back(None).ok();
+    }
+}
+
+/// A name that no other process has: the process id for people, and a random number.
+fn random_owner() -> Arc<str> {
+    let random = RandomState::new().build_hasher().finish();
+    format!("{}-{random:016x}", std::process::id()).into()
+}

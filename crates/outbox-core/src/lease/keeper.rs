@@ -1,0 +1,239 @@
+//! The task that acquires, renews and releases the leases of one owner, on a connection that nobody else uses.
+//!
+//! It alone talks to the database, so a caller that stops waiting cancels no call half-way; and it alone counts who holds what.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use sqlx::{ConnectOptions as _, Connection as _, MySqlConnection, mysql::MySqlConnectOptions};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::Lease;
+use crate::store::named;
+
+/// Where the outcome of a release goes: false, it had ended before.
+pub(super) type Reply = oneshot::Sender<Result<bool, sqlx::Error>>;
+
+/// What the keeper is asked to do.
+#[derive(Debug)]
+pub(super) enum Command {
+    Acquire {
+        name: Arc<str>,
+        keeper: mpsc::UnboundedSender<Command>,
+        reply: oneshot::Sender<Result<Answer, sqlx::Error>>,
+    },
+    Release {
+        name: Arc<str>,
+        fence: u64,
+        reply: Option<Reply>,
+    },
+}
+
+/// What became of an attempt to acquire.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Held(Lease),
+    Busy { holder: String, left: Duration },
+}
+
+/// What the database said to an attempt to acquire.
+enum Outcome {
+    Won(u64),
+    Busy { holder: String, left: Duration },
+}
+
+/// A lease that is held.
+struct Tenure {
+    fence: u64,
+    /// How many [`Lease`]s of it there are.
+    held: usize,
+    until: watch::Sender<Option<Instant>>,
+    renew_at: Instant,
+}
+
+pub(super) struct Keeper {
+    options: Arc<MySqlConnectOptions>,
+    owner: Arc<str>,
+    length: Duration,
+    connection: Option<MySqlConnection>,
+    tenures: HashMap<Arc<str>, Tenure>,
+}
+
+impl Keeper {
+    /// Starts it; it ends when nobody can ask it anything any more.
+    pub(super) fn start(
+        options: &Arc<MySqlConnectOptions>,
+        owner: &Arc<str>,
+        length: Duration,
+    ) -> mpsc::UnboundedSender<Command> {
+        let (sender, commands) = mpsc::unbounded_channel();
+        let (options, owner) = (Arc::clone(options), Arc::clone(owner));
+        let keeper = Self { options, owner, length, connection: None, tenures: HashMap::new() };
+        tokio::spawn(keeper.run(commands));
+        sender
+    }
+
+    async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
+        loop {
+            let next = self.tenures.values().map(|tenure| tenure.renew_at).min();
+            let command = match next {
+                Some(at) => timeout_at(at, commands.recv()).await,
+                None => Ok(commands.recv().await),
+            };
+            match command {
+                Ok(Some(command)) => self.obey(command).await,
+                Ok(None) => return,
+                Err(_due) => {}
+            }
+            // After a command too: a busy owner must not forget what it holds.
+            self.renew_due().await;
+        }
+    }
+
+    async fn obey(&mut self, command: Command) {
+        match command {
+            Command::Acquire { name, keeper, reply } => {
+                let answer = self.acquire(name, keeper).await;
+                // A caller that is gone drops the lease in the answer, which gives it back.
+                drop(reply.send(answer));
+            }
+            Command::Release { name, fence, reply } => {
+                let released = self.release(&name, fence).await;
+                if let Some(reply) = reply {
+                    drop(reply.send(released));
+                }
+            }
+        }
+    }
+
+    async fn acquire(&mut self, name: Arc<str>, keeper: mpsc::UnboundedSender<Command>) -> Result<Answer, sqlx::Error> {
+        // What is held already is asked for all the same: its end may be known to the database alone.
+        if !self.renew(&name).await? {
+            let start = Instant::now();
+            let (length, owner) = (self.length, Arc::clone(&self.owner));
+            match self.call(async |conn| win(conn, &name, &owner, length).await).await? {
+                Outcome::Busy { holder, left } => return Ok(Answer::Busy { holder, left }),
+                Outcome::Won(fence) => self.begin(Arc::clone(&name), fence, start),
+            }
+        }
+        let Some(tenure) = self.tenures.get_mut(&name) else { return Err(sqlx::Error::WorkerCrashed) };
+        tenure.held += 1;
+        let (owner, fence, until) = (Arc::clone(&self.owner), tenure.fence, tenure.until.subscribe());
+        Ok(Answer::Held(Lease { name, owner, fence, until, keeper, given_back: false }))
+    }
+
+    /// Notes a lease that was won by a call which began at `start`.
+    fn begin(&mut self, name: Arc<str>, fence: u64, start: Instant) {
+        let (until, _) = watch::channel(Some(self.surely_until(start)));
+        self.tenures.insert(name, Tenure { fence, held: 0, until, renew_at: start + self.length / 3 });
+    }
+
+    /// A tenth early: the clocks of two machines do not run at the same speed.
+    fn surely_until(&self, start: Instant) -> Instant {
+        start + self.length / 10 * 9
+    }
+
+    fn stands(&self, name: &str) -> bool {
+        self.tenures.get(name).is_some_and(|tenure| tenure.until.borrow().is_some_and(|until| Instant::now() < until))
+    }
+
+    /// Tells the holder that its lease is lost.
+    fn lose(&mut self, name: &str) {
+        if let Some(tenure) = self.tenures.remove(name) {
+            tenure.until.send_replace(None);
+        }
+    }
+
+    async fn release(&mut self, name: &str, fence: u64) -> Result<bool, sqlx::Error> {
+        let Some(tenure) = self.tenures.get_mut(name).filter(|tenure| tenure.fence == fence) else { return Ok(false) };
+        tenure.held -= 1;
+        if tenure.held > 0 {
+            return Ok(self.stands(name));
+        }
+        self.lose(name);
+        let owner = Arc::clone(&self.owner);
+        self.call(async |conn| named::release(conn, name, &owner, fence).await).await
+    }
+
+    /// Renews what is due. Where the database does not answer it tries again soon, until the lease is lost.
+    async fn renew_due(&mut self) {
+        let due = |tenure: &Tenure| tenure.renew_at <= Instant::now();
+        let names: Vec<_> =
+            self.tenures.iter().filter(|(_, tenure)| due(tenure)).map(|(name, _)| Arc::clone(name)).collect();
+        for name in names {
+            if self.renew(&name).await.is_err()
+                && let Some(tenure) = self.tenures.get_mut(&name)
+            {
+                tenure.renew_at = Instant::now() + self.length / 20;
+            }
+        }
+    }
+
+    /// Renews a lease. False: it is not held, and whoever held it has been told.
+    async fn renew(&mut self, name: &str) -> Result<bool, sqlx::Error> {
+        let fence = self.tenures.get(name).map(|tenure| tenure.fence).filter(|_| self.stands(name));
+        let Some(fence) = fence else {
+            self.lose(name);
+            return Ok(false);
+        };
+        let start = Instant::now();
+        let (length, owner) = (self.length, Arc::clone(&self.owner));
+        let renewed = self.call(async |conn| named::renew(conn, name, &owner, fence, length).await).await?;
+        let until = self.surely_until(start);
+        match self.tenures.get_mut(name) {
+            Some(tenure) if renewed => {
+                tenure.renew_at = start + length / 3;
+                tenure.until.send_replace(Some(until));
+            }
+            _ => self.lose(name),
+        }
+        Ok(renewed)
+    }
+
+    /// Runs a call within a quarter of a lease. One that is given up takes its connection along.
+    async fn call<T>(
+        &mut self,
+        work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
+        let deadline = self.length / 4;
+        let work = async {
+            let mut connection = self.connection().await?;
+            let outcome = work(&mut connection).await;
+            if outcome.as_ref().map_or_else(|error| error.as_database_error().is_some(), |_| true) {
+                self.connection = Some(connection);
+            }
+            outcome
+        };
+        let late = |_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into());
+        timeout(deadline, work).await.map_err(late)?
+    }
+
+    /// The connection, out of its place; a new one where the server has closed it meanwhile.
+    async fn connection(&mut self) -> Result<MySqlConnection, sqlx::Error> {
+        if let Some(mut connection) = self.connection.take()
+            && connection.ping().await.is_ok()
+        {
+            return Ok(connection);
+        }
+        let mut connection = self.options.connect().await?;
+        named::prepare(&mut connection).await?;
+        Ok(connection)
+    }
+}
+
+/// Looks first, without locks, so that those who wait disturb nobody; then takes what is free, or was this owner's.
+async fn win(conn: &mut MySqlConnection, name: &str, owner: &str, length: Duration) -> Result<Outcome, sqlx::Error> {
+    let Some(row) = named::look(conn, name).await? else {
+        let won = named::create(conn, name, owner, length).await?;
+        let lost = Outcome::Busy { holder: "another".to_owned(), left: Duration::ZERO };
+        return Ok(if won { Outcome::Won(1) } else { lost });
+    };
+    let left = Duration::from_micros(u64::try_from(row.left).unwrap_or(0));
+    let free = left.is_zero() || row.owner == owner;
+    if free && named::take(conn, name, owner, row.fence, length).await? {
+        return Ok(Outcome::Won(row.fence + 1));
+    }
+    Ok(Outcome::Busy { holder: row.owner, left })
+}

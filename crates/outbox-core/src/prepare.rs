@@ -1,0 +1,73 @@
+use uuid::Uuid;
+
+use crate::{EnqueueError, Message, store};
+
+/// A message as SQL: what [`crate::Outbox::prepare`] returns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prepared {
+    /// The id under which consumers see the message.
+    pub id: Uuid,
+    /// Two statements (three for a sequenced message), to be run in this order in one transaction.
+    pub statements: Vec<Statement>,
+}
+
+/// A statement, with a value for each `?` in its text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Statement {
+    /// The text; a few fixed ones, so that prepared statements are cached.
+    pub sql: &'static str,
+    /// The values, from left to right.
+    pub binds: Vec<Bind>,
+}
+
+/// A value for a `?`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Bind {
+    /// NULL, of any type.
+    Null,
+    /// A string of bytes, without character set.
+    Bytes(Vec<u8>),
+    /// A string in UTF-8.
+    Text(String),
+    /// An unsigned number.
+    Unsigned(u64),
+    /// A signed number.
+    Signed(i64),
+}
+
+impl Prepared {
+    pub(crate) fn new(message: &Message) -> Result<Self, EnqueueError> {
+        Ok(Self { id: message.id(), statements: store::prepare::statements(message, message.headers_json()?) })
+    }
+}
+
+impl From<&str> for Bind {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<&[u8]> for Bind {
+    fn from(bytes: &[u8]) -> Self {
+        Self::Bytes(bytes.to_owned())
+    }
+}
+
+impl From<u64> for Bind {
+    fn from(number: u64) -> Self {
+        Self::Unsigned(number)
+    }
+}
+
+impl From<i64> for Bind {
+    fn from(number: i64) -> Self {
+        Self::Signed(number)
+    }
+}
+
+impl<T: Into<Self>> From<Option<T>> for Bind {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Null, Into::into)
+    }
+}

@@ -1,0 +1,101 @@
+//! Named leases: one row each, which stays when the lease ends, so that its fence only grows.
+//!
+//! No statement takes a time from its caller, only lengths: when a lease ends is decided by the database's clock alone.
+
+use std::time::Duration;
+
+use sqlx::{MySqlConnection, Row as _};
+
+use super::{LOCK_WAIT, error_number};
+
+/// What a lease's row says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// Who holds it, or held it last.
+    pub owner: String,
+    /// The number of this tenure.
+    pub fence: u64,
+    /// Microseconds until it ends, by the database's clock; zero or less: it is free.
+    pub left: i64,
+}
+
+/// Sets the session: as the relay's own, and waits at most a second for whoever checks the lease in a transaction.
+pub async fn prepare(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    super::session::prepare(conn).await?;
+    sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(conn).await.map(drop)
+}
+
+/// Reads a lease, without locks. Primary key, one row.
+pub async fn look(conn: &mut MySqlConnection, name: &str) -> Result<Option<Row>, sqlx::Error> {
+    let sql = "SELECT owner, fence, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), lease_until) \
+               FROM outbox_leases WHERE name = ?";
+    let row = sqlx::query(sql).bind(name).fetch_optional(conn).await?;
+    row.map(|row| Ok(Row { owner: row.try_get(0)?, fence: row.try_get(1)?, left: row.try_get(2)? })).transpose()
+}
+
+/// Takes a lease that nobody ever held; its fence is 1. False: another was faster. Primary key, one row.
+pub async fn create(
+    conn: &mut MySqlConnection,
+    name: &str,
+    owner: &str,
+    length: Duration,
+) -> Result<bool, sqlx::Error> {
+    let sql = "INSERT IGNORE INTO outbox_leases (name, owner, lease_until, fence) \
+               VALUES (?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, 1)";
+    let micros = super::enqueue::micros(length);
+    let done = sqlx::query(sql).bind(name).bind(owner).bind(micros).execute(conn).await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Takes a lease that has ended, or that this owner holds already; its fence becomes `seen + 1`. False: another was faster,
+/// or checks it just now in a transaction. Primary key, one row; waits at most a second for its lock.
+pub async fn take(
+    conn: &mut MySqlConnection,
+    name: &str,
+    owner: &str,
+    seen: u64,
+    length: Duration,
+) -> Result<bool, sqlx::Error> {
+    let sql = "UPDATE outbox_leases SET owner = ?, fence = fence + 1, \
+               lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND \
+               WHERE name = ? AND fence = ? AND (lease_until <= UTC_TIMESTAMP(6) OR owner = ?)";
+    let micros = super::enqueue::micros(length);
+    match sqlx::query(sql).bind(owner).bind(micros).bind(name).bind(seen).bind(owner).execute(conn).await {
+        Ok(done) => Ok(done.rows_affected() == 1),
+        Err(error) if error_number(&error) == Some(LOCK_WAIT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Prolongs a tenure from now on. False: it has ended. Primary key, one row; waits at most a second for its lock.
+pub async fn renew(
+    conn: &mut MySqlConnection,
+    name: &str,
+    owner: &str,
+    fence: u64,
+    length: Duration,
+) -> Result<bool, sqlx::Error> {
+    let sql = "UPDATE outbox_leases SET lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND \
+               WHERE name = ? AND owner = ? AND fence = ? AND lease_until > UTC_TIMESTAMP(6)";
+    let micros = super::enqueue::micros(length);
+    let done = sqlx::query(sql).bind(micros).bind(name).bind(owner).bind(fence).execute(conn).await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Ends a tenure. False: it had ended before. Primary key, one row; waits at most a second for its lock.
+///
+/// The row stays, with an end so far back that no step of the database's clock makes the lease look held.
+pub async fn release(conn: &mut MySqlConnection, name: &str, owner: &str, fence: u64) -> Result<bool, sqlx::Error> {
+    let sql = "UPDATE outbox_leases SET lease_until = '1970-01-01' \
+               WHERE name = ? AND owner = ? AND fence = ? AND lease_until > UTC_TIMESTAMP(6)";
+    let done = sqlx::query(sql).bind(name).bind(owner).bind(fence).execute(conn).await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Whether a tenure stands; it then stands until the transaction of `conn` ends. Primary key, one row, shared lock.
+pub async fn check(conn: &mut MySqlConnection, name: &str, owner: &str, fence: u64) -> Result<bool, sqlx::Error> {
+    let sql = "SELECT 1 FROM outbox_leases WHERE name = ? AND owner = ? AND fence = ? \
+               AND lease_until > UTC_TIMESTAMP(6) LOCK IN SHARE MODE";
+    let row = sqlx::query(sql).bind(name).bind(owner).bind(fence).fetch_optional(conn).await?;
+    Ok(row.is_some())
+}

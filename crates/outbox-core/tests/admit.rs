@@ -1,0 +1,137 @@
+//! The guard: a message and its effect are one transaction that nobody has to manage.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use outbox_core::{
+    Admission, Inbox, InboxError, InboxTransaction, Message, Outbox, Uuid,
+    sqlx::{self, MySqlPool, mysql::MySqlPoolOptions},
+};
+use testkit::{database::Database, on_both_databases, servers::Flavor};
+use tokio::{sync::Barrier, task::JoinSet};
+
+on_both_databases!(
+    concurrent_duplicates_that_are_admitted_have_one_effect,
+    work_that_fails_leaves_nothing_and_may_come_again,
+    a_guard_that_is_dropped_leaves_nothing_and_gives_no_open_transaction_to_the_pool,
+    admitting_that_is_cancelled_leaves_nothing,
+    a_transaction_that_the_server_has_ended_is_not_committed,
+    messages_are_enqueued_in_the_transaction_of_the_one_that_causes_them,
+);
+
+async fn pool(database: &Database, connections: u32) -> Result<MySqlPool> {
+    Ok(MySqlPoolOptions::new().max_connections(connections).connect(database.url()).await?)
+}
+
+async fn apply(tx: &mut InboxTransaction, id: Uuid) -> Result<()> {
+    let sql = "INSERT INTO test_effects (message_id) VALUES (?)";
+    sqlx::query(sql).bind(id.as_bytes().as_slice()).execute(&mut **tx).await?;
+    Ok(())
+}
+
+async fn first(inbox: &Inbox, pool: &MySqlPool, id: Uuid) -> Result<InboxTransaction> {
+    match inbox.admit(pool, id).await? {
+        Admission::First(tx) => Ok(tx),
+        Admission::Duplicate => bail!("it was taken for a duplicate"),
+    }
+}
+
+async fn process(inbox: &Inbox, pool: &MySqlPool, id: Uuid) -> Result<bool> {
+    let Admission::First(mut tx) = inbox.admit(pool, id).await? else { return Ok(false) };
+    apply(&mut tx, id).await?;
+    tx.commit().await?;
+    Ok(true)
+}
+
+async fn concurrent_duplicates_that_are_admitted_have_one_effect(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (pool, inbox) = (pool(&database, 8).await?, Inbox::new("c")?);
+    let ids: Arc<[Uuid]> = (0..20).map(|_| Uuid::now_v7()).collect();
+    let barrier = Arc::new(Barrier::new(8));
+    let mut workers = JoinSet::new();
+    for _ in 0..8 {
+        let (ids, barrier, pool, inbox) = (Arc::clone(&ids), Arc::clone(&barrier), pool.clone(), inbox.clone());
+        workers.spawn(async move {
+            let mut firsts = 0;
+            for id in ids.iter() {
+                barrier.wait().await;
+                firsts += usize::from(process(&inbox, &pool, *id).await?);
+            }
+            anyhow::Ok(firsts)
+        });
+    }
+    let firsts = workers.join_all().await.into_iter().sum::<Result<usize>>()?;
+    assert_eq!(firsts, ids.len());
+    assert_eq!(database.tables().await?.effects, ids.iter().map(|id| (*id, 1)).collect());
+    Ok(())
+}
+
+async fn work_that_fails_leaves_nothing_and_may_come_again(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (pool, inbox, id) = (pool(&database, 1).await?, Inbox::new("c")?, Uuid::now_v7());
+    let mut tx = first(&inbox, &pool, id).await?;
+    apply(&mut tx, id).await?;
+    tx.rollback().await?;
+    assert!(database.tables().await?.effects.is_empty());
+    assert!(process(&inbox, &pool, id).await?);
+    assert!(!process(&inbox, &pool, id).await?);
+    assert_eq!(database.tables().await?.effects, [(id, 1)].into());
+    Ok(())
+}
+
+/// The pool has one connection: what the dropped guard leaves on it would be what the next user meets.
+async fn a_guard_that_is_dropped_leaves_nothing_and_gives_no_open_transaction_to_the_pool(
+    flavor: Flavor,
+) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (pool, inbox, id) = (pool(&database, 1).await?, Inbox::new("c")?, Uuid::now_v7());
+    let mut tx = first(&inbox, &pool, id).await?;
+    apply(&mut tx, id).await?;
+    drop(tx);
+    sqlx::query("INSERT INTO test_keys (id, sequence) VALUES (7, 1)").execute(&pool).await?;
+    assert_eq!(database.number("SELECT COUNT(*) FROM test_keys").await?, 1, "the next user's write is committed");
+    assert!(process(&inbox, &pool, id).await?);
+    assert_eq!(database.tables().await?.effects, [(id, 1)].into());
+    Ok(())
+}
+
+async fn admitting_that_is_cancelled_leaves_nothing(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (holders, pool) = (pool(&database, 1).await?, pool(&database, 1).await?);
+    let (inbox, id) = (Inbox::new("c")?, Uuid::now_v7());
+    let holder = first(&inbox, &holders, id).await?;
+    tokio::select! {
+        admission = inbox.admit(&pool, id) => bail!("it did not wait for the first: {admission:?}"),
+        waits = database.wait_for_lock_waits(flavor, 1) => waits?,
+    }
+    sqlx::query("INSERT INTO test_keys (id, sequence) VALUES (7, 1)").execute(&pool).await?;
+    assert_eq!(database.number("SELECT COUNT(*) FROM test_keys").await?, 1, "the next user's write is committed");
+    holder.rollback().await?;
+    assert!(process(&inbox, &pool, id).await.context("after the cancelled one")?);
+    Ok(())
+}
+
+/// As after a deadlock whose error the work swallowed.
+async fn a_transaction_that_the_server_has_ended_is_not_committed(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (pool, inbox, id) = (pool(&database, 1).await?, Inbox::new("c")?, Uuid::now_v7());
+    let mut tx = first(&inbox, &pool, id).await?;
+    sqlx::raw_sql("ROLLBACK").execute(&mut *tx).await?;
+    let refused = tx.commit().await;
+    assert!(matches!(refused, Err(InboxError::TransactionEnded)), "{refused:?}");
+    assert!(process(&inbox, &pool, id).await?);
+    Ok(())
+}
+
+async fn messages_are_enqueued_in_the_transaction_of_the_one_that_causes_them(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (pool, inbox, id) = (pool(&database, 1).await?, Inbox::new("c")?, Uuid::now_v7());
+    let mut tx = first(&inbox, &pool, id).await?;
+    Outbox::new().enqueue(&mut tx, Message::new("t", "rolled back")).await?;
+    tx.rollback().await?;
+    let mut tx = first(&inbox, &pool, id).await?;
+    let caused = Outbox::new().enqueue(&mut tx, Message::new("t", "committed")).await?;
+    tx.commit().await?;
+    assert_eq!(database.tables().await?.messages, [caused].into());
+    Ok(())
+}

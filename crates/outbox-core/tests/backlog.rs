@@ -1,0 +1,82 @@
+//! A service can see that nobody sends its messages, and stop.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use outbox_core::{
+    EnqueueError, Message, OnBacklog, Outbox,
+    sqlx::{Connection as _, MySqlConnection},
+};
+use testkit::{database::Database, on_both_databases, servers::Flavor};
+
+on_both_databases!(
+    the_backlog_is_the_age_of_the_oldest_due_message,
+    beyond_the_limit_enqueue_refuses_and_the_transaction_stays_usable,
+    a_reading_is_kept_and_shared_by_clones,
+);
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+fn message() -> Message {
+    Message::new("orders", "{}")
+}
+
+async fn enqueue(outbox: &Outbox, conn: &mut MySqlConnection, message: Message) -> Result<(), EnqueueError> {
+    let mut tx = conn.begin().await?;
+    let outcome = outbox.enqueue(&mut tx, message).await.map(drop);
+    tx.commit().await?;
+    outcome
+}
+
+async fn age_all(database: &Database) -> Result<()> {
+    database.execute("UPDATE outbox_messages SET created_at = created_at - INTERVAL 1 HOUR").await
+}
+
+async fn the_backlog_is_the_age_of_the_oldest_due_message(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    assert_eq!(Outbox::new().backlog(&mut connection).await?, Duration::ZERO);
+    enqueue(&Outbox::new(), &mut connection, message().delay(MINUTE)).await?;
+    age_all(&database).await?;
+    assert_eq!(Outbox::new().backlog(&mut connection).await?, Duration::ZERO, "what is not due does not count");
+    enqueue(&Outbox::new(), &mut connection, message().lane(7)).await?;
+    age_all(&database).await?;
+    enqueue(&Outbox::new(), &mut connection, message()).await?;
+    let age = Outbox::new().backlog(&mut connection).await?;
+    assert!(age >= 60 * MINUTE && age < 120 * MINUTE, "{age:?}");
+    Ok(())
+}
+
+async fn beyond_the_limit_enqueue_refuses_and_the_transaction_stays_usable(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    enqueue(&Outbox::new(), &mut connection, message()).await?;
+    age_all(&database).await?;
+    let mut tx = connection.begin().await?;
+    let refused = Outbox::new().max_backlog_age(MINUTE, OnBacklog::Refuse).enqueue(&mut tx, message()).await;
+    assert!(
+        matches!(refused, Err(EnqueueError::Backlog { age, limit }) if age >= 60 * MINUTE && limit == MINUTE),
+        "{refused:?}"
+    );
+    Outbox::new().max_backlog_age(120 * MINUTE, OnBacklog::Refuse).enqueue(&mut tx, message()).await?;
+    Outbox::new().max_backlog_age(MINUTE, OnBacklog::Warn).enqueue(&mut tx, message()).await?;
+    tx.commit().await?;
+    assert_eq!(database.number("SELECT COUNT(*) FROM outbox_pending").await?, 3);
+    Ok(())
+}
+
+async fn a_reading_is_kept_and_shared_by_clones(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    enqueue(&Outbox::new(), &mut connection, message()).await?;
+    age_all(&database).await?;
+    let outbox = Outbox::new().max_backlog_age(MINUTE, OnBacklog::Refuse);
+    let age = outbox.backlog(&mut connection).await?;
+    // From here on the server could not answer.
+    database.execute("RENAME TABLE outbox_pending TO elsewhere").await?;
+    assert_eq!(outbox.clone().backlog(&mut connection).await?, age);
+    let refused = enqueue(&outbox.clone(), &mut connection, message()).await;
+    assert!(matches!(refused, Err(EnqueueError::Backlog { age: seen, .. }) if seen == age), "{refused:?}");
+    assert!(Outbox::new().backlog(&mut connection).await.is_err(), "another outbox has to ask");
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! The numbers of a sequenced key are followed in the transaction of the work.
+
+use anyhow::Result;
+use outbox_core::{Inbox, InboxError, Sequence, sqlx::Connection as _};
+use testkit::{database::Database, on_both_databases, servers::Flavor};
+
+on_both_databases!(
+    a_gap_a_late_number_and_a_repetition_are_seen,
+    what_is_rolled_back_was_not_noted,
+    keys_topics_and_consumers_are_counted_each_by_itself,
+);
+
+async fn a_gap_a_late_number_and_a_repetition_are_seen(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (inbox, mut connection) = (Inbox::new("c")?, database.connect().await?);
+    let steps = [
+        (1, Sequence::Next),
+        (2, Sequence::Next),
+        (5, Sequence::Gap { expected: 3 }),
+        (4, Sequence::Late),
+        (4, Sequence::Repeated),
+        (6, Sequence::Next),
+        (3, Sequence::Late),
+    ];
+    for (number, expected) in steps {
+        let mut tx = connection.begin().await?;
+        assert_eq!(inbox.follow(&mut tx, "t", b"k", number).await?, expected, "{number}");
+        tx.commit().await?;
+    }
+    let outside = inbox.follow(&mut connection, "t", b"k", 7).await;
+    assert!(matches!(outside, Err(InboxError::NotInTransaction)));
+    Ok(())
+}
+
+async fn what_is_rolled_back_was_not_noted(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (inbox, mut connection) = (Inbox::new("c")?, database.connect().await?);
+    for (number, expected, commits) in [
+        (1, Sequence::Next, true),
+        (2, Sequence::Next, false),
+        (9, Sequence::Gap { expected: 2 }, false),
+        (2, Sequence::Next, true),
+    ] {
+        let mut tx = connection.begin().await?;
+        assert_eq!(inbox.follow(&mut tx, "t", b"k", number).await?, expected, "{number}");
+        if commits { tx.commit().await? } else { tx.rollback().await? }
+    }
+    Ok(())
+}
+
+async fn keys_topics_and_consumers_are_counted_each_by_itself(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    let mut tx = connection.begin().await?;
+    for number in [1, 2] {
+        for (consumer, topic, key) in [("c", "t", "k"), ("d", "t", "k"), ("c", "u", "k"), ("c", "t", "l")] {
+            let seen = Inbox::new(consumer)?.follow(&mut tx, topic, key.as_bytes(), number).await?;
+            assert_eq!(seen, Sequence::Next, "{consumer} {topic} {key} {number}");
+        }
+    }
+    Ok(tx.commit().await?)
+}

@@ -1,0 +1,185 @@
+//! Holders of a lease that are killed and paused: no two work at once, and what a late one writes is refused.
+//!
+//! The holders are other processes: this program, run again with the address of a database.
+
+use std::{
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::{
+    lease::{Lease, LeaseError, Leases},
+    sqlx::{self, Connection as _, MySqlConnection},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::{
+    database::Database,
+    on_both_databases,
+    servers::{Flavor, until},
+};
+
+on_both_databases!(holders_that_are_killed_and_paused_exclude_each_other);
+
+const HOLDER: &str = "OUTBOX_TEST_HOLDER";
+const PATIENCE: Duration = Duration::from_secs(60);
+const LENGTH: Duration = Duration::from_secs(1);
+/// Killed and paused so often.
+const FAULTS: usize = 6;
+
+/// `cell` is a resource that knows the fence; `by_fence` is what it took, `refused` what it did not; `checked` is what was
+/// written in transactions that check the lease.
+const TABLES: &str = "\
+    CREATE TABLE cell (id INT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL); INSERT INTO cell VALUES (1, 0); \
+    CREATE TABLE by_fence (id BIGINT AUTO_INCREMENT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL); \
+    CREATE TABLE checked (id BIGINT AUTO_INCREMENT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL); \
+    CREATE TABLE refused (fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL, way VARCHAR(10) NOT NULL)";
+
+async fn holders_that_are_killed_and_paused_exclude_each_other(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    database.execute(TABLES).await?;
+    let mut holders = vec![Holder::start(&database)?, Holder::start(&database)?, Holder::start(&database)?];
+    let mut fault = 0;
+    while fault < FAULTS {
+        let (fence, pid) = wait_for_a_write_above(&database, 0).await?;
+        let holder = holders.iter_mut().find(|holder| holder.0.id() == pid).context("a holder that was not started")?;
+        if fault % 2 == 0 {
+            *holder = Holder::start(&database)?;
+            wait_for_a_write_above(&database, fence).await?;
+        } else {
+            holder.signal(Signal::STOP)?;
+            // Stopped in the midst of a checked transaction it holds up the next holder until it goes on: by the row's lock.
+            let next = tokio::time::timeout(10 * LENGTH, wait_for_a_write_above(&database, fence)).await;
+            holder.signal(Signal::CONT)?;
+            let Ok(next) = next else { continue };
+            next?;
+            // It goes on with what it was about to do, and learns that it is late by being refused.
+            let refused = format!("SELECT COUNT(*) FROM refused WHERE pid = {pid} AND fence <= {fence}");
+            database.wait_for(PATIENCE, &refused).await?;
+        }
+        fault += 1;
+    }
+    drop(holders);
+    assert_one_at_a_time(&database, "by_fence").await?;
+    assert_one_at_a_time(&database, "checked").await
+}
+
+/// The newest write whose fence is larger, with the process that wrote it; both ways of writing were used by then.
+async fn wait_for_a_write_above(database: &Database, fence: u64) -> Result<(u64, u32)> {
+    until(PATIENCE, "a write of a new holder", async || {
+        let mut connection = database.connect().await?;
+        let sql = "SELECT f.fence, f.pid FROM by_fence f JOIN checked c ON c.fence = f.fence \
+                   WHERE f.fence > ? ORDER BY f.id DESC LIMIT 1";
+        let newest: Option<(u64, u32)> = sqlx::query_as(sql).bind(fence).fetch_optional(&mut connection).await?;
+        connection.close().await?;
+        newest.context("nobody wrote")
+    })
+    .await
+}
+
+/// What was written follows the fences: as soon as a holder has written, no earlier one does. And a fence has one holder.
+async fn assert_one_at_a_time(database: &Database, table: &str) -> Result<()> {
+    let count = database.number(&format!("SELECT COUNT(DISTINCT fence) FROM {table}")).await?;
+    ensure!(count > i64::try_from(FAULTS)?, "{table}: only {count} holders wrote");
+    let late = format!(
+        "SELECT COUNT(*) FROM (SELECT fence, MAX(fence) OVER (ORDER BY id) AS newest FROM {table}) w WHERE fence < newest"
+    );
+    assert_eq!(database.number(&late).await?, 0, "{table}: an earlier holder wrote after a later one");
+    let shared =
+        format!("SELECT COUNT(*) FROM (SELECT fence FROM {table} GROUP BY fence HAVING COUNT(DISTINCT pid) > 1) s");
+    assert_eq!(database.number(&shared).await?, 0, "{table}: two holders with one fence");
+    Ok(())
+}
+
+/// Another process that holds the lease, as long and as often as it can. Drop kills it.
+struct Holder(Child);
+
+impl Holder {
+    fn start(database: &Database) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["--exact", "a_holder_writes_until_it_is_refused"]).env(HOLDER, database.url());
+        Ok(Self(command.stdout(Stdio::null()).spawn()?))
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.0.id())?).context("no process id")?;
+        Ok(kill_process(pid, signal)?)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// In the other process: for ever. As a test: one holder that is overtaken.
+#[tokio::test]
+async fn a_holder_writes_until_it_is_refused() -> Result<()> {
+    if let Ok(url) = std::env::var(HOLDER) {
+        let leases = Leases::new(url.parse::<sqlx::mysql::MySqlConnectOptions>()?).length(LENGTH);
+        let mut connection = MySqlConnection::connect(&url).await?;
+        loop {
+            let lease = leases.acquire("work", PATIENCE).await?;
+            work(&mut connection, &lease).await?;
+        }
+    }
+    let database = Database::create(Flavor::MySql).await?;
+    database.execute(TABLES).await?;
+    let leases = Leases::new(database.url().parse::<sqlx::mysql::MySqlConnectOptions>()?).length(LENGTH);
+    let lease = leases.acquire("work", PATIENCE).await?;
+    database.execute("UPDATE cell SET fence = 7").await?;
+    work(&mut database.connect().await?, &lease).await?;
+    assert_eq!(database.number("SELECT COUNT(*) FROM refused WHERE fence = 1 AND way = 'fence'").await?, 1);
+    assert_eq!(database.number("SELECT COUNT(*) FROM by_fence").await?, 0);
+    Ok(())
+}
+
+/// Writes in both ways until one is refused. It never asks whether it still holds the lease: it is the careless holder that
+/// the fence is for.
+async fn work(connection: &mut MySqlConnection, lease: &Lease) -> Result<()> {
+    loop {
+        let refused = if !write_by_fence(connection, lease.fence()).await? {
+            "fence"
+        } else if !write_checked(connection, lease).await? {
+            "check"
+        } else {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            continue;
+        };
+        let sql = "INSERT INTO refused VALUES (?, ?, ?)";
+        sqlx::query(sql).bind(lease.fence()).bind(std::process::id()).bind(refused).execute(connection).await?;
+        return Ok(());
+    }
+}
+
+/// As a resource elsewhere would: it refuses a fence smaller than the largest that it has seen.
+async fn write_by_fence(connection: &mut MySqlConnection, fence: u64) -> Result<bool> {
+    let mut tx = connection.begin().await?;
+    let sql = "UPDATE cell SET fence = ? WHERE id = 1 AND fence <= ?";
+    let taken = sqlx::query(sql).bind(fence).bind(fence).execute(&mut *tx).await?.rows_affected() == 1;
+    if taken {
+        note(&mut tx, "INSERT INTO by_fence (fence, pid) VALUES (?, ?)", fence).await?;
+    }
+    tx.commit().await?;
+    Ok(taken)
+}
+
+/// In the database of the lease. The check comes first here, so that the ids of the rows follow it.
+async fn write_checked(connection: &mut MySqlConnection, lease: &Lease) -> Result<bool> {
+    let mut tx = connection.begin().await?;
+    match lease.check(&mut tx).await {
+        Ok(()) => {}
+        Err(LeaseError::Lost { .. }) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    }
+    note(&mut tx, "INSERT INTO checked (fence, pid) VALUES (?, ?)", lease.fence()).await?;
+    tx.commit().await?;
+    Ok(true)
+}
+
+async fn note(connection: &mut MySqlConnection, sql: &'static str, fence: u64) -> Result<()> {
+    sqlx::query(sql).bind(fence).bind(std::process::id()).execute(connection).await?;
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! What the purge deletes, and what it must leave alone.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use outbox_core::{
+    Message, Outbox,
+    sqlx::{Connection as _, MySqlConnection, raw_sql},
+    store::{purge, session},
+};
+use testkit::{database::Database, on_both_databases, servers::Flavor};
+
+on_both_databases!(
+    a_dead_message_that_is_being_put_back_is_kept,
+    receipts_without_messages_are_purged_and_unreadable_ones_hold_up_nobody,
+);
+
+const DEAD: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, reason, owner) \
+                    SELECT lane, id, key_hash, bytes, 0, UTC_TIMESTAMP(6) - INTERVAL 1 DAY, 'expired', '' FROM outbox_pending; \
+                    DELETE FROM outbox_pending";
+const BACK: &str = "INSERT INTO outbox_pending (lane, id, key_hash, bytes) \
+                    SELECT lane, id, key_hash, bytes FROM outbox_dead WHERE lane = 0 AND id = 1; \
+                    DELETE FROM outbox_dead WHERE lane = 0 AND id = 1";
+
+async fn relay(database: &Database) -> Result<MySqlConnection> {
+    let mut connection = database.connect().await?;
+    session::prepare(&mut connection).await?;
+    Ok(connection)
+}
+
+async fn enqueued(database: &Database, messages: usize) -> Result<()> {
+    let mut connection = database.connect().await?;
+    let mut tx = connection.begin().await?;
+    Outbox::new().enqueue_all(&mut tx, (0..messages).map(|_| Message::new("orders", "x"))).await?;
+    Ok(tx.commit().await?)
+}
+
+async fn a_dead_message_that_is_being_put_back_is_kept(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    enqueued(&database, 3).await?;
+    database.execute(DEAD).await?;
+    let (mut operator, mut relay) = (database.connect().await?, relay(&database).await?);
+    let mut back = operator.begin().await?;
+    raw_sql(BACK).execute(&mut *back).await?;
+    let age = Duration::from_secs(3600);
+    ensure!(purge::dead(&mut relay, age, 1000).await? == 2);
+    back.commit().await?;
+    ensure!(purge::dead(&mut relay, age, 1000).await? == 0);
+    let kept = "SELECT COUNT(*) FROM outbox_pending JOIN outbox_messages USING (id)";
+    ensure!(database.number(kept).await? == 1, "the message that was put back is gone");
+    ensure!(database.number("SELECT COUNT(*) FROM outbox_messages").await? == 1);
+    Ok(())
+}
+
+async fn receipts_without_messages_are_purged_and_unreadable_ones_hold_up_nobody(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    enqueued(&database, 1).await?;
+    let mark = |claim: u32, ids: &str| {
+        format!(
+            "INSERT INTO outbox_sent (claim_id, lane, owner, claimed_at, sent_at, message_ids, receipts) \
+             SELECT {claim}, 0, '', created_at, created_at - INTERVAL 1 DAY, {ids}, '[]' FROM outbox_messages"
+        )
+    };
+    for (claim, ids) in [(1, "'nonsense'"), (2, "'['"), (3, "'[]'"), (4, "'[]'"), (20_000, "CONCAT('[', id, ']')")] {
+        database.execute(&mark(claim, ids)).await?;
+    }
+    let mut relay = relay(&database).await?;
+    let age = Duration::from_secs(3600);
+    ensure!(purge::sent(&mut relay, age, 2).await? == (2, 0));
+    ensure!(purge::sent(&mut relay, age, 2).await? == (1, 1));
+    ensure!(purge::sent(&mut relay, age, 2).await? == (0, 0));
+    ensure!(database.number("SELECT COUNT(*) FROM outbox_sent").await? == 2, "unreadable receipts are kept");
+    Ok(())
+}

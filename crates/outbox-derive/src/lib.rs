@@ -1,0 +1,40 @@
+//! The derive macro of `outbox-core`, which re-exports and documents it as `outbox_core::Event`.
+
+mod attributes;
+mod expand;
+mod literal;
+
+use proc_macro::TokenStream;
+use syn::{DeriveInput, parse_macro_input};
+
+/// Implements the trait `Event` for a struct or an enum.
+///
+/// Of the type:
+///
+/// | `#[event(…)]` | |
+/// |---|---|
+/// | `topic = "orders"` | required; where it is sent to |
+/// | `type = "order.placed.v1"` | required; what kind of event it is |
+/// | `key = function` | the key by a function of `&Self` that returns what `Into<Vec<u8>>` takes |
+/// | `no_key` | no key: messages of this event are in no order |
+/// | `sequenced` | each event gets the next number of its key |
+/// | `lane = 3` | the lane, 0 by default |
+/// | `delay = "30s"` | published not before this time has passed (`ms`, `s`, `m`, `h`, `d`) |
+/// | `encode = function` | the payload by a function of `&Self` that returns `Vec<u8>` or `Result<Vec<u8>, E>`; JSON by default |
+/// | `content_type = "…"` | its media type; needed beside `encode` and `#[event(payload)]` |
+///
+/// Of one field each:
+///
+/// | `#[event(…)]` | |
+/// |---|---|
+/// | `key` | its `Display` is the key; `None` of an `Option` is no key |
+/// | `lane` | a `u16`, the lane |
+/// | `delay` | a `Duration`, or an `Option` of one |
+/// | `payload` | its bytes (`AsRef<[u8]>`) are the payload |
+///
+/// A type says how its key is made, or that it has none: to forget it would be to lose the order.
+#[proc_macro_derive(Event, attributes(event))]
+pub fn derive_event(input: TokenStream) -> TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    expand::expand(&input).unwrap_or_else(syn::Error::into_compile_error).into()
+}

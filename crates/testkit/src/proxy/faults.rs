@@ -1,0 +1,164 @@
+//! What a proxy is to break.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+
+/// One of the two ways through a proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Requests.
+    ToServer,
+    /// Replies.
+    ToClient,
+}
+
+impl Direction {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::ToServer, Self::ToClient];
+
+    pub(super) fn opposite(self) -> Self {
+        match self {
+            Self::ToServer => Self::ToClient,
+            Self::ToClient => Self::ToServer,
+        }
+    }
+}
+
+/// Where a connection is cut.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Cut {
+    /// After so many bytes.
+    After(u64),
+    /// After a number of bytes that is drawn for each connection.
+    Within {
+        /// At most so many bytes.
+        bytes: u64,
+        /// The same seed gives the n-th connection the same number.
+        seed: u64,
+    },
+    /// Between two packets, as the proxy gets them.
+    Border {
+        /// Each packet is the last one with this chance.
+        chance: f64,
+        /// The same seed gives the n-th connection the same packet.
+        seed: u64,
+    },
+}
+
+/// Whether a request is one whose reply is to be cut.
+pub(super) type Meant = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
+
+/// All faults that are on.
+#[derive(Clone, Default)]
+pub(super) struct Faults {
+    to_server: Way,
+    to_client: Way,
+    /// How often all connections were reset.
+    pub(super) resets: u64,
+    replies: Option<(u64, Meant)>,
+    changes: u64,
+}
+
+/// The faults of one direction.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Way {
+    pub(super) latency: Duration,
+    pub(super) closed: bool,
+    /// With its number, so that a connection sees when it is another one.
+    cut: Option<(u64, Cut)>,
+}
+
+impl Faults {
+    pub(super) fn way(&self, direction: Direction) -> &Way {
+        match direction {
+            Direction::ToServer => &self.to_server,
+            Direction::ToClient => &self.to_client,
+        }
+    }
+
+    pub(super) fn way_mut(&mut self, direction: Direction) -> &mut Way {
+        match direction {
+            Direction::ToServer => &mut self.to_server,
+            Direction::ToClient => &mut self.to_client,
+        }
+    }
+
+    pub(super) fn cut(&mut self, direction: Direction, cut: Option<Cut>) {
+        self.changes += 1;
+        let number = self.changes;
+        self.way_mut(direction).cut = cut.map(|cut| (number, cut));
+    }
+
+    pub(super) fn cut_replies(&mut self, times: u64, meant: Meant) {
+        self.replies = (times > 0).then_some((times, meant));
+    }
+
+    /// Whether the reply to this request is to be cut; if so there is one fewer to cut.
+    pub(super) fn takes_reply_of(&mut self, request: &[u8]) -> bool {
+        let Some((times, meant)) = &mut self.replies else { return false };
+        if !meant(request) {
+            return false;
+        }
+        *times -= 1;
+        if *times == 0 {
+            self.replies = None;
+        }
+        true
+    }
+
+    pub(super) fn heal(&mut self) {
+        (self.to_server, self.to_client, self.replies) = (Way::default(), Way::default(), None);
+    }
+}
+
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} to the server, {:?} to the client", self.to_server, self.to_client)
+    }
+}
+
+/// One connection's view of a cut.
+#[derive(Debug, Default)]
+pub(super) struct Limit {
+    cut: u64,
+    left: Left,
+}
+
+#[derive(Debug, Default)]
+enum Left {
+    #[default]
+    Everything,
+    Bytes(u64),
+    Packets(Box<StdRng>, f64),
+}
+
+impl Limit {
+    /// How many bytes of a packet get through before the connection is cut; none: all of them, and it is not cut.
+    pub(super) fn strike(&mut self, way: &Way, connection: u64, packet: usize) -> Option<usize> {
+        let number = way.cut.map_or(0, |(number, _)| number);
+        if number != self.cut {
+            *self = Self { cut: number, left: way.cut.map_or(Left::Everything, |(_, cut)| Left::of(cut, connection)) };
+        }
+        match &mut self.left {
+            Left::Everything => None,
+            Left::Packets(random, chance) => random.random_bool(*chance).then_some(packet),
+            Left::Bytes(left) => {
+                let through = usize::try_from(*left).unwrap_or(usize::MAX).min(packet);
+                *left -= through as u64;
+                (*left == 0).then_some(through)
+            }
+        }
+    }
+}
+
+impl Left {
+    fn of(cut: Cut, connection: u64) -> Self {
+        let random = |seed: u64| StdRng::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(connection));
+        match cut {
+            Cut::After(bytes) => Self::Bytes(bytes),
+            Cut::Within { bytes, seed } => Self::Bytes(random(seed).random_range(0..=bytes)),
+            Cut::Border { chance, seed } => Self::Packets(Box::new(random(seed)), chance),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a relay writes locks its own rows and nothing else, so that it waits for nobody: not for a service that keeps its
+//! transaction open, nor for another relay. In small tables above all: there the optimizer likes to read everything.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::{
+    Message, Outbox,
+    sqlx::{self, Connection as _, MySqlConnection},
+    store::{
+        claim::{self, Look, NewClaim},
+        lease::{self, Lease},
+        promote, session,
+        settle::{self, Settlement, Way},
+    },
+};
+use testkit::{database::Database, on_both_databases, servers::Flavor};
+
+on_both_databases!(
+    settling_waits_for_no_open_transaction_and_no_other_settler,
+    a_take_over_waits_for_no_open_transaction,
+    promoting_waits_for_no_open_transaction,
+);
+
+/// A relay's session in which a lock wait is refused after a second, instead of five.
+async fn relay(database: &Database) -> Result<MySqlConnection> {
+    let mut db = database.connect().await?;
+    session::prepare(&mut db).await?;
+    sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut db).await?;
+    Ok(db)
+}
+
+async fn enqueue(db: &mut MySqlConnection, messages: usize, delay: Option<Duration>) -> Result<()> {
+    for _ in 0..messages {
+        let message = Message::new("orders", "x").key("k");
+        let message = if let Some(delay) = delay { message.delay(delay) } else { message };
+        Outbox::new().enqueue(db, message).await?;
+    }
+    Ok(())
+}
+
+async fn committed(database: &Database, messages: usize, delay: Option<Duration>) -> Result<()> {
+    let mut db = database.connect().await?;
+    let mut tx = db.begin().await?;
+    enqueue(&mut tx, messages, delay).await?;
+    Ok(tx.commit().await?)
+}
+
+/// Claims the first messages that are above an id.
+async fn claim(db: &mut MySqlConnection, above: u64, messages: u32, lease: Duration) -> Result<(Lease, Settlement)> {
+    let (owner, lease_token) = ("test", u64::MAX - above);
+    let look = Look { lane: 0, owner, known_claim: 0, above, limit: messages, below: &[], below_limit: 1 };
+    let seen = claim::look(db, &look).await?;
+    let message_ids: Vec<u64> = seen.fresh.iter().map(|row| row.id).collect();
+    ensure!(message_ids.len() == messages as usize, "{seen:?}");
+    let version = seen.version.context("the lane has a head")?;
+    let (message_ids, key_hashes) = (&*message_ids, &[1][..]);
+    let new = NewClaim { lane: 0, version, low: 0, owner, lease_token, lease, message_ids, key_hashes };
+    let claim_id = claim::claim(db, &new).await?.context("nobody else claims")?;
+    let sent = message_ids.iter().map(|id| (*id, String::new())).collect();
+    Ok((Lease { claim_id, lease_token }, Settlement { sent, ..Settlement::default() }))
+}
+
+async fn settling_waits_for_no_open_transaction_and_no_other_settler(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (mut first, mut second, mut service) =
+        (relay(&database).await?, relay(&database).await?, database.connect().await?);
+    committed(&database, 8, None).await?;
+    let lease = Duration::from_secs(60);
+    let (one, sent) = claim(&mut first, 0, 3, lease).await?;
+    let last = sent.sent.last().context("three messages")?.0;
+    let (other, also_sent) = claim(&mut first, last, 3, lease).await?;
+    let mut open = service.begin().await?;
+    enqueue(&mut open, 2, None).await?;
+
+    // Another settler has locked its claim and its rows and is not done yet.
+    let mut halfway = second.begin().await?;
+    sqlx::query("SELECT claim_id FROM outbox_claims WHERE claim_id = ? FOR UPDATE")
+        .bind(other.claim_id)
+        .fetch_one(&mut *halfway)
+        .await?;
+    for (id, _) in &also_sent.sent {
+        sqlx::query("DELETE FROM outbox_pending WHERE lane = 0 AND id = ?").bind(id).execute(&mut *halfway).await?;
+    }
+    ensure!(lease::renew(&mut first, &[one], lease).await? == [one.claim_id]);
+    ensure!(settle::settle(&mut first, &[(one, &sent)], Way::Ranges).await? == [one.claim_id]);
+    halfway.rollback().await?;
+    ensure!(settle::settle(&mut first, &[(other, &also_sent)], Way::OneByOne).await? == [other.claim_id]);
+    open.commit().await?;
+    ensure!(database.number("SELECT COUNT(*) FROM outbox_pending").await? == 4);
+    Ok(())
+}
+
+async fn a_take_over_waits_for_no_open_transaction(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (mut db, mut service) = (relay(&database).await?, database.connect().await?);
+    committed(&database, 3, None).await?;
+    claim(&mut db, 0, 3, Duration::ZERO).await?;
+    let mut open = service.begin().await?;
+    enqueue(&mut open, 2, None).await?;
+    let expired = lease::expired(&mut db).await?;
+    ensure!(lease::take_over(&mut db, expired.first().context("the lease has passed")?).await?);
+    open.commit().await?;
+    ensure!(database.number("SELECT COUNT(*) FROM outbox_pending WHERE attempts = 1").await? == 3);
+    Ok(())
+}
+
+async fn promoting_waits_for_no_open_transaction(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (mut db, mut service) = (relay(&database).await?, database.connect().await?);
+    committed(&database, 3, Some(Duration::from_secs(60))).await?;
+    sqlx::raw_sql("UPDATE outbox_delayed SET due_at = '2020-01-01'").execute(&mut db).await?;
+    let mut open = service.begin().await?;
+    enqueue(&mut open, 2, Some(Duration::from_secs(60))).await?;
+    let due: Vec<u64> = promote::due(&mut db, Duration::ZERO, 10).await?.iter().map(|due| due.id).collect();
+    ensure!(promote::promote(&mut db, 0, &due).await? == 3);
+    open.commit().await?;
+    ensure!(database.number("SELECT COUNT(*) FROM outbox_delayed").await? == 2);
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! The accounts of `deploy/grants` may do what each program does.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use outbox_core::sqlx::{Connection as _, MySqlConnection};
+use testkit::{consume::Broker, database::Database, judge::Expectations, load, servers::Flavor};
+use url::Url;
+
+use crate::stage::{PATIENCE, Stage, account, start};
+
+const MIGRATOR: &str = include_str!("../../deploy/grants/migrator.sql");
+const RELAY: &str = include_str!("../../deploy/grants/relay.sql");
+
+async fn the_migrator_makes_the_tables(flavor: Flavor) -> Result<()> {
+    let database = Database::create_empty(flavor).await?;
+    let url = account(&database, &MIGRATOR.replace("outbox_migrator", "{user}")).await?;
+    let mut connection = MySqlConnection::connect(url.as_str()).await?;
+    for _ in 0..2 {
+        outbox_core::migrate(&mut connection).await?;
+    }
+    outbox_core::check_schema(&mut connection).await?;
+    remove(&database, &url).await
+}
+
+/// Claims, sends, promotes, buries, takes over and purges.
+async fn the_relay_does_its_work(flavor: Flavor) -> Result<()> {
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?;
+    let url = account(&stage.database, &RELAY.replace("outbox_relay", "{user}")).await?;
+    stage.settings = stage.settings.clone().set("database", "url", url.as_str()).set("retention", "sent", "1h");
+    let (plain, delayed, expired) = ([stage.draft(1)], [stage.draft(2)], [stage.draft(3)]);
+    stage.commit(&plain).await?;
+    let later = |message: outbox_core::Message| message.delay(Duration::from_millis(500));
+    load::commit(&stage.database, &stage.ledger, &delayed, later).await?;
+    let soon = |message: outbox_core::Message| message.expires_after(Duration::from_millis(1));
+    load::commit(&stage.database, &stage.ledger, &expired, soon).await?;
+    start(&stage.settings.clone().crash_at("after_claim"))?.wait_for_end(PATIENCE).await?;
+    let mut relay = stage.relay()?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let takeovers = relay.metrics_within(PATIENCE).await?.sum("outbox_relay_lease_takeovers_total");
+    ensure!(takeovers >= 1.0, "nothing was taken over");
+    stage.judge(&Expectations::new().at_least(3).dead(expired.map(|draft| draft.id))).await?;
+    stage.database.execute("UPDATE outbox_sent SET sent_at = sent_at - INTERVAL 2 HOUR").await?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 1 FROM outbox_messages").await?;
+    relay.stop(PATIENCE).await?;
+    remove(&stage.database, &url).await
+}
+
+async fn remove(database: &Database, url: &Url) -> Result<()> {
+    database.execute(&format!("DROP USER '{}'@'%'", url.username())).await
+}
+
+#[tokio::test]
+async fn the_migrator_makes_the_tables_of_mysql() -> Result<()> {
+    the_migrator_makes_the_tables(Flavor::MySql).await
+}
+
+#[tokio::test]
+async fn the_migrator_makes_the_tables_of_mariadb() -> Result<()> {
+    the_migrator_makes_the_tables(Flavor::MariaDb).await
+}
+
+#[tokio::test]
+async fn the_relay_does_its_work_on_mysql() -> Result<()> {
+    the_relay_does_its_work(Flavor::MySql).await
+}
+
+#[tokio::test]
+async fn the_relay_does_its_work_on_mariadb() -> Result<()> {
+    the_relay_does_its_work(Flavor::MariaDb).await
+}

@@ -1,0 +1,135 @@
+//! A service in any language: the table contract's own SQL, run by the command line client with the account of `deploy/grants`, is
+//! delivered like what the library writes.
+
+use std::{io::Write as _, process::Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::{
+    key_hash,
+    sqlx::{self, AssertSqlSafe, Connection as _, MySqlConnection},
+};
+use testkit::{
+    consume::Broker,
+    judge::Expectations,
+    ledger::Draft,
+    servers::{Flavor, mysql_client},
+};
+use url::Url;
+
+use crate::stage::{Stage, account};
+
+const PAGE: &str = include_str!("../../docs/table-contract.md");
+const GRANTS: &str = include_str!("../../deploy/grants/service.sql");
+
+/// The page's block of SQL that contains this text.
+fn block(text: &str) -> Result<&'static str> {
+    let mut blocks = PAGE.split("```sql\n").skip(1).filter_map(|block| block.split("```").next());
+    blocks.find(|block| block.contains(text)).with_context(|| format!("no block with {text:?} on the page"))
+}
+
+/// The values of a draft in the place of the page's, then the page's transaction, with the test's business table.
+fn script(draft: &Draft) -> Result<String> {
+    let text = |bytes: &Option<Vec<u8>>| String::from_utf8(bytes.clone().unwrap_or_default());
+    let (page, headers) = (block("START TRANSACTION")?, draft.headers.iter());
+    let headers: Vec<_> = headers.map(|(name, value)| format!("\"{name}\":\"{value}\"")).collect();
+    let values = format!(
+        "SET @message_id = 0x{}, @topic = '{}', @key = '{}', @type = '{}', @headers = '{{{}}}', @payload = '{}';\n",
+        draft.id.simple(),
+        draft.topic,
+        text(&draft.key)?,
+        draft.event_type.as_deref().unwrap_or_default(),
+        headers.join(","),
+        text(&draft.payload)?,
+    );
+    let (_, transaction) = page.split_once("START TRANSACTION").context("no transaction")?;
+    let business = "INSERT INTO orders (id, cents) VALUES (42, 995);";
+    ensure!(transaction.contains(business), "the page writes another business row");
+    let own = "INSERT INTO test_orders (message_id) VALUES (@message_id);";
+    Ok(format!("{values}START TRANSACTION{}", transaction.replace(business, own)))
+}
+
+/// Runs SQL as an account that may do what `service.sql` says and write the business table: with nothing but the client `mysql`. The
+/// unpacked one is too new to log in to MariaDB, where sqlx sends the same text.
+async fn run(stage: &Stage, flavor: Flavor, sql: &str) -> Result<()> {
+    let grants = GRANTS.replace("outbox_service", "{user}");
+    let url = account(&stage.database, &(grants + "GRANT INSERT ON test_orders TO '{user}'@'%'")).await?;
+    let ran = match flavor {
+        Flavor::MySql => client(&url, sql),
+        Flavor::MariaDb => send(&url, sql).await,
+    };
+    stage.database.execute(&format!("DROP USER '{}'@'%'", url.username())).await?;
+    ran
+}
+
+async fn send(url: &Url, sql: &str) -> Result<()> {
+    let mut connection = MySqlConnection::connect(url.as_str()).await?;
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await?;
+    Ok(connection.close().await?)
+}
+
+fn client(url: &Url, sql: &str) -> Result<()> {
+    let (host, port) = (url.host_str().context("no host")?, url.port().context("no port")?.to_string());
+    let database = url.path().trim_start_matches('/');
+    let connection = ["--no-defaults", "--protocol=TCP", "-h", host, "-P", &port, "-u", url.username(), database];
+    let mut command = mysql_client(&connection)?;
+    command.arg("--default-character-set=utf8mb4").stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    child.stdin.take().context("no stdin")?.write_all(sql.as_bytes())?;
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+async fn what_the_text_writes_is_delivered(flavor: Flavor) -> Result<()> {
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?;
+    let topic = stage.topic.name().to_owned();
+    let draft = |sequence: u64| {
+        Draft::new(&topic, format!("{{\"n\":{sequence},\"name\":\"größe 🦀\"}}"))
+            .key("größe", sequence)
+            .described("order.placed.v1", "application/json")
+            .header("tenant", "ü")
+            .header("a", "b")
+    };
+    let drafts: Vec<Draft> = (1..=3).map(draft).collect();
+    let opened = stage.ledger.open(&drafts);
+    let sql = drafts.iter().map(script).collect::<Result<String>>()?;
+    run(&stage, flavor, &sql).await?;
+    opened.committed();
+    let hash = key_hash(&topic, Some("größe".as_bytes()));
+    let same = format!("SELECT COUNT(*) FROM outbox_pending WHERE key_hash = {hash}");
+    assert_eq!(stage.database.number(&same).await?, 3, "the page computes another hash");
+    let size = "SELECT COUNT(*) FROM outbox_pending JOIN outbox_messages m USING (id) \
+                WHERE bytes >= LENGTH(m.message_key) + LENGTH(m.payload)";
+    assert_eq!(stage.database.number(size).await?, 3, "the page counts too few bytes");
+    let _relay = stage.relay()?;
+    stage.drain_and_judge(&Expectations::new().at_least(3)).await
+}
+
+#[tokio::test]
+async fn what_the_command_line_client_enqueues_is_delivered() -> Result<()> {
+    what_the_text_writes_is_delivered(Flavor::MySql).await
+}
+
+#[tokio::test]
+async fn what_the_same_text_enqueues_into_mariadb_is_delivered() -> Result<()> {
+    what_the_text_writes_is_delivered(Flavor::MariaDb).await
+}
+
+#[test]
+fn the_page_has_the_grants_of_the_file_and_every_column() -> Result<()> {
+    let page = block("GRANT INSERT")?;
+    for line in page.lines().filter(|line| line.starts_with("GRANT")) {
+        ensure!(GRANTS.lines().any(|own| own == line), "{line} is not in deploy/grants/service.sql");
+    }
+    let columns = outbox_core::MIGRATIONS.iter().flat_map(|(_, _, sql)| sql.split("CREATE TABLE ").skip(1));
+    let written = ["outbox_messages", "outbox_pending", "outbox_delayed", "outbox_key_sequence"];
+    for table in columns.filter(|table| written.iter().any(|name| table.starts_with(name))) {
+        let lines = table.lines().skip(1).take_while(|line| !line.starts_with(')'));
+        for column in
+            lines.filter_map(|line| line.split_whitespace().next()).filter(|word| *word == word.to_lowercase())
+        {
+            ensure!(PAGE.contains(&format!("| `{column}` |")), "the page does not describe the column {column}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,294 @@
+//! A network that delays, swallows and cuts, between the relay and each of its servers.
+
+use std::{slice, time::Duration};
+
+use anyhow::{Result, ensure};
+use outbox_core::sqlx::{self, Connection as _};
+use testkit::{
+    consume::{Broker, Topic},
+    database::Database,
+    judge::Expectations,
+    ledger::{Draft, Outcome},
+    load::{Load, Running},
+    proxy::{Counts, Cut, Direction, Proxy},
+    relay::{Metrics, Relay},
+    servers::{Flavor, Kafka, until},
+};
+
+use crate::stage::{PATIENCE, Stage, start, work};
+
+/// Messages of two runs of the claims that may be in flight: a duplicate of each is what a lost reply may cost.
+const IN_FLIGHT: usize = 3000;
+
+/// A relay has at most so many connections to its database: readers, settlers, and one for each of its loops.
+const SESSIONS: u64 = 13;
+
+fn endless(stage: &Stage) -> Load {
+    Load::new(stage.topic.name()).tasks(4).transactions(u64::MAX).pause(Duration::from_millis(4))
+}
+
+/// A stage whose relays reach their database through a proxy; everybody else goes past it.
+async fn behind_a_proxy(flavor: Flavor, broker: Broker) -> Result<(Stage, Proxy)> {
+    let mut stage = Stage::new(flavor, broker).await?;
+    let proxy = Proxy::start(stage.database.url()).await?;
+    stage.settings = stage.settings.clone().set("database", "url", proxy.address());
+    Ok((stage, proxy))
+}
+
+async fn counted(proxy: &Proxy, what: &str, wanted: impl Fn(Counts) -> bool) -> Result<()> {
+    until(PATIENCE, what, || async {
+        ensure!(wanted(proxy.counts()), "{:?}", proxy.counts());
+        Ok(())
+    })
+    .await
+}
+
+async fn ready(relay: &Relay) -> Result<()> {
+    until(PATIENCE, "readiness", || async {
+        let (status, body) = relay.get("/readyz").await?;
+        ensure!(status == 200, "{body}");
+        Ok(())
+    })
+    .await
+}
+
+async fn ended(mut stage: Stage, load: Running, expected: &Expectations) -> Result<()> {
+    load.stop().await?;
+    stage.drain_and_judge(expected).await?;
+    let dead = stage.database.number("SELECT COUNT(*) FROM outbox_dead").await?;
+    ensure!(dead == 0, "{dead} messages died of a network");
+    Ok(())
+}
+
+/// In each direction, and in both: what was sent into the hole arrives when it is healed, from connections nobody listens to
+/// any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_black_hole_to_the_database_costs_no_connection_and_no_message() -> Result<()> {
+    let (stage, proxy) = behind_a_proxy(Flavor::MySql, Broker::Kafka).await?;
+    let mut relays = [stage.relay()?, stage.relay()?];
+    let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
+    work(&relays, 50.0).await?;
+    for directions in [&[Direction::ToServer][..], &[Direction::ToClient], &Direction::BOTH] {
+        let held = proxy.counts().held;
+        for direction in directions {
+            proxy.black_hole(*direction);
+        }
+        for relay in &mut relays {
+            let before = relay.metrics().await?.sum("outbox_relay_db_errors_total");
+            let many = |metrics: &Metrics| metrics.sum("outbox_relay_db_errors_total") >= before + 8.0;
+            relay.wait_for_metrics(PATIENCE, "calls that pass their deadline", many).await?;
+            let (status, body) = relay.get("/readyz").await?;
+            ensure!(status == 503 && body.contains("database: "), "{status} {body}");
+            ensure!(relay.get("/livez").await?.0 == 200, "a black hole is no reason to be killed");
+        }
+        ensure!(proxy.counts().held > held, "nothing was in flight");
+        proxy.heal();
+        for relay in &relays {
+            ready(relay).await?;
+        }
+        work(&relays, 20.0).await?;
+        counted(&proxy, "abandoned connections to end", |counts| counts.open <= 2 * SESSIONS).await?;
+    }
+    ended(stage, load, &Expectations::new().at_least(100).duplicates(IN_FLIGHT)).await
+}
+
+/// Half of each round trip's deadline is latency, and every few seconds nothing comes for longer than that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_database_that_stalls_is_drained() -> Result<()> {
+    let (stage, proxy) = behind_a_proxy(Flavor::MariaDb, Broker::RabbitMq).await?;
+    for direction in &Direction::BOTH {
+        proxy.latency(*direction, Duration::from_millis(100));
+    }
+    let settings = stage.settings.clone().set("relay", "settle_deadline", "1500ms").set("relay", "lease", "5s");
+    let relays = [start(&settings)?, start(&settings)?];
+    let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
+    for _ in 0..2 {
+        work(&relays, 100.0).await?;
+        let held = proxy.counts().held;
+        proxy.black_hole(Direction::ToClient);
+        counted(&proxy, "a reply to be held back", |counts| counts.held > held).await?;
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        proxy.heal();
+        for direction in &Direction::BOTH {
+            proxy.latency(*direction, Duration::from_millis(100));
+        }
+    }
+    ended(stage, load, &Expectations::new().at_least(100).duplicates(IN_FLIGHT)).await
+}
+
+/// The producer does not know whether it has committed; the server does, and both rows of the transaction agree.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_whose_reply_is_cut_has_happened_and_its_messages_arrive() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let proxy = Proxy::start(stage.database.url()).await?;
+    let relay = stage.relay()?;
+    let load = endless(&stage).start(&Database::at(proxy.address()), &stage.ledger).await?;
+    work(slice::from_ref(&relay), 50.0).await?;
+    proxy.cut_replies(20, |request| request.ends_with(b"COMMIT"));
+    counted(&proxy, "replies to be cut", |counts| counts.replies_cut == 20).await?;
+    work(slice::from_ref(&relay), 50.0).await?;
+    load.stop().await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let unknown = stage.ledger.count(Outcome::Unknown);
+    ensure!(unknown >= 20, "{unknown} outcomes are unknown");
+    let arrived = stage.report().await?.arrived;
+    let committed = stage.ledger.count(Outcome::Committed);
+    ensure!(arrived == committed + unknown, "{arrived} arrived: {committed} committed, {unknown} unknown");
+    stage.judge(&Expectations::new().at_least(100)).await
+}
+
+/// Wherever a connection breaks, a transaction is there or not, and never half of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn producers_whose_connections_break_anywhere_tear_no_transaction() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MariaDb, Broker::Kafka).await?;
+    let proxy = Proxy::start(stage.database.url()).await?;
+    let relay = stage.relay()?;
+    let load = endless(&stage).tasks(8).start(&Database::at(proxy.address()), &stage.ledger).await?;
+    work(slice::from_ref(&relay), 50.0).await?;
+    for (seed, direction) in [(1, Direction::ToServer), (2, Direction::ToClient)] {
+        let cuts = proxy.counts().cut;
+        proxy.cut(direction, Cut::Within { bytes: 20_000, seed });
+        counted(&proxy, "cuts", |counts| counts.cut >= cuts + 100).await?;
+        proxy.heal();
+    }
+    work(slice::from_ref(&relay), 50.0).await?;
+    load.stop().await?;
+    ensure!(proxy.counts().cut_in_flight > 0, "nothing was in flight");
+    stage.database.wait_until_drained(PATIENCE).await?;
+    // On a machine that is busy a publish may pass its deadline: the relay says so.
+    let announced = relay.metrics().await?.sum("outbox_relay_possible_duplicates_total");
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of messages")]
+    let most = announced as usize;
+    stage.drain_and_judge(&Expectations::new().at_least(100).duplicates(most)).await
+}
+
+/// Between the relay and its database every kind of call is cut at some place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_whose_connections_break_anywhere_loses_nothing() -> Result<()> {
+    let (stage, proxy) = behind_a_proxy(Flavor::MySql, Broker::Kafka).await?;
+    let relays = [stage.relay()?, stage.relay()?];
+    let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
+    work(&relays, 50.0).await?;
+    let bytes = Cut::Within { bytes: 60_000, seed: 3 };
+    let packets = Cut::Border { chance: 0.05, seed: 4 };
+    for (direction, cut) in [(Direction::ToServer, bytes), (Direction::ToClient, bytes), (Direction::ToClient, packets)]
+    {
+        let cuts = proxy.counts().cut;
+        proxy.cut(direction, cut);
+        counted(&proxy, "cuts", |counts| counts.cut >= cuts + 20).await?;
+        proxy.heal();
+        for relay in &relays {
+            ready(relay).await?;
+        }
+        work(&relays, 20.0).await?;
+    }
+    ended(stage, load, &Expectations::new().at_least(100).duplicates(IN_FLIGHT)).await
+}
+
+/// The database has written a claim or a settlement, and the relay does not know. A claim goes back by its lease; a
+/// settlement is found again and costs no duplicate.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_settlement_whose_reply_is_cut_is_found_and_costs_no_duplicate() -> Result<()> {
+    let (stage, proxy) = behind_a_proxy(Flavor::MySql, Broker::RabbitMq).await?;
+    let relay = stage.relay()?;
+    let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
+    work(slice::from_ref(&relay), 50.0).await?;
+    for statement in [&b"INSERT INTO outbox_sent"[..], b"INSERT INTO outbox_claims"] {
+        let cut = proxy.counts().replies_cut;
+        proxy.cut_replies(5, move |request| request.windows(statement.len()).any(|part| part == statement));
+        counted(&proxy, "replies to be cut", |counts| counts.replies_cut == cut + 5).await?;
+        work(slice::from_ref(&relay), 50.0).await?;
+    }
+    ended(stage, load, &Expectations::new().at_least(100)).await
+}
+
+/// A settlement goes on in the server while the relay, cut off, asks for it again: the second finds the claim gone, by its own hand.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_settlement_that_outlives_its_connection_is_not_taken_for_lost() -> Result<()> {
+    let (mut stage, proxy) = behind_a_proxy(Flavor::MariaDb, Broker::Kafka).await?;
+    let drafts: Vec<Draft> = (0..300).map(|n| stage.draft(n)).collect();
+    stage.commit(&drafts).await?;
+    let mut locker = stage.database.connect().await?;
+    let mut lock = locker.begin().await?;
+    sqlx::query("SELECT id FROM outbox_pending FOR UPDATE").fetch_all(&mut *lock).await?;
+    let mut relay = start(&stage.settings.clone().set("relay", "lease", "60s"))?;
+    stage.database.wait_for_lock_waits(Flavor::MariaDb, 1).await?;
+    proxy.reset();
+    stage.database.wait_for_lock_waits(Flavor::MariaDb, 2).await?;
+    lock.commit().await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let metrics = relay.metrics_within(PATIENCE).await?;
+    ensure!(metrics.sum("outbox_relay_leases_lost_total") < 1.0, "{metrics}");
+    ensure!(metrics.sum("outbox_relay_possible_duplicates_total") < 1.0, "{metrics}");
+    stage.judge(&Expectations::new().at_least(300)).await
+}
+
+/// Kafka has the messages and the relay does not know: the producer sends them again under the same number, and Kafka keeps
+/// one of each.
+#[tokio::test(flavor = "multi_thread")]
+async fn acknowledgements_of_kafka_that_are_cut_cost_no_duplicate() -> Result<()> {
+    let server = Kafka::start().await?;
+    let proxy = server.proxy().await?;
+    let topic = Topic::create_on(Broker::Kafka, &server.bootstrap()).await?;
+    let mut stage = Stage::with(Database::create(Flavor::MySql).await?, topic);
+    stage.settings = stage.settings.clone().kafka(proxy.address());
+    let relay = stage.relay()?;
+    let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
+    work(slice::from_ref(&relay), 50.0).await?;
+    // A request begins with its length and its kind; the kind of a produce request is 0.
+    proxy.cut_replies(5, |request| request.get(4..6) == Some(&[0, 0]));
+    counted(&proxy, "replies to be cut", |counts| counts.replies_cut == 5).await?;
+    work(slice::from_ref(&relay), 50.0).await?;
+    ended(stage, load, &Expectations::new().at_least(100).duplicates(IN_FLIGHT)).await
+}
+
+/// RabbitMQ has no such numbers: what it has not confirmed is sent again, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn confirmations_of_rabbitmq_that_are_cut_cost_duplicates_of_their_own_messages() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MariaDb, Broker::RabbitMq).await?;
+    let proxy = Proxy::start(stage.topic.address()).await?;
+    stage.settings = stage.settings.clone().rabbitmq(proxy.address());
+    let relay = stage.relay()?;
+    let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
+    work(slice::from_ref(&relay), 50.0).await?;
+    for _ in 0..5 {
+        let cut = proxy.counts().replies_cut;
+        // The payload's property `changed` is the event type of the load.
+        proxy.cut_replies(1, |request| request.windows(7).any(|part| part == b"changed"));
+        counted(&proxy, "a reply to be cut", |counts| counts.replies_cut > cut).await?;
+        work(slice::from_ref(&relay), 20.0).await?;
+    }
+    let unconfirmed = relay.metrics().await?.sum("outbox_relay_possible_duplicates_total");
+    ensure!(unconfirmed > 0.0, "every message was confirmed");
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of messages")]
+    let most = unconfirmed as usize;
+    ended(stage, load, &Expectations::new().at_least(100).duplicates(most)).await
+}
+
+/// Both brokers behind a line that breaks anywhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_whose_broker_connections_break_anywhere_loses_nothing() -> Result<()> {
+    let server = Kafka::start().await?;
+    let topic = Topic::create_on(Broker::Kafka, &server.bootstrap()).await?;
+    let kafka = Stage::with(Database::create(Flavor::MySql).await?, topic);
+    let rabbitmq = Stage::new(Flavor::MySql, Broker::RabbitMq).await?;
+    let proxies = [server.proxy().await?, Proxy::start(rabbitmq.topic.address()).await?];
+    for (mut stage, proxy) in [kafka, rabbitmq].into_iter().zip(proxies) {
+        stage.settings = match stage.topic.broker() {
+            Broker::Kafka => stage.settings.clone().kafka(proxy.address()),
+            Broker::RabbitMq => stage.settings.clone().rabbitmq(proxy.address()),
+        };
+        let relay = stage.relay()?;
+        let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
+        work(slice::from_ref(&relay), 50.0).await?;
+        for (seed, direction) in [(5, Direction::ToServer), (6, Direction::ToClient)] {
+            let cuts = proxy.counts().cut;
+            proxy.cut(direction, Cut::Within { bytes: 20_000, seed });
+            counted(&proxy, "cuts", |counts| counts.cut >= cuts + 5).await?;
+            proxy.heal();
+            work(slice::from_ref(&relay), 20.0).await?;
+        }
+        ended(stage, load, &Expectations::new().at_least(100).duplicates(IN_FLIGHT)).await?;
+    }
+    Ok(())
+}
