@@ -102,7 +102,7 @@ pub const METRICS: &[Metric] = &[
         "counter",
         "outbox_relay_possible_duplicates_total",
         &["cause"],
-        "Messages that may have been or will be sent twice: takeover or unconfirmed.",
+        "Messages that may have been or will be sent twice: takeover, unconfirmed, or resent by the sink itself.",
     ),
     metric("gauge", "outbox_relay_sink_connected", &["sink"], "1 while the sink takes messages."),
     metric(
