@@ -89,7 +89,7 @@ pub const METRICS: &[Metric] = &[
         "counter",
         "outbox_relay_lease_takeovers_total",
         &[],
-        "Claims of other relays taken over after their lease had passed.",
+        "Claims taken over after their lease had passed.",
     ),
     metric("counter", "outbox_relay_leases_lost_total", &[], "Claims of this relay that another has taken over."),
     metric(
