@@ -85,12 +85,7 @@ pub const METRICS: &[Metric] = &[
         &["result"],
         "Leases renewed, lost or not renewed because of an error.",
     ),
-    metric(
-        "counter",
-        "outbox_relay_lease_takeovers_total",
-        &[],
-        "Claims taken over after their lease had passed.",
-    ),
+    metric("counter", "outbox_relay_lease_takeovers_total", &[], "Claims taken over after their lease had passed."),
     metric("counter", "outbox_relay_leases_lost_total", &[], "Claims of this relay that another has taken over."),
     metric(
         "counter",
