@@ -8,6 +8,7 @@ pub mod config;
 pub mod context;
 mod crash;
 pub mod database;
+pub mod envelope;
 pub mod floor;
 pub mod gauges;
 pub mod health;

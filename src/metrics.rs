@@ -85,12 +85,7 @@ pub const METRICS: &[Metric] = &[
         &["result"],
         "Leases renewed, lost or not renewed because of an error.",
     ),
-    metric(
-        "counter",
-        "outbox_relay_lease_takeovers_total",
-        &[],
-        "Claims of other relays taken over after their lease had passed.",
-    ),
+    metric("counter", "outbox_relay_lease_takeovers_total", &[], "Claims taken over after their lease had passed."),
     metric("counter", "outbox_relay_leases_lost_total", &[], "Claims of this relay that another has taken over."),
     metric(
         "counter",
@@ -102,7 +97,7 @@ pub const METRICS: &[Metric] = &[
         "counter",
         "outbox_relay_possible_duplicates_total",
         &["cause"],
-        "Messages that may have been or will be sent twice: takeover or unconfirmed.",
+        "Messages that may have been or will be sent twice: takeover, unconfirmed, or resent by the sink itself.",
     ),
     metric("gauge", "outbox_relay_sink_connected", &["sink"], "1 while the sink takes messages."),
     metric(

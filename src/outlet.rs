@@ -178,8 +178,11 @@ impl Outlets {
         let mut down = None;
         for (tag, outcome) in &done.outcomes {
             match outcome {
-                Ok(_) => {
+                Ok(receipt) => {
                     confirmed += 1;
+                    if receipt.resent {
+                        metrics.possible_duplicates_total.with_label_values(&["resent"]).inc();
+                    }
                     metrics.delivery_latency_seconds.observe(tag.created_at.elapsed().as_secs_f64());
                 }
                 Err(PublishError::Unavailable(reason)) => down = Some(reason.clone()),

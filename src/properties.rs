@@ -1,12 +1,18 @@
 //! What holds for every configuration and for every row that a relay reads. `PROPTEST_CASES` is the number of cases of each
 //! property.
 
+use std::sync::Arc;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use proptest::{collection::vec, prelude::*};
+use serde_json::Value;
 
 use crate::{
-    config::{self, AfterDead, Inputs, OnRejected, Route},
+    config::{self, AfterDead, Binding, Envelope, Inputs, OnRejected, Route},
+    envelope,
     read::headers,
     route::{self, Routes},
+    sink::{Destination, conformance::Draft},
 };
 
 /// A line of a configuration, more or less.
@@ -84,6 +90,8 @@ fn route(topics: &str, template: &str) -> Route {
         on_rejected,
         after_dead,
         pipelined: false,
+        envelope: Envelope::Raw,
+        source: String::new(),
     }
 }
 
@@ -135,6 +143,29 @@ proptest! {
         prop_assert_eq!(found.is_ok(), route::matches(&pattern, &topic));
         if let (Ok(found), "{topic}") = (found, template.as_str()) {
             prop_assert_eq!(&found.destination.target, &topic);
+        }
+    }
+
+    /// What a payload is and what it is said to be need not go together.
+    #[test]
+    fn every_payload_is_in_an_event_as_it_was_or_is_refused(
+        payload in prop_oneof![
+            vec(any::<u8>(), 0..40),
+            prop_oneof!["[\\[\\]{}\":,a-c0-9. ]{0,12}", any::<String>()].prop_map(String::into_bytes),
+        ],
+        content_type in prop::option::of(prop::sample::select(vec![
+            "application/json", "text/plain", "text/xml; charset=latin1", "image/png", "x/y+json;a=b", "",
+        ])),
+    ) {
+        let destination = Destination { sink: "s".into(), target: "t".into(), routing_key: String::new() };
+        let mut message = Draft::new(&Arc::new(destination), payload.clone()).build();
+        message.content_type = content_type.map(str::to_owned);
+        if envelope::wrap(&mut message, Envelope::CloudEventsJson(Binding::Kafka), "/").is_ok() {
+            let event: Value = serde_json::from_slice(&message.payload.unwrap_or_default())?;
+            prop_assert!(event.get("data").is_some() != event.get("data_base64").is_some());
+            if let Some(text) = event.get("data_base64").and_then(Value::as_str) {
+                prop_assert_eq!(BASE64.decode(text)?, payload);
+            }
         }
     }
 }

@@ -226,7 +226,7 @@ impl Publisher {
         match outcome {
             Ok(receipt) => {
                 if let Some(claim) = self.claims.get_mut(&tag.origin.claim_id) {
-                    claim.settlement.sent.push((tag.id, receipt.0));
+                    claim.settlement.sent.push((tag.id, receipt.place));
                 }
                 self.close(tag.origin.claim_id);
                 self.advance(tag);
@@ -354,7 +354,7 @@ mod tests {
                 batches.push(batch.iter().map(|message| message.message_id.as_u64_pair().1).collect());
                 batches.len() == 1
             };
-            let confirmed = || Ok(Receipt("there".into()));
+            let confirmed = || Ok(Receipt::new("there"));
             if !first {
                 return batch.iter().map(|_| confirmed()).collect();
             }

@@ -13,6 +13,7 @@ use outbox_core::store::{
 use crate::{
     claim::Claimed,
     context::Context,
+    envelope,
     leases::lock,
     retry::{Disposition, Policy, dead},
     route::{Resolved, Routes},
@@ -110,12 +111,9 @@ impl Reader {
             let error = "a relay lost its lease with this message too often";
             return Step::Decided(dead("attempts_exhausted", false, policy), error.into());
         }
-        match headers(message.headers.as_deref()) {
-            Ok(headers) => Step::Publish(Box::new(ready(row, message, headers, route))),
-            Err(error) => Step::Decided(
-                dead("invalid", false, policy),
-                format!("the headers are not a JSON object of strings: {error}"),
-            ),
+        match ready(row, message, route, policy) {
+            Ok(ready) => Step::Publish(Box::new(ready)),
+            Err(error) => Step::Decided(dead("invalid", false, policy), error),
         }
     }
 }
@@ -132,10 +130,14 @@ pub(crate) fn headers(json: Option<&str>) -> Result<Vec<(String, String)>, serde
     object.into_iter().map(|(name, value)| Ok((name, serde_json::from_value(value)?))).collect()
 }
 
-fn ready(row: Pending, message: Stored, headers: Vec<(String, String)>, route: Resolved) -> Ready {
+/// The error says why the message can never be published.
+fn ready(row: Pending, message: Stored, route: Resolved, policy: Policy) -> Result<Ready, String> {
+    // What the parser says may quote a value.
+    let headers = headers(message.headers.as_deref())
+        .map_err(|_quotes| "the headers are not a JSON object of strings".to_owned())?;
     let age = Duration::from_micros(message.age_micros.max(0).unsigned_abs());
     let now = Instant::now();
-    let outgoing = Outgoing {
+    let mut outgoing = Outgoing {
         message_id: message.message_id,
         key_hash: row.key_hash,
         topic: message.topic.into(),
@@ -147,8 +149,8 @@ fn ready(row: Pending, message: Stored, headers: Vec<(String, String)>, route: R
         created_at_micros: message.created_at_micros,
         destination: route.destination,
     };
-    let policy = Policy { on_rejected: route.on_rejected, after_dead: route.after_dead };
-    Ready { outgoing, policy, pipelined: route.pipelined, created_at: now.checked_sub(age).unwrap_or(now) }
+    envelope::wrap(&mut outgoing, route.envelope, &route.source)?;
+    Ok(Ready { outgoing, policy, pipelined: route.pipelined, created_at: now.checked_sub(age).unwrap_or(now) })
 }
 
 #[cfg(test)]

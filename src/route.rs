@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    config::{AfterDead, OnRejected, Route},
+    config::{AfterDead, Envelope, OnRejected, Route},
     leases::lock,
     sink::Destination,
 };
@@ -22,6 +22,10 @@ pub struct Resolved {
     pub after_dead: AfterDead,
     /// Whether a key may have several unconfirmed messages.
     pub pipelined: bool,
+    /// The shape on the wire.
+    pub envelope: Envelope,
+    /// The attribute `source` of CloudEvents; empty where the envelope has none.
+    pub source: String,
 }
 
 /// No route matches.
@@ -62,8 +66,12 @@ impl Routes {
             routing_key: fill(&route.routing_key),
         };
         let destination = self.share(destination);
-        let Route { on_rejected, after_dead, pipelined, .. } = *route;
-        Ok(Resolved { destination, on_rejected, after_dead, pipelined })
+        let Route { on_rejected, after_dead, pipelined, envelope, .. } = *route;
+        let source = match envelope {
+            Envelope::CloudEventsBinary(_) | Envelope::CloudEventsJson(_) => fill(&route.source),
+            Envelope::Raw | Envelope::Debezium => String::new(),
+        };
+        Ok(Resolved { destination, on_rejected, after_dead, pipelined, envelope, source })
     }
 
     fn share(&self, destination: Destination) -> Arc<Destination> {
@@ -106,6 +114,7 @@ fn fill(template: &str, topic: &str, event_type: Option<&str>, key: Option<&[u8]
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Binding;
 
     fn route(topics: &str, target: &str, routing_key: &str) -> Route {
         Route {
@@ -116,6 +125,8 @@ mod tests {
             on_rejected: OnRejected::Dead,
             after_dead: AfterDead::Skip,
             pipelined: false,
+            envelope: Envelope::Raw,
+            source: "/{topic}".into(),
         }
     }
 
@@ -151,6 +162,15 @@ mod tests {
         let routes = Routes::new(&[route("*", "{type}-{topic}", "{none}")]);
         let found = routes.resolve("t", Some("{topic}"), None, 0).unwrap().destination;
         assert_eq!((found.target.as_str(), found.routing_key.as_str()), ("{topic}-t", "{none}"));
+    }
+
+    #[test]
+    fn the_source_of_an_event_is_filled_where_the_envelope_has_one() {
+        let events = Envelope::CloudEventsJson(Binding::Kafka);
+        for (envelope, source) in [(events, "/orders/3"), (Envelope::Raw, ""), (Envelope::Debezium, "")] {
+            let route = Route { envelope, source: "/{topic}/{lane}".into(), ..route("*", "t", "") };
+            assert_eq!(Routes::new(&[route]).resolve("orders", None, None, 3).unwrap().source, source);
+        }
     }
 
     #[test]

@@ -211,13 +211,17 @@ async fn stop(context: &Context, pipeline: &mut JoinSet<anyhow::Result<()>>) -> 
 
 /// Gives back what is still claimed, so that others need not wait for the leases to end.
 async fn release_rest(context: &Arc<Context>) {
-    let leases: Vec<lease::Lease> = context.leases.all().iter().map(|tenure| tenure.lease).collect();
-    if leases.is_empty() {
+    let mut held = context.leases.all();
+    // What cannot be settled would be sent again at once, without an attempt counted: whoever takes it over counts one.
+    held.retain(|tenure| !tenure.is_abandoned());
+    if held.is_empty() {
         return;
     }
+    let leases: Vec<lease::Lease> = held.iter().map(|tenure| tenure.lease).collect();
+    let messages = held.iter().map(|tenure| tenure.ids.len()).sum::<usize>();
     let mut session = Session::new(context);
     match session.run("release", async |db| lease::release(db, &leases).await).await {
-        Ok(released) => tracing::info!(released, "released claims"),
+        Ok(released) => tracing::warn!(released, messages, "released claims: what was on the way is sent again"),
         Err(_) => tracing::warn!(claims = leases.len(), "claims could not be released: they end with their leases"),
     }
 }

@@ -49,15 +49,21 @@ pub struct Destination {
     pub routing_key: String,
 }
 
-/// Where a broker put a message: `orders/3@184` on Kafka, `exchange/routing key` on RabbitMQ. At most 255 bytes of ASCII.
+/// That a broker has a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Receipt(pub String);
+pub struct Receipt {
+    /// Where it put it: `orders/3@184` on Kafka, `exchange/routing key` on RabbitMQ. At most 255 bytes of ASCII.
+    pub place: String,
+    /// Whether the sink sent it more than once, so that it may have arrived more than once.
+    pub resent: bool,
+}
 
 impl Receipt {
     /// A receipt of what the column holds: the rest is cut, and what is not ASCII is a question mark.
     #[must_use]
-    pub fn cut(place: &str) -> Self {
-        Self(place.chars().take(255).map(|c| if c.is_ascii() { c } else { '?' }).collect())
+    pub fn new(place: &str) -> Self {
+        let place = place.chars().take(255).map(|c| if c.is_ascii() { c } else { '?' }).collect();
+        Self { place, resent: false }
     }
 }
 

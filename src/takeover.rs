@@ -26,10 +26,15 @@ async fn take_over(context: &Context, session: &mut Session, expired: &[lease::E
         |claim: &&lease::Expired| !own.iter().any(|tenure| tenure.lease == claim.lease && !tenure.is_abandoned());
     // One's own claim that is late can still be renewed or settled, as long as nobody else has taken it.
     for claim in expired.iter().filter(held) {
-        if let Ok(true) = session.run("take_over", async |db| lease::take_over(db, claim).await).await {
-            let messages = claim.message_ids.len();
-            context.metrics.lease_takeovers_total.inc();
+        let taken = session.run("take_over", async |db| lease::take_over(db, claim).await).await;
+        // Without a reply it may have happened.
+        let may_be = taken.as_ref().map_or_else(|error| error.as_database_error().is_none(), |taken| *taken);
+        let messages = claim.message_ids.len();
+        if may_be {
             context.metrics.possible_duplicates_total.with_label_values(&["takeover"]).inc_by(messages as u64);
+        }
+        if let Ok(true) = taken {
+            context.metrics.lease_takeovers_total.inc();
             tracing::warn!(
                 claim_id = claim.lease.claim_id,
                 from = claim.owner,

@@ -4,7 +4,9 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
-use outbox_relay::config::{Config, Inputs, Loaded, Origin, Sink, example, listen_address, load, load_for_database};
+use outbox_relay::config::{
+    Binding, Config, Envelope, Inputs, Loaded, Origin, Sink, example, listen_address, load, load_for_database,
+};
 use tempfile::TempDir;
 
 /// Enough for a relay.
@@ -313,6 +315,43 @@ fn a_route_leads_to_a_sink_that_exists_with_keys_of_its_type() {
             "DIR/relay.toml:11:8: the sink cannot be called `database`: use lowercase letters, digits and `_`, and not `database`",
         ]
     );
+}
+
+#[test]
+fn the_source_of_events_is_a_uri_reference() {
+    let examples = [
+        "https://github.com/cloudevents",
+        "mailto:cncf-wg-serverless@lists.cncf.io",
+        "urn:uuid:6e8bc430-9c3a-11d9-9669-0800200c9a66",
+        "/cloudevents/spec/pull/123",
+        "1-555-123-4567",
+    ];
+    let own = ["/", "{topic}", "//h/{topic}?lane={lane}#f", "./1:a", "x+y-1.z:{topic}", "/%C3%A4"];
+    for source in examples.into_iter().chain(own) {
+        let config = Case::new(GOOD).set("routes.0.source", source).load().config;
+        assert_eq!(config.routes[0].source, source);
+    }
+    for source in ["", " ", "/a b", "/ä", "/%zz", "/%c", "1:a", ":", "{topic}:a", "/a#b#c", "/[x]", "\\a", "/a}"] {
+        let expected = "flag --set routes.0.source: `routes.0.source` is not a URI reference: give one, such as \"https://shop.example/{topic}\"";
+        assert_eq!(Case::new(GOOD).set("routes.0.source", source).problems(), [expected], "{source}");
+    }
+    assert_eq!(
+        Case::new(GOOD).set("routes.0.source", "/{type}").set("routes.0.envelope", "avro").problems(),
+        [
+            "flag --set routes.0.envelope: `routes.0.envelope` must be \"raw\" or \"cloudevents-binary\" or \"cloudevents-json\" or \"debezium\", not \"avro\"",
+            "flag --set routes.0.source: `routes.0.source` has `{type}`: it may have {topic}, {lane}",
+        ]
+    );
+}
+
+#[test]
+fn an_envelope_names_attributes_as_the_broker_of_its_route_does() {
+    let routes = |sink: &str| format!("topics = \"x\"\nsink = \"{sink}\"\nenvelope = \"cloudevents-json\"\n");
+    let rabbit = format!("{RABBIT}url = \"amqp://u@localhost\"\n[[routes]]\nexchange = \"\"\n{}", routes("r"));
+    let config = Case::new(&format!("{GOOD}{KAFKA}[[routes]]\n{}{rabbit}", routes("k"))).load().config;
+    let envelopes: Vec<_> = config.routes.iter().map(|route| route.envelope).collect();
+    let [kafka, amqp] = [Binding::Kafka, Binding::Amqp].map(Envelope::CloudEventsJson);
+    assert_eq!(envelopes, [Envelope::Raw, kafka, amqp]);
 }
 
 #[cfg(feature = "kafka")]

@@ -1,8 +1,9 @@
 //! The reference pages and the copy of the migrations are what the code says. `BLESS=1 cargo test --test docs` rewrites them.
+//! The page of the guarantees names tests that exist.
 
 use std::{fs, path::Path};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use outbox_relay::{cli, config, metrics};
 
 fn same(path: &str, text: &str) -> Result<()> {
@@ -41,4 +42,25 @@ fn the_crate_carries_the_same_migrations() {
         }
     }
     assert_eq!(files, outbox_core::MIGRATIONS.len());
+}
+
+/// Each row of the page's tables names the tests that show it, as ``[`name`](../path.rs)``, or says that there is none.
+#[test]
+fn every_guarantee_names_a_test_that_exists_or_says_that_there_is_none() -> Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let page = fs::read_to_string(folder.join("guarantees.md"))?;
+    let links: Vec<_> = page.split("[`").skip(1).filter_map(|link| link.split_once("`](")).collect();
+    ensure!(!links.is_empty(), "the page names no test");
+    for (name, rest) in links {
+        let (path, _) = rest.split_once(')').with_context(|| format!("the link of {name} has no end"))?;
+        let file = fs::read_to_string(folder.join(path)).with_context(|| format!("{path}, where {name} is to be"))?;
+        ensure!(file.contains(&format!("fn {name}(")), "there is no test {name} in {path}");
+    }
+    // The rows of a table follow its line of dashes.
+    for table in page.split("\n|---").skip(1) {
+        for row in table.lines().skip(1).take_while(|line| line.starts_with('|')) {
+            ensure!(row.contains("`](") || row.contains("not tested"), "no test, and not said so: {row}");
+        }
+    }
+    Ok(())
 }

@@ -13,6 +13,7 @@ use std::{
 };
 
 use anyhow::Result;
+use futures_util::future::join_all;
 use outbox_relay::{
     config,
     sink::{
@@ -53,7 +54,7 @@ async fn the_wire_has_the_documented_headers_key_and_time() -> Result<()> {
     assert_eq!(names, ["id", "type", "content-type", "b", "a"]);
     assert_eq!(record.headers[0].1, message.message_id.to_string());
     assert_eq!(record.timestamp, Some(message.created_at_micros / 1000));
-    assert_eq!(receipt.0, format!("{}/{}@{}", topic.target, record.partition, record.offset));
+    assert_eq!(receipt.place, format!("{}/{}@{}", topic.target, record.partition, record.offset));
     Ok(())
 }
 
@@ -65,7 +66,7 @@ async fn keys_go_to_the_partitions_of_java_clients() -> Result<()> {
     for (key, partition) in [("21", 0), ("foobar", 2), ("a-little-bit-longer-string", 3)] {
         let message = Draft::new(&topic, "").key(key.as_bytes()).build();
         let receipt = harness.sink().publish(&[message], soon()).await.remove(0)?;
-        assert!(receipt.0.starts_with(&format!("{}/{partition}@", topic.target)), "{key}: {}", receipt.0);
+        assert!(receipt.place.starts_with(&format!("{}/{partition}@", topic.target)), "{key}: {}", receipt.place);
     }
     Ok(())
 }
@@ -127,6 +128,18 @@ async fn only_the_message_that_is_too_large_for_the_topic_is_rejected() -> Resul
             outcome => assert!(outcome.is_ok() && n != 30, "{n}: {outcome:?}"),
         }
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_many_small_batches_are_not_rejected_for_the_size_of_their_common_request() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = format!("small-{}", uuid::Uuid::now_v7());
+    servers::create_topic_with(harness.bootstrap(), &topic, 1, &[("max.message.bytes", "10000")]).await?;
+    let messages = numbered(&to(&topic), 0..300, 1000);
+    let outcomes = join_all(messages.chunks(1).map(|one| harness.sink().publish(one, soon()))).await.concat();
+    let failed: Vec<_> = outcomes.iter().filter(|it| it.is_err()).collect();
+    assert!(failed.is_empty(), "{} failed: {:?}", failed.len(), failed.first());
     Ok(())
 }
 

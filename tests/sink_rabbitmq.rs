@@ -7,11 +7,12 @@ mod sinks {
 }
 
 use std::{
+    collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use lapin::{
     options::ExchangeDeleteOptions,
     types::{AMQPValue, FieldTable},
@@ -35,6 +36,20 @@ fn some(destination: &Arc<Destination>, count: usize) -> Vec<Outgoing> {
     (0..count).map(|n| Draft::new(destination, vec![b'x'; 1000]).key(n.to_string().as_bytes()).build()).collect()
 }
 
+/// Who sends again says so: at most these messages are there more than once.
+async fn only_the_resent_came_twice(url: &str, queue: &str, messages: &[Outgoing], outcomes: &[Outcome]) -> Result<()> {
+    let mut came: HashMap<String, usize> = HashMap::new();
+    for message in take(url, queue, messages.len() - 3).await? {
+        *came.entry(message.properties.message_id().as_ref().context("no id")?.to_string()).or_default() += 1;
+    }
+    assert!(outcomes.iter().flatten().any(|receipt| receipt.resent), "nothing was sent again: the test shows nothing");
+    for (message, outcome) in messages.iter().zip(outcomes) {
+        let came = came.get(&message.message_id.to_string()).copied().unwrap_or(0);
+        assert!(came <= 1 || outcome.as_ref().is_ok_and(|it| it.resent), "came {came} times: {outcome:?}");
+    }
+    Ok(())
+}
+
 fn is_rejected(outcome: &Outcome, expected: &str) -> bool {
     matches!(outcome, Err(PublishError::Rejected { reason, .. }) if *reason == expected)
 }
@@ -55,7 +70,7 @@ async fn the_wire_has_the_documented_properties() -> Result<()> {
     assert_eq!(*properties.delivery_mode(), Some(2));
     assert_eq!(*properties.timestamp(), Some(1_700_000_000));
     assert_eq!(properties.kind().as_ref().map(ToString::to_string).as_deref(), Some("made"));
-    assert_eq!(receipt.0, format!("{}/key", queue.target));
+    assert_eq!(receipt.place, format!("{}/key", queue.target));
     Ok(())
 }
 
@@ -106,7 +121,7 @@ async fn an_exchange_that_vanishes_rejects_its_own_messages_only() -> Result<()>
         let guilty = (400..403).contains(&n);
         assert!(if guilty { is_rejected(outcome, "unroutable") } else { outcome.is_ok() }, "{n}: {outcome:?}");
     }
-    Ok(())
+    only_the_resent_came_twice(&harness.url, &queue.target, &messages, &outcomes).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,7 +181,7 @@ async fn only_the_message_that_is_too_large_for_the_broker_is_rejected() -> Resu
     for (n, outcome) in outcomes.iter().enumerate() {
         assert!(if n == 150 { is_rejected(outcome, "too_large") } else { outcome.is_ok() }, "{n}: {outcome:?}");
     }
-    Ok(())
+    only_the_resent_came_twice(&harness.url, &queue.target, &messages, &outcomes).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use url::Url;
 
 use super::{
-    AfterDead, Config, Database, Http, Kafka, Log, LogFormat, OnRejected, RabbitMq, Relay, Retention, Retry, Route,
-    Secret, Sink, reader::Reader, value,
+    AfterDead, Binding, Config, Database, Envelope, Http, Kafka, Log, LogFormat, OnRejected, RabbitMq, Relay,
+    Retention, Retry, Route, Secret, Sink, reader::Reader, value,
 };
 
 impl Reader {
@@ -119,8 +119,19 @@ impl Reader {
             on_rejected: if text("on_rejected") == "retry" { OnRejected::Retry } else { OnRejected::Dead },
             after_dead: if text("after_dead") == "block" { AfterDead::Block } else { AfterDead::Skip },
             pipelined: text("order") == "pipelined",
+            envelope: envelope(&text("envelope"), if is_rabbit { Binding::Amqp } else { Binding::Kafka }),
+            source: text("source"),
             sink,
         }
+    }
+}
+
+fn envelope(name: &str, binding: Binding) -> Envelope {
+    match name {
+        "cloudevents-binary" => Envelope::CloudEventsBinary(binding),
+        "cloudevents-json" => Envelope::CloudEventsJson(binding),
+        "debezium" => Envelope::Debezium,
+        _ => Envelope::Raw,
     }
 }
 

@@ -172,6 +172,7 @@ impl Reader {
             ("topic", &["topic", "type", "lane"][..]),
             ("exchange", &["topic", "type", "lane"]),
             ("routing_key", &["topic", "type", "key", "lane"]),
+            ("source", &["topic", "lane"]),
         ] {
             let key = format!("{path}.{name}");
             if let Some(wrong) = self.text(&key).and_then(|template| unknown_placeholder(template, allowed)) {
@@ -180,7 +181,35 @@ impl Reader {
                 self.add(&key, text);
             }
         }
+        self.check_source(&format!("{path}.source"), &route.source);
     }
+
+    /// Neither a topic nor a lane can spoil what is a reference with `_` in their place, which stands nowhere in a scheme.
+    fn check_source(&mut self, key: &str, source: &str) {
+        let filled = source.replace("{topic}", "_").replace("{lane}", "_");
+        // Other placeholders were noted.
+        if !filled.contains('{') && !is_uri_reference(&filled) {
+            let text = format!("`{key}` is not a URI reference: give one, such as \"https://shop.example/{{topic}}\"");
+            self.add(key, text);
+        }
+    }
+}
+
+/// Whether a text is a URI reference (RFC 3986) and not empty. Addresses in brackets are not known here.
+fn is_uri_reference(text: &str) -> bool {
+    let legal = |c: char| c.is_ascii_alphanumeric() || "-._~:/?#@!$&'()*+,;=%".contains(c);
+    let escape = |rest: &str| rest.get(..2).is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    // What stands before a colon in the first segment is a scheme.
+    let head = text.split(['/', '?', '#']).next().and_then(|first| first.split_once(':'));
+    let is_scheme = |text: &str| {
+        text.starts_with(|c: char| c.is_ascii_alphabetic())
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+    };
+    !text.is_empty()
+        && text.chars().all(legal)
+        && text.split('%').skip(1).all(escape)
+        && text.matches('#').count() <= 1
+        && head.is_none_or(|(scheme, _)| is_scheme(scheme))
 }
 
 /// What is wrong with a property of librdkafka.

@@ -242,4 +242,16 @@ pub(super) const KEYS: &[Key] = &[
         "skip",
         "What a dead message means for the later ones of its key: they go on, or they wait until it is retried or discarded.",
     ),
+    default(
+        "routes.*.envelope",
+        Choice(&["raw", "cloudevents-binary", "cloudevents-json", "debezium"]),
+        "raw",
+        "The shape on the wire: docs/envelopes.md describes each.",
+    ),
+    default(
+        "routes.*.source",
+        Text,
+        "/{topic}",
+        "The attribute `source` of CloudEvents, a URI reference; `{topic}` and `{lane}` are replaced.",
+    ),
 ];

@@ -199,6 +199,32 @@ pub struct Route {
     pub after_dead: AfterDead,
     /// Whether a key may have several unconfirmed messages on a sink that does not keep their order.
     pub pipelined: bool,
+    /// The shape that its messages have on the wire.
+    pub envelope: Envelope,
+    /// The attribute `source` of CloudEvents; `{topic}` and `{lane}` are replaced.
+    pub source: String,
+}
+
+/// The shape of messages on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Envelope {
+    /// The message as it is.
+    Raw,
+    /// The payload as it is, and the attributes of a `CloudEvent` as headers.
+    CloudEventsBinary(Binding),
+    /// A `CloudEvent` in JSON with the payload in it.
+    CloudEventsJson(Binding),
+    /// The payload as it is, and the headers of Debezium's outbox event router.
+    Debezium,
+}
+
+/// What attributes of CloudEvents are called in headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Binding {
+    /// `ce_id`.
+    Kafka,
+    /// `cloudEvents:id`.
+    Amqp,
 }
 
 /// What becomes of a rejected message.

@@ -13,8 +13,8 @@
 //! are *unavailable*, cost no attempt, and surely did not arrive. Topics are never created by publishing.
 //!
 //! Kafka judges requests, not messages: one that is too large or has an invalid record is refused as a whole. Its messages
-//! are sent again one by one, so that only the guilty one is rejected; later messages of their keys may have passed them. This
-//! needs a topic whose `max.message.bytes` is below the producer's `batch.size` (1,000,000 bytes): set that to the smaller.
+//! are sent again one by one with nothing else on the way, so that only the guilty one is rejected; later messages of their keys
+//! may have passed them. This needs a topic whose `max.message.bytes` is below the producer's `batch.size` (1,000,000 bytes): set that to the smaller.
 
 mod entry;
 mod fence;
@@ -29,7 +29,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tokio::{sync::Mutex, time::timeout_at};
+use tokio::{
+    sync::{Mutex, MutexGuard},
+    time::timeout_at,
+};
 
 use self::{
     entry::{Entry, Limits, Producer, blocking, unavailable},
@@ -92,32 +95,36 @@ impl Kafka {
         Ok(Self { reports, entry: Mutex::new(entry) })
     }
 
-    /// Hands the batch over when it is its turn.
+    /// Waits for a batch's turn to be handed over. Nothing else is before the entry is dropped.
     async fn enter(
         &self,
-        batch: &[Outgoing],
-        open: &Open,
-        outcomes: &mut [Option<Outcome>],
+        company: Company,
         deadline: Instant,
-    ) -> Result<Arc<Producer>, PublishError> {
+    ) -> Result<(MutexGuard<'_, Entry>, Limits), PublishError> {
         let ticket = self.reports.fence.ticket();
         let entry = timeout_at(deadline.into(), self.entry.lock()).await;
-        let mut entry = entry.map_err(|_late| unavailable("the batches before took all the time"))?;
+        let entry = entry.map_err(|_late| unavailable("the batches before took all the time"))?;
+        if company == Company::None && timeout_at(deadline.into(), entry.idle()).await.is_err() {
+            return Err(PublishError::Unconfirmed("no time was left to send it by itself".to_owned()));
+        }
         if self.reports.fence.pass(ticket, || ()).is_none() {
             return Err(unavailable("an earlier batch failed"));
         }
-        entry.hand_over(batch, open, outcomes, Limits { ticket, deadline }).await;
-        let handed_over = outcomes.iter().filter(|outcome| outcome.is_none()).count();
-        open.seal(outcomes.len() - handed_over);
-        Ok(entry.producer())
+        Ok((entry, Limits { ticket, deadline }))
     }
 
     /// Publishes and waits for the reports; on the deadline gives up all that is in flight, of every batch.
-    async fn attempt(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Attempt> {
+    async fn attempt(&self, batch: &[Outgoing], company: Company, deadline: Instant) -> Vec<Attempt> {
         let open = self.reports.open(batch.len());
         let mut outcomes = vec![None; batch.len()];
-        match self.enter(batch, &open, &mut outcomes, give_up_at(deadline)).await {
-            Ok(producer) => self.confirm(&open, producer, deadline).await,
+        match self.enter(company, give_up_at(deadline)).await {
+            Ok((mut entry, limits)) => {
+                entry.hand_over(batch, &open, &mut outcomes, limits).await;
+                open.seal(outcomes.iter().flatten().count());
+                let producer = entry.producer();
+                let _alone = (company == Company::None).then_some(entry);
+                self.confirm(&open, producer, deadline).await;
+            }
             Err(error) => {
                 open.fail();
                 outcomes.fill(Some(Err(error)));
@@ -144,18 +151,19 @@ impl Kafka {
         }
     }
 
-    /// Sends again, each by itself, the messages that were refused with the request in which they travelled.
+    /// Sends again, each by itself, the messages that were refused with the request in which they travelled: several batches
+    /// may have shared it.
     async fn alone(&self, batch: &[Outgoing], attempts: Vec<Attempt>, deadline: Instant) -> Vec<Outcome> {
         let mut outcomes = Vec::with_capacity(batch.len());
         for (message, attempt) in batch.iter().zip(attempts) {
             let in_time = Instant::now() < give_up_at(deadline);
             outcomes.push(match attempt {
-                Attempt::SharedFate(_) if batch.len() > 1 && in_time => {
-                    let again = self.attempt(std::slice::from_ref(message), deadline).await.pop();
+                Attempt::SharedFate(_) if in_time => {
+                    let again = self.attempt(std::slice::from_ref(message), Company::None, deadline).await.pop();
                     again.map_or_else(unknown, Attempt::outcome)
                 }
-                Attempt::SharedFate(_) if batch.len() > 1 => unknown(),
-                attempt => attempt.outcome(),
+                Attempt::SharedFate(_) => unknown(),
+                attempt @ Attempt::Final(_) => attempt.outcome(),
             });
         }
         outcomes
@@ -169,7 +177,7 @@ impl Sink for Kafka {
     }
 
     async fn publish(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
-        let attempts = self.attempt(batch, deadline).await;
+        let attempts = self.attempt(batch, Company::Any, deadline).await;
         self.alone(batch, attempts, deadline).await
     }
 
@@ -190,6 +198,15 @@ impl Sink for Kafka {
     }
 }
 
+/// With what messages travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Company {
+    /// With whatever else is on the way.
+    Any,
+    /// With nothing else.
+    None,
+}
+
 /// What one attempt says of a message.
 enum Attempt {
     /// This.
@@ -205,7 +222,7 @@ impl Attempt {
             (None, Report::None) => Self::Final(unknown()),
             (None, Report::Sent { partition, offset }) => {
                 let place = format!("{}/{partition}@{offset}", message.destination.target);
-                Self::Final(Ok(Receipt::cut(&place)))
+                Self::Final(Ok(Receipt::new(&place)))
             }
             (None, Report::Failed(code)) if outcome::is_shared_fate(code) => {
                 Self::SharedFate(Err(outcome::reported(code)))

@@ -17,7 +17,7 @@ impl Sink for Null {
     }
 
     async fn publish(&self, batch: &[Outgoing], _deadline: Instant) -> Vec<Outcome> {
-        batch.iter().map(|_| Ok(Receipt("null".into()))).collect()
+        batch.iter().map(|_| Ok(Receipt::new("null"))).collect()
     }
 
     async fn check(&self, _deadline: Instant) -> Result<(), PublishError> {

@@ -147,6 +147,11 @@ impl RabbitMq {
                 Err(error) => same(message, &PublishError::Unconfirmed(error.to_string())),
             });
         }
+        for (_, outcome) in &mut outcomes {
+            if let Ok(receipt) = outcome {
+                receipt.resent = true;
+            }
+        }
         outcomes
     }
 }

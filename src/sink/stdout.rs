@@ -56,7 +56,7 @@ impl Sink for Stdout {
         }
         let lines: String = batch.iter().map(line).collect();
         match self.write(&lines) {
-            Ok(()) => batch.iter().map(|_| Ok(Receipt("stdout".to_owned()))).collect(),
+            Ok(()) => batch.iter().map(|_| Ok(Receipt::new("stdout"))).collect(),
             // Some lines may have gone out before the one that failed.
             Err(error) => vec![Err(PublishError::Unconfirmed(error.to_string())); batch.len()],
         }

@@ -5,6 +5,7 @@ mod canary;
 mod contract;
 mod crash;
 mod delivery;
+mod envelopes;
 mod frozen;
 mod lanes;
 mod network;

@@ -18,6 +18,8 @@ mod prepare;
 mod properties;
 mod sequence;
 pub mod store;
+#[cfg(feature = "test")]
+pub mod test;
 mod trace;
 
 pub use backlog::OnBacklog;

@@ -27,7 +27,7 @@ use crate::sink::{Outcome, Outgoing, PublishError};
 const LOOKUP: Duration = Duration::from_secs(3);
 /// For how long nobody asks again after the brokers gave no answer.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long to wait when librdkafka's queue is full.
+/// How long to wait when librdkafka's queue is full, or not yet empty.
 const FULL: Duration = Duration::from_millis(2);
 
 /// The producer, ended on a thread of its own: its last step waits for librdkafka's threads.
@@ -107,6 +107,13 @@ impl Entry {
 
     pub(super) fn producer(&self) -> Arc<Producer> {
         Arc::clone(&self.producer)
+    }
+
+    /// Waits until every message that was handed over has its report.
+    pub(super) async fn idle(&self) {
+        while self.producer.0.as_ref().is_some_and(|producer| producer.in_flight_count() > 0) {
+            sleep(FULL).await;
+        }
     }
 
     /// A topic that the brokers have.

@@ -89,7 +89,7 @@ fn settle(messages: &[Ready<'_>], confirms: Vec<lapin::Result<Confirmation>>) ->
 fn outcome(message: &Ready<'_>, returned: bool, acked: bool) -> Outcome {
     match (returned, acked) {
         (true, _) => Err(rejected("unroutable", "no queue is bound for the routing key")),
-        (false, true) => Ok(Receipt::cut(&format!("{}/{}", message.publish.exchange, message.publish.routing_key))),
+        (false, true) => Ok(Receipt::new(&format!("{}/{}", message.publish.exchange, message.publish.routing_key))),
         // One queue of several may have taken it; others may be full. Only this message waits, others go on.
         (false, false) => Err(PublishError::Unconfirmed("the broker refused it for now (nack)".to_owned())),
     }

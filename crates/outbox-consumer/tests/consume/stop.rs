@@ -1,9 +1,9 @@
 //! A stop lets messages at work end, and leaves nothing to come again.
 
-use anyhow::Result;
-use testkit::consume::Broker;
+use anyhow::{Result, ensure};
+use testkit::{consume::Broker, servers::until};
 
-use crate::stage::{Does, Stage, messages};
+use crate::stage::{Does, PATIENCE, Stage, messages};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_at_work_end_before_the_stop_and_do_not_come_again() -> Result<()> {
@@ -18,6 +18,12 @@ async fn messages_at_work_end_before_the_stop_and_do_not_come_again() -> Result<
         consumer.wait_for_metric(in_flight, "", 30.0).await?;
         consumer.ask_to_stop();
         // The waits are ended by the stop; what is at work stays until the gate is opened.
+        until(PATIENCE, "the waits to end", || async {
+            let left = consumer.metric(in_flight, "");
+            ensure!(left <= 8.0, "{left} messages are in flight");
+            Ok(())
+        })
+        .await?;
         does.gate.add_permits(8);
         consumer.stop().await?;
         let effects = stage.effects().await?.len();

@@ -59,7 +59,7 @@ pub struct Expired {
     pub owner: String,
     /// The lane.
     pub lane: u16,
-    /// The messages that it covers.
+    /// The messages that it covers; none where the list was edited by hand and does not read as one.
     pub message_ids: Vec<u64>,
 }
 
@@ -74,7 +74,7 @@ pub async fn expired(conn: &mut MySqlConnection) -> Result<Vec<Expired>, sqlx::E
             lease: Lease { claim_id: row.try_get(0)?, lease_token: row.try_get(1)? },
             owner: row.try_get(2)?,
             lane: row.try_get(3)?,
-            message_ids: ids_from_json(row.try_get(4)?)?,
+            message_ids: ids_from_json(row.try_get(4)?).unwrap_or_default(),
         })
     };
     rows.iter().map(expired).collect()
@@ -93,7 +93,7 @@ pub async fn take_over(conn: &mut MySqlConnection, expired: &Expired) -> Result<
         .listed(expired.message_ids.iter().copied())
         .sql(
             " STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = c.lane AND p.id = l.id \
-             SET p.attempts = p.attempts + 1 WHERE c.claim_id = ",
+             SET p.attempts = LEAST(p.attempts, 65534) + 1 WHERE c.claim_id = ",
         )
         .int(expired.lease.claim_id)
         .sql(" AND c.lease_token = ")

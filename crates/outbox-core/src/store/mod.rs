@@ -10,6 +10,8 @@
 pub mod backlog;
 pub mod claim;
 pub mod enqueue;
+#[cfg(feature = "test")]
+pub(crate) mod enqueued;
 pub mod floor;
 pub mod inbox;
 pub mod lanes;

@@ -131,7 +131,7 @@ fn mark_sent(text: Text, lease: Lease, sent: &[(u64, String)]) -> Text {
 fn delay(text: Text, lease: Lease, delayed: &Delayed) -> Text {
     let text = text
         .sql("; INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason, error) ")
-        .sql("SELECT p.lane, p.id, p.key_hash, p.bytes, p.attempts + ")
+        .sql("SELECT p.lane, p.id, p.key_hash, p.bytes, LEAST(p.attempts, 65534) + ")
         .int(u64::from(delayed.spent))
         .sql(", UTC_TIMESTAMP(6) + INTERVAL ")
         .int(super::enqueue::micros(delayed.wait).unsigned_abs())
@@ -142,7 +142,7 @@ fn delay(text: Text, lease: Lease, delayed: &Delayed) -> Text {
 fn bury(text: Text, lease: Lease, dead: &Dead) -> Text {
     let text = text
         .sql("; INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, owner, reason, error) ")
-        .sql("SELECT p.lane, p.id, p.key_hash, p.bytes, p.attempts + ")
+        .sql("SELECT p.lane, p.id, p.key_hash, p.bytes, LEAST(p.attempts, 65534) + ")
         .int(u64::from(dead.spent))
         .sql(", UTC_TIMESTAMP(6), ")
         .int(u64::from(dead.holds_key))

@@ -1,0 +1,119 @@
+//! Rows edited by hand, as an operator in a hurry would: what is wrong is reported and isolated, and others flow.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use testkit::{
+    consume::{Broker, Topic},
+    database::Database,
+    judge::judge,
+    ledger::{Draft, Ledger},
+    load,
+    relay::{Relay, Settings},
+    servers::Flavor,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A database with a row edited by hand, and a relay; messages that are committed afterwards must arrive.
+struct Edited {
+    database: Database,
+    topic: Topic,
+    ledger: Ledger,
+    relay: Relay,
+}
+
+impl Edited {
+    async fn new(edit: &str) -> Result<Self> {
+        let (database, topic) = (Database::create(Flavor::MySql).await?, Topic::create(Broker::Kafka).await?);
+        let settings = Settings::new(database.url()).with_broker_of(&topic);
+        let ledger = Ledger::new();
+        load::commit(&database, &ledger, &[Draft::new(topic.name(), "before")], |message| message).await?;
+        database.execute(edit).await?;
+        Ok(Self { relay: Relay::start(env!("CARGO_BIN_EXE_relay"), &settings)?, database, topic, ledger })
+    }
+
+    /// Commits messages, and waits until all are sent.
+    async fn others_flow(&mut self) -> Result<()> {
+        let drafts: Vec<Draft> = (1_u64..=50)
+            .map(|n| Draft::new(self.topic.name(), n.to_string()).key(format!("k{}", n % 5), n.div_ceil(5)))
+            .collect();
+        load::commit(&self.database, &self.ledger, &drafts, |message| message).await?;
+        let sent = "SELECT COUNT(*) >= 50 FROM outbox_sent_messages";
+        self.database
+            .wait_for(PATIENCE, sent)
+            .await
+            .map_err(|error| error.context(self.relay.log().unwrap_or_default()))?;
+        let (ledger, arrivals) = (self.ledger.entries(), self.topic.read().await?);
+        let report = judge(&ledger, arrivals, &self.database.tables().await?);
+        ensure!(report.lost.is_empty() && report.order_violations.is_empty(), "{report}");
+        Ok(())
+    }
+}
+
+const OLD: &str = "'1999-01-01', '1999-01-01'";
+const CLAIM: &str =
+    "INSERT INTO outbox_claims (lane, owner, lease_token, lease_until, claimed_at, message_ids, key_hashes)";
+
+/// It covers nothing, whatever it says, and ends as every claim whose lease has passed.
+#[tokio::test]
+async fn a_claim_whose_list_cannot_be_read_stops_nobody_and_is_taken_over() -> Result<()> {
+    for ids in ["[]", "[4000000000]", "not JSON", "", "[1, 2"] {
+        let mut edited =
+            Edited::new(&format!("{CLAIM} VALUES (0, 'somebody', 7, {OLD}, '{ids}', 'half a key')")).await?;
+        edited.others_flow().await?;
+        edited.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_claims WHERE owner = 'somebody'").await?;
+        edited.relay.wait_for_log(PATIENCE, "took over a claim whose lease had passed").await?;
+    }
+    Ok(())
+}
+
+/// A lease that nobody holds passes as well.
+#[tokio::test]
+async fn a_claim_without_owner_stops_nobody() -> Result<()> {
+    let now = "UTC_TIMESTAMP(6)";
+    let edit = format!("{CLAIM} VALUES (0, '', 0, {now} + INTERVAL 3 SECOND, {now}, 'not JSON', '')");
+    let mut edited = Edited::new(&edit).await?;
+    edited.others_flow().await?;
+    edited.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_claims WHERE owner = ''").await
+}
+
+#[tokio::test]
+async fn a_message_that_is_pending_and_delayed_is_sent_and_stops_nobody() -> Result<()> {
+    let edit = "INSERT INTO outbox_delayed (lane, id, due_at, reason) SELECT lane, id, '1999-01-01', 'retry' FROM outbox_pending";
+    let mut edited = Edited::new(edit).await?;
+    edited.others_flow().await?;
+    edited.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_delayed").await
+}
+
+/// One more attempt does not fit into the column: it stays at the limit, and is far above that of the configuration.
+#[tokio::test]
+async fn attempts_at_the_limit_of_their_column_end_as_dead() -> Result<()> {
+    let edit = format!(
+        "UPDATE outbox_pending SET attempts = 65535; \
+         {CLAIM} SELECT lane, 'somebody', 7, {OLD}, CONCAT('[', id, ']'), '' FROM outbox_pending"
+    );
+    let mut edited = Edited::new(&edit).await?;
+    edited.others_flow().await?;
+    let dead = "SELECT COUNT(*) = 1 FROM outbox_dead WHERE reason = 'attempts_exhausted'";
+    edited.database.wait_for(PATIENCE, dead).await
+}
+
+#[tokio::test]
+async fn what_cannot_be_sent_is_dead_and_the_rest_flows() -> Result<()> {
+    for (edit, dead) in [
+        ("DELETE FROM outbox_head", 0),
+        ("UPDATE outbox_head SET low = 18446744073709551615, version = 18446744073709551614", 0),
+        ("UPDATE outbox_messages SET headers = 'not JSON'", 1),
+        ("UPDATE outbox_messages SET headers = '{\"a\":1}'", 1),
+        ("UPDATE outbox_messages SET topic = ''", 1),
+        ("UPDATE outbox_messages SET created_at = '0001-01-01'", 0),
+        ("UPDATE outbox_pending SET key_hash = 18446744073709551615, bytes = 4294967295", 0),
+    ] {
+        let mut edited = Edited::new(edit).await?;
+        edited.others_flow().await?;
+        let found = edited.database.number("SELECT COUNT(*) FROM outbox_dead WHERE reason = 'invalid'").await?;
+        ensure!(found == dead, "{edit}: {found} are dead");
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Something else answers where a server should be, or nothing does: `relay check --connect` ends in time and says what it found.
+
+#![cfg(all(feature = "kafka", feature = "rabbitmq"))]
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use testkit::{consume::Broker, servers::Flavor};
+
+/// What listens in the place of a server.
+#[derive(Debug, Clone, Copy)]
+enum Impostor {
+    /// It takes connections and says nothing: a handshake that never ends.
+    Silent,
+    /// A web server.
+    Http,
+    /// What expects TLS answers everything else with an alert.
+    Tls,
+}
+
+impl Impostor {
+    /// Starts it; returns its address. It ends with the process.
+    fn start(self) -> Result<String> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?.to_string();
+        std::thread::spawn(move || {
+            let mut silent = Vec::new();
+            for stream in listener.incoming().flatten() {
+                match self {
+                    Self::Silent => silent.push(stream),
+                    Self::Http => answer(stream, b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"),
+                    Self::Tls => answer(stream, &[0x15, 3, 1, 0, 2, 2, 70]),
+                }
+            }
+        });
+        Ok(address)
+    }
+}
+
+/// Waits for something to answer; where nothing comes, as from a client that waits for a greeting, answers all the same.
+fn answer(mut stream: TcpStream, answer: &[u8]) {
+    stream.set_read_timeout(Some(Duration::from_millis(500))).ok();
+    let _heard = stream.read(&mut [0; 1024]).unwrap_or_default();
+    // The client may have gone.
+    stream.write_all(answer).ok();
+}
+
+/// What `check --connect` finds of the database or of the sink `it`.
+fn found(checked: &str, section: &str) -> Result<String> {
+    let folder = tempfile::tempdir()?;
+    let database =
+        if section.contains("[database]") { "" } else { "[database]\nurl = \"mysql://relay@127.0.0.1:1/shop\"\n" };
+    let sink = if section.contains("[sinks") { "" } else { "[sinks.it]\ntype = \"null\"\n" };
+    let route = if section.contains("rabbitmq") { "exchange = \"e\"\n" } else { "" };
+    let text = format!("{database}{section}\n{sink}[[routes]]\ntopics = \"*\"\nsink = \"it\"\n{route}");
+    std::fs::write(folder.path().join("relay.toml"), text)?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
+    command.current_dir(folder.path()).args(["check", "--connect", "--format", "json", "--config", "relay.toml"]);
+    let output = command.output()?;
+    ensure!(output.status.code() == Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout)?;
+    let row = rows.iter().find(|row| row["checked"] == checked).context("not checked")?;
+    ensure!(row["ok"] == false);
+    Ok(row["detail"].as_str().unwrap_or_default().to_owned())
+}
+
+fn database(url: &str) -> Result<String> {
+    found("database", &format!("[database]\nurl = \"{url}\"\n"))
+}
+
+fn rabbitmq(url: &str) -> Result<String> {
+    found("sink it", &format!("[sinks.it]\ntype = \"rabbitmq\"\nurl = \"{url}\"\n"))
+}
+
+fn kafka(brokers: &str, protocol: &str) -> Result<String> {
+    let section = "[sinks.it]\ntype = \"kafka\"\n";
+    found(
+        "sink it",
+        &format!("{section}brokers = \"{brokers}\"\nproperties = {{ \"security.protocol\" = \"{protocol}\" }}\n"),
+    )
+}
+
+/// The texts of drivers go on with what differs from run to run.
+fn says(found: &str, expected: &str) {
+    assert!(found.starts_with(expected), "{found}");
+}
+
+#[test]
+fn a_handshake_that_never_ends_is_given_up() -> Result<()> {
+    let address = Impostor::Silent.start()?;
+    says(&database(&format!("mysql://relay@{address}/shop"))?, "the database did not answer in time");
+    for scheme in ["amqp", "amqps"] {
+        let found = rabbitmq(&format!("{scheme}://relay:x@{address}/%2f"))?;
+        assert_eq!(found, "unavailable: RabbitMQ did not answer in time");
+    }
+    for protocol in ["plaintext", "ssl"] {
+        says(&kafka(&address, protocol)?, "unavailable: no broker answer");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_web_server_is_not_taken_for_another() -> Result<()> {
+    let address = Impostor::Http.start()?;
+    let found = database(&format!("mysql://relay@{address}/shop"))?;
+    says(&found, "the database cannot be reached: error communicating with database: expected to read 5526600 bytes");
+    says(&rabbitmq(&format!("amqp://relay:x@{address}/%2f"))?, "unavailable: failed to parse");
+    let found = kafka(&address, "plaintext")?;
+    let expected = format!(
+        "unavailable: no broker answers: {address}/bootstrap: Receive failed: Invalid response size 1213486160"
+    );
+    says(&found, &expected);
+    Ok(())
+}
+
+#[test]
+fn plain_text_to_a_port_with_tls_is_named() -> Result<()> {
+    let address = Impostor::Tls.start()?;
+    let found = database(&format!("mysql://relay@{address}/shop"))?;
+    says(&found, "the database cannot be reached: error communicating with database: expected to read 66325 bytes");
+    says(&rabbitmq(&format!("amqp://relay:x@{address}/%2f"))?, "unavailable: failed to parse");
+    says(&kafka(&address, "plaintext")?, "unavailable: no broker answers: ");
+    Ok(())
+}
+
+#[tokio::test]
+async fn tls_to_a_plain_port_is_named() -> Result<()> {
+    let (bootstrap, amqp) = (Broker::Kafka.address().await?, Broker::RabbitMq.address().await?);
+    let found = kafka(&bootstrap, "ssl")?;
+    says(&found, &format!("unavailable: no broker answers: ssl://{bootstrap}/bootstrap: SSL handshake failed: "));
+    ensure!(found.contains("connecting to a PLAINTEXT broker listener?"), "{found}");
+    let found = rabbitmq(&amqp.replace("amqp://", "amqps://"))?;
+    assert_eq!(found, "unavailable: IO error: received corrupt message of type InvalidContentType");
+    let server = testkit::servers::mysql_url(Flavor::MariaDb).await?;
+    for mode in ["required", "verify_identity"] {
+        let found = database(&format!("{server}shop?ssl-mode={mode}"))?;
+        let expected = "the database cannot be reached: error occurred while attempting to establish a TLS connection: \
+                        server does not support TLS";
+        says(&found, expected);
+    }
+    Ok(())
+}
