@@ -75,7 +75,7 @@ pub async fn run(rows: &[Row], plan: &Plan, show: impl Fn(&Ran)) -> Vec<Ran> {
 
 async fn one(row: &Row, case: &Case, plan: &Plan, seed: u64) -> Ran {
     let start = Instant::now();
-    let (counts, error) = match attempt(case, &plan.setup, seed).await {
+    let (counts, error) = match Box::pin(attempt(case, &plan.setup, seed)).await {
         Ok(counts) => (counts, None),
         Err(error) => (Counts { runs: 1, failed: 1, ..Counts::default() }, Some(format!("{error:#}"))),
     };
