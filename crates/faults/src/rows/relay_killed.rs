@@ -70,15 +70,17 @@ async fn at_a_point(arena: &mut Arena, point: &str, sent: bool) -> Result<()> {
     ensure!(!status.success(), "the relay was to die at {point}");
     arena.complete = false;
     let held = arena.claimed_by(Some(victim.pid())).await?;
-    // The server may have finished the settling that the dead relay asked of it last.
-    let in_flight = !held.is_empty() || point == "mid_settle";
+    // The server may have finished, or may still finish, the settling that the dead relay asked of it last: nothing is left to
+    // be taken over then.
+    let settling = point == "mid_settle" || point == "before_renew";
+    let in_flight = !held.is_empty() || settling;
     arena.struck(in_flight);
     arena.witness("a claim left behind", in_flight);
     if sent {
         arena.may_be_sent_twice(held);
     }
     arena.taken_over(victim.pid(), died, LEASE + BEYOND).await?;
-    if point == "mid_settle" {
+    if settling {
         return Ok(());
     }
     // The row is written before the reply is counted.

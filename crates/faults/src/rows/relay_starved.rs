@@ -42,8 +42,9 @@ async fn few_descriptors(arena: &mut Arena) -> Result<()> {
     Ok(())
 }
 
-/// A backlog of the largest payloads, many times what a relay may hold.
+/// A backlog of the largest payloads, many times what a relay may hold. Where the broker is slow some are not confirmed in time.
 async fn large_payloads(arena: &mut Arena) -> Result<()> {
+    arena.duplicates_are_announced();
     let transactions = if arena.setup.pace == Pace::Full { 2000 } else { 500 };
     let load = Load::new(arena.topic.name()).payload(65_536..=65_536).transactions(transactions).seed(999);
     load.run(&arena.database, &arena.ledger).await?;
