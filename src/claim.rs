@@ -411,6 +411,17 @@ fn token() -> u64 {
 mod tests {
     use super::*;
 
+    fn own(claim_id: u64) -> Arc<Tenure> {
+        let lease = Lease { claim_id, lease_token: 1 };
+        Arc::new(Tenure::new(lease, 0, vec![claim_id * 10], vec![claim_id], Instant::now()))
+    }
+
+    fn sorted(set: HashSet<u64>) -> Vec<u64> {
+        let mut sorted = Vec::from_iter(set);
+        sorted.sort_unstable();
+        sorted
+    }
+
     fn claim(claim_id: u64) -> ForeignClaim {
         ForeignClaim { claim_id, owner: "other".into(), message_ids: vec![claim_id * 10], key_hashes: vec![claim_id] }
     }
@@ -419,10 +430,20 @@ mod tests {
         let claims = claims.iter().copied().map(claim).collect();
         let seen = Seen { claim_ids: claim_ids.to_vec(), claims, ..Seen::default() };
         let barred = foreign.bar(&seen, &[]);
-        let (mut ids, mut keys) = (Vec::from_iter(barred.ids), Vec::from_iter(barred.keys));
-        ids.sort_unstable();
-        keys.sort_unstable();
-        (ids, keys)
+        (sorted(barred.ids), sorted(barred.keys))
+    }
+
+    #[test]
+    fn ones_own_claims_bar_their_messages_and_their_keys_only_where_rows_come_back() {
+        let (stands, vanished, settled, abandoned) = (own(1), own(2), own(3), own(4));
+        settled.leave(false);
+        abandoned.leave(false);
+        abandoned.abandon();
+        let seen = Seen { claim_ids: vec![1, 4], ..Seen::default() };
+        let barred = Foreign::default().bar(&seen, &[stands, vanished, settled, Arc::clone(&abandoned)]);
+        assert_eq!((sorted(barred.ids), sorted(barred.keys)), (vec![10, 40], vec![2, 4]));
+        let barred = Foreign::default().bar(&Seen::default(), &[abandoned]);
+        assert_eq!((sorted(barred.ids), sorted(barred.keys)), (vec![], vec![4]));
     }
 
     #[test]

@@ -133,3 +133,38 @@ impl Leases {
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(claim_id: u64) -> Arc<Tenure> {
+        let until = Instant::now() + Duration::from_secs(600);
+        Arc::new(Tenure::new(Lease { claim_id, lease_token: 1 }, 0, Vec::new(), Vec::new(), until))
+    }
+
+    fn left(leases: &Leases, lane: u16, live: &[u64]) -> Vec<u64> {
+        leases.sweep(lane, live);
+        leases.all().iter().map(|tenure| tenure.lease.claim_id).collect()
+    }
+
+    #[test]
+    fn a_claim_that_is_lost_does_not_last_and_is_lost_once() {
+        let tenure = held(1);
+        assert!(tenure.lasts(Duration::from_secs(60)) && !tenure.lasts(Duration::from_secs(6000)));
+        assert_eq!([tenure.lose(), tenure.lose()], [true, false]);
+        tenure.prolong(Instant::now() + Duration::from_secs(600));
+        assert!(!tenure.lasts(Duration::ZERO), "it is another's");
+    }
+
+    #[test]
+    fn a_claim_that_was_abandoned_is_kept_until_the_database_has_it_no_longer() {
+        let (leases, abandoned, other) = (Leases::default(), held(1), held(2));
+        leases.insert(&abandoned);
+        leases.insert(&other);
+        abandoned.abandon();
+        assert_eq!(left(&leases, 0, &[1, 2]), [1, 2]);
+        assert_eq!(left(&leases, 1, &[]), [1, 2], "it is of another lane");
+        assert_eq!(left(&leases, 0, &[]), [2], "the other one may be on its way to be settled");
+    }
+}

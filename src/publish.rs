@@ -370,6 +370,8 @@ mod tests {
         async fn close(&self) {}
     }
 
+    const POLICY: Policy = Policy { on_rejected: OnRejected::Dead, after_dead: AfterDead::Skip };
+
     async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u64, u64)]) -> ReadClaim {
         let until = Instant::now() + lease;
         let lease = Lease { claim_id, lease_token: 1 };
@@ -392,15 +394,14 @@ mod tests {
                 created_at_micros: 0,
                 destination: Arc::new(destination),
             };
-            let policy = Policy { on_rejected: OnRejected::Dead, after_dead: AfterDead::Skip };
-            let ready = Ready { outgoing, policy, pipelined: false, created_at: Instant::now() };
+            let ready = Ready { outgoing, policy: POLICY, pipelined: false, created_at: Instant::now() };
             (Pending { id, key_hash, bytes: 1, attempts: 0 }, Step::Publish(Box::new(ready)))
         });
         ReadClaim { claimed, messages: messages.collect() }
     }
 
-    /// What the sink got of claims with these leases and these messages and keys.
-    async fn batches(claims: &[(Duration, &[(u64, u64)])]) -> Vec<Vec<u64>> {
+    /// What the sink got of claims with these leases and these messages and keys, and from which of them something goes back.
+    async fn published(claims: &[(Duration, &[(u64, u64)])]) -> (Vec<Vec<u64>>, Vec<u64>) {
         let sink = Arc::new(Slow::default());
         let context = without_database(Vec::new()).context;
         let mut read = Vec::new();
@@ -423,21 +424,43 @@ mod tests {
                 std::task::Poll::Ready(None)
             }));
         publisher.run(reads.boxed(), connected, settled).await;
-        std::mem::take(&mut lock(&sink.batches))
+        let returning = context.leases.all().into_iter().filter(|tenure| tenure.may_return());
+        let returning = returning.map(|tenure| tenure.lease.claim_id).collect();
+        (std::mem::take(&mut lock(&sink.batches)), returning)
+    }
+
+    /// What becomes of a message, however often it was tried, where there are so many sinks and its own is down.
+    fn in_an_outage(sinks: usize) -> Disposition {
+        let context = without_database(Vec::new()).context;
+        let ((events, _connected), (open, _is_open)) = (mpsc::unbounded_channel(), watch::channel(false));
+        let (finished, _at_the_settlers) = mpsc::unbounded_channel();
+        let feed = |n: usize| Feed { name: n.to_string(), sink: Arc::new(Slow::default()), batches: 1, batch: 10 };
+        let outlets = Outlets::new(&context, (0..sinks).map(feed).collect(), events, open);
+        let publisher = Publisher::new(&context, outlets, finished);
+        let (origin, created_at) = (Origin { key: (0, 7), claim_id: 1, pass: 1 }, Instant::now());
+        let tag = Tag { origin, id: 1, attempts: u16::MAX, policy: POLICY, alone: true, created_at, outlet: 0 };
+        publisher.disposition(tag, &PublishError::Unavailable("down".into()))
     }
 
     const LONG: Duration = Duration::from_secs(600);
+    /// Not over yet, but before an answer would be there.
+    const SHORT: Duration = Duration::from_secs(1);
 
     #[tokio::test]
     async fn what_waits_in_a_queue_behind_a_failure_of_its_key_is_not_published() {
         let claims: [(_, &[_]); 2] = [(LONG, &[(1, 7), (2, 8)]), (LONG, &[(3, 7), (4, 8), (5, 0)])];
-        assert_eq!(batches(&claims).await, [vec![1, 2], vec![4, 5]]);
+        assert_eq!(published(&claims).await, (vec![vec![1, 2], vec![4, 5]], vec![]));
     }
 
     #[tokio::test]
     async fn what_follows_a_message_whose_lease_is_too_short_is_not_published() {
-        let claims: [(_, &[_]); 3] =
-            [(LONG, &[(1, 6)]), (Duration::ZERO, &[(2, 7), (3, 0)]), (LONG, &[(4, 7), (5, 8), (6, 0)])];
-        assert_eq!(batches(&claims).await, [vec![1], vec![5, 6]]);
+        let claims: [(_, &[_]); 3] = [(LONG, &[(1, 6)]), (SHORT, &[(2, 7), (3, 0)]), (LONG, &[(4, 7), (5, 8), (6, 0)])];
+        assert_eq!(published(&claims).await, (vec![vec![1], vec![5, 6]], vec![2, 3]));
+    }
+
+    #[tokio::test]
+    async fn an_outage_spends_no_attempt_whatever_other_sinks_there_are() {
+        assert_eq!(in_an_outage(1), Disposition::Release);
+        assert!(matches!(in_an_outage(2), Disposition::Delay { spent: false, .. }));
     }
 }

@@ -141,6 +141,13 @@ mod tests {
     }
 
     #[test]
+    fn what_is_behind_a_released_message_goes_back_too_and_behind_a_delayed_one_waits_as_long() {
+        assert_eq!(behind(&Disposition::Release), Some(Disposition::Release));
+        let delay = |spent, reason| Disposition::Delay { wait: Duration::from_secs(4), spent, reason };
+        assert_eq!(behind(&delay(true, "unconfirmed")), Some(delay(false, "behind")));
+    }
+
+    #[test]
     fn only_a_dead_message_of_a_blocking_route_holds_its_key() {
         let policy = Policy { after_dead: AfterDead::Block, ..POLICY };
         assert!(behind(&decide(&rejected(), 0, policy, &RETRY, 0.5)).is_some());

@@ -242,6 +242,28 @@ async fn acknowledgements_of_kafka_that_are_cut_cost_no_duplicate() -> Result<()
     ended(stage, load, &Expectations::new().at_least(100).duplicates(IN_FLIGHT)).await
 }
 
+/// A broker that is far away, and a key with one message on the way: the claim takes longer than its lease, and stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_takes_longer_than_its_lease_is_renewed_and_kept() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MariaDb, Broker::RabbitMq).await?;
+    let proxy = Proxy::start(stage.topic.address()).await?;
+    for direction in &Direction::BOTH {
+        proxy.latency(*direction, Duration::from_millis(50));
+    }
+    stage.settings = stage.settings.clone().rabbitmq(proxy.address());
+    stage.settings = stage.settings.clone().set("relay", "lease", "10s").set("relay", "publish_deadline", "3s");
+    let drafts: Vec<Draft> = (1..=130).map(|n| stage.draft(0).key("k", n)).collect();
+    stage.commit(&drafts).await?;
+    let mut relay = stage.relay()?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let claims = stage.database.number("SELECT COUNT(*) FROM outbox_sent").await?;
+    ensure!(claims == 1, "the messages went out in {claims} claims");
+    let metrics = relay.metrics_within(PATIENCE).await?;
+    ensure!(metrics.sum_where("outbox_relay_lease_renewals_total", r#"result="renewed""#) >= 2.0, "{metrics}");
+    ensure!(metrics.sum("outbox_relay_leases_lost_total") < 0.5, "{metrics}");
+    stage.judge(&Expectations::new().at_least(130)).await
+}
+
 /// RabbitMQ has no such numbers: what it has not confirmed is sent again, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn confirmations_of_rabbitmq_that_are_cut_cost_duplicates_of_their_own_messages() -> Result<()> {

@@ -95,6 +95,26 @@ async fn a_route_that_retries_gives_up_after_its_attempts_and_keeps_the_order() 
     Ok(())
 }
 
+/// A settlement that the database refuses has not happened.
+#[tokio::test]
+async fn a_dead_message_is_counted_when_it_is_written_and_not_before() -> Result<()> {
+    let mut stage = by_event_type(&[]).await?;
+    let bad = [unroutable(&stage, "a")];
+    stage.commit(&bad).await?;
+    let trigger = "CREATE TRIGGER refuse BEFORE INSERT ON outbox_dead FOR EACH ROW SIGNAL SQLSTATE '45000'";
+    stage.database.execute(trigger).await?;
+    let relay = stage.relay()?;
+    relay.wait_for_log(PATIENCE, "a claim cannot be settled").await?;
+    let counted = async || anyhow::Ok(relay.metrics().await?.sum("outbox_relay_dead_messages_total"));
+    let before = counted().await?;
+    ensure!(before < 0.5, "{before} dead messages were counted and none was written");
+    stage.database.execute("DROP TRIGGER refuse").await?;
+    stage.drain_and_judge(&Expectations::new().dead(bad.map(|draft| draft.id))).await?;
+    let after = counted().await?;
+    ensure!((after - 1.0).abs() < 0.5, "{after} dead messages were counted");
+    Ok(())
+}
+
 /// What cannot be written back is not sent again and again: only by whoever takes the claim over, which costs attempts.
 #[tokio::test]
 async fn a_claim_that_the_database_does_not_let_settle_is_sent_once_a_lease() -> Result<()> {

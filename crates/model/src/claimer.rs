@@ -197,6 +197,7 @@ impl Look {
         relay.foreign = claims;
         match protocol.flaw {
             Some(Flaw::KeysOfOthers) => barred.keys.clear(),
+            Some(Flaw::ClaimedIds) => barred.ids.clear(),
             Some(Flaw::VanishedKeysForgotten) => {
                 barred.keys = foreign.claims.values().flat_map(|claim| &claim.key_hashes).copied().collect();
             }

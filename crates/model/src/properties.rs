@@ -23,6 +23,7 @@ pub(crate) fn all() -> Vec<Property<Protocol>> {
         Property::always("I2 no phantom", |_, state: &State| state.delivered.without(state.db.committed).is_empty()),
         Property::always("I5 order", |_, state: &State| state.event != Event::OutOfOrder),
         Property::always("I5 one claimer of a key", one_claimer),
+        Property::always("I7 one claim of a message", one_claim),
         Property::always("I7 fence", |_, state: &State| state.event != Event::Unfenced),
         Property::always("I7 lease", leases_stand),
         Property::sometimes("a duplicate", |_, state: &State| state.event == Event::Duplicate),
@@ -46,6 +47,16 @@ fn one_claimer(protocol: &Protocol, state: &State) -> bool {
         let keys = protocol.keys_of(claim.messages);
         let shares = |id| keys.contains(&protocol.key(id));
         claims.iter().skip(i + 1).all(|other| other.owner == claim.owner || !other.messages.iter().any(shares))
+    })
+}
+
+/// No two claims have a message in common.
+fn one_claim(_: &Protocol, state: &State) -> bool {
+    let mut claimed = Ids::default();
+    state.db.claims.iter().all(|claim| {
+        let again = claimed.both(claim.messages);
+        claimed = claimed.union(claim.messages);
+        again.is_empty()
     })
 }
 

@@ -5,7 +5,7 @@ use crate::ids::Ids;
 /// A bounded world.
 #[derive(Debug, Clone)]
 pub struct Protocol {
-    /// The key of each message; ids begin at 1.
+    /// The key of each message; ids begin at 1. Key 0 is none: such messages have no order.
     pub keys: Vec<u64>,
     /// Relay processes.
     pub relays: u8,
@@ -38,16 +38,22 @@ impl Protocol {
         self.keys.len() as u64
     }
 
+    /// Their keys, without 0 and without repetition.
     pub(crate) fn keys_of(&self, messages: Ids) -> Vec<u64> {
-        let mut keys: Vec<u64> = messages.iter().map(|id| self.key(id)).collect();
+        let mut keys: Vec<u64> = messages.iter().map(|id| self.key(id)).filter(|key| *key != 0).collect();
         keys.sort_unstable();
         keys.dedup();
         keys
     }
 
+    /// Whether the two have an order.
+    pub(crate) fn share_a_key(&self, id: u64, other: u64) -> bool {
+        self.key(id) != 0 && self.key(id) == self.key(other)
+    }
+
     /// The messages of the same key with a smaller id.
     pub(crate) fn before(&self, id: u64) -> Ids {
-        (1..id).filter(|other| self.key(*other) == self.key(id)).collect()
+        (1..id).filter(|other| self.share_a_key(id, *other)).collect()
     }
 }
 
@@ -72,6 +78,8 @@ pub enum Flaw {
     DirtyRead,
     /// The keys of other relays' claims are not left alone.
     KeysOfOthers,
+    /// Messages that are in a claim are claimed again. Those with a key are guarded by it.
+    ClaimedIds,
     /// A claim that vanishes during the look leaves its keys free.
     VanishedKeysForgotten,
     /// The next look starts from a floor that rose during this one.

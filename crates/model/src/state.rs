@@ -155,7 +155,7 @@ impl State {
 
     fn deliver(&mut self, protocol: &Protocol, id: u64) {
         let after = |ids: Ids| ids.iter().any(|other| other > id);
-        let of_key: Ids = self.delivered.iter().filter(|other| protocol.key(*other) == protocol.key(id)).collect();
+        let of_key: Ids = self.delivered.iter().filter(|other| protocol.share_a_key(id, *other)).collect();
         self.event = if self.delivered.contains(id) {
             Event::Duplicate
         } else if after(of_key) {
@@ -209,6 +209,8 @@ impl State {
         let Some(relay) = relays.get_mut(at) else { return };
         if let Claimer::Finding(new) = relay.claimer {
             relay.claimer = Claimer::Idle;
+            // What was not executed until now is void.
+            db.version += 1;
             if let Some(claim) = db.claims.iter().find(|c| c.token == new.token) {
                 relay.insert(protocol, claim);
             }

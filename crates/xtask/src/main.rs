@@ -11,6 +11,7 @@ mod holder;
 mod model;
 mod run;
 mod setup;
+mod sown;
 mod steps;
 mod test;
 mod test_output;
@@ -46,6 +47,8 @@ enum Command {
     Run(run::Run),
     /// Check the protocol's model with a larger bound than `test` does: minutes.
     Model,
+    /// Build bugs on purpose, and see that tests catch them.
+    Sown(sown::Sown),
     /// Everything a change has to pass: format, lints, documentation, dependencies, dashboards, tests.
     Test(test::Test),
     /// Download and install what the other commands need.
@@ -69,6 +72,7 @@ async fn main() -> ExitCode {
         Command::Run(run) => run.run().await,
         Command::Test(test) => test.run().await,
         Command::Model => model::model().await,
+        Command::Sown(sown) => sown.run().await,
         Command::Setup => setup::setup().await.map(|()| ExitCode::SUCCESS),
         Command::Hold => holder::hold().await.map(|()| ExitCode::SUCCESS),
     };

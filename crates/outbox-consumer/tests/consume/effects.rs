@@ -3,7 +3,7 @@
 use anyhow::Result;
 use testkit::consume::{Broker, Sending};
 
-use crate::stage::{Does, Stage, messages};
+use crate::stage::{Does, Running, Stage, messages};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_comes_several_times_has_one_effect() -> Result<()> {
@@ -36,6 +36,22 @@ async fn a_key_keeps_its_order_while_its_messages_fail_and_are_tried_again() -> 
         consumer.stop().await?;
     }
     Ok(())
+}
+
+/// The server ends the transactions of the first tries: their commits are refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_counted_when_its_transaction_is_committed_and_not_before() -> Result<()> {
+    let stage = Stage::new(Broker::RabbitMq).await?;
+    let sent = messages(10, 10, "ended");
+    stage.topic.send(&sent).await?;
+    let consumer = stage.consume(&Does::work())?;
+    stage.wait_for(sent.len()).await?;
+    stage.assert_once_and_in_order(&sent).await?;
+    let counted = |it: &Running| {
+        let [first, failed] = ["first", "failed"].map(|result| it.metric("outbox_inbox_messages_total", result));
+        assert!((first - 10.0).abs() < 0.5 && failed > 9.5, "{first} processed, {failed} failed");
+    };
+    consumer.stop_and(counted).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -237,6 +237,10 @@ impl Handler for Work {
                 assert!(tries > 1, "a bug of the handler, on purpose");
                 Ok(())
             }
+            b"ended" if tries == 1 => {
+                sqlx::raw_sql("ROLLBACK").execute(&mut *tx).await?;
+                Ok(())
+            }
             b"passing" if tries <= 6 => Err(sqlx::Error::PoolTimedOut.into()),
             b"leave" if self.0.requeues => Err(Failure::requeue("somebody else may do it")),
             b"json" => message.json::<u64>().map(drop),

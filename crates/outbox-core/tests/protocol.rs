@@ -1,0 +1,236 @@
+//! What the statements of the claim protocol promise to the relay, each on its own: order of reading, fence, clock, head.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use outbox_core::{
+    Message, Outbox,
+    sqlx::{self, Connection as _, MySqlConnection},
+    store::{
+        claim::{self, Look, NewClaim},
+        lease::{self, Lease},
+        promote, purge, session,
+        settle::{self, Dead, Delayed, Settlement, Way},
+    },
+};
+use testkit::{database::Database, on_both_databases, servers::Flavor};
+
+on_both_databases!(
+    a_settlement_needs_the_token_of_its_claim,
+    a_renewal_needs_the_token_of_its_claim,
+    a_claim_that_was_renewed_is_not_taken_over,
+    a_claim_that_was_not_found_cannot_be_made_later,
+    what_is_not_committed_is_not_seen,
+    promotion_lowers_low_and_raises_the_version,
+    a_retry_and_what_is_behind_it_hold_back_their_key,
+    a_lease_runs_by_the_databases_clock,
+    a_purge_deletes_only_what_a_receipt_names,
+);
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// A database with messages of the same key.
+async fn with_messages(flavor: Flavor, count: usize) -> Result<(Database, MySqlConnection)> {
+    let database = Database::create(flavor).await?;
+    let mut db = database.connect().await?;
+    session::prepare(&mut db).await?;
+    let mut tx = db.begin().await?;
+    let messages = (0..count).map(|_| Message::new("orders", "x").key("k"));
+    Outbox::new().enqueue_all(&mut tx, messages).await?;
+    tx.commit().await?;
+    Ok((database, db))
+}
+
+async fn look(db: &mut MySqlConnection) -> Result<claim::Seen> {
+    let below = [1..=3];
+    let look = Look { lane: 0, owner: "me", known_claim: 0, above: 3, limit: 10, below: &below, below_limit: 10 };
+    Ok(claim::look(db, &look).await?)
+}
+
+async fn version(db: &mut MySqlConnection) -> Result<u64> {
+    look(db).await?.version.context("there is no head")
+}
+
+/// Claims these messages, if this is the lane's version.
+async fn claim_at(db: &mut MySqlConnection, version: u64, lease_token: u64, ids: &[u64]) -> Result<Option<Lease>> {
+    let (message_ids, key_hashes) = (ids, &[1][..]);
+    let new = NewClaim { lane: 0, version, low: 9, owner: "me", lease_token, lease: LEASE, message_ids, key_hashes };
+    Ok(claim::claim(db, &new).await?.map(|claim_id| Lease { claim_id, lease_token }))
+}
+
+/// Claims these messages.
+async fn claim(db: &mut MySqlConnection, lease_token: u64, message_ids: &[u64]) -> Result<Lease> {
+    let version = version(db).await?;
+    claim_at(db, version, lease_token, message_ids).await?.context("nobody else claims here")
+}
+
+async fn settle(db: &mut MySqlConnection, lease: Lease, settlement: &Settlement) -> Result<Vec<u64>> {
+    Ok(settle::settle(db, &[(lease, settlement)], Way::Ranges).await?)
+}
+
+fn delayed(id: u64) -> Settlement {
+    let error = String::new();
+    let delayed = Delayed { id, wait: Duration::ZERO, spent: true, reason: "unconfirmed", error };
+    Settlement { delayed: vec![delayed], ..Settlement::default() }
+}
+
+/// Pending, delayed, dead messages, receipts and claims.
+async fn counts(database: &Database) -> Result<[i64; 5]> {
+    let mut counts = [0; 5];
+    for (count, table) in counts.iter_mut().zip(["pending", "delayed", "dead", "sent", "claims"]) {
+        *count = match table {
+            "pending" => database.number("SELECT COUNT(*) FROM outbox_pending").await?,
+            "delayed" => database.number("SELECT COUNT(*) FROM outbox_delayed").await?,
+            "dead" => database.number("SELECT COUNT(*) FROM outbox_dead").await?,
+            "sent" => database.number("SELECT COUNT(*) FROM outbox_sent").await?,
+            _ => database.number("SELECT COUNT(*) FROM outbox_claims").await?,
+        };
+    }
+    Ok(counts)
+}
+
+/// The relay that lost the first claim has another one; that helps it nothing.
+async fn a_settlement_needs_the_token_of_its_claim(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 3).await?;
+    let lost = claim(&mut db, 7, &[1, 2]).await?;
+    assert_eq!(lease::release(&mut db, &[lost]).await?, 1);
+    let held = claim(&mut db, 8, &[1, 2]).await?;
+    let sent = Settlement { sent: vec![(1, String::new())], ..delayed(2) };
+    let dead = Dead { id: 1, spent: true, holds_key: false, reason: "rejected", error: String::new() };
+    let dead = Settlement { dead: vec![dead], ..Settlement::default() };
+    for stranger in [lost, Lease { lease_token: 7, ..held }, Lease { lease_token: 8, ..lost }] {
+        for settlement in [&sent, &dead] {
+            assert_eq!(settle(&mut db, stranger, settlement).await?, Vec::<u64>::new());
+            assert_eq!(counts(&database).await?, [3, 0, 0, 0, 1]);
+        }
+    }
+    assert_eq!(settle(&mut db, held, &sent).await?, [held.claim_id]);
+    assert_eq!(counts(&database).await?, [1, 1, 0, 1, 0]);
+    Ok(())
+}
+
+async fn a_renewal_needs_the_token_of_its_claim(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 1).await?;
+    let held = claim(&mut db, 8, &[1]).await?;
+    let stranger = Lease { lease_token: 7, ..held };
+    assert_eq!(lease::renew(&mut db, &[stranger], Duration::from_secs(3600)).await?, Vec::<u64>::new());
+    let prolonged = "SELECT COUNT(*) FROM outbox_claims WHERE lease_until > UTC_TIMESTAMP(6) + INTERVAL 60 SECOND";
+    assert_eq!(database.number(prolonged).await?, 0);
+    assert_eq!(lease::renew(&mut db, &[held], Duration::from_secs(3600)).await?, [held.claim_id]);
+    assert_eq!(database.number(prolonged).await?, 1);
+    Ok(())
+}
+
+/// It was found with its lease passed, and its relay came back before it was ended.
+async fn a_claim_that_was_renewed_is_not_taken_over(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 1).await?;
+    let held = claim(&mut db, 8, &[1]).await?;
+    sqlx::raw_sql("SET timestamp = 2147000000").execute(&mut db).await?;
+    let expired = lease::expired(&mut db).await?;
+    let expired = expired.first().context("its lease has passed")?;
+    assert_eq!(lease::renew(&mut db, &[held], LEASE).await?, [held.claim_id]);
+    assert!(!lease::take_over(&mut db, expired).await?);
+    let attempts = "SELECT COUNT(*) FROM outbox_pending WHERE attempts = 1";
+    assert_eq!((counts(&database).await?, database.number(attempts).await?), ([1, 0, 0, 0, 1], 0));
+    sqlx::raw_sql("SET timestamp = 2147000031").execute(&mut db).await?;
+    assert!(lease::take_over(&mut db, expired).await?);
+    assert_eq!((counts(&database).await?, database.number(attempts).await?), ([1, 0, 0, 0, 0], 1));
+    Ok(())
+}
+
+/// Whose reply was lost asks; where the answer is no, the request may still be on its way.
+async fn a_claim_that_was_not_found_cannot_be_made_later(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 1).await?;
+    let version = version(&mut db).await?;
+    assert_eq!(claim::find(&mut db, 0, "me", 8).await?, None);
+    assert_eq!(claim_at(&mut db, version, 8, &[1]).await?, None);
+    assert_eq!(counts(&database).await?, [1, 0, 0, 0, 0]);
+    let made = claim(&mut db, 9, &[1]).await?;
+    assert_eq!(claim::find(&mut db, 0, "me", 9).await?, Some(made.claim_id));
+    Ok(())
+}
+
+async fn what_is_not_committed_is_not_seen(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 1).await?;
+    let mut service = database.connect().await?;
+    let mut open = service.begin().await?;
+    Outbox::new().enqueue(&mut open, Message::new("orders", "x")).await?;
+    let seen = look(&mut db).await?;
+    let ids: Vec<u64> = seen.below.iter().chain(&seen.fresh).map(|row| row.id).collect();
+    assert_eq!(ids, [1]);
+    Ok(open.rollback().await?)
+}
+
+async fn promotion_lowers_low_and_raises_the_version(flavor: Flavor) -> Result<()> {
+    let (_database, mut db) = with_messages(flavor, 2).await?;
+    let held = claim(&mut db, 8, &[1, 2]).await?;
+    settle(&mut db, held, &delayed(2)).await?;
+    let before = look(&mut db).await?;
+    assert_eq!(promote::promote(&mut db, 0, &[2]).await?, 1);
+    let after = look(&mut db).await?;
+    assert_eq!((before.low, after.low), (9, 2));
+    assert!(after.version > before.version, "a claim on what was seen before must fail");
+    Ok(())
+}
+
+async fn a_retry_and_what_is_behind_it_hold_back_their_key(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 3).await?;
+    let held = claim(&mut db, 8, &[1]).await?;
+    settle(&mut db, held, &delayed(1)).await?;
+    let seen = look(&mut db).await?;
+    let key = seen.below.first().context("a message is left")?.key_hash;
+    assert_eq!(seen.held, [(key, 1)]);
+    assert!(claim::defer(&mut db, (0, seen.version.context("there is no head")?, 9), &[2, 3]).await?);
+    assert_eq!(look(&mut db).await?.held, [(key, 1)]);
+    assert_eq!(database.number("SELECT COUNT(*) FROM outbox_delayed WHERE holds_key = 1").await?, 3);
+    Ok(())
+}
+
+/// The session's clock is set to another century; the host's is not.
+async fn a_lease_runs_by_the_databases_clock(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 1).await?;
+    let then = "SELECT COUNT(*) FROM outbox_claims WHERE lease_until = TIMESTAMP'2001-09-09 01:47:10'";
+    sqlx::raw_sql("SET timestamp = 1000000000").execute(&mut db).await?;
+    let held = claim(&mut db, 8, &[1]).await?;
+    assert_eq!(database.number(then).await?, 1);
+    assert_eq!(lease::expired(&mut db).await?.len(), 0);
+    sqlx::raw_sql("SET timestamp = 1000000031").execute(&mut db).await?;
+    assert_eq!(lease::expired(&mut db).await?.len(), 1);
+    sqlx::raw_sql("SET timestamp = 1000000000").execute(&mut db).await?;
+    lease::renew(&mut db, &[held], LEASE).await?;
+    assert_eq!(database.number(then).await?, 1);
+    Ok(())
+}
+
+async fn a_purge_deletes_only_what_a_receipt_names(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 3).await?;
+    let held = claim(&mut db, 8, &[1, 2]).await?;
+    let settlement = Settlement { sent: vec![(2, String::new())], ..Settlement::default() };
+    settle(&mut db, held, &settlement).await?;
+    sqlx::raw_sql("SET timestamp = 2147000000").execute(&mut db).await?;
+    assert_eq!(purge::sent(&mut db, Duration::from_secs(60), 10).await?, (1, 1));
+    assert_eq!(database.number("SELECT COUNT(*) FROM outbox_messages WHERE id IN (1, 3)").await?, 2);
+    assert_eq!(counts(&database).await?, [2, 0, 0, 0, 0]);
+    Ok(())
+}
+
+/// What the server says it has executed. MariaDB keeps no such history unless it is told to at its start.
+#[tokio::test]
+async fn a_look_reads_head_claims_candidates_gaps_and_waiting_keys_in_this_order_without_locks() -> Result<()> {
+    let (_database, mut db) = with_messages(Flavor::MySql, 3).await?;
+    look(&mut db).await?;
+    let sql = "SELECT SQL_TEXT FROM performance_schema.events_statements_history \
+               WHERE THREAD_ID = PS_CURRENT_THREAD_ID() ORDER BY EVENT_ID";
+    let statements: Vec<Option<String>> = sqlx::query_scalar(sql).fetch_all(&mut db).await?;
+    let statements: Vec<String> =
+        statements.into_iter().flatten().filter(|text| text.contains(" FROM outbox_")).collect();
+    let of = |text: &String| text.split("FROM ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned);
+    let tables: Vec<String> = statements.iter().filter_map(of).collect();
+    let reads = ["head", "claims", "pending", "pending", "delayed", "dead"];
+    assert_eq!(tables, reads.map(|table| format!("outbox_{table}")), "{statements:#?}");
+    let gaps: Vec<bool> = statements.iter().map(|text| text.contains("BETWEEN")).collect();
+    assert_eq!(gaps, [false, false, false, true, false, false], "the gaps are not looked at behind the candidates");
+    let locks = |text: &&String| text.contains("FOR UPDATE") || text.contains("FOR SHARE") || text.contains("LOCK IN");
+    assert_eq!(statements.iter().find(locks), None);
+    Ok(())
+}
