@@ -13,7 +13,7 @@
 //! are *unavailable*, cost no attempt, and surely did not arrive. Topics are never created by publishing.
 //!
 //! Kafka judges requests, not messages: one that is too large or has an invalid record is refused as a whole. Its messages
-//! are sent again one by one with nothing else on the way, so that only the guilty one is rejected; later messages of their keys
+//! are sent again in ever smaller groups with nothing else on the way, so that only the guilty one is rejected; later messages of their keys
 //! may have passed them. This needs a topic whose `max.message.bytes` is below the producer's `batch.size` (1,000,000 bytes): set that to the smaller.
 
 mod entry;
@@ -24,6 +24,8 @@ mod record;
 mod reports;
 
 use std::{
+    collections::VecDeque,
+    ops::DerefMut,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -95,48 +97,73 @@ impl Kafka {
         Ok(Self { reports, entry: Mutex::new(entry) })
     }
 
-    /// Waits for a batch's turn to be handed over. Nothing else is before the entry is dropped.
-    async fn enter(
-        &self,
-        company: Company,
-        deadline: Instant,
-    ) -> Result<(MutexGuard<'_, Entry>, Limits), PublishError> {
+    /// Waits until it is a batch's turn to be handed over. No other one is before the entry is dropped.
+    async fn enter(&self, deadline: Instant) -> Result<(MutexGuard<'_, Entry>, Limits), PublishError> {
         let ticket = self.reports.fence.ticket();
         let entry = timeout_at(deadline.into(), self.entry.lock()).await;
         let entry = entry.map_err(|_late| unavailable("the batches before took all the time"))?;
-        if company == Company::None && timeout_at(deadline.into(), entry.idle()).await.is_err() {
-            return Err(PublishError::Unconfirmed("no time was left to send it by itself".to_owned()));
-        }
         if self.reports.fence.pass(ticket, || ()).is_none() {
             return Err(unavailable("an earlier batch failed"));
         }
         Ok((entry, Limits { ticket, deadline }))
     }
 
-    /// Publishes and waits for the reports; on the deadline gives up all that is in flight, of every batch.
-    async fn attempt(&self, batch: &[Outgoing], company: Company, deadline: Instant) -> Vec<Attempt> {
-        let open = self.reports.open(batch.len());
-        let mut outcomes = vec![None; batch.len()];
-        match self.enter(company, give_up_at(deadline)).await {
-            Ok((mut entry, limits)) => {
-                entry.hand_over(batch, &open, &mut outcomes, limits).await;
-                open.seal(outcomes.iter().flatten().count());
-                let producer = entry.producer();
-                let _alone = (company == Company::None).then_some(entry);
-                self.confirm(&open, producer, deadline).await;
-            }
+    /// Hands messages over, lets go of the entry, and waits for the reports; on the deadline gives up all that is in flight, of
+    /// every batch.
+    async fn send(
+        &self,
+        messages: &[&Outgoing],
+        mut entry: impl DerefMut<Target = Entry>,
+        limits: Limits,
+        deadline: Instant,
+    ) -> (Vec<Attempt>, Open) {
+        let open = self.reports.open(messages.len());
+        let mut outcomes = vec![None; messages.len()];
+        entry.hand_over(messages, &open, &mut outcomes, limits).await;
+        open.seal(outcomes.iter().flatten().count());
+        let producer = entry.producer();
+        drop(entry);
+        self.confirm(&open, producer, deadline).await;
+        let known = outcomes.into_iter().zip(open.take()).zip(messages);
+        (known.map(|((known, report), message)| Attempt::new(known, report, message)).collect(), open)
+    }
+
+    async fn together(&self, messages: &[&Outgoing], deadline: Instant) -> (Vec<Attempt>, Open) {
+        match self.enter(give_up_at(deadline)).await {
+            Ok((entry, limits)) => self.send(messages, entry, limits, deadline).await,
             Err(error) => {
+                let open = self.reports.open(0);
                 open.fail();
-                outcomes.fill(Some(Err(error)));
+                (messages.iter().map(|_| Attempt::Final(Err(error.clone()))).collect(), open)
             }
         }
-        let reports = open.take().into_iter();
-        outcomes
-            .into_iter()
-            .zip(reports)
-            .zip(batch)
-            .map(|((known, report), it)| Attempt::new(known, report, it))
-            .collect()
+    }
+
+    /// Sends again what was refused with the request in which it travelled, which may have been that of several batches: with nothing
+    /// else on the way, and in halves, until each guilty message is alone. What is left when the time is over stays as it is.
+    async fn apart(&self, messages: &[&Outgoing], attempts: &mut [Attempt], opens: &mut Vec<Open>, deadline: Instant) {
+        let mut groups = halves((0..messages.len()).collect(), attempts);
+        if groups.is_empty() {
+            return;
+        }
+        let until = give_up_at(deadline);
+        let Ok((mut entry, limits)) = self.enter(until).await else { return };
+        while let Some(group) = groups.pop_front() {
+            if timeout_at(until.into(), entry.idle()).await.is_err() {
+                return;
+            }
+            let of_group: Vec<&Outgoing> = group.iter().filter_map(|index| messages.get(*index).copied()).collect();
+            let (again, open) = self.send(&of_group, &mut *entry, limits, deadline).await;
+            opens.push(open);
+            for (index, attempt) in group.iter().zip(again) {
+                if let Some(known) = attempts.get_mut(*index) {
+                    *known = if group.len() == 1 { Attempt::Final(attempt.outcome()) } else { attempt };
+                }
+            }
+            for half in halves(group, attempts).into_iter().rev() {
+                groups.push_front(half);
+            }
+        }
     }
 
     async fn confirm(&self, open: &Open, producer: Arc<Producer>, deadline: Instant) {
@@ -150,24 +177,6 @@ impl Kafka {
             tracing::warn!("the Kafka producer did not give up its messages in time");
         }
     }
-
-    /// Sends again, each by itself, the messages that were refused with the request in which they travelled: several batches
-    /// may have shared it.
-    async fn alone(&self, batch: &[Outgoing], attempts: Vec<Attempt>, deadline: Instant) -> Vec<Outcome> {
-        let mut outcomes = Vec::with_capacity(batch.len());
-        for (message, attempt) in batch.iter().zip(attempts) {
-            let in_time = Instant::now() < give_up_at(deadline);
-            outcomes.push(match attempt {
-                Attempt::SharedFate(_) if in_time => {
-                    let again = self.attempt(std::slice::from_ref(message), Company::None, deadline).await.pop();
-                    again.map_or_else(unknown, Attempt::outcome)
-                }
-                Attempt::SharedFate(_) => unknown(),
-                attempt @ Attempt::Final(_) => attempt.outcome(),
-            });
-        }
-        outcomes
-    }
 }
 
 #[async_trait]
@@ -177,8 +186,13 @@ impl Sink for Kafka {
     }
 
     async fn publish(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
-        let attempts = self.attempt(batch, Company::Any, deadline).await;
-        self.alone(batch, attempts, deadline).await
+        let messages: Vec<&Outgoing> = batch.iter().collect();
+        let (mut attempts, open) = self.together(&messages, deadline).await;
+        // Until they are dropped nothing is handed over behind a failure that the caller does not know of.
+        let mut opens = vec![open];
+        self.apart(&messages, &mut attempts, &mut opens, deadline).await;
+        let outcome = |attempt| if let Attempt::Final(outcome) = attempt { outcome } else { unknown() };
+        attempts.into_iter().map(outcome).collect()
     }
 
     async fn check(&self, deadline: Instant) -> Result<(), PublishError> {
@@ -196,15 +210,6 @@ impl Sink for Kafka {
             tracing::warn!("the Kafka producer did not end cleanly");
         }
     }
-}
-
-/// With what messages travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Company {
-    /// With whatever else is on the way.
-    Any,
-    /// With nothing else.
-    None,
 }
 
 /// What one attempt says of a message.
@@ -236,6 +241,13 @@ impl Attempt {
             Self::Final(outcome) | Self::SharedFate(outcome) => outcome,
         }
     }
+}
+
+/// Those of a group that shared a fate, in two groups that are not empty, or in one or none.
+fn halves(mut group: Vec<usize>, attempts: &[Attempt]) -> VecDeque<Vec<usize>> {
+    group.retain(|index| matches!(attempts.get(*index), Some(Attempt::SharedFate(_))));
+    let second = group.split_off(group.len() / 2);
+    [group, second].into_iter().filter(|half| !half.is_empty()).collect()
 }
 
 fn unknown() -> Outcome {

@@ -89,6 +89,8 @@ pub struct Arena {
     pub expected: Expectations,
     /// Whether a fault has to strike while messages are in flight, or it shows nothing.
     pub in_flight_due: bool,
+    /// Whether messages go to places that no consumer reads: the judge, who reads them, processes them.
+    pub past_consumers: bool,
     /// Within which time after the last fault the backlog drains.
     pub drains_within: Duration,
     /// What was used, against limits.
@@ -124,6 +126,7 @@ impl Arena {
             counts: Counts { runs: 1, ..Counts::default() },
             expected: Expectations::new().at_least(100),
             in_flight_due: true,
+            past_consumers: false,
             drains_within: PATIENCE,
             usage: Vec::new(),
             random: StdRng::seed_from_u64(seed),

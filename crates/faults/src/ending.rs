@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use testkit::{
+    inbox,
     judge::{Totals, Usage, judge},
     load::CANARY,
     servers::until,
@@ -27,6 +28,9 @@ impl Arena {
         let drained = self.database.wait_until_drained(self.drains_within).await;
         let totals = self.gather().await?;
         let arrived = self.arrived().await?;
+        if self.past_consumers {
+            inbox::process(&self.database, self.topic.read().await?, 3).await?;
+        }
         let caught_up = self.caught_up(arrived).await;
         let tables = self.database.tables().await?;
         let report = judge(&self.ledger.entries(), self.topic.read().await?, &tables);

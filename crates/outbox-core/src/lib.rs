@@ -13,6 +13,7 @@ mod message;
 mod migrate;
 #[cfg(feature = "metrics")]
 mod observe;
+mod pool;
 mod prepare;
 #[cfg(test)]
 mod properties;
@@ -37,6 +38,7 @@ pub use message::Message;
 pub use migrate::{MIGRATIONS, MIGRATOR, SCHEMA_VERSION, SchemaError, check_schema, migrate};
 #[cfg(feature = "derive")]
 pub use outbox_derive::Event;
+pub use pool::cancel_safe;
 pub use prepare::{Bind, Prepared, Statement};
 pub use sequence::SEQUENCE_HEADER;
 pub use sqlx;

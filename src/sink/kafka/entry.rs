@@ -124,14 +124,14 @@ impl Entry {
     /// Hands the messages to librdkafka and puts the outcome of those that it did not take into `outcomes`.
     pub(super) async fn hand_over(
         &mut self,
-        batch: &[Outgoing],
+        messages: &[&Outgoing],
         open: &Open,
         outcomes: &mut [Option<Outcome>],
         limits: Limits,
     ) {
         let mut down = self.refresh().err();
         let mut last: Option<(&Outgoing, Result<(), PublishError>)> = None;
-        for (index, (message, outcome)) in batch.iter().zip(outcomes).enumerate() {
+        for (index, (&message, outcome)) in messages.iter().zip(outcomes).enumerate() {
             let known = match last.take() {
                 Some((before, known)) if Arc::ptr_eq(&before.destination, &message.destination) => known,
                 _ => self.topic(&message.destination.target, limits.deadline, &mut down).await,

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Result, ensure};
 use futures_util::{FutureExt as _, future::join_all};
 use outbox_core::{
-    Outbox,
+    Outbox, cancel_safe,
     sqlx::{self, MySqlPool, mysql::MySqlPoolOptions},
 };
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
@@ -61,7 +61,7 @@ struct Service {
 impl Service {
     async fn new(arena: &Arena) -> Result<Self> {
         let options = MySqlPoolOptions::new().max_connections(POOL).acquire_timeout(PATIENCE);
-        let pool = options.connect(arena.database.url()).await?;
+        let pool = cancel_safe(options).connect(arena.database.url()).await?;
         Ok(Self { pool, ledger: arena.ledger.clone(), topic: arena.topic.name().to_owned() })
     }
 

@@ -32,7 +32,7 @@ pub(super) fn row() -> Row {
         shows: "no call outlives its deadline; /readyz says broker_blocked",
         cases: vec![
             case("memory, 5 s", MEMORY, 5, Flavor::MySql),
-            case("disk, 5 s", DISK, 5, Flavor::MariaDb),
+            case("disk, 5 s", DISK, 5, Flavor::MariaDb).short(),
             case("memory, 30 s", MEMORY, 30, Flavor::MySql),
         ],
     }

@@ -24,7 +24,8 @@ pub(super) fn row() -> Row {
     let mut cases = Vec::new();
     for flavor in [Flavor::MySql, Flavor::MariaDb] {
         cases.push(Case::new("exchange deleted", |arena| deleted(arena).boxed()).on(flavor, Broker::RabbitMq));
-        cases.push(Case::new("nack storm", |arena| storm(arena).boxed()).on(flavor, Broker::RabbitMq));
+        let case = Case::new("nack storm", |arena| storm(arena).boxed()).on(flavor, Broker::RabbitMq);
+        cases.push(if flavor == Flavor::MySql { case.short() } else { case });
     }
     Row {
         id: "A4",
@@ -37,6 +38,7 @@ pub(super) fn row() -> Row {
 /// An exchange beside the topic's, and a route to it.
 async fn beside(arena: &mut Arena, room: Option<i32>) -> Result<String> {
     let name = arena.topic.beside(room).await?;
+    arena.past_consumers = true;
     arena.settings = arena.settings.clone().first_route([
         ("topics", name.as_str()),
         ("sink", "rabbitmq"),
@@ -89,7 +91,10 @@ async fn deleted(arena: &mut Arena) -> Result<()> {
     ensure!(dead.is_subset(&guilty), "a neighbour is dead");
     ensure!(after.is_subset(&dead), "what came after the exchange was deleted is not dead");
     // A deleted exchange ends the channel: what was on the way on it is sent again.
-    arena.expected = arena.expected.clone().dead(dead).duplicates(1000);
+    // What had arrived when the exchange was deleted, and was refused when it was sent again, counts as rejected.
+    arena.complete = false;
+    arena.expected = arena.expected.clone().dead(dead);
+    arena.duplicates_are_announced();
     Ok(())
 }
 
@@ -118,6 +123,6 @@ async fn storm(arena: &mut Arena) -> Result<()> {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     ensure!(arena.database.number(&left).await? == 0, "the full queue was not drained");
-    arena.expected = arena.expected.clone().duplicates(GUILTY);
+    arena.duplicates_are_announced();
     Ok(())
 }

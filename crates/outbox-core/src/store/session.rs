@@ -1,6 +1,8 @@
 //! What the relay's own connections are set to.
 
-use sqlx::MySqlConnection;
+use sqlx::{MySqlConnection, Row as _};
+
+use super::text::Text;
 
 /// Sets the session of a relay: `READ COMMITTED`, because `REPEATABLE READ` would lock gaps that services insert into;
 /// UTC; and a lock wait that ends before the default settle deadline of five seconds does.
@@ -13,4 +15,10 @@ pub async fn prepare(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
 /// Ends whatever a failed text left open.
 pub async fn rollback(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql("ROLLBACK").execute(conn).await.map(drop)
+}
+
+/// Ends whatever is open and reads a number back. None: the replies are not those of these statements. One round trip.
+pub async fn rollback_and_ask(conn: &mut MySqlConnection, number: u64) -> Result<Option<u64>, sqlx::Error> {
+    let replies = Text::default().sql("ROLLBACK; SELECT CAST(").int(number).sql(" AS UNSIGNED)").run(conn).await?;
+    replies.iter().flat_map(|reply| &reply.rows).next().map(|row| row.try_get(0)).transpose()
 }
