@@ -32,6 +32,10 @@ struct Outlet {
     feed: Feed,
     ready: VecDeque<Item>,
     on_the_way: usize,
+    /// Messages on the way, and how many may be: fewer after a batch of which nothing was confirmed in time. What is more than the
+    /// broker takes within the deadline would be sent again and again, to the end of its attempts.
+    messages: usize,
+    room: usize,
     up: bool,
     /// Outages in a row, without a message confirmed in between.
     outages: u32,
@@ -41,6 +45,8 @@ struct Outlet {
 pub struct Batch {
     /// To which outlet it goes.
     pub outlet: usize,
+    /// How many messages were taken for it. Those that are not among its items are not published after all.
+    pub taken: usize,
     /// Its messages, in order.
     pub items: Vec<Item>,
 }
@@ -48,6 +54,7 @@ pub struct Batch {
 /// What became of a batch.
 pub struct Done {
     outlet: usize,
+    taken: usize,
     took: Duration,
     /// What became of each message.
     pub outcomes: Vec<(Tag, Outcome)>,
@@ -93,7 +100,10 @@ impl Outlets {
         for feed in &feeds {
             connected.with_label_values(&[feed.name.as_str()]).set(0);
         }
-        let outlet = |feed| Outlet { feed, ready: VecDeque::new(), on_the_way: 0, up: false, outages: 0 };
+        let outlet = |feed: Feed| {
+            let room = feed.batches * feed.batch;
+            Outlet { feed, ready: VecDeque::new(), on_the_way: 0, messages: 0, room, up: false, outages: 0 }
+        };
         let outlets = feeds.into_iter().map(outlet).collect::<Vec<_>>();
         let outlets = Self { context: Arc::clone(context), outlets, names, events, open };
         (0..outlets.outlets.len()).for_each(|i| outlets.probe(i));
@@ -135,12 +145,16 @@ impl Outlets {
 
     /// The next batch that a sink would take.
     pub fn next_batch(&mut self) -> Option<Batch> {
-        let free = |outlet: &Outlet| outlet.up && !outlet.ready.is_empty() && outlet.on_the_way < outlet.feed.batches;
+        let free = |outlet: &Outlet| {
+            let room = outlet.on_the_way < outlet.feed.batches && outlet.messages < outlet.room;
+            outlet.up && !outlet.ready.is_empty() && room
+        };
         let i = self.outlets.iter().position(free)?;
         let outlet = self.outlets.get_mut(i)?;
+        let size = outlet.feed.batch.min(outlet.ready.len()).min(outlet.room - outlet.messages);
         outlet.on_the_way += 1;
-        let size = outlet.feed.batch.min(outlet.ready.len());
-        Some(Batch { outlet: i, items: outlet.ready.drain(..size).collect() })
+        outlet.messages += size;
+        Some(Batch { outlet: i, taken: size, items: outlet.ready.drain(..size).collect() })
     }
 
     /// Publishes a batch.
@@ -159,7 +173,7 @@ impl Outlets {
             let lost = || Err(PublishError::Unconfirmed("the sink did not say what became of it".into()));
             let outcomes = outcomes.into_iter().chain(std::iter::repeat_with(lost));
             let outcomes = tags.into_iter().zip(outcomes).collect();
-            Done { outlet: batch.outlet, took: started.elapsed(), outcomes, counts }
+            Done { outlet: batch.outlet, taken: batch.taken, took: started.elapsed(), outcomes, counts }
         }
     }
 
@@ -167,6 +181,7 @@ impl Outlets {
     pub fn note(&mut self, done: &Done) {
         let Some(outlet) = self.outlets.get_mut(done.outlet) else { return };
         outlet.on_the_way -= 1;
+        outlet.messages -= done.taken;
         let metrics = &self.context.metrics;
         let name = outlet.feed.name.as_str();
         metrics.publish_duration_seconds.with_label_values(&[name]).observe(done.took.as_secs_f64());
@@ -174,7 +189,7 @@ impl Outlets {
             metrics.publish_attempts_total.with_label_values(&[name, target]).inc_by(*messages);
             metrics.published_bytes_total.with_label_values(&[name]).inc_by(*bytes);
         }
-        let mut confirmed = 0;
+        let (mut confirmed, mut unconfirmed) = (0, 0);
         let mut down = None;
         for (tag, outcome) in &done.outcomes {
             match outcome {
@@ -187,6 +202,7 @@ impl Outlets {
                 }
                 Err(PublishError::Unavailable(reason)) => down = Some(reason.clone()),
                 Err(PublishError::Unconfirmed(_)) => {
+                    unconfirmed += 1;
                     metrics.possible_duplicates_total.with_label_values(&["unconfirmed"]).inc();
                 }
                 Err(PublishError::Rejected { .. }) => {}
@@ -195,9 +211,14 @@ impl Outlets {
                 metrics.publish_failures_total.with_label_values(&[name, error.reason()]).inc();
             }
         }
-        metrics.published_messages_total.with_label_values(&[name]).inc_by(confirmed);
+        metrics.published_messages_total.with_label_values(&[name]).inc_by(confirmed as u64);
         if confirmed > 0 {
             outlet.outages = 0;
+        }
+        match (confirmed, unconfirmed) {
+            (0, 1..) => outlet.room = (outlet.room / 2).max(1),
+            (1.., 0) => outlet.room = (outlet.room + confirmed).min(outlet.feed.batches * outlet.feed.batch),
+            _ => {}
         }
         if let Some(reason) = down {
             self.down(done.outlet, &reason);

@@ -174,10 +174,10 @@ impl Publisher {
 
     /// Starts as many batches as the outlets take.
     fn start(&mut self) {
-        while let Some(Batch { outlet, items }) = self.outlets.next_batch() {
+        while let Some(Batch { outlet, taken, items }) = self.outlets.next_batch() {
             let items = self.still_held(items);
             crash::point("before_publish");
-            let mut publishing = self.outlets.publish(Batch { outlet, items }).boxed();
+            let mut publishing = self.outlets.publish(Batch { outlet, taken, items }).boxed();
             // The first poll hands the batch in, before the next one and before any failure that is not known here yet: a sink
             // believes its caller to know what it had returned by then.
             match task::unconstrained(publishing.as_mut()).now_or_never() {
@@ -335,7 +335,11 @@ mod tests {
         sink::{Destination, KeyOrder, Receipt, Sink},
     };
 
-    /// Answers its first batch when everything is there: that its first message is unconfirmed and the others have arrived.
+    /// What the sink takes in time.
+    const TAKES: usize = 8;
+
+    /// Answers its first batch when everything is there: that its first message is unconfirmed and the others have arrived. Of a batch
+    /// that is too much for it nothing is confirmed.
     #[derive(Default)]
     struct Slow {
         answer: Notify,
@@ -354,13 +358,13 @@ mod tests {
                 batches.push(batch.iter().map(|message| message.message_id.as_u64_pair().1).collect());
                 batches.len() == 1
             };
-            let confirmed = || Ok(Receipt::new("there"));
-            if !first {
-                return batch.iter().map(|_| confirmed()).collect();
+            if first {
+                self.answer.notified().await;
             }
-            self.answer.notified().await;
-            let rest = batch.iter().skip(1).map(|_| confirmed());
-            std::iter::once(Err(PublishError::Unconfirmed("no reply".into()))).chain(rest).collect()
+            let late = |index| batch.len() > TAKES || (first && index == 0);
+            let unconfirmed = || Err(PublishError::Unconfirmed("no reply".into()));
+            let outcome = |index| if late(index) { unconfirmed() } else { Ok(Receipt::new("there")) };
+            (0..batch.len()).map(outcome).collect()
         }
 
         async fn check(&self, _deadline: Instant) -> Result<(), PublishError> {
@@ -456,6 +460,13 @@ mod tests {
     async fn what_follows_a_message_whose_lease_is_too_short_is_not_published() {
         let claims: [(_, &[_]); 3] = [(LONG, &[(1, 6)]), (SHORT, &[(2, 7), (3, 0)]), (LONG, &[(4, 7), (5, 8), (6, 0)])];
         assert_eq!(published(&claims).await, (vec![vec![1], vec![5, 6]], vec![2, 3]));
+    }
+
+    #[tokio::test]
+    async fn a_sink_that_confirms_nothing_in_time_gets_less_at_a_time_and_more_again() {
+        let messages: Vec<_> = (1..=40).map(|id| (id, 0)).collect();
+        let (batches, _) = published(&[(LONG, &messages)]).await;
+        assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [10, 5, 10, 5, 10]);
     }
 
     #[tokio::test]
