@@ -61,7 +61,7 @@ impl Stage {
     /// Consumes everything through the inbox, and says what was found.
     pub(crate) async fn report(&mut self) -> Result<Report> {
         let arrivals = self.topic.read().await?;
-        inbox::process(&self.database, arrivals, 2).await?;
+        inbox::process(&self.database, "test", arrivals).await?;
         Ok(judge(&self.ledger.entries(), arrivals, &self.database.tables().await?))
     }
 }

@@ -29,7 +29,8 @@ impl Arena {
         let totals = self.gather().await?;
         let arrived = self.arrived().await?;
         if self.past_consumers {
-            inbox::process(&self.database, self.topic.read().await?, 3).await?;
+            let consumer = self.topic.name().to_owned();
+            inbox::process(&self.database, &consumer, self.topic.read().await?).await?;
         }
         let caught_up = self.caught_up(arrived).await;
         let tables = self.database.tables().await?;

@@ -22,10 +22,10 @@ async fn concurrent_duplicates_have_one_effect(flavor: Flavor) -> Result<()> {
     for _ in 0..8 {
         let (ids, barrier, mut connection) = (Arc::clone(&ids), Arc::clone(&barrier), database.connect().await?);
         workers.spawn(async move {
-            let mut firsts = 0;
+            let (mut firsts, inbox) = (0, Inbox::new("c")?);
             for id in ids.iter() {
                 barrier.wait().await;
-                firsts += usize::from(process_one(&mut connection, *id).await?);
+                firsts += usize::from(process_one(&inbox, &mut connection, *id).await?);
             }
             anyhow::Ok(firsts)
         });

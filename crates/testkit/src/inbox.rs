@@ -8,19 +8,21 @@ use uuid::Uuid;
 
 use crate::{consume::Arrival, database::Database};
 
-/// Processes all arrivals, duplicates included, with several workers at a time. Neighbours go to different workers, so that
-/// duplicates meet.
+/// How many work at the same time.
+const WORKERS: usize = 3;
+
+/// Processes all arrivals, duplicates included, as this consumer. Neighbours go to different workers, so that duplicates meet.
 ///
 /// # Errors
 /// When the database refuses.
-pub async fn process(database: &Database, arrivals: &[Arrival], workers: usize) -> Result<()> {
-    let mut tasks = JoinSet::new();
-    for worker in 0..workers {
-        let own: Vec<Uuid> = arrivals.iter().skip(worker).step_by(workers).map(|arrival| arrival.id).collect();
-        let mut connection = database.connect().await?;
+pub async fn process(database: &Database, consumer: &str, arrivals: &[Arrival]) -> Result<()> {
+    let (mut tasks, inbox) = (JoinSet::new(), Inbox::new(consumer)?);
+    for worker in 0..WORKERS {
+        let own: Vec<Uuid> = arrivals.iter().skip(worker).step_by(WORKERS).map(|arrival| arrival.id).collect();
+        let (mut connection, inbox) = (database.connect().await?, inbox.clone());
         tasks.spawn(async move {
             for id in own {
-                process_one(&mut connection, id).await?;
+                process_one(&inbox, &mut connection, id).await?;
             }
             anyhow::Ok(connection.close().await?)
         });
@@ -35,22 +37,13 @@ pub async fn process(database: &Database, arrivals: &[Arrival], workers: usize) 
 ///
 /// # Errors
 /// When the database refuses.
-pub async fn process_one(connection: &mut MySqlConnection, id: Uuid) -> Result<bool> {
+pub async fn process_one(inbox: &Inbox, connection: &mut MySqlConnection, id: Uuid) -> Result<bool> {
     let mut tx = connection.begin().await?;
-    let first = apply(&mut tx, id).await?;
-    tx.commit().await?;
-    Ok(first)
-}
-
-/// Claims a message in an open transaction, and has its effect there; returns whether it was the first of its message.
-///
-/// # Errors
-/// When the database refuses.
-pub async fn apply(tx: &mut MySqlConnection, id: Uuid) -> Result<bool> {
-    let first = Inbox::new("test")?.claim(&mut *tx, id).await? == Claim::First;
+    let first = inbox.claim(&mut tx, id).await? == Claim::First;
     if first {
         let sql = "INSERT INTO test_effects (message_id) VALUES (?)";
-        sqlx::query(sql).bind(id.as_bytes().as_slice()).execute(tx).await?;
+        sqlx::query(sql).bind(id.as_bytes().as_slice()).execute(&mut *tx).await?;
     }
+    tx.commit().await?;
     Ok(first)
 }

@@ -4,20 +4,18 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use futures_util::FutureExt as _;
-use rand::RngExt as _;
 use testkit::{consume::Broker, servers::Flavor};
 
 use crate::{
     arena::{Arena, PATIENCE},
-    consumer::Point,
     row::{Case, Row},
 };
 
 pub(super) fn row() -> Row {
     let mut cases = Vec::new();
     for (flavor, broker) in [(Flavor::MySql, Broker::Kafka), (Flavor::MariaDb, Broker::RabbitMq)] {
-        for (name, point) in [("before the commit", Point::BeforeCommit), ("after the commit", Point::AfterCommit)] {
-            cases.push(Case::new(name, move |arena| kill(arena, point).boxed()).on(flavor, broker));
+        for point in ["before_commit", "before_acknowledge"] {
+            cases.push(Case::new(point, move |arena| kill(arena, point).boxed()).on(flavor, broker));
         }
     }
     Row {
@@ -28,12 +26,11 @@ pub(super) fn row() -> Row {
     }
 }
 
-async fn kill(arena: &mut Arena, point: Point) -> Result<()> {
+async fn kill(arena: &mut Arena, point: &str) -> Result<()> {
     arena.start().await?;
     for _ in 0..3 {
-        let after = arena.random.random_range(1..30);
         arena.consumers()?.kill_one().await?;
-        let mut doomed = arena.consumers()?.doomed(point, after)?;
+        let mut doomed = arena.consumers()?.doomed(point)?;
         // Waiting for it would close the pipe that tells it to go on.
         let _pipe = doomed.stdin.take();
         let ended = tokio::time::timeout(PATIENCE, doomed.wait()).await?;

@@ -1,25 +1,21 @@
-//! Consumers with an inbox, each a process of its own, so that they can be killed: this program again, told by its environment.
+//! Consumers, each a process of its own, so that they can be killed: this program again, told by its environment.
 
-mod kafka;
-mod rabbitmq;
-
-use std::{io::Read as _, path::PathBuf, process::Stdio, time::Duration};
+use std::{future::pending, io::Read as _, path::PathBuf, process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result};
-use outbox_core::sqlx::{self, Connection as _, MySqlConnection};
+use outbox_consumer::{Delivery, Failure, Handler, kafka, rabbitmq};
+use outbox_core::sqlx::{self, MySqlConnection, mysql::MySqlPoolOptions};
 use serde::{Deserialize, Serialize};
 use testkit::{
     consume::{Broker, Topic},
     database::Database,
-    inbox,
 };
 use tokio::process::{Child, Command};
-use uuid::Uuid;
 
 /// The variable that makes a process a consumer.
 const VARIABLE: &str = "FAULTS_CONSUMER";
-/// Pause after an error: a server is down.
-const PAUSE: Duration = Duration::from_millis(200);
+/// Messages at work at the same time in one process.
+const CONCURRENCY: u32 = 4;
 
 /// How the program is started that becomes a consumer: it must call [`become_one_if_asked`].
 #[derive(Debug, Clone)]
@@ -30,24 +26,14 @@ pub struct Program {
     pub arguments: Vec<String>,
 }
 
-/// Where a consumer dies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Point {
-    /// With the effect written and not committed.
-    BeforeCommit,
-    /// With the effect committed and the message not acknowledged.
-    AfterCommit,
-}
-
 /// What a consumer has to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Job {
     kafka: bool,
     address: String,
     source: String,
+    name: String,
     database: String,
-    /// Where it dies, and after how many messages.
-    dies: Option<(Point, u32)>,
 }
 
 /// The consumers of a run. Drop kills them.
@@ -65,8 +51,8 @@ impl Consumers {
             kafka: topic.broker() == Broker::Kafka,
             address: topic.address().to_owned(),
             source: topic.for_consumers().await?,
+            name: topic.name().to_owned(),
             database: database.url().to_owned(),
-            dies: None,
         };
         let mut all = Self { program: program.clone(), job, running: Vec::new() };
         for _ in 0..consumers {
@@ -77,7 +63,7 @@ impl Consumers {
 
     /// Starts one more.
     pub fn start_one(&mut self) -> Result<()> {
-        self.running.push(self.spawn(&self.job)?);
+        self.running.push(self.spawn(None)?);
         Ok(())
     }
 
@@ -87,14 +73,15 @@ impl Consumers {
         Ok(victim.kill().await?)
     }
 
-    /// Starts one that dies at this point after so many messages.
-    pub fn doomed(&self, point: Point, after: u32) -> Result<Child> {
-        self.spawn(&Job { dies: Some((point, after)), ..self.job.clone() })
+    /// Starts one that dies at this point of the first message that it gets there with: `before_commit` or `before_acknowledge`.
+    pub fn doomed(&self, point: &str) -> Result<Child> {
+        self.spawn(Some(point))
     }
 
-    fn spawn(&self, job: &Job) -> Result<Child> {
+    fn spawn(&self, dies: Option<&str>) -> Result<Child> {
         let mut command = Command::new(&self.program.path);
-        command.args(&self.program.arguments).env(VARIABLE, serde_json::to_string(job)?);
+        command.args(&self.program.arguments).env(VARIABLE, serde_json::to_string(&self.job)?);
+        command.envs(dies.map(|point| ("OUTBOX_CRASH_POINT", point)));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
         command.spawn().context("cannot start a consumer")
     }
@@ -109,32 +96,27 @@ pub async fn become_one_if_asked() -> Result<()> {
         let ended = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(i32::from(ended.is_err()));
     });
-    let mut done = 0;
-    loop {
-        let ended =
-            if job.kafka { kafka::consume(&job, &mut done).await } else { rabbitmq::consume(&job, &mut done).await };
-        if ended.is_err() {
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
-}
-
-/// Processes one delivery: its effect and the inbox in one transaction.
-async fn process(job: &Job, db: &mut MySqlConnection, id: Uuid, done: &mut u32) -> Result<()> {
-    *done += 1;
-    let dies = |at: Point| job.dies.is_some_and(|(point, after)| point == at && *done >= after);
-    let mut tx = db.begin().await?;
-    let first = inbox::apply(&mut tx, id).await?;
-    if first && dies(Point::BeforeCommit) {
-        std::process::abort();
-    }
-    tx.commit().await?;
-    if first && dies(Point::AfterCommit) {
-        std::process::abort();
+    let options = MySqlPoolOptions::new().max_connections(CONCURRENCY).acquire_timeout(Duration::from_secs(2));
+    let pool = options.connect_lazy(&job.database)?;
+    let at_once = usize::try_from(CONCURRENCY)?;
+    if job.kafka {
+        let consumer = kafka::Consumer::new(job.address, &job.name, pool)?.topic(job.source).concurrency(at_once);
+        // The partitions of a consumer that was killed are to be another's soon.
+        let consumer = consumer.property("session.timeout.ms", "6000").property("heartbeat.interval.ms", "1000");
+        consumer.run(Effect, pending()).await?;
+    } else {
+        let consumer = rabbitmq::Consumer::new(&job.address, &job.source, &job.name, pool)?.concurrency(at_once);
+        consumer.run(Effect, pending()).await?;
     }
     Ok(())
 }
 
-async fn connect(job: &Job) -> Result<MySqlConnection, sqlx::Error> {
-    MySqlConnection::connect(&job.database).await
+struct Effect;
+
+impl Handler for Effect {
+    async fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> Result<(), Failure> {
+        let sql = "INSERT INTO test_effects (message_id) VALUES (?)";
+        sqlx::query(sql).bind(message.id.as_bytes().as_slice()).execute(tx).await?;
+        Ok(())
+    }
 }
