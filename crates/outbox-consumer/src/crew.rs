@@ -50,6 +50,7 @@ impl<H: Handler, T: Tag> Crew<H, T> {
     /// Starts a message, now or when those of its key that came before are decided.
     pub(crate) fn arrived(&mut self, job: Job<T>) {
         self.count(1);
+        self.processor.warn_if_late(&job.delivery);
         if let Some(job) = self.keys.arrived(order_key(&job.delivery), job) {
             self.start(job);
         }

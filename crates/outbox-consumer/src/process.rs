@@ -77,7 +77,6 @@ impl<H: Handler> Processor<H> {
 
     /// Tries until the message's fate is decided, or `stop` is cancelled between two attempts.
     pub(crate) async fn process(&self, delivery: &mut Delivery, stop: &CancellationToken) -> Verdict {
-        self.warn_if_late(delivery);
         let mut failures = 0;
         loop {
             let Some(failure) = self.attempt(delivery, stop).await else { return Verdict::Undecided };
@@ -132,7 +131,8 @@ impl<H: Handler> Processor<H> {
             self.options.metrics.count(self.consumer(), "duplicate");
             return Ok(());
         };
-        match self.follow(&mut tx, delivery).await? {
+        let (seen, step) = self.follow(&mut tx, delivery).await?;
+        match step {
             Step::Process => {}
             Step::Wait => {
                 tx.rollback().await?;
@@ -140,6 +140,7 @@ impl<H: Handler> Processor<H> {
             }
             Step::Refuse => {
                 tx.rollback().await?;
+                self.tell(delivery, seen, step);
                 return Err(Refusal::OutOfSequence);
             }
         }
@@ -154,22 +155,26 @@ impl<H: Handler> Processor<H> {
         crash::point("before_commit");
         tx.commit().await?;
         crash::point("before_acknowledge");
+        self.tell(delivery, seen, step);
         self.options.metrics.count(self.consumer(), "first");
         self.options.metrics.age(self.consumer(), delivery.enqueued_at);
         Ok(())
     }
 
     /// Notes the number of a sequenced message, and says what follows from it.
-    async fn follow(&self, tx: &mut MySqlConnection, delivery: &Delivery) -> Result<Step, InboxError> {
-        let Some((number, key)) = sequence::number(delivery) else { return Ok(Step::Process) };
+    async fn follow(&self, tx: &mut MySqlConnection, delivery: &Delivery) -> Result<(Sequence, Step), InboxError> {
+        let Some((number, key)) = sequence::number(delivery) else { return Ok((Sequence::Next, Step::Process)) };
         let seen = self.inbox.follow(tx, &delivery.topic, key, number).await?;
-        let step = self.options.sequence.step(seen, delivery.received_at.elapsed());
-        if seen != Sequence::Next && step != Step::Wait {
+        Ok((seen, self.options.sequence.step(seen, delivery.received_at.elapsed())))
+    }
+
+    /// A message that was processed or refused, and is not the next one of its key. Told once, however often it was tried.
+    fn tell(&self, delivery: &Delivery, seen: Sequence, step: Step) {
+        if seen != Sequence::Next {
             self.options.metrics.sequence.with_label_values(&[self.consumer(), sequence::word(seen)]).inc();
-            tracing::warn!(message_id = %delivery.id, topic = delivery.topic, consumer = self.consumer(), number, ?seen, ?step,
+            tracing::warn!(message_id = %delivery.id, topic = delivery.topic, consumer = self.consumer(), ?seen, ?step,
                 "a message is not the next one of its key");
         }
-        Ok(step)
     }
 
     /// A dead message: kept in the table and marked as processed, in one transaction, or left to the broker.
@@ -177,8 +182,8 @@ impl<H: Handler> Processor<H> {
         let Obituary { reason, error, attempts } = &obituary;
         tracing::error!(message_id = %delivery.id, topic = delivery.topic, consumer = self.consumer(),
             place = delivery.place, attempts, reason, error, "a message is dead");
-        self.options.metrics.count(self.consumer(), "dead");
         if self.broker_buries {
+            self.options.metrics.count(self.consumer(), "dead");
             return Verdict::Dead(obituary);
         }
         let mut failures = 0;
@@ -189,6 +194,7 @@ impl<H: Handler> Processor<H> {
                 return Verdict::Undecided;
             }
         }
+        self.options.metrics.count(self.consumer(), "dead");
         Verdict::Done
     }
 
@@ -223,7 +229,7 @@ impl<H: Handler> Processor<H> {
     }
 
     /// A message that is older than the inbox remembers may have been processed before, for all that anybody knows.
-    fn warn_if_late(&self, delivery: &Delivery) {
+    pub(crate) fn warn_if_late(&self, delivery: &Delivery) {
         let kept = self.options.inbox_retention;
         if !kept.is_zero() && delivery.enqueued_at.and_then(age).is_some_and(|age| age > kept) {
             self.options.metrics.count(self.consumer(), "late");
