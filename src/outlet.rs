@@ -32,8 +32,8 @@ struct Outlet {
     feed: Feed,
     ready: VecDeque<Item>,
     on_the_way: usize,
-    /// Messages on the way, and how many may be: fewer after a batch of which nothing was confirmed in time. What is more than the
-    /// broker takes within the deadline would be sent again and again, to the end of its attempts.
+    /// Messages on the way, and how many may be: fewer after a batch that was not confirmed in time. What is more than the broker takes
+    /// within the deadline would be sent again and again, to the end of its attempts.
     messages: usize,
     room: usize,
     up: bool,
@@ -45,8 +45,6 @@ struct Outlet {
 pub struct Batch {
     /// To which outlet it goes.
     pub outlet: usize,
-    /// How many messages were taken for it. Those that are not among its items are not published after all.
-    pub taken: usize,
     /// Its messages, in order.
     pub items: Vec<Item>,
 }
@@ -54,7 +52,6 @@ pub struct Batch {
 /// What became of a batch.
 pub struct Done {
     outlet: usize,
-    taken: usize,
     took: Duration,
     /// What became of each message.
     pub outcomes: Vec<(Tag, Outcome)>,
@@ -152,14 +149,16 @@ impl Outlets {
         let i = self.outlets.iter().position(free)?;
         let outlet = self.outlets.get_mut(i)?;
         let size = outlet.feed.batch.min(outlet.ready.len()).min(outlet.room - outlet.messages);
-        outlet.on_the_way += 1;
-        outlet.messages += size;
-        Some(Batch { outlet: i, taken: size, items: outlet.ready.drain(..size).collect() })
+        Some(Batch { outlet: i, items: outlet.ready.drain(..size).collect() })
     }
 
     /// Publishes a batch.
-    pub fn publish(&self, batch: Batch) -> impl Future<Output = Done> + Send + 'static + use<> {
-        let sink = self.outlets.get(batch.outlet).map(|outlet| Arc::clone(&outlet.feed.sink));
+    pub fn publish(&mut self, batch: Batch) -> impl Future<Output = Done> + Send + 'static + use<> {
+        let sink = self.outlets.get_mut(batch.outlet).map(|outlet| {
+            outlet.on_the_way += 1;
+            outlet.messages += batch.items.len();
+            Arc::clone(&outlet.feed.sink)
+        });
         let deadline = Instant::now() + self.context.config.relay.publish_deadline;
         async move {
             let started = Instant::now();
@@ -173,7 +172,7 @@ impl Outlets {
             let lost = || Err(PublishError::Unconfirmed("the sink did not say what became of it".into()));
             let outcomes = outcomes.into_iter().chain(std::iter::repeat_with(lost));
             let outcomes = tags.into_iter().zip(outcomes).collect();
-            Done { outlet: batch.outlet, taken: batch.taken, took: started.elapsed(), outcomes, counts }
+            Done { outlet: batch.outlet, took: started.elapsed(), outcomes, counts }
         }
     }
 
@@ -181,7 +180,7 @@ impl Outlets {
     pub fn note(&mut self, done: &Done) {
         let Some(outlet) = self.outlets.get_mut(done.outlet) else { return };
         outlet.on_the_way -= 1;
-        outlet.messages -= done.taken;
+        outlet.messages -= done.outcomes.len();
         let metrics = &self.context.metrics;
         let name = outlet.feed.name.as_str();
         metrics.publish_duration_seconds.with_label_values(&[name]).observe(done.took.as_secs_f64());
@@ -215,8 +214,10 @@ impl Outlets {
         if confirmed > 0 {
             outlet.outages = 0;
         }
+        // A broker that refuses for now says so at once: that is no matter of how much is on the way.
+        let late = done.took * 2 >= self.context.config.relay.publish_deadline;
         match (confirmed, unconfirmed) {
-            (0, 1..) => outlet.room = (outlet.room / 2).max(1),
+            (yes, no) if late && no > yes => outlet.room = (outlet.room / 2).max(1),
             (1.., 0) => outlet.room = (outlet.room + confirmed).min(outlet.feed.batches * outlet.feed.batch),
             _ => {}
         }

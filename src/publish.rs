@@ -174,10 +174,13 @@ impl Publisher {
 
     /// Starts as many batches as the outlets take.
     fn start(&mut self) {
-        while let Some(Batch { outlet, taken, items }) = self.outlets.next_batch() {
+        while let Some(Batch { outlet, items }) = self.outlets.next_batch() {
             let items = self.still_held(items);
+            if items.is_empty() {
+                continue;
+            }
             crash::point("before_publish");
-            let mut publishing = self.outlets.publish(Batch { outlet, taken, items }).boxed();
+            let mut publishing = self.outlets.publish(Batch { outlet, items }).boxed();
             // The first poll hands the batch in, before the next one and before any failure that is not known here yet: a sink
             // believes its caller to know what it had returned by then.
             match task::unconstrained(publishing.as_mut()).now_or_never() {
@@ -352,7 +355,7 @@ mod tests {
             KeyOrder::Pipelined
         }
 
-        async fn publish(&self, batch: &[Outgoing], _deadline: Instant) -> Vec<Outcome> {
+        async fn publish(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
             let first = {
                 let mut batches = lock(&self.batches);
                 batches.push(batch.iter().map(|message| message.message_id.as_u64_pair().1).collect());
@@ -360,6 +363,9 @@ mod tests {
             };
             if first {
                 self.answer.notified().await;
+            }
+            if batch.len() > TAKES {
+                tokio::time::sleep_until(deadline.into()).await;
             }
             let late = |index| batch.len() > TAKES || (first && index == 0);
             let unconfirmed = || Err(PublishError::Unconfirmed("no reply".into()));

@@ -272,7 +272,8 @@ pub fn feed(name: &str, sink: &config::Sink, config: &Config) -> anyhow::Result<
 pub(crate) fn without_database(feeds: Vec<Feed>) -> Relay {
     let url = ("RELAY__DATABASE__URL".to_owned(), "mysql://nobody@127.0.0.1:1/none".to_owned());
     let inputs = config::Inputs { file: None, variables: vec![url], flags: Vec::new() };
-    let config = config::load_for_database(&inputs).unwrap().config;
+    let mut config = config::load_for_database(&inputs).unwrap().config;
+    config.relay.publish_deadline = Duration::from_millis(100);
     let metrics = Metrics::new().unwrap();
     let health = Health::new(Arc::clone(&metrics));
     Relay::with_sinks(config, feeds, metrics, health).unwrap()

@@ -28,12 +28,16 @@ async fn take_over(context: &Context, session: &mut Session, expired: &[lease::E
     for claim in expired.iter().filter(held) {
         let taken = session.run("take_over", async |db| lease::take_over(db, claim).await).await;
         // Without a reply it may have happened.
-        let may_be = taken.as_ref().map_or_else(|error| error.as_database_error().is_none(), |taken| *taken);
+        let unanswered = taken.as_ref().is_err_and(|error| error.as_database_error().is_none());
         let messages = claim.message_ids.len();
-        if may_be {
+        if unanswered || matches!(taken, Ok(true)) {
             context.metrics.possible_duplicates_total.with_label_values(&["takeover"]).inc_by(messages as u64);
         }
-        if let Ok(true) = taken {
+        if unanswered {
+            // The next look says what is left.
+            break;
+        }
+        if matches!(taken, Ok(true)) {
             context.metrics.lease_takeovers_total.inc();
             tracing::warn!(
                 claim_id = claim.lease.claim_id,

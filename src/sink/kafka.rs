@@ -38,6 +38,7 @@ use tokio::{
 
 use self::{
     entry::{Entry, Limits, Producer, blocking, unavailable},
+    fence::Ticket,
     reports::{Open, Report, Reports},
 };
 use super::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink};
@@ -98,8 +99,7 @@ impl Kafka {
     }
 
     /// Waits until it is a batch's turn to be handed over. No other one is before the entry is dropped.
-    async fn enter(&self, deadline: Instant) -> Result<(MutexGuard<'_, Entry>, Limits), PublishError> {
-        let ticket = self.reports.fence.ticket();
+    async fn enter(&self, ticket: Ticket, deadline: Instant) -> Result<(MutexGuard<'_, Entry>, Limits), PublishError> {
         let entry = timeout_at(deadline.into(), self.entry.lock()).await;
         let entry = entry.map_err(|_late| unavailable("the batches before took all the time"))?;
         if self.reports.fence.pass(ticket, || ()).is_none() {
@@ -128,8 +128,8 @@ impl Kafka {
         (known.map(|((known, report), message)| Attempt::new(known, report, message)).collect(), open)
     }
 
-    async fn together(&self, messages: &[&Outgoing], deadline: Instant) -> (Vec<Attempt>, Open) {
-        match self.enter(give_up_at(deadline)).await {
+    async fn together(&self, messages: &[&Outgoing], ticket: Ticket, deadline: Instant) -> (Vec<Attempt>, Open) {
+        match self.enter(ticket, give_up_at(deadline)).await {
             Ok((entry, limits)) => self.send(messages, entry, limits, deadline).await,
             Err(error) => {
                 let open = self.reports.open(0);
@@ -141,16 +141,22 @@ impl Kafka {
 
     /// Sends again what was refused with the request in which it travelled, which may have been that of several batches: with nothing
     /// else on the way, and in halves, until each guilty message is alone. What is left when the time is over stays as it is.
-    async fn apart(&self, messages: &[&Outgoing], attempts: &mut [Attempt], opens: &mut Vec<Open>, deadline: Instant) {
-        let mut groups = halves((0..messages.len()).collect(), attempts);
+    async fn apart(
+        &self,
+        messages: &[&Outgoing],
+        attempts: &mut [Attempt],
+        ticket: Ticket,
+        deadline: Instant,
+    ) -> Vec<Open> {
+        let (mut groups, mut opens) = (halves((0..messages.len()).collect(), attempts), Vec::new());
         if groups.is_empty() {
-            return;
+            return opens;
         }
         let until = give_up_at(deadline);
-        let Ok((mut entry, limits)) = self.enter(until).await else { return };
+        let Ok((mut entry, limits)) = self.enter(ticket, until).await else { return opens };
         while let Some(group) = groups.pop_front() {
-            if timeout_at(until.into(), entry.idle()).await.is_err() {
-                return;
+            if Instant::now() >= until || timeout_at(until.into(), entry.idle()).await.is_err() {
+                break;
             }
             let of_group: Vec<&Outgoing> = group.iter().filter_map(|index| messages.get(*index).copied()).collect();
             let (again, open) = self.send(&of_group, &mut *entry, limits, deadline).await;
@@ -164,6 +170,7 @@ impl Kafka {
                 groups.push_front(half);
             }
         }
+        opens
     }
 
     async fn confirm(&self, open: &Open, producer: Arc<Producer>, deadline: Instant) {
@@ -186,13 +193,15 @@ impl Sink for Kafka {
     }
 
     async fn publish(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
+        let ticket = self.reports.fence.ticket();
         let messages: Vec<&Outgoing> = batch.iter().collect();
-        let (mut attempts, open) = self.together(&messages, deadline).await;
-        // Until they are dropped nothing is handed over behind a failure that the caller does not know of.
-        let mut opens = vec![open];
-        self.apart(&messages, &mut attempts, &mut opens, deadline).await;
-        let outcome = |attempt| if let Attempt::Final(outcome) = attempt { outcome } else { unknown() };
-        attempts.into_iter().map(outcome).collect()
+        // Until these are dropped nothing is handed over behind a failure that the caller does not know of.
+        let (mut attempts, open) = self.together(&messages, ticket, deadline).await;
+        let _opens = self.apart(&messages, &mut attempts, ticket, deadline).await;
+        if !halves((0..messages.len()).collect(), &attempts).is_empty() {
+            open.fail();
+        }
+        attempts.into_iter().map(Attempt::last).collect()
     }
 
     async fn check(&self, deadline: Instant) -> Result<(), PublishError> {
@@ -236,9 +245,20 @@ impl Attempt {
         }
     }
 
+    /// Of a message that was alone.
     fn outcome(self) -> Outcome {
         match self {
             Self::Final(outcome) | Self::SharedFate(outcome) => outcome,
+        }
+    }
+
+    /// Of a message that nobody tries again.
+    fn last(self) -> Outcome {
+        match self {
+            Self::SharedFate(Err(error)) => Err(PublishError::Unconfirmed(format!(
+                "refused with others, and no time was left to part them: {error}"
+            ))),
+            attempt => attempt.outcome(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use sqlx::{MySql, pool::PoolOptions};
+use sqlx::{Connection, MySql, pool::PoolOptions};
 
 use crate::store::session;
 
@@ -15,11 +15,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Options under which a call that was cancelled harms no later borrower of its connection.
 ///
 /// A service drops its handlers half-way when clients hang up or time is over, and sqlx's calls do not expect that. A cancelled
-/// `begin` can leave a transaction open, in which the next borrower's writes would be lost. A cancelled read leaves a reply behind that
-/// the next borrower takes for its own, or a connection that waits for ever and keeps its place in the pool.
+/// `begin` can leave a transaction open, in which the next borrower's writes are lost or committed by somebody else. A cancelled read
+/// leaves a reply behind that the next borrower takes for its own, or a connection that waits for ever and keeps its place in the
+/// pool.
 ///
-/// So a connection that comes back is rolled back and has to answer a question within five seconds; otherwise it is closed. This is one
-/// round trip for each return, and takes the place of an `after_release` that was set before.
+/// So a connection that comes back is rolled back and has to answer a question within five seconds; otherwise it is closed. This is two
+/// round trips for each return, and takes the place of an `after_release` that was set before. One thing it cannot repair: sqlx
+/// closes without a limit of time, so a large write that was cancelled towards a server that stands still keeps its place until
+/// the server or the network ends the connection.
 #[must_use]
 pub fn cancel_safe(options: PoolOptions<MySql>) -> PoolOptions<MySql> {
     options.after_release(|connection, _| {
@@ -27,8 +30,12 @@ pub fn cancel_safe(options: PoolOptions<MySql>) -> PoolOptions<MySql> {
             // Another number each time: the reply to an earlier question is no answer.
             static QUESTION: AtomicU64 = AtomicU64::new(1);
             let question = QUESTION.fetch_add(1, Ordering::Relaxed);
-            let answer = tokio::time::timeout(PATIENCE, session::rollback_and_ask(connection, question)).await;
-            // An error closes the connection without another word to the server, which could wait for ever as well.
+            let answer = tokio::time::timeout(PATIENCE, async {
+                // What a cancelled call has left unread: sqlx panics where it meets that in place of a result set.
+                Connection::ping(&mut *connection).await?;
+                session::rollback_and_ask(connection, question).await
+            })
+            .await;
             if answer.map_err(std::io::Error::from)?? == Some(question) {
                 return Ok(true);
             }

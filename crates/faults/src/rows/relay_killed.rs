@@ -69,6 +69,7 @@ async fn at_a_point(arena: &mut Arena, point: &str, sent: bool) -> Result<()> {
     let died = Instant::now();
     ensure!(!status.success(), "the relay was to die at {point}");
     arena.complete = false;
+    arena.pages.push(victim.log()?);
     let held = arena.claimed_by(Some(victim.pid())).await?;
     // The server may have finished, or may still finish, the settling that the dead relay asked of it last: nothing is left to
     // be taken over then.

@@ -87,6 +87,7 @@ async fn panic(arena: &mut Arena) -> Result<()> {
     let died = std::time::Instant::now();
     ensure!(!status.success(), "a relay with a part that panicked went on");
     arena.complete = false;
+    arena.pages.push(victim.log()?);
     let held = arena.claimed_by(Some(victim.pid())).await?;
     arena.struck(!held.is_empty());
     arena.may_be_sent_twice(held);

@@ -42,7 +42,7 @@ impl Totals {
         Self {
             attempts: sum("outbox_relay_publish_attempts_total", ""),
             published: sum("outbox_relay_published_messages_total", ""),
-            uncertain: failures("unconfirmed") + failures("unavailable"),
+            uncertain: failures("unconfirmed"),
             dead: by("outbox_relay_dead_messages_total", "reason"),
             announced: by("outbox_relay_possible_duplicates_total", "cause"),
             takeovers: sum("outbox_relay_lease_takeovers_total", ""),
