@@ -1,0 +1,67 @@
+//! A relay that posts each message to a URL: it reads the configuration of the relay, and brings a sink of its own.
+
+use std::{ffi::OsString, path::Path, sync::Arc};
+
+use anyhow::{Context as _, Result, ensure};
+use custom_sink::{CONNECTIONS, Webhook};
+use outbox_relay::{
+    config::{self, AfterDead, Config, Envelope, Inputs, OnRejected, Route},
+    health::Health,
+    http::{self, Sources},
+    metrics::Metrics,
+    outlet::Feed,
+    run::Relay,
+};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// The file and the variables that the program `relay` reads. They cannot name this sink, so its one route is written here.
+fn configuration() -> Result<Config> {
+    let file = config::default_file(std::env::var_os("RELAY_CONFIG").as_deref().map(Path::new));
+    let text = |text: OsString| text.to_string_lossy().into_owned();
+    let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
+    let mut config = config::load_for_database(&Inputs { file, variables, flags: Vec::new() })?.config;
+    ensure!(config.sinks.is_empty(), "remove [sinks] and [[routes]]: this relay has one sink, the webhook");
+    config.routes = vec![Route {
+        topics: "*".to_owned(),
+        sink: "webhook".to_owned(),
+        target: "{topic}".to_owned(),
+        routing_key: String::new(),
+        on_rejected: OnRejected::Dead,
+        after_dead: AfterDead::Skip,
+        pipelined: false,
+        envelope: Envelope::Raw,
+        source: String::new(),
+    }];
+    Ok(config)
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    // A part of the relay that panicked would leave the others waiting for it: the process ends, and other relays take over.
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("a panic at {:?}", panic.location());
+        std::process::abort();
+    }));
+    let config = configuration()?;
+    let filter = EnvFilter::builder().parse(&config.log.level).context("`log.level` cannot be used")?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+
+    let sink = Webhook::new(&std::env::var("WEBHOOK_URL").context("set WEBHOOK_URL")?).context("WEBHOOK_URL")?;
+    // A request carries one message, so none is to wait in the sink for the answers of others.
+    let feed = Feed { name: "webhook".to_owned(), sink: Arc::new(sink), batches: CONNECTIONS, batch: 1 };
+    let metrics = Metrics::new()?;
+    let health = Health::new(Arc::clone(&metrics));
+    if let Some(address) = config.http.listen {
+        let sources = Sources { metrics: Arc::clone(&metrics), health: Arc::clone(&health) };
+        tokio::spawn(http::serve(http::bind(address).await?, sources, std::future::pending()));
+    }
+    let mut terminate = signal(SignalKind::terminate())?;
+    let stop = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+    };
+    Relay::with_sinks(config, vec![feed], metrics, health)?.run(stop).await
+}
