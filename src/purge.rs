@@ -18,8 +18,8 @@ const LEASE: Duration = Duration::from_secs(60);
 /// Pause between two looks for something to delete, and between two chunks.
 const EVERY: Duration = Duration::from_secs(10);
 const BETWEEN_CHUNKS: Duration = Duration::from_millis(50);
-/// Rows of one chunk; a receipt stands for up to a thousand messages.
-const RECEIPTS: u32 = 2;
+/// Messages of one chunk.
+const MESSAGES: usize = 1000;
 const ROWS: u32 = 1000;
 
 /// Purges until the relay is stopped.
@@ -73,7 +73,7 @@ async fn pass(context: &Context, session: &mut Session) -> Result<u64, sqlx::Err
     let keep = &context.config.retention;
     let (mut sent, mut dead, mut inbox) = (Ok((0, 0)), Ok(0), Ok(0));
     if !keep.sent.is_zero() {
-        sent = session.run("purge", async |db| purge::sent(db, keep.sent, RECEIPTS).await).await;
+        sent = session.run("purge", async |db| purge::sent(db, keep.sent, MESSAGES).await).await;
     }
     if !keep.dead.is_zero() {
         dead = session.run("purge", async |db| purge::dead(db, keep.dead, ROWS).await).await;

@@ -8,14 +8,18 @@ use super::{claim::ids_from_json, enqueue::micros, read::id_list, text::Text};
 
 /// Deletes the oldest receipts that are older than this, with their messages; returns how many of each. Only what a receipt names
 /// is deleted, so an unsent message never is; one whose list somebody has made unreadable stays, with whatever it names.
-/// At most `receipts` claims; primary keys; one transaction.
-pub async fn sent(conn: &mut MySqlConnection, age: Duration, receipts: u32) -> Result<(u64, u64), sqlx::Error> {
+/// At most fifty receipts, and none more once they name so many messages: a receipt stands for one message where traffic is
+/// slow, and for a thousand where it is not. Primary keys; one transaction.
+pub async fn sent(conn: &mut MySqlConnection, age: Duration, messages: usize) -> Result<(u64, u64), sqlx::Error> {
     let sql = "SELECT claim_id, message_ids FROM outbox_sent WHERE claim_id <= (SELECT claim_id + 10000 FROM outbox_sent \
                WHERE JSON_VALID(message_ids) ORDER BY claim_id LIMIT 1) \
-               AND sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND AND JSON_VALID(message_ids) ORDER BY claim_id LIMIT ?";
-    let rows = sqlx::query(sql).bind(micros(age)).bind(receipts).fetch_all(&mut *conn).await?;
+               AND sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND AND JSON_VALID(message_ids) ORDER BY claim_id LIMIT 50";
+    let rows = sqlx::query(sql).bind(micros(age)).fetch_all(&mut *conn).await?;
     let (mut claims, mut ids) = (Vec::new(), Vec::new());
     for row in &rows {
+        if ids.len() >= messages {
+            break;
+        }
         claims.push(row.try_get::<u64, _>(0)?);
         ids.extend(ids_from_json(row.try_get(1)?)?);
     }

@@ -97,10 +97,10 @@ async fn take(State(taken): State<Taken>, uri: Uri, headers: HeaderMap, body: St
     }
     let Ok(message) = serde_json::from_str::<Value>(&body) else { return StatusCode::BAD_REQUEST };
     let id = headers.get("webhook-id").and_then(|id| id.to_str().ok());
-    if id.is_none() || id != message["id"].as_str() {
+    if id.is_none() || id != message.get("id").and_then(Value::as_str) {
         return StatusCode::BAD_REQUEST;
     }
-    if message["type"] == "refused" {
+    if message.get("type").is_some_and(|it| it == "refused") {
         return StatusCode::UNPROCESSABLE_ENTITY;
     }
     taken.lock().await.push((uri.path().to_owned(), message));
