@@ -77,6 +77,8 @@ pub struct Arena {
     pub settings: Settings,
     /// Transactions a second of the load.
     pub rate: f64,
+    /// Bytes of its largest payload.
+    pub largest: usize,
     /// The relays that run.
     pub relays: Vec<Relay>,
     /// The consumers that run.
@@ -87,6 +89,8 @@ pub struct Arena {
     pub counts: Counts,
     /// What the case expects.
     pub expected: Expectations,
+    /// So many faults have to strike, or the run shows nothing.
+    pub faults_due: u64,
     /// Whether a fault has to strike while messages are in flight, or it shows nothing.
     pub in_flight_due: bool,
     /// Whether messages go to places that no consumer reads: the judge, who reads them, processes them.
@@ -120,11 +124,13 @@ impl Arena {
             topic,
             ledger: Ledger::new(),
             rate: if setup.pace == Pace::Full { 300.0 } else { 100.0 },
+            largest: 65_536,
             relays: Vec::new(),
             consumers: None,
             proxies: Vec::new(),
             counts: Counts { runs: 1, ..Counts::default() },
             expected: Expectations::new().at_least(100),
+            faults_due: 1,
             in_flight_due: true,
             past_consumers: false,
             drains_within: PATIENCE,
@@ -165,7 +171,7 @@ impl Arena {
     pub async fn start_load(&mut self) -> Result<()> {
         let consumers = Consumers::start(&self.setup.consumer, &self.topic, &self.database, CONSUMERS).await?;
         self.consumers = Some(consumers);
-        let load = Load::standard(self.topic.name(), self.rate).seed(self.seed);
+        let load = Load::standard(self.topic.name(), self.rate).payload(64..=self.largest).seed(self.seed);
         self.load = Some(load.start(&self.producers, &self.ledger).await?);
         Ok(())
     }

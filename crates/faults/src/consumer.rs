@@ -83,6 +83,8 @@ impl Consumers {
         command.args(&self.program.arguments).env(VARIABLE, serde_json::to_string(&self.job)?);
         command.envs(dies.map(|point| ("OUTBOX_CRASH_POINT", point)));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+        // A Ctrl-C is for the program that started it.
+        command.process_group(0);
         command.spawn().context("cannot start a consumer")
     }
 }

@@ -41,7 +41,7 @@ impl Arena {
         self.counts.takeovers += totals.takeovers;
         self.counts.fenced += totals.fenced;
         self.counts.announced = totals.announced;
-        self.witness("a fault", self.counts.faults > 0);
+        self.witness("a fault", self.counts.faults >= self.faults_due);
         self.witness("messages in flight when a fault struck", self.counts.in_flight > 0 || !self.in_flight_due);
         let expected = match self.twice.take() {
             Some(twice) => self.expected.clone().duplicates_among(twice),

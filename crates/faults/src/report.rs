@@ -24,13 +24,7 @@ const COLUMNS: [&str; 10] = [
 pub fn markdown(rows: &[Row], ran: &[Ran], seed: u64) -> String {
     let mut lines = vec![COLUMNS.map(str::to_owned)];
     lines.extend(rows.iter().map(|row| line(row, &total(row, ran))));
-    let mut text = format!("Seed {seed}.\n\n");
-    for (number, line) in aligned(&lines).into_iter().enumerate() {
-        text += &line;
-        if number == 0 {
-            text += &line.chars().map(|c| if c == '|' || c == '\n' { c } else { '-' }).collect::<String>();
-        }
-    }
+    let mut text = format!("Seed {seed}.\n\n{}", table(&lines));
     for failed in ran.iter().filter(|ran| ran.error.is_some()) {
         let error = failed.error.as_deref().unwrap_or_default();
         // Writing to a text does not fail.
@@ -86,13 +80,19 @@ fn line(row: &Row, counts: &Counts) -> [String; 10] {
     ]
 }
 
-/// Lines of a Markdown table with columns of one width.
-fn aligned(lines: &[[String; 10]]) -> Vec<String> {
+/// A Markdown table with columns of one width; the first line is its head.
+#[must_use]
+pub fn table<const N: usize>(lines: &[[String; N]]) -> String {
     let width = |column: usize| lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..COLUMNS.len()).map(|column| width(column).unwrap_or(0)).collect();
-    let render = |line: &[String; 10]| {
+    let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for (number, line) in lines.iter().enumerate() {
         let cells = line.iter().zip(&widths).map(|(cell, width)| format!(" {cell:width$} |"));
-        format!("|{}\n", cells.collect::<String>())
-    };
-    lines.iter().map(render).collect()
+        let line = format!("|{}\n", cells.collect::<String>());
+        text += &line;
+        if number == 0 {
+            text += &line.chars().map(|c| if c == '|' || c == '\n' { c } else { '-' }).collect::<String>();
+        }
+    }
+    text
 }

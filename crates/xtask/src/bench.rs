@@ -16,16 +16,21 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Builds the relay and the measuring program with optimisation, and runs it with the servers' addresses.
+    /// Runs the measuring program with the servers' addresses.
     pub(crate) async fn run(self) -> Result<ExitCode> {
-        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-        let build = ["build", "--quiet", "--release", "-p", "outbox-relay", "-p", "bench", "--bins"];
-        if !Command::new(cargo).args(build).status().await?.success() {
-            bail!("the relay and the measuring program do not build");
-        }
-        let debug = std::env::current_exe()?;
-        let target = debug.parent().and_then(std::path::Path::parent).context("this program is in no target folder")?;
-        let program = target.join("release/bench").display().to_string();
-        Run::new([vec![program], self.arguments].concat()).run().await
+        Run::new([vec![optimised("bench").await?], self.arguments].concat()).run().await
     }
+}
+
+/// Builds the relay and the programs that measure it with optimisation, and says where one of these is.
+pub(crate) async fn optimised(program: &str) -> Result<String> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    // Together, because alone they would choose other features of their dependencies.
+    let build = ["build", "--quiet", "--release", "-p", "outbox-relay", "-p", "bench", "-p", "faults", "--bins"];
+    if !Command::new(cargo).args(build).status().await?.success() {
+        bail!("the relay and the measuring programs do not build");
+    }
+    let debug = std::env::current_exe()?;
+    let target = debug.parent().and_then(std::path::Path::parent).context("this program is in no target folder")?;
+    Ok(target.join("release").join(program).display().to_string())
 }

@@ -11,6 +11,7 @@ mod holder;
 mod model;
 mod run;
 mod setup;
+mod soak;
 mod sown;
 mod steps;
 mod test;
@@ -39,6 +40,8 @@ enum Command {
     Bench(bench::Bench),
     /// Break everything that can break under a relay, and count what came of it.
     Faults(faults::Faults),
+    /// Two relays under a steady load for hours: what they hold must not grow, and nothing may be lost.
+    Soak(soak::Soak),
     /// Start MySQL, MariaDB, Kafka and RabbitMQ in the background and print their addresses.
     Up,
     /// Stop what `up` started.
@@ -67,6 +70,7 @@ async fn main() -> ExitCode {
         Command::Bench(bench) => bench.run().await,
         Command::Demo(demo) => demo.run().await,
         Command::Faults(faults) => faults.run().await,
+        Command::Soak(soak) => soak.run().await,
         Command::Up => up::up().await.map(|()| ExitCode::SUCCESS),
         Command::Down => up::down().await.map(|()| ExitCode::SUCCESS),
         Command::Run(run) => run.run().await,

@@ -175,7 +175,11 @@ impl Topic {
     /// When the broker does not answer, or a message is not one of the relay's.
     pub async fn read(&mut self) -> Result<&[Arrival]> {
         match self.broker {
-            Broker::Kafka => self.arrivals = kafka::read(&self.address, &self.name).await?,
+            Broker::Kafka => {
+                // After hours of load there is no room for both.
+                self.arrivals = Vec::new();
+                self.arrivals = kafka::read(&self.address, &self.name).await?;
+            }
             Broker::RabbitMq => {
                 for queue in self.beside.iter().chain([&self.name]) {
                     rabbitmq::take(&self.address, queue, &mut self.arrivals).await?;

@@ -1,0 +1,25 @@
+//! `soak`: a load for hours, with servers around it.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::bench::optimised;
+use crate::run::Run;
+
+#[derive(Debug, Args)]
+pub(crate) struct Soak {
+    /// Options: --hours or --minutes, both with fractions; --rate (transactions a second; the judge needs every message in memory,
+    /// about 5 KB a transaction, so that by default it is 50 and less in long runs), --broker, --largest, --every, --keep, --seed,
+    /// --output; `-- --help` explains them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+impl Soak {
+    /// Runs the load and its judge with the servers' addresses.
+    pub(crate) async fn run(self) -> Result<ExitCode> {
+        Run::new([vec![optimised("soak").await?], self.arguments].concat()).run().await
+    }
+}
