@@ -99,10 +99,10 @@ async fn database(common: &Common, messages: u64) -> Result<f64> {
 }
 
 /// How many messages were published at which time.
-struct Curve(Vec<(Instant, f64)>);
+pub(crate) struct Curve(Vec<(Instant, f64)>);
 
 /// Until all messages are published, or none was for a while: then the rest is lost, or dead.
-async fn watch(relay: &Relay, messages: u64) -> Result<Curve> {
+pub(crate) async fn watch(relay: &Relay, messages: u64) -> Result<Curve> {
     let (mut curve, mut moved) = (Curve(Vec::new()), Instant::now());
     loop {
         tokio::time::sleep(EVERY).await;
@@ -123,7 +123,7 @@ async fn watch(relay: &Relay, messages: u64) -> Result<Curve> {
 
 impl Curve {
     /// The rate between two shares of all messages.
-    fn between(&self, from: f64, to: f64) -> f64 {
+    pub(crate) fn between(&self, from: f64, to: f64) -> f64 {
         let total = self.0.last().map_or(0.0, |(_, count)| *count);
         let reach = |share: f64| self.0.iter().find(|(_, count)| *count > 0.0 && *count >= share * total);
         // The first point is the last at which nothing was published.

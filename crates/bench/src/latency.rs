@@ -22,7 +22,7 @@ use crate::{
 /// Services that send at the same time; a key always has the same one.
 const CONNECTIONS: u64 = 8;
 /// Seconds that are sent and not counted.
-const WARM_UP: u32 = 3;
+pub(crate) const WARM_UP: u32 = 3;
 /// Seconds of each part that is measured alone.
 const ALONE: u32 = 6;
 
@@ -65,7 +65,7 @@ impl Report {
 
 /// When a message was due, when its insert began, and when its commit returned.
 #[derive(Clone, Copy)]
-struct Sent {
+pub(crate) struct Sent {
     number: u64,
     due: Instant,
     began: Instant,
@@ -95,9 +95,9 @@ pub(crate) async fn measure(common: &Common, rate: u32, seconds: u32) -> Result<
     let messages = with.sent.len() as u64;
     let verdict = judge(with.arrivals.iter().map(|(number, _)| *number), messages, common.keys);
     let (late, intended) = latencies(&with.sent, &with.arrivals, rate)?;
-    let at = |histogram: &Histogram<u64>, share: f64| precise(histogram.value_at_quantile(share)) / 1000.0;
     let (used, each) = (with.used, |total: f64| total / precise(messages));
-    let (insert, without) = (inserts(&with.sent, rate), f64::midpoint(before.insert_p50_ms, after.insert_p50_ms));
+    let (insert, without) =
+        (at(&inserts(&with.sent, rate)?, 0.5), f64::midpoint(before.insert_p50_ms, after.insert_p50_ms));
     Ok(Report {
         broker: common.broker,
         rate,
@@ -134,7 +134,7 @@ async fn without(common: &Common, rate: u32) -> Result<Without> {
     let sent = load(&stage, common, rate, ALONE + WARM_UP).await?;
     let used = stage.costs(None).await?.since(&before);
     stage.remove().await?;
-    Ok(Without { insert_p50_ms: inserts(&sent, rate), mysql_cpu_percent: used.percent(used.mysql) })
+    Ok(Without { insert_p50_ms: at(&inserts(&sent, rate)?, 0.5), mysql_cpu_percent: used.percent(used.mysql) })
 }
 
 async fn with(common: &Common, rate: u32, seconds: u32) -> Result<With> {
@@ -161,7 +161,7 @@ pub(crate) fn due(start: Instant, number: u64, rate: u32) -> Instant {
 }
 
 /// Commits messages at their times, one a transaction.
-async fn load(stage: &Stage, common: &Common, rate: u32, seconds: u32) -> Result<Vec<Sent>> {
+pub(crate) async fn load(stage: &Stage, common: &Common, rate: u32, seconds: u32) -> Result<Vec<Sent>> {
     let start = Instant::now() + Duration::from_millis(200);
     let messages = u64::from(rate) * u64::from(seconds);
     let sent = Arc::new(Mutex::new(Vec::new()));
@@ -202,12 +202,18 @@ fn latencies(sent: &[Sent], arrivals: &[(u64, Instant)], rate: u32) -> Result<(H
     Ok((late, intended))
 }
 
-/// The median of the insert transactions, in milliseconds.
-fn inserts(sent: &[Sent], rate: u32) -> f64 {
-    let counted = sent.iter().filter(|sent| sent.number >= u64::from(rate * WARM_UP));
-    let mut times: Vec<Duration> = counted.map(|sent| sent.committed - sent.began).collect();
-    times.sort_unstable();
-    times.get(times.len() / 2).map_or(0.0, |time| time.as_secs_f64() * 1000.0)
+/// The times of the insert transactions in microseconds, without the warm-up.
+pub(crate) fn inserts(sent: &[Sent], rate: u32) -> Result<Histogram<u64>> {
+    let mut times = Histogram::new(3)?;
+    for sent in sent.iter().filter(|sent| sent.number >= u64::from(rate * WARM_UP)) {
+        times.record(micros(sent.committed - sent.began))?;
+    }
+    Ok(times)
+}
+
+/// A quantile in milliseconds.
+pub(crate) fn at(micros: &Histogram<u64>, share: f64) -> f64 {
+    precise(micros.value_at_quantile(share)) / 1000.0
 }
 
 pub(crate) fn micros(time: Duration) -> u64 {

@@ -1,17 +1,19 @@
 //! Measures the relay on real servers: how fast it drains a backlog, how late messages are under a steady load, what it costs when
-//! idle. A command with a report: it judges losses, duplicates and order, never times.
+//! idle, what millions of rows cost it. A command with a report: it judges losses, duplicates and order, never times.
 #![expect(clippy::print_stdout, reason = "the report is its output")]
 
 mod ceiling;
 mod costs;
 mod drain;
 mod enqueue;
+mod fill;
 mod idle;
 mod latency;
 mod listen;
 mod process;
 mod setup;
 mod summary;
+mod volume;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -106,6 +108,9 @@ enum What {
         #[arg(long, default_value_t = 15)]
         seconds: u64,
     },
+    /// Tables with millions of rows: drains, claims, an open snapshot, the services' inserts beside the purge. Sends nothing to a
+    /// broker. Takes about ten minutes and five gigabytes; --sent and --pending make it smaller.
+    Volume(volume::Size),
 }
 
 #[tokio::main]
@@ -154,6 +159,7 @@ async fn measure(options: &Options) -> Result<(Map<String, Value>, bool)> {
             let report = latency::measure(common, rate, seconds).await?;
             (serde_json::to_value(&report)?, report.is_good())
         }
+        What::Volume(size) => (serde_json::to_value(volume::measure(common, size).await?)?, true),
         What::Idle { seconds } => (serde_json::to_value(idle::measure(common, seconds).await?)?, true),
     };
     Ok((serde_json::from_value(report)?, good))

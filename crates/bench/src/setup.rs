@@ -47,8 +47,18 @@ impl Stage {
         })
     }
 
-    /// A relay with the default settings, apart from the log.
+    /// A relay with the default settings, apart from the log. `null`: with a sink that confirms at once and sends nothing.
     pub(crate) fn relay(&self, null: bool) -> Result<Relay> {
+        self.start(&self.settings(null))
+    }
+
+    /// A relay with these settings.
+    pub(crate) fn start(&self, settings: &Settings) -> Result<Relay> {
+        Relay::start(&self.program, settings)
+    }
+
+    /// The default settings, apart from the log.
+    pub(crate) fn settings(&self, null: bool) -> Settings {
         let settings = Settings::new(self.database.url());
         let settings = if null {
             settings.null().route([("topics", "*"), ("sink", "null")])
@@ -56,9 +66,7 @@ impl Stage {
             settings.with_broker_of(&self.topic)
         };
         let settings = settings.set("relay", "lease", "30s").set("relay", "publish_deadline", "10s");
-        let settings =
-            settings.set("relay", "settle_deadline", "5s").set("relay", "safety", "5s").set("log", "level", "warn");
-        Relay::start(&self.program, &settings)
+        settings.set("relay", "settle_deadline", "5s").set("relay", "safety", "5s").set("log", "level", "warn")
     }
 
     /// What everything has used so far, and the relay if there is one.

@@ -36,7 +36,7 @@ struct Arguments {
 enum Command {
     /// A small shop on real servers: orders, two relays of which one is killed, consumers, and a ledger.
     Demo(demo::Demo),
-    /// Measure: drain a backlog, latency under a steady load, what an idle relay and sequenced keys cost.
+    /// Measure: drain a backlog, latency under a steady load, what an idle relay, sequenced keys and large tables cost.
     Bench(bench::Bench),
     /// Break everything that can break under a relay, and count what came of it.
     Faults(faults::Faults),

@@ -53,6 +53,28 @@ impl Metrics {
         series.filter(|(series, _)| series.contains(labels)).map(|(_, value)| value).sum()
     }
 
+    /// A quantile of the one histogram whose labels contain a text, as if the values of a bucket were spread evenly; 0 where nothing
+    /// was observed. What is above the last bound counts as that.
+    #[must_use]
+    pub fn quantile(&self, name: &str, labels: &str, share: f64) -> f64 {
+        let name = format!("{name}_bucket");
+        let series = self.0.iter().filter(|(series, _)| series.split('{').next() == Some(name.as_str()));
+        let series = series.filter(|(series, _)| series.contains(labels));
+        let buckets: Vec<(f64, f64)> = series.filter_map(|(series, count)| Some((bound(series)?, *count))).collect();
+        let total = buckets.last().map_or(0.0, |(_, count)| *count);
+        if total <= 0.0 {
+            return 0.0;
+        }
+        let (mut lower, mut below, rank) = (0.0, 0.0, share * total);
+        for (bound, count) in buckets.into_iter().filter(|(bound, _)| bound.is_finite()) {
+            if count >= rank && count > below {
+                return lower + (bound - lower) * (rank - below) / (count - below);
+            }
+            (lower, below) = (bound, count);
+        }
+        lower
+    }
+
     /// The values of a metric, each with the value of a label.
     #[must_use]
     pub fn by(&self, name: &str, label: &str) -> Vec<(String, f64)> {
@@ -64,6 +86,11 @@ impl Metrics {
             .filter(|(_, amount)| *amount > 0.0)
             .collect()
     }
+}
+
+/// The upper bound of a bucket: `le` is its last label.
+fn bound(series: &str) -> Option<f64> {
+    series.rsplit_once("le=\"")?.1.split_once('"')?.0.parse().ok()
 }
 
 /// What tells something: no zeros, no buckets.
@@ -85,5 +112,16 @@ mod tests {
         assert!((metrics.sum_where("a", "x=\"2\"") - 3.0).abs() < 1e-9);
         assert!(metrics.sum("none").abs() < 1e-9);
         assert_eq!(metrics.by("a", "x"), [("1".to_owned(), 2.0), ("2".to_owned(), 3.0)]);
+    }
+    #[test]
+    fn quantiles_lie_within_their_buckets() {
+        let counts = [("0.1", 0), ("0.2", 10), ("0.4", 20), ("+Inf", 40)];
+        let line = |(le, count): (&str, u32)| format!("t_bucket{{operation=\"claim\",le=\"{le}\"}} {count}\n");
+        let text = counts.map(line).concat() + "t_bucket{operation=\"look\",le=\"0.1\"} 7\n";
+        let quantile = |share: f64| Metrics::parse(&text).quantile("t", "operation=\"claim\"", share);
+        for (share, expected) in [(0.125, 0.15), (0.25, 0.2), (0.375, 0.3), (0.99, 0.4)] {
+            assert!((quantile(share) - expected).abs() < 1e-9, "{share}: {}", quantile(share));
+        }
+        assert!(Metrics::default().quantile("t", "", 0.5).abs() < 1e-9);
     }
 }
