@@ -100,7 +100,7 @@ mod tests {
 
     fn series(judged: bool, last: f64) -> Series {
         let bound = Bound { rise: 16.0, judged };
-        let points = vec![(0.0, 20.0), (0.25, 20.0), (0.5, 20.0), (0.75, (20.0 + last) / 2.0), (1.0, last)];
+        let points = vec![(0.0, 20.0), (0.25, 20.0), (0.5, 20.0), (0.75, f64::midpoint(20.0, last)), (1.0, last)];
         Series { name: "memory".to_owned(), bound, points }
     }
 
