@@ -13,7 +13,7 @@
 //! are *unavailable*, cost no attempt, and surely did not arrive. Topics are never created by publishing.
 //!
 //! Kafka judges requests, not messages: one that is too large or has an invalid record is refused as a whole. Its messages
-//! are sent again in ever smaller groups with nothing else on the way, so that only the guilty one is rejected; later messages of their keys
+//! are sent again one by one with nothing else on the way, so that only the guilty one is rejected; later messages of their keys
 //! may have passed them. This needs a topic whose `max.message.bytes` is below the producer's `batch.size` (1,000,000 bytes): set that to the smaller.
 
 mod entry;
@@ -24,7 +24,6 @@ mod record;
 mod reports;
 
 use std::{
-    collections::VecDeque,
     ops::DerefMut,
     sync::Arc,
     time::{Duration, Instant},
@@ -139,8 +138,8 @@ impl Kafka {
         }
     }
 
-    /// Sends again what was refused with the request in which it travelled, which may have been that of several batches: with nothing
-    /// else on the way, and in halves, until each guilty message is alone. What is left when the time is over stays as it is.
+    /// Sends again what was refused with the request in which it travelled, which may have been that of several batches: one by one,
+    /// which keeps their order, and with nothing else on the way. What is left when the time is over stays as it is.
     async fn apart(
         &self,
         messages: &[&Outgoing],
@@ -148,27 +147,19 @@ impl Kafka {
         ticket: Ticket,
         deadline: Instant,
     ) -> Vec<Open> {
-        let (mut groups, mut opens) = (halves((0..messages.len()).collect(), attempts), Vec::new());
-        if groups.is_empty() {
+        let mut opens = Vec::new();
+        if !attempts.iter().any(Attempt::is_shared) {
             return opens;
         }
         let until = give_up_at(deadline);
         let Ok((mut entry, limits)) = self.enter(ticket, until).await else { return opens };
-        while let Some(group) = groups.pop_front() {
+        for (message, attempt) in messages.iter().zip(attempts).filter(|(_, attempt)| attempt.is_shared()) {
             if Instant::now() >= until || timeout_at(until.into(), entry.idle()).await.is_err() {
                 break;
             }
-            let of_group: Vec<&Outgoing> = group.iter().filter_map(|index| messages.get(*index).copied()).collect();
-            let (again, open) = self.send(&of_group, &mut *entry, limits, deadline).await;
+            let (again, open) = self.send(&[*message], &mut *entry, limits, deadline).await;
             opens.push(open);
-            for (index, attempt) in group.iter().zip(again) {
-                if let Some(known) = attempts.get_mut(*index) {
-                    *known = if group.len() == 1 { Attempt::Final(attempt.outcome()) } else { attempt };
-                }
-            }
-            for half in halves(group, attempts).into_iter().rev() {
-                groups.push_front(half);
-            }
+            *attempt = Attempt::Final(again.into_iter().next().map_or_else(unknown, Attempt::outcome));
         }
         opens
     }
@@ -198,7 +189,7 @@ impl Sink for Kafka {
         // Until these are dropped nothing is handed over behind a failure that the caller does not know of.
         let (mut attempts, open) = self.together(&messages, ticket, deadline).await;
         let _opens = self.apart(&messages, &mut attempts, ticket, deadline).await;
-        if !halves((0..messages.len()).collect(), &attempts).is_empty() {
+        if attempts.iter().any(Attempt::is_shared) {
             open.fail();
         }
         attempts.into_iter().map(Attempt::last).collect()
@@ -245,6 +236,10 @@ impl Attempt {
         }
     }
 
+    const fn is_shared(&self) -> bool {
+        matches!(self, Self::SharedFate(_))
+    }
+
     /// Of a message that was alone.
     fn outcome(self) -> Outcome {
         match self {
@@ -261,13 +256,6 @@ impl Attempt {
             attempt => attempt.outcome(),
         }
     }
-}
-
-/// Those of a group that shared a fate, in two groups that are not empty, or in one or none.
-fn halves(mut group: Vec<usize>, attempts: &[Attempt]) -> VecDeque<Vec<usize>> {
-    group.retain(|index| matches!(attempts.get(*index), Some(Attempt::SharedFate(_))));
-    let second = group.split_off(group.len() / 2);
-    [group, second].into_iter().filter(|half| !half.is_empty()).collect()
 }
 
 fn unknown() -> Outcome {
