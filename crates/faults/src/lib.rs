@@ -9,6 +9,7 @@ pub mod consumer;
 pub mod counts;
 mod ending;
 pub mod ground;
+pub mod program;
 pub mod report;
 pub mod row;
 pub mod rows;

@@ -1,14 +1,14 @@
 //! `faults`: breaks everything that can break, prints the table of what came of it, and fails if anything was lost.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "it talks to a person")]
+#![expect(clippy::print_stdout, reason = "it talks to a person")]
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Parser;
 use faults::{
     arena::{Pace, Setup},
-    consumer::{self, Program},
-    report, rows,
+    consumer::Program,
+    program, report, rows,
     runner::{self, Plan, Ran},
 };
 
@@ -42,18 +42,7 @@ struct Options {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let ended = async {
-        consumer::become_one_if_asked().await?;
-        run(&Options::parse()).await
-    };
-    match ended.await {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    program::main(async || run(&Options::parse()).await).await
 }
 
 async fn run(options: &Options) -> Result<bool> {
@@ -69,23 +58,17 @@ async fn run(options: &Options) -> Result<bool> {
     }
     let seed = options.seed.unwrap_or_else(|| rand::random::<u32>().into());
     println!("seed {seed}");
-    let program = std::env::current_exe()?;
+    let this = std::env::current_exe()?;
     let setup = Setup {
-        relay: program.with_file_name("relay"),
-        consumer: Program { path: program, arguments: Vec::new() },
+        relay: this.with_file_name("relay"),
+        consumer: Program { path: this, arguments: Vec::new() },
         outage: Duration::from_secs(options.outage),
         pace: if options.short { Pace::Short } else { Pace::Full },
     };
     let time = options.minutes.map(|minutes| Duration::from_secs(60 * minutes));
     let ran = runner::run(&rows, &Plan { setup, seed, parallel: options.parallel, time }, show).await;
     let table = report::markdown(&rows, &ran, seed);
-    println!("\n{table}");
-    if let Some(folder) = options.output.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    std::fs::write(&options.output, &table).with_context(|| format!("cannot write {}", options.output.display()))?;
-    let json = serde_json::to_string_pretty(&report::json(&rows, &ran, seed))?;
-    std::fs::write(options.output.with_extension("json"), json)?;
+    program::write(&options.output, &table, &report::json(&rows, &ran, seed))?;
     Ok(!ran.is_empty() && ran.iter().all(|ran| ran.error.is_none()))
 }
 

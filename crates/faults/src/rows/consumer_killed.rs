@@ -1,7 +1,5 @@
 //! C1: a consumer dies between its commit and its acknowledgement, and before its commit.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use futures_util::FutureExt as _;
 use testkit::{consume::Broker, servers::Flavor};
@@ -38,7 +36,9 @@ async fn kill(arena: &mut Arena, point: &str) -> Result<()> {
         // It dies with a message in its hands.
         arena.struck(true);
         arena.consumers()?.start_one()?;
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        let effects = arena.database.number("SELECT COUNT(*) FROM test_effects").await?;
+        let more = format!("SELECT COUNT(*) > {effects} FROM test_effects");
+        arena.database.wait_for(PATIENCE, &more).await?;
     }
     Ok(())
 }

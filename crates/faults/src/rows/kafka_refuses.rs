@@ -108,9 +108,9 @@ async fn full(arena: &mut Arena) -> Result<()> {
     arena.settings = arena.settings.clone().kafka_property("queue.buffering.max.messages", "50");
     let drafts: Vec<Draft> = (0..5000).map(|number| Draft::new(arena.topic.name(), number.to_string())).collect();
     load::commit(&arena.database, &arena.ledger, &drafts, |message| message).await?;
-    arena.struck(true);
     arena.start_relays(3)?;
     arena.start_load().await?;
+    arena.strike().await?;
     progress(arena, 5000.0).await?;
     no_busy_loop(arena).await
 }

@@ -88,7 +88,7 @@ async fn strike(arena: &mut Arena, fault: Fault) -> Result<()> {
         Fault::KillBroker => broker_down::kill(arena, short).await,
         Fault::FreezeBroker => broker_down::freeze(arena, short).await,
         Fault::KillConsumer => {
-            arena.struck(true);
+            arena.struck(false);
             arena.consumers()?.kill_one().await?;
             arena.consumers()?.start_one()
         }

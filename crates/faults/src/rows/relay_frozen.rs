@@ -4,11 +4,15 @@ use std::{collections::HashSet, time::Duration};
 
 use anyhow::{Result, ensure};
 use futures_util::FutureExt as _;
-use outbox_core::Uuid;
+use outbox_core::{
+    Uuid,
+    sqlx::{self, Connection as _},
+    store::session,
+};
 use testkit::{consume::Broker, relay::Relay, servers::Flavor};
 
 use crate::{
-    arena::{Arena, LEASE, PATIENCE},
+    arena::{Arena, LEASE, PATIENCE, Pace},
     row::{Case, Row},
 };
 
@@ -52,7 +56,9 @@ async fn freeze(arena: &mut Arena, factor: f64) -> Result<()> {
         }
     }
     if factor < 1.0 {
-        arena.within("a lease that was not lost", Duration::from_secs(u64::from(fenced > 0.0)), Duration::ZERO)
+        // On a machine that others use the rest of the lease may pass as well.
+        ensure!(fenced < 0.5 || arena.setup.pace == Pace::Short, "{fenced} leases were lost before their time");
+        Ok(())
     } else {
         arena.witness("the fence", fenced > 0.0);
         let takeovers = arena.metric("outbox_relay_lease_takeovers_total", "").await;
@@ -67,8 +73,7 @@ async fn pause(arena: &mut Arena) -> Result<HashSet<Uuid>> {
         let relay = first(arena)?;
         let pid = relay.pid();
         relay.pause()?;
-        // What it asked for last may still be done.
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        settled(arena).await?;
         let held = arena.claimed_by(Some(pid)).await?;
         if !held.is_empty() {
             return Ok(held);
@@ -77,6 +82,14 @@ async fn pause(arena: &mut Arena) -> Result<HashSet<Uuid>> {
         tokio::time::sleep(Duration::from_millis(7)).await;
     }
     anyhow::bail!("the relay never held a claim")
+}
+
+/// Waits until the server has done what a frozen relay asked of it last: that holds the locks of its claims for so long.
+async fn settled(arena: &Arena) -> Result<()> {
+    let mut connection = arena.database.connect().await?;
+    session::prepare(&mut connection).await?;
+    sqlx::raw_sql("SELECT claim_id FROM outbox_claims FOR UPDATE").execute(&mut connection).await?;
+    Ok(connection.close().await?)
 }
 
 fn first(arena: &mut Arena) -> Result<&mut Relay> {

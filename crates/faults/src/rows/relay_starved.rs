@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use futures_util::FutureExt as _;
 use testkit::{consume::Broker, judge::Usage, load::Load, relay::Relay, servers::Flavor};
 
+use super::between::progress;
 use crate::{
     arena::{Arena, LEASE, PATIENCE, Pace},
     row::{Case, Row},
@@ -34,7 +35,8 @@ async fn few_descriptors(arena: &mut Arena) -> Result<()> {
     arena.settings = arena.settings.clone().limit("-n 64");
     arena.start().await?;
     arena.strike().await?;
-    tokio::time::sleep(arena.lasting(10_000..15_000, 3000)).await;
+    let more = if arena.setup.pace == Pace::Full { 5000.0 } else { 500.0 };
+    progress(arena, more).await?;
     for relay in &arena.relays {
         let used = relay.metrics().await?.sum("process_open_fds");
         ensure!(used > 0.0 && used < 64.0, "{used} descriptors are open");

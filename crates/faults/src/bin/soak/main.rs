@@ -1,5 +1,5 @@
 //! `soak`: two relays under a steady load for hours. What they hold must not grow, and nothing may be lost.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "it talks to a person")]
+#![expect(clippy::print_stdout, reason = "it talks to a person")]
 
 mod report;
 mod sample;
@@ -12,11 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
 use faults::{
     arena::{Arena, Pace, Setup},
-    consumer::{self, Program},
+    consumer::Program,
+    program,
     row::Case,
 };
 use futures_util::FutureExt as _;
@@ -83,18 +84,7 @@ struct Plan {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let ended = async {
-        consumer::become_one_if_asked().await?;
-        Box::pin(run(&Options::parse())).await
-    };
-    match ended.await {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    program::main(async || Box::pin(run(&Options::parse())).await).await
 }
 
 impl Options {
@@ -132,16 +122,16 @@ async fn run(options: &Options) -> Result<bool> {
         options.broker, options.largest, options.seed, options.every,
     );
     let report = Report { what: &what, series: &probe.series, delivery: &delivery };
-    write(options, &report)?;
+    program::write(&options.output, &report.markdown(), &report.json())?;
     Ok(report.is_good())
 }
 
 /// Starts everything, and waits until it works.
 async fn start(options: &Options, plan: Plan) -> Result<Arena> {
-    let program = std::env::current_exe()?;
+    let this = std::env::current_exe()?;
     let setup = Setup {
-        relay: program.with_file_name("relay"),
-        consumer: Program { path: program, arguments: Vec::new() },
+        relay: this.with_file_name("relay"),
+        consumer: Program { path: this, arguments: Vec::new() },
         pace: Pace::Short,
         outage: Duration::ZERO,
     };
@@ -182,16 +172,5 @@ async fn watch(arena: &Arena, probe: &mut Probe, options: &Options, plan: Plan) 
         }
         probe.look(arena, start.elapsed().as_secs_f64() / 3600.0).await?;
     }
-    Ok(())
-}
-
-fn write(options: &Options, report: &Report<'_>) -> Result<()> {
-    let text = report.markdown();
-    println!("\n{text}");
-    if let Some(folder) = options.output.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    std::fs::write(&options.output, text).with_context(|| format!("cannot write {}", options.output.display()))?;
-    std::fs::write(options.output.with_extension("json"), serde_json::to_string_pretty(&report.json())?)?;
     Ok(())
 }
