@@ -30,6 +30,7 @@ impl Backoff {
     }
 
     /// It was reached: the next wait is the first again.
+    #[cfg(any(feature = "rabbitmq", test))]
     pub(crate) fn reset(&mut self) {
         self.waits.reset();
     }

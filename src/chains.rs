@@ -107,14 +107,19 @@ impl<T> Chains<T> {
     /// The message on the way failed: what waits behind it, and what is still to come from claims made until its settling, shares
     /// `disposition`. Returns what waits.
     pub fn block(&mut self, origin: Origin, disposition: &Disposition) -> VecDeque<T> {
+        self.hold(origin, disposition);
+        self.busy.remove(&origin.key).unwrap_or_default()
+    }
+
+    /// The same for a message that was never to be published: what was read before it goes on.
+    pub fn hold(&mut self, origin: Origin, disposition: &Disposition) {
         if origin.key.1 == 0 {
-            return VecDeque::new();
+            return;
         }
         let new = || Block { disposition: *disposition, claims: HashSet::new(), until: None };
         let block = self.blocked.entry(origin.key).or_insert_with(new);
         block.claims.insert(origin.claim_id);
         block.until = None;
-        self.busy.remove(&origin.key).unwrap_or_default()
     }
 
     /// A claim is settled; the last pass of its claimer that began before has this number.
@@ -181,6 +186,16 @@ mod tests {
         assert_eq!(chains.admit(origin(1, 1), true, 'b'), Admission::Queued);
         assert_eq!((chains.advance(KEY), chains.advance(KEY)), (Some('b'), None));
         assert_eq!(chains.admit(origin(2, 2), true, 'c'), Admission::Go('c'));
+    }
+
+    #[test]
+    fn what_is_held_back_from_the_start_holds_back_nothing_before_it() {
+        let mut chains = Chains::default();
+        assert_eq!(chains.admit(origin(1, 1), true, 'a'), Admission::Go('a'));
+        assert_eq!(chains.admit(origin(1, 1), true, 'b'), Admission::Queued);
+        chains.hold(origin(1, 1), &Disposition::Release);
+        assert_eq!(chains.admit(origin(1, 1), true, 'c'), Admission::Blocked('c', Disposition::Release));
+        assert_eq!((chains.advance(KEY), chains.advance(KEY)), (Some('b'), None));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The claimer of a lane: looks for unsent messages and claims them, one claim after the other.
 
+mod foreign;
+
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,18 +14,19 @@ use std::{
 use outbox_core::{
     sqlx,
     store::{
-        claim::{self, ForeignClaim, Look, NewClaim, Pending, Seen},
+        claim::{self, Look, NewClaim, Pending, Seen},
         lease::Lease,
     },
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
+pub use self::foreign::{Foreign, claimed_ids};
 use crate::{
     context::Context,
     crash,
     leases::Tenure,
     session::Session,
-    window::{self, Barred, Limits, Selection, Start},
+    window::{self, Limits, Selection, Start},
 };
 
 /// Rows that this process has claimed, on their way to be read.
@@ -89,26 +92,17 @@ struct Memory {
     last_message_at: Instant,
 }
 
-/// What the claimer knows of other relays.
-#[derive(Debug, Default)]
-pub struct Foreign {
-    /// Their claims, as far as they were live at the last look.
-    pub claims: BTreeMap<u64, ForeignClaim>,
-    /// The newest claim that was read: only newer ones are read whole.
-    pub known: u64,
-    /// Other relays that work on the lane, and when a new claim of theirs was last seen.
-    peers: BTreeMap<String, Instant>,
-}
-
-/// A full look finds what committed later than the floor allows.
+/// A full look finds what committed later than the floor allows. It also reads the deleted rows that a snapshot keeps, so that with
+/// millions of them it takes long: the pause after it is so many times as long at least.
 const FULL_LOOK_EVERY: Duration = Duration::from_secs(1);
+const FULL_LOOK_PAUSE: u32 = 20;
 /// Shortest pause after a look that found nothing, and between small claims: more claims than this cost the server more
 /// commits than they save time. Relays that share a lane share the pace.
 const PACE: Duration = Duration::from_millis(3);
+/// Rows that a worker looks at for a claim, which is smaller: where the first ones have keys that are at work, there are others.
+const WINDOW: usize = 500;
 /// After so long without a message a lane is idle.
 const IDLE: Duration = Duration::from_secs(1);
-/// A relay that has claimed nothing for so long is no longer counted.
-const PEER_AGE: Duration = Duration::from_secs(5);
 
 impl Claimer {
     /// Claims until the relay is stopped.
@@ -155,9 +149,15 @@ impl Claimer {
     ) -> Result<Pass, sqlx::Error> {
         let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
         let (seen, selection, start) = self.look(memory).await?;
-        let Some(version) = seen.version else { return Ok(Pass::Empty) };
+        let Some(mut version) = seen.version else { return Ok(Pass::Empty) };
         if !selection.defer.is_empty() {
-            return self.defer(memory, version, &selection.defer).await;
+            let deferred = self.defer(memory, version, &selection.defer).await?;
+            if deferred == Pass::Conflict || selection.take.is_empty() {
+                return Ok(deferred);
+            }
+            // In the same pass: rows that keep coming for keys that wait must not keep the others from being claimed. What was seen
+            // still holds, as nobody else has changed the version.
+            version += 1;
         }
         if selection.take.is_empty() {
             return Ok(Pass::Empty);
@@ -167,7 +167,8 @@ impl Claimer {
         self.context.leases.insert(&tenure);
         crash::point("after_claim");
         let taken = selection.take.len();
-        let (count, bytes) = (trim(count, taken), trim(bytes, kib(&selection.take)));
+        let places = if self.context.worker { count.num_permits() } else { taken };
+        let (count, bytes) = (trim(count, places), trim(bytes, kib(&selection.take)));
         let last_pass = Arc::clone(&self.last_pass);
         let claimed = Claimed { tenure, pass, last_pass, count, bytes, rows: selection.take };
         // A closed channel: the process is ending, and the lease will expire or be released.
@@ -188,15 +189,14 @@ impl Claimer {
 
     async fn look_once(&self, memory: &mut Memory) -> Result<(Seen, Selection), sqlx::Error> {
         let own = self.context.leases.of_lane(self.lane);
-        let full = memory.full_look_at <= Instant::now();
-        if full {
-            memory.full_look_at = Instant::now() + FULL_LOOK_EVERY;
-        }
+        let started = Instant::now();
+        let full = memory.full_look_at <= started;
         let (floor, start) = (self.context.floor.load(Ordering::Acquire), memory.start.id());
         let gaps = window::gaps(if full { 0 } else { start }, &claimed_ids(&own, &memory.foreign.claims));
         let messages = self.context.config.relay.claim_messages;
-        let limit = u32::try_from(messages).unwrap_or(u32::MAX);
-        let below_limit = 2 * messages + gaps.claimed_within;
+        let rows = if self.context.worker { messages.max(WINDOW) } else { messages };
+        let limit = u32::try_from(rows).unwrap_or(u32::MAX);
+        let below_limit = 2 * rows + gaps.claimed_within;
         let look = Look {
             lane: self.lane,
             owner: &self.context.owner,
@@ -206,8 +206,15 @@ impl Claimer {
             below: &gaps.below,
             below_limit: u32::try_from(below_limit).unwrap_or(u32::MAX),
         };
-        let mut seen = memory.session.run("look", async |db| claim::look(db, &look).await).await?;
+        let looked = memory.session.run("look", async |db| claim::look(db, &look).await).await;
+        if full {
+            memory.full_look_at = Instant::now() + FULL_LOOK_EVERY.max(started.elapsed() * FULL_LOOK_PAUSE);
+        }
+        let mut seen = looked?;
         let mut barred = memory.foreign.bar(&seen, &own);
+        if self.context.worker {
+            barred.keys.extend(own.iter().flat_map(|tenure| &tenure.keys));
+        }
         self.context.leases.sweep(self.lane, &seen.claim_ids);
         if seen.held_cut {
             seen.held = self.held(memory, &seen).await?;
@@ -344,52 +351,6 @@ impl Claimer {
     }
 }
 
-impl Foreign {
-    /// How many relays work on the lane.
-    fn relays(&mut self) -> u32 {
-        self.peers.retain(|_, seen| seen.elapsed() < PEER_AGE);
-        u32::try_from(self.peers.len()).unwrap_or(u32::MAX).saturating_add(1)
-    }
-
-    /// What must not be claimed, by what was seen and by what was known before.
-    pub fn bar(&mut self, seen: &Seen, own: &[Arc<Tenure>]) -> Barred {
-        let live: HashSet<u64> = seen.claim_ids.iter().copied().collect();
-        let mut barred = Barred::default();
-        for tenure in own {
-            if live.contains(&tenure.lease.claim_id) {
-                barred.ids.extend(&tenure.ids);
-                if tenure.is_abandoned() {
-                    barred.keys.extend(&tenure.keys);
-                }
-            } else if tenure.may_return() {
-                barred.keys.extend(&tenure.keys);
-            }
-        }
-        // What was known first: a claim that is gone leaves its keys behind for this pass.
-        for claim in self.claims.values() {
-            barred.keys.extend(&claim.key_hashes);
-        }
-        self.claims.retain(|claim_id, _| live.contains(claim_id));
-        for claim in &seen.claims {
-            self.known = self.known.max(claim.claim_id);
-            self.peers.insert(claim.owner.clone(), Instant::now());
-            barred.keys.extend(&claim.key_hashes);
-            self.claims.insert(claim.claim_id, claim.clone());
-        }
-        barred.ids.extend(self.claims.values().flat_map(|claim| &claim.message_ids));
-        barred
-    }
-}
-
-/// The ids that are known to be claimed, sorted.
-#[must_use]
-pub fn claimed_ids(own: &[Arc<Tenure>], foreign: &BTreeMap<u64, ForeignClaim>) -> Vec<u64> {
-    let own = own.iter().flat_map(|tenure| &tenure.ids);
-    let mut ids: Vec<u64> = own.chain(foreign.values().flat_map(|claim| &claim.message_ids)).copied().collect();
-    ids.sort_unstable();
-    ids
-}
-
 fn kib(rows: &[Pending]) -> usize {
     let bytes: u64 = rows.iter().map(|row| u64::from(row.bytes)).sum();
     usize::try_from(bytes.div_ceil(1024)).unwrap_or(usize::MAX).max(1)
@@ -405,59 +366,4 @@ fn trim(mut permit: OwnedSemaphorePermit, needed: usize) -> OwnedSemaphorePermit
 /// A fence that nobody else has; 0 means none.
 fn token() -> u64 {
     rand::random::<u64>().max(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn own(claim_id: u64) -> Arc<Tenure> {
-        let lease = Lease { claim_id, lease_token: 1 };
-        Arc::new(Tenure::new(lease, 0, vec![claim_id * 10], vec![claim_id], Instant::now()))
-    }
-
-    fn sorted(set: HashSet<u64>) -> Vec<u64> {
-        let mut sorted = Vec::from_iter(set);
-        sorted.sort_unstable();
-        sorted
-    }
-
-    fn claim(claim_id: u64) -> ForeignClaim {
-        ForeignClaim { claim_id, owner: "other".into(), message_ids: vec![claim_id * 10], key_hashes: vec![claim_id] }
-    }
-
-    fn barred(foreign: &mut Foreign, claim_ids: &[u64], claims: &[u64]) -> (Vec<u64>, Vec<u64>) {
-        let claims = claims.iter().copied().map(claim).collect();
-        let seen = Seen { claim_ids: claim_ids.to_vec(), claims, ..Seen::default() };
-        let barred = foreign.bar(&seen, &[]);
-        (sorted(barred.ids), sorted(barred.keys))
-    }
-
-    #[test]
-    fn ones_own_claims_bar_their_messages_and_their_keys_only_where_rows_come_back() {
-        let (stands, vanished, settled, abandoned) = (own(1), own(2), own(3), own(4));
-        settled.leave(false);
-        abandoned.leave(false);
-        abandoned.abandon();
-        let seen = Seen { claim_ids: vec![1, 4], ..Seen::default() };
-        let barred = Foreign::default().bar(&seen, &[stands, vanished, settled, Arc::clone(&abandoned)]);
-        assert_eq!((sorted(barred.ids), sorted(barred.keys)), (vec![10, 40], vec![2, 4]));
-        let barred = Foreign::default().bar(&Seen::default(), &[abandoned]);
-        assert_eq!((sorted(barred.ids), sorted(barred.keys)), (vec![], vec![4]));
-    }
-
-    #[test]
-    fn a_claim_is_read_once_and_known_until_it_is_gone() {
-        let mut foreign = Foreign::default();
-        assert_eq!(barred(&mut foreign, &[1], &[1]), (vec![10], vec![1]));
-        assert_eq!(barred(&mut foreign, &[1], &[]), (vec![10], vec![1]));
-    }
-
-    #[test]
-    fn the_keys_of_a_claim_that_is_gone_are_left_out_for_one_pass() {
-        let mut foreign = Foreign::default();
-        barred(&mut foreign, &[1], &[1]);
-        assert_eq!(barred(&mut foreign, &[], &[]), (vec![], vec![1]));
-        assert_eq!(barred(&mut foreign, &[], &[]), (vec![], vec![]));
-    }
 }

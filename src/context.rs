@@ -34,9 +34,36 @@ pub struct Context {
     pub stop: CancellationToken,
     /// Stops publishing; what is not published is released.
     pub hurry: CancellationToken,
+    /// Whether a handler takes the place of the sinks. Each claim is a transaction then: no two of this process share a key, and each
+    /// takes a whole place, however few messages it has.
+    pub worker: bool,
 }
 
 impl Context {
+    /// What the parts of a relay share before it runs, with a name for its claims that no other process has.
+    #[must_use]
+    pub fn new(
+        config: Config,
+        options: MySqlConnectOptions,
+        metrics: Arc<Metrics>,
+        health: Arc<Health>,
+        worker: bool,
+    ) -> Self {
+        Self {
+            owner: format!("{}/{:08x}", config.relay.owner, rand::random::<u32>()),
+            config,
+            options,
+            metrics,
+            health,
+            leases: Leases::default(),
+            floor: AtomicU64::new(0),
+            nudge: Notify::new(),
+            stop: CancellationToken::new(),
+            hurry: CancellationToken::new(),
+            worker,
+        }
+    }
+
     /// Sleeps; false when the relay is to stop.
     pub async fn sleep(&self, time: Duration) -> bool {
         self.stop.run_until_cancelled(tokio::time::sleep(time)).await.is_some()

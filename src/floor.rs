@@ -2,7 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -39,9 +42,18 @@ async fn pass(
 ) -> Result<Option<u64>, sqlx::Error> {
     let sample = session.run("floor", async |db| floor::sample(db).await).await?;
     let writer = session.run("floor", async |db| floor::oldest_writer(db).await).await?;
-    samples.push_back(sample);
+    note(&context.floor, samples, sample);
     let age = i64::try_from(context.config.relay.max_transaction_age.as_micros()).unwrap_or(i64::MAX);
     Ok(raise(samples, sample.at_micros, writer, age))
+}
+
+/// Keeps a sample. Where ids have begun again further down, after a failover to a replica that was behind or a restore, the floor
+/// comes down with them: to look at more than need be is harmless.
+fn note(floor: &AtomicU64, samples: &mut VecDeque<Sample>, sample: Sample) {
+    if floor.fetch_min(sample.max_id, Ordering::AcqRel) > sample.max_id {
+        samples.clear();
+    }
+    samples.push_back(sample);
 }
 
 /// The floor that the samples allow, if they allow a higher one; they are used up. An id that was visible in a sample was given out
@@ -82,6 +94,15 @@ mod tests {
         let writer = OldestWriter::Since(80 * SECOND);
         assert_eq!(raise(&mut samples(), 100 * SECOND, writer, 60 * SECOND), Some(780));
         assert_eq!(raise(&mut samples(), 100 * SECOND, OldestWriter::Since(0), 60 * SECOND), Some(400));
+    }
+
+    #[test]
+    fn where_ids_begin_again_further_down_the_floor_follows_them() {
+        let (floor, mut samples) = (AtomicU64::new(980), samples());
+        note(&floor, &mut samples, Sample { max_id: 1010, at_micros: 0 });
+        assert_eq!((floor.load(Ordering::Acquire), samples.len()), (980, 101));
+        note(&floor, &mut samples, Sample { max_id: 970, at_micros: 0 });
+        assert_eq!((floor.load(Ordering::Acquire), samples.len()), (970, 1));
     }
 
     #[test]

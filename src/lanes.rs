@@ -57,13 +57,17 @@ async fn find(context: &Context, session: &mut Session) -> Result<BTreeSet<u16>,
     let named = &context.config.relay.lanes;
     let mut lanes: BTreeSet<u16> =
         session.run("lanes", async |db| lanes::with_head(db).await).await?.into_iter().collect();
-    let mut after = -1;
-    while let Some(lane) = session.run("lanes", async |db| lanes::next_pending(db, after).await).await? {
-        after = i32::from(lane);
-        if !lanes.contains(&lane) {
+    // Not among the rows of known lanes, where a snapshot may keep millions that are deleted.
+    let mut from = 0;
+    for end in lanes.clone().into_iter().map(u32::from).chain([lanes::END]) {
+        while from < end {
+            let next = session.run("lanes", async |db| lanes::next_pending(db, from..end).await).await?;
+            let Some(lane) = next else { break };
             session.run("lanes", async |db| lanes::create_head(db, lane).await).await?;
             lanes.insert(lane);
+            from = u32::from(lane) + 1;
         }
+        from = end + 1;
     }
     lanes.retain(|lane| named.is_empty() || named.contains(lane));
     Ok(lanes)

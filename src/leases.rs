@@ -74,8 +74,8 @@ impl Tenure {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    /// From now on the claim may vanish from the database, because it is being settled. `returns`: some of its rows are pending
-    /// again then.
+    /// From now on the claim may vanish from the database, because it is being settled. `returns`: some of its rows may be pending
+    /// again then, messages that nobody has sent.
     pub fn leave(&self, returns: bool) {
         self.returns.store(returns, Ordering::Release);
         self.leaving.store(true, Ordering::Release);

@@ -32,3 +32,4 @@ pub mod settle;
 pub mod sink;
 pub mod takeover;
 pub mod window;
+pub mod worker;

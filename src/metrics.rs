@@ -71,7 +71,7 @@ pub const METRICS: &[Metric] = &[
         "counter",
         "outbox_relay_retries_scheduled_total",
         &["reason"],
-        "Messages that wait for a time: unconfirmed, rejected, behind (an earlier one of their key waits), parked (their sink is down), no_route.",
+        "Messages that wait for a time: unconfirmed, rejected, behind (an earlier one of their key waits), parked (their sink is down), no_route, unread.",
     ),
     metric(
         "counter",

@@ -37,8 +37,9 @@ struct Outlet {
     messages: usize,
     room: usize,
     up: bool,
-    /// Outages in a row, without a message confirmed in between.
+    /// Outages in a row, without a message confirmed in between, and when they began.
     outages: u32,
+    since: Instant,
 }
 
 /// Messages that go to a sink together.
@@ -74,8 +75,9 @@ pub struct Outlets {
     open: watch::Sender<bool>,
 }
 
-/// How long a message waits whose sink is down while others of its lane go elsewhere.
+/// How long a message waits at least whose sink is down while others of its lane go elsewhere, and at most.
 const PARKED: Duration = Duration::from_secs(5);
+const LONGEST_PARKED: Duration = Duration::from_secs(60);
 /// First pause between two looks at a sink that is down.
 const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause between two looks at a sink that is down.
@@ -99,7 +101,8 @@ impl Outlets {
         }
         let outlet = |feed: Feed| {
             let room = feed.batches * feed.batch;
-            Outlet { feed, ready: VecDeque::new(), on_the_way: 0, messages: 0, room, up: false, outages: 0 }
+            let (ready, since) = (VecDeque::new(), Instant::now());
+            Outlet { feed, ready, on_the_way: 0, messages: 0, room, up: false, outages: 0, since }
         };
         let outlets = feeds.into_iter().map(outlet).collect::<Vec<_>>();
         let outlets = Self { context: Arc::clone(context), outlets, names, events, open };
@@ -126,16 +129,18 @@ impl Outlets {
                 outlet.ready.push_back(item);
                 None
             }
-            _ => Some(self.when_unavailable()),
+            _ => Some(self.when_unavailable(item.tag.outlet)),
         }
     }
 
     /// What becomes of a message whose sink is down. With one sink it goes back, and nothing is claimed until the sink is up. Where
-    /// others go on it is parked, so that it is not claimed again and again in front of theirs.
+    /// others go on it is parked, so that it is not claimed again and again in front of theirs: the longer the outage has been, the
+    /// longer, because more and more messages take part in that.
     #[must_use]
-    pub fn when_unavailable(&self) -> Disposition {
+    pub fn when_unavailable(&self, outlet: usize) -> Disposition {
         if self.outlets.len() > 1 {
-            return Disposition::Delay { wait: PARKED, spent: false, reason: "parked" };
+            let outage = self.outlets.get(outlet).map_or(Duration::ZERO, |outlet| outlet.since.elapsed());
+            return Disposition::Delay { wait: parked(outage), spent: false, reason: "parked" };
         }
         Disposition::Release
     }
@@ -214,12 +219,14 @@ impl Outlets {
         if confirmed > 0 {
             outlet.outages = 0;
         }
-        // A broker that refuses for now says so at once: that is no matter of how much is on the way.
         let late = done.took * 2 >= self.context.config.relay.publish_deadline;
-        match (confirmed, unconfirmed) {
-            (yes, no) if late && no > yes => outlet.room = (outlet.room / 2).max(1),
-            (1.., 0) => outlet.room = (outlet.room + confirmed).min(outlet.feed.batches * outlet.feed.batch),
-            _ => {}
+        if late && unconfirmed > confirmed {
+            outlet.room = (outlet.room / 2).max(1);
+        } else if !late || unconfirmed == 0 {
+            // A broker that refuses for now says so at once: that is no matter of how much is on the way. But a pipelined sink gives up
+            // its younger batches at once when one is late.
+            let refused = if outlet.feed.sink.key_order() == KeyOrder::OneInFlight { unconfirmed } else { 0 };
+            outlet.room = (outlet.room + confirmed + refused).min(outlet.feed.batches * outlet.feed.batch);
         }
         if let Some(reason) = down {
             self.down(done.outlet, &reason);
@@ -229,6 +236,9 @@ impl Outlets {
     fn down(&mut self, i: usize, reason: &str) {
         let Some(outlet) = self.outlets.get_mut(i).filter(|outlet| outlet.up) else { return };
         outlet.up = false;
+        if outlet.outages == 0 {
+            outlet.since = Instant::now();
+        }
         outlet.outages += 1;
         let name = outlet.feed.name.clone();
         tracing::warn!(sink = name, reason, "the sink is unavailable");
@@ -317,6 +327,11 @@ impl Outlets {
     }
 }
 
+/// How long a message is parked in an outage that has lasted so long: half of that, so that it costs half of it again at most.
+fn parked(outage: Duration) -> Duration {
+    (outage / 2).clamp(PARKED, LONGEST_PARKED)
+}
+
 /// A sink that overruns its deadline is a fault; its messages must not wait for it for ever.
 async fn publish(sink: &dyn Sink, outgoing: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
     let publish = sink.publish(outgoing, deadline);
@@ -344,4 +359,15 @@ fn count(outgoing: &[Outgoing]) -> Vec<(String, u64, u64)> {
         }
     }
     counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longer_an_outage_the_longer_a_message_is_parked_up_to_a_minute() {
+        let parked = [0, 9, 40, 119, 9_999].map(|seconds| parked(Duration::from_secs(seconds)).as_millis());
+        assert_eq!(parked, [5_000, 5_000, 20_000, 59_500, 60_000]);
+    }
 }

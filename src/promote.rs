@@ -32,6 +32,11 @@ pub async fn run(context: Arc<Context>) {
     }
 }
 
+async fn promote(session: &mut Session, lane: u16, ids: &[u64]) -> Result<(), sqlx::Error> {
+    session.run("create_head", async |db| lanes::create_head(db, lane).await).await?;
+    session.run("promote", async |db| promote::promote(db, lane, ids).await).await.map(drop)
+}
+
 /// Puts back what is due; returns when the next is.
 async fn pass(session: &mut Session) -> Result<Duration, sqlx::Error> {
     let coming = session.run("due", async |db| promote::due(db, EVERY, CHUNK).await).await?;
@@ -39,10 +44,15 @@ async fn pass(session: &mut Session) -> Result<Duration, sqlx::Error> {
     for due in coming.iter().filter(|due| due.wait.is_zero()) {
         by_lane.entry(due.lane).or_default().push(due.id);
     }
+    let mut refused = Ok(());
     for (lane, ids) in &by_lane {
-        session.run("create_head", async |db| lanes::create_head(db, *lane).await).await?;
-        session.run("promote", async |db| promote::promote(db, *lane, ids).await).await?;
+        match promote(session, *lane, ids).await {
+            // For this lane: it does not hold up the others.
+            Err(error) if error.as_database_error().is_some() => refused = Err(error),
+            other => other?,
+        }
     }
+    refused?;
     let next = coming.iter().map(|due| due.wait).find(|wait| !wait.is_zero());
     Ok(match next {
         None if coming.len() == CHUNK as usize => Duration::ZERO,

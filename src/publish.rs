@@ -63,8 +63,6 @@ struct InFlight {
     settlement: Settlement,
     /// Messages of which nothing is known yet.
     open: usize,
-    /// Whether some go back to pending.
-    returns: bool,
 }
 
 /// The publisher. One task owns all of it.
@@ -126,7 +124,7 @@ impl Publisher {
         self.chains.prune(lane, pass);
         self.context.metrics.in_flight_messages.add(i64::try_from(messages.len()).unwrap_or(0));
         let settlement = Settlement { sent: Vec::with_capacity(messages.len()), ..Settlement::default() };
-        self.claims.insert(claim_id, InFlight { claimed, settlement, open: messages.len(), returns: false });
+        self.claims.insert(claim_id, InFlight { claimed, settlement, open: messages.len() });
         for (row, step) in messages {
             let origin = Origin { key: (lane, row.key_hash), claim_id, pass };
             self.take(origin, row, step);
@@ -149,7 +147,7 @@ impl Publisher {
     /// A message that is not to be published still has its place in the order of its key.
     fn decided(&mut self, origin: Origin, id: u64, disposition: Disposition, error: String) {
         if let Some(fate) = retry::behind(&disposition) {
-            self.block(origin, id, &fate);
+            self.chains.hold(origin, &fate);
         }
         self.finish(origin.claim_id, id, disposition, error);
     }
@@ -218,7 +216,7 @@ impl Publisher {
         crash::point("after_publish");
         self.outlets.note(&done);
         for item in self.outlets.refused() {
-            self.fail(item.tag, self.outlets.when_unavailable(), "the sink is unavailable".into());
+            self.fail(item.tag, self.outlets.when_unavailable(item.tag.outlet), "the sink is unavailable".into());
         }
         for (tag, outcome) in done.outcomes {
             self.outcome(tag, outcome);
@@ -244,7 +242,7 @@ impl Publisher {
 
     fn disposition(&self, tag: Tag, error: &PublishError) -> Disposition {
         if matches!(error, PublishError::Unavailable(_)) {
-            return self.outlets.when_unavailable();
+            return self.outlets.when_unavailable(tag.outlet);
         }
         retry::decide(error, tag.attempts, tag.policy, &self.context.config.retry, rand::random())
     }
@@ -283,7 +281,7 @@ impl Publisher {
     fn finish(&mut self, claim_id: u64, id: u64, disposition: Disposition, error: String) {
         let Some(claim) = self.claims.get_mut(&claim_id) else { return };
         match disposition {
-            Disposition::Release => claim.returns = true,
+            Disposition::Release => {}
             Disposition::Delay { wait, spent, reason } => {
                 claim.settlement.delayed.push(Delayed { id, wait, spent, reason, error });
             }
@@ -302,10 +300,10 @@ impl Publisher {
         if claim.open > 0 {
             return;
         }
-        let Some(InFlight { claimed, mut settlement, returns, .. }) = self.claims.remove(&claim_id) else { return };
+        let Some(InFlight { claimed, mut settlement, .. }) = self.claims.remove(&claim_id) else { return };
         settlement.sent.sort_unstable_by_key(|(id, _)| *id);
         // The settlers outlive the publisher.
-        self.finished.send(Finished::new(claimed, settlement, returns)).ok();
+        self.finished.send(Finished::new(claimed, settlement)).ok();
     }
 
     /// The deadline of the stop is near: what has not started goes back.

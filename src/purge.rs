@@ -68,12 +68,25 @@ async fn is_mine(leases: &Leases, lease: &mut Option<Lease>) -> bool {
     lease.is_some()
 }
 
+/// Receipts and their messages, until a chunk is full. A receipt can stand for one message.
+async fn purge_sent(session: &mut Session, age: Duration) -> Result<(u64, u64), sqlx::Error> {
+    let mut gone = (0, 0);
+    while gone.0 < MESSAGES as u64 && gone.1 < MESSAGES as u64 {
+        let (receipts, messages) = session.run("purge", async |db| purge::sent(db, age, MESSAGES).await).await?;
+        if receipts == 0 {
+            break;
+        }
+        gone = (gone.0 + receipts, gone.1 + messages);
+    }
+    Ok(gone)
+}
+
 /// Deletes one chunk of each kind; returns how many rows went. One kind that cannot be purged does not hold up the others.
 async fn pass(context: &Context, session: &mut Session) -> Result<u64, sqlx::Error> {
     let keep = &context.config.retention;
     let (mut sent, mut dead, mut inbox) = (Ok((0, 0)), Ok(0), Ok(0));
     if !keep.sent.is_zero() {
-        sent = session.run("purge", async |db| purge::sent(db, keep.sent, MESSAGES).await).await;
+        sent = purge_sent(session, keep.sent).await;
     }
     if !keep.dead.is_zero() {
         dead = session.run("purge", async |db| purge::dead(db, keep.dead, ROWS).await).await;

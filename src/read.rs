@@ -17,7 +17,7 @@ use crate::{
     leases::lock,
     retry::{Disposition, Policy, dead},
     route::{Resolved, Routes},
-    session::Session,
+    session::{Session, describe, refusal},
     sink::Outgoing,
 };
 
@@ -51,6 +51,8 @@ pub struct Ready {
 
 /// How long a message without a route waits before its route is looked for again.
 const NO_ROUTE_WAIT: Duration = Duration::from_secs(60);
+/// How long a message waits that the database does not give out. While it is found its relay reads nothing else, for about a minute.
+const UNREAD_WAIT: Duration = Duration::from_secs(600);
 
 /// Reads claims, several at a time.
 pub struct Reader {
@@ -66,35 +68,57 @@ impl Reader {
         Self { context: Arc::clone(context), routes, idle: Mutex::default() }
     }
 
-    /// Reads a claim; tries until the database answers or the lease is lost. Then there are no messages, and the claim is released.
+    /// Reads a claim; tries until the database answers or the lease is lost. Then what was not read is released.
     pub async fn read(&self, claimed: Claimed) -> ReadClaim {
-        let idle = lock(&self.idle).pop();
-        let mut session = idle.unwrap_or_else(|| Session::new(&self.context));
-        let mut stored = None;
-        while stored.is_none() && claimed.tenure.lasts(Duration::ZERO) {
-            let answer = session.run("read", async |db| read::messages(db, &claimed.tenure.ids).await).await;
-            if answer.is_err() {
-                session.pause().await;
+        let (mut session, mut silent_since) = (self.session(), Instant::now());
+        let (mut rest, mut most, mut messages) = (&*claimed.rows, claimed.rows.len(), Vec::new());
+        while !rest.is_empty() && claimed.tenure.lasts(Duration::ZERO) {
+            let (rows, behind) = rest.split_at(most.min(rest.len()));
+            let ids: Vec<u64> = rows.iter().map(|row| row.id).collect();
+            let error = match session.run("read", async |db| read::messages(db, &ids).await).await {
+                Ok(stored) => {
+                    messages.extend(self.prepare(claimed.tenure.lane, rows, stored));
+                    (rest, most, silent_since) = (behind, most * 2, Instant::now());
+                    continue;
+                }
+                Err(error) => error,
+            };
+            session.pause().await;
+            // They may be more bytes than the network carries within the deadline.
+            most = (rows.len() / 2).max(1);
+            // The database renews the lease, and does not give out this message.
+            let silent = refusal(&error).is_none() && silent_since.elapsed() > self.context.config.relay.lease;
+            if silent && let [row] = rows {
+                tracing::error!(id = row.id, "a message cannot be read within relay.settle_deadline");
+                let wait = Disposition::Delay { wait: UNREAD_WAIT, spent: false, reason: "unread" };
+                messages.push((*row, Step::Decided(wait, describe(&error))));
+                (rest, silent_since) = (behind, Instant::now());
             }
-            stored = answer.ok();
         }
-        lock(&self.idle).push(session);
-        let messages = match stored {
-            Some(stored) => self.prepare(&claimed, stored),
-            // Nobody has looked: that is not the same as a message that is not there.
-            None => claimed.rows.iter().map(|row| (*row, Step::Decided(Disposition::Release, String::new()))).collect(),
-        };
+        self.give_back(session);
+        // Nobody has looked: that is not the same as a message that is not there.
+        messages.extend(rest.iter().map(|row| (*row, Step::Decided(Disposition::Release, String::new()))));
         ReadClaim { claimed, messages }
     }
 
-    fn prepare(&self, claimed: &Claimed, stored: Vec<Stored>) -> Vec<(Pending, Step)> {
-        let lane = claimed.tenure.lane;
+    /// A session that nobody uses.
+    pub(crate) fn session(&self) -> Session {
+        let idle = lock(&self.idle).pop();
+        idle.unwrap_or_else(|| Session::new(&self.context))
+    }
+
+    /// A session that is used no more.
+    pub(crate) fn give_back(&self, session: Session) {
+        lock(&self.idle).push(session);
+    }
+
+    fn prepare(&self, lane: u16, rows: &[Pending], stored: Vec<Stored>) -> Vec<(Pending, Step)> {
         let mut stored = stored.into_iter().peekable();
         let step = |row: &Pending| {
             let message = stored.next_if(|message| message.id == row.id);
             (*row, message.map_or_else(missing, |message| self.step(lane, *row, message)))
         };
-        claimed.rows.iter().map(step).collect()
+        rows.iter().map(step).collect()
     }
 
     fn step(&self, lane: u16, row: Pending, message: Stored) -> Step {

@@ -14,7 +14,7 @@ use outbox_core::{
 use crate::{context::Context, crash, leases::Tenure, session::Session};
 
 /// Longest pause between two renewals, however long a lease is: the loop shows that it lives.
-const LONGEST: Duration = Duration::from_secs(20);
+pub(crate) const LONGEST: Duration = Duration::from_secs(20);
 
 /// Renews all leases, three times within each, until it is dropped.
 ///

@@ -18,7 +18,7 @@ pub enum Disposition {
         wait: Duration,
         /// Whether an attempt was spent.
         spent: bool,
-        /// `unconfirmed`, `rejected`, `behind`, `parked` or `no_route`.
+        /// `unconfirmed`, `rejected`, `behind`, `parked`, `no_route` or `unread`.
         reason: &'static str,
     },
     /// It is given up.
@@ -77,7 +77,8 @@ pub fn dead(reason: &'static str, spent: bool, policy: Policy) -> Disposition {
 
 /// Exponential back-off with full jitter: anything between zero and `base × 2^attempts`, at most `max`. Full jitter spreads the
 /// retries of a crowd better than equal steps do (Marc Brooker, "Exponential Backoff and Jitter", 2015).
-fn wait(attempts: u16, retry: &Retry, random: f64) -> Duration {
+#[must_use]
+pub fn wait(attempts: u16, retry: &Retry, random: f64) -> Duration {
     let doubled = 2_u32.saturating_pow(u32::from(attempts.min(31)));
     retry.base.saturating_mul(doubled).min(retry.max).mul_f64(random.clamp(0.0, 1.0))
 }

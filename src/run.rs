@@ -1,22 +1,14 @@
 //! Wiring: makes the parts of a relay, joins them by channels, and stops them in order.
 
-use std::{
-    sync::{Arc, atomic::AtomicU64},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use futures_util::{StreamExt as _, stream};
-use outbox_core::{
-    SchemaError, check_schema,
-    sqlx::{Connection as _, MySqlConnection},
-    store::lease,
-};
+use outbox_core::{SchemaError, check_schema, sqlx::Connection as _, store::lease};
 use tokio::{
-    sync::{Mutex, Notify, Semaphore, mpsc, watch},
+    sync::{Mutex, Semaphore, mpsc, watch},
     task::JoinSet,
 };
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     claim::{Capacity, Claimed},
@@ -25,7 +17,6 @@ use crate::{
     database, floor, gauges,
     health::Health,
     lanes,
-    leases::Leases,
     metrics::Metrics,
     outlet::{Feed, Outlets},
     promote,
@@ -42,6 +33,8 @@ use crate::{
 
 /// Pause between two looks for a database that is down, or for tables that are not there yet.
 const WAIT: Duration = Duration::from_secs(1);
+/// A database that has not answered by then is tried anew: a dozen round trips to a slow one take seconds.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// A relay that can be run, and nudged while it runs.
 pub struct Relay {
@@ -66,19 +59,7 @@ impl Relay {
     ) -> anyhow::Result<Self> {
         let routes = Routes::new(&config.routes);
         let options = database::options(&config.database).context("the database URL cannot be used")?;
-        let owner = format!("{}/{:08x}", config.relay.owner, rand::random::<u32>());
-        let context = Context {
-            config,
-            owner,
-            options,
-            metrics,
-            health,
-            leases: Leases::default(),
-            floor: AtomicU64::new(0),
-            nudge: Notify::new(),
-            stop: CancellationToken::new(),
-            hurry: CancellationToken::new(),
-        };
+        let context = Context::new(config, options, metrics, health, false);
         Ok(Self { context: Arc::new(context), routes, feeds })
     }
 
@@ -93,34 +74,14 @@ impl Relay {
     /// Waits for a database that is down and for tables that are not there yet; a schema that this version does not know is an error.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> anyhow::Result<()> {
         let context = Arc::clone(&self.context);
-        let mut shutdown = std::pin::pin!(shutdown);
-        tokio::select! {
-            ready = wait_for_database(&context) => ready?,
-            () = &mut shutdown => return Ok(()),
-        }
-        tracing::info!(owner = context.owner, "relay started");
-        let mut keepers = start_keepers(&context);
-        let mut pipeline = self.start_pipeline();
-        tokio::select! {
-            () = &mut shutdown => {}
-            ended = first_end(&mut pipeline, &mut keepers) => ended?,
-        }
-        tracing::info!("stopping: no more claims; finishing what is in flight");
-        stop(&context, &mut pipeline).await?;
-        keepers.shutdown().await;
-        release_rest(&context).await;
-        tracing::info!("relay stopped");
-        Ok(())
+        supervise(&context, || self.start_pipeline(), shutdown).await
     }
 
     /// The tasks through which a message passes, joined by channels.
     fn start_pipeline(self) -> JoinSet<anyhow::Result<()>> {
         let context = self.context;
         let relay = &context.config.relay;
-        let capacity = Capacity {
-            count: Arc::new(Semaphore::new(relay.in_flight_messages.max(relay.claim_messages))),
-            kib: Arc::new(Semaphore::new(relay.in_flight_bytes.max(relay.claim_bytes) / 1024)),
-        };
+        let capacity = capacity(relay);
         let (claims, claimed) = mpsc::channel::<Claimed>(relay.readers);
         let (finished, queue) = mpsc::unbounded_channel::<Finished>();
         let (settled, settled_events) = mpsc::unbounded_channel();
@@ -147,6 +108,42 @@ impl Relay {
         }
         tasks
     }
+}
+
+/// What the configuration allows to be in flight.
+pub(crate) fn capacity(relay: &config::Relay) -> Capacity {
+    Capacity {
+        count: Arc::new(Semaphore::new(relay.in_flight_messages.max(relay.claim_messages))),
+        kib: Arc::new(Semaphore::new(relay.in_flight_bytes.max(relay.claim_bytes) / 1024)),
+    }
+}
+
+/// Runs a pipeline, and the loops beside it, until `shutdown` is done; then finishes what is in flight and releases the rest.
+/// `start` is called when the database has the tables of this version.
+pub(crate) async fn supervise(
+    context: &Arc<Context>,
+    start: impl FnOnce() -> JoinSet<anyhow::Result<()>>,
+    shutdown: impl Future<Output = ()> + Send,
+) -> anyhow::Result<()> {
+    let mut shutdown = std::pin::pin!(shutdown);
+    tokio::select! {
+        ready = wait_for_database(context) => ready?,
+        () = &mut shutdown => return Ok(()),
+    }
+    let name = if context.worker { "worker" } else { "relay" };
+    tracing::info!(owner = context.owner, "{name} started");
+    let mut keepers = start_keepers(context);
+    let mut pipeline = start();
+    tokio::select! {
+        () = &mut shutdown => {}
+        ended = first_end(&mut pipeline, &mut keepers) => ended?,
+    }
+    tracing::info!("stopping: no more claims; finishing what is in flight");
+    stop(context, &mut pipeline).await?;
+    keepers.shutdown().await;
+    release_rest(context).await;
+    tracing::info!("{name} stopped");
+    Ok(())
 }
 
 /// Claims are read several at a time and handed on in their order.
@@ -182,11 +179,11 @@ async fn first_end(pipeline: &mut JoinSet<anyhow::Result<()>>, keepers: &mut Joi
     anyhow::bail!("a part of the relay ended by itself")
 }
 
-/// The three moves: no more claims; then, when the deadline is near, no more publishes; then it is over.
+/// The three moves: no more claims; no more publishes, when there would be no time left for one and for its settlement; then it is over.
 async fn stop(context: &Context, pipeline: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
     context.stop.cancel();
     let relay = &context.config.relay;
-    let finish = relay.stop_deadline.saturating_sub(relay.settle_deadline);
+    let finish = relay.stop_deadline.saturating_sub(relay.publish_deadline + relay.settle_deadline);
     let hurry = context.hurry.clone();
     let hurry = async move {
         tokio::time::sleep(finish).await;
@@ -229,13 +226,11 @@ async fn release_rest(context: &Arc<Context>) {
 /// Waits until the database answers and has the tables of this version.
 async fn wait_for_database(context: &Context) -> anyhow::Result<()> {
     loop {
-        let problem = match session::connect(context).await {
-            Ok(connection) => match look_at_schema(connection).await {
-                Ok(()) => return Ok(()),
-                Err(error @ (SchemaError::Newer { .. } | SchemaError::Dirty { .. })) => return Err(error.into()),
-                Err(error) => error.to_string(),
-            },
-            Err(error) => session::describe(&error),
+        let problem = match tokio::time::timeout(SILENCE, look_at_database(context)).await {
+            Ok(Ok(None)) => return Ok(()),
+            Ok(Ok(Some(problem))) => problem,
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_elapsed) => "it takes connections and says nothing".to_owned(),
         };
         tracing::warn!(problem, "waiting for the database");
         context.health.dependency("database", Err(problem));
@@ -243,12 +238,24 @@ async fn wait_for_database(context: &Context) -> anyhow::Result<()> {
     }
 }
 
-async fn look_at_schema(mut connection: MySqlConnection) -> Result<(), SchemaError> {
-    check_schema(&mut connection).await?;
-    Ok(connection.close().await?)
+/// What is wrong with the database, if it can pass; an error where it cannot.
+async fn look_at_database(context: &Context) -> Result<Option<String>, SchemaError> {
+    let mut connection = match session::connect(context).await {
+        Ok(connection) => connection,
+        Err(error) => return Ok(Some(session::describe(&error))),
+    };
+    match check_schema(&mut connection).await {
+        Ok(()) => {
+            connection.close().await.ok();
+            Ok(None)
+        }
+        Err(error @ (SchemaError::Newer { .. } | SchemaError::Dirty { .. })) => Err(error),
+        Err(error) => Ok(Some(error.to_string())),
+    }
 }
 
 /// The sink that the configuration names, and how it is fed.
+#[cfg_attr(not(feature = "kafka"), expect(unused_variables, reason = "Kafka's client alone has a deadline of its own"))]
 pub fn feed(name: &str, sink: &config::Sink, config: &Config) -> anyhow::Result<Feed> {
     let (sink, batches, batch): (Arc<dyn Sink>, usize, usize) = match sink {
         #[cfg(feature = "kafka")]

@@ -88,6 +88,16 @@ impl Session {
         }
     }
 
+    /// The connection, if it is open: for work with a deadline of its own.
+    pub(crate) fn connection(&mut self) -> Option<&mut MySqlConnection> {
+        self.connection.as_mut()
+    }
+
+    /// Closes the connection, and with it whatever is open on it.
+    pub(crate) fn hang_up(&mut self) {
+        self.connection = None;
+    }
+
     /// Waits before the next try: longer after each failure in a row, at most two seconds.
     pub async fn pause(&self) {
         let pause = Duration::from_millis(50).saturating_mul(1 << self.failures.min(6));

@@ -54,10 +54,11 @@ const MAX_TEXT: usize = 2 << 20;
 const MAX_REFUSALS: u32 = 3;
 
 impl Finished {
-    /// A claim that was published. `returns`: some of its messages go back to pending.
+    /// A claim that was published.
     #[must_use]
-    pub fn new(claimed: Claimed, settlement: Settlement, returns: bool) -> Self {
-        claimed.tenure.leave(returns);
+    pub fn new(claimed: Claimed, settlement: Settlement) -> Self {
+        // If the claim was lost, whatever was to be written is not: then those that failed are pending again, too.
+        claimed.tenure.leave(settlement.sent.len() < claimed.tenure.ids.len());
         Self { tenure: claimed.tenure, settlement, last_pass: claimed.last_pass, _count: claimed.count }
     }
 
@@ -151,7 +152,8 @@ impl Settler {
         let mut standing = Vec::new();
         if !full.is_empty() {
             let claims: Vec<_> = full.iter().map(|finished| (finished.lease(), &finished.settlement)).collect();
-            standing = session.run("settle", async |db| send(settle::settle(db, &claims, way)).await).await?;
+            standing =
+                session.run("settle", async |db| send("mid_settle", settle::settle(db, &claims, way)).await).await?;
         }
         if !empty.is_empty() {
             let leases: Vec<Lease> = empty.iter().map(|finished| finished.lease()).collect();
@@ -207,6 +209,10 @@ impl Settler {
 
     fn forget(&self, finished: &Finished) {
         self.context.leases.remove(finished.lease().claim_id);
+        if self.context.worker {
+            // Its keys are free.
+            self.context.nudge.notify_waiters();
+        }
         self.tell(finished);
     }
 
@@ -232,14 +238,7 @@ impl Settler {
     }
 
     fn count(&self, settlement: &Settlement) {
-        let metrics = &self.context.metrics;
-        for delayed in &settlement.delayed {
-            metrics.retries_scheduled_total.with_label_values(&[delayed.reason]).inc();
-        }
-        for dead in &settlement.dead {
-            metrics.dead_messages_total.with_label_values(&[dead.reason]).inc();
-            tracing::warn!(id = dead.id, reason = dead.reason, error = dead.error, "a message is dead");
-        }
+        count(&self.context, settlement);
     }
 
     fn observe(&self, outcome: &str, started: Instant) {
@@ -248,13 +247,25 @@ impl Settler {
     }
 }
 
-/// Sends the settlement; a test can let the process die when the request is on its way and the reply is not read.
-async fn send<T>(settle: impl Future<Output = T>) -> T {
-    let mut settle = std::pin::pin!(settle);
-    if crash::is("mid_settle") {
-        // One poll writes the request to the socket.
-        settle.as_mut().now_or_never();
-        crash::point("mid_settle");
+/// Counts what is written.
+pub(crate) fn count(context: &Context, settlement: &Settlement) {
+    let metrics = &context.metrics;
+    for delayed in &settlement.delayed {
+        metrics.retries_scheduled_total.with_label_values(&[delayed.reason]).inc();
     }
-    settle.await
+    for dead in &settlement.dead {
+        metrics.dead_messages_total.with_label_values(&[dead.reason]).inc();
+        tracing::warn!(id = dead.id, reason = dead.reason, error = dead.error, "a message is dead");
+    }
+}
+
+/// Sends a request; a test can let the process die at `point`, when it is on its way and the reply is not read.
+pub(crate) async fn send<T>(point: &'static str, request: impl Future<Output = T>) -> T {
+    let mut request = std::pin::pin!(request);
+    if crash::is(point) {
+        // One poll writes the request to the socket.
+        request.as_mut().now_or_never();
+        crash::point(point);
+    }
+    request.await
 }

@@ -328,18 +328,28 @@ fn the_source_of_events_is_a_uri_reference() {
     ];
     let own = ["/", "{topic}", "//h/{topic}?lane={lane}#f", "./1:a", "x+y-1.z:{topic}", "/%C3%A4"];
     for source in examples.into_iter().chain(own) {
-        let config = Case::new(GOOD).set("routes.0.source", source).load().config;
+        let case = Case::new(GOOD).set("routes.0.envelope", "cloudevents-json");
+        let config = case.set("routes.0.source", source).load().config;
         assert_eq!(config.routes[0].source, source);
     }
     for source in ["", " ", "/a b", "/ä", "/%zz", "/%c", "1:a", ":", "{topic}:a", "/a#b#c", "/[x]", "\\a", "/a}"] {
         let expected = "flag --set routes.0.source: `routes.0.source` is not a URI reference: give one, such as \"https://shop.example/{topic}\"";
-        assert_eq!(Case::new(GOOD).set("routes.0.source", source).problems(), [expected], "{source}");
+        let case = Case::new(GOOD).set("routes.0.envelope", "cloudevents-binary");
+        assert_eq!(case.set("routes.0.source", source).problems(), [expected], "{source}");
+    }
+    for envelope in ["raw", "debezium"] {
+        let expected = "flag --set routes.0.source: `routes.0.source` is for the envelopes of CloudEvents: remove it, or set `routes.0.envelope`";
+        let case = Case::new(GOOD).set("routes.0.envelope", envelope);
+        assert_eq!(case.set("routes.0.source", "/shop").problems(), [expected], "{envelope}");
     }
     assert_eq!(
-        Case::new(GOOD).set("routes.0.source", "/{type}").set("routes.0.envelope", "avro").problems(),
+        Case::new(GOOD).set("routes.0.source", "/{type}").set("routes.0.envelope", "cloudevents-json").problems(),
+        ["flag --set routes.0.source: `routes.0.source` has `{type}`: it may have {topic}, {lane}"]
+    );
+    assert_eq!(
+        Case::new(GOOD).set("routes.0.envelope", "avro").problems(),
         [
-            "flag --set routes.0.envelope: `routes.0.envelope` must be \"raw\" or \"cloudevents-binary\" or \"cloudevents-json\" or \"debezium\", not \"avro\"",
-            "flag --set routes.0.source: `routes.0.source` has `{type}`: it may have {topic}, {lane}",
+            "flag --set routes.0.envelope: `routes.0.envelope` must be \"raw\" or \"cloudevents-binary\" or \"cloudevents-json\" or \"debezium\", not \"avro\""
         ]
     );
 }

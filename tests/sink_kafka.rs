@@ -78,7 +78,6 @@ async fn a_missing_topic_rejects_its_own_messages_at_once_and_works_when_it_is_m
     let mut batch = numbered(&there, 0..100, 10);
     batch.insert(50, Draft::new(&missing, "1").build());
     for _ in 0..3 {
-        let start = Instant::now();
         let outcomes = harness.sink().publish(&batch, soon()).await;
         assert!(
             matches!(&outcomes[50], Err(PublishError::Rejected { reason: "unroutable", .. })),
@@ -86,11 +85,23 @@ async fn a_missing_topic_rejects_its_own_messages_at_once_and_works_when_it_is_m
             outcomes[50]
         );
         assert_eq!(outcomes.iter().filter(|it| it.is_ok()).count(), 100);
-        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     }
     servers::create_topic(harness.bootstrap(), &missing.target, 1).await?;
     let outcome = harness.sink().publish(&batch[50..51], soon()).await.remove(0);
     assert!(outcome.is_ok(), "{outcome:?}");
+    Ok(())
+}
+
+/// A question for each message would take longer than the deadline, and the last ones would hear that no broker answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_topics_that_take_turns_are_asked_for_once_a_batch() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let missing = [(); 2].map(|()| to(&format!("missing-{}", uuid::Uuid::now_v7())));
+    let batch: Vec<_> = missing.iter().cycle().take(50_000).map(|topic| Draft::new(topic, "1").build()).collect();
+    let outcomes = harness.sink().publish(&batch, soon()).await;
+    assert_eq!(outcomes.len(), batch.len());
+    let other = outcomes.iter().find(|it| !matches!(it, Err(PublishError::Rejected { reason: "unroutable", .. })));
+    assert!(other.is_none(), "{other:?}");
     Ok(())
 }
 

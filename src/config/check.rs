@@ -181,7 +181,13 @@ impl Reader {
                 self.add(&key, text);
             }
         }
-        self.check_source(&format!("{path}.source"), &route.source);
+        let source = format!("{path}.source");
+        let has_one = !matches!(self.text(&format!("{path}.envelope")), Some("raw" | "debezium"));
+        if !has_one && self.settings.values.contains_key(&source) {
+            let text = format!("`{source}` is for the envelopes of CloudEvents: remove it, or set `{path}.envelope`");
+            self.add(&source, text);
+        }
+        self.check_source(&source, &route.source);
     }
 
     /// Neither a topic nor a lane can spoil what is a reference with `_` in their place, which stands nowhere in a scheme.

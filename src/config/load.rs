@@ -41,6 +41,12 @@ pub fn load_for_database(inputs: &Inputs) -> Result<Loaded, ConfigError> {
     loaded(inputs, false)
 }
 
+/// The defaults, without database, sinks and routes: for what is configured by code.
+#[must_use]
+pub fn defaults() -> Config {
+    Reader::new(Settings::default()).config()
+}
+
 /// The address to listen on, whatever else is wrong; none: `off`.
 #[must_use]
 pub fn listen_address(inputs: &Inputs) -> Option<SocketAddr> {

@@ -21,7 +21,7 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 pub use self::{
     example::{example, reference},
-    load::{ConfigError, Loaded, listen_address, load, load_for_database},
+    load::{ConfigError, Loaded, defaults, listen_address, load, load_for_database},
     show::Effective,
     source::{Inputs, Origin, Problem, default_file},
 };

@@ -18,19 +18,31 @@ use crate::{
 
 /// What the sink takes in time.
 const TAKES: usize = 8;
+/// It refuses messages from this one on, for now and at once.
+const REFUSED: u64 = 1000;
+/// It takes messages from this one on, but all of the deadline for them.
+const LATE: u64 = 2000;
+/// Messages from this one on are dead before anybody publishes them, and hold back their key.
+const DEAD: u64 = 3000;
 
 /// Answers its first batch when everything is there: that its first message is unconfirmed and the others have arrived. Of a batch
 /// that is too much for it nothing is confirmed.
-#[derive(Default)]
 struct Slow {
+    order: KeyOrder,
     answer: Notify,
     batches: Mutex<Vec<Vec<u64>>>,
+}
+
+impl Slow {
+    fn new(order: KeyOrder) -> Arc<Self> {
+        Arc::new(Self { order, answer: Notify::new(), batches: Mutex::default() })
+    }
 }
 
 #[async_trait]
 impl Sink for Slow {
     fn key_order(&self) -> KeyOrder {
-        KeyOrder::Pipelined
+        self.order
     }
 
     async fn publish(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
@@ -42,13 +54,18 @@ impl Sink for Slow {
         if first {
             self.answer.notified().await;
         }
-        if batch.len() > TAKES {
+        let number = |message: &Outgoing| message.message_id.as_u64_pair().1;
+        let too_many = batch.len() > TAKES;
+        if too_many || batch.iter().any(|message| number(message) >= LATE) {
             tokio::time::sleep_until(deadline.into()).await;
         }
-        let late = |index| batch.len() > TAKES || (first && index == 0);
+        let refused = |message: &Outgoing| (REFUSED..LATE).contains(&number(message));
         let unconfirmed = || Err(PublishError::Unconfirmed("no reply".into()));
-        let outcome = |index| if late(index) { unconfirmed() } else { Ok(Receipt::new("there")) };
-        (0..batch.len()).map(outcome).collect()
+        let outcome = |(index, message)| {
+            let fails = too_many || (first && index == 0) || refused(message);
+            if fails { unconfirmed() } else { Ok(Receipt::new("there")) }
+        };
+        batch.iter().enumerate().map(outcome).collect()
     }
 
     async fn check(&self, _deadline: Instant) -> Result<(), PublishError> {
@@ -63,7 +80,8 @@ const POLICY: Policy = Policy { on_rejected: OnRejected::Dead, after_dead: After
 async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u64, u64)]) -> ReadClaim {
     let until = Instant::now() + lease;
     let lease = Lease { claim_id, lease_token: 1 };
-    let tenure = Arc::new(Tenure::new(lease, 0, Vec::new(), Vec::new(), until));
+    let ids = messages.iter().map(|(id, _)| *id).collect();
+    let tenure = Arc::new(Tenure::new(lease, 0, ids, Vec::new(), until));
     context.leases.insert(&tenure);
     let permit = async || Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
     let (count, bytes) = (permit().await, permit().await);
@@ -83,14 +101,25 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
             destination: Arc::new(destination),
         };
         let ready = Ready { outgoing, policy: POLICY, pipelined: false, created_at: Instant::now() };
-        (Pending { id, key_hash, bytes: 1, attempts: 0 }, Step::Publish(Box::new(ready)))
+        let dead = Disposition::Dead { reason: "expired", spent: false, holds_key: true };
+        let step = if id < DEAD { Step::Publish(Box::new(ready)) } else { Step::Decided(dead, String::new()) };
+        (Pending { id, key_hash, bytes: 1, attempts: 0 }, step)
     });
     ReadClaim { claimed, messages: messages.collect() }
 }
 
-/// What the sink got of claims with these leases and these messages and keys, and from which of them something goes back.
+/// What a pipelined sink got of claims with these leases and these messages and keys, and which of them may leave messages behind.
 async fn published(claims: &[(Duration, &[(u64, u64)])]) -> (Vec<Vec<u64>>, Vec<u64>) {
-    let sink = Arc::new(Slow::default());
+    published_to(Slow::new(KeyOrder::Pipelined), claims).await
+}
+
+/// How many messages without keys a sink of this order got at a time.
+async fn sizes(order: KeyOrder, messages: impl Iterator<Item = u64>) -> Vec<usize> {
+    let messages: Vec<_> = messages.map(|id| (id, 0)).collect();
+    published_to(Slow::new(order), &[(LONG, &messages)]).await.0.iter().map(Vec::len).collect()
+}
+
+async fn published_to(sink: Arc<Slow>, claims: &[(Duration, &[(u64, u64)])]) -> (Vec<Vec<u64>>, Vec<u64>) {
     let context = without_database(Vec::new()).context;
     let mut read = Vec::new();
     for (claim_id, (lease, messages)) in (1..).zip(claims) {
@@ -122,7 +151,7 @@ fn in_an_outage(sinks: usize) -> Disposition {
     let context = without_database(Vec::new()).context;
     let ((events, _connected), (open, _is_open)) = (mpsc::unbounded_channel(), watch::channel(false));
     let (finished, _at_the_settlers) = mpsc::unbounded_channel();
-    let feed = |n: usize| Feed { name: n.to_string(), sink: Arc::new(Slow::default()), batches: 1, batch: 10 };
+    let feed = |n: usize| Feed { name: n.to_string(), sink: Slow::new(KeyOrder::Pipelined), batches: 1, batch: 10 };
     let outlets = Outlets::new(&context, (0..sinks).map(feed).collect(), events, open);
     let publisher = Publisher::new(&context, outlets, finished);
     let (origin, created_at) = (Origin { key: (0, 7), claim_id: 1, pass: 1 }, Instant::now());
@@ -137,20 +166,38 @@ const SHORT: Duration = Duration::from_secs(1);
 #[tokio::test]
 async fn what_waits_in_a_queue_behind_a_failure_of_its_key_is_not_published() {
     let claims: [(_, &[_]); 2] = [(LONG, &[(1, 7), (2, 8)]), (LONG, &[(3, 7), (4, 8), (5, 0)])];
-    assert_eq!(published(&claims).await, (vec![vec![1, 2], vec![4, 5]], vec![]));
+    assert_eq!(published(&claims).await, (vec![vec![1, 2], vec![4, 5]], vec![1, 2]));
 }
 
 #[tokio::test]
 async fn what_follows_a_message_whose_lease_is_too_short_is_not_published() {
     let claims: [(_, &[_]); 3] = [(LONG, &[(1, 6)]), (SHORT, &[(2, 7), (3, 0)]), (LONG, &[(4, 7), (5, 8), (6, 0)])];
-    assert_eq!(published(&claims).await, (vec![vec![1], vec![5, 6]], vec![2, 3]));
+    assert_eq!(published(&claims).await, (vec![vec![1], vec![5, 6]], vec![1, 2, 3]));
+}
+
+#[tokio::test]
+async fn a_message_that_is_dead_before_it_is_published_holds_back_what_comes_after_it() {
+    let claims: [(_, &[_]); 1] = [(LONG, &[(1, 6), (2, 7), (3, 7), (DEAD, 7), (4, 7)])];
+    let published = published_to(Slow::new(KeyOrder::OneInFlight), &claims).await;
+    assert_eq!(published, (vec![vec![1, 2], vec![3]], vec![1]));
 }
 
 #[tokio::test]
 async fn a_sink_that_confirms_nothing_in_time_gets_less_at_a_time_and_more_again() {
-    let messages: Vec<_> = (1..=40).map(|id| (id, 0)).collect();
-    let (batches, _) = published(&[(LONG, &messages)]).await;
-    assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [10, 5, 10, 5, 10]);
+    assert_eq!(sizes(KeyOrder::Pipelined, 1..=40).await, [10, 5, 10, 5, 10]);
+}
+
+#[tokio::test]
+async fn a_sink_that_refuses_at_once_gets_more_again_unless_it_gives_up_what_is_behind_a_late_batch() {
+    let messages = || (1..=10).chain(REFUSED..REFUSED + 15);
+    assert_eq!(sizes(KeyOrder::OneInFlight, messages()).await, [10, 5, 10]);
+    assert_eq!(sizes(KeyOrder::Pipelined, messages()).await, [10, 5, 5, 5]);
+}
+
+#[tokio::test]
+async fn a_sink_that_confirms_most_and_late_gets_no_more() {
+    let late = [REFUSED, REFUSED + 1, LATE, LATE + 1, LATE + 2];
+    assert_eq!(sizes(KeyOrder::OneInFlight, (1..=10).chain(late).chain(11..=20)).await, [10, 5, 5, 5]);
 }
 
 #[tokio::test]

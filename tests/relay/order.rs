@@ -91,3 +91,28 @@ async fn a_commit_later_than_the_longest_transaction_is_delivered_and_counted() 
     ensure!((counted - 1.0).abs() < 0.5, "the metric counts {counted} late commits");
     Ok(())
 }
+
+/// Whenever the lane changes, one more message comes behind the one that waits.
+#[tokio::test]
+async fn rows_that_keep_coming_for_a_key_that_waits_hold_up_no_other() -> Result<()> {
+    let stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let draft = |key: &str| Draft::new(stage.topic.name(), key).key(key, 1);
+    let waiting = [draft("waits")];
+    stage.commit(&waiting).await?;
+    let one_more = "INSERT INTO outbox_pending (lane, id, key_hash, bytes) \
+                    SELECT lane, id + 1000000 + UUID_SHORT() % 1000000, key_hash, bytes FROM outbox_delayed WHERE reason = 'rejected'";
+    for sql in [
+        "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason) \
+         SELECT lane, id, key_hash, bytes, attempts, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 1, 'rejected' FROM outbox_pending",
+        "DELETE FROM outbox_pending",
+        one_more,
+        &format!("CREATE TRIGGER one_more AFTER UPDATE ON outbox_head FOR EACH ROW {one_more}"),
+    ] {
+        stage.database.execute(sql).await?;
+    }
+    stage.commit(&[draft("goes")]).await?;
+    let _relay = stage.relay()?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_sent").await?;
+    // The trigger needs the lane as much as the relay does.
+    stage.database.execute("DROP TRIGGER one_more").await
+}

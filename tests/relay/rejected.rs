@@ -138,3 +138,26 @@ async fn a_claim_that_the_database_does_not_let_settle_is_sent_once_a_lease() ->
     ensure!(stage.database.number(dead).await? == 10, "the messages of the claim are not dead");
     Ok(())
 }
+
+/// As over a network that carries less than a claim within `relay.settle_deadline`, and one message that is too large for it alone.
+#[tokio::test]
+async fn a_message_that_the_database_does_not_give_out_holds_up_no_other() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    stage
+        .commit(&(1..=100).map(|n| stage.draft(0).key(format!("k{}", n % 50), 1 + (n - 1) / 50)).collect::<Vec<_>>())
+        .await?;
+    let slow = "RENAME TABLE outbox_messages TO messages; CREATE VIEW outbox_messages AS \
+                SELECT * FROM messages WHERE SLEEP(IF(id = 25, 3600, 0.03)) = 0";
+    stage.database.execute(slow).await?;
+    let settings = stage.settings.clone().set("relay", "settle_deadline", "1s").set("relay", "publish_deadline", "1s");
+    let relay = start(&settings.set("relay", "lease", "5s"))?;
+    // The other one of its key waits with it.
+    let others = "SELECT COALESCE(SUM(JSON_LENGTH(message_ids)), 0) >= 98 FROM outbox_sent";
+    stage.database.wait_for(PATIENCE, others).await?;
+    let waits = "SELECT COUNT(*) FROM outbox_delayed WHERE id = 25 AND reason = 'unread' AND attempts = 0";
+    stage.database.wait_for(PATIENCE, waits).await?;
+    stage.database.execute("DROP VIEW outbox_messages; RENAME TABLE messages TO outbox_messages").await?;
+    stage.database.execute("UPDATE outbox_delayed SET due_at = UTC_TIMESTAMP(6)").await?;
+    stage.drain_and_judge(&Expectations::new().at_least(100)).await?;
+    relay.kill()
+}

@@ -13,9 +13,9 @@ use crate::{
 };
 
 /// How often the relay is asked how far it is.
-const EVERY: Duration = Duration::from_millis(20);
+pub(crate) const EVERY: Duration = Duration::from_millis(20);
 /// After so long without progress there will be none.
-const STALLED: Duration = Duration::from_secs(60);
+pub(crate) const STALLED: Duration = Duration::from_secs(60);
 
 /// The figures of a drain; docs/benchmarks.md explains each.
 #[derive(Debug, Serialize)]

@@ -1,5 +1,6 @@
 //! Measures the relay on real servers: how fast it drains a backlog, how late messages are under a steady load, what it costs when
-//! idle, what millions of rows cost it. A command with a report: it judges losses, duplicates and order, never times.
+//! idle, what millions of rows cost it, and how fast workers are beside other queues. A command with a report: it judges losses,
+//! duplicates and order, never times.
 #![expect(clippy::print_stdout, reason = "the report is its output")]
 
 mod ceiling;
@@ -8,6 +9,7 @@ mod drain;
 mod enqueue;
 mod fill;
 mod idle;
+mod jobs;
 mod latency;
 mod listen;
 mod process;
@@ -108,6 +110,13 @@ enum What {
         #[arg(long, default_value_t = 15)]
         seconds: u64,
     },
+    /// Workers beside the classic ways to build a queue of jobs in MySQL, with one and with four of them. Takes some minutes; --jobs
+    /// makes it shorter.
+    Jobs {
+        /// Jobs of each queue.
+        #[arg(long, default_value_t = 20_000)]
+        jobs: u64,
+    },
     /// Tables with millions of rows: drains, claims, an open snapshot, the services' inserts beside the purge. Sends nothing to a
     /// broker. Takes about ten minutes and five gigabytes; --sent and --pending make it smaller.
     Volume(volume::Size),
@@ -119,7 +128,7 @@ async fn main() -> ExitCode {
     match run(&options).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
-            eprintln!("error: messages were lost, or out of order: the figures mean nothing");
+            eprintln!("error: messages were lost, out of order or worked on twice: the figures mean nothing");
             ExitCode::FAILURE
         }
         Err(error) => {
@@ -153,6 +162,10 @@ async fn measure(options: &Options) -> Result<(Map<String, Value>, bool)> {
         }
         What::Enqueue { producers, transactions } => {
             let report = enqueue::measure(common, producers.max(1), transactions).await?;
+            (serde_json::to_value(&report)?, report.is_good())
+        }
+        What::Jobs { jobs } => {
+            let report = jobs::measure(common, jobs.max(1)).await?;
             (serde_json::to_value(&report)?, report.is_good())
         }
         What::Latency { rate, seconds } => {

@@ -32,6 +32,9 @@ pub(crate) struct Size {
     /// Bytes of a payload here, in place of --bytes.
     #[arg(long, default_value_t = 200)]
     payload: usize,
+    /// Seconds for which the snapshot is held open at least. Backlogs are drained one after the other until then; the last one counts.
+    #[arg(long, default_value_t = 0)]
+    hold: u64,
     /// Messages per second while the purge runs.
     #[arg(long, default_value_t = 500)]
     rate: u32,
@@ -47,6 +50,7 @@ pub(crate) struct Report {
     pending: u64,
     bytes: usize,
     keys: u64,
+    hold: u64,
     rate: u32,
     seconds: u32,
     full_ratio: f64,
@@ -87,8 +91,9 @@ pub(crate) async fn measure(common: &Common, size: Size) -> Result<Report> {
         let mut empty = Ground { stage: Stage::new(&common).await?, common: common.clone(), sent: 0 };
         empty.drain("empty", size.pending, &mut means).await?;
         empty.stage.remove().await?;
+        full.tidy().await;
         full.drain("full", size.pending, &mut means).await?;
-        full.drain("snapshot", size.pending, &mut means).await?;
+        full.drain_under_a_snapshot(size, &mut means).await?;
     }
     for _ in 0..ROUNDS {
         full.insert(size, false, &mut means).await?;
@@ -99,6 +104,7 @@ pub(crate) async fn measure(common: &Common, size: Size) -> Result<Report> {
     Ok(Report {
         sent: size.sent,
         pending: size.pending,
+        hold: size.hold,
         bytes: common.bytes,
         keys: common.keys,
         rate: size.rate,
@@ -110,14 +116,22 @@ pub(crate) async fn measure(common: &Common, size: Size) -> Result<Report> {
 }
 
 impl Ground {
-    /// Fills a backlog and drains it; `snapshot`: while a transaction is open that reads what was there before.
-    async fn drain(&mut self, kind: &str, pending: u64, means: &mut Means) -> Result<()> {
-        self.stage.fill_pending(&self.common, pending).await?;
+    /// While a transaction is open that reads what was there before: nothing that is deleted can be removed.
+    async fn drain_under_a_snapshot(&mut self, size: Size, means: &mut Means) -> Result<()> {
         self.tidy().await;
         let mut reader = self.stage.database.connect().await?;
-        if kind == "snapshot" {
-            sqlx::raw_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT").execute(&mut reader).await?;
+        sqlx::raw_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT").execute(&mut reader).await?;
+        let opened = Instant::now();
+        while opened.elapsed() < Duration::from_secs(size.hold) {
+            self.drain("before", size.pending, &mut Means::default()).await?;
         }
+        self.drain("snapshot", size.pending, means).await?;
+        Ok(reader.close().await?)
+    }
+
+    /// Fills a backlog and drains it.
+    async fn drain(&mut self, kind: &str, pending: u64, means: &mut Means) -> Result<()> {
+        self.stage.fill_pending(&self.common, pending).await?;
         let before = self.stage.costs(None).await?;
         let mut relay = self.stage.relay(true)?;
         let curve = watch(&relay, pending).await?;
@@ -125,7 +139,6 @@ impl Ground {
         let others = self.stage.costs(Some(&relay)).await?.since(&before).others_percent();
         self.stage.database.wait_until_drained(PATIENCE).await?;
         relay.stop(PATIENCE).await?;
-        reader.close().await?;
         self.count(pending).await?;
         means.add(format!("{kind}_messages_per_second"), curve.between(0.0, 1.0));
         for operation in ["claim", "look"] {

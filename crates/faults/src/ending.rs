@@ -1,6 +1,6 @@
 //! The ending of every run: the load stops, the backlog drains, the consumers catch up, the judge decides.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use testkit::{
     inbox,
     judge::{Totals, Usage, judge},
@@ -9,7 +9,7 @@ use testkit::{
 };
 
 use crate::{
-    arena::{Arena, PATIENCE},
+    arena::{Arena, PATIENCE, Pace},
     counts::Counts,
 };
 
@@ -40,14 +40,17 @@ impl Arena {
         self.counts.duplicates += report.duplicates.len() as u64;
         self.counts.takeovers += totals.takeovers;
         self.counts.fenced += totals.fenced;
-        self.counts.announced = totals.announced;
+        self.counts.announced.clone_from(&totals.announced);
         self.witness("a fault", self.counts.faults >= self.faults_due);
         self.witness("messages in flight when a fault struck", self.counts.in_flight > 0 || !self.in_flight_due);
         let expected = match self.twice.take() {
             Some(twice) => self.expected.clone().duplicates_among(twice),
             None => self.expected.clone(),
         };
-        report.assert_ok(&expected)?;
+        // Four cases at once, on a machine that does something else too: a broker or a renewal may come too late.
+        let late = if self.setup.pace == Pace::Short { totals.late() } else { 0 };
+        let announced = || format!("announced {:?}, claims lost {}", totals.announced, totals.fenced);
+        report.assert_ok(&expected.late(late)).with_context(announced)?;
         drained?;
         caught_up?;
         self.remove().await
@@ -74,17 +77,18 @@ impl Arena {
         Ok(i64::try_from(ids.len())?)
     }
 
-    /// Waits until the consumers have processed everything that has arrived.
+    /// Waits until the consumers have processed everything that has arrived, as long as they go on.
     async fn caught_up(&self, arrived: i64) -> Result<()> {
-        if self.consumers.is_none() {
-            return Ok(());
+        let mut effects = 0;
+        while self.consumers.is_some() && effects < arrived {
+            effects = until(PATIENCE, "the consumers to go on", || async {
+                let more = self.database.number("SELECT COUNT(*) FROM test_effects").await?;
+                ensure!(more > effects, "{effects} of {arrived} messages are processed");
+                Ok(more)
+            })
+            .await?;
         }
-        until(PATIENCE, "the consumers to catch up", || async {
-            let effects = self.database.number("SELECT COUNT(*) FROM test_effects").await?;
-            ensure!(effects >= arrived, "{effects} of {arrived} messages are processed");
-            Ok(())
-        })
-        .await
+        Ok(())
     }
 
     /// What is left on shared servers would slow the next case down.

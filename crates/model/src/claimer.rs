@@ -70,12 +70,17 @@ pub(crate) enum Claimer {
     Idle,
     Looking(Look),
     Claiming(NewClaim),
-    Deferring {
-        version: u64,
-        rows: Ids,
-    },
+    /// Moves these rows; what is claimed after it may be nothing.
+    Deferring(Ids, NewClaim),
     /// The reply was lost: asks whether the claim stands.
     Finding(NewClaim),
+}
+
+impl Claimer {
+    /// A claim of nothing is none.
+    pub(crate) fn claiming(new: NewClaim) -> Self {
+        if new.messages.is_empty() { Self::Idle } else { Self::Claiming(new) }
+    }
 }
 
 /// The first statement: head; before it, what the process knows itself.
@@ -167,20 +172,17 @@ impl Look {
         if start.is_passed(self.low) && protocol.flaw != Some(Flaw::PutBackUnseen) {
             return Claimer::Looking(begin(protocol, db, relay));
         }
-        if !selection.defer.is_empty() {
-            return Claimer::Deferring { version: self.version, rows: selection.defer.into_iter().collect() };
-        }
-        if selection.take.is_empty() {
-            return Claimer::Idle;
-        }
-        let messages = selection.take.iter().map(|row| row.id).collect();
-        Claimer::Claiming(NewClaim {
+        let new = NewClaim {
             version: self.version,
             low: lowest.unwrap_or(0),
             owner: relay.owner,
             token: 0,
-            messages,
-        })
+            messages: selection.take.iter().map(|row| row.id).collect(),
+        };
+        if !selection.defer.is_empty() {
+            return Claimer::Deferring(selection.defer.into_iter().collect(), new);
+        }
+        Claimer::claiming(new)
     }
 
     /// The floor that the next look may start from.
@@ -198,6 +200,11 @@ impl Look {
         match protocol.flaw {
             Some(Flaw::KeysOfOthers) => barred.keys.clear(),
             Some(Flaw::ClaimedIds) => barred.ids.clear(),
+            Some(Flaw::VanishedIdsForgotten) => {
+                let stand: Vec<_> =
+                    own.iter().filter(|t| seen.claim_ids.contains(&t.lease.claim_id)).cloned().collect();
+                barred.ids = outbox_relay::claim::claimed_ids(&stand, &foreign.claims).into_iter().collect();
+            }
             Some(Flaw::VanishedKeysForgotten) => {
                 barred.keys = foreign.claims.values().flat_map(|claim| &claim.key_hashes).copied().collect();
             }

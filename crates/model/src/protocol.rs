@@ -82,6 +82,10 @@ pub enum Flaw {
     ClaimedIds,
     /// A claim that vanishes during the look leaves its keys free.
     VanishedKeysForgotten,
+    /// A claim that vanishes during the look does not keep `low` and the next start below its messages.
+    VanishedIdsForgotten,
+    /// The messages of a claim that failed do not come back where their claim was lost.
+    FailedDoNotReturn,
     /// The next look starts from a floor that rose during this one.
     FloorAfterLook,
     /// Rows that were put back below where the look started are left to the next one.

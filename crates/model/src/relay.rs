@@ -43,7 +43,6 @@ pub(crate) struct Tenure {
     pub open: Ids,
     pub settlement: Settlement,
     pub may_return: bool,
-    returns: bool,
 }
 
 /// A relay process.
@@ -106,7 +105,6 @@ impl Relay {
             open: messages,
             settlement: Settlement::default(),
             may_return: true,
-            returns: false,
         });
         if self.tenures.len() == 1 {
             self.accept(protocol);
@@ -137,7 +135,7 @@ impl Relay {
             match self.chains.admit(origin, true, id) {
                 Admission::Go(id) => self.ready.insert(id),
                 Admission::Queued => {}
-                Admission::Blocked(id, fate) => self.finish(slot, id, &fate),
+                Admission::Blocked(id, fate) => self.finish(protocol, slot, id, &fate),
             }
         }
     }
@@ -161,7 +159,7 @@ impl Relay {
         if let Some(tenure) = self.holder(origin.claim_id) {
             tenure.settlement.sent.insert(id);
         }
-        self.close(origin.claim_id, id);
+        self.close(protocol, origin.claim_id, id);
         self.advance(origin);
     }
 
@@ -181,14 +179,14 @@ impl Relay {
             Some(fate) if protocol.flaw != Some(Flaw::FailureHoldsNothing) => self.block(protocol, origin, &fate),
             _ => self.advance(origin),
         }
-        self.finish(origin.claim_id, id, disposition);
+        self.finish(protocol, origin.claim_id, id, disposition);
     }
 
     fn block(&mut self, protocol: &Protocol, origin: Origin, fate: &Disposition) {
         for id in self.chains.block(origin, fate) {
             let Some(origin) = self.origin(protocol, id) else { continue };
             self.chains.block(origin, fate);
-            self.finish(origin.claim_id, id, fate);
+            self.finish(protocol, origin.claim_id, id, fate);
         }
     }
 
@@ -198,26 +196,29 @@ impl Relay {
         }
     }
 
-    fn finish(&mut self, slot: u64, id: u64, disposition: &Disposition) {
+    fn finish(&mut self, protocol: &Protocol, slot: u64, id: u64, disposition: &Disposition) {
         let Some(tenure) = self.holder(slot) else { return };
         match disposition {
-            Disposition::Release => tenure.returns = true,
+            Disposition::Release => {}
             Disposition::Delay { .. } => tenure.settlement.delayed.insert(id),
             Disposition::Dead { .. } => tenure.settlement.dead.insert(id),
         }
-        self.close(slot, id);
+        self.close(protocol, slot, id);
     }
 
     /// The last message that is decided finishes the claim; what the claimer remembers of it is told.
-    fn close(&mut self, slot: u64, id: u64) {
+    fn close(&mut self, protocol: &Protocol, slot: u64, id: u64) {
         let Some(tenure) = self.holder(slot) else { return };
         tenure.open.remove(id);
         if !tenure.open.is_empty() {
             return;
         }
         tenure.stage = Stage::Finished;
-        tenure.may_return = tenure.returns;
-        let (claim, may_return) = (tenure.claim, tenure.returns);
+        tenure.may_return = match protocol.flaw {
+            Some(Flaw::FailedDoNotReturn) => tenure.settlement.all() != tenure.messages,
+            _ => tenure.settlement.sent != tenure.messages,
+        };
+        let (claim, may_return) = (tenure.claim, tenure.may_return);
         if let Claimer::Looking(Look { own, .. }) = &mut self.claimer {
             own.iter_mut().filter(|own| own.claim == claim).for_each(|own| own.may_return = may_return);
         }

@@ -186,8 +186,10 @@ impl State {
                     relay.insert(protocol, claim);
                 }
             }
-            Claimer::Deferring { version, rows } => {
-                db.defer(version, rows);
+            Claimer::Deferring(rows, new) => {
+                if db.defer(new.version, rows) {
+                    relay.claimer = Claimer::claiming(NewClaim { version: db.version, ..new });
+                }
             }
             other => relay.claimer = other,
         }

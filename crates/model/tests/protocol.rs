@@ -8,6 +8,11 @@ fn world(keys: &[u64], faults: u8) -> Protocol {
     Protocol { keys: keys.to_vec(), relays: 2, split: 1, faults, claim_messages: 2, claims: 1, passes: 2, flaw: None }
 }
 
+/// Two relays that look at once, with two claims each and time for a third look.
+fn longer(keys: &[u64], faults: u8) -> Protocol {
+    Protocol { split: 0, claims: 2, passes: 3, ..world(keys, faults) }
+}
+
 /// Visits every state. Returns the properties that are sometimes true and were.
 fn check(protocol: Protocol) -> Vec<&'static str> {
     let checker = protocol.checker().threads(2).spawn_bfs().join();
@@ -43,6 +48,8 @@ fn with_late_commits_and_one_fault_every_invariant_holds_and_everything_is_seen(
 fn with_several_claims_of_a_key_in_flight_every_invariant_holds() {
     check(Protocol { claims: 2, ..world(&[1, 1], 1) });
     check(Protocol { claims: 2, ..world(&[1, 2, 1], 0) });
+    check(longer(&[1, 2, 1], 1));
+    check(longer(&[1, 1], 2));
 }
 
 #[test]
@@ -73,9 +80,11 @@ fn larger() {
     check(Protocol { split: 2, ..world(&[1, 1], 1) });
     check(Protocol { split: 2, ..world(&[1, 2, 1], 0) });
     check(Protocol { split: 0, ..world(&[1, 2, 1], 2) });
-    check(Protocol { split: 0, claims: 2, ..world(&[1, 2, 1], 1) });
     check(Protocol { split: 0, ..world(&[1, 2, 1, 2], 1) });
     check(Protocol { claims: 2, passes: 3, ..world(&[1, 1], 1) });
+    check(longer(&[1, 1, 1], 2));
+    check(Protocol { relays: 3, ..longer(&[1, 1], 1) });
+    check(Protocol { relays: 3, claims: 1, ..longer(&[1, 2, 1], 1) });
 }
 
 macro_rules! flaws {
@@ -100,6 +109,8 @@ flaws! {
     keys_of_other_relays_that_are_not_left_alone: KeysOfOthers, world(&[1, 1], 0), "I5 one claimer of a key";
     messages_of_claims_that_are_claimed_again: ClaimedIds, world(&[0], 0), "I7 one claim of a message";
     a_claim_that_vanishes_and_leaves_its_keys_free: VanishedKeysForgotten, world(&[1, 1], 1), "I5 order";
+    a_claim_that_vanishes_and_leaves_low: VanishedIdsForgotten, longer(&[1, 2, 1], 1), "I5 order";
+    a_failure_of_a_claim_that_was_lost: FailedDoNotReturn, longer(&[1, 1], 2), "I5 order";
     a_start_from_a_floor_that_rose_since_the_look: FloorAfterLook, world(&[1, 2, 1], 0), "I5 order";
     a_row_put_back_below_the_start_of_a_look: PutBackUnseen, Protocol { split: 0, ..world(&[1, 2, 1], 1) }, "I5 order";
     a_retry_that_does_not_hold_back_its_key: RetryHoldsNothing, world(&[1, 1], 1), "I5 order";

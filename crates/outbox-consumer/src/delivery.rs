@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::Failure;
 
-/// A message as it came from the broker.
+/// A message as it came from the broker, or to a worker.
 ///
 /// Its `Debug` shows neither key nor headers nor payload, so that it can be logged.
 #[derive(Clone)]
@@ -40,15 +40,46 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// A message that comes from no broker: for workers, and for tests of a handler. What is not given here is empty, and to be set;
+    /// it is the first try.
+    #[must_use]
+    pub fn new(id: Uuid, topic: impl Into<String>, payload: Option<Vec<u8>>) -> Self {
+        Self {
+            id,
+            topic: topic.into(),
+            key: None,
+            event_type: None,
+            content_type: None,
+            headers: Vec::new(),
+            payload,
+            enqueued_at: None,
+            attempt: 1,
+            received_at: Instant::now(),
+            place: "no broker".to_owned(),
+            problem: None,
+        }
+    }
+
     /// The value of a header.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(it, _)| it == name).map(|(_, value)| value.as_str())
     }
 
-    /// The payload as JSON. What cannot be read now never can, so the failure is [`Failure::Dead`].
+    /// The payload as JSON. What cannot be read now never can, so the failure is [`Failure::Dead`]. Its text says where, and not what
+    /// stands there: it goes into logs.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
-        serde_json::from_slice(self.payload.as_deref().unwrap_or_default()).map_err(Failure::dead)
+        serde_json::from_slice(self.payload.as_deref().unwrap_or_default()).map_err(|error| {
+            // That a field is missing names the field as the type does; other texts about data quote the data.
+            if !error.is_data() || error.to_string().starts_with("missing field") {
+                return Failure::dead(error);
+            }
+            Failure::dead(format!(
+                "the payload is JSON of another shape, at line {} column {}",
+                error.line(),
+                error.column()
+            ))
+        })
     }
 
     /// The headers as a JSON object.
@@ -63,5 +94,27 @@ impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, topic, event_type, attempt, place, .. } = self;
         write!(f, "message {id} ({event_type:?}) of {topic}, attempt {attempt}, at {place}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, serde::Deserialize)]
+    struct Order {
+        #[expect(dead_code, reason = "it is missing")]
+        cents: u64,
+    }
+
+    #[test]
+    fn what_json_says_of_a_payload_says_where_and_quotes_nothing() {
+        let text = |payload: &str| {
+            let delivery = Delivery::new(Uuid::nil(), "orders", Some(payload.into()));
+            delivery.json::<Order>().unwrap_err().to_string()
+        };
+        assert_eq!(text(r#"{"cents":"4111"}"#), "the payload is JSON of another shape, at line 1 column 15");
+        assert_eq!(text(r#"{"pan":"4111"}"#), "missing field `cents` at line 1 column 14");
+        assert_eq!(text("{4111"), "key must be a string at line 1 column 2");
     }
 }

@@ -49,7 +49,7 @@ pub enum Failure {
     /// It will never go better: dead now.
     Dead(BoxError),
     /// Others may do better: RabbitMQ gives it to any consumer of the queue. On Kafka it is tried again without end, since a
-    /// partition has one consumer. On RabbitMQ later messages of its key go first.
+    /// partition has one consumer. On RabbitMQ later messages of its key go first. A worker tries it again without end, in its order.
     Requeue(BoxError),
 }
 
@@ -69,8 +69,10 @@ impl Failure {
         error
     }
 
-    /// Whether it is not the message's fault: the database was gone, or chose this transaction to end a deadlock.
-    pub(crate) fn is_passing(&self) -> bool {
+    /// Whether it is not the message's fault: the database was gone, or chose this transaction to end a deadlock. Such a failure costs no
+    /// attempt.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
         let mut cause: Option<&(dyn Error + 'static)> = Some(self.error().as_ref());
         while let Some(error) = cause {
             if error.downcast_ref::<sqlx::Error>().is_some_and(is_passing) {
@@ -82,8 +84,9 @@ impl Failure {
     }
 }
 
-/// Lock wait time-out, deadlock, too many connections, shutdown, read-only (a fail-over), connection killed, and "gone".
-const PASSING: [u16; 10] = [1205, 1213, 1040, 1053, 1290, 1836, 1927, 3058, 3169, 1203];
+/// Lock wait time-out, deadlock, a row that has changed since this transaction first read (MariaDB from 11.6.2 on), too many
+/// connections, shutdown, read-only (a fail-over), connection killed, "gone", and disconnected because nothing was said for long.
+const PASSING: [u16; 12] = [1205, 1213, 1020, 1040, 1053, 1290, 1836, 1927, 3058, 3169, 1203, 4031];
 
 fn is_passing(error: &sqlx::Error) -> bool {
     use sqlx::Error as E;

@@ -1,4 +1,13 @@
 #![doc = include_str!("../README.md")]
+#![cfg_attr(
+    not(any(feature = "kafka", feature = "rabbitmq")),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_macros,
+        reason = "without a broker only what a handler is made of is used: by workers"
+    )
+)]
 
 mod crash;
 mod crew;

@@ -12,6 +12,7 @@ pub(crate) struct Options {
     pub(crate) sequence: SequencePolicy,
     pub(crate) concurrency: usize,
     pub(crate) inbox_retention: Duration,
+    pub(crate) deadline: Duration,
     pub(crate) stop_deadline: Duration,
     pub(crate) metrics: Metrics,
 }
@@ -23,6 +24,7 @@ impl Default for Options {
             sequence: SequencePolicy::Accept,
             concurrency: 8,
             inbox_retention: INBOX_RETENTION,
+            deadline: Duration::from_secs(60),
             stop_deadline: Duration::from_secs(15),
             metrics: Metrics::unread(),
         }
@@ -59,6 +61,15 @@ macro_rules! common_options {
         #[must_use]
         pub fn inbox_retention(mut self, time: std::time::Duration) -> Self {
             self.options.inbox_retention = time;
+            self
+        }
+
+        /// How long the handler may take for a message, 60 s by default; then its work is taken back, and counts as failed. Also how long
+        /// the inbox waits for a reply of the database before it tries again on another connection: more than the server waits for a lock
+        /// (`innodb_lock_wait_timeout`, 50 s).
+        #[must_use]
+        pub fn deadline(mut self, time: std::time::Duration) -> Self {
+            self.options.deadline = time;
             self
         }
 

@@ -1,14 +1,17 @@
 //! One message, from its arrival until its fate is decided.
 
-use std::panic::AssertUnwindSafe;
+use std::{io, panic::AssertUnwindSafe};
 
 use futures_util::FutureExt as _;
 use outbox_core::{
-    Admission, Inbox, InboxError, Sequence,
-    sqlx::{MySqlConnection, MySqlPool},
+    Admission, Inbox, InboxError, InboxTransaction, Sequence,
+    sqlx::{self, MySqlConnection, MySqlPool},
     store::inbox::{Dead, insert_dead},
 };
-use tokio::{sync::Semaphore, time::sleep};
+use tokio::{
+    sync::Semaphore,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -45,6 +48,8 @@ pub(crate) struct Obituary {
 /// Why a message was not processed this time.
 enum Refusal {
     Failed(Failure),
+    /// The inbox could not be asked: that is never the message's fault.
+    NotTried(InboxError),
     /// Something that must come before it is missing.
     Early,
     /// It must not come where it does.
@@ -81,7 +86,7 @@ impl<H: Handler> Processor<H> {
         loop {
             let Some(failure) = self.attempt(delivery, stop).await else { return Verdict::Undecided };
             failures += 1;
-            let failure = match failure {
+            let (failure, next) = match failure {
                 Ok(()) => return Verdict::Done,
                 Err(Refusal::Early) => {
                     return self.pause(failures, stop).await.map_or(Verdict::Undecided, |()| Verdict::Later);
@@ -91,9 +96,13 @@ impl<H: Handler> Processor<H> {
                     let obituary = Obituary { reason: "sequence", error, attempts: delivery.attempt };
                     return self.give_up(delivery, obituary, stop).await;
                 }
-                Err(Refusal::Failed(failure)) => failure,
+                Err(Refusal::NotTried(error)) => (Failure::from(error), Next::Again { counted: false }),
+                Err(Refusal::Failed(failure)) => {
+                    let next = self.options.retry.next(&failure, delivery.attempt, self.can_requeue);
+                    (failure, next)
+                }
             };
-            match self.options.retry.next(&failure, delivery.attempt, self.can_requeue) {
+            match next {
                 Next::Dead(reason) => {
                     let (error, attempts) = (failure.to_string(), delivery.attempt);
                     return self.give_up(delivery, Obituary { reason, error, attempts }, stop).await;
@@ -127,38 +136,55 @@ impl<H: Handler> Processor<H> {
 
     /// Claims the message, lets the handler do its work, and commits both.
     async fn apply(&self, delivery: &Delivery) -> Result<(), Refusal> {
-        let Admission::First(mut tx) = self.inbox.admit(&self.pool, delivery.id).await? else {
+        let admission = self.in_time(self.inbox.admit(&self.pool, delivery.id)).await.map_err(Refusal::NotTried)?;
+        let Admission::First(mut tx) = admission else {
             self.options.metrics.count(self.consumer(), "duplicate");
             return Ok(());
         };
-        let (seen, step) = self.follow(&mut tx, delivery).await?;
+        let (seen, step) = self.in_time(self.follow(&mut tx, delivery)).await.map_err(Refusal::NotTried)?;
         match step {
             Step::Process => {}
             Step::Wait => {
-                tx.rollback().await?;
+                self.undo(tx).await;
                 return Err(Refusal::Early);
             }
             Step::Refuse => {
-                tx.rollback().await?;
+                self.undo(tx).await;
                 self.tell(delivery, seen, step);
                 return Err(Refusal::OutOfSequence);
             }
         }
-        match AssertUnwindSafe(async { self.handler.handle(&mut tx, delivery).await }).catch_unwind().await {
-            Ok(Ok(())) => {}
-            Ok(Err(failure)) => {
-                tx.rollback().await?;
+        let limit = self.options.deadline;
+        let handling = AssertUnwindSafe(async { self.handler.handle(&mut tx, delivery).await }).catch_unwind();
+        match timeout(limit, handling).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(failure))) => {
+                self.undo(tx).await;
                 return Err(failure.into());
             }
-            Err(_panic) => return Err(Failure::from("the handler panicked").into()),
+            Ok(Err(_panic)) => return Err(Failure::from("the handler panicked").into()),
+            Err(_elapsed) => return Err(Failure::from(format!("the handler took longer than {limit:?}")).into()),
         }
         crash::point("before_commit");
-        tx.commit().await?;
+        self.in_time(tx.commit()).await?;
         crash::point("before_acknowledge");
         self.tell(delivery, seen, step);
         self.options.metrics.count(self.consumer(), "first");
         self.options.metrics.age(self.consumer(), delivery.enqueued_at);
         Ok(())
+    }
+
+    /// Takes a transaction back. What was found in it stands, also where a statement has cost the connection.
+    async fn undo(&self, tx: InboxTransaction) {
+        if let Err(error) = self.in_time(tx.rollback()).await {
+            tracing::debug!(%error, "a transaction ends with its connection");
+        }
+    }
+
+    /// The reply of a host that has vanished never comes, and nobody says so. What is given up here ends with its connection.
+    async fn in_time<T>(&self, call: impl Future<Output = Result<T, InboxError>>) -> Result<T, InboxError> {
+        let reply = timeout(self.options.deadline, call).await;
+        reply.unwrap_or_else(|elapsed| Err(sqlx::Error::Io(io::Error::from(elapsed)).into()))
     }
 
     /// Notes the number of a sequenced message, and says what follows from it.
@@ -187,9 +213,9 @@ impl<H: Handler> Processor<H> {
             return Verdict::Dead(obituary);
         }
         let mut failures = 0;
-        while let Err(failure) = self.bury(delivery, &obituary).await {
+        while let Err(error) = self.in_time(self.bury(delivery, &obituary)).await {
             failures += 1;
-            tracing::warn!(message_id = %delivery.id, error = %failure, "cannot keep the dead message yet");
+            tracing::warn!(message_id = %delivery.id, error = %Failure::from(error), "cannot keep the dead message yet");
             if self.pause(failures, stop).await.is_none() {
                 return Verdict::Undecided;
             }
@@ -198,7 +224,7 @@ impl<H: Handler> Processor<H> {
         Verdict::Done
     }
 
-    async fn bury(&self, delivery: &Delivery, obituary: &Obituary) -> Result<(), Failure> {
+    async fn bury(&self, delivery: &Delivery, obituary: &Obituary) -> Result<(), InboxError> {
         let Admission::First(mut tx) = self.inbox.admit(&self.pool, delivery.id).await? else { return Ok(()) };
         let headers = delivery.headers_json();
         let dead = Dead {
@@ -215,7 +241,7 @@ impl<H: Handler> Processor<H> {
             error: &obituary.error,
         };
         insert_dead(&mut tx, &dead).await?;
-        Ok(tx.commit().await?)
+        tx.commit().await
     }
 
     async fn pause(&self, failures: u32, stop: &CancellationToken) -> Option<()> {

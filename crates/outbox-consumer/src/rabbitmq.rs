@@ -8,7 +8,7 @@ use outbox_core::{Inbox, sqlx::MySqlPool};
 use tokio::{sync::Semaphore, time::sleep};
 
 use self::session::{Link, Session};
-use crate::{ConsumerError, Handler, Retry, crew::Crew, options::Options, process::Processor};
+use crate::{BoxError, ConsumerError, Handler, Retry, crew::Crew, options::Options, process::Processor};
 
 /// Waits between two attempts to connect: at most 100 ms at first, 5 s later.
 const RECONNECT: Retry = Retry {
@@ -83,7 +83,7 @@ impl Consumer {
 
     /// Consumes until `stop` ends; then lets messages at work end and acknowledges them.
     ///
-    /// A broker, a queue or a database that cannot be reached is waited for, without end.
+    /// A broker, a queue or a database that cannot be reached is waited for, without end. An error: a bug of this library.
     pub async fn run<H: Handler>(self, handler: H, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
         let link = Link { uri: self.uri, queue: self.queue, prefetch: self.prefetch };
         let mut crew = Crew::new(Processor {
@@ -111,6 +111,14 @@ impl Consumer {
                             error
                         }
                     }
+                }
+                Err(error) => error,
+            };
+            // A message whose task has ended would hold its key for ever.
+            let error: BoxError = match error.downcast::<ConsumerError>() {
+                Ok(bug) => {
+                    crew.wind_down(|_| {}).await;
+                    return Err(*bug);
                 }
                 Err(error) => error,
             };

@@ -1,12 +1,12 @@
 use std::time::Instant;
 
 use outbox_core::{
-    Uuid,
-    sqlx::{Connection as _, MySqlPool},
-    store::inbox::{Kept, delete_dead, lock_dead},
+    Inbox, InboxError, Uuid,
+    sqlx::{Connection as _, MySqlConnection, MySqlPool},
+    store::inbox::{BEGIN, Kept, delete_dead, lock_dead, release},
 };
 
-use crate::{Delivery, Failure, Handler};
+use crate::{Delivery, Failure, Handler, sequence};
 
 /// What became of dead messages that were tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -19,18 +19,21 @@ pub struct Retried {
 
 /// Gives the messages that this consumer keeps in `inbox_dead` to the handler once more, each in a transaction that also deletes its
 /// row, in the order of their ids. For a command of the service, to be run by hand when what made them fail is repaired;
-/// consumers may run meanwhile. Later messages of a key have long been processed.
+/// consumers may run meanwhile. Later messages of a key have long been processed, but where [`SequencePolicy::Refuse`] made them
+/// wait here: the number of what is processed now is noted, and the next one of its key is no longer refused. A message that stays dead
+/// does not hold back those behind it.
+///
+/// [`SequencePolicy::Refuse`]: crate::SequencePolicy::Refuse
 pub async fn retry_dead(pool: &MySqlPool, consumer: &str, handler: &impl Handler) -> Result<Retried, Failure> {
-    let (mut retried, mut after) = (Retried::default(), Uuid::nil());
+    let (mut retried, mut after, inbox) = (Retried::default(), Uuid::nil(), Inbox::new(consumer)?);
     let mut connection = pool.acquire().await?;
     loop {
-        let mut tx = connection.begin().await?;
+        let mut tx = connection.begin_with(BEGIN).await?;
         let Some(kept) = lock_dead(&mut tx, consumer, after).await? else { return Ok(retried) };
         let delivery = delivery(kept);
         after = delivery.id;
-        match handler.handle(&mut tx, &delivery).await {
+        match again(&mut tx, &inbox, handler, &delivery).await {
             Ok(()) => {
-                delete_dead(&mut tx, consumer, after).await?;
                 tx.commit().await?;
                 retried.processed += 1;
             }
@@ -41,6 +44,23 @@ pub async fn retry_dead(pool: &MySqlPool, consumer: &str, handler: &impl Handler
             }
         }
     }
+}
+
+/// All that is committed together.
+async fn again(
+    tx: &mut MySqlConnection,
+    inbox: &Inbox,
+    handler: &impl Handler,
+    delivery: &Delivery,
+) -> Result<(), Failure> {
+    if let Some((number, key)) = sequence::number(delivery) {
+        inbox.follow(tx, &delivery.topic, key, number).await?;
+    }
+    handler.handle(tx, delivery).await?;
+    if !release(tx).await? {
+        return Err(InboxError::TransactionEnded.into());
+    }
+    Ok(delete_dead(tx, inbox.consumer(), delivery.id).await?)
 }
 
 fn delivery(kept: Kept) -> Delivery {

@@ -16,8 +16,9 @@ pub enum SequencePolicy {
     /// Behind a gap it waits for what is missing, at most so long, and lets messages of its key that came after it go first; then
     /// it is processed. A repeated number is dead, with the reason `sequence`.
     Wait(Duration),
-    /// Behind a gap it is dead, with the reason `sequence`, and so is all that follows in its key until the gap is filled. A
-    /// repeated number is dead too.
+    /// Behind a gap it is dead, with the reason `sequence`, and so is all that follows in its key, until
+    /// [`retry_dead`](crate::retry_dead()) has processed what is dead: to be run when what was missing has come. A repeated number is dead
+    /// too.
     Refuse,
 }
 
@@ -42,8 +43,8 @@ impl SequencePolicy {
 
 /// The number of a sequenced message, and its key.
 pub(crate) fn number(delivery: &crate::Delivery) -> Option<(u64, &[u8])> {
-    let number = delivery.header(HEADER)?.parse().ok()?;
     // What no outbox would send has no row in the table either.
+    let number = delivery.header(HEADER)?.parse().ok().filter(|number| (1..u64::MAX).contains(number))?;
     let key = delivery.key.as_deref().filter(|key| key.len() <= 1024)?;
     (delivery.topic.is_ascii() && delivery.topic.len() <= 249).then_some((number, key))
 }

@@ -6,6 +6,9 @@ pub async fn stop_signal() {
             _ = terminate.recv() => {}
             _ = tokio::signal::ctrl_c() => {}
         },
-        Err(error) => tracing::error!(%error, "cannot listen to signals: the process ends only when it is killed"),
+        Err(error) => {
+            tracing::error!(%error, "cannot listen to signals: the process ends only when it is killed");
+            std::future::pending::<()>().await;
+        }
     }
 }

@@ -80,6 +80,8 @@ impl Outbox {
     ///
     /// Every five seconds one enqueue reads the age first, in its own transaction. A message that was scheduled counts from its
     /// enqueue as soon as it is due: where messages are scheduled for long, only warn. Many messages of one batch are checked once.
+    /// A REPEATABLE READ transaction sees the queue of its first read: where transactions last longer than the limit, call
+    /// [`Outbox::backlog`] on a connection of its own every few seconds, and enqueueing need not read.
     #[must_use]
     pub fn max_backlog_age(mut self, limit: Duration, what: OnBacklog) -> Self {
         self.watch.limit = Some((limit, what));

@@ -199,10 +199,16 @@ async fn check_packet(conn: &mut MySqlConnection, chunk: &[Message]) -> Result<(
     if size > limit { Err(EnqueueError::TooLarge { size, limit }) } else { Ok(()) }
 }
 
-/// Finds out whether an error is a message id that exists already, and which.
+/// Finds out whether an error is a message id that exists already, and which. A transaction may not see what was committed after it
+/// began: of one message the server's word is enough.
 async fn explain(conn: &mut MySqlConnection, chunk: &[Message], error: sqlx::Error) -> EnqueueError {
-    let duplicate = error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation);
-    if duplicate {
+    let violation = error.as_database_error().filter(|error| error.is_unique_violation());
+    if let Some(violation) = violation {
+        if let [message] = chunk
+            && violation.message().contains("outbox_messages_message_id")
+        {
+            return EnqueueError::Duplicate(message.id());
+        }
         for message in chunk {
             if matches!(store::enqueue::exists(conn, message).await, Ok(true)) {
                 return EnqueueError::Duplicate(message.id());

@@ -242,7 +242,9 @@ impl Lease {
     /// Makes sure that this is still the holder when the transaction of `conn` commits: nobody can take the lease over before
     /// the transaction ends. Nor can it be renewed meanwhile, so do it last, just before the commit.
     ///
-    /// After [`LeaseError::Lost`] roll back. One round trip.
+    /// After [`LeaseError::Lost`] roll back. One round trip. MariaDB from 11.6.2 on (`innodb_snapshot_isolation`) refuses it with error
+    /// 1020, and rolls back, where the lease was renewed after a REPEATABLE READ transaction first read: begin such transactions with
+    /// READ COMMITTED.
     pub async fn check(&self, conn: &mut MySqlConnection) -> Result<(), LeaseError> {
         if !conn.is_in_transaction() {
             return Err(LeaseError::NotInTransaction);

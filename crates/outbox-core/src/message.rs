@@ -129,7 +129,7 @@ impl Message {
         self
     }
 
-    /// Publishes the message not before this time. It does not hold back later messages of its key.
+    /// Publishes the message not before this time, within 100 years. It does not hold back later messages of its key.
     #[must_use]
     pub fn deliver_at(mut self, time: SystemTime) -> Self {
         self.due = Due::At(time);
@@ -217,7 +217,12 @@ impl Message {
         validate_short("content type", self.content_type.as_deref())?;
         self.validate_headers()?;
         self.validate_sequenced()?;
-        if matches!(self.due, Due::After(delay) if delay > MAX_WAIT) {
+        let wait = match self.due {
+            Due::Now => Duration::ZERO,
+            Due::After(delay) => delay,
+            Due::At(time) => time.duration_since(SystemTime::now()).unwrap_or_default(),
+        };
+        if wait > MAX_WAIT {
             return Err(InvalidMessage::new("delay", "is longer than 100 years"));
         }
         if self.expires.is_some_and(|time| time > MAX_WAIT) {

@@ -1,6 +1,6 @@
-//! Assertions for the tests of services (feature `test`).
+//! For the tests of services (feature `test`): assertions, and a relay in process.
 //!
-//! They read what a connection sees: inside a transaction that is what this transaction has enqueued and what was committed
+//! The assertions read what a connection sees: inside a transaction that is what this transaction has enqueued and what was committed
 //! before, so a test can assert and then roll back, or give each test a database with `#[sqlx::test]`.
 //!
 //! ```no_run
@@ -13,9 +13,12 @@
 //! # Ok(()) }
 //! ```
 
+mod drain;
+
 use serde_json::Value;
 use sqlx::MySqlConnection;
 
+pub use self::drain::{Drain, Fault, Published};
 use crate::store::enqueued::{self, Enqueued};
 
 /// Asserts that a message is enqueued that is as said: `assert_enqueued!(&mut tx, topic = "orders", key = "7")`. What is not said may be

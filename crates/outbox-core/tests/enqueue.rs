@@ -16,6 +16,7 @@ on_both_databases!(
     a_swallowed_deadlock_is_found_and_leaves_no_phantom,
     a_swallowed_ddl_statement_is_found_and_leaves_no_phantom,
     a_duplicate_id_is_named_and_the_transaction_stays_usable,
+    a_duplicate_that_was_committed_behind_the_transactions_back_is_named,
     a_duplicate_in_a_late_chunk_takes_the_whole_batch_back,
     an_id_chosen_twice_in_one_batch_is_refused_before_anything_is_written,
     all_parts_of_a_message_are_stored_as_they_are,
@@ -127,6 +128,21 @@ async fn a_duplicate_id_is_named_and_the_transaction_stays_usable(flavor: Flavor
     tx.commit().await?;
     let pending = database.tables().await?.pending;
     assert_eq!(pending, [id, before, after].into_iter().collect());
+    Ok(())
+}
+
+/// As after a commit whose answer did not come: the service tries again in a transaction that does not see it.
+async fn a_duplicate_that_was_committed_behind_the_transactions_back_is_named(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (mut first, mut second) = (database.connect().await?, database.connect().await?);
+    let (outbox, id) = (Outbox::new(), Uuid::now_v7());
+    let mut late = second.begin().await?;
+    sqlx::query("SELECT COUNT(*) FROM outbox_messages").execute(&mut *late).await?;
+    let mut tx = first.begin().await?;
+    outbox.enqueue(&mut tx, message().message_id(id)).await?;
+    tx.commit().await?;
+    let again = outbox.enqueue(&mut late, message().message_id(id)).await;
+    assert!(matches!(again, Err(EnqueueError::Duplicate(it)) if it == id), "{again:?}");
     Ok(())
 }
 

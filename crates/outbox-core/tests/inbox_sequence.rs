@@ -1,13 +1,17 @@
 //! The numbers of a sequenced key are followed in the transaction of the work.
 
 use anyhow::Result;
-use outbox_core::{Inbox, InboxError, Sequence, sqlx::Connection as _};
+use outbox_core::{
+    Inbox, InboxError, Sequence,
+    sqlx::{self, Connection as _},
+};
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 
 on_both_databases!(
     a_gap_a_late_number_and_a_repetition_are_seen,
     what_is_rolled_back_was_not_noted,
     keys_topics_and_consumers_are_counted_each_by_itself,
+    new_keys_do_not_wait_for_their_neighbours,
 );
 
 async fn a_gap_a_late_number_and_a_repetition_are_seen(flavor: Flavor) -> Result<()> {
@@ -59,4 +63,17 @@ async fn keys_topics_and_consumers_are_counted_each_by_itself(flavor: Flavor) ->
         }
     }
     Ok(tx.commit().await?)
+}
+
+async fn new_keys_do_not_wait_for_their_neighbours(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (inbox, mut one, mut other) = (Inbox::new("c")?, database.connect().await?, database.connect().await?);
+    sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut other).await?;
+    let (mut first, mut second) = (one.begin().await?, other.begin().await?);
+    assert_eq!(inbox.follow(&mut first, "t", b"b", 1).await?, Sequence::Next);
+    for key in [b"a", b"c"] {
+        assert_eq!(inbox.follow(&mut second, "t", key, 1).await?, Sequence::Next);
+    }
+    second.commit().await?;
+    Ok(first.commit().await?)
 }

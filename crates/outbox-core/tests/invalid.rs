@@ -42,6 +42,7 @@ fn invalid() -> Vec<(Message, String)> {
             "header name `sequence` is reserved in a sequenced message",
         ),
         (on("t").delay(century), "delay is longer than 100 years"),
+        (on("t").deliver_at(std::time::SystemTime::now() + 2 * century), "delay is longer than 100 years"),
         (on("t").expires_after(century), "expiry is longer than 100 years"),
     ];
     cases.extend(others.map(|(message, text)| (message, text.to_owned())));

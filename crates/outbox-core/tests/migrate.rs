@@ -12,6 +12,7 @@ on_both_databases!(
     the_outbox_shares_a_database_with_the_services_own_migrations,
     a_schema_that_does_not_fit_is_named,
     a_table_of_another_engine_or_collation_is_named,
+    every_table_is_looked_at,
     the_views_show_one_row_for_each_message,
 );
 
@@ -82,6 +83,10 @@ async fn a_table_of_another_engine_or_collation_is_named(flavor: Flavor) -> Resu
     let database = Database::create_empty(flavor).await?;
     migrate(&database).await?;
     database
+        .execute("CREATE TABLE outbox_of_another_library (a TEXT COLLATE utf8mb4_general_ci) ENGINE = MyISAM")
+        .await?;
+    check_schema(&mut database.connect().await?).await?;
+    database
         .execute("ALTER TABLE outbox_leases MODIFY owner VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
         .await?;
     let collation = "the column outbox_leases.owner has the collation utf8mb4_general_ci, which takes different texts for the same: \
@@ -90,6 +95,22 @@ async fn a_table_of_another_engine_or_collation_is_named(flavor: Flavor) -> Resu
     database.execute("ALTER TABLE outbox_leases ENGINE = MyISAM").await?;
     let engine = "the table outbox_leases has the engine MyISAM: run `ALTER TABLE outbox_leases ENGINE = InnoDB`";
     assert_eq!(problem(&database).await?, engine);
+    Ok(())
+}
+
+async fn every_table_is_looked_at(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let sql = "SELECT CAST(table_name AS CHAR) FROM information_schema.tables WHERE table_schema = DATABASE() \
+               AND table_type = 'BASE TABLE' AND (table_name LIKE 'outbox\\_%' OR table_name LIKE 'inbox\\_%') \
+               AND table_name <> 'outbox_migrations' ORDER BY table_name DESC";
+    let tables: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut database.connect().await?).await?;
+    assert!(tables.len() >= 12, "{tables:?}");
+    // The first by name is reported: that is the newest one of these.
+    for table in tables {
+        database.execute(&format!("DROP TABLE {table}; CREATE TABLE {table} (id INT) ENGINE = MyISAM")).await?;
+        let engine = format!("the table {table} has the engine MyISAM");
+        assert!(problem(&database).await?.starts_with(&engine), "{table}");
+    }
     Ok(())
 }
 

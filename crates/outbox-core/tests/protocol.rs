@@ -22,6 +22,8 @@ on_both_databases!(
     a_claim_that_was_not_found_cannot_be_made_later,
     what_is_not_committed_is_not_seen,
     promotion_lowers_low_and_raises_the_version,
+    a_row_that_is_pending_and_delayed_at_once_stops_neither_promotion_nor_the_lane,
+    a_row_that_is_pending_and_delayed_or_dead_at_once_can_be_delayed_and_given_up,
     a_retry_and_what_is_behind_it_hold_back_their_key,
     a_lease_runs_by_the_databases_clock,
     a_purge_deletes_only_what_a_receipt_names,
@@ -170,6 +172,38 @@ async fn promotion_lowers_low_and_raises_the_version(flavor: Flavor) -> Result<(
     let after = look(&mut db).await?;
     assert_eq!((before.low, after.low), (9, 2));
     assert!(after.version > before.version, "a claim on what was seen before must fail");
+    Ok(())
+}
+
+/// Somebody has put back two messages by hand, and left them where they were.
+async fn a_row_that_is_pending_and_delayed_at_once_stops_neither_promotion_nor_the_lane(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 2).await?;
+    let both = "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason) \
+                SELECT lane, id, key_hash, bytes, attempts, UTC_TIMESTAMP(6), 1, 'behind' FROM outbox_pending";
+    database.execute(both).await?;
+    assert_eq!(promote::promote(&mut db, 0, &[1]).await?, 1);
+    let version = version(&mut db).await?;
+    assert!(claim::defer(&mut db, (0, version, 9), &[2]).await?);
+    let left = "SELECT CONCAT((SELECT GROUP_CONCAT(id) FROM outbox_pending), ' ', GROUP_CONCAT(id)) = '1 2' FROM outbox_delayed";
+    assert_eq!(database.number(left).await?, 1);
+    Ok(())
+}
+
+async fn a_row_that_is_pending_and_delayed_or_dead_at_once_can_be_delayed_and_given_up(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 2).await?;
+    let both = "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, reason) \
+                SELECT lane, id, key_hash, bytes, 7, UTC_TIMESTAMP(6), 'before' FROM outbox_pending WHERE id = 1; \
+                INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, owner, reason) \
+                SELECT lane, id, key_hash, bytes, 7, UTC_TIMESTAMP(6), '', 'before' FROM outbox_pending WHERE id = 2";
+    database.execute(both).await?;
+    let held = claim(&mut db, 8, &[1, 2]).await?;
+    let dead = Dead { id: 2, spent: true, holds_key: false, reason: "after", error: String::new() };
+    let settlement = Settlement { dead: vec![dead], ..delayed(1) };
+    assert_eq!(settle(&mut db, held, &settlement).await?, [held.claim_id]);
+    let latest = "SELECT (SELECT COUNT(*) FROM outbox_delayed WHERE id = 1 AND attempts = 1 AND reason = 'unconfirmed') \
+                  + (SELECT COUNT(*) FROM outbox_dead WHERE id = 2 AND attempts = 1 AND reason = 'after') \
+                  - (SELECT COUNT(*) FROM outbox_pending)";
+    assert_eq!(database.number(latest).await?, 2);
     Ok(())
 }
 

@@ -38,12 +38,34 @@ impl Program {
         Ok(Self { process: Process::start(&launch)?, log, _folder: folder })
     }
 
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Kills it at once (SIGKILL).
     ///
     /// # Errors
     /// When it has ended already.
     pub fn kill(&self) -> Result<()> {
         self.process.signal(Signal::KILL)
+    }
+
+    /// Freezes it (SIGSTOP).
+    ///
+    /// # Errors
+    /// When it has ended already.
+    pub fn pause(&self) -> Result<()> {
+        self.process.pause()
+    }
+
+    /// Lets it go on after [`Program::pause`].
+    ///
+    /// # Errors
+    /// When it has ended already.
+    pub fn resume(&self) -> Result<()> {
+        self.process.signal(Signal::CONT)
     }
 
     /// Waits for its end.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use testkit::servers::{Flavor, Kafka, Kind, MySql, RabbitMq};
+use testkit::servers::{self, Flavor, Kafka, Kind, MySql, RabbitMq};
 
 /// Where a server answers, and how it was found.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -33,7 +33,11 @@ impl Fleet {
         let wanted = async |kind| if kinds.contains(&kind) { start(kind).await.map(Some) } else { Ok(None) };
         let [mysql, mariadb, kafka, rabbitmq] = Kind::ALL.map(|kind| Box::pin(wanted(kind)));
         let (mysql, mariadb, kafka, rabbitmq) = tokio::try_join!(mysql, mariadb, kafka, rabbitmq)?;
-        Ok(Self { servers: [mysql, mariadb, kafka, rabbitmq].into_iter().flatten().collect() })
+        let own = match &mysql {
+            Some((server, _)) => Some((for_sqlx(server).await?, None)),
+            None => None,
+        };
+        Ok(Self { servers: [mysql, mariadb, kafka, rabbitmq, own].into_iter().flatten().collect() })
     }
 
     pub(crate) fn endpoints(&self) -> Vec<Endpoint> {
@@ -48,6 +52,13 @@ async fn start(kind: Kind) -> Result<(Endpoint, Handle)> {
     };
     tracing::info!(server = kind.name(), address, origin, "ready");
     Ok((Endpoint { name: kind.name().into(), variable: kind.variable().into(), address, origin }, server))
+}
+
+/// What `#[sqlx::test]` asks for: a database in which it keeps the list of those that it makes.
+async fn for_sqlx(server: &Endpoint) -> Result<Endpoint> {
+    let address = servers::fresh_database(&server.address).await.context("no database for `#[sqlx::test]`")?;
+    let (name, variable) = ("MySQL, for `#[sqlx::test]`".into(), "DATABASE_URL".into());
+    Ok(Endpoint { name, variable, address, origin: server.origin.clone() })
 }
 
 async fn started(kind: Kind) -> Result<(String, String, Handle)> {

@@ -1,6 +1,7 @@
 //! The commands behind `./dev`. One module per command; `dev` itself lists them.
 #![expect(clippy::print_stdout, reason = "these commands talk to a person")]
 
+mod api;
 mod bench;
 mod dashboards;
 mod demo;
@@ -50,6 +51,8 @@ enum Command {
     Run(run::Run),
     /// Check the protocol's model with a larger bound than `test` does: minutes.
     Model,
+    /// Write the lists of what the libraries offer, which `test` compares.
+    Api,
     /// Build bugs on purpose, and see that tests catch them.
     Sown(sown::Sown),
     /// Everything a change has to pass: format, lints, documentation, dependencies, dashboards, tests.
@@ -76,6 +79,7 @@ async fn main() -> ExitCode {
         Command::Run(run) => run.run().await,
         Command::Test(test) => test.run().await,
         Command::Model => model::model().await,
+        Command::Api => api::write().await.map(|()| ExitCode::SUCCESS),
         Command::Sown(sown) => sown.run().await,
         Command::Setup => setup::setup().await.map(|()| ExitCode::SUCCESS),
         Command::Hold => holder::hold().await.map(|()| ExitCode::SUCCESS),

@@ -267,6 +267,8 @@ impl Field {
     async fn cargo(&self, options: &[&str], test: &Test, limit: Duration) -> Result<Option<Ended>> {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.arg("test").args(options).args(&test.0).current_dir(&self.tree);
+        // Nearly all of the time is building: what is tested is faster unoptimised, dependencies stay as they are.
+        cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "none");
         cargo.env("CARGO_TARGET_DIR", &self.target).envs(self.servers.iter().map(|it| (&it.variable, &it.address)));
         cargo.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).process_group(0);
         let child = cargo.spawn().context("cannot run cargo")?;

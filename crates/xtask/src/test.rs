@@ -13,7 +13,7 @@ use crate::fleet::Fleet;
 use crate::steps::{Step, all_passed, step, summary};
 use crate::test_output::Counts;
 use crate::tools::{cargo, watch};
-use crate::{dashboards, deny};
+use crate::{api, dashboards, deny};
 
 #[derive(Debug, Args)]
 pub(crate) struct Test {
@@ -54,6 +54,7 @@ async fn builds() -> Vec<Step> {
         )
         .await,
         step("documentation", passed(watch(documentation))).await,
+        step("api", api::check()).await,
         step("test build", passed(watch(cargo(["test", "--workspace", "--no-run", "--quiet"])))).await,
     ]
 }

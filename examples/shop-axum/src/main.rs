@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use axum::{Json, Router, extract::State, http::StatusCode, routing::post};
 use outbox_core::{
     Event, Outbox,
-    sqlx::{self, MySqlPool},
+    sqlx::{self, MySqlPool, mysql::MySqlPoolOptions},
 };
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +66,9 @@ async fn write(pool: &MySqlPool, order: &Order) -> Result<Option<OrderPlaced>> {
 #[tokio::main]
 async fn main() -> Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-    let pool = MySqlPool::connect(&std::env::var("DATABASE_URL").context("set DATABASE_URL")?).await?;
+    // A client that hangs up ends its handler half-way.
+    let options = outbox_core::cancel_safe(MySqlPoolOptions::new());
+    let pool = options.connect(&std::env::var("DATABASE_URL").context("set DATABASE_URL")?).await?;
     outbox_core::migrate(&mut *pool.acquire().await?).await?;
     sqlx::raw_sql(TABLES).execute(&pool).await?;
     let listen = std::env::var("LISTEN").unwrap_or_else(|_unset| "127.0.0.1:8080".to_owned());

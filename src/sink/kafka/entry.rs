@@ -1,7 +1,7 @@
 //! The way into the producer: one batch at a time, in the order of the calls.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -130,12 +130,17 @@ impl Entry {
         limits: Limits,
     ) {
         let mut down = self.refresh().err();
-        let mut last: Option<(&Outgoing, Result<(), PublishError>)> = None;
+        // Asked for once a batch: it may exist by the next one.
+        let mut refused: HashMap<&str, PublishError> = HashMap::new();
         for (index, (&message, outcome)) in messages.iter().zip(outcomes).enumerate() {
-            let known = match last.take() {
-                Some((before, known)) if Arc::ptr_eq(&before.destination, &message.destination) => known,
-                _ => self.topic(&message.destination.target, limits.deadline, &mut down).await,
+            let target = message.destination.target.as_str();
+            let known = match refused.get(target) {
+                Some(error) => Err(error.clone()),
+                None => self.topic(target, limits.deadline, &mut down).await,
             };
+            if let Err(error) = &known {
+                refused.entry(target).or_insert_with(|| error.clone());
+            }
             let handed_over = match (&down, &known) {
                 (Some(error), _) | (None, Err(error)) => Err(error.clone()),
                 (None, Ok(())) => self.send(message, open.opaque(index), limits).await,
@@ -148,7 +153,6 @@ impl Entry {
                 }
                 *outcome = Some(Err(error));
             }
-            last = Some((message, known));
         }
     }
 

@@ -73,7 +73,7 @@ async fn refused(arena: &mut Arena, flavor: Flavor, refusal: Refusal) -> Result<
         arena.strike().await?;
         run(&mut admin, refusal.strike).await?;
         if refusal.connections {
-            end_connections(&mut admin).await?;
+            end_connections(&mut admin, flavor).await?;
         }
         readiness(arena, refusal.named, |status, body| status == 503 && body.contains(refusal.named)).await?;
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -102,8 +102,14 @@ async fn as_a_user(arena: &mut Arena, flavor: Flavor, admin: &mut MySqlConnectio
     Ok(())
 }
 
-async fn end_connections(admin: &mut MySqlConnection) -> Result<()> {
-    let sql = "SELECT CAST(id AS UNSIGNED) FROM information_schema.processlist WHERE user = 'relay'";
+async fn end_connections(admin: &mut MySqlConnection, flavor: Flavor) -> Result<()> {
+    let sql = match flavor {
+        // Not from the process list, which MySQL refuses while a statement in it binds what is no text.
+        Flavor::MySql => {
+            "SELECT CAST(processlist_id AS UNSIGNED) FROM performance_schema.threads WHERE processlist_user = 'relay'"
+        }
+        Flavor::MariaDb => "SELECT CAST(id AS UNSIGNED) FROM information_schema.processlist WHERE user = 'relay'",
+    };
     let ids: Vec<u64> = sqlx::query_scalar(sql).fetch_all(&mut *admin).await?;
     for id in ids {
         // One that has just ended cannot be killed.

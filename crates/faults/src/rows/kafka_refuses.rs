@@ -105,6 +105,8 @@ async fn too_large(arena: &mut Arena) -> Result<()> {
 }
 
 async fn full(arena: &mut Arena) -> Result<()> {
+    // What waits for a place can be late, and is sent again.
+    arena.duplicates_are_announced();
     arena.settings = arena.settings.clone().kafka_property("queue.buffering.max.messages", "50");
     let drafts: Vec<Draft> = (0..5000).map(|number| Draft::new(arena.topic.name(), number.to_string())).collect();
     load::commit(&arena.database, &arena.ledger, &drafts, |message| message).await?;

@@ -60,6 +60,12 @@ async fn dead(arena: &Arena) -> Result<HashSet<Uuid>> {
     ids.iter().map(|id| Ok(Uuid::from_slice(id)?)).collect()
 }
 
+/// How many messages of this topic are neither sent nor dead.
+fn left(topic: &str) -> String {
+    let of = |table| format!("(SELECT COUNT(*) FROM {table} JOIN outbox_messages USING (id) WHERE topic = '{topic}')");
+    format!("SELECT {} + {}", of("outbox_pending"), of("outbox_delayed"))
+}
+
 /// Waits until everything that is in the queue now and not for this topic is published.
 async fn neighbours(arena: &mut Arena, topic: &str) -> Result<()> {
     let newest = arena.database.number("SELECT CAST(MAX(id) AS SIGNED) FROM outbox_messages").await?;
@@ -84,7 +90,8 @@ async fn deleted(arena: &mut Arena) -> Result<()> {
     arena.topic.delete_exchange(&exchange).await?;
     let after = commit(arena, &exchange, GUILTY).await?;
     neighbours(arena, &exchange).await?;
-    arena.database.wait_for(PATIENCE, &format!("SELECT COUNT(*) >= {} FROM outbox_dead", after.len())).await?;
+    // Those from before the deletion that had not arrived die as well.
+    arena.database.wait_for(PATIENCE, &format!("SELECT ({}) = 0", left(&exchange))).await?;
     progress(arena, 50.0).await?;
     guilty.extend(&after);
     let dead = dead(arena).await?;
@@ -111,10 +118,7 @@ async fn storm(arena: &mut Arena) -> Result<()> {
     neighbours(arena, &exchange).await?;
     progress(arena, 50.0).await?;
     // Reading makes room.
-    let left = format!(
-        "SELECT (SELECT COUNT(*) FROM outbox_pending JOIN outbox_messages USING (id) WHERE topic = '{exchange}') \
-         + (SELECT COUNT(*) FROM outbox_delayed JOIN outbox_messages USING (id) WHERE topic = '{exchange}')"
-    );
+    let left = left(&exchange);
     for _ in 0..200 {
         arena.topic.read().await?;
         if arena.database.number(&left).await? == 0 {

@@ -50,11 +50,13 @@ async fn large_payloads(arena: &mut Arena) -> Result<()> {
     let transactions = if arena.setup.pace == Pace::Full { 2000 } else { 500 };
     let load = Load::new(arena.topic.name()).payload(65_536..=65_536).transactions(transactions).seed(999);
     load.run(&arena.database, &arena.ledger).await?;
+    let newest = arena.database.number("SELECT CAST(MAX(id) AS SIGNED) FROM outbox_messages").await?;
     arena.start_relays(2)?;
     arena.start_load().await?;
     arena.strike().await?;
-    let few = "SELECT COUNT(*) < 100 FROM outbox_pending";
-    arena.database.wait_for(2 * PATIENCE, few).await?;
+    // Not the standard load: to RabbitMQ its hottest key goes one message at a time, and can come faster.
+    let gone = format!("SELECT COUNT(*) = 0 FROM outbox_pending WHERE id <= {newest}");
+    arena.database.wait_for(2 * PATIENCE, &gone).await?;
     for relay in &arena.relays {
         arena.usage.push(Usage { what: "peak of resident memory".into(), used: peak(relay)?, limit: MEMORY });
     }

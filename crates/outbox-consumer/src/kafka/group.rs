@@ -96,6 +96,8 @@ impl<H: Handler> Group<H> {
                     self.follow_rebalances();
                     self.finished(&finished?);
                 }
+                // Also while nothing else happens: a partition that came back may be paused, and no message of it comes before it is told.
+                Some(event) = self.events.recv() => self.follow(event),
                 received = consumer.recv() => {
                     self.follow_rebalances();
                     match received {
@@ -111,23 +113,27 @@ impl<H: Handler> Group<H> {
     /// back must not be counted for the turn before.
     fn follow_rebalances(&mut self) {
         while let Ok(event) = self.events.try_recv() {
-            match event {
-                Event::Assigned(places) => {
-                    for place in places {
-                        // It may have been paused the last time that it was here.
-                        self.pause(&place, false);
-                        self.partition(place);
-                    }
-                }
-                Event::Revoked(places) => {
-                    for partition in places.iter().filter_map(|place| self.partitions.remove(place)) {
-                        // Whoever has it now gets what is not committed yet, and waits in the inbox for what is at work here.
-                        partition.stop.cancel();
-                    }
+            self.follow(event);
+        }
+    }
+
+    fn follow(&mut self, event: Event) {
+        match event {
+            Event::Assigned(places) => {
+                for place in places {
+                    // It may have been paused the last time that it was here.
+                    self.pause(&place, false);
+                    self.partition(place);
                 }
             }
-            self.count_paused();
+            Event::Revoked(places) => {
+                for partition in places.iter().filter_map(|place| self.partitions.remove(place)) {
+                    // Whoever has it now gets what is not committed yet, and waits in the inbox for what is at work here.
+                    partition.stop.cancel();
+                }
+            }
         }
+        self.count_paused();
     }
 
     fn partition(&mut self, place: Place) -> &mut Partition {

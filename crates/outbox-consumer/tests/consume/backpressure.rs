@@ -1,11 +1,14 @@
 //! A slow handler bounds what is received.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use testkit::consume::Broker;
 
 use crate::stage::{Does, Stage, messages};
 
 const IN_FLIGHT: &str = "outbox_inbox_in_flight_messages";
+const PAUSED: &str = "outbox_inbox_paused_partitions";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_that_is_full_is_paused_and_goes_on_later() -> Result<()> {
@@ -15,7 +18,7 @@ async fn a_partition_that_is_full_is_paused_and_goes_on_later() -> Result<()> {
     stage.topic.send(&sent).await?;
     let does = Does::wait();
     let consumer = Stage::start_kafka(stage.kafka()?.window(10), &does)?;
-    consumer.wait_for_metric("outbox_inbox_paused_partitions", "", 1.0).await?;
+    consumer.wait_for_metric(PAUSED, "", 1.0).await?;
     consumer.wait_for_metric(IN_FLIGHT, "", 10.0).await?;
     // What is sent to the other partitions still comes: only the full one is paused.
     let others = messages(40, 20, "ok").split_off(20);
@@ -27,6 +30,28 @@ async fn a_partition_that_is_full_is_paused_and_goes_on_later() -> Result<()> {
     stage.wait_for(sent.len() + others.len()).await?;
     stage.assert_once_and_in_order(&[sent, others].concat()).await?;
     consumer.stop().await
+}
+
+/// Nothing else happens meanwhile that would make the member look.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_partition_that_goes_and_comes_back_is_received_again() -> Result<()> {
+    let stage = Stage::new(Broker::Kafka).await?;
+    let sent = messages(300, 300, "ok");
+    stage.topic.send(&sent).await?;
+    let (own, guests) = (Does::wait(), Does::wait());
+    let small = || Ok::<_, anyhow::Error>(stage.kafka()?.window(10).concurrency(4));
+    let member = Stage::start_kafka(small()?, &own)?;
+    member.wait_for_metric(PAUSED, "", 3.0).await?;
+    let guest = Stage::start_kafka(small()?.stop_deadline(Duration::from_millis(100)), &guests)?;
+    guest.wait_for_metric(PAUSED, "", 1.0).await?;
+    assert!(member.metric(PAUSED, "") < 2.5, "the guest has one of three");
+    guest.stop().await?;
+    member.wait_for_metric(PAUSED, "", 3.0).await?;
+    own.gate.close();
+    guests.gate.close();
+    stage.wait_for(sent.len()).await?;
+    stage.assert_once_and_in_order(&sent).await?;
+    member.stop().await
 }
 
 #[tokio::test(flavor = "multi_thread")]

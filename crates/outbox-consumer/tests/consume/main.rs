@@ -4,6 +4,7 @@ mod backpressure;
 mod dead;
 mod effects;
 mod outage;
+mod passing;
 mod rebalance;
 mod sequence;
 mod stage;

@@ -1,8 +1,12 @@
-//! The broker ends in the middle: consumers wait for it, and go on.
+//! The broker ends in the middle, or the database refuses: consumers wait for it, and go on.
+
+use std::time::Duration;
 
 use anyhow::Result;
+use outbox_core::sqlx::mysql::MySqlPoolOptions;
 use testkit::{
     consume::{Broker, Topic},
+    proxy::{Direction, Proxy},
     servers::{Kafka, RabbitMq},
 };
 
@@ -40,4 +44,63 @@ async fn a_killed_rabbitmq_that_comes_back_loses_and_doubles_no_effect() -> Resu
     stage.wait_for(before.len() + after.len()).await?;
     stage.assert_once_and_in_order(&[before, after].concat()).await?;
     consumer.stop().await
+}
+
+/// Three attempts each would be thirty.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_inbox_that_refuses_whatever_it_is_asked_makes_no_message_dead() -> Result<()> {
+    let stage = Stage::new(Broker::RabbitMq).await?;
+    stage.database.execute("RENAME TABLE inbox_processed TO inbox_away").await?;
+    let sent = messages(10, 5, "ok");
+    stage.topic.send(&sent).await?;
+    let consumer = stage.consume(&Does::work())?;
+    consumer.wait_for_metric("outbox_inbox_messages_total", "failed", 60.0).await?;
+    stage.database.execute("RENAME TABLE inbox_away TO inbox_processed").await?;
+    stage.wait_for(sent.len()).await?;
+    stage.assert_once_and_in_order(&sent).await?;
+    assert_eq!(stage.database.number("SELECT COUNT(*) FROM inbox_dead").await?, 0);
+    consumer.stop().await
+}
+
+/// Statements arrive, replies do not: some messages are processed although nobody hears of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_vanishes_without_a_word_is_given_up_and_found_again() -> Result<()> {
+    let mut stage = Stage::new(Broker::RabbitMq).await?;
+    let proxy = Proxy::start(stage.database.url()).await?;
+    stage.pool = MySqlPoolOptions::new().max_connections(12).connect(proxy.address()).await?;
+    let sent = messages(3000, 5, "ok");
+    stage.topic.send(&sent).await?;
+    let consumer = Stage::start_rabbitmq(stage.rabbitmq()?.deadline(Duration::from_secs(1)), &Does::work())?;
+    stage.wait_for(10).await?;
+    proxy.black_hole(Direction::ToClient);
+    consumer.wait_for_metric("outbox_inbox_messages_total", "failed", 10.0).await?;
+    // What was cut stays so: only new connections are of use.
+    proxy.reset();
+    proxy.heal();
+    stage.pool = MySqlPoolOptions::new().connect(stage.database.url()).await?;
+    stage.wait_for(sent.len()).await?;
+    stage.assert_once_and_in_order(&sent).await?;
+    assert_eq!(stage.database.number("SELECT COUNT(*) FROM inbox_dead").await?, 0);
+    consumer.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_never_ends_is_given_up_and_its_message_with_it() -> Result<()> {
+    for broker in Broker::ALL {
+        let stage = Stage::new(broker).await?;
+        let sent = messages(3, 3, "ok");
+        stage.topic.send(&sent).await?;
+        let (does, limit) = (Does::wait(), Duration::from_millis(200));
+        let consumer = match broker {
+            Broker::Kafka => Stage::start_kafka(stage.kafka()?.deadline(limit), &does)?,
+            Broker::RabbitMq => Stage::start_rabbitmq(stage.rabbitmq()?.deadline(limit), &does)?,
+        };
+        stage.wait_for(sent.len()).await?;
+        let dead =
+            "SELECT COUNT(*) FROM inbox_dead WHERE attempts = 3 AND error = 'the handler took longer than 200ms'";
+        assert_eq!(stage.database.number(dead).await?, 3, "{broker:?}");
+        assert_eq!(stage.effects().await?.len(), 0, "{broker:?}");
+        consumer.stop().await?;
+    }
+    Ok(())
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use outbox_consumer::SequencePolicy;
+use outbox_consumer::{Retried, SequencePolicy, retry_dead};
 use testkit::consume::{Broker, Sending};
 
-use crate::stage::{Does, Running, Stage};
+use crate::stage::{Does, Running, Stage, Work};
 
 const SEEN: &str = "outbox_inbox_out_of_sequence_total";
 
@@ -79,5 +79,18 @@ async fn a_consumer_that_refuses_keeps_what_follows_a_gap_as_dead() -> Result<()
     assert_eq!(places(&stage, &sent).await?, [0, 1, 5]);
     let reason = "SELECT COUNT(*) FROM inbox_dead WHERE reason = 'sequence'";
     assert_eq!(stage.database.number(reason).await?, 3);
-    consumer.stop_and(|it| assert_seen(it, [2.0, 0.0, 1.0])).await
+    consumer.stop_and(|it| assert_seen(it, [2.0, 0.0, 1.0])).await?;
+
+    // Tried again by hand: then the key goes on behind them.
+    let (consumer, handler) = (stage.topic.name(), Work(Does::work()));
+    for expected in [Retried { processed: 0, failed: 3 }, Retried { processed: 3, failed: 0 }] {
+        let retried = retry_dead(&stage.pool, consumer, &handler).await;
+        assert_eq!(retried.map_err(|error| anyhow::anyhow!("{error}"))?, expected);
+    }
+    let next = numbered(&[6]);
+    stage.topic.send(&next).await?;
+    let consumer = Stage::start_kafka(stage.kafka()?.sequence(SequencePolicy::Refuse), &Does::work())?;
+    stage.wait_for(sent.len() + 1).await?;
+    assert_eq!(places(&stage, &next).await?, [0]);
+    consumer.stop().await
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -134,6 +135,11 @@ impl Running {
         tokio::time::timeout(PATIENCE, self.task).await.context("it does not stop")??
     }
 
+    /// Waits for its end, for which nobody asks.
+    pub(crate) async fn end(self) -> Result<()> {
+        tokio::time::timeout(PATIENCE, self.task).await.context("it does not end")??
+    }
+
     /// Asks it to stop.
     pub(crate) fn ask_to_stop(&self) {
         self.stop.cancel();
@@ -220,6 +226,19 @@ impl Does {
     }
 }
 
+/// An error that cannot even be shown.
+#[derive(Debug)]
+struct Bug;
+
+impl std::error::Error for Bug {}
+
+impl fmt::Display for Bug {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Whoever turns it into text panics, outside of the handler.
+        Err(fmt::Error)
+    }
+}
+
 pub(crate) struct Work(pub(crate) Arc<Does>);
 
 impl Handler for Work {
@@ -227,7 +246,9 @@ impl Handler for Work {
     async fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> Result<(), Failure> {
         let sql = "INSERT INTO test_effects (message_id) VALUES (?)";
         sqlx::query(sql).bind(message.id.as_bytes().as_slice()).execute(&mut *tx).await?;
-        drop(self.0.gate.acquire().await);
+        if let Ok(permit) = self.0.gate.acquire().await {
+            permit.forget();
+        }
         let tries = self.0.tried(message.id);
         match message.payload.as_deref().unwrap_or_default() {
             b"never" => Err("it never works".into()),
@@ -243,6 +264,7 @@ impl Handler for Work {
             }
             b"passing" if tries <= 6 => Err(sqlx::Error::PoolTimedOut.into()),
             b"leave" if self.0.requeues => Err(Failure::requeue("somebody else may do it")),
+            b"bug" => Err(Bug.into()),
             b"json" => message.json::<u64>().map(drop),
             _ => Ok(()),
         }

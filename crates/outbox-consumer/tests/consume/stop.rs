@@ -1,6 +1,6 @@
 //! A stop lets messages at work end, and leaves nothing to come again.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use testkit::{consume::Broker, servers::until};
 
 use crate::stage::{Does, PATIENCE, Stage, messages};
@@ -46,6 +46,19 @@ async fn messages_at_work_end_before_the_stop_and_do_not_come_again() -> Result<
         let again = last.metric("outbox_inbox_messages_total", "duplicate");
         assert!(again < 0.5, "{broker:?}: {again} messages came again after a stop in order");
         last.stop().await?;
+    }
+    Ok(())
+}
+
+/// Whoever supervises the process starts it again. A consumer that went on would keep the key of that message for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_outside_of_the_handler_ends_the_consumer_with_an_error() -> Result<()> {
+    for broker in Broker::ALL {
+        let stage = Stage::new(broker).await?;
+        stage.topic.send(&messages(1, 1, "bug")).await?;
+        let end = stage.consume(&Does::work())?.end().await;
+        let error = end.err().context("it ended in order")?.to_string();
+        ensure!(error.contains("a task of the consumer has ended"), "{broker:?}: {error}");
     }
     Ok(())
 }

@@ -121,10 +121,10 @@ pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, s
     })
 }
 
-/// Whether a lane has no pending row from this id on. Primary key, one row, no lock.
+/// Whether a lane has no pending row from this id on. One seek in the primary key, no lock.
 pub async fn is_empty(conn: &mut MySqlConnection, lane: u16, from: u64) -> Result<bool, sqlx::Error> {
-    let sql = "SELECT id FROM outbox_pending WHERE lane = ? AND id >= ? LIMIT 1";
-    Ok(sqlx::query(sql).bind(lane).bind(from).fetch_optional(conn).await?.is_none())
+    let sql = "SELECT MIN(id) FROM outbox_pending WHERE lane = ? AND id >= ?";
+    Ok(sqlx::query_scalar::<_, Option<u64>>(sql).bind(lane).bind(from).fetch_one(conn).await?.is_none())
 }
 
 /// Whether a claim is another's and not known yet.
@@ -288,7 +288,7 @@ pub async fn defer(
         .sql("BEGIN; UPDATE outbox_head SET low = low")
         .then(|text| compare_and_set(text, lane, version, token))
         .sql(
-            "; INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason) \
+            "; INSERT IGNORE INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason) \
              SELECT p.lane, p.id, p.key_hash, p.bytes, p.attempts, COALESCE((SELECT d.due_at FROM outbox_delayed d \
              WHERE d.lane = p.lane AND d.holds_key = 1 AND d.key_hash = p.key_hash AND d.id < p.id ORDER BY d.id LIMIT 1), \
              UTC_TIMESTAMP(6) + INTERVAL 60 SECOND), 1, 'behind' \

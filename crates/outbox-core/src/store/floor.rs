@@ -1,6 +1,6 @@
 //! The floor: no row with a smaller id can still be committed.
 
-use sqlx::{MySqlConnection, Row as _};
+use sqlx::MySqlConnection;
 
 use super::error_number;
 
@@ -13,14 +13,15 @@ pub struct Sample {
     pub at_micros: i64,
 }
 
-/// The largest visible id and the time. End of the primary key, one row, no lock.
+/// The largest visible id and then the time: a statement's time is that of its start, and this one may have to wait for a change of
+/// the table. End of the primary key, one row, no lock.
 ///
 /// An id up to this one was given out before now, so to a transaction that has started already.
 pub async fn sample(conn: &mut MySqlConnection) -> Result<Sample, sqlx::Error> {
-    let sql = "SELECT CAST(COALESCE((SELECT MAX(id) FROM outbox_messages), 0) AS UNSIGNED), \
-               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
-    let row = sqlx::query(sql).fetch_one(conn).await?;
-    Ok(Sample { max_id: row.try_get(0)?, at_micros: row.try_get(1)? })
+    let sql = "SELECT CAST(COALESCE(MAX(id), 0) AS UNSIGNED) FROM outbox_messages";
+    let max_id = sqlx::query_scalar(sql).fetch_one(&mut *conn).await?;
+    let sql = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+    Ok(Sample { max_id, at_micros: sqlx::query_scalar(sql).fetch_one(conn).await? })
 }
 
 /// What the server says of its open transactions.

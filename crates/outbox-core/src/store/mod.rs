@@ -27,6 +27,7 @@ pub mod session;
 pub mod settle;
 pub mod stats;
 pub(crate) mod text;
+pub mod work;
 
 /// The server's number for "duplicate entry for a unique key".
 const DUPLICATE_ENTRY: u16 = 1062;

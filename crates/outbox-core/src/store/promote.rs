@@ -32,8 +32,8 @@ pub async fn due(conn: &mut MySqlConnection, within: Duration, limit: u32) -> Re
 }
 
 /// Moves delayed messages of one lane to pending; returns how many. Raises the lane's version, so that no claim is made on what was
-/// seen before, and lowers `low`, so that the rows are looked for. One round trip; locks the head (so two relays do not promote
-/// the same rows at once) and these rows.
+/// seen before, and lowers `low`, so that the rows are looked for. One that somebody has put back by hand is pending already.
+/// One round trip; locks the head (so two relays do not promote the same rows at once) and these rows.
 pub async fn promote(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result<u64, sqlx::Error> {
     let smallest = ids.iter().copied().min().unwrap_or(0);
     let rows = |text: Text| {
@@ -46,12 +46,12 @@ pub async fn promote(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Resu
         .int(smallest)
         .sql(") WHERE lane = ")
         .int(lane)
-        .sql("; INSERT INTO outbox_pending (lane, id, key_hash, bytes, attempts) ")
+        .sql("; INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts) ")
         .sql("SELECT d.lane, d.id, d.key_hash, d.bytes, d.attempts FROM ")
         .then(rows)
         .sql("; DELETE d FROM ")
         .then(rows)
         .sql("; COMMIT");
     let replies = text.run(conn).await?;
-    Ok(replies.get(2).map_or(0, |reply| reply.done.rows_affected()))
+    Ok(replies.get(3).map_or(0, |reply| reply.done.rows_affected()))
 }

@@ -4,6 +4,10 @@ use sqlx::{MySqlConnection, Row as _};
 
 use super::{NO_SUCH_TABLE, error_number};
 
+/// The tables, but for sqlx's own record of migrations. A service may have others that begin with `outbox_`.
+const TABLES: &str = "outbox_messages,outbox_pending,outbox_delayed,outbox_claims,outbox_head,outbox_sent,outbox_dead,outbox_leases,\
+                      outbox_key_sequence,inbox_processed,inbox_dead,inbox_sequence";
+
 /// The newest applied migration and, if there is one, a migration that stopped half-way; none: no tables.
 /// A few rows of the migration record, no lock.
 pub async fn version(conn: &mut MySqlConnection) -> Result<Option<(i64, Option<i64>)>, sqlx::Error> {
@@ -19,8 +23,8 @@ pub async fn version(conn: &mut MySqlConnection) -> Result<Option<(i64, Option<i
 pub async fn foreign_engine(conn: &mut MySqlConnection) -> Result<Option<(String, String)>, sqlx::Error> {
     let sql = "SELECT CAST(table_name AS CHAR), CAST(engine AS CHAR) FROM information_schema.tables \
                WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND engine <> 'InnoDB' \
-               AND (table_name LIKE 'outbox\\_%' OR table_name IN ('inbox_processed', 'inbox_dead', 'inbox_sequence')) ORDER BY table_name LIMIT 1";
-    sqlx::query_as(sql).fetch_optional(conn).await
+               AND FIND_IN_SET(table_name, ?) ORDER BY table_name LIMIT 1";
+    sqlx::query_as(sql).bind(TABLES).fetch_optional(conn).await
 }
 
 /// A text column of the outbox whose collation is not binary, if there is one: table, column, collation. Reads the dictionary.
@@ -28,9 +32,8 @@ pub async fn foreign_collation(conn: &mut MySqlConnection) -> Result<Option<(Str
     let sql = "SELECT CAST(c.table_name AS CHAR), CAST(c.column_name AS CHAR), CAST(c.collation_name AS CHAR) \
                FROM information_schema.columns c JOIN information_schema.tables t USING (table_schema, table_name) \
                WHERE c.table_schema = DATABASE() AND t.table_type = 'BASE TABLE' AND c.collation_name NOT LIKE '%\\_bin' \
-               AND c.table_name <> 'outbox_migrations' \
-               AND (c.table_name LIKE 'outbox\\_%' OR c.table_name IN ('inbox_processed', 'inbox_dead', 'inbox_sequence')) ORDER BY 1, 2 LIMIT 1";
-    sqlx::query_as(sql).fetch_optional(conn).await
+               AND FIND_IN_SET(c.table_name, ?) ORDER BY 1, 2 LIMIT 1";
+    sqlx::query_as(sql).bind(TABLES).fetch_optional(conn).await
 }
 
 /// Waits until no other session migrates this database, at most ten minutes. A lock of the session, not of a transaction.

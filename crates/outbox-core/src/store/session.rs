@@ -7,10 +7,12 @@ use super::text::Text;
 /// Sets the session of a relay: `READ COMMITTED`, because `REPEATABLE READ` would lock gaps that services insert into;
 /// UTC; and a lock wait that ends before the default settle deadline of five seconds does.
 pub async fn prepare(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    let text = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
-                SET SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 4, SESSION autocommit = 1";
-    sqlx::raw_sql(text).execute(conn).await.map(drop)
+    sqlx::raw_sql(SETTINGS).execute(conn).await.map(drop)
 }
+
+/// What a relay's session is set to; further variables may follow.
+pub(super) const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+    SET SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 4, SESSION autocommit = 1";
 
 /// Ends whatever a failed text left open.
 pub async fn rollback(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {

@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use futures_util::TryStreamExt as _;
 use sqlx::{
-    AssertSqlSafe, Either, MySqlConnection,
+    AssertSqlSafe, Either, MySqlConnection, SqlSafeStr as _, SqlStr,
     mysql::{MySqlQueryResult, MySqlRow},
 };
 
@@ -69,6 +69,11 @@ impl Text {
 
     pub(crate) fn then(self, part: impl FnOnce(Self) -> Self) -> Self {
         part(self)
+    }
+
+    /// For a call that sends the text itself.
+    pub(crate) fn into_sql_str(self) -> SqlStr {
+        AssertSqlSafe(self.0).into_sql_str()
     }
 
     fn push_int(&mut self, number: u64) {

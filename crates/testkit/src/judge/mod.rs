@@ -5,7 +5,7 @@
 //! | I1 no loss | [`Report::lost`] |
 //! | I2 no phantom | [`Report::phantoms`] |
 //! | I3 business row and message | [`Report::torn`] |
-//! | I4 duplicates within the budget | [`Expectations::duplicates`], [`Expectations::duplicates_among`], [`Report::with_totals`] |
+//! | I4 duplicates within the budget | [`Expectations::duplicates`], [`Expectations::duplicates_among`], [`Expectations::late`], [`Report::with_totals`] |
 //! | I5 order per key | [`Report::order_violations`] |
 //! | I6 no gap | [`Report::gaps`] |
 //! | I7 fence | [`Report::states`] |

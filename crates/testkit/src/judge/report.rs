@@ -57,6 +57,7 @@ pub struct Expectations {
     least: usize,
     most_duplicates: usize,
     duplicates_among: Option<HashSet<Uuid>>,
+    late: usize,
     dead: HashSet<Uuid>,
     waiting: HashSet<Uuid>,
     witnesses: Vec<(String, bool)>,
@@ -68,6 +69,7 @@ impl Default for Expectations {
             least: 1,
             most_duplicates: 0,
             duplicates_among: None,
+            late: 0,
             dead: HashSet::new(),
             waiting: HashSet::new(),
             witnesses: Vec::new(),
@@ -101,6 +103,13 @@ impl Expectations {
     pub fn duplicates_among(mut self, ids: impl IntoIterator<Item = Uuid>) -> Self {
         self.duplicates_among = Some(ids.into_iter().collect());
         self.most_duplicates = usize::MAX;
+        self
+    }
+
+    /// So many duplicates more, of whatever messages: those that relays announce because an answer was late.
+    #[must_use]
+    pub fn late(mut self, messages: usize) -> Self {
+        self.late = messages;
         self
     }
 
@@ -166,9 +175,11 @@ impl Report {
         let not_dead = missing(&expected.dead, |id| self.dead.contains_key(id));
         let waiting = others(&self.waiting, &expected.waiting);
         let not_waiting = missing(&expected.waiting, |id| self.waiting.contains(id));
-        let excess = if self.duplicates.len() > expected.most_duplicates { self.duplicates.as_slice() } else { &[] };
+        let most = expected.most_duplicates.saturating_add(expected.late);
+        let excess = if self.duplicates.len() > most { self.duplicates.as_slice() } else { &[] };
         let excess = others(excess, &HashSet::new());
         let misplaced = expected.duplicates_among.as_ref().map(|among| others(&self.duplicates, among));
+        let misplaced = misplaced.filter(|misplaced| misplaced.len() > expected.late);
         let kinds = [
             ("dead", dead),
             ("not dead", not_dead),

@@ -150,6 +150,16 @@ fn a_duplicate_where_none_was_due_is_caught() {
     run.judge().assert_ok(&Expectations::new().duplicates_among([run.id(0)])).unwrap();
     let elsewhere = Expectations::new().duplicates_among([run.id(1)]);
     names(&run.complaint(&elsewhere), "a duplicate where none was due (1)");
+    run.judge().assert_ok(&elsewhere.late(1)).unwrap();
+    run.judge().assert_ok(&Expectations::new().late(1)).unwrap();
+}
+
+#[test]
+fn a_take_over_is_late_only_where_a_relay_lost_its_own_claims() {
+    let announced = [("takeover".to_owned(), 5), ("unconfirmed".to_owned(), 2), ("resent".to_owned(), 1)];
+    let totals = Totals { announced: announced.into(), ..totals() };
+    assert_eq!(totals.late(), 3);
+    assert_eq!(Totals { fenced: 1, ..totals }.late(), 8);
 }
 
 #[test]

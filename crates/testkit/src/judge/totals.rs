@@ -50,6 +50,15 @@ impl Totals {
             complete,
         }
     }
+
+    /// How many messages may have been sent twice because an answer was late, though nothing had died: those that were not confirmed
+    /// in time, and, where a relay lost its own claims, those that were taken over.
+    #[must_use]
+    pub fn late(&self) -> usize {
+        let counts = |cause: &&str| *cause != "takeover" || self.fenced > 0;
+        let late = self.announced.iter().filter(|(cause, _)| counts(&cause.as_str())).map(|(_, messages)| messages);
+        usize::try_from(late.sum::<u64>()).unwrap_or(usize::MAX)
+    }
 }
 
 /// What a relay has used.

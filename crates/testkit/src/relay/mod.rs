@@ -69,7 +69,7 @@ impl Relay {
     /// # Errors
     /// When it has ended already.
     pub fn pause(&self) -> Result<()> {
-        self.process.signal(Signal::STOP)
+        self.process.pause()
     }
 
     /// Lets it go on after [`Relay::pause`].

@@ -75,7 +75,7 @@ impl Host {
 
     pub(super) fn pause(&self) -> Result<()> {
         match self {
-            Self::Own(own) => own.running()?.signal(Signal::STOP),
+            Self::Own(own) => own.running()?.pause(),
             Self::Compose(compose) => compose.service("pause"),
         }
     }

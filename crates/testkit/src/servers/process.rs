@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
 use super::call::Call;
 use super::wait;
@@ -74,6 +74,15 @@ impl Process {
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         kill_process_group(self.pid()?, signal).with_context(|| format!("cannot signal process {}", self.id()))
+    }
+
+    /// SIGSTOP, and wait until it has: on a busy machine the other threads go on until one of them gets to see the signal.
+    pub(crate) fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)?;
+        // Its end is left for whoever waits for that.
+        let stopped_or_ended = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(self.pid()?), stopped_or_ended)?;
+        Ok(())
     }
 
     /// SIGKILL to the process and its children, and wait for its end.

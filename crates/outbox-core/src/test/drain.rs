@@ -1,0 +1,203 @@
+//! A relay for tests: in process, without a broker, one message after the other.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::{Map, Value};
+use sqlx::{Connection as _, MySqlConnection, MySqlPool};
+use uuid::Uuid;
+
+use crate::store::{
+    claim::{self, Look, NewClaim, Pending},
+    lanes,
+    lease::{self, Lease},
+    promote,
+    read::{self, Stored},
+    session,
+    settle::{self, Dead, Delayed, Settlement, Way},
+};
+
+/// Who holds the claims and stands in the receipts.
+const NAME: &str = "drain";
+/// What a relay looks at is less: here every message that waits is a candidate.
+const CANDIDATES: u32 = 100_000;
+
+/// Publishes what is enqueued into a list, by the relay's own statements: afterwards the tables are as a relay leaves them.
+///
+/// ```no_run
+/// # use outbox_core::{sqlx::MySqlPool, test::{Drain, Fault}};
+/// # async fn test(pool: MySqlPool) -> Result<(), Box<dyn std::error::Error>> {
+/// // Everything that is due, each key in its order.
+/// let published = Drain::new().run(&pool).await?;
+/// assert_eq!(published[0].topic, "orders");
+/// // The second publish arrives, and nobody hears of it: what consumers see twice.
+/// let published = Drain::new().at(2, Fault::AcknowledgementLost).run(&pool).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, Default)]
+#[must_use]
+pub struct Drain {
+    faults: BTreeMap<usize, Fault>,
+}
+
+/// What goes wrong with a publish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The broker refuses it for now: it is tried again, before later messages of its key.
+    PublishFails,
+    /// It arrives, but the answer is lost: it is published again.
+    AcknowledgementLost,
+    /// It arrives, but another relay has taken the claim over by then: that one count it again, and this one settles nothing.
+    LeaseLost,
+    /// It arrives, and the relay dies before it settles: the next one takes the claim over, and count it again.
+    Crash,
+}
+
+/// A message as it would have arrived at the broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Published {
+    /// The id by which consumers know it again.
+    pub message_id: Uuid,
+    /// The topic.
+    pub topic: String,
+    /// The key.
+    pub key: Option<Vec<u8>>,
+    /// The kind of event.
+    pub event_type: Option<String>,
+    /// The media type of the payload.
+    pub content_type: Option<String>,
+    /// The headers of the service and of the trace context.
+    pub headers: Vec<(String, String)>,
+    /// The payload; none is a tombstone.
+    pub payload: Option<Vec<u8>>,
+}
+
+impl Drain {
+    /// Nothing goes wrong.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets this go wrong with the `n`th publish of the run, counted from 1.
+    pub fn at(mut self, n: usize, fault: Fault) -> Self {
+        self.faults.insert(n, fault);
+        self
+    }
+
+    /// Publishes until nothing is due, and returns what arrived, in that order; a message can be there more than once where something
+    /// goes wrong. Messages for later stay where they are; expired ones are dead.
+    ///
+    /// On a connection of its own, so it sees what is committed. No relay may work on the database meanwhile. A fault for which there
+    /// were too few publishes is an error, too.
+    pub async fn run(self, pool: &MySqlPool) -> Result<Vec<Published>, sqlx::Error> {
+        // What is set for the session is not for the pool.
+        let mut conn = pool.acquire().await?.detach();
+        session::prepare(&mut conn).await?;
+        let (mut published, mut count) = (Vec::new(), 0);
+        while let Some((lease, row)) = next(&mut conn).await? {
+            let stored = read::messages(&mut conn, &[row.id]).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
+            let expired = stored.expired;
+            let fault = if expired {
+                None
+            } else {
+                count += 1;
+                self.faults.get(&count).copied()
+            };
+            if !expired && fault != Some(Fault::PublishFails) {
+                published.push(Published::new(stored)?);
+            }
+            if matches!(fault, Some(Fault::LeaseLost | Fault::Crash)) {
+                take_over(&mut conn).await?;
+            }
+            if fault != Some(Fault::Crash) {
+                let settlement = settlement(row.id, fault, expired);
+                settle::settle(&mut conn, &[(lease, &settlement)], Way::OneByOne).await?;
+            }
+        }
+        conn.close().await?;
+        // A test that waits for a fault in vain tests nothing.
+        match self.faults.keys().find(|n| !(1..=count).contains(*n)) {
+            Some(n) => {
+                Err(sqlx::Error::Protocol(format!("there was no publish {n} that could go wrong, only {count}")))
+            }
+            None => Ok(published),
+        }
+    }
+}
+
+impl Published {
+    fn new(stored: Stored) -> Result<Self, sqlx::Error> {
+        let headers: Map<String, Value> = match &stored.headers {
+            Some(json) => serde_json::from_str(json).map_err(|error| sqlx::Error::Decode(error.into()))?,
+            None => Map::new(),
+        };
+        let text = |(name, value): (String, Value)| (name, value.as_str().unwrap_or_default().to_owned());
+        Ok(Self {
+            message_id: stored.message_id,
+            topic: stored.topic,
+            key: stored.key,
+            event_type: stored.event_type,
+            content_type: stored.content_type,
+            headers: headers.into_iter().map(text).collect(),
+            payload: stored.payload,
+        })
+    }
+}
+
+/// Claims the first message that may be published. Its lease has passed at once, so that whoever comes next may take it over.
+async fn next(conn: &mut MySqlConnection) -> Result<Option<(Lease, Pending)>, sqlx::Error> {
+    for due in promote::due(conn, Duration::ZERO, CANDIDATES).await? {
+        promote::promote(conn, due.lane, &[due.id]).await?;
+    }
+    let mut from = 0;
+    while let Some(lane) = lanes::next_pending(conn, from..lanes::END).await? {
+        from = u32::from(lane) + 1;
+        lanes::create_head(conn, lane).await?;
+        let limit = CANDIDATES;
+        let look = Look { lane, owner: NAME, known_claim: 0, above: 0, limit, below: &[], below_limit: 0 };
+        let seen = claim::look(conn, &look).await?;
+        let waits =
+            |row: &Pending| seen.held.iter().any(|&(key, from)| key != 0 && key == row.key_hash && from < row.id);
+        let Some(row) = seen.fresh.iter().find(|row| !waits(row)).copied() else { continue };
+        let lease_token = Uuid::now_v7().as_u64_pair().1;
+        let new = NewClaim {
+            lane,
+            version: seen.version.unwrap_or(0),
+            low: 0,
+            owner: NAME,
+            lease_token,
+            lease: Duration::ZERO,
+            message_ids: &[row.id],
+            key_hashes: if row.key_hash == 0 { &[] } else { &[row.key_hash] },
+        };
+        let claim_id = claim::claim(conn, &new).await?;
+        let claim_id = claim_id.ok_or_else(|| sqlx::Error::Protocol("a relay works on this database".to_owned()))?;
+        return Ok(Some((Lease { claim_id, lease_token }, row)));
+    }
+    Ok(None)
+}
+
+/// Another relay finds the claim.
+async fn take_over(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    for expired in lease::expired(conn).await? {
+        lease::take_over(conn, &expired).await?;
+    }
+    Ok(())
+}
+
+fn settlement(id: u64, fault: Option<Fault>, expired: bool) -> Settlement {
+    let mut settlement = Settlement::default();
+    let delayed =
+        |reason| Delayed { id, wait: Duration::ZERO, spent: true, reason, error: "a fault of the test".to_owned() };
+    match fault {
+        _ if expired => {
+            let error = String::new();
+            settlement.dead.push(Dead { id, spent: false, holds_key: false, reason: "expired", error });
+        }
+        Some(Fault::PublishFails) => settlement.delayed.push(delayed("rejected")),
+        Some(Fault::AcknowledgementLost) => settlement.delayed.push(delayed("unconfirmed")),
+        _ => settlement.sent.push((id, NAME.to_owned())),
+    }
+    settlement
+}

@@ -1,0 +1,168 @@
+//! The program itself, killed at each point at which a crash could lose or double an effect.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::sqlx::{self, Connection as _};
+use testkit::{
+    database::Database,
+    on_both_databases,
+    program::Program,
+    servers::{Flavor, until},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+on_both_databases!(
+    transfers_are_booked_once_by_two_processes,
+    a_process_that_is_killed_in_mid_work_is_taken_over_and_each_transfer_is_booked_once,
+    a_process_that_is_frozen_in_mid_work_keeps_no_lock_for_longer_than_its_lease,
+    a_crash_after_the_claim_leaves_one_booking_each,
+    a_crash_after_the_work_leaves_one_booking_each,
+    a_crash_before_the_commit_leaves_one_booking_each,
+    a_crash_in_the_commit_leaves_one_booking_each,
+    a_crash_after_the_commit_leaves_one_booking_each,
+);
+
+struct Stage {
+    database: Database,
+}
+
+impl Stage {
+    async fn new(flavor: Flavor) -> Result<Self> {
+        Ok(Self { database: Database::create(flavor).await? })
+    }
+
+    fn worker(&self, crash_point: &str) -> Result<Program> {
+        let environment = [("DATABASE_URL", self.database.url()), ("RELAY_CRASH_POINT", crash_point)];
+        Program::start(env!("CARGO_BIN_EXE_queue-worker"), &environment)
+    }
+
+    /// Lets the program enqueue transfers, numbered from 1.
+    async fn enqueue(&self, transfers: u64) -> Result<()> {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_queue-worker"));
+        let status = command.arg(transfers.to_string()).env("DATABASE_URL", self.database.url()).status().await?;
+        ensure!(status.success(), "enqueueing ended with {status}");
+        Ok(())
+    }
+
+    /// Waits until the transfers 1 to `transfers` are booked, each once and in the order of its account.
+    async fn wait_until_booked(&self, transfers: i64) -> Result<()> {
+        self.database.wait_until_drained(PATIENCE).await?;
+        let count = async |what: &str| self.database.number(&format!("SELECT COUNT({what}) FROM bookings")).await;
+        let (different, all) = (count("DISTINCT number").await?, count("*").await?);
+        ensure!(different == transfers && all == transfers, "{transfers} transfers: {different}, booked {all} times");
+        let cents = self.database.number("SELECT CAST(SUM(cents) AS SIGNED) FROM accounts").await?;
+        ensure!(cents == 50 * transfers * (transfers + 1), "{cents} cents");
+        let out_of_order = "SELECT COUNT(*) FROM bookings a JOIN bookings b \
+                            ON a.account = b.account AND a.id < b.id AND a.number > b.number";
+        ensure!(self.database.number(out_of_order).await? == 0, "bookings of an account are out of order");
+        let receipts = "SELECT COUNT(*) FROM outbox_sent_messages WHERE receipt = 'worker'";
+        ensure!(self.database.number(receipts).await? == transfers, "a transfer has no receipt, or two");
+        Ok(())
+    }
+}
+
+async fn transfers_are_booked_once_by_two_processes(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor).await?;
+    stage.enqueue(200).await?;
+    let mut workers = [stage.worker("")?, stage.worker("")?];
+    stage.wait_until_booked(200).await?;
+    for worker in &mut workers {
+        worker.stop(PATIENCE).await?;
+    }
+    Ok(())
+}
+
+/// Whose claim the transfers of an account are in: the owner's name has the process id.
+async fn who_works_on<'a>(stage: &Stage, account: u64, workers: &'a [Program]) -> Result<&'a Program> {
+    for worker in workers {
+        let sql = format!(
+            "SELECT COUNT(*) FROM outbox_claimed_messages JOIN outbox_messages USING (id) \
+             WHERE message_key = '{account}' AND owner LIKE '%-{}/%'",
+            worker.pid()
+        );
+        if stage.database.number(&sql).await? > 0 {
+            return Ok(worker);
+        }
+    }
+    anyhow::bail!("nobody works on the account {account}")
+}
+
+async fn a_process_that_is_killed_in_mid_work_is_taken_over_and_each_transfer_is_booked_once(
+    flavor: Flavor,
+) -> Result<()> {
+    let stage = Stage::new(flavor).await?;
+    stage.enqueue(70).await?;
+    // Work on this account stops in the middle: it has to wait for the account's row.
+    stage.database.execute("INSERT INTO accounts (id, cents) VALUES (3, 0)").await?;
+    let mut connection = stage.database.connect().await?;
+    let mut lock = connection.begin().await?;
+    sqlx::query("SELECT cents FROM accounts WHERE id = 3 FOR UPDATE").execute(&mut *lock).await?;
+    let workers = [stage.worker("")?, stage.worker("")?];
+    stage.database.wait_for_lock_waits(flavor, 1).await?;
+    // A wait may just have ended by its time-out: then it begins again.
+    let victim = until(PATIENCE, "a victim", || who_works_on(&stage, 3, &workers)).await?;
+    victim.kill()?;
+    let claimed = format!("SELECT COUNT(*) FROM outbox_claims WHERE owner LIKE '%-{}/%'", victim.pid());
+    ensure!(stage.database.number(&claimed).await? > 0, "it was killed without a claim");
+    lock.rollback().await?;
+    stage.wait_until_booked(70).await?;
+    let survivor = workers.iter().find(|worker| worker.pid() != victim.pid()).context("no survivor")?;
+    ensure!(survivor.log()?.contains("took over a claim"), "nothing was taken over\n{}", survivor.log()?);
+    Ok(())
+}
+
+async fn a_process_that_is_frozen_in_mid_work_keeps_no_lock_for_longer_than_its_lease(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor).await?;
+    stage.enqueue(40).await?;
+    // Work stops when it has the row of its account: nothing can be inserted behind the last booking.
+    let mut connection = stage.database.connect().await?;
+    let mut lock = connection.begin().await?;
+    sqlx::query("SELECT id FROM bookings FOR UPDATE").execute(&mut *lock).await?;
+    let mut frozen = stage.worker("")?;
+    stage.database.wait_for_lock_waits(flavor, 1).await?;
+    frozen.pause()?;
+    lock.rollback().await?;
+    ensure!(stage.database.number("SELECT COUNT(*) FROM outbox_claims").await? > 0, "it was frozen without a claim");
+    let mut second = stage.worker("")?;
+    stage.wait_until_booked(40).await?;
+    frozen.resume()?;
+    frozen.stop(PATIENCE).await?;
+    second.stop(PATIENCE).await?;
+    stage.wait_until_booked(40).await
+}
+
+async fn dies_at(point: &str, flavor: Flavor, booked: std::ops::Range<i64>) -> Result<()> {
+    let stage = Stage::new(flavor).await?;
+    stage.enqueue(40).await?;
+    let mut victim = stage.worker(point)?;
+    let status = victim.wait_for_end(PATIENCE).await?;
+    ensure!(!status.success(), "it was to die at {point}\n{}", victim.log()?);
+    let found = stage.database.number("SELECT COUNT(*) FROM bookings").await?;
+    ensure!(booked.contains(&found), "{found} bookings after the crash at {point}");
+    let mut next = stage.worker("")?;
+    stage.wait_until_booked(40).await?;
+    next.stop(PATIENCE).await
+}
+
+async fn a_crash_after_the_claim_leaves_one_booking_each(flavor: Flavor) -> Result<()> {
+    dies_at("after_claim", flavor, 0..1).await
+}
+
+async fn a_crash_after_the_work_leaves_one_booking_each(flavor: Flavor) -> Result<()> {
+    dies_at("after_work", flavor, 0..1).await
+}
+
+async fn a_crash_before_the_commit_leaves_one_booking_each(flavor: Flavor) -> Result<()> {
+    dies_at("before_commit", flavor, 0..1).await
+}
+
+/// The server may execute the commit that the dead process has sent, or not.
+async fn a_crash_in_the_commit_leaves_one_booking_each(flavor: Flavor) -> Result<()> {
+    dies_at("mid_commit", flavor, 0..41).await
+}
+
+async fn a_crash_after_the_commit_leaves_one_booking_each(flavor: Flavor) -> Result<()> {
+    dies_at("after_commit", flavor, 1..41).await
+}

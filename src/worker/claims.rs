@@ -1,0 +1,144 @@
+//! The claims of a worker: each is a task of its own.
+
+use std::{sync::Arc, time::Instant};
+
+use anyhow::Context as _;
+use outbox_consumer::{Failure, Handler};
+use outbox_core::store::settle::{Dead, Delayed, Settlement};
+use tokio::{sync::mpsc, task::JoinSet};
+
+use super::{
+    NAME,
+    turn::{Done, Turn, Undone},
+};
+use crate::{
+    claim::Claimed,
+    config::{AfterDead, OnRejected},
+    context::Context,
+    read::{ReadClaim, Reader},
+    retry::{self, Disposition, Policy},
+    settle::{self, Finished},
+    sink::PublishError,
+};
+
+pub(super) struct Claims<H> {
+    pub(super) context: Arc<Context>,
+    pub(super) reader: Reader,
+    pub(super) handler: H,
+    pub(super) after_dead: AfterDead,
+    /// Claims whose transaction was rolled back: a settler writes what follows from that.
+    pub(super) finished: mpsc::UnboundedSender<Finished>,
+}
+
+impl<H: Handler> Claims<H> {
+    /// Works until the claimers have stopped and everything in flight is finished.
+    pub(super) async fn run(self, mut claims: mpsc::Receiver<Claimed>) -> anyhow::Result<()> {
+        let (all, mut tasks) = (Arc::new(self), JoinSet::new());
+        loop {
+            tokio::select! {
+                claimed = claims.recv() => match claimed {
+                    Some(claimed) => {
+                        let all = Arc::clone(&all);
+                        tasks.spawn(async move { all.work(claimed).await });
+                    }
+                    None => break,
+                },
+                Some(ended) = tasks.join_next() => ended.context("the task of a claim failed")?,
+            }
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended.context("the task of a claim failed")?;
+        }
+        Ok(())
+    }
+
+    async fn work(&self, claimed: Claimed) {
+        let ReadClaim { claimed, messages } = self.reader.read(claimed).await;
+        let in_flight = &self.context.metrics.in_flight_messages;
+        let count = i64::try_from(messages.len()).unwrap_or(0);
+        in_flight.add(count);
+        let (mut session, began) = (self.reader.session(), Instant::now());
+        let outcome = Turn::new(self, &mut session, &claimed).run(messages).await;
+        in_flight.sub(count);
+        if outcome.is_err() {
+            // This is how it is rolled back, whatever the state of the connection.
+            session.hang_up();
+        }
+        self.reader.give_back(session);
+        match outcome {
+            Ok(done) => self.committed(&claimed, &done, began),
+            Err(Undone::Lost) => self.lost(&claimed),
+            // The settlers outlive the claims.
+            Err(Undone::Settle(settlement)) => {
+                self.finished.send(Finished::new(claimed, settlement)).ok();
+            }
+        }
+        // A key is free, or a place.
+        self.context.nudge.notify_waiters();
+    }
+
+    fn committed(&self, claimed: &Claimed, done: &Done, began: Instant) {
+        self.context.leases.remove(claimed.tenure.lease.claim_id);
+        settle::count(&self.context, &done.settlement);
+        let metrics = &self.context.metrics;
+        metrics.published_messages_total.with_label_values(&[NAME]).inc_by(done.settlement.sent.len() as u64);
+        metrics.publish_duration_seconds.with_label_values(&[NAME]).observe(began.elapsed().as_secs_f64());
+        for created_at in &done.created_at {
+            metrics.delivery_latency_seconds.observe(created_at.elapsed().as_secs_f64());
+        }
+        self.context.alive("settle");
+    }
+
+    /// The fence: the lease was another's, so nothing was committed.
+    fn lost(&self, claimed: &Claimed) {
+        let claim_id = claimed.tenure.lease.claim_id;
+        self.context.leases.remove(claim_id);
+        if claimed.tenure.lose() {
+            self.context.metrics.leases_lost_total.inc();
+        }
+        tracing::warn!(
+            claim_id,
+            messages = claimed.rows.len(),
+            "the lease was lost before the commit: the work is rolled back, and done again by whoever has the messages now"
+        );
+    }
+
+    /// What becomes of a message whose work failed. `attempts` were spent before.
+    pub(super) fn decide(&self, failure: &Failure, attempts: u16) -> Disposition {
+        let (on_rejected, reason) = match failure {
+            Failure::Dead(_) => (OnRejected::Dead, "refused"),
+            Failure::Retry(_) if !failure.is_passing() => (OnRejected::Retry, "failed"),
+            Failure::Retry(_) | Failure::Requeue(_) => {
+                self.count_failure("unavailable");
+                return self.park(attempts);
+            }
+        };
+        self.count_failure(reason);
+        let policy = Policy { on_rejected, after_dead: self.after_dead };
+        let error = PublishError::Rejected { reason, detail: String::new() };
+        retry::decide(&error, attempts, policy, &self.context.config.retry, rand::random())
+    }
+
+    /// It is not the message's fault: later, without an attempt spent.
+    pub(super) fn park(&self, attempts: u16) -> Disposition {
+        let wait = retry::wait(attempts, &self.context.config.retry, rand::random());
+        Disposition::Delay { wait, spent: false, reason: "parked" }
+    }
+
+    fn count_failure(&self, reason: &str) {
+        self.context.metrics.publish_failures_total.with_label_values(&[NAME, reason]).inc();
+    }
+}
+
+/// Notes what becomes of a message. One that is released is in none of the lists.
+pub(super) fn note(settlement: &mut Settlement, id: u64, fate: Disposition, error: String) {
+    match fate {
+        Disposition::Release => {}
+        Disposition::Delay { wait, spent, reason } => {
+            settlement.delayed.push(Delayed { id, wait, spent, reason, error });
+        }
+        Disposition::Dead { reason, spent, holds_key } => {
+            settlement.dead.push(Dead { id, spent, holds_key, reason, error });
+        }
+    }
+}

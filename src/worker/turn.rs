@@ -1,0 +1,238 @@
+//! One claim's transaction: the work of its messages, one after the other, then their settlement under the claim's fence.
+//!
+//! A failure that the handler returns is taken back to the mark before its message, and settled with the others. What ends the
+//! transaction (a deadlock, a time-out, a panic) takes all back: then the message that did it is settled alone, and the others are
+//! pending again. In both cases the later messages of its key go back as well: the database itself makes them wait.
+
+use std::{
+    collections::HashSet,
+    panic::AssertUnwindSafe,
+    time::{Duration, Instant, SystemTime},
+};
+
+use futures_util::FutureExt as _;
+use outbox_consumer::{Delivery, Failure, Handler};
+use outbox_core::{
+    sqlx,
+    store::{
+        claim::Pending,
+        settle::Settlement,
+        work::{self, Finish},
+    },
+};
+
+use super::{
+    NAME,
+    claims::{Claims, note},
+};
+use crate::{
+    claim::Claimed,
+    crash,
+    read::{Ready, Step},
+    retry::{self, Disposition},
+    session::{Session, describe},
+    settle,
+    sink::Outgoing,
+};
+
+/// What is committed.
+#[derive(Default)]
+pub(super) struct Done {
+    pub(super) settlement: Settlement,
+    /// When the messages that were done were enqueued.
+    pub(super) created_at: Vec<Instant>,
+}
+
+/// Why nothing is committed.
+pub(super) enum Undone {
+    /// The claim is another's.
+    Lost,
+    /// This is to be written instead. What it does not name goes back to pending.
+    Settle(Settlement),
+}
+
+impl Undone {
+    /// All messages go back as they were.
+    fn released() -> Self {
+        Self::Settle(Settlement::default())
+    }
+
+    /// One message has ended the transaction.
+    fn by(id: u64, fate: Disposition, error: String) -> Self {
+        let mut settlement = Settlement::default();
+        note(&mut settlement, id, fate, error);
+        Self::Settle(settlement)
+    }
+}
+
+pub(super) struct Turn<'a, H> {
+    claims: &'a Claims<H>,
+    session: &'a mut Session,
+    claimed: &'a Claimed,
+    began: Instant,
+    done: Done,
+    /// Keys whose later messages must wait.
+    held: HashSet<u64>,
+    /// A message whose work is done, and not marked yet.
+    last: Option<Pending>,
+}
+
+impl<'a, H: Handler> Turn<'a, H> {
+    pub(super) fn new(claims: &'a Claims<H>, session: &'a mut Session, claimed: &'a Claimed) -> Self {
+        let (began, done, held) = (Instant::now(), Done::default(), HashSet::new());
+        Self { claims, session, claimed, began, done, held, last: None }
+    }
+
+    /// Works on the messages and commits. After an error the caller closes the connection.
+    pub(super) async fn run(mut self, messages: Vec<(Pending, Step)>) -> Result<Done, Undone> {
+        let silence = self.claims.context.config.relay.lease;
+        let begun = self.session.run("begin", async |db| work::begin(db, silence).await).await;
+        begun.map_err(|error| self.refused(&error))?;
+        for (row, step) in messages {
+            if !self.message(row, step).await? {
+                break;
+            }
+        }
+        self.commit().await?;
+        Ok(self.done)
+    }
+
+    /// One message. False: it and what follows go back.
+    async fn message(&mut self, row: Pending, step: Step) -> Result<bool, Undone> {
+        if self.held.contains(&row.key_hash) {
+            return Ok(true);
+        }
+        let (fate, error) = match step {
+            Step::Decided(fate, error) => (fate, error),
+            Step::Publish(_) if !self.has_time() => return Ok(false),
+            Step::Publish(ready) => {
+                self.keep().await?;
+                let Ready { outgoing, created_at, .. } = *ready;
+                let Some(failed) = self.handle(row, outgoing).await? else {
+                    self.done.settlement.sent.push((row.id, NAME.to_owned()));
+                    self.done.created_at.push(created_at);
+                    self.last = Some(row);
+                    return Ok(true);
+                };
+                failed
+            }
+        };
+        if row.key_hash != 0 && retry::behind(&fate).is_some() {
+            self.held.insert(row.key_hash);
+        }
+        note(&mut self.done.settlement, row.id, fate, error);
+        Ok(true)
+    }
+
+    /// Whether another message may be begun: its work must not outlast the lease, nor the transaction last for ever.
+    fn has_time(&self) -> bool {
+        let context = &self.claims.context;
+        let relay = &context.config.relay;
+        let lasts = self.claimed.tenure.lasts(relay.publish_deadline + relay.settle_deadline);
+        lasts && self.began.elapsed() < relay.publish_deadline && !context.hurry.is_cancelled()
+    }
+
+    /// Keeps the work of the message before.
+    async fn keep(&mut self) -> Result<(), Undone> {
+        if self.last.is_none() {
+            return Ok(());
+        }
+        let kept = self.session.run("keep", async |db| work::keep(db).await).await;
+        if !kept.map_err(|error| self.refused(&error))? {
+            return Err(self.ended());
+        }
+        self.last = None;
+        Ok(())
+    }
+
+    /// Lets the handler do its work. None: it did; otherwise its work is taken back, and this becomes of the message.
+    async fn handle(&mut self, row: Pending, outgoing: Outgoing) -> Result<Option<(Disposition, String)>, Undone> {
+        self.count(&outgoing);
+        let limit = self.claims.context.config.relay.publish_deadline;
+        let delivery = delivery(row, outgoing);
+        let (handler, message) = (&self.claims.handler, &delivery);
+        let Some(tx) = self.session.connection() else { return Err(Undone::released()) };
+        let handling = AssertUnwindSafe(async move { handler.handle(tx, message).await });
+        let outcome = tokio::time::timeout(limit, handling.catch_unwind()).await;
+        crash::point("after_work");
+        let (failure, usable) = match outcome {
+            Ok(Ok(Ok(()))) => return Ok(None),
+            Ok(Ok(Err(failure))) => (failure, true),
+            Ok(Err(_panic)) => (Failure::from("the handler panicked"), false),
+            Err(_elapsed) => (Failure::from(format!("the handler took longer than {limit:?}")), false),
+        };
+        let (fate, error) = (self.claims.decide(&failure, row.attempts), failure.to_string());
+        tracing::warn!(
+            message_id = %delivery.id, topic = delivery.topic, attempt = delivery.attempt, error, ?fate,
+            "the work of a message failed"
+        );
+        // A call that was cancelled half-way would be finished by the next one.
+        if usable && matches!(self.session.run("undo", async |db| work::undo(db).await).await, Ok(true)) {
+            return Ok(Some((fate, error)));
+        }
+        Err(Undone::by(row.id, fate, error))
+    }
+
+    /// Settles under the fence, and commits.
+    async fn commit(&mut self) -> Result<(), Undone> {
+        let Settlement { sent, delayed, dead } = &self.done.settlement;
+        if sent.is_empty() && delayed.is_empty() && dead.is_empty() {
+            return Err(Undone::released());
+        }
+        // From now on the claim may vanish: a renewal that misses it has lost nothing.
+        self.claimed.tenure.leave(true);
+        let (lease, settlement) = (self.claimed.tenure.lease, &self.done.settlement);
+        let finish = self.session.run("settle", async |db| work::finish(db, lease, settlement).await).await;
+        match finish.map_err(|error| self.refused(&error))? {
+            Finish::Standing => {}
+            Finish::Lost => return Err(Undone::Lost),
+            Finish::Ended => return Err(self.ended()),
+        }
+        crash::point("before_commit");
+        let committed = self.session.run("commit", async |db| settle::send("mid_commit", work::commit(db)).await).await;
+        crash::point("after_commit");
+        committed.map_err(|error| self.refused(&error))
+    }
+
+    /// The database did not do what it was asked. Where it said so all messages are parked, so that they do not come back at once; where
+    /// it did not answer they are released: that waits for a commit that may be on its way, and does nothing after it.
+    fn refused(&self, error: &sqlx::Error) -> Undone {
+        let mut settlement = Settlement::default();
+        if error.as_database_error().is_some() {
+            for row in &self.claimed.rows {
+                note(&mut settlement, row.id, self.claims.park(row.attempts), describe(error));
+            }
+        }
+        Undone::Settle(settlement)
+    }
+
+    /// The server has no longer the transaction that was begun: whatever the last handler said, its work is not there.
+    fn ended(&self) -> Undone {
+        let Some(last) = self.last else { return Undone::released() };
+        let failure =
+            Failure::from("the transaction has ended: pass errors of the database on, do not commit, use no DDL");
+        let fate = self.claims.decide(&failure, last.attempts);
+        tracing::warn!(id = last.id, error = %failure, ?fate, "the work of a message failed");
+        Undone::by(last.id, fate, failure.to_string())
+    }
+
+    fn count(&self, outgoing: &Outgoing) {
+        let metrics = &self.claims.context.metrics;
+        let bytes = outgoing.payload.as_ref().map_or(0, Vec::len);
+        metrics.publish_attempts_total.with_label_values(&[NAME, &*outgoing.topic]).inc();
+        metrics.published_bytes_total.with_label_values(&[NAME]).inc_by(bytes as u64);
+    }
+}
+
+/// The message as a handler sees it.
+fn delivery(row: Pending, outgoing: Outgoing) -> Delivery {
+    let since_1970 = Duration::from_micros(outgoing.created_at_micros.max(0).unsigned_abs());
+    let mut delivery = Delivery::new(outgoing.message_id, &*outgoing.topic, outgoing.payload);
+    delivery.key = outgoing.key;
+    delivery.event_type = outgoing.event_type;
+    delivery.content_type = outgoing.content_type;
+    delivery.headers = outgoing.headers;
+    delivery.enqueued_at = SystemTime::UNIX_EPOCH.checked_add(since_1970);
+    delivery.attempt = u32::from(row.attempts) + 1;
+    delivery
+}

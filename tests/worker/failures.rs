@@ -1,0 +1,104 @@
+//! Handlers that fail, and what becomes of their neighbours.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use outbox_core::sqlx;
+use outbox_relay::config::AfterDead;
+use testkit::{on_both_databases, servers::Flavor};
+
+use crate::stage::{Does, PATIENCE, Stage, Task, start, task, tasks};
+
+on_both_databases!(
+    what_fails_is_tried_again_and_then_dead_while_others_flow,
+    what_ends_its_transaction_is_tried_again_and_its_neighbours_are_done_once,
+    what_a_handler_commits_itself_stays_and_is_done_again,
+    a_failure_that_passes_costs_no_attempt,
+    a_dead_message_can_hold_its_key_and_no_other,
+);
+
+async fn what_fails_is_tried_again_and_then_dead_while_others_flow(flavor: Flavor) -> Result<()> {
+    for batch in [1, 5] {
+        let stage = Stage::new(flavor).await?;
+        let bad = [task("a", "never"), task("b", "refuse")];
+        let fine =
+            [tasks(20, 4, "ok"), vec![task("a", "ok"), task("b", "ok"), task("a", "flaky"), task("c", "nested")]]
+                .concat();
+        stage.commit(&[bad.as_slice(), fine.as_slice()].concat()).await?;
+        let does = Does::new(&stage);
+        let worker = start(stage.worker().batch(batch), &does)?;
+        stage.wait_until_drained().await?;
+        let metrics = worker.stop().await?;
+        let sql = "SELECT reason, attempts, error FROM outbox_dead ORDER BY id";
+        let dead: Vec<(String, u16, String)> = sqlx::query_as(sql).fetch_all(&stage.pool).await?;
+        let dead: Vec<_> = dead.iter().map(|it| (it.0.as_str(), it.1, it.2.as_str())).collect();
+        let expected = [("attempts_exhausted", 3, "it never works"), ("refused", 1, "it is not understood")];
+        assert_eq!(dead, expected);
+        let counted = |reason: &str| metrics.dead_messages_total.with_label_values(&[reason]).get();
+        assert_eq!([counted("attempts_exhausted"), counted("refused")], [1, 1]);
+        assert_eq!(bad.each_ref().map(|it| does.tries(it)), [3, 1]);
+        stage.assert_done_once(&fine).await?;
+    }
+    Ok(())
+}
+
+async fn what_ends_its_transaction_is_tried_again_and_its_neighbours_are_done_once(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor).await?;
+    let ends = ["ended", "panic", "slow", "broken"].map(|payload| task("a", payload));
+    let sent = [tasks(5, 3, "ok"), ends.to_vec(), tasks(5, 3, "ok")].concat();
+    stage.commit(&sent).await?;
+    let does = Does::new(&stage);
+    let worker = start(stage.worker().batch(20).deadline(Duration::from_secs(2)), &does)?;
+    stage.wait_until_drained().await?;
+    worker.stop().await?;
+    for task in &ends {
+        ensure!(does.tries(task) >= 2, "a message that ends its transaction was tried once");
+    }
+    stage.assert_done_once(&sent).await
+}
+
+async fn what_a_handler_commits_itself_stays_and_is_done_again(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor).await?;
+    let sent = [task("a", "ok"), task("b", "commits"), task("c", "ok")];
+    stage.commit(&sent).await?;
+    let does = Does::new(&stage);
+    let worker = start(stage.worker().batch(3), &does)?;
+    stage.wait_until_drained().await?;
+    worker.stop().await?;
+    let effects = stage.effects().await?;
+    let done = |task: &Task| effects.iter().filter(|id| **id == task.id).count();
+    assert_eq!(sent.each_ref().map(done), [2, 2, 1]);
+    assert_eq!(does.tries(&sent[1]), 2, "the commit was not noticed");
+    Ok(())
+}
+
+async fn a_failure_that_passes_costs_no_attempt(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor).await?;
+    let sent = [task("a", "passing"), task("a", "ok"), task("b", "ok")];
+    stage.commit(&sent).await?;
+    let does = Does::new(&stage);
+    let worker = start(stage.worker(), &does)?;
+    stage.wait_until_drained().await?;
+    let parked = worker.stop().await?.retries_scheduled_total.with_label_values(&["parked"]).get();
+    assert_eq!((does.tries(&sent[0]), parked), (7, 6));
+    stage.assert_done_once(&sent).await
+}
+
+async fn a_dead_message_can_hold_its_key_and_no_other(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor).await?;
+    let (held, free) = (tasks(2, 1, "ok"), [task("b", "ok"), task("b", "ok")]);
+    let dead = [task("key 0", "refuse")];
+    stage.commit(&[dead.as_slice(), held.as_slice(), free.as_slice()].concat()).await?;
+    let worker = start(stage.worker().after_dead(AfterDead::Block), &Does::new(&stage))?;
+    let decided = "SELECT (SELECT COUNT(*) FROM test_effects) = 2 AND (SELECT COUNT(*) FROM outbox_claims) = 0 \
+                   AND (SELECT COUNT(*) FROM outbox_delayed WHERE reason = 'behind') = 2";
+    stage.database.wait_for(PATIENCE, decided).await?;
+    stage.assert_done_once(&free).await?;
+    // The operator discards it: the key goes on.
+    let discard = "UPDATE outbox_dead SET holds_key = 0; UPDATE outbox_delayed SET due_at = UTC_TIMESTAMP(6)";
+    stage.database.execute(discard).await?;
+    stage.wait_until_drained().await?;
+    worker.stop().await?;
+    ensure!(stage.database.number("SELECT COUNT(*) FROM outbox_dead").await? == 1, "the dead message is kept");
+    stage.assert_done_once(&[free.as_slice(), held.as_slice()].concat()).await
+}

@@ -1,0 +1,226 @@
+//! What every test needs: a database, workers, and a handler that does as the payload says.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::{
+    Message, Outbox, Uuid,
+    sqlx::{self, Connection as _, MySqlConnection, MySqlPool},
+};
+use outbox_relay::{
+    config::Retry,
+    metrics::Metrics,
+    worker::{Delivery, Failure, Handler, Worker},
+};
+use testkit::{
+    database::Database,
+    servers::{Flavor, until},
+};
+use tokio::{sync::Semaphore, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+/// How long anything may take on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+const LANE: u16 = 7;
+
+/// A message to be worked on.
+#[derive(Clone)]
+pub(crate) struct Task {
+    pub(crate) id: Uuid,
+    key: String,
+    message: Message,
+}
+
+/// The payload says what its handler does.
+pub(crate) fn task(key: &str, payload: &str) -> Task {
+    let message = Message::new("tasks", payload).key(key).lane(LANE);
+    Task { id: message.id(), key: key.to_owned(), message }
+}
+
+pub(crate) fn tasks(count: usize, keys: usize, payload: &str) -> Vec<Task> {
+    (0..count).map(|number| task(&format!("key {}", number % keys), payload)).collect()
+}
+
+impl Task {
+    pub(crate) fn with(mut self, change: impl FnOnce(Message) -> Message) -> Self {
+        self.message = change(self.message);
+        self
+    }
+}
+
+pub(crate) struct Stage {
+    pub(crate) database: Database,
+    pub(crate) pool: MySqlPool,
+}
+
+impl Stage {
+    pub(crate) async fn new(flavor: Flavor) -> Result<Self> {
+        let database = Database::create(flavor).await?;
+        let pool = MySqlPool::connect(database.url()).await?;
+        Ok(Self { database, pool })
+    }
+
+    /// Commits messages in one transaction.
+    pub(crate) async fn commit(&self, tasks: &[Task]) -> Result<()> {
+        let mut tx = self.pool.begin().await?;
+        Outbox::new().enqueue_all(&mut tx, tasks.iter().map(|task| task.message.clone())).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// A worker that tries three times, after short waits.
+    pub(crate) fn worker(&self) -> Worker {
+        Worker::new(self.pool.connect_options(), LANE).configure(|config| {
+            config.relay.publish_deadline = Duration::from_secs(5);
+            config.relay.lease = Duration::from_secs(15);
+            let (base, max) = (Duration::from_millis(20), Duration::from_millis(100));
+            config.retry = Retry { base, max, max_attempts: 3 };
+        })
+    }
+
+    pub(crate) async fn wait_until_drained(&self) -> Result<()> {
+        self.database.wait_until_drained(PATIENCE).await
+    }
+
+    /// The messages that have an effect, in the order of the effects.
+    pub(crate) async fn effects(&self) -> Result<Vec<Uuid>> {
+        let ids: Vec<Vec<u8>> =
+            sqlx::query_scalar("SELECT message_id FROM test_effects ORDER BY id").fetch_all(&self.pool).await?;
+        ids.iter().map(|id| Ok(Uuid::from_slice(id)?)).collect()
+    }
+
+    /// Each of these messages has one effect and one receipt, no other has an effect, and those of a key are in their order.
+    pub(crate) async fn assert_done_once(&self, tasks: &[Task]) -> Result<()> {
+        let (effects, tables) = (self.effects().await?, self.database.tables().await?);
+        ensure!(effects.len() == tasks.len(), "{} messages have {} effects", tasks.len(), effects.len());
+        let places: HashMap<Uuid, usize> = effects.iter().enumerate().map(|(place, id)| (*id, place)).collect();
+        let mut last: HashMap<&str, usize> = HashMap::new();
+        for task in tasks {
+            let place = *places.get(&task.id).context("a message without effect")?;
+            if let Some(before) = last.insert(&task.key, place) {
+                ensure!(before < place, "{} is out of order", task.key);
+            }
+            let receipts = tables.receipts.get(&task.id).context("a message without receipt")?;
+            ensure!(receipts.as_slice() == ["worker"], "{receipts:?}");
+        }
+        Ok(())
+    }
+}
+
+/// A worker that runs in this process.
+pub(crate) struct Running {
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+    task: JoinHandle<Result<()>>,
+}
+
+pub(crate) fn start(worker: Worker, does: &Arc<Does>) -> Result<Running> {
+    let (metrics, stop) = (Metrics::new()?, CancellationToken::new());
+    let run = worker.metrics(Arc::clone(&metrics)).run(Work(Arc::clone(does)), stop.clone().cancelled_owned());
+    Ok(Running { metrics, stop, task: tokio::spawn(run) })
+}
+
+impl Running {
+    pub(crate) fn ask_to_stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Stops it in order; returns what it has counted.
+    pub(crate) async fn stop(self) -> Result<Arc<Metrics>> {
+        self.stop.cancel();
+        tokio::time::timeout(PATIENCE, self.task).await.context("it does not stop")???;
+        Ok(self.metrics)
+    }
+}
+
+/// What the handlers of a test share.
+pub(crate) struct Does {
+    /// What waits goes on with a permit, or when it is closed.
+    pub(crate) gate: Semaphore,
+    waiting: AtomicUsize,
+    tries: Mutex<HashMap<Uuid, u32>>,
+    pool: MySqlPool,
+}
+
+impl Does {
+    pub(crate) fn new(stage: &Stage) -> Arc<Self> {
+        let (gate, waiting) = (Semaphore::new(0), AtomicUsize::new(0));
+        Arc::new(Self { gate, waiting, tries: Mutex::default(), pool: stage.pool.clone() })
+    }
+
+    /// How often a message was tried.
+    pub(crate) fn tries(&self, task: &Task) -> u32 {
+        self.tries.lock().unwrap_or_else(PoisonError::into_inner).get(&task.id).copied().unwrap_or_default()
+    }
+
+    /// Waits until so many messages are at the gate.
+    pub(crate) async fn wait_for_waiting(&self, messages: usize) -> Result<()> {
+        until(PATIENCE, "messages at the gate", || async {
+            let waiting = self.waiting.load(Ordering::SeqCst);
+            ensure!(waiting >= messages, "{waiting} wait");
+            Ok(())
+        })
+        .await
+    }
+
+    fn tried(&self, id: Uuid) -> u32 {
+        let mut tries = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
+        let tries = tries.entry(id).or_default();
+        *tries += 1;
+        *tries
+    }
+}
+
+struct Work(Arc<Does>);
+
+impl Handler for Work {
+    /// Writes the effect first, so that what fails after it has something to take back.
+    async fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> Result<(), Failure> {
+        let effect = "INSERT INTO test_effects (message_id) VALUES (?)";
+        sqlx::query(effect).bind(message.id.as_bytes().as_slice()).execute(&mut *tx).await?;
+        let tries = self.0.tried(message.id);
+        match message.payload.as_deref().unwrap_or_default() {
+            b"never" => return Err("it never works".into()),
+            b"refuse" => return Err(Failure::dead("it is not understood")),
+            b"flaky" if tries == 1 => return Err("it works the next time".into()),
+            b"passing" if tries <= 6 => return Err(sqlx::Error::PoolTimedOut.into()),
+            b"panic" => assert!(tries > 1, "a bug of the handler, on purpose"),
+            b"slow" if tries == 1 => std::future::pending().await,
+            b"ended" if tries == 1 => sqlx::raw_sql("ROLLBACK").execute(&mut *tx).await.map(drop)?,
+            b"commits" if tries == 1 => sqlx::raw_sql("COMMIT").execute(&mut *tx).await.map(drop)?,
+            // As a deadlock would, with its error passed on.
+            b"broken" if tries == 1 => {
+                sqlx::raw_sql("ROLLBACK").execute(&mut *tx).await?;
+                return Err("the database has ended it".into());
+            }
+            b"nested" => {
+                tx.begin().await?.commit().await?;
+                if tries == 1 {
+                    return Err("it works the next time".into());
+                }
+            }
+            // As a take-over would.
+            b"stolen" if tries == 1 => {
+                sqlx::raw_sql("DELETE FROM outbox_claims").execute(&self.0.pool).await?;
+            }
+            b"tell" => {
+                Outbox::new().enqueue(&mut *tx, Message::new("tasks", "ok").key("told").lane(LANE)).await?;
+                if tries == 1 {
+                    return Err("it works the next time".into());
+                }
+            }
+            b"wait" => {
+                self.0.waiting.fetch_add(1, Ordering::SeqCst);
+                drop(self.0.gate.acquire().await);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
