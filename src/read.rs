@@ -1,13 +1,17 @@
 //! Reading claimed messages and resolving where they go.
 
 use std::{
+    io::ErrorKind,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use outbox_core::store::{
-    claim::Pending,
-    read::{self, Stored},
+use outbox_core::{
+    sqlx::{self, Connection as _},
+    store::{
+        claim::Pending,
+        read::{self, Stored},
+    },
 };
 
 use crate::{
@@ -17,7 +21,7 @@ use crate::{
     leases::lock,
     retry::{Disposition, Policy, dead},
     route::{Resolved, Routes},
-    session::{Session, describe, refusal},
+    session::{Session, describe},
     sink::Outgoing,
 };
 
@@ -86,9 +90,13 @@ impl Reader {
             session.pause().await;
             // They may be more bytes than the network carries within the deadline.
             most = (rows.len() / 2).max(1);
-            // The database renews the lease, and does not give out this message.
-            let silent = refusal(&error).is_none() && silent_since.elapsed() > self.context.config.relay.lease;
-            if silent && let [row] = rows {
+            // Not for a transfer that breaks: for a database that answers, renews the lease, and never gives it out.
+            let silent = matches!(&error, sqlx::Error::Io(error) if error.kind() == ErrorKind::TimedOut);
+            silent_since = if silent { silent_since } else { Instant::now() };
+            if let [row] = rows
+                && silent_since.elapsed() > self.context.config.relay.lease
+                && session.run("ping", async |db| db.ping().await).await.is_ok()
+            {
                 tracing::error!(id = row.id, "a message cannot be read within relay.settle_deadline");
                 let wait = Disposition::Delay { wait: UNREAD_WAIT, spent: false, reason: "unread" };
                 messages.push((*row, Step::Decided(wait, describe(&error))));

@@ -6,7 +6,8 @@ use testkit::{
     database::Database,
     judge::Expectations,
     ledger::Draft,
-    relay::Settings,
+    proxy::{Cut, Direction, Proxy},
+    relay::{Metrics, Settings},
     servers::Flavor,
 };
 
@@ -159,5 +160,23 @@ async fn a_message_that_the_database_does_not_give_out_holds_up_no_other() -> Re
     stage.database.execute("DROP VIEW outbox_messages; RENAME TABLE messages TO outbox_messages").await?;
     stage.database.execute("UPDATE outbox_delayed SET due_at = UTC_TIMESTAMP(6)").await?;
     stage.drain_and_judge(&Expectations::new().at_least(100)).await?;
+    relay.kill()
+}
+
+/// As over a network that breaks large transfers for longer than a lease: nothing is wrong with the message.
+#[tokio::test]
+async fn a_message_whose_transfer_is_cut_again_and_again_is_sent_once_it_is_not() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let proxy = Proxy::start(stage.database.url()).await?;
+    proxy.cut(Direction::ToClient, Cut::After(40_000));
+    stage.commit(&[Draft::new(stage.topic.name(), vec![0; 60_000])]).await?;
+    let settings = stage.settings.clone().set("database", "url", proxy.address());
+    let settings = settings.set("relay", "settle_deadline", "1s").set("relay", "publish_deadline", "1s");
+    let mut relay = start(&settings.set("relay", "lease", "3s").set("relay", "safety", "1s"))?;
+    // With its growing pauses ten tries take four leases.
+    let cut = |m: &Metrics| m.sum_where("outbox_relay_db_errors_total", "operation=\"read\"") >= 10.0;
+    relay.wait_for_metrics(PATIENCE, "reads that are cut", cut).await?;
+    proxy.heal();
+    stage.drain_and_judge(&Expectations::new()).await?;
     relay.kill()
 }

@@ -49,8 +49,11 @@ impl Arena {
         };
         // Four cases at once, on a machine that does something else too: a broker or a renewal may come too late.
         let late = if self.setup.pace == Pace::Short { totals.late() } else { 0 };
-        let announced = || format!("announced {:?}, claims lost {}", totals.announced, totals.fenced);
-        report.assert_ok(&expected.late(late)).with_context(announced)?;
+        let state = || {
+            let left = drained.as_ref().err().map(|left| format!(", {left:#}")).unwrap_or_default();
+            format!("announced {:?}, claims lost {}{left}", totals.announced, totals.fenced)
+        };
+        report.assert_ok(&expected.late(late)).with_context(state)?;
         drained?;
         caught_up?;
         self.remove().await

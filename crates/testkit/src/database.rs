@@ -170,11 +170,12 @@ impl Database {
     /// # Errors
     /// When something still is at the deadline.
     pub async fn wait_until_drained(&self, deadline: Duration) -> Result<()> {
-        let left = "SELECT (SELECT COUNT(*) FROM outbox_pending) + (SELECT COUNT(*) FROM outbox_delayed) \
-                    + (SELECT COUNT(*) FROM outbox_claims)";
+        let left = "SELECT 'pending', COUNT(*) FROM outbox_pending HAVING COUNT(*) > 0 UNION ALL \
+                    SELECT reason, COUNT(*) FROM outbox_delayed GROUP BY reason UNION ALL \
+                    SELECT 'claims', COUNT(*) FROM outbox_claims HAVING COUNT(*) > 0";
         until(deadline, "the backlog to drain", || async {
-            let left = self.number(left).await?;
-            ensure!(left == 0, "{left} messages and claims are left");
+            let left: Vec<(String, i64)> = sqlx::query_as(left).fetch_all(&mut self.connect().await?).await?;
+            ensure!(left.is_empty(), "left are {left:?}");
             Ok(())
         })
         .await
