@@ -13,7 +13,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     lease::{Lease, LeaseError, Leases},
-    sqlx::{self, ConnectOptions as _, Connection as _, mysql::MySqlConnectOptions},
+    sqlx::{self, AssertSqlSafe, ConnectOptions as _, Connection as _, mysql::MySqlConnectOptions},
+    store::error_number,
 };
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 use tokio::{task::JoinSet, time::timeout};
@@ -29,6 +30,7 @@ on_both_databases!(
     a_lease_survives_the_loss_of_its_connection,
     a_checked_lease_cannot_be_taken_over_before_the_transaction_ends,
     a_check_after_the_loss_is_refused,
+    a_check_in_a_snapshot_from_before_a_renewal_is_refused_by_mariadb_alone,
     the_time_zone_of_a_session_is_no_matter,
     of_many_at_once_one_holds_it,
 );
@@ -197,6 +199,28 @@ async fn a_check_after_the_loss_is_refused(flavor: Flavor) -> Result<()> {
     let mut tx = connection.begin().await?;
     let taken = lease.check(&mut tx).await;
     assert!(matches!(taken, Err(LeaseError::Lost { fence: 1, .. })), "{taken:?}");
+    Ok(())
+}
+
+/// `innodb_snapshot_isolation`, which MariaDB has by default from 11.6.2 on.
+async fn a_check_in_a_snapshot_from_before_a_renewal_is_refused_by_mariadb_alone(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let lease = held(&leases(&database, "a")?).await?;
+    let mut connection = database.connect().await?;
+    for (level, refused) in [("READ COMMITTED", false), ("REPEATABLE READ", flavor == Flavor::MariaDb)] {
+        sqlx::raw_sql(AssertSqlSafe(format!("SET SESSION TRANSACTION ISOLATION LEVEL {level}")))
+            .execute(&mut connection)
+            .await?;
+        let mut tx = connection.begin().await?;
+        sqlx::query("SELECT COUNT(*) FROM outbox_messages").execute(&mut *tx).await?;
+        database.execute("UPDATE outbox_leases SET lease_until = lease_until + INTERVAL 1 SECOND").await?;
+        match lease.check(&mut tx).await {
+            Ok(()) => ensure!(!refused, "{level}: checked"),
+            Err(LeaseError::Database(error)) if refused => assert_eq!(error_number(&error), Some(1020), "{error}"),
+            Err(error) => return Err(error.into()),
+        }
+        tx.rollback().await?;
+    }
     Ok(())
 }
 

@@ -15,6 +15,7 @@ on_both_databases!(
     a_batch_numbers_each_of_its_keys,
     a_refused_message_gives_its_number_back,
     two_batches_with_the_same_keys_do_not_block_each_other_for_good,
+    a_number_in_a_snapshot_from_before_another_is_refused_by_mariadb_alone,
 );
 
 const PRODUCERS: usize = 12;
@@ -164,5 +165,30 @@ async fn an_event_can_say_that_it_is_sequenced() -> Result<()> {
     let second = Outbox::new().enqueue(&mut tx, second).await?;
     tx.commit().await?;
     assert_eq!(number(&mut connection, second).await?, 2);
+    Ok(())
+}
+
+/// `innodb_snapshot_isolation`, which MariaDB has by default from 11.6.2 on.
+async fn a_number_in_a_snapshot_from_before_another_is_refused_by_mariadb_alone(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let outbox = Outbox::new();
+    let enqueue = async || -> Result<()> {
+        let mut connection = database.connect().await?;
+        let mut tx = connection.begin().await?;
+        outbox.enqueue(&mut tx, message(1)).await?;
+        Ok(tx.commit().await?)
+    };
+    enqueue().await?;
+    let mut connection = database.connect().await?;
+    let mut tx = connection.begin().await?;
+    sqlx::query("SELECT COUNT(*) FROM outbox_messages").execute(&mut *tx).await?;
+    enqueue().await?;
+    match (flavor, outbox.enqueue(&mut tx, message(1)).await) {
+        (Flavor::MySql, Ok(id)) => assert_eq!(number(&mut tx, id).await?, 3),
+        (Flavor::MariaDb, Err(EnqueueError::Database(error))) => {
+            assert_eq!(error_number(&error), Some(1020), "{error}")
+        }
+        (_, other) => anyhow::bail!("{other:?}"),
+    }
     Ok(())
 }

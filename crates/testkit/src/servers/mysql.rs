@@ -108,8 +108,11 @@ impl MySqlOptions {
                 "--innodb-flush-log-at-trx-commit=1",
                 "--max-connections=500",
             ]);
-        let own: &[&str] =
-            if self.flavor == Flavor::MySql { &["--mysqlx=OFF", "--secure-file-priv=NULL"] } else { &[] };
+        let own: &[&str] = match self.flavor {
+            Flavor::MySql => &["--mysqlx=OFF", "--secure-file-priv=NULL"],
+            // As is the default from 11.6.2 on: the older ones, where it can be set, are then as strict.
+            Flavor::MariaDb => &["--loose-innodb-snapshot-isolation=ON"],
+        };
         call.args(own).args(&self.args)
     }
 }
