@@ -35,6 +35,8 @@ use crate::{
 const WAIT: Duration = Duration::from_secs(1);
 /// A database that has not answered by then is tried anew: a dozen round trips to a slow one take seconds.
 const SILENCE: Duration = Duration::from_secs(30);
+/// How long the loops beside the pipeline may take to end.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// A relay that can be run, and nudged while it runs.
 pub struct Relay {
@@ -140,6 +142,9 @@ pub(crate) async fn supervise(
     }
     tracing::info!("stopping: no more claims; finishing what is in flight");
     stop(context, &mut pipeline).await?;
+    // All but the renewals end by themselves; who purges gives its lease back, so that another goes on at once.
+    let ended = async { while keepers.len() > 1 && keepers.join_next().await.is_some() {} };
+    tokio::time::timeout(ENDING, ended).await.ok();
     keepers.shutdown().await;
     release_rest(context).await;
     tracing::info!("{name} stopped");

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use testkit::{consume::Broker, judge::Expectations, ledger::Draft, load, relay::Settings, servers::Flavor};
+use testkit::{
+    consume::Broker, database::Database, judge::Expectations, ledger::Draft, load, relay::Settings, servers::Flavor,
+};
 
 use crate::stage::{PATIENCE, Stage};
 
@@ -42,6 +44,20 @@ async fn a_scheduled_message_holds_up_no_later_one_of_its_key() -> Result<()> {
     let _relay = stage.relay()?;
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 2 FROM outbox_sent_messages").await?;
     stage.report().await?.assert_ok(&Expectations::new().at_least(3).waiting(scheduled.map(|draft| draft.id)))
+}
+
+#[tokio::test]
+async fn a_relay_that_stops_gives_the_purging_to_the_next_at_once() -> Result<()> {
+    let database = Database::create(Flavor::MySql).await?;
+    let settings = Settings::new(database.url()).null().route([("topics", "*"), ("sink", "null")]);
+    let held = "SELECT COUNT(*) FROM outbox_leases WHERE lease_until > UTC_TIMESTAMP(6)";
+    for round in 1..=5 {
+        let mut relay = crate::stage::start(&settings)?;
+        database.wait_for(PATIENCE, held).await?;
+        relay.stop(PATIENCE).await?;
+        ensure!(database.number(held).await? == 0, "round {round}: nobody purges before the lease ends");
+    }
+    Ok(())
 }
 
 /// Receipts that are old go with their messages; fresh ones, dead messages and those that wait stay.
