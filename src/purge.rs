@@ -1,6 +1,9 @@
 //! Deleting what is older than its retention: one relay at a time, in small chunks.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use outbox_core::{
     lease::{Lease, LeaseError, Leases},
@@ -15,9 +18,13 @@ use crate::{
 
 /// How long the lease on the purging lasts.
 const LEASE: Duration = Duration::from_secs(60);
-/// Pause between two looks for something to delete, and between two chunks.
+/// Pause between two looks for something to delete.
 const EVERY: Duration = Duration::from_secs(10);
-const BETWEEN_CHUNKS: Duration = Duration::from_millis(50);
+/// Between two chunks the services' work has the server for so many times as long as a chunk took. Not much longer, where round trips
+/// or the disk are slow: the purge has to keep up with what is sent.
+const REST: u32 = 9;
+const SHORTEST_REST: Duration = Duration::from_millis(50);
+const LONGEST_REST: Duration = Duration::from_millis(250);
 /// Messages of one chunk.
 const MESSAGES: usize = 1000;
 const ROWS: u32 = 1000;
@@ -33,10 +40,11 @@ pub async fn run(context: Arc<Context>) {
         if !is_mine(&leases, &mut lease).await {
             continue;
         }
+        let started = Instant::now();
         if let Ok(rows) = pass(&context, &mut session).await {
             context.alive("purge");
             if rows > 0 {
-                wait = BETWEEN_CHUNKS;
+                wait = (started.elapsed() * REST).clamp(SHORTEST_REST, LONGEST_REST);
             }
         }
     }
