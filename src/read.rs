@@ -21,7 +21,7 @@ use crate::{
     leases::lock,
     retry::{Disposition, Policy, dead},
     route::{Resolved, Routes},
-    session::{Session, describe},
+    session::{Refusal, Session, describe, refusal},
     sink::Outgoing,
 };
 
@@ -57,6 +57,8 @@ pub struct Ready {
 const NO_ROUTE_WAIT: Duration = Duration::from_secs(60);
 /// How long a message waits that the database does not give out. While it is found its relay reads nothing else, for about a minute.
 const UNREAD_WAIT: Duration = Duration::from_secs(600);
+/// After so many leases a message is set aside even if all that is known is that its transfer breaks.
+const STUCK: u32 = 20;
 
 /// Reads claims, several at a time.
 pub struct Reader {
@@ -74,7 +76,8 @@ impl Reader {
 
     /// Reads a claim; tries until the database answers or the lease is lost. Then what was not read is released.
     pub async fn read(&self, claimed: Claimed) -> ReadClaim {
-        let (mut session, mut silent_since) = (self.session(), Instant::now());
+        let mut session = self.session();
+        let (mut blamed_since, mut stuck_since) = (Instant::now(), Instant::now());
         let (mut rest, mut most, mut messages) = (&*claimed.rows, claimed.rows.len(), Vec::new());
         while !rest.is_empty() && claimed.tenure.lasts(Duration::ZERO) {
             let (rows, behind) = rest.split_at(most.min(rest.len()));
@@ -82,7 +85,8 @@ impl Reader {
             let error = match session.run("read", async |db| read::messages(db, &ids).await).await {
                 Ok(stored) => {
                     messages.extend(self.prepare(claimed.tenure.lane, rows, stored));
-                    (rest, most, silent_since) = (behind, most * 2, Instant::now());
+                    (rest, most) = (behind, most * 2);
+                    (blamed_since, stuck_since) = (Instant::now(), Instant::now());
                     continue;
                 }
                 Err(error) => error,
@@ -90,17 +94,26 @@ impl Reader {
             session.pause().await;
             // They may be more bytes than the network carries within the deadline.
             most = (rows.len() / 2).max(1);
-            // Not for a transfer that breaks: for a database that answers, renews the lease, and never gives it out.
-            let silent = matches!(&error, sqlx::Error::Io(error) if error.kind() == ErrorKind::TimedOut);
-            silent_since = if silent { silent_since } else { Instant::now() };
+            // A path that breaks transfers and a server that takes no calls are not the message's doing.
+            let blameless = match refusal(&error) {
+                Some(refusal) => refusal != Refusal::Call,
+                None => matches!(&error, sqlx::Error::Io(error) if error.kind() != ErrorKind::TimedOut),
+            };
+            blamed_since = if blameless { Instant::now() } else { blamed_since };
+            let lease = self.context.config.relay.lease;
             if let [row] = rows
-                && silent_since.elapsed() > self.context.config.relay.lease
+                && (blamed_since.elapsed() > lease || stuck_since.elapsed() > lease * STUCK)
                 && session.run("ping", async |db| db.ping().await).await.is_ok()
             {
-                tracing::error!(id = row.id, "a message cannot be read within relay.settle_deadline");
+                tracing::error!(
+                    id = row.id,
+                    error = describe(&error),
+                    "the database answers, but cannot be made to give a message out"
+                );
                 let wait = Disposition::Delay { wait: UNREAD_WAIT, spent: false, reason: "unread" };
                 messages.push((*row, Step::Decided(wait, describe(&error))));
-                (rest, silent_since) = (behind, Instant::now());
+                rest = behind;
+                (blamed_since, stuck_since) = (Instant::now(), Instant::now());
             }
         }
         self.give_back(session);
