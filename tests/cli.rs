@@ -160,6 +160,7 @@ fn a_relay_without_database_lives_is_not_ready_and_stops_at_sigterm() {
     let mut log = String::new();
     running.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
     assert!(log.contains("waiting for the database") && !log.contains("hunter2"), "{log}");
+    assert!(log.contains("not on loopback, and there is no authentication"), "{log}");
     assert_eq!(command(&folder, &["healthcheck", "--listen", &listen]).output().unwrap().status.code(), Some(1));
 }
 

@@ -30,6 +30,11 @@ pub(super) async fn run(config: Config) -> anyhow::Result<bool> {
         let sources = Sources { metrics: Arc::clone(&metrics), health: Arc::clone(&health) };
         tokio::spawn(http::serve(listener, sources, stop.clone().cancelled_owned()));
         tracing::info!(%address, "serving /metrics, /livez and /readyz");
+        if !address.ip().is_loopback() {
+            tracing::warn!(
+                "`http.listen` is not on loopback, and there is no authentication: keep it inside a trusted network"
+            );
+        }
     }
     let signal = signalled(Arc::clone(&health))?;
     let relay = Relay::new(config, metrics, health).map_err(|error| unusable(&error))?;
