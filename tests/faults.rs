@@ -1,4 +1,4 @@
-//! The table of faults in its short form: a case or two of each row, a third of the load, a fixed seed.
+//! The table of faults in its short form: a case or two of most rows, a third of the load, a fixed seed.
 
 use std::{path::PathBuf, time::Duration};
 

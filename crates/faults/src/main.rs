@@ -17,7 +17,7 @@ use faults::{
 struct Options {
     /// Rows of the table, for example R1; all by default.
     rows: Vec<String>,
-    /// Repeat the rows until so many minutes have passed.
+    /// Repeat the rows until so many minutes have passed; each case runs once at least.
     #[arg(long)]
     minutes: Option<u64>,
     /// The first seed; each run gets the next one. By default a new one, which is printed.

@@ -20,7 +20,7 @@ pub struct Plan {
     pub seed: u64,
     /// How many cases run at the same time.
     pub parallel: usize,
-    /// The rows are repeated until so much time has passed; none: once.
+    /// The rows are repeated until so much time has passed, each case at least once; none: once.
     pub time: Option<Duration>,
 }
 
@@ -62,7 +62,8 @@ pub async fn run(rows: &[Row], plan: &Plan, show: impl Fn(&Ran)) -> Vec<Ran> {
         while let Some(ran) = runs.next().await {
             show(&ran);
             done.push(ran);
-            if plan.time.is_some_and(|time| start.elapsed() >= time) {
+            // A row that never ran shows nothing: the first pass is a whole one.
+            if done.len() > cases.len() && plan.time.is_some_and(|time| start.elapsed() >= time) {
                 break;
             }
         }
