@@ -41,6 +41,14 @@ async fn a_relay_that_dies_after_its_claim_loses_and_doubles_nothing() -> Result
 }
 
 #[tokio::test]
+async fn a_relay_that_dies_before_publishing_loses_and_doubles_nothing() -> Result<()> {
+    for broker in BROKERS {
+        dies_at("before_publish", broker, false).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_relay_that_dies_after_publishing_leaves_duplicates_only() -> Result<()> {
     for broker in BROKERS {
         dies_at("after_publish", broker, true).await?;

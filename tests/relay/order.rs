@@ -1,11 +1,15 @@
 //! Messages of a key go out in the order in which they were enqueued.
 
-use std::time::Duration;
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
-use anyhow::{Result, ensure};
-use outbox_core::sqlx::Connection as _;
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::{EnqueueError, Message, Outbox, sqlx::Connection as _, store::error_number};
 use testkit::{
     consume::Broker,
+    database::Database,
     judge::Expectations,
     ledger::Draft,
     load::{Load, insert_business_rows},
@@ -41,6 +45,58 @@ async fn three_relays_keep_the_order_of_fifty_keys_on_rabbitmq() -> Result<()> {
 #[tokio::test]
 async fn three_relays_keep_the_order_of_fifty_keys_from_mariadb() -> Result<()> {
     three_relays(Flavor::MariaDb, Broker::Kafka, 600).await
+}
+
+/// Enqueues to three keys, a fifth of the time for nothing.
+async fn number(database: Database, topic: String, first: usize) -> Result<()> {
+    let mut connection = database.connect().await?;
+    for n in 0..30 {
+        loop {
+            let mut tx = connection.begin().await?;
+            let message = Message::new(topic.as_str(), "{}").key(format!("k{}", (first + n) % 3)).sequenced();
+            match Outbox::new().enqueue(&mut tx, message).await {
+                Ok(_) if n % 5 == 0 => tx.rollback().await?,
+                Ok(_) => tx.commit().await?,
+                // Of those that wait for the first transaction ever of a key, when that rolls back.
+                Err(EnqueueError::Database(error)) if error_number(&error) == Some(1213) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn sequenced(flavor: Flavor, broker: Broker) -> Result<()> {
+    let mut stage = Stage::new(flavor, broker).await?;
+    let _relays = [stage.relay()?, stage.relay()?, stage.relay()?];
+    let producer = |first| tokio::spawn(number(stage.database.clone(), stage.topic.name().to_owned(), first));
+    for producer in (0..6).map(producer).collect::<Vec<_>>() {
+        producer.await??;
+    }
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let (mut ids, mut keys) = (HashSet::new(), HashMap::<_, Vec<u64>>::new());
+    for arrival in stage.topic.read().await? {
+        if ids.insert(arrival.id) {
+            let (_, number) = arrival.headers.iter().find(|(name, _)| name == "sequence").context("no number")?;
+            keys.entry(arrival.key.clone()).or_default().push(number.parse()?);
+        }
+    }
+    ensure!(ids.len() == 6 * 24, "{} have arrived", ids.len());
+    for (key, numbers) in keys {
+        ensure!(numbers.iter().copied().eq(1..=numbers.len() as u64), "{key:?}: {numbers:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_numbers_of_sequenced_keys_arrive_without_gap_and_in_order_on_kafka() -> Result<()> {
+    sequenced(Flavor::MySql, Broker::Kafka).await
+}
+
+#[tokio::test]
+async fn the_numbers_of_sequenced_keys_arrive_without_gap_and_in_order_on_rabbitmq() -> Result<()> {
+    sequenced(Flavor::MariaDb, Broker::RabbitMq).await
 }
 
 /// The lower id belongs to another key: a transaction that takes long holds up nobody else, and its own messages come

@@ -16,6 +16,7 @@ on_both_databases!(
     a_refused_message_gives_its_number_back,
     two_batches_with_the_same_keys_do_not_block_each_other_for_good,
     a_number_in_a_snapshot_from_before_another_is_refused_by_mariadb_alone,
+    keys_that_differ_in_case_or_a_trailing_space_are_different_keys,
 );
 
 const PRODUCERS: usize = 12;
@@ -186,9 +187,22 @@ async fn a_number_in_a_snapshot_from_before_another_is_refused_by_mariadb_alone(
     match (flavor, outbox.enqueue(&mut tx, message(1)).await) {
         (Flavor::MySql, Ok(id)) => assert_eq!(number(&mut tx, id).await?, 3),
         (Flavor::MariaDb, Err(EnqueueError::Database(error))) => {
-            assert_eq!(error_number(&error), Some(1020), "{error}")
+            assert_eq!(error_number(&error), Some(1020), "{error}");
         }
         (_, other) => anyhow::bail!("{other:?}"),
     }
+    Ok(())
+}
+
+async fn keys_that_differ_in_case_or_a_trailing_space_are_different_keys(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    let mut tx = connection.begin().await?;
+    for key in ["key", "Key", "key ", "ke\u{301}y"] {
+        let id = Outbox::new().enqueue(&mut tx, Message::new("orders", "{}").key(key).sequenced()).await?;
+        assert_eq!(number(&mut tx, id).await?, 1, "{key:?}");
+    }
+    tx.commit().await?;
+    assert_eq!(database.number("SELECT COUNT(DISTINCT key_hash) FROM outbox_pending").await?, 4);
     Ok(())
 }

@@ -174,7 +174,9 @@ impl Database {
                     SELECT reason, COUNT(*) FROM outbox_delayed GROUP BY reason UNION ALL \
                     SELECT 'claims', COUNT(*) FROM outbox_claims HAVING COUNT(*) > 0";
         until(deadline, "the backlog to drain", || async {
-            let left: Vec<(String, i64)> = sqlx::query_as(left).fetch_all(&mut self.connect().await?).await?;
+            let mut connection = self.connect().await?;
+            let left: Vec<(String, i64)> = sqlx::query_as(left).fetch_all(&mut connection).await?;
+            connection.close().await?;
             ensure!(left.is_empty(), "left are {left:?}");
             Ok(())
         })
