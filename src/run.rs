@@ -35,8 +35,8 @@ use crate::{
 const WAIT: Duration = Duration::from_secs(1);
 /// A database that has not answered by then is tried anew: a dozen round trips to a slow one take seconds.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How long the loops beside the pipeline may take to end.
-const ENDING: Duration = Duration::from_secs(1);
+/// How long the loops beside the pipeline may take to end, where the database does not answer.
+const ENDING: Duration = Duration::from_secs(5);
 
 /// A relay that can be run, and nudged while it runs.
 pub struct Relay {
