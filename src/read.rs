@@ -55,7 +55,7 @@ pub struct Ready {
 
 /// How long a message without a route waits before its route is looked for again.
 const NO_ROUTE_WAIT: Duration = Duration::from_secs(60);
-/// How long a message waits that the database does not give out. While it is found its relay reads nothing else, for about a minute.
+/// How long a message waits that the database does not give out. While it is found its relay reads nothing else, for a minute or so.
 const UNREAD_WAIT: Duration = Duration::from_secs(600);
 /// After so many leases a message is set aside even if all that is known is that its transfer breaks.
 const STUCK: u32 = 20;
@@ -99,7 +99,9 @@ impl Reader {
                 Some(refusal) => refusal != Refusal::Call,
                 None => matches!(&error, sqlx::Error::Io(error) if error.kind() != ErrorKind::TimedOut),
             };
-            blamed_since = if blameless { Instant::now() } else { blamed_since };
+            // It has to fail alone for as long: what failed together may have been too much together.
+            let blamed = !blameless && rows.len() == 1;
+            blamed_since = if blamed { blamed_since } else { Instant::now() };
             let lease = self.context.config.relay.lease;
             if let [row] = rows
                 && (blamed_since.elapsed() > lease || stuck_since.elapsed() > lease * STUCK)
