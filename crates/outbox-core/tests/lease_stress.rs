@@ -12,7 +12,7 @@ use outbox_core::{
     lease::{Lease, LeaseError, Leases},
     sqlx::{self, Connection as _, MySqlConnection},
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process};
 use testkit::{
     database::Database,
     on_both_databases,
@@ -28,36 +28,39 @@ const LENGTH: Duration = Duration::from_secs(1);
 const FAULTS: usize = 6;
 
 /// `cell` is a resource that knows the fence; `by_fence` is what it took, `refused` what it did not; `checked` is what was
-/// written in transactions that check the lease.
+/// written in transactions that check the lease. A holder that stands in `paused` stops itself, outside of its transactions:
+/// one that was stopped inside of one holds the others up by its locks, and nobody takes over.
 const TABLES: &str = "\
     CREATE TABLE cell (id INT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL); INSERT INTO cell VALUES (1, 0); \
     CREATE TABLE by_fence (id BIGINT AUTO_INCREMENT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL); \
     CREATE TABLE checked (id BIGINT AUTO_INCREMENT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL); \
-    CREATE TABLE refused (fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL, way VARCHAR(10) NOT NULL)";
+    CREATE TABLE refused (fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL, way VARCHAR(10) NOT NULL); \
+    CREATE TABLE paused (pid INT UNSIGNED NOT NULL, way VARCHAR(10) NOT NULL)";
 
 async fn holders_that_are_killed_and_paused_exclude_each_other(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     database.execute(TABLES).await?;
     let mut holders = vec![Holder::start(&database)?, Holder::start(&database)?, Holder::start(&database)?];
-    let mut fault = 0;
-    while fault < FAULTS {
+    for fault in 0..FAULTS {
         let (fence, pid) = wait_for_a_write_above(&database, 0).await?;
         let holder = holders.iter_mut().find(|holder| holder.0.id() == pid).context("a holder that was not started")?;
         if fault % 2 == 0 {
             *holder = Holder::start(&database)?;
             wait_for_a_write_above(&database, fence).await?;
         } else {
-            holder.signal(Signal::STOP)?;
-            // Stopped in the midst of a checked transaction it holds up the next holder until it goes on: by the row's lock.
-            let next = tokio::time::timeout(10 * LENGTH, wait_for_a_write_above(&database, fence)).await;
-            holder.signal(Signal::CONT)?;
-            let Ok(next) = next else { continue };
-            next?;
+            let way = if fault % 4 == 1 { "fence" } else { "check" };
+            database.execute(&format!("INSERT INTO paused VALUES ({pid}, '{way}')")).await?;
+            wait_for_a_write_above(&database, fence).await?;
+            database.execute("DELETE FROM paused").await?;
             // It goes on with what it was about to do, and learns that it is late by being refused.
-            let refused = format!("SELECT COUNT(*) FROM refused WHERE pid = {pid} AND fence <= {fence}");
-            database.wait_for(PATIENCE, &refused).await?;
+            let refused = format!("SELECT COUNT(*) FROM refused WHERE pid = {pid} AND fence = {fence}");
+            until(PATIENCE, "the refusal of a holder that was paused", async || {
+                holder.go_on()?;
+                ensure!(database.number(&refused).await? > 0, "it was not refused");
+                Ok(())
+            })
+            .await?;
         }
-        fault += 1;
     }
     drop(holders);
     assert_one_at_a_time(&database, "by_fence").await?;
@@ -101,9 +104,9 @@ impl Holder {
         Ok(Self(command.stdout(Stdio::null()).spawn()?))
     }
 
-    fn signal(&self, signal: Signal) -> Result<()> {
+    fn go_on(&self) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.0.id())?).context("no process id")?;
-        Ok(kill_process(pid, signal)?)
+        Ok(kill_process(pid, Signal::CONT)?)
     }
 }
 
@@ -121,7 +124,7 @@ async fn a_holder_writes_until_it_is_refused() -> Result<()> {
         let leases = Leases::new(url.parse::<sqlx::mysql::MySqlConnectOptions>()?).length(LENGTH);
         let mut connection = MySqlConnection::connect(&url).await?;
         loop {
-            let lease = leases.acquire("work", PATIENCE).await?;
+            let lease = leases.acquire("work", Duration::MAX).await?;
             work(&mut connection, &lease).await?;
         }
     }
@@ -140,18 +143,29 @@ async fn a_holder_writes_until_it_is_refused() -> Result<()> {
 /// the fence is for.
 async fn work(connection: &mut MySqlConnection, lease: &Lease) -> Result<()> {
     loop {
-        let refused = if !write_by_fence(connection, lease.fence()).await? {
-            "fence"
-        } else if !write_checked(connection, lease).await? {
-            "check"
-        } else {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+        pause_before(connection, "fence").await?;
+        let by_fence = write_by_fence(connection, lease.fence()).await?;
+        if by_fence {
+            pause_before(connection, "check").await?;
+        }
+        if by_fence && write_checked(connection, lease).await? {
             continue;
-        };
+        }
+        let refused = if by_fence { "check" } else { "fence" };
         let sql = "INSERT INTO refused VALUES (?, ?, ?)";
         sqlx::query(sql).bind(lease.fence()).bind(std::process::id()).bind(refused).execute(connection).await?;
         return Ok(());
     }
+}
+
+/// Stops this process if it was asked to stop here.
+async fn pause_before(connection: &mut MySqlConnection, way: &str) -> Result<()> {
+    let sql = "SELECT COUNT(*) > 0 FROM paused WHERE pid = ? AND way = ?";
+    // The signal may strike a little after it was sent: nothing else is done before another look.
+    while sqlx::query_scalar(sql).bind(std::process::id()).bind(way).fetch_one(&mut *connection).await? {
+        kill_process(getpid(), Signal::STOP)?;
+    }
+    Ok(())
 }
 
 /// As a resource elsewhere would: it refuses a fence smaller than the largest that it has seen.

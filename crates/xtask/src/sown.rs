@@ -12,7 +12,6 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use rustix::process::{Pid, Signal, kill_process_group};
 use testkit::servers::cache::{self, repository};
 use tokio::{
     process::Command,
@@ -23,7 +22,7 @@ use tokio::{
 use crate::{
     fleet::{Endpoint, Fleet},
     test_output::Counts,
-    tools::quietly,
+    tools::{Group, quietly},
 };
 
 /// A test that has not ended then never will.
@@ -274,7 +273,7 @@ impl Field {
         let child = cargo.spawn().context("cannot run cargo")?;
         let mut group = Group::of(child.id());
         let Ok(output) = timeout(limit, child.wait_with_output()).await else { return Ok(None) };
-        group.0 = None;
+        group.has_ended();
         let output = output?;
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         Ok(Some(Ended { success: output.status.success(), said }))
@@ -285,25 +284,6 @@ impl Field {
 struct Ended {
     success: bool,
     said: String,
-}
-
-/// The processes of one cargo, which end with this: cargo alone would leave its tests behind.
-struct Group(Option<Pid>);
-
-impl Group {
-    fn of(leader: Option<u32>) -> Self {
-        Self(leader.and_then(|id| Pid::from_raw(id.try_into().ok()?)))
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(group) = self.0
-            && let Err(error) = kill_process_group(group, Signal::KILL)
-        {
-            tracing::warn!(%error, "cannot end cargo");
-        }
-    }
 }
 
 fn copy_file(from: &Path, to: &Path) -> Result<()> {

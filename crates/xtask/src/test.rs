@@ -4,16 +4,22 @@
 //! errors through clippy's own arguments: `RUSTFLAGS` would make every dependency of every build a different one.
 
 use std::process::{ExitCode, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::time::timeout;
 
 use crate::fleet::Fleet;
 use crate::steps::{Step, all_passed, step, summary};
 use crate::test_output::Counts;
-use crate::tools::{cargo, watch};
+use crate::tools::{Group, cargo, watch};
 use crate::{api, dashboards, deny};
+
+/// Tests that say nothing for so long hang: each wait in them has a limit, and the longest takes two minutes. `cargo test
+/// PACKAGE` may build for a while first.
+const SILENCE: Duration = Duration::from_secs(20 * 60);
 
 #[derive(Debug, Args)]
 pub(crate) struct Test {
@@ -83,14 +89,24 @@ async fn tests(fleet: &Fleet, args: &[String]) -> Result<String> {
     let mut command = cargo(["test"]);
     command.args(if args.is_empty() { &everything } else { args });
     command.envs(fleet.endpoints().into_iter().map(|server| (server.variable, server.address)));
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
+    let mut group = Group::of(child.id());
     let mut lines = BufReader::new(child.stdout.take().context("cargo has no output")?).lines();
     let mut counts = Counts::default();
-    while let Some(line) = lines.next_line().await? {
+    loop {
+        let line = tokio::select! {
+            line = timeout(SILENCE, lines.next_line()) => line,
+            interrupted = tokio::signal::ctrl_c() => return interrupted.map(|()| bail!("interrupted"))?,
+        };
+        let Ok(line) = line else {
+            bail!("the tests said nothing for {SILENCE:?}: the last line says which one hangs")
+        };
+        let Some(line) = line? else { break };
         println!("{line}");
         counts += Counts::of(&line);
     }
     let status = child.wait().await?;
+    group.has_ended();
     println!("\n{} passed, {} failed, {} skipped", counts.passed, counts.failed, counts.ignored);
     ensure!(status.success() && counts.failed == 0, "{} tests failed ({status})", counts.failed);
     ensure!(counts.ignored == 0, "{} tests were ignored: they prove nothing", counts.ignored);

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 
 /// Runs a command whose output the person in front of the terminal follows.
@@ -36,4 +37,27 @@ fn name(command: &Command) -> String {
     let command = command.as_std();
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
+}
+
+/// The processes of one cargo, which end with this: cargo alone would leave its tests behind.
+pub(crate) struct Group(Option<Pid>);
+
+impl Group {
+    pub(crate) fn of(leader: Option<u32>) -> Self {
+        Self(leader.and_then(|id| Pid::from_raw(id.try_into().ok()?)))
+    }
+
+    pub(crate) const fn has_ended(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0
+            && let Err(error) = kill_process_group(group, Signal::KILL)
+        {
+            tracing::warn!(%error, "cannot end cargo");
+        }
+    }
 }
