@@ -121,6 +121,9 @@ impl Claimer {
             let started = Instant::now();
             let outcome = self.pass(&mut memory, count, bytes).await;
             self.count(&outcome, started);
+            if outcome.is_err() {
+                memory.foreign.forget_ids();
+            }
             let Some(()) = stop.run_until_cancelled(self.pace(&mut memory, &outcome)).await else { break };
         }
     }
@@ -201,6 +204,7 @@ impl Claimer {
             lane: self.lane,
             owner: &self.context.owner,
             known_claim: memory.foreign.known,
+            gone_claim: if full { 0 } else { memory.foreign.gone },
             above: gaps.above,
             limit,
             below: &gaps.below,
@@ -273,7 +277,10 @@ impl Claimer {
         let until = Instant::now() + new.lease;
         let claim_id = match memory.session.run("claim", async |db| claim::claim(db, &new).await).await {
             Ok(claim_id) => claim_id,
-            Err(error) => self.find(memory, new.lease_token, until).await.ok_or(error)?,
+            Err(error) => {
+                memory.foreign.forget_ids();
+                self.find(memory, new.lease_token, until).await.ok_or(error)?
+            }
         };
         let tenure = |claim_id| {
             let lease = Lease { claim_id, lease_token: new.lease_token };

@@ -49,7 +49,7 @@ async fn committed(database: &Database, messages: usize, delay: Option<Duration>
 /// Claims the first messages that are above an id.
 async fn claim(db: &mut MySqlConnection, above: u64, messages: u32, lease: Duration) -> Result<(Lease, Settlement)> {
     let (owner, lease_token) = ("test", u64::MAX - above);
-    let look = Look { lane: 0, owner, known_claim: 0, above, limit: messages, below: &[], below_limit: 1 };
+    let look = Look { owner, above, limit: messages, ..Look::default() };
     let seen = claim::look(db, &look).await?;
     let message_ids: Vec<u64> = seen.fresh.iter().map(|row| row.id).collect();
     ensure!(message_ids.len() == messages as usize, "{seen:?}");

@@ -71,15 +71,8 @@ async fn young_receipts(db: &mut MySqlConnection) -> Result<()> {
 }
 
 async fn claim_100(db: &mut MySqlConnection) -> Result<(Lease, Vec<u64>)> {
-    let look = Look {
-        lane: LANE,
-        owner: "test",
-        known_claim: 0,
-        above: 0,
-        limit: 100,
-        below: &[1..=10, 50..=60],
-        below_limit: 200,
-    };
+    let look =
+        Look { lane: LANE, owner: "test", limit: 100, below: &[1..=10, 50..=60], below_limit: 200, ..Look::default() };
     let seen = claim::look(db, &look).await?;
     at_most(db, "look", 300).await?;
     let message_ids: Vec<u64> = seen.fresh.iter().map(|row| row.id).collect();

@@ -15,8 +15,11 @@ use crate::{leases::Tenure, window::Barred};
 pub struct Foreign {
     /// Their claims, as far as they were live at the last look.
     pub claims: BTreeMap<u64, ForeignClaim>,
-    /// The newest claim that was read: only newer ones are read whole.
+    /// The newest claim that was seen: only newer ones are read whole.
     pub known: u64,
+    /// No claim up to this one stands: the others are looked at. Claims of a lane are made under the lock of its head, so a claim
+    /// that was not seen yet is newer than all that were.
+    pub gone: u64,
     /// Other relays that work on the lane, and when a new claim of theirs was last seen.
     peers: BTreeMap<String, Instant>,
 }
@@ -29,6 +32,11 @@ impl Foreign {
     pub(super) fn relays(&mut self) -> u32 {
         self.peers.retain(|_, seen| seen.elapsed() < PEER_AGE);
         u32::try_from(self.peers.len()).unwrap_or(u32::MAX).saturating_add(1)
+    }
+
+    /// After a connection was lost: a server that took over may lack the last claims, and give their ids again.
+    pub(super) fn forget_ids(&mut self) {
+        (self.known, self.gone) = (0, 0);
     }
 
     /// What must not be claimed, by what was seen and by what was known before.
@@ -53,12 +61,14 @@ impl Foreign {
         }
         self.claims.retain(|claim_id, _| live.contains(claim_id));
         for claim in &seen.claims {
-            self.known = self.known.max(claim.claim_id);
             self.peers.insert(claim.owner.clone(), Instant::now());
             barred.ids.extend(&claim.message_ids);
             barred.keys.extend(&claim.key_hashes);
             self.claims.insert(claim.claim_id, claim.clone());
         }
+        let standing = || seen.claim_ids.iter().copied().chain(seen.claims.iter().map(|claim| claim.claim_id));
+        self.known = standing().max().unwrap_or(0).max(self.known);
+        self.gone = standing().min().map_or(self.known, |oldest| oldest.saturating_sub(1));
         barred
     }
 }
@@ -118,6 +128,18 @@ mod tests {
         let mut foreign = Foreign::default();
         assert_eq!(barred(&mut foreign, &[1], &[1]), (vec![10], vec![1]));
         assert_eq!(barred(&mut foreign, &[1], &[]), (vec![10], vec![1]));
+    }
+
+    #[test]
+    fn claims_below_the_oldest_that_stands_are_gone() {
+        let mut foreign = Foreign::default();
+        let gone = [&[][..], &[5, 7], &[7, 8], &[], &[9]].map(|stand| {
+            barred(&mut foreign, stand, &[]);
+            (foreign.gone, foreign.known)
+        });
+        assert_eq!(gone, [(0, 0), (4, 7), (6, 8), (8, 8), (8, 9)]);
+        foreign.forget_ids();
+        assert_eq!((foreign.gone, foreign.known), (0, 0));
     }
 
     #[test]

@@ -112,12 +112,14 @@ pub(crate) fn begin(protocol: &Protocol, db: &Database, relay: &mut Relay) -> Lo
 
 impl Look {
     /// Executes the next statement. Returns whether it was the last.
-    pub(crate) fn step(&mut self, protocol: &Protocol, db: &Database, relay_owner: u8, known: u64) -> bool {
+    pub(crate) fn step(&mut self, protocol: &Protocol, db: &Database, relay: &Relay) -> bool {
         let flaw = protocol.flaw;
         match self.next {
-            Statement::ClaimIds => self.claim_ids = db.claims.iter().map(|c| c.id).collect(),
+            Statement::ClaimIds => {
+                self.claim_ids = db.claims.iter().map(|c| c.id).filter(|id| *id > relay.gone).collect();
+            }
             Statement::Claims => {
-                let new = |c: &&Claim| c.id > known && c.owner != relay_owner;
+                let new = |c: &&Claim| c.id > relay.known.max(relay.gone) && c.owner != relay.owner;
                 self.claims = db.claims.iter().filter(new).cloned().collect();
             }
             Statement::Candidates if flaw == Some(Flaw::LockingScan) => {
@@ -194,6 +196,7 @@ impl Look {
         let mut foreign = foreign(protocol, relay);
         let mut barred = foreign.bar(seen, own);
         relay.known = foreign.known;
+        relay.gone = if protocol.flaw == Some(Flaw::StandingClaimsUnseen) { foreign.known } else { foreign.gone };
         let mut claims: Vec<Claim> = relay.foreign.iter().chain(&self.claims).cloned().collect();
         claims.retain(|claim| foreign.claims.contains_key(&claim.id));
         relay.foreign = claims;
@@ -246,7 +249,7 @@ fn foreign(protocol: &Protocol, relay: &Relay) -> Foreign {
     let claims = relay.foreign.iter().map(|claim| (claim.id, foreign_claim(protocol, claim)));
     let mut foreign = Foreign::default();
     foreign.claims = claims.collect();
-    foreign.known = relay.known;
+    (foreign.known, foreign.gone) = (relay.known, relay.gone);
     foreign
 }
 

@@ -28,9 +28,11 @@ fn forget(state: &mut State) {
     db.marks.retain(|mark| relays.iter().any(|relay| relay.tenures.iter().any(|t| t.claim == *mark)));
     db.marks.sort_unstable();
     for relay in relays {
-        // Of the newest claim that is known it only matters which ones are newer.
+        // Of the newest claim that is known or gone it only matters which ones are newer.
         let known = db.claims.iter().map(|claim| claim.id).filter(|id| *id <= relay.known);
         relay.known = known.max().unwrap_or(0);
+        let gone = db.claims.iter().map(|claim| claim.id).filter(|id| *id <= relay.gone);
+        relay.gone = gone.max().unwrap_or(0);
     }
 }
 
@@ -68,6 +70,7 @@ fn claims(state: &mut State, visit: &mut impl FnMut(&mut u64)) {
     state.db.marks.iter_mut().for_each(&mut *visit);
     for relay in &mut state.relays {
         visit(&mut relay.known);
+        visit(&mut relay.gone);
         ids(&mut relay.foreign).for_each(&mut *visit);
         relay.tenures.iter_mut().for_each(|tenure| visit(&mut tenure.claim));
         if let Claimer::Looking(look) = &mut relay.claimer {

@@ -80,6 +80,8 @@ pub enum Flaw {
     KeysOfOthers,
     /// Messages that are in a claim are claimed again. Those with a key are guarded by it.
     ClaimedIds,
+    /// Claims that stand are not looked at again.
+    StandingClaimsUnseen,
     /// A claim that vanishes during the look leaves its keys free.
     VanishedKeysForgotten,
     /// A claim that vanishes during the look does not keep `low` and the next start below its messages.

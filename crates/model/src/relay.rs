@@ -53,6 +53,7 @@ pub(crate) struct Relay {
     /// Claims of others, as far as they are known.
     pub foreign: Vec<Claim>,
     pub known: u64,
+    pub gone: u64,
     pub start: Start,
     /// The pass that began last, and whether anything refers to it.
     pub pass: u64,
@@ -81,7 +82,7 @@ impl Relay {
                 Claimer::Looking(claimer::begin(protocol, db, self))
             }
             Claimer::Looking(mut look) => {
-                let last = look.step(protocol, db, self.owner, self.known);
+                let last = look.step(protocol, db, self);
                 if last { look.choose(protocol, db, self) } else { Claimer::Looking(look) }
             }
             other => other,

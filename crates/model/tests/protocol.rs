@@ -108,6 +108,7 @@ flaws! {
     a_look_at_what_is_not_committed: DirtyRead, world(&[1], 1), "I2 no phantom";
     keys_of_other_relays_that_are_not_left_alone: KeysOfOthers, world(&[1, 1], 0), "I5 one claimer of a key";
     messages_of_claims_that_are_claimed_again: ClaimedIds, world(&[0], 0), "I7 one claim of a message";
+    claims_that_stand_and_are_not_looked_at: StandingClaimsUnseen, world(&[0], 0), "I7 one claim of a message";
     a_claim_that_vanishes_and_leaves_its_keys_free: VanishedKeysForgotten, world(&[1, 1], 1), "I5 order";
     a_claim_that_vanishes_and_leaves_low: VanishedIdsForgotten, longer(&[1, 2, 1], 1), "I5 order";
     a_failure_of_a_claim_that_was_lost: FailedDoNotReturn, longer(&[1, 1], 2), "I5 order";

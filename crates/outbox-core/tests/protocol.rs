@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Message, Outbox,
     sqlx::{self, Connection as _, MySqlConnection},
@@ -20,6 +20,7 @@ on_both_databases!(
     a_renewal_needs_the_token_of_its_claim,
     a_claim_that_was_renewed_is_not_taken_over,
     a_claim_that_was_not_found_cannot_be_made_later,
+    claims_are_numbered_as_they_are_made_and_those_that_are_gone_are_not_looked_at,
     what_is_not_committed_is_not_seen,
     promotion_lowers_low_and_raises_the_version,
     a_row_that_is_pending_and_delayed_at_once_stops_neither_promotion_nor_the_lane,
@@ -45,7 +46,7 @@ async fn with_messages(flavor: Flavor, count: usize) -> Result<(Database, MySqlC
 
 async fn look(db: &mut MySqlConnection) -> Result<claim::Seen> {
     let below = [1..=3];
-    let look = Look { lane: 0, owner: "me", known_claim: 0, above: 3, limit: 10, below: &below, below_limit: 10 };
+    let look = Look { owner: "me", above: 3, limit: 10, below: &below, below_limit: 10, ..Look::default() };
     Ok(claim::look(db, &look).await?)
 }
 
@@ -149,6 +150,22 @@ async fn a_claim_that_was_not_found_cannot_be_made_later(flavor: Flavor) -> Resu
     assert_eq!(counts(&database).await?, [1, 0, 0, 0, 0]);
     let made = claim(&mut db, 9, &[1]).await?;
     assert_eq!(claim::find(&mut db, 0, "me", 9).await?, Some(made.claim_id));
+    Ok(())
+}
+
+async fn claims_are_numbered_as_they_are_made_and_those_that_are_gone_are_not_looked_at(flavor: Flavor) -> Result<()> {
+    let (_database, mut db) = with_messages(flavor, 3).await?;
+    let claims = [claim(&mut db, 7, &[1]).await?, claim(&mut db, 8, &[2]).await?, claim(&mut db, 9, &[3]).await?];
+    let ids = claims.map(|lease| lease.claim_id);
+    let [first, second, third] = ids;
+    ensure!(first < second && second < third, "{ids:?}");
+    let look = Look { owner: "other", gone_claim: first, ..Look::default() };
+    let seen = claim::look(&mut db, &look).await?;
+    assert_eq!(seen.claim_ids, [second, third]);
+    assert_eq!(seen.claims.iter().map(|claim| claim.claim_id).collect::<Vec<_>>(), [second, third]);
+    let seen = claim::look(&mut db, &Look { known_claim: second, ..look }).await?;
+    assert_eq!(seen.claim_ids, [second, third]);
+    assert_eq!(seen.claims.iter().map(|claim| claim.claim_id).collect::<Vec<_>>(), [third]);
     Ok(())
 }
 

@@ -155,7 +155,7 @@ async fn next(conn: &mut MySqlConnection) -> Result<Option<(Lease, Pending)>, sq
         from = u32::from(lane) + 1;
         lanes::create_head(conn, lane).await?;
         let limit = CANDIDATES;
-        let look = Look { lane, owner: NAME, known_claim: 0, above: 0, limit, below: &[], below_limit: 0 };
+        let look = Look { lane, owner: NAME, limit, ..Look::default() };
         let seen = claim::look(conn, &look).await?;
         let waits =
             |row: &Pending| seen.held.iter().any(|&(key, from)| key != 0 && key == row.key_hash && from < row.id);
