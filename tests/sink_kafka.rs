@@ -186,7 +186,7 @@ async fn a_broker_that_hangs_loses_nothing_confirms_nothing_and_keeps_the_order(
         "given up with the first: {:?}",
         second[0]
     );
-    assert!(Instant::now() < deadline + Duration::from_secs(1));
+    assert!(Instant::now() < deadline + Duration::from_millis(2500), "waited for the second");
     let third = sink.publish(&messages[200..], soon()).await;
     assert!(third.iter().all(|it| matches!(it, Err(PublishError::Unavailable(_)))), "costs no attempt: {:?}", third[0]);
     broker.resume()?;
@@ -207,7 +207,7 @@ async fn a_batch_that_waits_for_an_answer_does_not_overtake_one_that_failed_mean
         proxy.black_hole(direction);
     }
     let messages: Vec<_> = (0..2).map(|n: usize| Draft::new(&topic, n.to_string()).key(b"one").build()).collect();
-    let deadline = Instant::now() + Duration::from_secs(2);
+    let deadline = Instant::now() + Duration::from_secs(6);
     let held = proxy.counts().held;
     let first = async {
         let outcomes = sink.publish(&messages[..1], deadline).await;

@@ -28,6 +28,9 @@ use outbox_relay::{
 use sinks::rabbitmq::{RabbitHarness, channel, destination, sink, take};
 use testkit::servers;
 
+/// What a call may need beyond its deadline to return, on a busy machine.
+const GRACE: Duration = Duration::from_secs(3);
+
 fn soon() -> Instant {
     Instant::now() + DEADLINE
 }
@@ -194,7 +197,7 @@ async fn while_the_broker_has_an_alarm_nothing_hangs_and_soon_nothing_costs_an_a
     for round in 0..4 {
         let deadline = Instant::now() + Duration::from_secs(2);
         let outcomes = sink.publish(&some(&queue, 2000), deadline).await;
-        assert!(Instant::now() < deadline + Duration::from_millis(500), "round {round}");
+        assert!(Instant::now() < deadline + GRACE, "round {round}");
         assert!(outcomes.iter().all(Result::is_err), "round {round}: confirmed in spite of the alarm");
         let spent = outcomes.iter().filter(|it| matches!(it, Err(PublishError::Unconfirmed(_)))).count();
         // The first round loses its windows, the second the first message of each channel, in which it learns of the alarm.
@@ -220,7 +223,7 @@ async fn a_broker_that_hangs_confirms_nothing_and_leaves_no_connection() -> Resu
     for _ in 0..5 {
         let deadline = Instant::now() + Duration::from_secs(1);
         let outcomes = sink.publish(&some(&queue, 100), deadline).await;
-        assert!(Instant::now() < deadline + Duration::from_millis(500));
+        assert!(Instant::now() < deadline + GRACE);
         assert!(outcomes.iter().all(Result::is_err));
     }
     let open = connections(&harness.url);

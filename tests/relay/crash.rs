@@ -70,6 +70,7 @@ async fn a_relay_that_dies_in_mid_settle_leaves_duplicates_only() -> Result<()> 
 async fn relays_that_are_killed_under_load_lose_nothing() -> Result<()> {
     for broker in BROKERS {
         let mut stage = Stage::new(Flavor::MySql, broker).await?;
+        stage.settings = stage.settings.clone().set("relay", "lease", "10s");
         let survivor = stage.relay()?;
         let load = Load::new(stage.topic.name()).transactions(u64::MAX).pause(Duration::from_millis(5));
         let load = load.start(&stage.database, &stage.ledger).await?;
@@ -132,13 +133,13 @@ async fn a_relay_that_was_frozen_beyond_its_lease_changes_nothing() -> Result<()
 #[tokio::test]
 async fn a_rolling_restart_under_load_makes_no_duplicate() -> Result<()> {
     for broker in BROKERS {
-        let mut stage = Stage::new(Flavor::MySql, broker).await?;
+        let mut stage = Stage::new(Flavor::MySql, broker).await?.patient();
         let mut relays = [stage.relay()?, stage.relay()?];
         let load = Load::new(stage.topic.name()).transactions(u64::MAX).pause(Duration::from_millis(2));
         let load = load.start(&stage.database, &stage.ledger).await?;
         for relay in &mut relays {
             relay.wait_for_metrics(PATIENCE, "work", |m| m.sum("outbox_relay_published_messages_total") > 20.0).await?;
-            relay.stop(Duration::from_secs(15)).await?;
+            relay.stop(PATIENCE).await?;
             *relay = stage.relay()?;
         }
         for relay in &mut relays {

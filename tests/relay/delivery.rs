@@ -50,7 +50,7 @@ async fn every_kind_of_message_arrives_byte_for_byte_from_mariadb() -> Result<()
 #[tokio::test]
 async fn ten_thousand_messages_of_one_transaction_all_arrive() -> Result<()> {
     for broker in BROKERS {
-        let mut stage = Stage::new(Flavor::MySql, broker).await?;
+        let mut stage = Stage::new(Flavor::MySql, broker).await?.patient();
         let drafts: Vec<Draft> = (0..10_000).map(|number| stage.draft(number)).collect();
         stage.commit(&drafts).await?;
         let _relay = stage.relay()?;

@@ -75,6 +75,7 @@ async fn a_relay_stops_in_time_while_its_broker_is_frozen() -> Result<()> {
     let topic = Topic::create_on(Broker::RabbitMq, &server.amqp_url()).await?;
     let mut stage = Stage::with(Database::create(Flavor::MariaDb).await?, topic);
     stage.settings = stage.settings.clone().set("relay", "lease", "60s").set("relay", "publish_deadline", "30s");
+    stage.settings = stage.settings.clone().set("relay", "settle_deadline", "5s");
     let mut relay = start(&stage.settings.clone().set("relay", "stop_deadline", "3s"))?;
     let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
     relay.wait_for_metrics(PATIENCE, "work", published(30.0)).await?;

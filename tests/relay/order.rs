@@ -19,7 +19,7 @@ use testkit::{
 use crate::stage::{PATIENCE, Stage};
 
 async fn three_relays(flavor: Flavor, broker: Broker, transactions: u64) -> Result<()> {
-    let mut stage = Stage::new(flavor, broker).await?;
+    let mut stage = Stage::new(flavor, broker).await?.patient();
     let relays = [stage.relay()?, stage.relay()?, stage.relay()?];
     let load = Load::new(stage.topic.name()).tasks(8).keys(50).transactions(transactions).messages(1..=20);
     load.payload(64..=200).rolled_back(0.05).held(Duration::from_millis(5)).run(&stage.database, &stage.ledger).await?;

@@ -132,7 +132,7 @@ async fn a_relay_that_starts_before_its_broker_waits_and_spends_nothing() -> Res
 
 #[tokio::test]
 async fn a_tenth_unroutable_on_rabbitmq_is_dead_and_no_neighbour_is() -> Result<()> {
-    let mut stage = Stage::new(Flavor::MySql, Broker::RabbitMq).await?;
+    let mut stage = Stage::new(Flavor::MySql, Broker::RabbitMq).await?.patient();
     let nowhere = format!("nowhere-{}", stage.topic.name());
     let draft = |number: usize| {
         let topic = if number % 10 == 3 { nowhere.as_str() } else { stage.topic.name() };

@@ -138,7 +138,7 @@ pub(crate) fn consume(bootstrap: &str, topic: &str, least: usize) -> Result<Vec<
     consumer.assign(&partitions)?;
     let mut records = Vec::new();
     loop {
-        let patience = if records.len() < least { Duration::from_secs(5) } else { Duration::from_millis(400) };
+        let patience = if records.len() < least { Duration::from_secs(20) } else { Duration::from_millis(400) };
         let Some(message) = consumer.poll(patience) else { return Ok(records) };
         let message = message?;
         let headers =

@@ -97,7 +97,7 @@ async fn declare(channel: &Channel, name: &str, queue: QueueDeclareOptions, argu
 pub(crate) async fn take(url: &str, queue: &str, least: usize) -> Result<Vec<BasicGetMessage>> {
     let (_connection, channel) = channel(url).await?;
     let (mut messages, mut empty) = (Vec::new(), 0);
-    while empty < if messages.len() < least { 50 } else { 4 } {
+    while empty < if messages.len() < least { 200 } else { 4 } {
         if let Some(message) = channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await? {
             messages.push(message);
         } else {

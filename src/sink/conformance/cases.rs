@@ -16,8 +16,8 @@ use super::{
 };
 use crate::sink::{Destination, KeyOrder, Outcome, Outgoing, PublishError};
 
-/// What a call may need beyond its deadline to return.
-const GRACE: Duration = Duration::from_millis(500);
+/// What a call may need beyond its deadline to return, on a busy machine.
+const GRACE: Duration = Duration::from_secs(3);
 /// How soon a broker that came back must be used again.
 const RECOVERY: Duration = Duration::from_secs(30);
 

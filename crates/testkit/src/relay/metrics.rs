@@ -9,7 +9,7 @@ use tokio::{
 };
 
 /// How long a relay may take to answer: it may be paused.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Asks 127.0.0.1; returns the status and the body.
 pub(super) async fn get(port: u16, path: &str) -> Result<(u16, String)> {
