@@ -6,7 +6,7 @@ use std::{
 };
 
 use outbox_core::{
-    sqlx::{self, ConnectOptions as _, MySqlConnection, mysql::MySqlDatabaseError},
+    sqlx::{self, ConnectOptions as _, MySqlConnection},
     store,
 };
 
@@ -118,8 +118,7 @@ pub(crate) enum Refusal {
 
 /// Why the server refused a call; none: it did not answer.
 pub(crate) fn refusal(error: &sqlx::Error) -> Option<Refusal> {
-    let error = error.as_database_error()?;
-    Some(match error.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number) {
+    Some(match store::error_number(error)? {
         // A lock wait that timed out, a deadlock.
         1205 | 1213 => Refusal::Contention,
         // Disk or table space full, a storage engine's or a file's error.

@@ -44,7 +44,7 @@ pub trait Handler: Send + Sync + 'static {
 #[derive(Debug)]
 pub enum Failure {
     /// It may go better next time: tried again after a wait, then dead. What the database refused for a passing reason (a deadlock,
-    /// a lost connection) is tried again without end.
+    /// a lost connection, a full disk) is tried again without end.
     Retry(BoxError),
     /// It will never go better: dead now.
     Dead(BoxError),
@@ -84,9 +84,17 @@ impl Failure {
     }
 }
 
-/// Lock wait time-out, deadlock, a row that has changed since this transaction first read (MariaDB from 11.6.2 on), too many
-/// connections, shutdown, read-only (a fail-over), connection killed, "gone", and disconnected because nothing was said for long.
-const PASSING: [u16; 12] = [1205, 1213, 1020, 1040, 1053, 1290, 1836, 1927, 3058, 3169, 1203, 4031];
+#[rustfmt::skip]
+const PASSING: [u16; 19] = [
+    // Lock wait time-out, deadlock, a row that has changed since this transaction first read (MariaDB from 11.6.2 on).
+    1205, 1213, 1020,
+    // Too many connections, of all or of this user; shutdown; connection killed, "gone", disconnected because nothing was said for long.
+    1040, 1203, 1226, 1053, 1927, 3058, 3169, 4031,
+    // Read-only: a fail-over, by an option, by the transaction's default, by the server's mode.
+    1290, 1792, 1836, 1874,
+    // Disk or table space full, a storage engine's or a file's error.
+    1021, 1026, 1030, 1114,
+];
 
 fn is_passing(error: &sqlx::Error) -> bool {
     use sqlx::Error as E;
