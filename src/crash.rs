@@ -1,38 +1,52 @@
-//! Named points at which a test may let the process die. Release builds have none.
+//! Named points at which a test may let the process die, panic or stand still. Release builds have none.
 
-/// Dies here, without any clean-up, if the environment variable `RELAY_CRASH_POINT` names this point; panics if `RELAY_PANIC_POINT`
-/// does.
-#[inline]
-pub(crate) fn point(name: &str) {
-    if is(name) {
-        std::process::abort();
+#[cfg(debug_assertions)]
+pub(crate) use asked::{is, point};
+
+#[cfg(debug_assertions)]
+mod asked {
+    use std::{
+        env, process,
+        sync::{
+            LazyLock,
+            atomic::{AtomicBool, Ordering},
+        },
+        thread,
+        time::Duration,
+    };
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    static CRASH: LazyLock<Option<String>> = LazyLock::new(|| env::var("RELAY_CRASH_POINT").ok());
+    static PANIC: LazyLock<Option<String>> = LazyLock::new(|| env::var("RELAY_PANIC_POINT").ok());
+    static PAUSE: LazyLock<Option<String>> = LazyLock::new(|| env::var("RELAY_PAUSE_POINT").ok());
+    static PAUSED: AtomicBool = AtomicBool::new(false);
+
+    /// Dies here, without any clean-up, if the environment variable `RELAY_CRASH_POINT` names this point; panics if
+    /// `RELAY_PANIC_POINT` does; if `RELAY_PAUSE_POINT` does, it stands still, once, until it gets SIGCONT.
+    pub(crate) fn point(name: &str) {
+        if CRASH.as_deref() == Some(name) {
+            process::abort();
+        }
+        assert!(PANIC.as_deref() != Some(name), "a panic at {name} was asked for");
+        if PAUSE.as_deref() == Some(name) && !PAUSED.swap(true, Ordering::AcqRel) {
+            kill_process(getpid(), Signal::STOP).ok();
+            // The signal may strike a little after it was sent.
+            thread::sleep(Duration::from_millis(100));
+        }
     }
-    assert!(!panics(name), "a panic at {name} was asked for");
+
+    /// Whether the process is to die or to stand still at this point.
+    pub(crate) fn is(name: &str) -> bool {
+        CRASH.as_deref() == Some(name) || PAUSE.as_deref() == Some(name)
+    }
 }
 
-/// Whether the task is to panic at this point.
-#[cfg(debug_assertions)]
-fn panics(name: &str) -> bool {
-    use std::sync::LazyLock;
-    static POINT: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("RELAY_PANIC_POINT").ok());
-    POINT.as_deref() == Some(name)
-}
-
-/// Release builds never panic on purpose.
+/// Release builds never do it.
 #[cfg(not(debug_assertions))]
-const fn panics(_name: &str) -> bool {
-    false
-}
+pub(crate) const fn point(_name: &str) {}
 
-/// Whether the process is to die at this point.
-#[cfg(debug_assertions)]
-pub(crate) fn is(name: &str) -> bool {
-    use std::sync::LazyLock;
-    static POINT: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("RELAY_CRASH_POINT").ok());
-    POINT.as_deref() == Some(name)
-}
-
-/// Release builds never die on purpose.
+/// Release builds never do it.
 #[cfg(not(debug_assertions))]
 pub(crate) const fn is(_name: &str) -> bool {
     false

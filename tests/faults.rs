@@ -1,4 +1,4 @@
-//! The table of faults in its short form: a case or two of most rows, a third of the load, a fixed seed.
+//! The table of faults in its short form: a case or two of each row, a third of the load, a fixed seed.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -27,17 +27,18 @@ async fn nothing_is_lost_whatever_breaks() -> Result<()> {
         row
     };
     let rows: Vec<Row> = rows::all().into_iter().map(short).filter(|row| !row.cases.is_empty()).collect();
+    ensure!(rows.len() == rows::all().len(), "a row has no case in the short form");
     let arguments = ["--exact", "a_consumer"].map(str::to_owned).to_vec();
     let setup = Setup {
         relay: PathBuf::from(env!("CARGO_BIN_EXE_relay")),
         consumer: Program { path: std::env::current_exe()?, arguments },
         pace: Pace::Short,
         outage: Duration::from_secs(5),
+        mix: Duration::from_secs(20),
     };
     let plan = Plan { setup, seed: SEED, parallel: 4, time: None };
     let ran = runner::run(&rows, &plan, |_| {}).await;
     let table = report::markdown(&rows, &ran, SEED);
     ensure!(ran.iter().all(|ran| ran.error.is_none()), "{table}");
-    ensure!(ran.len() >= 6, "only {} cases belong to the short form", ran.len());
     Ok(())
 }

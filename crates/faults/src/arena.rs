@@ -59,6 +59,8 @@ pub struct Setup {
     pub pace: Pace,
     /// How long a broker is down in B1.
     pub outage: Duration,
+    /// How long N1 goes on.
+    pub mix: Duration,
 }
 
 /// Where a case takes place.

@@ -32,6 +32,9 @@ struct Options {
     /// For how many seconds the broker is down in B1.
     #[arg(long, default_value_t = 600)]
     outage: u64,
+    /// For how many seconds faults strike at random in N1.
+    #[arg(long, default_value_t = 1200)]
+    mix: u64,
     /// List the rows and their cases.
     #[arg(long)]
     list: bool,
@@ -63,6 +66,7 @@ async fn run(options: &Options) -> Result<bool> {
         relay: this.with_file_name("relay"),
         consumer: Program { path: this, arguments: Vec::new() },
         outage: Duration::from_secs(options.outage),
+        mix: Duration::from_secs(options.mix),
         pace: if options.short { Pace::Short } else { Pace::Full },
     };
     let time = options.minutes.map(|minutes| Duration::from_secs(60 * minutes));

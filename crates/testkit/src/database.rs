@@ -215,6 +215,8 @@ pub struct Tables {
     pub business: HashSet<Uuid>,
     /// How often a consumer has applied each message.
     pub effects: HashMap<Uuid, u64>,
+    /// How many rows of `inbox_processed` each message has.
+    pub processed: HashMap<Uuid, u64>,
 }
 
 impl Tables {
@@ -244,6 +246,7 @@ impl Tables {
         }
         tables.business = counts(conn, "test_orders").await?.into_keys().collect();
         tables.effects = counts(conn, "test_effects").await?;
+        tables.processed = counts(conn, "inbox_processed").await?;
         Ok(tables)
     }
 }

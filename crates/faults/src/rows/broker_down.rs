@@ -4,8 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use futures_util::FutureExt as _;
-use testkit::{consume::Broker, servers::Flavor};
+use testkit::{consume::Broker, proxy::Direction, servers::Flavor};
 
+use super::{
+    between::{before_the_broker, counted},
+    kafka_refuses::broken,
+};
 use crate::{
     arena::{Arena, PATIENCE, Pace},
     row::{Case, Row},
@@ -15,12 +19,13 @@ pub(super) fn kafka() -> Row {
     let on = |case: Case, flavor| case.on(flavor, Broker::Kafka).own_broker();
     Row {
         id: "K1",
-        fault: "kill -9 Kafka and restart; SIGSTOP",
+        fault: "kill -9 Kafka and restart; SIGSTOP; a black hole in each direction",
         shows: "first publish within 15 s; no key reordered",
         cases: vec![
-            on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MySql),
+            on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MySql).short(),
             on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MariaDb),
             on(Case::new("frozen", |arena| frozen(arena).boxed()), Flavor::MySql),
+            on(Case::new("black holes", |arena| black_holes(arena).boxed()), Flavor::MySql),
         ],
     }
 }
@@ -29,13 +34,15 @@ pub(super) fn rabbitmq() -> Row {
     let on = |case: Case, flavor| case.on(flavor, Broker::RabbitMq).own_broker();
     Row {
         id: "A1",
-        fault: "kill -9 RabbitMQ and restart; connections closed; SIGSTOP",
+        fault: "kill -9 RabbitMQ and restart; connections closed, or broken at random byte positions; SIGSTOP; a black hole in each direction",
         shows: "first publish within 20 s; no key reordered",
         cases: vec![
             on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MySql),
             on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MariaDb),
             on(Case::new("connections closed", |arena| closed(arena).boxed()), Flavor::MySql),
+            Case::new("connections break", |arena| broken(arena).boxed()).on(Flavor::MySql, Broker::RabbitMq).short(),
             on(Case::new("frozen", |arena| frozen(arena).boxed()), Flavor::MySql),
+            Case::new("black holes", |arena| black_holes(arena).boxed()).on(Flavor::MySql, Broker::RabbitMq),
         ],
     }
 }
@@ -46,7 +53,7 @@ pub(super) fn long() -> Row {
         id: "B1",
         fault: "the broker is down for long while messages arrive",
         shows: "no attempt spent, nothing dead, drains after",
-        cases: vec![case(Broker::Kafka), case(Broker::RabbitMq)],
+        cases: vec![case(Broker::Kafka), case(Broker::RabbitMq).short()],
     }
 }
 
@@ -90,6 +97,24 @@ pub(super) async fn freeze(arena: &mut Arena, time: Duration) -> Result<()> {
     arena.ground.broker()?.resume()?;
     let bound = recovery(arena);
     arena.recovered(Instant::now(), bound).await
+}
+
+/// What is sent is neither taken nor refused, or what is answered does not come; then all of it does.
+async fn black_holes(arena: &mut Arena) -> Result<()> {
+    let proxy = before_the_broker(arena).await?;
+    arena.duplicates_are_announced();
+    arena.start().await?;
+    for direction in Direction::BOTH {
+        let held = proxy.counts().held;
+        arena.strike().await?;
+        proxy.black_hole(direction);
+        counted(&proxy, "something to be held back", |counts| counts.held > held).await?;
+        tokio::time::sleep(arena.lasting(5_000..20_000, 3000)).await;
+        proxy.heal();
+        let bound = recovery(arena);
+        arena.recovered(Instant::now(), bound).await?;
+    }
+    Ok(())
 }
 
 async fn closed(arena: &mut Arena) -> Result<()> {

@@ -36,7 +36,7 @@ pub(super) fn cancelled() -> Row {
         id: "D4",
         fault: "handlers cancelled at random awaits, on a pool of 5",
         shows: "no transaction left open, no statement in a foreign transaction",
-        cases: vec![case(Flavor::MySql, Broker::Kafka), case(Flavor::MariaDb, Broker::RabbitMq)],
+        cases: vec![case(Flavor::MySql, Broker::Kafka).short(), case(Flavor::MariaDb, Broker::RabbitMq)],
     }
 }
 
@@ -114,13 +114,16 @@ async fn cancel(arena: &mut Arena) -> Result<()> {
     arena.start().await?;
     let service = Service::new(arena).await?;
     arena.strike().await?;
-    let (seed, each) = (arena.random.random::<u64>(), if arena.setup.pace == Pace::Full { 400 } else { 60 });
+    let (seed, due) = (arena.random.random::<u64>(), if arena.setup.pace == Pace::Full { 2000 } else { 100 });
     let ended = Arc::new(AtomicU64::new(0));
     let tasks = (0..TASKS).map(|task| {
         let (service, ended) = (service.clone(), Arc::clone(&ended));
         let mut random = StdRng::seed_from_u64(seed.wrapping_add(task));
         tokio::spawn(async move {
-            for number in 0..each {
+            for number in 0.. {
+                if ended.load(Ordering::Relaxed) >= due {
+                    break;
+                }
                 let patience = Duration::from_micros(random.random_range(0..30_000));
                 let done = tokio::time::timeout(patience, service.handle(number)).await;
                 ended.fetch_add(u64::from(done.is_err()), Ordering::Relaxed);
@@ -130,9 +133,7 @@ async fn cancel(arena: &mut Arena) -> Result<()> {
     for task in join_all(tasks).await {
         task?;
     }
-    let cancelled = ended.load(Ordering::Relaxed);
-    arena.counts.faults += cancelled;
-    arena.witness("a hundred handlers were cancelled", cancelled >= 100);
+    arena.counts.faults += ended.load(Ordering::Relaxed);
     nothing_is_open(&service).await
 }
 

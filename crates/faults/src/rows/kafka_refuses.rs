@@ -53,7 +53,8 @@ async fn unacknowledged(arena: &mut Arena) -> Result<()> {
     no_busy_loop(arena).await
 }
 
-async fn broken(arena: &mut Arena) -> Result<()> {
+/// Connections break at random positions, in each direction.
+pub(super) async fn broken(arena: &mut Arena) -> Result<()> {
     let proxy = before_the_broker(arena).await?;
     arena.start_relays(3)?;
     arena.start_load().await?;

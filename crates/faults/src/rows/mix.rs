@@ -1,13 +1,23 @@
 //! N1: everything at random.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use futures_util::FutureExt as _;
 use rand::{RngExt as _, seq::IndexedRandom as _};
-use testkit::{consume::Broker, servers::Flavor};
+use testkit::{
+    consume::Broker,
+    proxy::{Cut, Direction},
+    servers::Flavor,
+};
 
-use super::{broker_down, database_down, rolling_restart};
+use super::{
+    between::{before_the_broker, before_the_database, counted},
+    broker_down, database_down, rolling_restart,
+};
 use crate::{
     arena::{Arena, LEASE},
     row::{Case, Row},
@@ -23,9 +33,23 @@ enum Fault {
     KillBroker,
     FreezeBroker,
     KillConsumer,
+    /// Nothing gets through in one direction.
+    BlackHole(Line),
+    /// Connections break at random positions.
+    Break(Line),
 }
 
-const FAULTS: [Fault; 8] = [
+/// Between the relays and a server.
+#[derive(Debug, Clone, Copy)]
+enum Line {
+    Database,
+    Broker,
+}
+
+/// Within which the relays publish again after a line is whole.
+const RECOVERY: Duration = Duration::from_secs(20);
+
+const FAULTS: [Fault; 12] = [
     Fault::KillRelay,
     Fault::FreezeRelay,
     Fault::RestartRelay,
@@ -34,6 +58,10 @@ const FAULTS: [Fault; 8] = [
     Fault::KillBroker,
     Fault::FreezeBroker,
     Fault::KillConsumer,
+    Fault::BlackHole(Line::Database),
+    Fault::BlackHole(Line::Broker),
+    Fault::Break(Line::Database),
+    Fault::Break(Line::Broker),
 ];
 
 pub(super) fn row() -> Row {
@@ -44,14 +72,17 @@ pub(super) fn row() -> Row {
         id: "N1",
         fault: "a random mix of the others",
         shows: "all of it",
-        cases: vec![case(Flavor::MySql, Broker::Kafka), case(Flavor::MariaDb, Broker::RabbitMq)],
+        cases: vec![case(Flavor::MySql, Broker::Kafka), case(Flavor::MariaDb, Broker::RabbitMq).short()],
     }
 }
 
 async fn mix(arena: &mut Arena) -> Result<()> {
     arena.duplicates_are_announced();
+    // `disturb` finds them in this order.
+    before_the_database(arena).await?;
+    before_the_broker(arena).await?;
     arena.start().await?;
-    let end = Instant::now() + arena.lasting(120_000..120_001, 20_000);
+    let end = Instant::now() + arena.setup.mix;
     while Instant::now() < end {
         let fault = *FAULTS.choose(&mut arena.random).unwrap_or(&Fault::KillRelay);
         strike(arena, fault).await?;
@@ -92,5 +123,31 @@ async fn strike(arena: &mut Arena, fault: Fault) -> Result<()> {
             arena.consumers()?.kill_one().await?;
             arena.consumers()?.start_one()
         }
+        Fault::BlackHole(line) => disturb(arena, line, None, short).await,
+        Fault::Break(line) => {
+            let cut = Cut::Within { bytes: 20_000, seed: arena.random.random() };
+            disturb(arena, line, Some(cut), short).await
+        }
     }
+}
+
+/// A black hole in one direction, or cuts, for so long.
+async fn disturb(arena: &mut Arena, line: Line, cut: Option<Cut>, time: Duration) -> Result<()> {
+    let proxy = match line {
+        Line::Database => arena.proxies.first(),
+        Line::Broker => arena.proxies.get(1),
+    };
+    let proxy = Arc::clone(proxy.context("there is no proxy")?);
+    let direction = if arena.random.random() { Direction::ToServer } else { Direction::ToClient };
+    arena.strike().await?;
+    let before = proxy.counts();
+    match cut {
+        Some(cut) => proxy.cut(direction, cut),
+        None => proxy.black_hole(direction),
+    }
+    let struck = |counts: testkit::proxy::Counts| counts.held > before.held || counts.cut > before.cut;
+    counted(&proxy, "something to be held back or cut", struck).await?;
+    tokio::time::sleep(time).await;
+    proxy.heal();
+    arena.recovered(Instant::now(), RECOVERY).await
 }

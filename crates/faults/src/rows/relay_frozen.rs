@@ -1,6 +1,9 @@
 //! R3: a relay stands still for longer than its lease, and goes on as if nothing had happened.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
 use futures_util::FutureExt as _;
@@ -16,8 +19,15 @@ use crate::{
     row::{Case, Row},
 };
 
+use super::relay_killed::BEYOND;
+
 /// Tries to freeze a relay with a claim that another takes over.
 const ROUNDS: usize = 5;
+
+/// Where a relay stands still with a claim that is not being settled, and whether the broker has its messages or gets them
+/// when it goes on: what it publishes is decided before.
+const POINTS: [(&str, bool); 4] =
+    [("after_claim", false), ("before_publish", true), ("after_publish", true), ("before_settle", true)];
 
 pub(super) fn row() -> Row {
     let mut cases = Vec::new();
@@ -28,9 +38,14 @@ pub(super) fn row() -> Row {
             cases.push(if short { case.short() } else { case });
         }
     }
+    for (flavor, broker) in [(Flavor::MySql, Broker::Kafka), (Flavor::MariaDb, Broker::RabbitMq)] {
+        for (point, sent) in POINTS {
+            cases.push(Case::new(point, move |arena| freeze_at(arena, point, sent).boxed()).on(flavor, broker));
+        }
+    }
     Row {
         id: "R3",
-        fault: "SIGSTOP a relay for 0.5 to 3 leases",
+        fault: "SIGSTOP a relay for 0.5 to 3 leases, at any time and at each step until another has taken over",
         shows: "the fence refuses what it writes afterwards; duplicates only of what it held",
         cases,
     }
@@ -65,6 +80,33 @@ async fn freeze(arena: &mut Arena, factor: f64) -> Result<()> {
         arena.witness("a take-over", takeovers > 0.0);
         Ok(())
     }
+}
+
+/// A relay stands still at this point with its first claim, until another has taken that over.
+async fn freeze_at(arena: &mut Arena, point: &str, sent: bool) -> Result<()> {
+    arena.start_relays(2)?;
+    arena.start_load().await?;
+    arena.working().await?;
+    arena.enough().await?;
+    let mut victim = arena.relay(&arena.settings.clone().pause_at(point))?;
+    victim.wait_for_pause(PATIENCE).await?;
+    let stopped = Instant::now();
+    let held = arena.claimed_by(Some(victim.pid())).await?;
+    ensure!(!held.is_empty(), "it holds nothing at {point}");
+    arena.struck(true);
+    arena.taken_over(victim.pid(), stopped, LEASE + BEYOND).await?;
+    victim.resume()?;
+    if sent {
+        // What is on the way with the broker at that moment, of any relay, may be late as well.
+        arena.duplicates_are_announced();
+        let fenced = |m: &testkit::relay::Metrics| m.sum("outbox_relay_leases_lost_total") > 0.0;
+        victim.wait_for_metrics(PATIENCE, "the fence", fenced).await?;
+    }
+    arena.relays.push(victim);
+    arena.working().await?;
+    let takeovers = arena.metric("outbox_relay_lease_takeovers_total", "").await;
+    arena.witness("a take-over", takeovers > 0.0);
+    Ok(())
 }
 
 /// Freezes the first relay while it holds a claim; returns what it holds.

@@ -126,10 +126,12 @@ impl Case<'_> {
         }
     }
 
+    /// As many effects as are due, each with its row in the inbox.
     fn effects(&self, id: &Uuid, due: u64, report: &mut Report) {
-        let times = self.tables.effects.get(id).copied().unwrap_or(0);
-        if !self.tables.effects.is_empty() && times != due {
-            report.effects.push(format!("{id}: {times} effects, {due} due"));
+        let (times, marks) = (self.tables.effects.get(id), self.tables.processed.get(id));
+        let (times, marks) = (times.copied().unwrap_or(0), marks.copied().unwrap_or(0));
+        if !self.tables.effects.is_empty() && (times != due || marks != due) {
+            report.effects.push(format!("{id}: {times} effects and {marks} rows in the inbox, {due} due"));
         }
     }
 

@@ -36,6 +36,7 @@ impl Run {
             tables.messages.insert(draft.id);
             tables.business.insert(draft.id);
             tables.effects.insert(draft.id, 1);
+            tables.processed.insert(draft.id, 1);
             tables.receipts.insert(draft.id, vec!["orders/0@1".into()]);
         }
         let arrivals = drafts.iter().map(arrival).collect();
@@ -51,6 +52,7 @@ impl Run {
         self.arrivals.retain(|arrival| arrival.id != id);
         self.tables.receipts.remove(&id);
         self.tables.effects.remove(&id);
+        self.tables.processed.remove(&id);
     }
 
     fn judge(&self) -> Report {
@@ -200,6 +202,7 @@ fn an_empty_payload_is_no_tombstone() {
     run.arrivals.push(arrival(&empty.clone().tombstone()));
     run.tables.business.insert(empty.id);
     run.tables.effects.insert(empty.id, 1);
+    run.tables.processed.insert(empty.id, 1);
     names(&run.complaint(&Expectations::new()), "changed on the way (1)");
 }
 
@@ -208,9 +211,17 @@ fn a_double_effect_and_a_missing_one_are_caught() {
     for times in [0, 2] {
         let mut run = Run::good();
         run.tables.effects.insert(run.id(2), times);
-        assert_eq!(run.judge().effects, [format!("{}: {times} effects, 1 due", run.id(2))]);
+        assert_eq!(run.judge().effects, [format!("{}: {times} effects and 1 rows in the inbox, 1 due", run.id(2))]);
         names(&run.complaint(&Expectations::new()), "wrong number of effects (1)");
     }
+}
+
+#[test]
+fn an_effect_without_its_row_in_the_inbox_is_caught() {
+    let mut run = Run::good();
+    run.tables.processed.remove(&run.id(2));
+    assert_eq!(run.judge().effects, [format!("{}: 1 effects and 0 rows in the inbox, 1 due", run.id(2))]);
+    names(&run.complaint(&Expectations::new()), "wrong number of effects (1)");
 }
 
 #[test]

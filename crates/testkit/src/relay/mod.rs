@@ -72,6 +72,19 @@ impl Relay {
         self.process.pause()
     }
 
+    /// Waits until it stands still at the point that [`Settings::pause_at`] names.
+    ///
+    /// # Errors
+    /// When it does not within the deadline; with its log.
+    pub async fn wait_for_pause(&self, deadline: Duration) -> Result<()> {
+        until(deadline, "a pause", || async {
+            ensure!(self.process.is_paused()?, "the relay goes on");
+            Ok(())
+        })
+        .await
+        .with_context(|| self.log().unwrap_or_default())
+    }
+
     /// Lets it go on after [`Relay::pause`].
     ///
     /// # Errors

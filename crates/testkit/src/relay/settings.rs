@@ -121,6 +121,12 @@ impl Settings {
         self.env("RELAY_CRASH_POINT", point)
     }
 
+    /// Lets the relay stand still, once, at a named point (debug builds only).
+    #[must_use]
+    pub fn pause_at(self, point: &str) -> Self {
+        self.env("RELAY_PAUSE_POINT", point)
+    }
+
     /// Sets a limit as the shell's `ulimit` does, for example `-n 64`.
     #[must_use]
     pub fn limit(mut self, limit: &str) -> Self {

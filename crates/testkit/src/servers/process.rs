@@ -85,6 +85,12 @@ impl Process {
         Ok(())
     }
 
+    /// Whether it stands still.
+    pub(crate) fn is_paused(&self) -> Result<bool> {
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        Ok(waitid(WaitId::Pid(self.pid()?), options)?.is_some())
+    }
+
     /// SIGKILL to the process and its children, and wait for its end.
     pub(crate) fn kill(mut self) -> Result<()> {
         self.finish()

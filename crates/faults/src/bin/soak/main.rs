@@ -134,6 +134,7 @@ async fn start(options: &Options, plan: Plan) -> Result<Arena> {
         consumer: Program { path: this, arguments: Vec::new() },
         pace: Pace::Short,
         outage: Duration::ZERO,
+        mix: Duration::ZERO,
     };
     let broker = match options.broker {
         Broker::Kafka => consume::Broker::Kafka,
