@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use outbox_core::sqlx::{Connection as _, MySqlConnection};
+use outbox_core::sqlx::{self, Connection as _, MySqlConnection};
 use testkit::{consume::Broker, database::Database, judge::Expectations, load, servers::Flavor};
 use url::Url;
 
@@ -11,6 +11,7 @@ use crate::stage::{PATIENCE, Stage, account, start};
 
 const MIGRATOR: &str = include_str!("../../deploy/grants/migrator.sql");
 const RELAY: &str = include_str!("../../deploy/grants/relay.sql");
+const SERVICE: &str = include_str!("../../deploy/grants/service.sql");
 
 async fn the_migrator_makes_the_tables(flavor: Flavor) -> Result<()> {
     let database = Database::create_empty(flavor).await?;
@@ -46,6 +47,44 @@ async fn the_relay_does_its_work(flavor: Flavor) -> Result<()> {
     remove(&stage.database, &url).await
 }
 
+/// The relay neither sees what the service keeps nor writes a message; the service neither says what is sent nor sees what others wrote.
+async fn what_is_not_granted_is_refused(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let relay = [
+        "SELECT * FROM test_orders",
+        "INSERT INTO outbox_messages (topic) VALUES ('forged')",
+        "UPDATE outbox_messages SET payload = 'forged'",
+        "UPDATE outbox_pending SET lane = 1",
+        "UPDATE outbox_sent SET receipts = '[]'",
+        "INSERT INTO inbox_processed (consumer) VALUES ('forged')",
+    ];
+    let service = [
+        "INSERT INTO outbox_sent (claim_id) VALUES (1)",
+        "INSERT INTO outbox_claims (lane) VALUES (0)",
+        "INSERT INTO outbox_dead (id) VALUES (1)",
+        "DELETE FROM outbox_pending",
+        "UPDATE outbox_pending SET attempts = 0",
+        "SELECT payload FROM outbox_messages",
+        "UPDATE outbox_messages SET payload = 'forged'",
+        "DELETE FROM outbox_messages",
+        "UPDATE outbox_head SET low = 0",
+        "DELETE FROM inbox_processed",
+    ];
+    for (grants, name, statements) in
+        [(RELAY, "outbox_relay", relay.as_slice()), (SERVICE, "outbox_service", service.as_slice())]
+    {
+        let url = account(&database, &grants.replace(name, "{user}")).await?;
+        let mut connection = MySqlConnection::connect(url.as_str()).await?;
+        for sql in statements {
+            let refused = sqlx::raw_sql(*sql).execute(&mut connection).await;
+            let text = refused.err().map(|error| error.to_string()).unwrap_or_default();
+            ensure!(text.contains("command denied to user"), "{name}: {sql}: {text}");
+        }
+        remove(&database, &url).await?;
+    }
+    Ok(())
+}
+
 async fn remove(database: &Database, url: &Url) -> Result<()> {
     database.execute(&format!("DROP USER '{}'@'%'", url.username())).await
 }
@@ -68,4 +107,14 @@ async fn the_relay_does_its_work_on_mysql() -> Result<()> {
 #[tokio::test]
 async fn the_relay_does_its_work_on_mariadb() -> Result<()> {
     the_relay_does_its_work(Flavor::MariaDb).await
+}
+
+#[tokio::test]
+async fn what_is_not_granted_is_refused_by_mysql() -> Result<()> {
+    what_is_not_granted_is_refused(Flavor::MySql).await
+}
+
+#[tokio::test]
+async fn what_is_not_granted_is_refused_by_mariadb() -> Result<()> {
+    what_is_not_granted_is_refused(Flavor::MariaDb).await
 }

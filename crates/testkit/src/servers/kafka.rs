@@ -59,9 +59,11 @@ pub struct Kafka {
 
 /// A node sends its clients to the address that it advertises: behind a proxy it needs a listener that advertises the proxy's.
 #[derive(Debug, Clone, Copy)]
-struct Proxied {
-    listener: u16,
-    advertised: u16,
+pub struct Proxied {
+    /// The listener's port.
+    pub listener: u16,
+    /// The port that clients are sent to.
+    pub advertised: u16,
 }
 
 impl Kafka {
@@ -92,8 +94,16 @@ impl Kafka {
     /// # Errors
     /// When there is one, or the node runs in Docker.
     pub async fn proxy(&self) -> Result<Proxy> {
-        let ports = self.proxied.context("a node in Docker advertises its own address only")?;
+        let ports = self.ports()?;
         Proxy::on_port(ports.advertised, &format!("127.0.0.1:{}", ports.listener)).await
+    }
+
+    /// For another one in the proxy's place.
+    ///
+    /// # Errors
+    /// When the node runs in Docker.
+    pub fn ports(&self) -> Result<Proxied> {
+        self.proxied.context("a node in Docker advertises its own address only")
     }
 
     /// The address for clients: `127.0.0.1:port`.

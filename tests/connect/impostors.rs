@@ -1,16 +1,15 @@
-//! Something else answers where a server should be, or nothing does: `relay check --connect` ends in time and says what it found.
-
-#![cfg(all(feature = "kafka", feature = "rabbitmq"))]
+//! Something else answers where a server should be, or nothing does: it ends in time and says what it found.
 
 use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
-    process::Command,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use testkit::{consume::Broker, servers::Flavor};
+
+use crate::check::{self, Finding};
 
 /// What listens in the place of a server.
 #[derive(Debug, Clone, Copy)]
@@ -50,39 +49,22 @@ fn answer(mut stream: TcpStream, answer: &[u8]) {
     stream.write_all(answer).ok();
 }
 
-/// What `check --connect` finds of the database or of the sink `it`.
-fn found(checked: &str, section: &str) -> Result<String> {
-    let folder = tempfile::tempdir()?;
-    let database =
-        if section.contains("[database]") { "" } else { "[database]\nurl = \"mysql://relay@127.0.0.1:1/shop\"\n" };
-    let sink = if section.contains("[sinks") { "" } else { "[sinks.it]\ntype = \"null\"\n" };
-    let route = if section.contains("rabbitmq") { "exchange = \"e\"\n" } else { "" };
-    let text = format!("{database}{section}\n{sink}[[routes]]\ntopics = \"*\"\nsink = \"it\"\n{route}");
-    std::fs::write(folder.path().join("relay.toml"), text)?;
-    let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
-    command.current_dir(folder.path()).args(["check", "--connect", "--format", "json", "--config", "relay.toml"]);
-    let output = command.output()?;
-    ensure!(output.status.code() == Some(3), "{}", String::from_utf8_lossy(&output.stderr));
-    let rows: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout)?;
-    let row = rows.iter().find(|row| row["checked"] == checked).context("not checked")?;
-    ensure!(row["ok"] == false);
-    Ok(row["detail"].as_str().unwrap_or_default().to_owned())
+/// What `check --connect` does not like.
+fn refused(finding: Finding) -> Result<String> {
+    ensure!(!finding.ok, "{}", finding.detail);
+    Ok(finding.detail)
 }
 
 fn database(url: &str) -> Result<String> {
-    found("database", &format!("[database]\nurl = \"{url}\"\n"))
+    refused(check::database(url)?)
 }
 
 fn rabbitmq(url: &str) -> Result<String> {
-    found("sink it", &format!("[sinks.it]\ntype = \"rabbitmq\"\nurl = \"{url}\"\n"))
+    refused(check::rabbitmq(url, None)?)
 }
 
 fn kafka(brokers: &str, protocol: &str) -> Result<String> {
-    let section = "[sinks.it]\ntype = \"kafka\"\n";
-    found(
-        "sink it",
-        &format!("{section}brokers = \"{brokers}\"\nproperties = {{ \"security.protocol\" = \"{protocol}\" }}\n"),
-    )
+    refused(check::kafka(brokers, &format!("\"security.protocol\" = \"{protocol}\""))?)
 }
 
 /// The texts of drivers go on with what differs from run to run.

@@ -1,0 +1,49 @@
+//! Asking the program.
+
+use std::{path::Path, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+/// What it says of one server.
+pub(crate) struct Finding {
+    pub(crate) ok: bool,
+    pub(crate) detail: String,
+}
+
+pub(crate) fn database(url: &str) -> Result<Finding> {
+    find("database", &format!("[database]\nurl = \"{url}\"\n"), None)
+}
+
+/// With the system's certificates, or with those in a file.
+pub(crate) fn rabbitmq(url: &str, certificates: Option<&Path>) -> Result<Finding> {
+    find("sink it", &format!("[sinks.it]\ntype = \"rabbitmq\"\nurl = \"{url}\"\n"), certificates)
+}
+
+pub(crate) fn kafka(brokers: &str, properties: &str) -> Result<Finding> {
+    let section = format!("[sinks.it]\ntype = \"kafka\"\nbrokers = \"{brokers}\"\nproperties = {{ {properties} }}\n");
+    find("sink it", &section, None)
+}
+
+/// What it finds of the database or of the sink `it`.
+fn find(checked: &str, section: &str, certificates: Option<&Path>) -> Result<Finding> {
+    let folder = tempfile::tempdir()?;
+    let database =
+        if section.contains("[database]") { "" } else { "[database]\nurl = \"mysql://relay@127.0.0.1:1/shop\"\n" };
+    let sink = if section.contains("[sinks") { "" } else { "[sinks.it]\ntype = \"null\"\n" };
+    let route = if section.contains("rabbitmq") { "exchange = \"e\"\n" } else { "" };
+    let text = format!("{database}{section}\n{sink}[[routes]]\ntopics = \"*\"\nsink = \"it\"\n{route}");
+    std::fs::write(folder.path().join("relay.toml"), text)?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
+    command.current_dir(folder.path()).args(["check", "--connect", "--format", "json", "--config", "relay.toml"]);
+    if let Some(certificates) = certificates {
+        command.env("SSL_CERT_FILE", certificates);
+    }
+    let output = command.output()?;
+    let rows: Vec<Value> =
+        serde_json::from_slice(&output.stdout).with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    let row = rows.iter().find(|row| row["checked"] == checked).context("not checked")?;
+    let finding = Finding { ok: row["ok"] == true, detail: row["detail"].as_str().unwrap_or_default().to_owned() };
+    ensure!(finding.ok || output.status.code() == Some(3), "{}", output.status);
+    Ok(finding)
+}

@@ -1,0 +1,7 @@
+//! What `relay check --connect` finds where it connects.
+
+#![cfg(all(feature = "kafka", feature = "rabbitmq"))]
+
+mod check;
+mod impostors;
+mod tls;

@@ -1,0 +1,197 @@
+//! Servers that show certificates of an authority of our own: a valid one is taken, every other is refused by name.
+
+use std::{fs, path::PathBuf, sync::Arc};
+
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::sqlx::{self, Connection as _, MySqlConnection};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+use tempfile::TempDir;
+use testkit::{
+    consume::Broker,
+    servers::{Flavor, Kafka, MySqlOptions},
+};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    },
+};
+
+use crate::check::{self, Finding};
+
+/// What a server shows.
+#[derive(Debug, Clone, Copy)]
+enum Shown {
+    Valid,
+    Expired,
+    OfAnotherHost,
+    OfAnotherAuthority,
+}
+
+impl Shown {
+    const ALL: [Self; 4] = [Self::Valid, Self::Expired, Self::OfAnotherHost, Self::OfAnotherAuthority];
+}
+
+/// Two authorities, of which one is trusted, and what a server shows now.
+struct Certificates(TempDir);
+
+impl Certificates {
+    fn new() -> Result<Self> {
+        let certificates = Self(tempfile::tempdir()?);
+        certificates.show(Shown::Valid)?;
+        Ok(certificates)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Writes the certificate of the trusted authority, and a server's with its key and its authority.
+    fn show(&self, shown: Shown) -> Result<()> {
+        let (trusted, stranger) = (authority("trusted")?, authority("stranger")?);
+        let host = if matches!(shown, Shown::OfAnotherHost) { "elsewhere.example" } else { "127.0.0.1" };
+        let mut params = CertificateParams::new([host.to_owned()])?;
+        params.distinguished_name.push(DnType::CommonName, host);
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(if matches!(shown, Shown::Expired) { 2021 } else { 2060 }, 1, 1);
+        let key = KeyPair::generate()?;
+        let (issuer, signer) = if matches!(shown, Shown::OfAnotherAuthority) { &stranger } else { &trusted };
+        fs::write(self.path("issuer.pem"), issuer)?;
+        fs::write(self.path("server.pem"), params.signed_by(&key, signer)?.pem())?;
+        fs::write(self.path("key.pem"), key.serialize_pem())?;
+        Ok(fs::write(self.path("ca.pem"), &trusted.0)?)
+    }
+
+    /// For a server in this process.
+    fn acceptor(&self) -> Result<TlsAcceptor> {
+        let chain = CertificateDer::pem_file_iter(self.path("server.pem"))?.collect::<Result<Vec<_>, _>>()?;
+        let key = PrivateKeyDer::from_pem_file(self.path("key.pem"))?;
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let config =
+            config.with_safe_default_protocol_versions()?.with_no_client_auth().with_single_cert(chain, key)?;
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+/// An authority: its certificate, and what signs with it.
+fn authority(name: &str) -> Result<(String, Issuer<'static, KeyPair>)> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?.pem();
+    Ok((certificate, Issuer::new(params, key)))
+}
+
+/// Takes TLS at a port, with what is shown then, and passes it on in plain text, as a load balancer does. It ends with the test.
+async fn terminate(shown: watch::Receiver<TlsAcceptor>, port: u16, server: String) -> Result<String> {
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    let address = listener.local_addr()?.to_string();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let (acceptor, server) = (shown.borrow().clone(), server.clone());
+            tokio::spawn(async move {
+                let mut client = acceptor.accept(client).await?;
+                copy_bidirectional(&mut client, &mut TcpStream::connect(server).await?).await
+            });
+        }
+    });
+    Ok(address)
+}
+
+/// A valid certificate is taken; of the others the text says what is wrong with them.
+fn judge(shown: Shown, found: &Finding, texts: [&str; 3]) -> Result<()> {
+    let [expired, of_another_host, of_another_authority] = texts;
+    let expected = match shown {
+        Shown::Valid => {
+            ensure!(found.ok, "{}", found.detail);
+            return Ok(());
+        }
+        Shown::Expired => expired,
+        Shown::OfAnotherHost => of_another_host,
+        Shown::OfAnotherAuthority => of_another_authority,
+    };
+    ensure!(!found.ok && found.detail.contains(expected), "{shown:?}: {}", found.detail);
+    Ok(())
+}
+
+const RUSTLS: [&str; 3] = ["certificate expired", "not valid for name", "UnknownIssuer"];
+
+async fn the_database_shows_its_certificate(flavor: Flavor) -> Result<()> {
+    let certificates = Certificates::new()?;
+    let option = |name: &str, file: &str| format!("--{name}={}", certificates.path(file).display());
+    let options = MySqlOptions::new(flavor).arg(&option("ssl-cert", "server.pem"));
+    let server = options.arg(&option("ssl-key", "key.pem")).arg(&option("ssl-ca", "issuer.pem")).start().await?;
+    let mut admin = MySqlConnection::connect(&server.url()).await?;
+    sqlx::raw_sql("CREATE DATABASE shop").execute(&mut admin).await?;
+    outbox_core::migrate(&mut MySqlConnection::connect(&format!("{}shop", server.url())).await?).await?;
+    let url =
+        |mode: &str| format!("{}shop?ssl-mode={mode}&ssl-ca={}", server.url(), certificates.path("ca.pem").display());
+    for shown in Shown::ALL {
+        if matches!((flavor, shown), (Flavor::MySql, Shown::Expired)) {
+            // It does not load one.
+            continue;
+        }
+        certificates.show(shown)?;
+        let reload = if flavor == Flavor::MySql { "ALTER INSTANCE RELOAD TLS" } else { "FLUSH SSL" };
+        sqlx::raw_sql(reload).execute(&mut admin).await?;
+        judge(shown, &check::database(&url("verify_identity"))?, RUSTLS)?;
+    }
+    fs::write(certificates.path("ca.pem"), "no certificate")?;
+    let broken = check::database(&url("verify_identity"))?;
+    ensure!(!broken.ok && broken.detail.contains("certificate"), "{}", broken.detail);
+    fs::remove_file(certificates.path("ca.pem"))?;
+    let missing = check::database(&url("verify_identity"))?;
+    ensure!(!missing.ok && missing.detail.contains("No such file"), "{}", missing.detail);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql_shows_its_certificate() -> Result<()> {
+    the_database_shows_its_certificate(Flavor::MySql).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mariadb_shows_its_certificate() -> Result<()> {
+    the_database_shows_its_certificate(Flavor::MariaDb).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rabbitmq_shows_its_certificate() -> Result<()> {
+    let amqp = Broker::RabbitMq.address().await?;
+    let authority = amqp.split('@').nth(1).and_then(|rest| rest.split('/').next()).context("no address")?;
+    let certificates = Certificates::new()?;
+    let (show, shows) = watch::channel(certificates.acceptor()?);
+    let address = terminate(shows, 0, authority.to_owned()).await?;
+    for shown in Shown::ALL {
+        certificates.show(shown)?;
+        show.send(certificates.acceptor()?)?;
+        let url = format!("amqps://guest:guest@{address}/%2f");
+        judge(shown, &check::rabbitmq(&url, Some(&certificates.path("ca.pem")))?, RUSTLS)?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kafka_shows_its_certificate() -> Result<()> {
+    let server = Kafka::start().await?;
+    let ports = server.ports()?;
+    let certificates = Certificates::new()?;
+    let (show, shows) = watch::channel(certificates.acceptor()?);
+    let address = terminate(shows, ports.advertised, format!("127.0.0.1:{}", ports.listener)).await?;
+    let authority = certificates.path("ca.pem");
+    let properties = format!("\"security.protocol\" = \"ssl\", \"ssl.ca.location\" = \"{}\"", authority.display());
+    for shown in Shown::ALL {
+        certificates.show(shown)?;
+        show.send(certificates.acceptor()?)?;
+        judge(shown, &check::kafka(&address, &properties)?, ["certificate verify failed"; 3])?;
+    }
+    Ok(())
+}
