@@ -7,8 +7,12 @@ use testkit::servers::cache;
 
 use crate::tools::{cargo, quietly};
 
-/// The libraries that services depend on.
-const LIBRARIES: [&str; 2] = ["outbox-core", "outbox-consumer"];
+/// The libraries that services depend on, and where their lists are.
+const LIBRARIES: [(&str, &str); 3] = [
+    ("outbox_core", "crates/outbox-core/api.txt"),
+    ("outbox_consumer", "crates/outbox-consumer/api.txt"),
+    ("outbox_relay", "src/api.txt"),
+];
 
 /// Writes the lists anew.
 pub(crate) async fn write() -> Result<()> {
@@ -38,11 +42,11 @@ async fn lists() -> Result<Vec<(PathBuf, String)>> {
     let mut documentation = cargo(["doc", "--workspace", "--no-deps", "--lib", "--quiet"]);
     documentation.env("RUSTDOC", &rustdoc).env("RUSTDOCFLAGS", "-Z unstable-options --output-format json");
     quietly(documentation).await?;
-    let list = |library: &str| {
-        let json = target.join("doc").join(format!("{}.json", library.replace('-', "_")));
+    let list = |(library, path)| {
+        let json = target.join("doc").join(format!("{library}.json"));
         let api = public_api::Builder::from_rustdoc_json(json);
         let api = api.omit_blanket_impls(true).omit_auto_trait_impls(true).omit_auto_derived_impls(true).build()?;
-        Ok((cache::repository().join("crates").join(library).join("api.txt"), format!("{api}")))
+        Ok((cache::repository().join(path), format!("{api}")))
     };
     LIBRARIES.into_iter().map(list).collect()
 }

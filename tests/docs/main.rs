@@ -1,5 +1,7 @@
 //! The reference pages and the copy of the migrations are what the code says. `BLESS=1 cargo test --test docs` rewrites them.
-//! The page of the guarantees names tests that exist.
+//! The page of the guarantees names tests that exist, and the code of the pages is code that compiles.
+
+mod pages;
 
 use std::{fs, path::Path};
 
@@ -62,5 +64,27 @@ fn every_guarantee_names_a_test_that_exists_or_says_that_there_is_none() -> Resu
             ensure!(row.contains("`](") || row.contains("not tested"), "no test, and not said so: {row}");
         }
     }
+    Ok(())
+}
+
+/// The pages' code stands in a file that compiles, but for its indentation. That of the crates' own pages are doctests.
+#[test]
+fn the_code_of_the_pages_compiles() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let lines = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+    let mut compiled = String::new();
+    for path in ["tests/docs/pages.rs", "examples/tested-service/tests/service.rs"] {
+        compiled += &lines(&fs::read_to_string(root.join(path))?);
+    }
+    let mut blocks = 0;
+    for path in ["README.md", "docs/worker.md", "docs/testing.md"] {
+        let page = fs::read_to_string(root.join(path))?;
+        for block in page.split("```rust\n").skip(1) {
+            let (code, _) = block.split_once("```").with_context(|| format!("a block of {path} has no end"))?;
+            ensure!(compiled.contains(&lines(code)), "{path} has code that stands in no file:\n{code}");
+            blocks += 1;
+        }
+    }
+    ensure!(blocks > 5, "only {blocks} blocks were found");
     Ok(())
 }

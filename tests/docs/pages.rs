@@ -1,0 +1,85 @@
+//! The code of the pages, as it stands there, so that it compiles. Nothing of it runs here.
+#![expect(dead_code, unused_mut, reason = "to be compiled, and without the work that the pages leave out")]
+
+use anyhow::Result;
+use outbox_consumer::{Delivery, Failure, Handler, kafka, stop_signal};
+use outbox_core::{
+    Admission, Inbox, Message, Outbox, Uuid,
+    sqlx::{self, MySqlConnection, MySqlPool},
+    test::{Drain, Fault, Published},
+};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Order {
+    id: u64,
+}
+
+async fn send(pool: &MySqlPool, id: u64, body: Vec<u8>) -> Result<()> {
+    let outbox = Outbox::new();
+    let mut tx = pool.begin().await?;
+    sqlx::query("UPDATE orders SET state = 'paid' WHERE id = ?").bind(id).execute(&mut *tx).await?;
+    let paid = Message::new("orders", body).key(id.to_string()).event_type("order.paid");
+    outbox.enqueue(&mut tx, paid).await?;
+    tx.commit().await?;
+    Ok(())
+}
+
+async fn receive(pool: MySqlPool) -> Result<()> {
+    struct Billing;
+
+    impl Handler for Billing {
+        async fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> Result<(), Failure> {
+            let order: Order = message.json()?;
+            sqlx::query("INSERT INTO invoices (order_id) VALUES (?)").bind(order.id).execute(tx).await?;
+            Ok(())
+        }
+    }
+
+    kafka::Consumer::new("127.0.0.1:9092", "billing", pool)?.topic("orders").run(Billing, stop_signal()).await?;
+    Ok(())
+}
+
+async fn receive_in_a_loop_of_ones_own(pool: MySqlPool, message_id: Uuid) -> Result<()> {
+    match Inbox::new("billing")?.admit(&pool, message_id).await? {
+        Admission::First(mut tx) => {
+            // the work, in this transaction
+            tx.commit().await?;
+        }
+        Admission::Duplicate => {} // it was done before
+    }
+    // now acknowledge to the broker
+    Ok(())
+}
+
+async fn work(pool: MySqlPool) -> Result<()> {
+    use outbox_relay::worker::{Delivery, Failure, Handler, Worker, stop_signal};
+
+    struct Billing;
+
+    impl Handler for Billing {
+        async fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> Result<(), Failure> {
+            let order: Order = message.json()?;
+            sqlx::query("INSERT INTO invoices (order_id) VALUES (?)").bind(order.id).execute(tx).await?;
+            Ok(())
+        }
+    }
+
+    Worker::new(pool.connect_options(), 7).concurrency(8).batch(10).run(Billing, stop_signal()).await?;
+    Worker::new(pool.connect_options(), 7).concurrency(8).run(Billing, stop_signal()).await?;
+    Ok(())
+}
+
+async fn bill(pool: &MySqlPool, _message: Published) -> Result<()> {
+    Ok(pool.begin().await?.commit().await?)
+}
+
+async fn test_a_service(pool: MySqlPool) -> Result<()> {
+    let published = Drain::new().run(&pool).await?;
+    drop(published);
+    let published = Drain::new().at(1, Fault::AcknowledgementLost).run(&pool).await?;
+    for message in published {
+        bill(&pool, message).await?; // the inbox, the handler, the commit
+    }
+    Ok(())
+}
