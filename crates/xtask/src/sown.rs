@@ -34,7 +34,7 @@ const BUILD: Duration = Duration::from_mins(60);
 pub(crate) struct Sown {
     /// Names of bugs: files of tests/sown without their ending. All, if none is given.
     names: Vec<String>,
-    /// How often the tests of a bug run at most, until one of them fails.
+    /// How often the tests of a bug run: many of them meet other chances each time.
     #[arg(long, default_value_t = 1)]
     tries: u32,
     /// Do not show first that the tests pass where there is no bug.
@@ -65,7 +65,10 @@ impl fmt::Display for Test {
 /// What became of a bug.
 struct Outcome {
     /// Which tests have failed; none: it survived.
-    caught_by: Vec<String>,
+    caught_by: BTreeSet<String>,
+    /// In how many tries, of how many.
+    caught: u32,
+    tries: u32,
     took: Duration,
 }
 
@@ -117,11 +120,14 @@ impl Sown {
 /// A line of the table.
 fn line(bug: &Bug, outcome: &Result<Outcome>) -> String {
     let said = match outcome {
-        Ok(Outcome { caught_by, took }) if caught_by.is_empty() => {
+        Ok(Outcome { caught_by, took, .. }) if caught_by.is_empty() => {
             let tests = bug.tests.iter().map(Test::to_string).collect::<Vec<_>>().join(" and ");
             format!("SURVIVED {tests}, {} s", took.as_secs())
         }
-        Ok(Outcome { caught_by, took }) => format!("caught by {}, {} s", caught_by.join(", "), took.as_secs()),
+        Ok(Outcome { caught_by, caught, tries, took }) => {
+            let tests = caught_by.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            format!("caught in {caught} of {tries} by {tests}, {} s", took.as_secs())
+        }
         Err(error) => {
             let text = format!("{error:#}");
             format!("FAILED: {}", text.lines().next().unwrap_or_default())
@@ -189,16 +195,16 @@ impl Field {
         for test in &bug.tests {
             self.build(test).await?;
         }
-        let (start, mut caught_by) = (Instant::now(), Vec::new());
+        let (start, mut caught_by, mut caught) = (Instant::now(), BTreeSet::new(), 0);
         for _ in 0..tries {
+            let mut failed = Vec::new();
             for test in &bug.tests {
-                caught_by.extend(self.test(test).await?);
+                failed.extend(self.test(test).await?);
             }
-            if !caught_by.is_empty() {
-                break;
-            }
+            caught += u32::from(!failed.is_empty());
+            caught_by.extend(failed);
         }
-        Ok(Outcome { caught_by, took: start.elapsed() })
+        Ok(Outcome { caught_by, caught, tries, took: start.elapsed() })
     }
 
     /// Makes the copy equal to the tree. A file that is equal already keeps its time, so that cargo builds little.
