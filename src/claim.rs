@@ -194,6 +194,9 @@ impl Claimer {
         let own = self.context.leases.of_lane(self.lane);
         let started = Instant::now();
         let full = memory.full_look_at <= started;
+        if full {
+            memory.foreign.forget_ids();
+        }
         let (floor, start) = (self.context.floor.load(Ordering::Acquire), memory.start.id());
         let gaps = window::gaps(if full { 0 } else { start }, &claimed_ids(&own, &memory.foreign.claims));
         let messages = self.context.config.relay.claim_messages;
@@ -204,7 +207,7 @@ impl Claimer {
             lane: self.lane,
             owner: &self.context.owner,
             known_claim: memory.foreign.known,
-            gone_claim: if full { 0 } else { memory.foreign.gone },
+            gone_claim: memory.foreign.gone,
             above: gaps.above,
             limit,
             below: &gaps.below,
@@ -353,8 +356,14 @@ impl Claimer {
     /// A cheaper question than a look, where nothing comes for long. Full looks go on, so that it need not see everything.
     async fn still_nothing(&self, memory: &mut Memory) -> bool {
         let start = memory.start.id();
-        let empty = async |db: &mut _| claim::is_empty(db, self.lane, start).await;
-        memory.full_look_at > Instant::now() && memory.session.run("peek", empty).await.unwrap_or(false)
+        if memory.full_look_at <= Instant::now() {
+            return false;
+        }
+        let empty = memory.session.run("peek", async |db| claim::is_empty(db, self.lane, start).await).await;
+        if empty.is_err() {
+            memory.foreign.forget_ids();
+        }
+        empty.unwrap_or(false)
     }
 }
 

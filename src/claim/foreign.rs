@@ -34,7 +34,8 @@ impl Foreign {
         u32::try_from(self.peers.len()).unwrap_or(u32::MAX).saturating_add(1)
     }
 
-    /// After a connection was lost: a server that took over may lack the last claims, and give their ids again.
+    /// Reads everything again: a server that took over, or tables that were restored, may lack the last claims and give their ids
+    /// again. After each error, where the connection may be another one now, and with each full look.
     pub(super) fn forget_ids(&mut self) {
         (self.known, self.gone) = (0, 0);
     }
