@@ -28,8 +28,8 @@ use outbox_relay::{
 use sinks::rabbitmq::{RabbitHarness, channel, destination, sink, take};
 use testkit::servers;
 
-/// What a call may need beyond its deadline to return, on a busy machine.
-const GRACE: Duration = Duration::from_secs(3);
+/// What a call may need beyond its deadline to return: then the relay gives up on it.
+const GRACE: Duration = Duration::from_secs(1);
 
 fn soon() -> Instant {
     Instant::now() + DEADLINE

@@ -14,10 +14,11 @@ use super::{
     Arrived, DEADLINE, Harness,
     messages::{Draft, comparable, expected, publish, publish_until_sent},
 };
-use crate::sink::{Destination, KeyOrder, Outcome, Outgoing, PublishError};
+use crate::{
+    outlet::GRACE,
+    sink::{Destination, KeyOrder, Outcome, Outgoing, PublishError},
+};
 
-/// What a call may need beyond its deadline to return, on a busy machine.
-const GRACE: Duration = Duration::from_secs(3);
 /// How soon a broker that came back must be used again.
 const RECOVERY: Duration = Duration::from_secs(30);
 
