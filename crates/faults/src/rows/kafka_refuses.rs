@@ -62,7 +62,7 @@ pub(super) async fn broken(arena: &mut Arena) -> Result<()> {
     for direction in Direction::BOTH {
         let cut = proxy.counts().cut;
         arena.strike().await?;
-        proxy.cut(direction, Cut::Within { bytes: 20_000, seed: arena.random.random() });
+        proxy.cut(direction, Cut::Within { bytes: 5_000, seed: arena.random.random() });
         counted(&proxy, "connections to break", |counts| counts.cut >= cut + 10).await?;
         proxy.heal();
         progress(arena, 50.0).await?;

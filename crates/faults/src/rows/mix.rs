@@ -125,7 +125,7 @@ async fn strike(arena: &mut Arena, fault: Fault) -> Result<()> {
         }
         Fault::BlackHole(line) => disturb(arena, line, None, short).await,
         Fault::Break(line) => {
-            let cut = Cut::Within { bytes: 20_000, seed: arena.random.random() };
+            let cut = Cut::Within { bytes: 5_000, seed: arena.random.random() };
             disturb(arena, line, Some(cut), short).await
         }
     }

@@ -130,7 +130,8 @@ impl Case<'_> {
     fn effects(&self, id: &Uuid, due: u64, report: &mut Report) {
         let (times, marks) = (self.tables.effects.get(id), self.tables.processed.get(id));
         let (times, marks) = (times.copied().unwrap_or(0), marks.copied().unwrap_or(0));
-        if !self.tables.effects.is_empty() && (times != due || marks != due) {
+        let consumed = !self.tables.effects.is_empty() || !self.tables.processed.is_empty();
+        if consumed && (times != due || marks != due) {
             report.effects.push(format!("{id}: {times} effects and {marks} rows in the inbox, {due} due"));
         }
     }

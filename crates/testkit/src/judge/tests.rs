@@ -217,6 +217,14 @@ fn a_double_effect_and_a_missing_one_are_caught() {
 }
 
 #[test]
+fn a_consumer_that_marks_and_does_nothing_is_caught() {
+    let mut run = Run::good();
+    run.tables.effects.clear();
+    assert_eq!(run.judge().effects.len(), 6);
+    names(&run.complaint(&Expectations::new()), "wrong number of effects (6)");
+}
+
+#[test]
 fn an_effect_without_its_row_in_the_inbox_is_caught() {
     let mut run = Run::good();
     run.tables.processed.remove(&run.id(2));
