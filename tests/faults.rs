@@ -1,4 +1,4 @@
-//! The table of faults in its short form: a case or two of each row, a third of the load, a fixed seed.
+//! The table of faults in its short form: a case or two of each row but the last, a third of the load, a fixed seed.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -27,7 +27,9 @@ async fn nothing_is_lost_whatever_breaks() -> Result<()> {
         row
     };
     let rows: Vec<Row> = rows::all().into_iter().map(short).filter(|row| !row.cases.is_empty()).collect();
-    ensure!(rows.len() == rows::all().len(), "a row has no case in the short form");
+    // N1 is the others at random, and has servers of its own to kill.
+    let due = rows::all().iter().filter(|row| row.id != "N1").count();
+    ensure!(rows.len() == due, "a row has no case in the short form");
     let arguments = ["--exact", "a_consumer"].map(str::to_owned).to_vec();
     let setup = Setup {
         relay: PathBuf::from(env!("CARGO_BIN_EXE_relay")),

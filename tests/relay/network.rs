@@ -305,7 +305,7 @@ async fn a_relay_whose_broker_connections_break_anywhere_loses_nothing() -> Resu
         work(slice::from_ref(&relay), 50.0).await?;
         for (seed, direction) in [(5, Direction::ToServer), (6, Direction::ToClient)] {
             let cuts = proxy.counts().cut;
-            proxy.cut(direction, Cut::Within { bytes: 5_000, seed });
+            proxy.cut(direction, Cut::Within { bytes: 20_000, seed });
             counted(&proxy, "cuts", |counts| counts.cut >= cuts + 5).await?;
             proxy.heal();
             work(slice::from_ref(&relay), 20.0).await?;

@@ -52,7 +52,9 @@ impl Arena {
         let late = if self.setup.pace == Pace::Short { totals.late() } else { 0 };
         let state = || {
             let left = drained.as_ref().err().map(|left| format!(", {left:#}")).unwrap_or_default();
-            format!("announced {:?}, claims lost {}{left}", totals.announced, totals.fenced)
+            let errors: Vec<&str> =
+                self.pages.iter().flat_map(|page| page.lines()).filter(|line| line.contains(" ERROR ")).collect();
+            format!("announced {:?}, claims lost {}{left}, errors {errors:?}", totals.announced, totals.fenced)
         };
         report.assert_ok(&expected.late(late)).with_context(state)?;
         drained?;

@@ -39,8 +39,8 @@ pub(super) fn rabbitmq() -> Row {
         cases: vec![
             on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MySql),
             on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MariaDb),
-            on(Case::new("connections closed", |arena| closed(arena).boxed()), Flavor::MySql),
-            Case::new("connections break", |arena| broken(arena).boxed()).on(Flavor::MySql, Broker::RabbitMq).short(),
+            on(Case::new("connections closed", |arena| closed(arena).boxed()), Flavor::MySql).short(),
+            Case::new("connections break", |arena| broken(arena).boxed()).on(Flavor::MySql, Broker::RabbitMq),
             on(Case::new("frozen", |arena| frozen(arena).boxed()), Flavor::MySql),
             Case::new("black holes", |arena| black_holes(arena).boxed()).on(Flavor::MySql, Broker::RabbitMq),
         ],

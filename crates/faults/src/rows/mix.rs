@@ -72,7 +72,7 @@ pub(super) fn row() -> Row {
         id: "N1",
         fault: "a random mix of the others",
         shows: "all of it",
-        cases: vec![case(Flavor::MySql, Broker::Kafka), case(Flavor::MariaDb, Broker::RabbitMq).short()],
+        cases: vec![case(Flavor::MySql, Broker::Kafka), case(Flavor::MariaDb, Broker::RabbitMq)],
     }
 }
 
@@ -125,7 +125,7 @@ async fn strike(arena: &mut Arena, fault: Fault) -> Result<()> {
         }
         Fault::BlackHole(line) => disturb(arena, line, None, short).await,
         Fault::Break(line) => {
-            let cut = Cut::Within { bytes: 5_000, seed: arena.random.random() };
+            let cut = Cut::Within { bytes: 20_000, seed: arena.random.random() };
             disturb(arena, line, Some(cut), short).await
         }
     }
