@@ -6,13 +6,12 @@ pub(crate) use asked::{is, point};
 #[cfg(debug_assertions)]
 mod asked {
     use std::{
-        env, process,
+        env, fs, process,
         sync::{
             LazyLock,
             atomic::{AtomicBool, Ordering},
         },
         thread,
-        time::Duration,
     };
 
     use rustix::process::{Signal, getpid, kill_process};
@@ -31,9 +30,19 @@ mod asked {
         assert!(PANIC.as_deref() != Some(name), "a panic at {name} was asked for");
         if PAUSE.as_deref() == Some(name) && !PAUSED.swap(true, Ordering::AcqRel) {
             kill_process(getpid(), Signal::STOP).ok();
-            // The signal may strike a little after it was sent.
-            thread::sleep(Duration::from_millis(100));
+            // Another thread may be the one that takes the signal, and until then this one goes on.
+            while is_pending(Signal::STOP) {
+                thread::yield_now();
+            }
         }
+    }
+
+    /// Whether a signal to this process has not struck yet.
+    fn is_pending(signal: Signal) -> bool {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+        let pending = pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+        pending.is_some_and(|set| set >> (signal.as_raw() - 1) & 1 == 1)
     }
 
     /// Whether the process is to die or to stand still at this point.

@@ -219,7 +219,7 @@ impl Outlets {
         if confirmed > 0 {
             outlet.outages = 0;
         }
-        let late = done.took * 2 >= self.context.config.relay.publish_deadline;
+        let late = is_late(done.took, self.context.config.relay.publish_deadline);
         if late && unconfirmed > confirmed {
             outlet.room = (outlet.room / 2).max(1);
         } else if !late || unconfirmed == 0 {
@@ -327,6 +327,12 @@ impl Outlets {
     }
 }
 
+/// Whether a batch ran into its deadline. Kafka's sink gives up at most a quarter before it; a broker that refuses, and is slow to say so, says it
+/// earlier.
+fn is_late(took: Duration, deadline: Duration) -> bool {
+    took * 10 >= deadline * 7
+}
+
 /// How long a message is parked in an outage that has lasted so long: half of that, so that it costs half of it again at most.
 fn parked(outage: Duration) -> Duration {
     (outage / 2).clamp(PARKED, LONGEST_PARKED)
@@ -364,6 +370,12 @@ fn count(outgoing: &[Outgoing]) -> Vec<(String, u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_batch_is_late_that_nobody_answered_and_not_one_that_was_refused_slowly() {
+        let late = [600, 750, 1000].map(|took| is_late(Duration::from_millis(took), Duration::from_secs(1)));
+        assert_eq!(late, [false, true, true]);
+    }
 
     #[test]
     fn the_longer_an_outage_the_longer_a_message_is_parked_up_to_a_minute() {

@@ -11,10 +11,13 @@ use crate::{context::Context, session::Session};
 
 /// Most messages of one look.
 const CHUNK: u32 = 1000;
-/// Longest pause between two looks. A message that was delayed for longer is put back on time, because a look sees it coming.
+/// Longest pause between two looks. A message that was delayed for longer is put back on time, because a look sees it coming; where
+/// one follows the other, [`STREAM`] late at most.
 const EVERY: Duration = Duration::from_millis(400);
 /// Shortest pause between two looks: messages that are due soon after one another go together.
 const TOGETHER: Duration = Duration::from_millis(20);
+/// The same after some were put back: each time, what claimers have seen is void.
+const STREAM: Duration = Duration::from_millis(100);
 
 /// Promotes until the relay is stopped. Several relays may do so: the lane's head keeps them apart.
 pub async fn run(context: Arc<Context>) {
@@ -22,7 +25,7 @@ pub async fn run(context: Arc<Context>) {
     let mut wait = EVERY.mul_f64(rand::random());
     while context.sleep(wait).await {
         wait = match pass(&mut session).await {
-            Ok(next) => next.clamp(TOGETHER, EVERY),
+            Ok(next) => next.min(EVERY),
             Err(_) => {
                 session.pause().await;
                 TOGETHER
@@ -54,8 +57,9 @@ async fn pass(session: &mut Session) -> Result<Duration, sqlx::Error> {
     }
     refused?;
     let next = coming.iter().map(|due| due.wait).find(|wait| !wait.is_zero());
+    let least = if by_lane.is_empty() { TOGETHER } else { STREAM };
     Ok(match next {
-        None if coming.len() == CHUNK as usize => Duration::ZERO,
-        next => next.unwrap_or(EVERY),
+        None if coming.len() == CHUNK as usize => TOGETHER,
+        next => next.unwrap_or(EVERY).max(least),
     })
 }

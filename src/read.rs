@@ -76,8 +76,9 @@ impl Reader {
 
     /// Reads a claim; tries until the database answers or the lease is lost. Then what was not read is released.
     pub async fn read(&self, claimed: Claimed) -> ReadClaim {
-        let mut session = self.session();
-        let (mut blamed_since, mut stuck_since) = (Instant::now(), Instant::now());
+        // Another connection: what it hears does not shorten the pauses.
+        let (mut session, mut witness) = (self.session(), self.session());
+        let (mut blamed_since, mut stuck_since) = (None, Instant::now());
         let (mut rest, mut most, mut messages) = (&*claimed.rows, claimed.rows.len(), Vec::new());
         while !rest.is_empty() && claimed.tenure.lasts(Duration::ZERO) {
             let (rows, behind) = rest.split_at(most.min(rest.len()));
@@ -86,7 +87,7 @@ impl Reader {
                 Ok(stored) => {
                     messages.extend(self.prepare(claimed.tenure.lane, rows, stored));
                     (rest, most) = (behind, most * 2);
-                    (blamed_since, stuck_since) = (Instant::now(), Instant::now());
+                    (blamed_since, stuck_since) = (None, Instant::now());
                     continue;
                 }
                 Err(error) => error,
@@ -99,13 +100,15 @@ impl Reader {
                 Some(refusal) => refusal != Refusal::Call,
                 None => matches!(&error, sqlx::Error::Io(error) if error.kind() != ErrorKind::TimedOut),
             };
-            // It has to fail alone for as long: what failed together may have been too much together.
-            let blamed = !blameless && rows.len() == 1;
-            blamed_since = if blamed { blamed_since } else { Instant::now() };
+            // It has to fail alone for as long, and each time beside a database that answers: what failed together may have been
+            // too much together, and a database that stands still gives out nothing.
+            let answers = rows.len() == 1 && witness.run("ping", async |db| db.ping().await).await.is_ok();
+            blamed_since = (answers && !blameless).then(|| blamed_since.unwrap_or_else(Instant::now));
             let lease = self.context.config.relay.lease;
+            let blamed = blamed_since.is_some_and(|since| since.elapsed() > lease);
             if let [row] = rows
-                && (blamed_since.elapsed() > lease || stuck_since.elapsed() > lease * STUCK)
-                && session.run("ping", async |db| db.ping().await).await.is_ok()
+                && answers
+                && (blamed || stuck_since.elapsed() > lease * STUCK)
             {
                 tracing::error!(
                     id = row.id,
@@ -115,9 +118,10 @@ impl Reader {
                 let wait = Disposition::Delay { wait: UNREAD_WAIT, spent: false, reason: "unread" };
                 messages.push((*row, Step::Decided(wait, describe(&error))));
                 rest = behind;
-                (blamed_since, stuck_since) = (Instant::now(), Instant::now());
+                (blamed_since, stuck_since) = (None, Instant::now());
             }
         }
+        self.give_back(witness);
         self.give_back(session);
         // Nobody has looked: that is not the same as a message that is not there.
         messages.extend(rest.iter().map(|row| (*row, Step::Decided(Disposition::Release, String::new()))));
@@ -218,7 +222,7 @@ mod tests {
             tenure: Arc::new(tenure),
             pass: 1,
             last_pass: Arc::default(),
-            rows: vec![Pending { id: 7, key_hash: 0, bytes: 1, attempts: 0 }],
+            rows: vec![Pending { id: 7, key_hash: 0, bytes: 1, attempts: 0, takeovers: 0 }],
             count: permit().await,
             bytes: permit().await,
         };

@@ -7,8 +7,9 @@ use std::{
 
 use outbox_core::store::claim::{Pending, Seen};
 
-/// A message that cost so many attempts may be the one that kills relays: it is claimed alone.
-pub const SUSPECT_ATTEMPTS: u16 = 3;
+/// A message that was taken over so often may be the one that kills relays: it is claimed alone. Its attempts do not tell: an outage costs
+/// many messages some, and each in a claim of its own they would keep all others waiting.
+pub const SUSPECT_TAKEOVERS: u8 = 3;
 /// More gaps than this are read as one range that includes what is claimed.
 const MAX_GAPS: usize = 64;
 
@@ -121,7 +122,7 @@ pub fn select(seen: &Seen, barred: &Barred, limits: &Limits) -> Selection {
 }
 
 fn fits(taken: &[Pending], row: Pending, bytes: u64, limits: &Limits) -> bool {
-    let alone = taken.iter().chain([&row]).any(|row| row.attempts >= SUSPECT_ATTEMPTS);
+    let alone = taken.iter().chain([&row]).any(|row| row.takeovers >= SUSPECT_TAKEOVERS);
     taken.is_empty() || taken.len() < limits.messages && bytes <= limits.bytes && !alone
 }
 
@@ -132,7 +133,7 @@ mod tests {
     const LIMITS: Limits = Limits { messages: 10, bytes: 1000, below: 100 };
 
     fn row(id: u64, key_hash: u64) -> Pending {
-        Pending { id, key_hash, bytes: 10, attempts: 0 }
+        Pending { id, key_hash, bytes: 10, attempts: 0, takeovers: 0 }
     }
 
     fn ids(selection: &Selection) -> Vec<u64> {
@@ -207,10 +208,17 @@ mod tests {
 
     #[test]
     fn a_suspect_is_claimed_alone() {
-        let suspect = |id| Pending { attempts: SUSPECT_ATTEMPTS, ..row(id, 0) };
+        let suspect = |id| Pending { takeovers: SUSPECT_TAKEOVERS, ..row(id, 0) };
         let seen = Seen { fresh: vec![row(1, 0), suspect(2), row(3, 0)], ..Seen::default() };
         assert_eq!(ids(&select(&seen, &Barred::default(), &LIMITS)), [1]);
         let seen = Seen { fresh: vec![suspect(2), row(3, 0)], ..Seen::default() };
         assert_eq!(ids(&select(&seen, &Barred::default(), &LIMITS)), [2]);
+    }
+
+    #[test]
+    fn what_has_failed_often_is_claimed_together_with_others() {
+        let failed = |id| Pending { attempts: u16::MAX, ..row(id, 0) };
+        let seen = Seen { fresh: vec![failed(1), failed(2), row(3, 0)], ..Seen::default() };
+        assert_eq!(ids(&select(&seen, &Barred::default(), &LIMITS)), [1, 2, 3]);
     }
 }

@@ -103,7 +103,7 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
         let ready = Ready { outgoing, policy: POLICY, pipelined: false, created_at: Instant::now() };
         let dead = Disposition::Dead { reason: "expired", spent: false, holds_key: true };
         let step = if id < DEAD { Step::Publish(Box::new(ready)) } else { Step::Decided(dead, String::new()) };
-        (Pending { id, key_hash, bytes: 1, attempts: 0 }, step)
+        (Pending { id, key_hash, bytes: 1, attempts: 0, takeovers: 0 }, step)
     });
     ReadClaim { claimed, messages: messages.collect() }
 }

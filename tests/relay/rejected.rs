@@ -180,3 +180,28 @@ async fn a_message_whose_transfer_is_cut_again_and_again_is_sent_once_it_is_not(
     stage.drain_and_judge(&Expectations::new()).await?;
     relay.kill()
 }
+
+/// Nothing is wrong with the message that was being read meanwhile.
+#[tokio::test]
+async fn a_message_that_is_read_while_the_database_stands_still_is_sent_afterwards() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let proxy = Proxy::start(stage.database.url()).await?;
+    stage.commit(&[stage.draft(0)]).await?;
+    let settings = stage.settings.clone().set("database", "url", proxy.address()).set("relay", "lease", "6s");
+    let mut relay = start(&settings.pause_at("after_claim"))?;
+    relay.wait_for_pause(PATIENCE).await?;
+    for direction in Direction::BOTH {
+        proxy.black_hole(direction);
+    }
+    relay.resume()?;
+    let failed = |m: &Metrics| m.sum_where("outbox_relay_db_errors_total", "operation=\"read\"") > 0.5;
+    relay.wait_for_metrics(PATIENCE, "reads that time out", failed).await?;
+    // When the pause after the last read within the lease is over, the database answers, and the first failure is a lease ago.
+    stage
+        .database
+        .wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_claims WHERE lease_until < UTC_TIMESTAMP(6)")
+        .await?;
+    proxy.heal();
+    stage.drain_and_judge(&Expectations::new()).await?;
+    relay.kill()
+}

@@ -25,7 +25,8 @@ impl Arena {
             load.stop().await?;
         }
         // Where it does not drain, the judge says what is still there.
-        let drained = self.database.wait_until_drained(self.drains_within).await;
+        let within = if self.setup.pace == Pace::Short { PATIENCE } else { self.drains_within };
+        let drained = self.database.wait_until_drained(within).await;
         let totals = self.gather().await?;
         let arrived = self.arrived().await?;
         if self.past_consumers {

@@ -233,7 +233,7 @@ impl Look {
 }
 
 fn pending(protocol: &Protocol, id: u64) -> Pending {
-    Pending { id, key_hash: protocol.key(id), bytes: 1, attempts: 0 }
+    Pending { id, key_hash: protocol.key(id), bytes: 1, attempts: 0, takeovers: 0 }
 }
 
 fn foreign_claim(protocol: &Protocol, claim: &Claim) -> ForeignClaim {

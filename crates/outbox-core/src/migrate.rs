@@ -8,14 +8,15 @@ use sqlx::{
 use crate::store::schema;
 
 /// The number of the newest migration that this version knows.
-pub const SCHEMA_VERSION: i64 = 4;
+pub const SCHEMA_VERSION: i64 = 5;
 
 /// The migrations as text: number, name, SQL.
-pub const MIGRATIONS: [(i64, &str, &str); 4] = [
+pub const MIGRATIONS: [(i64, &str, &str); 5] = [
     (1, "outbox", include_str!("../migrations/0001_outbox.sql")),
     (2, "sequence", include_str!("../migrations/0002_sequence.sql")),
     (3, "leases", include_str!("../migrations/0003_leases.sql")),
     (4, "inbox", include_str!("../migrations/0004_inbox.sql")),
+    (5, "takeovers", include_str!("../migrations/0005_takeovers.sql")),
 ];
 
 /// Creates and upgrades the tables: `MIGRATOR.run(&pool).await?`. Applying it twice is harmless.

@@ -19,6 +19,7 @@ on_both_databases!(
     a_settlement_needs_the_token_of_its_claim,
     a_renewal_needs_the_token_of_its_claim,
     a_claim_that_was_renewed_is_not_taken_over,
+    a_message_that_was_put_off_is_not_suspected_any_more,
     a_claim_that_was_not_found_cannot_be_made_later,
     claims_are_numbered_as_they_are_made_and_those_that_are_gone_are_not_looked_at,
     what_is_not_committed_is_not_seen,
@@ -139,6 +140,26 @@ async fn a_claim_that_was_renewed_is_not_taken_over(flavor: Flavor) -> Result<()
     assert!(lease::take_over(&mut db, expired).await?);
     assert_eq!((counts(&database).await?, database.number(attempts).await?), ([1, 0, 0, 0, 0], 1));
     Ok(())
+}
+
+/// Whatever put it off, it did not end the relay that time.
+async fn a_message_that_was_put_off_is_not_suspected_any_more(flavor: Flavor) -> Result<()> {
+    let (_database, mut db) = with_messages(flavor, 1).await?;
+    claim(&mut db, 7, &[1]).await?;
+    sqlx::raw_sql("SET timestamp = 2147000000").execute(&mut db).await?;
+    let expired = lease::expired(&mut db).await?;
+    assert!(lease::take_over(&mut db, expired.first().context("its lease has passed")?).await?);
+    assert_eq!(spent(&mut db).await?, [(1, 1)]);
+    let held = claim(&mut db, 8, &[1]).await?;
+    settle(&mut db, held, &delayed(1)).await?;
+    promote::promote(&mut db, 0, &[1]).await?;
+    assert_eq!(spent(&mut db).await?, [(2, 0)]);
+    Ok(())
+}
+
+/// Attempts and take-overs of all pending messages.
+async fn spent(db: &mut MySqlConnection) -> Result<Vec<(u16, u8)>> {
+    Ok(look(db).await?.below.iter().map(|row| (row.attempts, row.takeovers)).collect())
 }
 
 /// Whose reply was lost asks; where the answer is no, the request may still be on its way.

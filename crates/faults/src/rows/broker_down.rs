@@ -11,7 +11,7 @@ use super::{
     kafka_refuses::broken,
 };
 use crate::{
-    arena::{Arena, PATIENCE, Pace},
+    arena::{Arena, Pace},
     row::{Case, Row},
 };
 
@@ -137,7 +137,7 @@ async fn away(arena: &mut Arena) -> Result<()> {
     }
     arena.start().await?;
     let down = arena.setup.outage;
-    arena.drains_within = PATIENCE + down / 4;
+    arena.drains_within += down / 4;
     arena.strike().await?;
     arena.ground.broker()?.kill()?;
     tokio::time::sleep(down).await;

@@ -17,6 +17,8 @@ pub struct Pending {
     pub bytes: u32,
     /// Failed attempts and lost leases so far.
     pub attempts: u16,
+    /// Claims that were taken over with it, since it was put here.
+    pub takeovers: u8,
 }
 
 /// A live claim as another relay wrote it.
@@ -96,7 +98,7 @@ pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, s
         .int(look.gone_claim)
         .sql(" AND lane = ")
         .int(lane)
-        .sql("; SELECT id, key_hash, bytes, attempts FROM outbox_pending WHERE lane = ")
+        .sql("; SELECT id, key_hash, bytes, attempts, takeovers FROM outbox_pending WHERE lane = ")
         .int(lane)
         .sql(" AND id > ")
         .int(look.above)
@@ -138,8 +140,10 @@ fn news(text: Text, look: &Look<'_>) -> Text {
 }
 
 fn gaps(text: Text, lane: u64, look: &Look<'_>) -> Text {
-    let text =
-        text.sql("; SELECT id, key_hash, bytes, attempts FROM outbox_pending WHERE lane = ").int(lane).sql(" AND (0");
+    let text = text
+        .sql("; SELECT id, key_hash, bytes, attempts, takeovers FROM outbox_pending WHERE lane = ")
+        .int(lane)
+        .sql(" AND (0");
     let text = look
         .below
         .iter()
@@ -148,7 +152,13 @@ fn gaps(text: Text, lane: u64, look: &Look<'_>) -> Text {
 }
 
 fn pending(row: &MySqlRow) -> Result<Pending, sqlx::Error> {
-    Ok(Pending { id: row.try_get(0)?, key_hash: row.try_get(1)?, bytes: row.try_get(2)?, attempts: row.try_get(3)? })
+    Ok(Pending {
+        id: row.try_get(0)?,
+        key_hash: row.try_get(1)?,
+        bytes: row.try_get(2)?,
+        attempts: row.try_get(3)?,
+        takeovers: row.try_get(4)?,
+    })
 }
 
 fn foreign_claim(row: &MySqlRow) -> Result<Option<ForeignClaim>, sqlx::Error> {

@@ -93,7 +93,7 @@ pub async fn take_over(conn: &mut MySqlConnection, expired: &Expired) -> Result<
         .listed(expired.message_ids.iter().copied())
         .sql(
             " STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = c.lane AND p.id = l.id \
-             SET p.attempts = LEAST(p.attempts, 65534) + 1 WHERE c.claim_id = ",
+             SET p.attempts = LEAST(p.attempts, 65534) + 1, p.takeovers = LEAST(p.takeovers, 254) + 1 WHERE c.claim_id = ",
         )
         .int(expired.lease.claim_id)
         .sql(" AND c.lease_token = ")

@@ -6,7 +6,7 @@ use sqlx::{
     mysql::{MySqlQueryResult, MySqlRow},
 };
 
-/// A text of several statements for one round trip. Nothing gets in but constants, integers and hexadecimal literals,
+/// A text of several statements for one round trip. Nothing gets in but constants, integers and hexadecimal digits,
 /// so there is nothing to escape.
 #[derive(Debug, Default)]
 pub(crate) struct Text(String);
@@ -45,13 +45,13 @@ impl Text {
     }
 
     /// `0x…`, a byte string; the empty one is `''`.
-    pub(crate) fn hex(mut self, bytes: &[u8]) -> Self {
+    pub(crate) fn hex(self, bytes: &[u8]) -> Self {
+        if bytes.is_empty() { self.sql("''") } else { self.sql("0x").digits(bytes) }
+    }
+
+    /// The hexadecimal digits of bytes, for `UNHEX` to read.
+    pub(crate) fn digits(mut self, bytes: &[u8]) -> Self {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        if bytes.is_empty() {
-            self.0.push_str("''");
-            return self;
-        }
-        self.0.push_str("0x");
         for byte in bytes {
             for nibble in [byte >> 4, byte & 15] {
                 self.0.push(char::from(DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0')));

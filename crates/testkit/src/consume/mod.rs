@@ -181,12 +181,22 @@ impl Topic {
                 self.arrivals = kafka::read(&self.address, &self.name).await?;
             }
             Broker::RabbitMq => {
-                for queue in self.beside.iter().chain([&self.name]) {
-                    rabbitmq::take(&self.address, queue, &mut self.arrivals).await?;
-                }
+                self.read_beside().await?;
+                rabbitmq::take(&self.address, &self.name, &mut self.arrivals).await?;
             }
         }
         Ok(&self.arrivals)
+    }
+
+    /// Reads the queues that were made by [`Topic::beside`], and not the topic's own: that makes room in them.
+    ///
+    /// # Errors
+    /// As [`Topic::read`].
+    pub async fn read_beside(&mut self) -> Result<()> {
+        for queue in &self.beside {
+            rabbitmq::take(&self.address, queue, &mut self.arrivals).await?;
+        }
+        Ok(())
     }
 
     /// Makes one more exchange of RabbitMQ with a queue that is read together with the topic's; returns its name. `room`: the queue
