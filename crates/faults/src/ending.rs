@@ -42,7 +42,8 @@ impl Arena {
         self.counts.takeovers += totals.takeovers;
         self.counts.fenced += totals.fenced;
         self.counts.announced.clone_from(&totals.announced);
-        self.witness("an effect", !tables.effects.is_empty());
+        let consumed = self.consumers.is_some() || self.past_consumers;
+        self.witness("an effect", !consumed || !tables.effects.is_empty());
         self.witness("a fault", self.counts.faults >= self.faults_due);
         self.witness("messages in flight when a fault struck", self.counts.in_flight > 0 || !self.in_flight_due);
         let expected = match self.twice.take() {
