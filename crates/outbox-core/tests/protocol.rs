@@ -27,6 +27,7 @@ on_both_databases!(
     a_row_that_is_pending_and_delayed_at_once_stops_neither_promotion_nor_the_lane,
     a_row_that_is_pending_and_delayed_or_dead_at_once_can_be_delayed_and_given_up,
     a_retry_and_what_is_behind_it_hold_back_their_key,
+    what_a_broker_said_is_kept_to_500_characters_whatever_they_are,
     a_lease_runs_by_the_databases_clock,
     a_purge_deletes_only_what_a_receipt_names,
 );
@@ -160,6 +161,27 @@ async fn a_message_that_was_put_off_is_not_suspected_any_more(flavor: Flavor) ->
 /// Attempts and take-overs of all pending messages.
 async fn spent(db: &mut MySqlConnection) -> Result<Vec<(u16, u8)>> {
     Ok(look(db).await?.below.iter().map(|row| (row.attempts, row.takeovers)).collect())
+}
+
+/// Also for a pending row that no message can have: one with the id 0.
+async fn what_a_broker_said_is_kept_to_500_characters_whatever_they_are(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 3).await?;
+    database.execute("INSERT INTO outbox_pending (lane, id) VALUES (0, 0)").await?;
+    let held = claim(&mut db, 8, &[1, 2, 3]).await?;
+    let said = format!("'\";\\\0{}", "🦀".repeat(600));
+    let kept: String = said.chars().take(500).collect();
+    let late = |id, error: &str| Delayed { id, wait: LEASE, spent: false, reason: "unconfirmed", error: error.into() };
+    let dead = Dead { id: 3, spent: true, holds_key: true, reason: "rejected", error: said.clone() };
+    let settlement =
+        Settlement { delayed: vec![late(1, &said), late(2, "")], dead: vec![dead], ..Settlement::default() };
+    assert_eq!(settle(&mut db, held, &settlement).await?, [held.claim_id]);
+    let sql = "SELECT id, attempts, holds_key, reason, error FROM outbox_delayed UNION ALL \
+               SELECT id, attempts, holds_key, reason, error FROM outbox_dead ORDER BY id";
+    let rows: Vec<(u64, u16, u8, String, String)> = sqlx::query_as(sql).fetch_all(&mut db).await?;
+    let row = |id, attempts, reason: &str, error: &str| (id, attempts, 1, reason.to_owned(), error.to_owned());
+    assert_eq!(rows, [row(1, 0, "unconfirmed", &kept), row(2, 0, "unconfirmed", ""), row(3, 1, "rejected", &kept)]);
+    assert_eq!(counts(&database).await?, [1, 2, 1, 1, 0]);
+    Ok(())
 }
 
 /// Whose reply was lost asks; where the answer is no, the request may still be on its way.
