@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use rdkafka::{
     ClientConfig,
     config::FromClientConfigAndContext as _,
+    error::{KafkaError, RDKafkaErrorCode},
     message::{Header, OwnedHeaders},
     producer::{FutureProducer, FutureRecord},
 };
@@ -60,12 +61,15 @@ impl DeadLetters {
         true
     }
 
-    async fn send_once(&self, delivery: &Delivery, obituary: &Obituary) -> Result<(), rdkafka::error::KafkaError> {
+    async fn send_once(&self, delivery: &Delivery, obituary: &Obituary) -> Result<(), KafkaError> {
         let headers = self.headers(delivery, obituary);
         let mut record = FutureRecord::<[u8], [u8]>::to(&self.0.topic).headers(headers);
         record.key = delivery.key.as_deref();
         record.payload = delivery.payload.as_deref();
-        self.0.producer.send(record, DEADLINE).await.map(drop).map_err(|(error, _)| error)
+        let sent = self.0.producer.send(record, DEADLINE).await.map_err(|(error, _)| error)?;
+        // Without an offset librdkafka only concludes that Kafka has it, from a later record that was taken; where the broker had nothing
+        // of this producer in that partition before, it may not (KAFKA-15591).
+        if sent.offset < 0 { Err(KafkaError::MessageProduction(RDKafkaErrorCode::NoOffset)) } else { Ok(()) }
     }
 
     fn headers(&self, delivery: &Delivery, obituary: &Obituary) -> OwnedHeaders {

@@ -1,9 +1,16 @@
 //! A message that cannot be processed ends as dead, with all its bytes, and stops nobody else.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use outbox_consumer::{Retried, Retry, outbox_core::sqlx, retry_dead};
+use rdkafka::{
+    mocking::MockCluster,
+    types::{RDKafkaApiKey, RDKafkaRespErr},
+};
 use testkit::{
     consume::{Broker, Sending, Topic},
     servers::until,
@@ -93,6 +100,32 @@ async fn poison_goes_to_the_dead_letter_topic() -> Result<()> {
     stage.wait_for(healthy.len() + more.len()).await?;
     assert!(next.metric("outbox_inbox_messages_total", "dead") < 0.5);
     next.stop().await
+}
+
+/// The broker, librdkafka's own, refuses the first of two that are on their way and takes the second, from which librdkafka concludes that
+/// it has the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_is_not_confirmed_by_a_later_one() -> Result<()> {
+    let broker = MockCluster::new(1)?;
+    let topic = |name| Topic::of_kafka(&broker.bootstrap_servers(), name);
+    for name in ["work", "graves"] {
+        broker.create_topic(name, 1, 1)?;
+    }
+    let stage = Stage::with(topic("work")).await?;
+    let poison = ["key 1", "key 2"].map(|key| Sending::new(key, "refuse"));
+    stage.topic.send(&poison).await?;
+    broker.broker_round_trip_time(1, Duration::from_millis(200))?;
+    broker.request_errors(RDKafkaApiKey::Produce, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION]);
+    let consumer = stage.kafka()?.dead_letter_topic("graves").property("batch.num.messages", "1");
+    let consumer = Stage::start_kafka(consumer, &Does::work())?;
+    let expected: HashSet<_> = poison.iter().filter_map(|it| it.id).collect();
+    until(PATIENCE, "both", || async {
+        let dead: HashSet<_> = topic("graves").read().await?.iter().map(|it| it.id).collect();
+        ensure!(dead == expected, "{dead:?}");
+        Ok(())
+    })
+    .await?;
+    consumer.stop().await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -114,6 +114,13 @@ impl Topic {
         Ok(Self { broker, address: address.to_owned(), name, arrivals: Vec::new(), beside: Vec::new() })
     }
 
+    /// A Kafka topic that is there already.
+    #[must_use]
+    pub fn of_kafka(address: &str, name: &str) -> Self {
+        let (address, name) = (address.to_owned(), name.to_owned());
+        Self { broker: Broker::Kafka, address, name, arrivals: Vec::new(), beside: Vec::new() }
+    }
+
     /// Makes a RabbitMQ topic whose dead messages go to `graves`.
     ///
     /// # Errors
@@ -132,7 +139,7 @@ impl Topic {
     pub async fn create_narrow(bytes: usize) -> Result<Self> {
         let (address, name) = (Broker::Kafka.address().await?, unique_name());
         servers::create_topic_with(&address, &name, 1, &[("max.message.bytes", &bytes.to_string())]).await?;
-        Ok(Self { broker: Broker::Kafka, address, name, arrivals: Vec::new(), beside: Vec::new() })
+        Ok(Self::of_kafka(&address, &name))
     }
 
     /// Makes room for consumers beside the judge, who reads the topic itself: they read a Kafka topic in a group, and on RabbitMQ

@@ -53,7 +53,9 @@ impl Topic {
 async fn kafka(topic: &Topic, messages: &[Sending]) -> Result<()> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", topic.address()).set("partitioner", "murmur2_random");
-    let producer: FutureProducer = config.set("enable.idempotence", "true").create()?;
+    // More than one on the way to a new partition can be lost, and reported as sent: see the sink of the relay.
+    config.set("enable.idempotence", "true").set("max.in.flight", "1");
+    let producer: FutureProducer = config.create()?;
     let mut reports = Vec::new();
     for message in messages {
         let id = message.id.map(|id| id.to_string());
