@@ -7,9 +7,12 @@ use std::{
 
 use outbox_core::store::claim::{Pending, Seen};
 
-/// A message that was taken over so often may be the one that kills relays: it is claimed alone. Its attempts do not tell: an outage costs
-/// many messages some, and each in a claim of its own they would keep all others waiting.
+/// A message that was taken over so often may be the one that kills relays: it is claimed alone, and at the take-over before with few others,
+/// so that few become suspects with it. Attempts do not tell: an outage costs many messages some, and each in a claim of its own they
+/// would keep all others waiting.
 pub const SUSPECT_TAKEOVERS: u8 = 3;
+/// What part of a claim those few are.
+const FEW: usize = 32;
 /// More gaps than this are read as one range that includes what is claimed.
 const MAX_GAPS: usize = 64;
 
@@ -77,6 +80,17 @@ pub struct Limits {
     pub below: usize,
 }
 
+impl Limits {
+    /// Most messages of a claim with this one.
+    fn with(&self, row: &Pending) -> usize {
+        match row.takeovers {
+            SUSPECT_TAKEOVERS.. => 1,
+            takeovers if takeovers + 1 == SUSPECT_TAKEOVERS => self.messages.div_ceil(FEW),
+            _ => self.messages,
+        }
+    }
+}
+
 /// What must not be claimed.
 #[derive(Debug, Default)]
 pub struct Barred {
@@ -105,25 +119,21 @@ pub struct Selection {
 pub fn select(seen: &Seen, barred: &Barred, limits: &Limits) -> Selection {
     let cut = seen.below.len() >= limits.below;
     let fresh = if cut { &[] } else { seen.fresh.as_slice() };
-    let (mut selection, mut bytes) = (Selection::default(), 0);
+    let (mut selection, mut bytes, mut messages) = (Selection::default(), 0, limits.messages);
     for row in seen.below.iter().chain(fresh).filter(|row| !barred.ids.contains(&row.id)) {
         selection.low = selection.low.or(Some(row.id));
         if row.key_hash != 0 && barred.held.get(&row.key_hash).is_some_and(|head| *head < row.id) {
             selection.defer.push(row.id);
         } else if row.key_hash == 0 || !barred.keys.contains(&row.key_hash) {
             bytes += u64::from(row.bytes);
-            if !fits(&selection.take, *row, bytes, limits) {
+            messages = messages.min(limits.with(row));
+            if !selection.take.is_empty() && (selection.take.len() >= messages || bytes > limits.bytes) {
                 break;
             }
             selection.take.push(*row);
         }
     }
     selection
-}
-
-fn fits(taken: &[Pending], row: Pending, bytes: u64, limits: &Limits) -> bool {
-    let alone = taken.iter().chain([&row]).any(|row| row.takeovers >= SUSPECT_TAKEOVERS);
-    taken.is_empty() || taken.len() < limits.messages && bytes <= limits.bytes && !alone
 }
 
 #[cfg(test)]
@@ -213,6 +223,14 @@ mod tests {
         assert_eq!(ids(&select(&seen, &Barred::default(), &LIMITS)), [1]);
         let seen = Seen { fresh: vec![suspect(2), row(3, 0)], ..Seen::default() };
         assert_eq!(ids(&select(&seen, &Barred::default(), &LIMITS)), [2]);
+    }
+
+    #[test]
+    fn what_becomes_suspect_at_the_next_take_over_is_claimed_with_few_others() {
+        let seen =
+            Seen { fresh: (1..=200).map(|id| Pending { takeovers: 2, ..row(id, 0) }).collect(), ..Seen::default() };
+        let limits = [1000, 100, 10].map(|messages| Limits { messages, bytes: 10_000, below: 100 });
+        assert_eq!(limits.map(|limits| ids(&select(&seen, &Barred::default(), &limits)).len()), [32, 4, 1]);
     }
 
     #[test]
