@@ -89,6 +89,8 @@ async fn tests(fleet: &Fleet, args: &[String]) -> Result<String> {
     let mut command = cargo(["test"]);
     command.args(if args.is_empty() { &everything } else { args });
     command.envs(fleet.endpoints().into_iter().map(|server| (server.variable, server.address)));
+    // An error says where it comes from; with a hundred frames of the runtime behind it nobody sees what it says.
+    command.env("RUST_LIB_BACKTRACE", "0");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
     let mut group = Group::of(child.id());
     let mut lines = BufReader::new(child.stdout.take().context("cargo has no output")?).lines();
