@@ -1,6 +1,6 @@
 //! Servers that freeze, with connections open and no answer; and producers that are not told whether they have committed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use testkit::{
@@ -49,20 +49,22 @@ async fn a_mariadb_that_is_killed_under_producers_tears_no_transaction() -> Resu
     stage.drain_and_judge(&Expectations::new().at_least(100).duplicates(3000)).await
 }
 
-/// Frozen for longer than a lease: every claim has expired when the database goes on.
+/// Frozen for longer than a lease, which is three seconds: every claim has expired when the database goes on.
 #[tokio::test]
 async fn a_database_that_freezes_beyond_the_lease_costs_duplicates_at_most() -> Result<()> {
     let server = MySql::start(Flavor::MySql).await?;
     let mut stage = Stage::with(Database::create_on(&server.url()).await?, Topic::create(Broker::Kafka).await?);
     let mut relays = [stage.relay()?, stage.relay()?];
     let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
-    work(&relays, 30.0).await?;
+    work(&relays, 60.0).await?;
     server.pause()?;
+    let frozen = Instant::now();
     for relay in &mut relays {
         let many = |metrics: &Metrics| metrics.sum("outbox_relay_db_errors_total") >= 8.0;
         relay.wait_for_metrics(PATIENCE, "calls that pass their deadline", many).await?;
         ensure!(relay.get("/livez").await?.0 == 200, "a frozen database is no reason to be killed");
     }
+    tokio::time::sleep(Duration::from_secs(4).saturating_sub(frozen.elapsed())).await;
     server.resume()?;
     load.stop().await?;
     stage.drain_and_judge(&Expectations::new().at_least(50).duplicates(3000)).await
