@@ -22,6 +22,11 @@ use outbox_relay::{
         kafka::Kafka,
     },
 };
+use rdkafka::{
+    mocking::MockCluster,
+    producer::DefaultProducerContext,
+    types::{RDKafkaApiKey, RDKafkaRespErr},
+};
 use sinks::kafka::{KafkaHarness, consume, sink, sink_with};
 use testkit::{proxy::Direction, servers};
 
@@ -231,6 +236,71 @@ async fn a_batch_that_waits_for_an_answer_does_not_overtake_one_that_failed_mean
     assert!(matches!(second, Err(PublishError::Unavailable(_))), "{second:?}");
     publish_until_sent(&sink, &messages, DEADLINE).await?;
     sinks::kafka::in_first_order(&consume(&broker.bootstrap(), "orders", 3)?, 2);
+    Ok(())
+}
+
+/// librdkafka refuses it at once, and reports nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_message_that_is_too_large_holds_up_no_later_one_of_its_key() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = harness.destination().await?;
+    let batch = [1_100_000, 1, 1].map(|size| Draft::new(&topic, vec![b'x'; size]).key(b"one").build());
+    let outcomes = harness.sink().publish(&batch, soon()).await;
+    assert!(matches!(outcomes[0], Err(PublishError::Rejected { reason: "too_large", .. })), "{:?}", outcomes[0]);
+    assert!(outcomes[1..].iter().all(Result::is_ok), "{outcomes:?}");
+    Ok(())
+}
+
+/// A broker that refuses the first request for a moment and takes the second: as while the leader of a partition moves that it has
+/// nothing in of this producer. No real one does so on demand; this one is librdkafka's own.
+fn broker_of_which_the_leader_moves() -> Result<MockCluster<'static, DefaultProducerContext>> {
+    let broker = MockCluster::new(1)?;
+    broker.create_topic("orders", 1, 1)?;
+    // Both requests are on their way before the first answer.
+    broker.broker_round_trip_time(1, Duration::from_millis(200))?;
+    broker.request_errors(RDKafkaApiKey::Produce, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION]);
+    Ok(broker)
+}
+
+/// librdkafka reports the first one as sent as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_not_confirmed_by_a_later_one() -> Result<()> {
+    let broker = broker_of_which_the_leader_moves()?;
+    let sink = sink_with(&broker.bootstrap_servers(), &[("batch.num.messages", "1")]);
+    let messages = ["0", "1"].map(|n| Draft::new(&to("orders"), n).build());
+    let outcomes = sink.publish(&messages, soon()).await;
+    assert!(matches!(&outcomes[0], Err(PublishError::Unconfirmed(_))), "{:?}", outcomes[0]);
+    let place = outcomes[1].clone()?.place;
+    assert_eq!(place, "orders/0@0", "the first one is not there");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_keeps_its_order_from_its_first_message_on() -> Result<()> {
+    let broker = broker_of_which_the_leader_moves()?;
+    let sink = sink_with(&broker.bootstrap_servers(), &[("batch.num.messages", "1")]);
+    let messages: Vec<_> =
+        (0..20).map(|n: usize| Draft::new(&to("orders"), n.to_string()).key(b"one").build()).collect();
+    let outcomes = join_all(messages.chunks(8).map(|batch| sink.publish(batch, soon()))).await.concat();
+    let failed = outcomes.iter().find(|it| it.is_err());
+    assert!(failed.is_none(), "{failed:?}");
+    sinks::kafka::in_first_order(&consume(&broker.bootstrap_servers(), "orders", 20)?, 20);
+    Ok(())
+}
+
+/// Nothing was ever written there, so that the second message of its key waits for the first; it alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_without_leader_holds_up_its_own_keys_only() -> Result<()> {
+    let broker = MockCluster::new(1)?;
+    broker.create_topic("orders", 4, 1)?;
+    broker.partition_leader("orders", 0, None)?;
+    let (topic, sink) = (to("orders"), sink(&broker.bootstrap_servers()));
+    // The first belongs to partition 0, the other one to 2.
+    let keys = ["21", "21", "foobar", "foobar", "foobar"];
+    let batch = keys.map(|key| Draft::new(&topic, "1").key(key.as_bytes()).build());
+    let outcomes = sink.publish(&batch, Instant::now() + Duration::from_secs(4)).await;
+    assert!(outcomes[..2].iter().all(|it| matches!(it, Err(PublishError::Unconfirmed(_)))), "{outcomes:?}");
+    assert!(outcomes[2..].iter().all(Result::is_ok), "{outcomes:?}");
     Ok(())
 }
 

@@ -1,7 +1,8 @@
 //! Kafka.
 //!
-//! A message counts as sent only on its own delivery report without error, from all in-sync replicas. The producer is
-//! idempotent, so a partition keeps its order through retries. What idempotence does not cover is a message that times out
+//! A message counts as sent only on its own delivery report with an offset, from all in-sync replicas. The producer is
+//! idempotent, so a partition keeps its order through retries, from the first message on that the broker has of this producer; until
+//! then a key has only one message on the way. What idempotence does not cover is a message that times out
 //! *alone*: later messages of its key would overtake it. So the relay's own deadline comes first, and then everything that
 //! is in flight is given up together and goes back in order; librdkafka's time-out is longer and never strikes.
 //!
@@ -22,6 +23,7 @@ mod outcome;
 mod properties;
 mod record;
 mod reports;
+mod written;
 
 use std::{
     ops::DerefMut,
@@ -116,7 +118,7 @@ impl Kafka {
         limits: Limits,
         deadline: Instant,
     ) -> (Vec<Attempt>, Open) {
-        let open = self.reports.open(messages.len());
+        let open = self.reports.open(messages);
         let mut outcomes = vec![None; messages.len()];
         entry.hand_over(messages, &open, &mut outcomes, limits).await;
         open.seal(outcomes.iter().flatten().count());
@@ -131,7 +133,7 @@ impl Kafka {
         match self.enter(ticket, give_up_at(deadline)).await {
             Ok((entry, limits)) => self.send(messages, entry, limits, deadline).await,
             Err(error) => {
-                let open = self.reports.open(0);
+                let open = self.reports.open(&[]);
                 open.fail();
                 (messages.iter().map(|_| Attempt::Final(Err(error.clone()))).collect(), open)
             }
@@ -198,7 +200,7 @@ impl Sink for Kafka {
     async fn check(&self, deadline: Instant) -> Result<(), PublishError> {
         let late = |_| unavailable("no broker answered in time");
         let entry = timeout_at(deadline.into(), self.entry.lock()).await.map_err(late)?;
-        let (producer, topic) = (entry.producer(), entry.any_topic());
+        let (producer, topic) = (entry.producer(), self.reports.written().any_topic());
         drop(entry);
         // Ends before the deadline: then it says why no broker answers.
         let timeout = deadline.saturating_duration_since(Instant::now()) * 9 / 10;
@@ -226,6 +228,9 @@ impl Attempt {
         match (known, report) {
             (Some(outcome), _) => Self::Final(outcome),
             (None, Report::None) => Self::Final(unknown()),
+            (None, Report::Implied) => Self::Final(Err(PublishError::Unconfirmed(
+                "librdkafka concludes from a later one that it arrived; the broker has not said so".to_owned(),
+            ))),
             (None, Report::Sent { partition, offset }) => {
                 let place = format!("{}/{partition}@{offset}", message.destination.target);
                 Self::Final(Ok(Receipt::new(&place)))

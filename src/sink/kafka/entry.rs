@@ -13,13 +13,17 @@ use rdkafka::{
     metadata::MetadataTopic,
     producer::{Producer as _, PurgeConfig, ThreadedProducer},
 };
-use tokio::time::sleep;
+use tokio::{
+    sync::futures::Notified,
+    time::{sleep, timeout_at},
+};
 
 use super::{
     fence::Ticket,
     outcome,
     record::{check_topic, record},
-    reports::{Context, Open, Reports},
+    reports::{Context, Open, Report, Reports},
+    written::{Admission, Written},
 };
 use crate::sink::{Outcome, Outgoing, PublishError};
 
@@ -29,6 +33,9 @@ const LOOKUP: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long to wait when librdkafka's queue is full, or not yet empty.
 const FULL: Duration = Duration::from_millis(2);
+/// For how long it counts that a partition was written to: a broker forgets a producer that was idle for a day (its
+/// `producer.id.expiration.ms`).
+const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// The producer, ended on a thread of its own: its last step waits for librdkafka's threads.
 pub(super) struct Producer(Option<ThreadedProducer<Context>>);
@@ -54,13 +61,17 @@ impl Producer {
         }
     }
 
-    /// Asks the brokers for a topic. Blocks.
-    pub(super) fn look_up(&self, topic: &str, timeout: Duration) -> Result<(), PublishError> {
+    /// Asks the brokers for a topic; returns how many partitions it has. Blocks.
+    pub(super) fn look_up(&self, topic: &str, timeout: Duration) -> Result<usize, PublishError> {
         let Some(producer) = &self.0 else { return Err(unavailable("the producer has ended")) };
         let metadata =
             producer.client().fetch_metadata(Some(topic), timeout).map_err(|error| not_reached(producer, &error))?;
-        let code = metadata.topics().iter().find(|it| it.name() == topic).and_then(MetadataTopic::error);
-        code.map_or(Ok(()), |code| Err(outcome::refused(code.into())))
+        let topic = metadata.topics().iter().find(|it| it.name() == topic);
+        match (topic.and_then(MetadataTopic::error), topic.map_or(0, |it| it.partitions().len())) {
+            (Some(code), _) => Err(outcome::refused(code.into())),
+            (None, 0) => Err(unavailable("no broker knows a partition of the topic yet")),
+            (None, partitions) => Ok(partitions),
+        }
     }
 
     /// Whether a broker answers, by asking for this topic or, without one, for all. Blocks.
@@ -86,14 +97,49 @@ pub(super) struct Limits {
     pub(super) deadline: Instant,
 }
 
+impl Limits {
+    /// Until when to wait for others.
+    fn patience(self) -> Instant {
+        let now = Instant::now();
+        now + self.deadline.saturating_duration_since(now) / 4
+    }
+}
+
+/// What became of a message that was to be handed over.
+enum Offer {
+    /// librdkafka has it.
+    Taken,
+    /// It has to wait for the one that carries this.
+    Behind(usize),
+}
+
+/// A batch while it is handed over.
+struct Turn<'a> {
+    open: &'a Open,
+    limits: Limits,
+    /// Why the rest is not handed over.
+    down: Option<PublishError>,
+    /// Topics that take nothing. Asked for once a batch: they may exist by the next one.
+    refused: HashMap<&'a str, PublishError>,
+}
+
+impl Turn<'_> {
+    fn failed(&mut self, error: &PublishError) {
+        if !matches!(error, PublishError::Rejected { .. }) {
+            // Neither the rest of this batch nor a later one may overtake this message.
+            self.open.fail();
+            self.down.get_or_insert_with(|| error.clone());
+        }
+    }
+}
+
 /// What the sink knows of brokers and topics, and the producer.
 pub(super) struct Entry {
     config: ClientConfig,
     reports: Arc<Reports>,
     producer: Arc<Producer>,
-    /// Topics that the brokers said they have, since there last was a doubt.
-    topics: HashSet<String>,
-    doubts: u64,
+    /// Since when it is noted where the brokers have written.
+    since: Instant,
     /// Until when the brokers count as down, and why.
     down: Option<(Instant, PublishError)>,
 }
@@ -101,8 +147,7 @@ pub(super) struct Entry {
 impl Entry {
     pub(super) fn new(config: ClientConfig, reports: Arc<Reports>) -> KafkaResult<Self> {
         let producer = Arc::new(Producer::new(&config, &reports)?);
-        let doubts = reports.doubts();
-        Ok(Self { config, reports, producer, topics: HashSet::new(), doubts, down: None })
+        Ok(Self { config, reports, producer, since: Instant::now(), down: None })
     }
 
     pub(super) fn producer(&self) -> Arc<Producer> {
@@ -116,12 +161,8 @@ impl Entry {
         }
     }
 
-    /// A topic that the brokers have.
-    pub(super) fn any_topic(&self) -> Option<String> {
-        self.topics.iter().next().cloned()
-    }
-
-    /// Hands the messages to librdkafka and puts the outcome of those that it did not take into `outcomes`.
+    /// Hands the messages to librdkafka and puts the outcome of those that it did not take into `outcomes`. Those go last that have
+    /// to wait for one of their key.
     pub(super) async fn hand_over(
         &mut self,
         messages: &[&Outgoing],
@@ -129,74 +170,112 @@ impl Entry {
         outcomes: &mut [Option<Outcome>],
         limits: Limits,
     ) {
-        let mut down = self.refresh().err();
-        // Asked for once a batch: it may exist by the next one.
-        let mut refused: HashMap<&str, PublishError> = HashMap::new();
-        for (index, (&message, outcome)) in messages.iter().zip(outcomes).enumerate() {
-            let target = message.destination.target.as_str();
-            let known = match refused.get(target) {
-                Some(error) => Err(error.clone()),
-                None => self.topic(target, limits.deadline, &mut down).await,
-            };
-            if let Err(error) = &known {
-                refused.entry(target).or_insert_with(|| error.clone());
-            }
-            let handed_over = match (&down, &known) {
-                (Some(error), _) | (None, Err(error)) => Err(error.clone()),
-                (None, Ok(())) => self.send(message, open.opaque(index), limits).await,
-            };
-            if let Err(error) = handed_over {
-                if !matches!(error, PublishError::Rejected { .. }) {
-                    // Neither the rest of this batch nor a later one may overtake this message.
-                    open.fail();
-                    down.get_or_insert_with(|| error.clone());
+        let (reports, patience) = (Arc::clone(&self.reports), limits.patience());
+        let mut turn = Turn { open, limits, down: self.refresh(limits).await.err(), refused: HashMap::new() };
+        let mut left: Vec<_> = messages.iter().copied().zip(outcomes).enumerate().collect();
+        while !left.is_empty() {
+            // From before the look at what is on the way.
+            let reported = reports.reported();
+            let (mut held, mut later, mut until) = (HashSet::new(), Vec::new(), limits.deadline);
+            for (index, (message, outcome)) in left {
+                if held.contains(&message.key_hash) {
+                    later.push((index, (message, outcome)));
+                    continue;
                 }
-                *outcome = Some(Err(error));
+                match self.offer(message, index, &mut turn).await {
+                    Ok(Offer::Taken) => {}
+                    Ok(Offer::Behind(opaque)) => {
+                        held.insert(message.key_hash);
+                        later.push((index, (message, outcome)));
+                        // This batch cannot end before its own messages; for those of others nobody is to wait long.
+                        until = if open.has(opaque) { until } else { patience };
+                    }
+                    Err(error) => {
+                        turn.failed(&error);
+                        *outcome = Some(Err(error));
+                    }
+                }
+            }
+            left = later;
+            if !left.is_empty() && turn.down.is_none() {
+                turn.down = self.wait(reported, until, limits.ticket).await.err();
             }
         }
     }
 
-    /// Replaces a producer that ended with a fatal error, and forgets the topics when there was a doubt.
-    fn refresh(&mut self) -> Result<(), PublishError> {
+    /// Hands a message over, if it has not to wait.
+    async fn offer<'a>(
+        &mut self,
+        message: &'a Outgoing,
+        index: usize,
+        turn: &mut Turn<'a>,
+    ) -> Result<Offer, PublishError> {
+        let (topic, opaque) = (message.destination.target.as_str(), turn.open.opaque(index));
+        loop {
+            if let Some(error) = turn.down.as_ref().or_else(|| turn.refused.get(topic)) {
+                return Err(error.clone());
+            }
+            let admission = self.reports.written().admit(topic, message.key_hash, opaque);
+            match admission {
+                Admission::Go => {
+                    let sent = self.send(message, opaque, turn.limits).await;
+                    if sent.is_err() {
+                        self.reports.done(topic, message.key_hash, opaque, Report::None);
+                    }
+                    return sent.map(|()| Offer::Taken);
+                }
+                Admission::Wait(opaque) => return Ok(Offer::Behind(opaque)),
+                Admission::Ask => {
+                    let found = match check_topic(topic) {
+                        Ok(()) => self.ask(topic, turn.limits.deadline).await,
+                        illegal => illegal,
+                    };
+                    if let Err(error @ PublishError::Rejected { .. }) = &found {
+                        turn.refused.insert(topic, error.clone());
+                    }
+                    found?;
+                }
+            }
+        }
+    }
+
+    /// Waits for a report. No other batch is handed over meanwhile.
+    async fn wait(&self, reported: Notified<'_>, until: Instant, ticket: Ticket) -> Result<(), PublishError> {
+        let waited = timeout_at(until.into(), reported).await;
+        if self.reports.fence.pass(ticket, || ()).is_none() {
+            return Err(unavailable("an earlier message failed"));
+        }
+        waited.map_err(|_late| {
+            PublishError::Unconfirmed("not sent: an earlier one of its key is not confirmed".to_owned())
+        })
+    }
+
+    /// Replaces a producer that ended with a fatal error, and forgets what was written long ago.
+    async fn refresh(&mut self, limits: Limits) -> Result<(), PublishError> {
+        if !self.producer.is_broken() && self.since.elapsed() < REMEMBERED {
+            return Ok(());
+        }
+        // What is on the way is not noted where something was written already.
+        let idle = timeout_at(limits.patience().into(), self.idle()).await.is_ok();
         if self.producer.is_broken() {
+            if !idle {
+                return Err(unavailable(
+                    "the Kafka producer ended with a fatal error, and its messages are on the way",
+                ));
+            }
             tracing::warn!("the Kafka producer ended with a fatal error: starting a new one");
             let producer =
                 Producer::new(&self.config, &self.reports).map_err(|error| unavailable(&error.to_string()))?;
             self.producer = Arc::new(producer);
-            self.reports.doubt();
         }
-        let doubts = self.reports.doubts();
-        if doubts != self.doubts {
-            self.topics.clear();
-            self.doubts = doubts;
+        if idle {
+            *self.reports.written() = Written::default();
         }
+        self.since = Instant::now();
         Ok(())
     }
 
-    /// Whether the topic exists. An error other than *rejected* goes to `down`: no broker answers.
-    async fn topic(
-        &mut self,
-        topic: &str,
-        deadline: Instant,
-        down: &mut Option<PublishError>,
-    ) -> Result<(), PublishError> {
-        if down.is_some() || self.topics.contains(topic) {
-            return Ok(());
-        }
-        check_topic(topic)?;
-        match self.ask(topic, deadline).await {
-            Ok(()) => {
-                self.topics.insert(topic.to_owned());
-                Ok(())
-            }
-            Err(error @ PublishError::Rejected { .. }) => Err(error),
-            Err(error) => {
-                *down = Some(error);
-                Ok(())
-            }
-        }
-    }
-
+    /// Asks whether a topic exists, and notes it.
     async fn ask(&mut self, topic: &str, deadline: Instant) -> Result<(), PublishError> {
         if let Some((until, error)) = &self.down
             && Instant::now() < *until
@@ -205,12 +284,14 @@ impl Entry {
         }
         self.down = None;
         let timeout = deadline.saturating_duration_since(Instant::now()).min(LOOKUP);
-        let (producer, name) = (self.producer(), topic.to_owned());
+        let (producer, name, doubts) = (self.producer(), topic.to_owned(), self.reports.written().doubts());
         let answer = blocking(move || producer.look_up(&name, timeout)).await;
-        if let Err(error @ PublishError::Unavailable(_)) = &answer {
-            self.down = Some((Instant::now() + PAUSE, error.clone()));
+        match &answer {
+            Ok(partitions) => self.reports.written().found(topic, *partitions, doubts),
+            Err(PublishError::Rejected { .. }) => self.reports.written().missing(topic),
+            Err(error) => self.down = Some((Instant::now() + PAUSE, error.clone())),
         }
-        answer
+        answer.map(drop)
     }
 
     /// Hands over one message; waits while librdkafka's queue is full, so that the order is kept.
@@ -227,9 +308,9 @@ impl Entry {
 }
 
 /// Runs what blocks off the async threads.
-pub(super) async fn blocking(
-    work: impl FnOnce() -> Result<(), PublishError> + Send + 'static,
-) -> Result<(), PublishError> {
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PublishError> + Send + 'static,
+) -> Result<T, PublishError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(unavailable(&error.to_string())))
 }
 

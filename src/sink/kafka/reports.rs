@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
 };
 
@@ -15,10 +15,10 @@ use rdkafka::{
     message::DeliveryResult,
     producer::ProducerContext,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, futures::Notified};
 
-use super::{fence::Fence, outcome};
-use crate::sink::PublishError;
+use super::{fence::Fence, outcome, written::Written};
+use crate::sink::{Outgoing, PublishError};
 
 // The opaque that travels through librdkafka is a pointer's width and holds two 32-bit numbers.
 const _: () = assert!(usize::BITS == 64, "the Kafka sink needs a 64-bit platform");
@@ -30,14 +30,17 @@ pub(super) enum Report {
     None,
     /// The broker has it.
     Sent { partition: i32, offset: i64 },
+    /// The broker has a later one, from which librdkafka concludes that it has this one: see [`super::written`].
+    Implied,
     /// It failed, or nobody knows.
     Failed(RDKafkaErrorCode),
 }
 
-/// The reports of one batch. One allocation for all of its messages, and one wake-up when the last report is in.
+/// The reports of one batch: for all of its messages together, and one wake-up when the last report is in.
 #[derive(Debug)]
 pub(super) struct Batch {
     reports: Mutex<Vec<Report>>,
+    keys: Vec<u64>,
     /// Reports still to come, and one more until all messages are handed over.
     left: AtomicUsize,
     done: Notify,
@@ -45,10 +48,11 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    fn new(messages: usize) -> Self {
+    fn new(keys: Vec<u64>) -> Self {
         Self {
-            reports: Mutex::new(vec![Report::None; messages]),
-            left: AtomicUsize::new(messages + 1),
+            reports: Mutex::new(vec![Report::None; keys.len()]),
+            left: AtomicUsize::new(keys.len() + 1),
+            keys,
             done: Notify::new(),
             failed: AtomicBool::new(false),
         }
@@ -73,29 +77,26 @@ impl Batch {
 pub(super) struct Reports {
     batches: Mutex<HashMap<u32, Arc<Batch>>>,
     next: AtomicU32,
-    /// Rises whenever what is known of brokers and topics may be wrong.
-    doubts: AtomicU64,
     /// What last went wrong with a connection, in librdkafka's words: addresses and causes, no credentials.
     trouble: Mutex<Option<String>>,
+    written: Mutex<Written>,
+    /// A key is free again, or a batch failed.
+    reported: Notify,
     pub(super) fence: Fence,
 }
 
 impl Reports {
-    /// Opens a batch of so many messages.
-    pub(super) fn open(self: &Arc<Self>, messages: usize) -> Open {
+    /// Opens a batch of these messages.
+    pub(super) fn open(self: &Arc<Self>, messages: &[&Outgoing]) -> Open {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let batch = Arc::new(Batch::new(messages));
+        let batch = Arc::new(Batch::new(messages.iter().map(|message| message.key_hash).collect()));
         lock(&self.batches).insert(number, Arc::clone(&batch));
         Open { reports: Arc::clone(self), number, batch }
     }
 
     /// Something happened after which brokers and topics are to be asked again.
     pub(super) fn doubt(&self) {
-        self.doubts.fetch_add(1, Ordering::SeqCst);
-    }
-
-    pub(super) fn doubts(&self) -> u64 {
-        self.doubts.load(Ordering::SeqCst)
+        self.written().doubt();
     }
 
     /// What last went wrong with a connection.
@@ -103,15 +104,36 @@ impl Reports {
         lock(&self.trouble).clone()
     }
 
+    /// What is known of topics and keys.
+    pub(super) fn written(&self) -> MutexGuard<'_, Written> {
+        lock(&self.written)
+    }
+
+    /// The next report for which a batch may wait.
+    pub(super) fn reported(&self) -> Notified<'_> {
+        self.reported.notified()
+    }
+
     fn fail(&self, batch: &Batch) {
         if !batch.failed.swap(true, Ordering::SeqCst) {
             self.fence.close();
+            self.reported.notify_waiters();
         }
     }
 
-    fn failed(&self, batch: &Batch, code: RDKafkaErrorCode) {
+    /// A message is not on the way any more.
+    pub(super) fn done(&self, topic: &str, key_hash: u64, opaque: usize, report: Report) {
+        let partition = if let Report::Sent { partition, .. } = report { Some(partition) } else { None };
+        if self.written().reported(topic, key_hash, opaque, partition) {
+            self.reported.notify_waiters();
+        }
+    }
+
+    fn failed(&self, batch: &Batch, code: RDKafkaErrorCode, topic: &str) {
         if outcome::is_missing_topic(code) {
-            self.doubt();
+            let mut written = self.written();
+            written.missing(topic);
+            written.doubt();
         }
         // A rejected message has no place in the order of its key, and those that shared its fate are sent again at once.
         if !outcome::is_shared_fate(code) && !matches!(outcome::reported(code), PublishError::Rejected { .. }) {
@@ -128,6 +150,11 @@ pub(super) struct Open {
 }
 
 impl Open {
+    /// Whether what a message carries is of this batch.
+    pub(super) fn has(&self, opaque: usize) -> bool {
+        opaque >> 32 == self.number as usize
+    }
+
     /// What the message with this index carries through librdkafka.
     pub(super) fn opaque(&self, index: usize) -> usize {
         ((self.number as usize) << 32) | index
@@ -159,6 +186,7 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         lock(&self.reports.batches).remove(&self.number);
+        self.reports.written().returned(|opaque| self.has(opaque));
         if self.batch.failed.load(Ordering::SeqCst) {
             self.reports.fence.open();
         }
@@ -193,14 +221,23 @@ impl ProducerContext for Context {
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
         let number = u32::try_from(opaque >> 32).unwrap_or_default();
         let Some(batch) = lock(&self.0.batches).get(&number).cloned() else { return };
-        let report = match result {
-            Ok(message) => Report::Sent { partition: message.partition(), offset: message.offset() },
-            Err((error, _)) => Report::Failed(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),
+        let index = opaque & u32::MAX as usize;
+        let (topic, report) = match result {
+            Ok(message) if message.offset() < 0 => {
+                self.0.fail(&batch);
+                (message.topic(), Report::Implied)
+            }
+            Ok(message) => (message.topic(), Report::Sent { partition: message.partition(), offset: message.offset() }),
+            Err((error, message)) => {
+                let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+                self.0.failed(&batch, code, message.topic());
+                (message.topic(), Report::Failed(code))
+            }
         };
-        if let Report::Failed(code) = report {
-            self.0.failed(&batch, code);
-        }
-        batch.record(opaque & u32::MAX as usize, report);
+        // Not before the fence is closed behind a failure.
+        let key = batch.keys.get(index).copied().unwrap_or_default();
+        self.0.done(topic, key, opaque, report);
+        batch.record(index, report);
     }
 }
 

@@ -1,0 +1,210 @@
+//! Where the brokers keep the order of this producer's messages, and where they do not do so yet.
+//!
+//! A broker checks the sequence numbers of a producer in the partitions that it has written to for it: there each request has to
+//! follow the one before. Elsewhere any request is a beginning. So if the first one is refused for a moment, because the
+//! partition is new or its leader moves, and the second one, which is on its way already, is taken, the first one is never
+//! written: its retry comes too late, and librdkafka, which relies on brokers that write in order, reports its messages as sent
+//! without an offset (KAFKA-15591; from 4.5 on a broker refuses it in partitions that nobody has ever written to).
+//!
+//! Such a report is no confirmation (see [`super::reports`]). And until a partition is written to, a key has only one message on the
+//! way, so that nothing overtakes what is sent again.
+
+use std::collections::{HashMap, HashSet};
+
+/// What is known of the topics that are published to.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    topics: HashMap<String, Topic>,
+    /// Keys with a message on the way to where nothing may be written yet, and what it carries.
+    on_the_way: HashMap<u64, usize>,
+    doubts: u64,
+}
+
+#[derive(Debug, Default)]
+struct Topic {
+    /// Whether the brokers have it.
+    exists: bool,
+    partitions: usize,
+    written: HashSet<i32>,
+    /// While there are other partitions: the keys that belong to those.
+    proven: HashSet<u64>,
+}
+
+/// Whether a message may be handed over.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Yes.
+    Go,
+    /// When the one of its key is reported that is on the way and carries this.
+    Wait(usize),
+    /// The brokers have to be asked for its topic.
+    Ask,
+}
+
+impl Written {
+    /// How often there was a doubt.
+    pub(super) fn doubts(&self) -> u64 {
+        self.doubts
+    }
+
+    /// The brokers have a topic with so many partitions. So they said when there had been so many doubts: a later one stands.
+    pub(super) fn found(&mut self, topic: &str, partitions: usize, doubts: u64) {
+        let known = self.topics.entry(topic.to_owned()).or_default();
+        if known.partitions != partitions {
+            *known = Topic { partitions, ..Topic::default() };
+        }
+        known.exists = doubts == self.doubts;
+    }
+
+    /// The brokers do not have it, or not any more.
+    pub(super) fn missing(&mut self, topic: &str) {
+        self.topics.remove(topic);
+    }
+
+    /// The brokers are to be asked for each topic again; what they have written stays so.
+    pub(super) fn doubt(&mut self) {
+        self.doubts += 1;
+        self.topics.values_mut().for_each(|topic| topic.exists = false);
+    }
+
+    /// Decides over a message, and notes that it is on the way with what it carries. A hash of 0 has no order.
+    pub(super) fn admit(&mut self, topic: &str, key_hash: u64, opaque: usize) -> Admission {
+        let Some(topic) = self.topics.get(topic).filter(|topic| topic.exists) else { return Admission::Ask };
+        // Also where others were written since: that may be why this one comes too late.
+        if let Some(other) = self.on_the_way.get(&key_hash) {
+            return Admission::Wait(*other);
+        }
+        if key_hash != 0 && !topic.is_written() && !topic.proven.contains(&key_hash) {
+            self.on_the_way.insert(key_hash, opaque);
+        }
+        Admission::Go
+    }
+
+    /// A message is no longer on the way; with the partition where it was written, if it was. Returns whether others may wait for that.
+    pub(super) fn reported(&mut self, topic: &str, key_hash: u64, opaque: usize, partition: Option<i32>) -> bool {
+        if let (Some(topic), Some(partition)) = (self.topics.get_mut(topic), partition) {
+            topic.confirmed(partition, key_hash);
+        }
+        let awaited = self.on_the_way.get(&key_hash) == Some(&opaque);
+        if awaited {
+            self.on_the_way.remove(&key_hash);
+        }
+        awaited
+    }
+
+    /// Those of this batch that are not reported yet are waited for no longer: their caller gives them up.
+    pub(super) fn returned(&mut self, batch: impl Fn(usize) -> bool) {
+        self.on_the_way.retain(|_, opaque| !batch(*opaque));
+    }
+
+    /// A topic that the brokers have or had.
+    pub(super) fn any_topic(&self) -> Option<String> {
+        self.topics.keys().next().cloned()
+    }
+}
+
+impl Topic {
+    fn confirmed(&mut self, partition: i32, key_hash: u64) {
+        if self.is_written() {
+            return;
+        }
+        if usize::try_from(partition).is_ok_and(|it| it >= self.partitions) {
+            // There are more by now.
+            self.exists = false;
+            return;
+        }
+        self.written.insert(partition);
+        self.proven.insert(key_hash);
+        if self.is_written() {
+            self.proven = HashSet::new();
+        }
+    }
+
+    fn is_written(&self) -> bool {
+        self.written.len() >= self.partitions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        Admission::{self, Ask, Go, Wait},
+        Written,
+    };
+
+    fn written() -> Written {
+        let mut written = Written::default();
+        written.found("orders", 2, 0);
+        written
+    }
+
+    /// Messages with these keys; the first carries 1.
+    fn admit<const N: usize>(written: &mut Written, keys: [u64; N]) -> [Admission; N] {
+        let mut opaque = 0;
+        keys.map(|key| {
+            opaque += 1;
+            written.admit("orders", key, opaque)
+        })
+    }
+
+    #[test]
+    fn a_key_has_one_message_on_the_way_until_one_is_confirmed() {
+        let mut written = written();
+        assert_eq!(admit(&mut written, [7, 7, 8, 7]), [Go, Wait(1), Go, Wait(1)]);
+        assert!(written.reported("orders", 7, 1, Some(0)));
+        assert_eq!(admit(&mut written, [7, 7, 8]), [Go, Go, Wait(3)]);
+    }
+
+    #[test]
+    fn after_a_failure_the_next_one_is_the_first() {
+        let mut written = written();
+        assert_eq!(admit(&mut written, [7, 8]), [Go, Go]);
+        let reports = [(7, 1), (8, 9), (9, 2)].map(|(key, opaque)| written.reported("orders", key, opaque, None));
+        assert_eq!(reports, [true, false, false], "the second is of another message");
+        assert_eq!(admit(&mut written, [7, 7, 8]), [Go, Wait(1), Wait(2)]);
+        written.returned(|opaque| opaque == 2);
+        assert_eq!(admit(&mut written, [7, 8]), [Wait(1), Go]);
+    }
+
+    #[test]
+    fn nobody_waits_without_a_key_or_where_all_partitions_are_written_to() {
+        let mut written = written();
+        assert_eq!(admit(&mut written, [0, 0]), [Go, Go]);
+        for key in [0, 9] {
+            written.reported("orders", key, 1, Some(0));
+        }
+        assert_eq!(admit(&mut written, [7, 7]), [Go, Wait(1)]);
+        written.reported("orders", 6, 3, Some(1));
+        assert_eq!(admit(&mut written, [8, 8, 7]), [Go, Go, Wait(1)], "one of 7 is still on the way");
+        written.reported("orders", 7, 1, None);
+        assert_eq!(admit(&mut written, [7, 7]), [Go, Go]);
+    }
+
+    #[test]
+    fn a_doubt_asks_again_and_takes_nothing_back() {
+        let mut written = written();
+        for partition in [0, 1] {
+            written.reported("orders", 7, 1, Some(partition));
+        }
+        let before = written.doubts();
+        written.doubt();
+        written.found("orders", 2, before);
+        assert_eq!(admit(&mut written, [8]), [Ask], "the answer is from before the doubt");
+        written.found("orders", 2, written.doubts());
+        assert_eq!(admit(&mut written, [8, 8]), [Go, Go]);
+    }
+
+    #[test]
+    fn another_topic_of_the_name_begins_again_and_so_does_one_with_more_partitions() {
+        let mut written = written();
+        for partition in [0, 1] {
+            written.reported("orders", 7, 1, Some(partition));
+        }
+        written.missing("orders");
+        assert_eq!(admit(&mut written, [8]), [Ask]);
+        written.found("orders", 2, 0);
+        assert_eq!(admit(&mut written, [8, 8]), [Go, Wait(1)]);
+        written.reported("orders", 8, 1, Some(2));
+        assert_eq!(admit(&mut written, [8]), [Ask]);
+    }
+}
