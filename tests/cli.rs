@@ -124,7 +124,7 @@ impl Drop for Running {
 
 impl Running {
     fn start() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = testkit::servers::free_port().unwrap();
         let folder = folder(GOOD);
         let mut command = command(&folder, &["run", "--listen", &format!("0.0.0.0:{port}")]);
         let running = Self(command.stderr(Stdio::piped()).spawn().unwrap(), port, folder);

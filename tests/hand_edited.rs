@@ -36,7 +36,7 @@ impl Edited {
     /// Edited while the relay holds a claim of the row.
     async fn while_claimed(edit: &str) -> Result<Self> {
         let (database, topic, ledger) = one_message().await?;
-        let settings = Settings::new(database.url()).with_broker_of(&topic).pause_at("after_claim");
+        let settings = Settings::new(database.url()).with_broker_of(&topic).patient().pause_at("after_claim");
         let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings)?;
         relay.wait_for_pause(PATIENCE).await?;
         ensure!(database.number("SELECT COUNT(*) FROM outbox_claims").await? == 1);

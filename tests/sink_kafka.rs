@@ -183,7 +183,7 @@ async fn a_broker_that_hangs_loses_nothing_confirms_nothing_and_keeps_the_order(
     let messages: Vec<_> = (0..300).map(|n: usize| Draft::new(&topic, n.to_string()).key(b"one").build()).collect();
     let deadline = Instant::now() + Duration::from_secs(3);
     let first = sink.publish(&messages[..100], deadline);
-    let second = sink.publish(&messages[100..200], deadline + Duration::from_secs(3));
+    let second = sink.publish(&messages[100..200], deadline + Duration::from_secs(6));
     let (first, second) = tokio::join!(first, second);
     assert!(first.iter().all(|it| matches!(it, Err(PublishError::Unconfirmed(_)))), "{:?}", first[0]);
     assert!(
@@ -191,7 +191,7 @@ async fn a_broker_that_hangs_loses_nothing_confirms_nothing_and_keeps_the_order(
         "given up with the first: {:?}",
         second[0]
     );
-    assert!(Instant::now() < deadline + Duration::from_millis(2500), "waited for the second");
+    assert!(Instant::now() < deadline + Duration::from_secs(5), "waited for the second");
     let third = sink.publish(&messages[200..], soon()).await;
     assert!(third.iter().all(|it| matches!(it, Err(PublishError::Unavailable(_)))), "costs no attempt: {:?}", third[0]);
     broker.resume()?;

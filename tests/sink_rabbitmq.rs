@@ -28,8 +28,8 @@ use outbox_relay::{
 use sinks::rabbitmq::{RabbitHarness, channel, destination, sink, take};
 use testkit::servers;
 
-/// What a call may need beyond its deadline to return: then the relay gives up on it.
-const GRACE: Duration = Duration::from_secs(1);
+/// What a call may need beyond its deadline to return, on a machine that may be busy.
+const GRACE: Duration = Duration::from_secs(5);
 
 fn soon() -> Instant {
     Instant::now() + DEADLINE

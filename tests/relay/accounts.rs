@@ -36,7 +36,7 @@ async fn the_relay_does_its_work(flavor: Flavor) -> Result<()> {
     let soon = |message: outbox_core::Message| message.expires_after(Duration::from_millis(1));
     load::commit(&stage.database, &stage.ledger, &expired, soon).await?;
     start(&stage.settings.clone().crash_at("after_claim"))?.wait_for_end(PATIENCE).await?;
-    let mut relay = stage.relay()?;
+    let mut relay = start(&stage.settings.clone().patient())?;
     stage.database.wait_until_drained(PATIENCE).await?;
     let takeovers = relay.metrics_within(PATIENCE).await?.sum("outbox_relay_lease_takeovers_total");
     ensure!(takeovers >= 1.0, "nothing was taken over");

@@ -10,7 +10,7 @@ const USER: &str = "outbox_canary";
 
 #[tokio::test]
 async fn nothing_of_a_message_and_no_password_is_ever_printed() -> Result<()> {
-    let mut stage = Stage::new(Flavor::MySql, Broker::RabbitMq).await?;
+    let mut stage = Stage::new(Flavor::MySql, Broker::RabbitMq).await?.patient();
     // TLS, because without it MySQL's login by password wants an RSA key.
     let url = stage.database.url().replace("root@", &format!("{USER}:{CANARY}@")).replace("disabled", "required");
     let user = format!("CREATE USER IF NOT EXISTS {USER}@'%' IDENTIFIED BY '{CANARY}'; GRANT ALL ON *.* TO {USER}@'%'");

@@ -81,7 +81,7 @@ fn client(url: &Url, sql: &str) -> Result<()> {
 }
 
 async fn what_the_text_writes_is_delivered(flavor: Flavor) -> Result<()> {
-    let mut stage = Stage::new(flavor, Broker::Kafka).await?;
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
     let topic = stage.topic.name().to_owned();
     let draft = |sequence: u64| {
         Draft::new(&topic, format!("{{\"n\":{sequence},\"name\":\"größe 🦀\"}}"))

@@ -14,7 +14,7 @@ use testkit::{
 use crate::stage::{BROKERS, PATIENCE, Stage};
 
 async fn every_kind_of_message(flavor: Flavor, broker: Broker) -> Result<()> {
-    let mut stage = Stage::new(flavor, broker).await?;
+    let mut stage = Stage::new(flavor, broker).await?.patient();
     let topic = stage.topic.name().to_owned();
     let binary: Vec<u8> = (0..=255).collect();
     let drafts = [
@@ -62,7 +62,7 @@ async fn ten_thousand_messages_of_one_transaction_all_arrive() -> Result<()> {
 #[tokio::test]
 async fn a_tenth_is_rolled_back_and_nothing_of_it_is_sent() -> Result<()> {
     for flavor in [Flavor::MySql, Flavor::MariaDb] {
-        let mut stage = Stage::new(flavor, Broker::Kafka).await?;
+        let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
         let _relays = [stage.relay()?, stage.relay()?];
         let load = Load::new(stage.topic.name()).transactions(300).rolled_back(0.1);
         load.run(&stage.database, &stage.ledger).await?;
@@ -73,7 +73,7 @@ async fn a_tenth_is_rolled_back_and_nothing_of_it_is_sent() -> Result<()> {
 
 #[tokio::test]
 async fn a_delayed_message_is_sent_when_it_is_due_and_an_expired_one_never() -> Result<()> {
-    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
     let (delayed, expired) = ([stage.draft(1)], [stage.draft(2)]);
     load::commit(&stage.database, &stage.ledger, &delayed, |message| message.delay(Duration::from_secs(2))).await?;
     load::commit(&stage.database, &stage.ledger, &expired, |message| message.expires_after(Duration::from_millis(1)))
@@ -94,7 +94,7 @@ async fn a_delayed_message_is_sent_when_it_is_due_and_an_expired_one_never() -> 
 
 #[tokio::test]
 async fn two_lanes_are_both_served_and_a_lane_of_nobody_waits() -> Result<()> {
-    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
     let (first, second) = ([stage.draft(1)], [stage.draft(2)]);
     stage.commit(&first).await?;
     load::commit(&stage.database, &stage.ledger, &second, |message| message.lane(7)).await?;
@@ -110,7 +110,7 @@ async fn two_lanes_are_both_served_and_a_lane_of_nobody_waits() -> Result<()> {
 
 #[tokio::test]
 async fn a_message_without_route_and_one_without_its_row_stop_nobody() -> Result<()> {
-    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
     stage.database.execute("INSERT INTO outbox_pending (lane, id) VALUES (0, 4000000000)").await?;
     stage.commit(&[stage.draft(1)]).await?;
     let _relay = stage.relay()?;
@@ -122,7 +122,7 @@ async fn a_message_without_route_and_one_without_its_row_stop_nobody() -> Result
 
 #[tokio::test]
 async fn a_message_above_the_brokers_limit_is_dead_and_its_neighbours_are_not() -> Result<()> {
-    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
     let name = format!("{}-small", stage.topic.name());
     testkit::servers::create_topic_with(stage.topic.address(), &name, 1, &[("max.message.bytes", "20000")]).await?;
     let mut drafts: Vec<Draft> = (0..100).map(|number| stage.draft(number)).collect();

@@ -119,7 +119,7 @@ async fn a_slow_database_that_stalls_is_drained() -> Result<()> {
 /// The producer does not know whether it has committed; the server does, and both rows of the transaction agree.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_whose_reply_is_cut_has_happened_and_its_messages_arrive() -> Result<()> {
-    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
     let proxy = Proxy::start(stage.database.url()).await?;
     let relay = stage.relay()?;
     let load = endless(&stage).start(&Database::at(proxy.address()), &stage.ledger).await?;
@@ -148,7 +148,7 @@ async fn producers_whose_connections_break_anywhere_tear_no_transaction() -> Res
     for (seed, direction) in [(1, Direction::ToServer), (2, Direction::ToClient)] {
         let cuts = proxy.counts().cut;
         proxy.cut(direction, Cut::Within { bytes: 20_000, seed });
-        counted(&proxy, "cuts", |counts| counts.cut >= cuts + 100).await?;
+        counted(&proxy, "cuts", |counts| counts.cut >= cuts + 30).await?;
         proxy.heal();
     }
     work(slice::from_ref(&relay), 50.0).await?;
@@ -190,6 +190,7 @@ async fn a_relay_whose_connections_break_anywhere_loses_nothing() -> Result<()> 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_settlement_whose_reply_is_cut_is_found_and_costs_no_duplicate() -> Result<()> {
     let (stage, proxy) = behind_a_proxy(Flavor::MySql, Broker::RabbitMq).await?;
+    let stage = stage.patient();
     let relay = stage.relay()?;
     let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
     work(slice::from_ref(&relay), 50.0).await?;
@@ -211,7 +212,8 @@ async fn a_settlement_that_outlives_its_connection_is_not_taken_for_lost() -> Re
     let mut locker = stage.database.connect().await?;
     let mut lock = locker.begin().await?;
     sqlx::query("SELECT id FROM outbox_pending FOR UPDATE").fetch_all(&mut *lock).await?;
-    let mut relay = start(&stage.settings.clone().set("relay", "lease", "60s"))?;
+    let mut relay =
+        start(&stage.settings.clone().set("relay", "lease", "60s").set("relay", "publish_deadline", "20s"))?;
     stage.database.wait_for_lock_waits(Flavor::MariaDb, 1).await?;
     proxy.reset();
     stage.database.wait_for_lock_waits(Flavor::MariaDb, 2).await?;
@@ -248,10 +250,10 @@ async fn a_claim_that_takes_longer_than_its_lease_is_renewed_and_kept() -> Resul
     let mut stage = Stage::new(Flavor::MariaDb, Broker::RabbitMq).await?;
     let proxy = Proxy::start(stage.topic.address()).await?;
     for direction in &Direction::BOTH {
-        proxy.latency(*direction, Duration::from_millis(50));
+        proxy.latency(*direction, Duration::from_millis(100));
     }
     stage.settings = stage.settings.clone().rabbitmq(proxy.address());
-    stage.settings = stage.settings.clone().set("relay", "lease", "10s").set("relay", "publish_deadline", "3s");
+    stage.settings = stage.settings.clone().set("relay", "lease", "24s").set("relay", "publish_deadline", "8s");
     let drafts: Vec<Draft> = (1..=130).map(|n| stage.draft(0).key("k", n)).collect();
     stage.commit(&drafts).await?;
     let mut relay = stage.relay()?;
@@ -280,11 +282,16 @@ async fn confirmations_of_rabbitmq_that_are_cut_cost_duplicates_of_their_own_mes
         counted(&proxy, "a reply to be cut", |counts| counts.replies_cut > cut).await?;
         work(slice::from_ref(&relay), 20.0).await?;
     }
+    load.stop().await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
     let unconfirmed = relay.metrics().await?.sum("outbox_relay_possible_duplicates_total");
     ensure!(unconfirmed > 0.0, "every message was confirmed");
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of messages")]
     let most = unconfirmed as usize;
-    ended(stage, load, &Expectations::new().at_least(100).duplicates(most)).await
+    stage.drain_and_judge(&Expectations::new().at_least(100).duplicates(most)).await?;
+    let dead = stage.database.number("SELECT COUNT(*) FROM outbox_dead").await?;
+    ensure!(dead == 0, "{dead} messages died of a network");
+    Ok(())
 }
 
 /// Both brokers behind a line that breaks anywhere.
@@ -303,9 +310,11 @@ async fn a_relay_whose_broker_connections_break_anywhere_loses_nothing() -> Resu
         let relay = stage.relay()?;
         let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
         work(slice::from_ref(&relay), 50.0).await?;
+        // A confirmation of RabbitMQ has 21 bytes.
+        let bytes = if stage.topic.broker() == Broker::Kafka { 20_000 } else { 4_000 };
         for (seed, direction) in [(5, Direction::ToServer), (6, Direction::ToClient)] {
             let cuts = proxy.counts().cut;
-            proxy.cut(direction, Cut::Within { bytes: 20_000, seed });
+            proxy.cut(direction, Cut::Within { bytes, seed });
             counted(&proxy, "cuts", |counts| counts.cut >= cuts + 5).await?;
             proxy.heal();
             work(slice::from_ref(&relay), 20.0).await?;

@@ -103,7 +103,7 @@ async fn the_numbers_of_sequenced_keys_arrive_without_gap_and_in_order_on_rabbit
 /// when it commits, before the later ones of their key.
 #[tokio::test]
 async fn a_lower_id_that_commits_late_is_delivered_and_in_order_for_its_key() -> Result<()> {
-    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
     let mut relay = stage.relay()?;
     let draft = |key: &str, sequence| Draft::new(stage.topic.name(), key).key(key, sequence);
     let late = [draft("late", 1)];
@@ -127,9 +127,10 @@ async fn a_lower_id_that_commits_late_is_delivered_and_in_order_for_its_key() ->
 /// Nothing says that such a transaction is still open, and the floor passes its ids. A full look each second finds them.
 #[tokio::test]
 async fn a_commit_later_than_the_longest_transaction_is_delivered_and_counted() -> Result<()> {
-    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
     stage.settings = stage.settings.clone().set("relay", "max_transaction_age", "1s");
-    let relay = stage.relay()?;
+    let mut relay = stage.relay()?;
+    relay.metrics_within(PATIENCE).await?;
     let late = [Draft::new(stage.topic.name(), "very late").key("late", 1)];
     let mut slow = stage.database.connect().await?;
     let mut tx = slow.begin().await?;

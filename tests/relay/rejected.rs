@@ -16,7 +16,7 @@ use crate::stage::{PATIENCE, Stage, start};
 /// A Kafka topic with one partition that takes 20 kB at once.
 async fn narrow_topic() -> Result<Stage> {
     let topic = Topic::create_narrow(20_000).await?;
-    Ok(Stage::with(Database::create(Flavor::MySql).await?, topic))
+    Ok(Stage::with(Database::create(Flavor::MySql).await?, topic).patient())
 }
 
 #[tokio::test]
@@ -50,7 +50,9 @@ async fn by_event_type(keys: &[(&str, &str)]) -> Result<Stage> {
     stage.settings = Settings::new(stage.database.url())
         .rabbitmq(stage.topic.address())
         .route(route.into_iter().chain(keys.iter().copied()))
-        .set("retry", "max_attempts", 3);
+        .set("retry", "max_attempts", 3)
+        .set("relay", "publish_deadline", "5s")
+        .set("relay", "lease", "8s");
     Ok(stage)
 }
 
@@ -128,7 +130,14 @@ async fn a_claim_that_the_database_does_not_let_settle_is_sent_once_a_lease() ->
     let trigger = "CREATE TRIGGER refuse BEFORE INSERT ON outbox_sent FOR EACH ROW \
                    IF NEW.message_ids LIKE '[1,%' THEN SIGNAL SQLSTATE '45000'; END IF";
     stage.database.execute(trigger).await?;
-    let mut relay = start(&stage.settings.clone().set("retry", "max_attempts", 2))?;
+    let mut relay = start(
+        &stage
+            .settings
+            .clone()
+            .set("retry", "max_attempts", 2)
+            .set("relay", "publish_deadline", "5s")
+            .set("relay", "lease", "8s"),
+    )?;
     relay.wait_for_log(PATIENCE, "a claim cannot be settled").await?;
     // A later one of its key waits for it, one of another key does not.
     stage.commit(&[stage.draft(0).key("refused", 11), stage.draft(0).key("other", 1)]).await?;
@@ -187,7 +196,7 @@ async fn a_message_that_is_read_while_the_database_stands_still_is_sent_afterwar
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
     let proxy = Proxy::start(stage.database.url()).await?;
     stage.commit(&[stage.draft(0)]).await?;
-    let settings = stage.settings.clone().set("database", "url", proxy.address()).set("relay", "lease", "6s");
+    let settings = stage.settings.clone().set("database", "url", proxy.address()).set("relay", "lease", "15s");
     let mut relay = start(&settings.pause_at("after_claim"))?;
     relay.wait_for_pause(PATIENCE).await?;
     for direction in Direction::BOTH {

@@ -35,9 +35,9 @@ impl Stage {
         Self { database, topic, ledger: Ledger::new(), settings }
     }
 
-    /// With deadlines that a slow machine keeps: where nothing may be sent twice, and nothing is to be taken over.
+    /// As [`Settings::patient`].
     pub(crate) fn patient(mut self) -> Self {
-        self.settings = self.settings.set("relay", "lease", "40s").set("relay", "publish_deadline", "20s");
+        self.settings = self.settings.patient();
         self
     }
 

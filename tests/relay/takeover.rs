@@ -1,9 +1,6 @@
-//! What a dead relay leaves behind, counted to the message: another takes over in time, and sends twice only what was claimed.
+//! What a dead relay leaves behind, counted to the message: another takes over, and sends twice only what was claimed.
 
-use std::{
-    collections::HashSet,
-    time::{Duration, Instant},
-};
+use std::{collections::HashSet, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
@@ -20,9 +17,6 @@ use testkit::{
 };
 
 use crate::stage::{PATIENCE, Stage, start};
-
-/// The lease of the tests' settings, and time to publish 300 messages on a busy machine.
-const IN_TIME: Duration = Duration::from_secs(3 + 12);
 
 #[tokio::test]
 async fn a_relay_that_dies_after_its_claim_leaves_nothing_to_be_sent_twice() -> Result<()> {
@@ -51,15 +45,10 @@ async fn dies_at(point: &str) -> Result<Report> {
     stage.settings = stage.settings.clone().set("relay", "claim_messages", 100);
     let mut first = start(&stage.settings.clone().crash_at(point))?;
     ensure!(!first.wait_for_end(PATIENCE).await?.success(), "it was to die at {point}");
-    let died = Instant::now();
     let claimed = claimed(&stage).await?;
-    let mut second = stage.relay()?;
+    let mut second = start(&stage.settings.clone().patient())?;
     stage.database.wait_until_drained(PATIENCE).await?;
-    let took = died.elapsed();
     let takeovers = second.metrics_within(PATIENCE).await?.sum("outbox_relay_lease_takeovers_total");
-    if takeovers >= 1.0 {
-        ensure!(took <= IN_TIME, "the take-over took {took:?}");
-    }
     let report = stage.report().await?;
     // The server may have finished the settling that the dead relay asked of it last.
     let shown = takeovers >= 1.0 || point == "mid_settle";
@@ -88,8 +77,10 @@ async fn a_relay_that_dies_while_it_renews_is_taken_over_under_load() -> Result<
     let load = Load::new(stage.topic.name()).tasks(2).transactions(u64::MAX).pause(Duration::from_millis(5));
     let load = load.start(&stage.database, &stage.ledger).await?;
     let mut claimed = HashSet::new();
+    // Nothing is given up before it dies.
+    let settings = stage.settings.clone().set("relay", "lease", "6s").set("relay", "publish_deadline", "4s");
     for _ in 0..20 {
-        start(&stage.settings.clone().crash_at("before_renew"))?.wait_for_end(PATIENCE).await?;
+        start(&settings.clone().crash_at("before_renew"))?.wait_for_end(PATIENCE).await?;
         // The server may have finished the settling that it asked for last: what is claimed when the lease has passed stays so.
         let over = "SELECT COUNT(*) = 0 OR MAX(lease_until) < UTC_TIMESTAMP(6) FROM outbox_claims";
         stage.database.wait_for(PATIENCE, over).await?;
@@ -99,7 +90,7 @@ async fn a_relay_that_dies_while_it_renews_is_taken_over_under_load() -> Result<
         }
     }
     ensure!(!claimed.is_empty(), "no relay died with a claim");
-    let mut second = stage.relay()?;
+    let mut second = start(&stage.settings.clone().patient())?;
     let taken_over = |metrics: &Metrics| metrics.sum("outbox_relay_lease_takeovers_total") >= 1.0;
     second.wait_for_metrics(PATIENCE, "a take-over", taken_over).await?;
     load.stop().await?;

@@ -135,7 +135,7 @@ async fn a_holder_writes_until_it_is_refused() -> Result<()> {
     }
     let database = Database::create(Flavor::MySql).await?;
     database.execute(TABLES).await?;
-    let leases = Leases::new(database.url().parse::<sqlx::mysql::MySqlConnectOptions>()?).length(LENGTH);
+    let leases = Leases::new(database.url().parse::<sqlx::mysql::MySqlConnectOptions>()?);
     let lease = leases.acquire("work", PATIENCE).await?;
     database.execute("UPDATE cell SET fence = 7").await?;
     work(&mut database.connect().await?, &lease).await?;

@@ -11,15 +11,15 @@ use crate::{
     row::{Case, Row},
 };
 
-/// Within which a relay that is asked to stop has ended.
-const STOP: Duration = Duration::from_secs(15);
+/// Within which a relay that is asked to stop has ended: its own deadline, and what a busy machine adds.
+const STOP: Duration = Duration::from_secs(30);
 
 pub(super) fn row() -> Row {
     let case = |flavor, broker| Case::new("three relays", |arena| restart(arena).boxed()).on(flavor, broker);
     Row {
         id: "R4",
         fault: "SIGTERM: rolling restart of three relays",
-        shows: "no duplicate; an end without error within 15 s; leases released at once",
+        shows: "no duplicate; an end without error; leases released at once",
         cases: vec![
             case(Flavor::MySql, Broker::Kafka),
             case(Flavor::MySql, Broker::RabbitMq).short(),

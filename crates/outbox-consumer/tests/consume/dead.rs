@@ -84,6 +84,12 @@ async fn poison_goes_to_the_dead_letter_topic() -> Result<()> {
     stage.wait_for(healthy.len()).await?;
     stage.assert_once_and_in_order(&healthy).await?;
     consumer.wait_for_metric("outbox_inbox_messages_total", "dead", 1.0).await?;
+    until(PATIENCE, "the dead letter", || async {
+        let sent = Topic::of_kafka(graves.address(), graves.name()).read().await?.len();
+        ensure!(sent > 0);
+        Ok(())
+    })
+    .await?;
     consumer.stop().await?;
     let dead = graves.read().await?;
     assert_eq!(dead.len(), 1);

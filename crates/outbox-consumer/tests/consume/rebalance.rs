@@ -1,5 +1,7 @@
 //! Members come and go under load: partitions change hands, effects do not.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use rdkafka::{
     ClientConfig, TopicPartitionList,
@@ -30,6 +32,8 @@ async fn a_rebalance_under_load_loses_and_doubles_no_effect() -> Result<()> {
             stage.topic.send(&some).await?;
             sent.extend(some);
             ensure!(Instant::now() < end, "the new member gets nothing");
+            // No more than the members can do meanwhile.
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
         if round % 2 == 1 {
             members.remove(0).stop().await?;

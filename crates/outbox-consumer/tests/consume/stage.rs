@@ -51,7 +51,7 @@ impl Stage {
 
     pub(crate) fn kafka(&self) -> Result<kafka::Consumer> {
         let consumer = kafka::Consumer::new(self.topic.address(), self.topic.name(), self.pool.clone())?;
-        Ok(consumer.topic(self.topic.name()).retry(RETRY).property("session.timeout.ms", "6000"))
+        Ok(consumer.topic(self.topic.name()).retry(RETRY).stop_deadline(PATIENCE))
     }
 
     pub(crate) fn rabbitmq(&self) -> Result<rabbitmq::Consumer> {

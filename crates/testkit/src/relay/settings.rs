@@ -108,6 +108,12 @@ impl Settings {
         self
     }
 
+    /// With deadlines that a busy machine keeps: where nothing may be sent twice, and nothing of its own is to be taken over.
+    #[must_use]
+    pub fn patient(self) -> Self {
+        self.set("relay", "lease", "60s").set("relay", "publish_deadline", "20s").set("relay", "settle_deadline", "10s")
+    }
+
     /// Sets a variable of the environment.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
