@@ -83,7 +83,7 @@ const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause between two looks at a sink that is down.
 const MAX_PROBE_PAUSE: Duration = Duration::from_secs(5);
 /// What a sink may take beyond its deadline before it is given up on.
-const GRACE: Duration = Duration::from_secs(1);
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 impl Outlets {
     /// All sinks, each down until it was reached. `open` tells the claimers whether one is up.

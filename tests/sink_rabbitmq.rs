@@ -28,8 +28,8 @@ use outbox_relay::{
 use sinks::rabbitmq::{RabbitHarness, channel, destination, sink, take};
 use testkit::servers;
 
-/// What a call may need beyond its deadline to return, on a machine that may be busy.
-const GRACE: Duration = Duration::from_secs(5);
+/// What a call may need beyond its deadline to return: then the relay gives up on it.
+const GRACE: Duration = Duration::from_secs(1);
 
 fn soon() -> Instant {
     Instant::now() + DEADLINE
@@ -194,15 +194,18 @@ async fn while_the_broker_has_an_alarm_nothing_hangs_and_soon_nothing_costs_an_a
     let (queue, sink) = (harness.destination().await?, sink(&harness.url));
     sink.publish(&some(&queue, 10), soon()).await.remove(0)?;
     broker.ctl(&["set_vm_memory_high_watermark", "0.00001"]).await?;
+    let mut late = 0;
     for round in 0..4 {
         let deadline = Instant::now() + Duration::from_secs(2);
         let outcomes = sink.publish(&some(&queue, 2000), deadline).await;
-        assert!(Instant::now() < deadline + GRACE, "round {round}");
+        late += usize::from(Instant::now() >= deadline + GRACE);
         assert!(outcomes.iter().all(Result::is_err), "round {round}: confirmed in spite of the alarm");
         let spent = outcomes.iter().filter(|it| matches!(it, Err(PublishError::Unconfirmed(_)))).count();
         // The first round loses its windows, the second the first message of each channel, in which it learns of the alarm.
         assert!(spent <= [2000, 4, 0, 0][round], "round {round}: {spent} attempts spent");
     }
+    // One may have met a machine that stood still for a moment.
+    assert!(late <= 1, "{late} rounds returned too late");
     let checked = sink.check(soon()).await;
     assert!(
         matches!(&checked, Err(PublishError::Unavailable(text)) if text.starts_with("broker_blocked")),
@@ -220,12 +223,14 @@ async fn a_broker_that_hangs_confirms_nothing_and_leaves_no_connection() -> Resu
     let (queue, sink) = (harness.destination().await?, sink(&harness.url));
     sink.publish(&some(&queue, 10), soon()).await.remove(0)?;
     broker.pause()?;
+    let mut late = 0;
     for _ in 0..5 {
         let deadline = Instant::now() + Duration::from_secs(1);
         let outcomes = sink.publish(&some(&queue, 100), deadline).await;
-        assert!(Instant::now() < deadline + GRACE);
+        late += usize::from(Instant::now() >= deadline + GRACE);
         assert!(outcomes.iter().all(Result::is_err));
     }
+    assert!(late <= 1, "{late} rounds returned too late");
     let open = connections(&harness.url);
     broker.resume()?;
     assert_eq!(open, 0, "connections that were given up and stay open");

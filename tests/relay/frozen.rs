@@ -64,6 +64,7 @@ async fn a_database_that_freezes_beyond_the_lease_costs_duplicates_at_most() -> 
         relay.wait_for_metrics(PATIENCE, "calls that pass their deadline", many).await?;
         ensure!(relay.get("/livez").await?.0 == 200, "a frozen database is no reason to be killed");
     }
+    // How long the fault lasts; there is nobody to ask how far the leases are.
     tokio::time::sleep(Duration::from_secs(4).saturating_sub(frozen.elapsed())).await;
     server.resume()?;
     load.stop().await?;

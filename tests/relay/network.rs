@@ -147,8 +147,8 @@ async fn producers_whose_connections_break_anywhere_tear_no_transaction() -> Res
     work(slice::from_ref(&relay), 50.0).await?;
     for (seed, direction) in [(1, Direction::ToServer), (2, Direction::ToClient)] {
         let cuts = proxy.counts().cut;
-        proxy.cut(direction, Cut::Within { bytes: 20_000, seed });
-        counted(&proxy, "cuts", |counts| counts.cut >= cuts + 30).await?;
+        proxy.cut(direction, Cut::Within { bytes: 6_000, seed });
+        counted(&proxy, "cuts", |counts| counts.cut >= cuts + 100).await?;
         proxy.heal();
     }
     work(slice::from_ref(&relay), 50.0).await?;

@@ -14,10 +14,11 @@ use super::{
     Arrived, DEADLINE, Harness,
     messages::{Draft, comparable, expected, publish, publish_until_sent},
 };
-use crate::sink::{Destination, KeyOrder, Outcome, Outgoing, PublishError};
+use crate::{
+    outlet::GRACE,
+    sink::{Destination, KeyOrder, Outcome, Outgoing, PublishError},
+};
 
-/// What a call may need beyond its deadline. The relay gives up on it after a second; here the machine may be busy.
-const GRACE: Duration = Duration::from_secs(5);
 /// How soon a broker that came back must be used again.
 const RECOVERY: Duration = Duration::from_secs(30);
 
@@ -127,19 +128,26 @@ pub(super) async fn outcomes_stand_in_the_batchs_order(harness: &dyn Harness) ->
 
 pub(super) async fn a_deadline_is_kept(harness: &dyn Harness) -> Result<()> {
     let destination = harness.destination().await?;
-    let mut confirmed = Vec::new();
+    let (mut confirmed, mut late) = (Vec::new(), 0);
     for (n, micros) in [0, 1, 300, 1000, 3000, 10_000].into_iter().enumerate() {
         let messages: Vec<_> = (0..500).map(|m| numbered(&destination, m, n * 500 + m)).collect();
         let deadline = Instant::now() + Duration::from_micros(micros);
         let outcomes = harness.sink().publish(&messages, deadline).await;
-        ensure!(Instant::now() < deadline + GRACE, "returned {:?} after the deadline", deadline.elapsed());
+        late += usize::from(Instant::now() >= deadline + GRACE);
         ensure!(outcomes.len() == messages.len(), "{} outcomes for {} messages", outcomes.len(), messages.len());
         confirmed.extend(messages.into_iter().zip(outcomes).filter(|(_, outcome)| outcome.is_ok()).map(|(it, _)| it));
     }
+    mostly_in_time(late)?;
     let arrived = by_id(harness.arrived(&destination, confirmed.len()).await?);
     ensure!(confirmed.iter().all(|it| arrived.contains_key(&it.message_id)), "a confirmed message did not arrive");
     // The sink is whole again.
     publish_until_sent(harness.sink(), &[numbered(&destination, 0, 0)], RECOVERY).await
+}
+
+/// One call may have met a machine that stood still for a moment.
+fn mostly_in_time(late: usize) -> Result<()> {
+    ensure!(late <= 1, "{late} calls returned more than {GRACE:?} after their deadline");
+    Ok(())
 }
 
 pub(super) async fn an_unreachable_broker_is_unavailable(harness: &dyn Harness) -> Result<()> {
@@ -166,12 +174,14 @@ pub(super) async fn nothing_is_lost_when_the_broker_goes(harness: &dyn Harness) 
         return Ok(());
     }
     let messages: Vec<_> = (1..100).map(|n| numbered(&destination, n, n)).collect();
+    let mut late = 0;
     for _ in 0..3 {
         let deadline = Instant::now() + DEADLINE;
         let outcomes = harness.sink().publish(&messages, deadline).await;
-        ensure!(Instant::now() < deadline + GRACE, "returned {:?} after the deadline", deadline.elapsed());
+        late += usize::from(Instant::now() >= deadline + GRACE);
         ensure!(outcomes.iter().all(Result::is_err), "a message was confirmed by a broker that does not run");
     }
+    mostly_in_time(late)?;
     let last = harness.sink().publish(&messages, Instant::now() + DEADLINE).await;
     ensure!(
         last.iter().all(|it| matches!(it, Err(PublishError::Unavailable(_)))),
