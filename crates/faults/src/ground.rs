@@ -4,10 +4,10 @@ use anyhow::{Context as _, Result, bail};
 use testkit::{
     consume::{Broker, Topic},
     database::Database,
-    servers::{Flavor, Kafka, MySql, RabbitMq},
+    servers::{Flavor, Kafka, KafkaCluster, MySql, RabbitMq},
 };
 
-use crate::row::Case;
+use crate::row::{Case, OwnBroker};
 
 /// The servers that are a case's own; none: shared.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub struct Ground {
 pub enum BrokerServer {
     /// Kafka.
     Kafka(Box<Kafka>),
+    /// Kafka, of several nodes: what is done to it is done to one of them, each in turn.
+    KafkaCluster(KafkaCluster),
     /// RabbitMQ.
     RabbitMq(Box<RabbitMq>),
 }
@@ -34,9 +36,7 @@ impl Ground {
             let own = case.own.database;
             if own { MySql::start(case.flavor).await.map(Some) } else { Ok(None) }
         };
-        let broker =
-            async { if case.own.broker { BrokerServer::start(case.broker).await.map(Some) } else { Ok(None) } };
-        let (mysql, broker) = tokio::try_join!(mysql, broker)?;
+        let (mysql, broker) = tokio::try_join!(mysql, BrokerServer::start(case))?;
         Ok(Self { mysql, broker })
     }
 
@@ -68,11 +68,14 @@ impl Ground {
 }
 
 impl BrokerServer {
-    async fn start(broker: Broker) -> Result<Self> {
-        Ok(match broker {
-            Broker::Kafka => Self::Kafka(Box::new(Kafka::start().await?)),
-            Broker::RabbitMq => Self::RabbitMq(Box::new(RabbitMq::start().await?)),
-        })
+    async fn start(case: &Case) -> Result<Option<Self>> {
+        Ok(Some(match (case.own.broker, case.broker) {
+            (OwnBroker::None, _) => return Ok(None),
+            (OwnBroker::One, Broker::Kafka) => Self::Kafka(Box::new(Kafka::start().await?)),
+            (OwnBroker::One, Broker::RabbitMq) => Self::RabbitMq(Box::new(RabbitMq::start().await?)),
+            (OwnBroker::Three, Broker::Kafka) => Self::KafkaCluster(KafkaCluster::start().await?),
+            (OwnBroker::Three, Broker::RabbitMq) => bail!("a cluster of RabbitMQ is not made here"),
+        }))
     }
 
     /// Its address for clients.
@@ -80,6 +83,7 @@ impl BrokerServer {
     pub fn address(&self) -> String {
         match self {
             Self::Kafka(server) => server.bootstrap(),
+            Self::KafkaCluster(servers) => servers.bootstrap(),
             Self::RabbitMq(server) => server.amqp_url(),
         }
     }
@@ -88,30 +92,34 @@ impl BrokerServer {
     pub fn kill(&mut self) -> Result<()> {
         match self {
             Self::Kafka(server) => server.kill(),
+            Self::KafkaCluster(servers) => servers.kill(),
             Self::RabbitMq(server) => server.kill(),
         }
     }
 
-    /// Starts it again with its data, and waits until it answers.
+    /// Starts it again with its data, after stopping it in order when it runs, and waits until it answers.
     pub async fn restart(&mut self) -> Result<()> {
         match self {
             Self::Kafka(server) => server.restart().await,
+            Self::KafkaCluster(servers) => servers.restart().await,
             Self::RabbitMq(server) => server.restart().await,
         }
     }
 
     /// Freezes it (SIGSTOP).
-    pub fn pause(&self) -> Result<()> {
+    pub fn pause(&mut self) -> Result<()> {
         match self {
             Self::Kafka(server) => server.pause(),
+            Self::KafkaCluster(servers) => servers.pause(),
             Self::RabbitMq(server) => server.pause(),
         }
     }
 
     /// Lets it go on.
-    pub fn resume(&self) -> Result<()> {
+    pub async fn resume(&mut self) -> Result<()> {
         match self {
             Self::Kafka(server) => server.resume(),
+            Self::KafkaCluster(servers) => servers.resume().await,
             Self::RabbitMq(server) => server.resume(),
         }
     }
@@ -119,7 +127,7 @@ impl BrokerServer {
     /// Runs `rabbitmqctl` against it.
     pub async fn rabbitmqctl(&self, args: &[&str]) -> Result<String> {
         match self {
-            Self::Kafka(_) => bail!("Kafka has no rabbitmqctl"),
+            Self::Kafka(_) | Self::KafkaCluster(_) => bail!("Kafka has no rabbitmqctl"),
             Self::RabbitMq(server) => server.ctl(args).await,
         }
     }

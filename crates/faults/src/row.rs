@@ -43,7 +43,19 @@ pub struct Own {
     /// The database server.
     pub database: bool,
     /// The broker.
-    pub broker: bool,
+    pub broker: OwnBroker,
+}
+
+/// A broker of a case's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OwnBroker {
+    /// None: it is shared.
+    #[default]
+    None,
+    /// One node.
+    One,
+    /// Three nodes (Kafka).
+    Three,
 }
 
 impl Case {
@@ -79,7 +91,14 @@ impl Case {
     /// With a broker of its own.
     #[must_use]
     pub fn own_broker(mut self) -> Self {
-        self.own.broker = true;
+        self.own.broker = OwnBroker::One;
+        self
+    }
+
+    /// With three brokers of its own.
+    #[must_use]
+    pub fn three_brokers(mut self) -> Self {
+        self.own.broker = OwnBroker::Three;
         self
     }
 

@@ -9,6 +9,7 @@ use testkit::{consume::Broker, proxy::Direction, servers::Flavor};
 use super::{
     between::{before_the_broker, counted},
     kafka_refuses::broken,
+    rolling_restart,
 };
 use crate::{
     arena::{Arena, Pace},
@@ -19,13 +20,16 @@ pub(super) fn kafka() -> Row {
     let on = |case: Case, flavor| case.on(flavor, Broker::Kafka).own_broker();
     Row {
         id: "K1",
-        fault: "kill -9 Kafka and restart; SIGSTOP; a black hole in each direction",
+        fault: "kill -9 Kafka and restart; SIGSTOP; a black hole in each direction; the same to one of three brokers; their rolling restart",
         shows: "first publish within 15 s; no key reordered",
         cases: vec![
             on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MySql).short(),
             on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MariaDb),
             on(Case::new("frozen", |arena| frozen(arena).boxed()), Flavor::MySql),
             on(Case::new("black holes", |arena| black_holes(arena).boxed()), Flavor::MySql),
+            Case::new("one of three killed", |arena| killed(arena).boxed()).three_brokers(),
+            Case::new("one of three frozen", |arena| frozen(arena).boxed()).three_brokers(),
+            Case::new("three restarted in turn", |arena| in_turn(arena).boxed()).three_brokers(),
         ],
     }
 }
@@ -72,6 +76,22 @@ async fn killed(arena: &mut Arena) -> Result<()> {
     no_attempt_was_spent(arena).await
 }
 
+/// The leaders of partitions move in order, and relays that have just been started meet them while they do.
+async fn in_turn(arena: &mut Arena) -> Result<()> {
+    arena.duplicates_are_announced();
+    arena.start().await?;
+    for _ in 0..3 {
+        let relay = arena.relays.swap_remove(0);
+        rolling_restart::stop(arena, relay).await?;
+        arena.strike().await?;
+        arena.start_relays(1)?;
+        arena.ground.broker()?.restart().await?;
+        let bound = recovery(arena);
+        arena.recovered(Instant::now(), bound).await?;
+    }
+    no_attempt_was_spent(arena).await
+}
+
 /// Kills the broker, leaves it down for so long, and starts it again.
 pub(super) async fn kill(arena: &mut Arena, down: Duration) -> Result<()> {
     arena.strike().await?;
@@ -94,7 +114,7 @@ pub(super) async fn freeze(arena: &mut Arena, time: Duration) -> Result<()> {
     arena.strike().await?;
     arena.ground.broker()?.pause()?;
     tokio::time::sleep(time).await;
-    arena.ground.broker()?.resume()?;
+    arena.ground.broker()?.resume().await?;
     let bound = recovery(arena);
     arena.recovered(Instant::now(), bound).await
 }

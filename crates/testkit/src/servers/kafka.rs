@@ -21,7 +21,6 @@ use crate::proxy::Proxy;
 /// while.
 const SETTINGS: &str = "\
 process.roles=broker,controller
-node.id=1
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT
 auto.create.topics.enable=false
@@ -57,6 +56,33 @@ pub struct Kafka {
     proxied: Option<Proxied>,
 }
 
+/// Its number, and the ports of all controllers: the first is that of number 1.
+#[derive(Debug, Clone)]
+pub(super) struct Node {
+    pub(super) id: usize,
+    pub(super) controllers: Vec<u16>,
+}
+
+impl Node {
+    fn alone() -> Result<Self> {
+        Ok(Self { id: 1, controllers: vec![ports::free_port()?] })
+    }
+
+    fn settings(&self, data: &Path, port: u16, proxied: Proxied) -> Result<String> {
+        let Proxied { listener, advertised } = proxied;
+        let own = self.controllers.get(self.id - 1).context("a node without a controller")?;
+        let voter = |(number, port): (usize, &u16)| format!("{}@127.0.0.1:{port}", number + 1);
+        let voters = self.controllers.iter().enumerate().map(voter).collect::<Vec<_>>().join(",");
+        Ok(format!(
+            "{SETTINGS}node.id={}\nlog.dirs={}\ncontroller.quorum.voters={voters}\n\
+             listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{own},PROXIED://127.0.0.1:{listener}\n\
+             advertised.listeners=PLAINTEXT://127.0.0.1:{port},PROXIED://127.0.0.1:{advertised}\n",
+            self.id,
+            data.display()
+        ))
+    }
+}
+
 /// A node sends its clients to the address that it advertises: behind a proxy it needs a listener that advertises the proxy's.
 #[derive(Debug, Clone, Copy)]
 pub struct Proxied {
@@ -84,8 +110,15 @@ impl Kafka {
     pub async fn with(properties: &[(&str, &str)]) -> Result<Self> {
         let lines = properties.iter().map(|(name, value)| format!("{name}={value}"));
         let extra = lines.collect::<Vec<_>>().join("\n");
-        let mut server = blocking(move || launch(&extra)).await?;
+        let mut server = blocking(move || launch(&Node::alone()?, &extra)).await?;
         server.ready().await?;
+        Ok(server)
+    }
+
+    /// Starts a node among others. Its controller answers when most of them run, so that nothing is waited for here.
+    pub(super) fn one_of(node: &Node, extra: &str) -> Result<Self> {
+        let server = launch(node, extra)?;
+        ensure!(server.proxied.is_some(), "docker-compose.yml has one Kafka node: several need Kafka's own files");
         Ok(server)
     }
 
@@ -112,7 +145,7 @@ impl Kafka {
         format!("127.0.0.1:{}", self.port)
     }
 
-    async fn ready(&mut self) -> Result<()> {
+    pub(super) async fn ready(&mut self) -> Result<()> {
         let bootstrap = self.bootstrap();
         self.host.ready(|| answers(bootstrap.clone())).await
     }
@@ -135,7 +168,7 @@ fn has_broker(bootstrap: &str) -> Result<()> {
     Ok(())
 }
 
-fn launch(extra: &str) -> Result<Kafka> {
+fn launch(node: &Node, extra: &str) -> Result<Kafka> {
     let origin = origin(Kind::Kafka)?;
     let libraries = match &origin {
         Origin::Docker => {
@@ -148,10 +181,10 @@ fn launch(extra: &str) -> Result<Kafka> {
     };
     let folder = folder("kafka")?;
     let data = folder.path().join("data");
-    cache::copy(&formatted(&libraries)?, &data)?;
+    cache::copy(&formatted(&libraries, node.id)?, &data)?;
     let port = ports::free_port()?;
     let proxied = Proxied { listener: ports::free_port()?, advertised: ports::free_port()? };
-    let settings = properties(&data, port, ports::free_port()?, proxied) + extra;
+    let settings = node.settings(&data, port, proxied)? + extra;
     let call = write(folder.path(), &settings)?;
     let host = Host::start(java(&libraries, folder.path()).arg("kafka.Kafka").arg(call), folder)?;
     Ok(Kafka { host, port, origin, proxied: Some(proxied) })
@@ -163,16 +196,6 @@ fn libraries(script: &Path) -> Result<PathBuf> {
         fs::canonicalize(script)?.ancestors().nth(2).map(Path::to_path_buf).context("Kafka's script has no home")?;
     let folders = [home.join("libs"), home.join("libexec/libs")];
     folders.into_iter().find(|folder| folder.is_dir()).with_context(|| format!("no libs in {}", home.display()))
-}
-
-fn properties(data: &Path, port: u16, controller: u16, proxied: Proxied) -> String {
-    let Proxied { listener, advertised } = proxied;
-    format!(
-        "{SETTINGS}log.dirs={}\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n\
-         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},PROXIED://127.0.0.1:{listener}\n\
-         advertised.listeners=PLAINTEXT://127.0.0.1:{port},PROXIED://127.0.0.1:{advertised}\n",
-        data.display()
-    )
 }
 
 fn write(folder: &Path, settings: &str) -> Result<PathBuf> {
@@ -188,9 +211,12 @@ fn java(libraries: &Path, folder: &Path) -> Call {
 }
 
 /// A formatted data folder, to be copied: formatting starts a JVM of its own.
-fn formatted(libraries: &Path) -> Result<PathBuf> {
-    let entry = cache::entry(&format!("data-kafka-{}", maven::KAFKA), |target| {
-        let settings = write(target, &properties(&target.join("data"), 1, 2, Proxied { listener: 3, advertised: 4 }))?;
+fn formatted(libraries: &Path, id: usize) -> Result<PathBuf> {
+    let entry = cache::entry(&format!("data-kafka-{}-node-{id}", maven::KAFKA), |target| {
+        // The tool checks the ports and does not use them.
+        let node = Node { id, controllers: (1..).take(id).collect() };
+        let settings = node.settings(&target.join("data"), 11, Proxied { listener: 12, advertised: 13 })?;
+        let settings = write(target, &settings)?;
         let tool =
             java(libraries, target).arg("kafka.tools.StorageTool").args(["format", "-t", CLUSTER, "-c"]).arg(settings);
         finish(&mut tool.command()).map(drop)

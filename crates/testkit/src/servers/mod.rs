@@ -15,6 +15,7 @@ mod docker;
 mod erlang;
 mod host;
 mod kafka;
+mod kafka_cluster;
 mod maven;
 mod mysql;
 mod mysql_program;
@@ -31,6 +32,7 @@ mod wait;
 
 pub use database::fresh_database;
 pub use kafka::Kafka;
+pub use kafka_cluster::KafkaCluster;
 pub use mysql::{Flavor, MySql, MySqlOptions};
 pub use origin::{Kind, Origin, prepare};
 pub use packages::{mysql_client, promtool};

@@ -13,7 +13,10 @@ use super::wait;
 
 const READY: Duration = Duration::from_secs(30);
 
-/// Creates a topic with one replica and waits until each partition has a leader.
+/// In Kafka's protocol a replication factor of -1 stands for `default.replication.factor` (KIP-464).
+const BROKERS_SETTING: i32 = -1;
+
+/// Creates a topic with as many replicas as the brokers' settings say, and waits until each partition has a leader.
 ///
 /// # Errors
 /// When the broker refuses, for example because the topic exists, or no leader appears.
@@ -27,7 +30,7 @@ pub async fn create_topic(bootstrap: &str, name: &str, partitions: i32) -> Resul
 /// As [`create_topic`].
 pub async fn create_topic_with(bootstrap: &str, name: &str, partitions: i32, settings: &[(&str, &str)]) -> Result<()> {
     let client: AdminClient<DefaultClientContext> = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
-    let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+    let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(BROKERS_SETTING));
     let topic = settings.iter().fold(topic, |topic, (name, value)| topic.set(name, value));
     for result in client.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(READY))).await? {
         result.map_err(|(topic, code)| anyhow!("cannot create topic {topic}: {code}"))?;

@@ -1,0 +1,126 @@
+//! Kafka: three nodes, of which one may be away.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use rdkafka::{
+    ClientConfig,
+    consumer::{BaseConsumer, Consumer as _},
+    metadata::MetadataTopic,
+};
+
+use super::{Kafka, host::blocking, kafka::Node, ports, wait};
+
+const NODES: usize = 3;
+
+/// Every message is on two nodes at least before it is confirmed. A node that is away is noticed soon, and its partitions are
+/// given back to it soon after it has returned: leaders move as often as they can.
+const SETTINGS: &str = "\
+default.replication.factor=3
+min.insync.replicas=2
+offsets.topic.replication.factor=3
+broker.heartbeat.interval.ms=500
+broker.session.timeout.ms=2000
+leader.imbalance.check.interval.seconds=1
+";
+
+/// How long a node that returns may take to catch up.
+const CAUGHT_UP: Duration = Duration::from_secs(90);
+
+/// Three nodes, each broker and controller. What is done to one is done to the next one the next time, so that each has its turn.
+#[derive(Debug)]
+pub struct KafkaCluster {
+    nodes: Vec<Kafka>,
+    turn: usize,
+}
+
+impl KafkaCluster {
+    /// Starts the nodes.
+    ///
+    /// # Errors
+    /// When there is no server to start, when there is one in Docker only, or when a node does not answer.
+    pub async fn start() -> Result<Self> {
+        let nodes = blocking(|| {
+            let controllers = (0..NODES).map(|_| ports::free_port()).collect::<Result<Vec<_>>>()?;
+            let node = |id| Kafka::one_of(&Node { id, controllers: controllers.clone() }, SETTINGS);
+            (1..=NODES).map(node).collect::<Result<Vec<_>>>()
+        });
+        let mut nodes = nodes.await?;
+        for node in &mut nodes {
+            node.ready().await?;
+        }
+        let cluster = Self { nodes, turn: 0 };
+        cluster.caught_up().await?;
+        Ok(cluster)
+    }
+
+    /// The addresses for clients: `127.0.0.1:port,…`.
+    #[must_use]
+    pub fn bootstrap(&self) -> String {
+        self.nodes.iter().map(Kafka::bootstrap).collect::<Vec<_>>().join(",")
+    }
+
+    /// Kills a node (SIGKILL).
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn kill(&mut self) -> Result<()> {
+        self.node()?.kill()
+    }
+
+    /// Freezes a node (SIGSTOP).
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn pause(&mut self) -> Result<()> {
+        self.node()?.pause()
+    }
+
+    /// Lets the node go on that was frozen, and waits until it has caught up.
+    ///
+    /// # Errors
+    /// When it does not run, or does not catch up.
+    pub async fn resume(&mut self) -> Result<()> {
+        self.node()?.resume()?;
+        self.next().await
+    }
+
+    /// Starts the node again that was killed, or that runs; then it is stopped in order before. Waits until it has caught up.
+    ///
+    /// # Errors
+    /// When it does not answer, or does not catch up.
+    pub async fn restart(&mut self) -> Result<()> {
+        self.node()?.restart().await?;
+        self.next().await
+    }
+
+    fn node(&mut self) -> Result<&mut Kafka> {
+        self.nodes.get_mut(self.turn).context("no node has this number")
+    }
+
+    /// The next node may go away when every one has all messages.
+    async fn next(&mut self) -> Result<()> {
+        self.caught_up().await?;
+        self.turn = (self.turn + 1) % NODES;
+        Ok(())
+    }
+
+    async fn caught_up(&self) -> Result<()> {
+        let bootstrap = self.bootstrap();
+        wait::until(CAUGHT_UP, "the nodes to catch up", || {
+            let bootstrap = bootstrap.clone();
+            blocking(move || in_sync(&bootstrap))
+        })
+        .await
+    }
+}
+
+fn in_sync(bootstrap: &str) -> Result<()> {
+    let client: BaseConsumer = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
+    let metadata = client.fetch_metadata(None, Duration::from_secs(5))?;
+    ensure!(metadata.brokers().len() == NODES, "{} of {NODES} nodes are there", metadata.brokers().len());
+    for partition in metadata.topics().iter().flat_map(MetadataTopic::partitions) {
+        ensure!(partition.isr().len() == partition.replicas().len(), "a node lacks messages");
+    }
+    Ok(())
+}
