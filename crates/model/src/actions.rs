@@ -17,6 +17,7 @@ impl Action {
                 | Self::TimeOut(..)
                 | Self::Refuse(..)
                 | Self::LoseSettleReply(..)
+                | Self::LoseRenewReply(..)
                 | Self::Expire(_)
                 | Self::Crash(_)
         )
@@ -100,6 +101,9 @@ fn tenures(protocol: &Protocol, state: &State, at: usize, actions: &mut Vec<Acti
                 let stands = state.db.claims.iter().any(|c| c.id == claim);
                 if !tenure.lasts && (stands || protocol.flaw == Some(Flaw::RenewWithoutToken)) {
                     actions.push(Action::Renew(at, claim));
+                    if state.faults > 0 {
+                        actions.push(Action::LoseRenewReply(claim));
+                    }
                 }
             }
         }

@@ -46,6 +46,7 @@ pub(crate) struct NewClaim {
 pub(crate) enum Request {
     Claim(NewClaim),
     Settle { claim: u64, owner: u8, settlement: Settlement },
+    Renew(u64),
 }
 
 /// One lane of the database.
@@ -162,6 +163,10 @@ impl Database {
                 Event::None
             }
             Request::Settle { claim, owner, settlement } => self.settle(*claim, *owner, *settlement, protocol.flaw),
+            Request::Renew(claim) => {
+                self.renew(*claim);
+                Event::None
+            }
         }
     }
 }

@@ -80,8 +80,9 @@ fn claims(state: &mut State, visit: &mut impl FnMut(&mut u64)) {
         }
     }
     for request in &mut state.requests {
-        if let Request::Settle { claim, .. } = request {
-            visit(claim);
+        match request {
+            Request::Settle { claim, .. } | Request::Renew(claim) => visit(claim),
+            Request::Claim(_) => {}
         }
     }
 }

@@ -47,6 +47,8 @@ pub enum Action {
     Expire(u64),
     /// A relay renews a lease that ran out.
     Renew(usize, u64),
+    /// The same, and the reply is lost: its relay goes by its own clock, and renews again.
+    LoseRenewReply(u64),
     /// A claim whose lease has passed is ended.
     TakeOver(u64),
     /// A message that waits is due.
@@ -143,6 +145,7 @@ impl State {
             Action::LoseSettleReply(relay, claim) => self.lose_settle_reply(*relay, *claim),
             Action::AskSettled(relay, claim) => self.ask_settled(protocol, *relay, *claim),
             Action::Renew(relay, claim) => self.renew(protocol, *relay, *claim),
+            Action::LoseRenewReply(claim) => self.requests.push(Request::Renew(*claim)),
         }
         self.relays.iter_mut().for_each(Relay::rest);
     }

@@ -12,7 +12,7 @@ use crate::{
     row::{Case, Row},
 };
 
-/// The most resident memory at any time in bytes: 32 MiB of messages, their copies on the way, and the program.
+/// The most memory at any time in bytes, also what is not resident: 32 MiB of messages, their copies on the way, and the program.
 const MEMORY: u64 = 256 << 20;
 
 pub(super) fn row() -> Row {
@@ -47,6 +47,8 @@ async fn few_descriptors(arena: &mut Arena) -> Result<()> {
 /// A backlog of the largest payloads, many times what a relay may hold. Where the broker is slow some are not confirmed in time.
 async fn large_payloads(arena: &mut Arena) -> Result<()> {
     arena.duplicates_are_announced();
+    // A relay that asks for more dies.
+    arena.settings = arena.settings.clone().limit(&format!("-d {}", MEMORY >> 10));
     let transactions = if arena.setup.pace == Pace::Full { 2000 } else { 500 };
     let load = Load::new(arena.topic.name()).payload(65_536..=65_536).transactions(transactions).seed(999);
     load.run(&arena.database, &arena.ledger).await?;
