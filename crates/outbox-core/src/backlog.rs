@@ -1,7 +1,7 @@
 //! Backpressure: a service that notices that nobody sends its messages.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -26,35 +26,46 @@ pub enum OnBacklog {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Watch {
     limit: Option<(Duration, OnBacklog)>,
-    last: Arc<Mutex<Option<(Instant, Duration)>>>,
+    last: Arc<Mutex<Option<Reading>>>,
+}
+
+#[derive(Debug)]
+struct Reading {
+    at: Instant,
+    age: Duration,
+    warned: bool,
 }
 
 impl Watch {
-    /// The last reading, if it is fresh.
-    fn fresh(&self) -> Option<Duration> {
-        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.filter(|(at, _)| at.elapsed() < FRESH).map(|(_, age)| age)
+    fn last(&self) -> MutexGuard<'_, Option<Reading>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn read(&self, conn: &mut MySqlConnection) -> Result<Duration, sqlx::Error> {
+    /// The last reading if it is fresh, or else a new one.
+    async fn age(&self, conn: &mut MySqlConnection) -> Result<Duration, sqlx::Error> {
+        let fresh = self.last().as_ref().filter(|last| last.at.elapsed() < FRESH).map(|last| last.age);
+        if let Some(age) = fresh {
+            return Ok(age);
+        }
         let at = Instant::now();
         let age = store::backlog::age(conn).await?;
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((at, age));
+        *self.last() = Some(Reading { at, age, warned: false });
         Ok(age)
+    }
+
+    /// Whether the last reading was not warned of yet; from now on it is.
+    fn warns(&self) -> bool {
+        self.last().as_mut().is_some_and(|last| !std::mem::replace(&mut last.warned, true))
     }
 
     pub(crate) async fn check(&self, conn: &mut MySqlConnection) -> Result<(), EnqueueError> {
         let Some((limit, what)) = self.limit else { return Ok(()) };
-        let fresh = self.fresh();
-        let age = match fresh {
-            Some(age) => age,
-            None => self.read(conn).await?,
-        };
+        let age = self.age(conn).await?;
         match what {
             _ if age <= limit => Ok(()),
             OnBacklog::Refuse => Err(EnqueueError::Backlog { age, limit }),
             OnBacklog::Warn => {
-                if fresh.is_none() {
+                if self.warns() {
                     tracing::warn!(?age, ?limit, "messages wait in the outbox: is a relay running?");
                 }
                 Ok(())
@@ -68,12 +79,10 @@ impl Outbox {
     /// slow down before [`Outbox::max_backlog_age`] strikes.
     ///
     /// A reading is kept for five seconds and shared by the clones of this outbox: keep one outbox, and ask as often as you like.
-    /// The account needs to read `outbox_pending (lane, id)` and `outbox_messages (id, created_at)`.
+    /// The account needs to read `outbox_pending (lane, id)` and `outbox_messages (id, created_at)`. An error is the database's own and
+    /// is not kept: the next call asks again.
     pub async fn backlog(&self, conn: &mut MySqlConnection) -> Result<Duration, sqlx::Error> {
-        match self.watch.fresh() {
-            Some(age) => Ok(age),
-            None => self.watch.read(conn).await,
-        }
+        self.watch.age(conn).await
     }
 
     /// A limit on [`Outbox::backlog`]: beyond it enqueueing warns or refuses. None by default.

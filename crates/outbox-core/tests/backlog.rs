@@ -1,6 +1,10 @@
 //! A service can see that nobody sends its messages, and stop.
 
-use std::time::Duration;
+use std::{
+    io,
+    sync::mpsc::{Sender, channel},
+    time::Duration,
+};
 
 use anyhow::Result;
 use outbox_core::{
@@ -12,6 +16,7 @@ use testkit::{database::Database, on_both_databases, servers::Flavor};
 on_both_databases!(
     the_backlog_is_the_age_of_the_oldest_due_message,
     beyond_the_limit_enqueue_refuses_and_the_transaction_stays_usable,
+    beyond_the_limit_enqueue_warns_once_a_reading,
     a_reading_is_kept_and_shared_by_clones,
 );
 
@@ -63,6 +68,40 @@ async fn beyond_the_limit_enqueue_refuses_and_the_transaction_stays_usable(flavo
     tx.commit().await?;
     assert_eq!(database.number("SELECT COUNT(*) FROM outbox_pending").await?, 3);
     Ok(())
+}
+
+async fn beyond_the_limit_enqueue_warns_once_a_reading(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    let (sender, said) = channel();
+    let log = tracing_subscriber::fmt().with_writer(move || Log(sender.clone())).finish();
+    let guard = tracing::subscriber::set_default(log);
+    enqueue(&Outbox::new(), &mut connection, message()).await?;
+    age_all(&database).await?;
+    let outbox = Outbox::new().max_backlog_age(MINUTE, OnBacklog::Warn);
+    // Who asks takes nobody's warning.
+    outbox.backlog(&mut connection).await?;
+    for _ in 0..2 {
+        enqueue(&outbox, &mut connection, message()).await?;
+    }
+    drop(guard);
+    let said: Vec<String> = said.try_iter().filter(|line| line.contains("outbox")).collect();
+    assert!(matches!(&said[..], [one] if one.contains("WARN") && one.contains("is a relay running?")), "{said:?}");
+    Ok(())
+}
+
+/// Sends each line.
+struct Log(Sender<String>);
+
+impl io::Write for Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.send(String::from_utf8_lossy(line).into_owned()).map_err(io::Error::other)?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 async fn a_reading_is_kept_and_shared_by_clones(flavor: Flavor) -> Result<()> {
