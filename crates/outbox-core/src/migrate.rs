@@ -1,4 +1,4 @@
-use std::{borrow::Cow, sync::LazyLock};
+use std::{borrow::Cow, io, sync::LazyLock};
 
 use sqlx::{
     MySqlConnection, SqlStr,
@@ -33,9 +33,20 @@ pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
     migrator
 });
 
-/// Applies [`MIGRATOR`]; of several processes that do so at once, one after the other.
+/// For how many seconds another process may migrate, while this one waits.
+const MIGRATED_WITHIN: u16 = 600;
+
+/// Applies [`MIGRATOR`]; of several processes that do so at once, one after the other: where one takes ten minutes, the others end
+/// with an error.
+///
+/// [`MigrateError::Dirty`]: a migration stopped half-way, repair it by hand (see migrations/README.md).
+/// [`MigrateError::VersionMissing`]: a newer release has migrated. After an error close the connection: it may hold sqlx's lock.
 pub async fn migrate(conn: &mut MySqlConnection) -> Result<(), MigrateError> {
-    schema::lock(conn).await?;
+    if !schema::lock(conn, MIGRATED_WITHIN).await? {
+        let text =
+            "another session has been migrating this database for ten minutes: wait until it has ended, and try again";
+        return Err(sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, text)).into());
+    }
     let outcome = MIGRATOR.run_direct(None, conn, false).await;
     // Where this fails the connection is lost, and the lock with it.
     schema::unlock(conn).await.ok();

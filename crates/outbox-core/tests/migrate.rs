@@ -2,13 +2,14 @@
 
 use std::{fs, path::Path};
 
-use anyhow::{Context as _, Result};
-use outbox_core::{MIGRATIONS, SCHEMA_VERSION, check_schema, sqlx};
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::{MIGRATIONS, SCHEMA_VERSION, check_schema, sqlx, store::schema};
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 
 on_both_databases!(
     migrating_twice_is_harmless,
     migrating_from_two_places_at_once_is_harmless,
+    while_one_migrates_another_does_not,
     the_outbox_shares_a_database_with_the_services_own_migrations,
     a_schema_that_does_not_fit_is_named,
     a_table_of_another_engine_or_collation_is_named,
@@ -35,6 +36,16 @@ async fn migrating_twice_is_harmless(flavor: Flavor) -> Result<()> {
     assert_eq!(database.number("SELECT COUNT(*) FROM outbox_head WHERE lane = 3").await?, 1);
     assert_eq!(database.number("SELECT COUNT(*) FROM outbox_migrations").await?, i64::try_from(MIGRATIONS.len())?);
     check_schema(&mut database.connect().await?).await?;
+    Ok(())
+}
+
+async fn while_one_migrates_another_does_not(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (mut one, mut other) = (database.connect().await?, database.connect().await?);
+    ensure!(schema::lock(&mut one, 0).await?);
+    ensure!(!schema::lock(&mut other, 0).await?, "both migrate");
+    schema::unlock(&mut one).await?;
+    ensure!(schema::lock(&mut other, 0).await?, "nobody migrates any more");
     Ok(())
 }
 

@@ -36,14 +36,14 @@ pub async fn foreign_collation(conn: &mut MySqlConnection) -> Result<Option<(Str
     sqlx::query_as(sql).bind(TABLES).fetch_optional(conn).await
 }
 
-/// Waits until no other session migrates this database, at most ten minutes. A lock of the session, not of a transaction.
+/// Waits until no other session migrates this database. False: one still does, so many seconds later. A lock of the session, not
+/// of a transaction.
 ///
 /// sqlx's own `GET_LOCK(…, -1)` waits for ever on MySQL, and not at all on MariaDB.
-pub async fn lock(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    sqlx::raw_sql("DO GET_LOCK(CONCAT('outbox_migrate_', LEFT(SHA2(DATABASE(), 256), 32)), 600)")
-        .execute(conn)
-        .await
-        .map(drop)
+pub async fn lock(conn: &mut MySqlConnection, seconds: u16) -> Result<bool, sqlx::Error> {
+    let sql = "SELECT CAST(GET_LOCK(CONCAT('outbox_migrate_', LEFT(SHA2(DATABASE(), 256), 32)), ?) AS SIGNED)";
+    let locked: Option<i64> = sqlx::query_scalar(sql).bind(seconds).fetch_one(conn).await?;
+    Ok(locked == Some(1))
 }
 
 /// Lets the next one migrate.
