@@ -3,7 +3,7 @@
 use proc_macro2::Span;
 use syn::{
     Attribute, Data, DataStruct, DeriveInput, Error, Expr, Field, Fields, LitInt, LitStr, Member, Result, Type,
-    meta::ParseNestedMeta, spanned::Spanned as _,
+    meta::ParseNestedMeta, parse::Parse, spanned::Spanned as _,
 };
 
 use crate::literal;
@@ -53,7 +53,8 @@ pub(crate) struct Attributes {
     pub(crate) lane: Option<Lane>,
     pub(crate) delay: Option<Delay>,
     pub(crate) payload: Option<Payload>,
-    pub(crate) sequenced: Option<()>,
+    /// Where it is asked for.
+    pub(crate) sequenced: Option<Span>,
     /// Where to point at when something is missing: the attribute, or the name of the type.
     pub(crate) span: Option<Span>,
 }
@@ -73,17 +74,33 @@ impl Attributes {
                 return Err(Error::new(data.union_token.span, "an event is a struct or an enum, not a union"));
             }
         }
+        attributes.check_sequenced()?;
         Ok(attributes)
+    }
+
+    /// What `outbox_core::Message` refuses of a sequenced message.
+    fn check_sequenced(&self) -> Result<()> {
+        let Some(span) = self.sequenced else { return Ok(()) };
+        if matches!(self.key, Some(Key::None)) {
+            let text = "a sequence counts the messages of a key: in place of `no_key` mark the field that is the key with \
+                        `#[event(key)]`, or add `key = function`";
+            return Err(Error::new(span, text));
+        }
+        if self.delay.is_some() {
+            let text = "later messages of the key would overtake one with a delay: remove `delay` or `sequenced`";
+            return Err(Error::new(span, text));
+        }
+        Ok(())
     }
 
     fn of_type(&mut self, meta: &ParseNestedMeta) -> Result<()> {
         let span = meta.path.span();
         let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
         match name.as_str() {
-            "topic" => set(&mut self.topic, "topic", span, literal::topic(text(meta, "\"orders\"")?)?),
-            "type" => set(&mut self.event_type, "type", span, literal::short(text(meta, "\"order.placed.v1\"")?)?),
+            "topic" => set(&mut self.topic, "topic", span, literal::topic(value(meta, "\"orders\"")?)?),
+            "type" => set(&mut self.event_type, "type", span, literal::short(value(meta, "\"order.placed.v1\"")?)?),
             "content_type" => {
-                let literal = text(meta, "\"application/protobuf\"")?;
+                let literal = value(meta, "\"application/protobuf\"")?;
                 set(&mut self.content_type, "content type", span, literal::short(literal)?)
             }
             "key" if meta.input.peek(syn::Token![=]) => {
@@ -92,17 +109,17 @@ impl Attributes {
             "key" => Err(meta.error("write `key = function`, or mark the field that is the key with `#[event(key)]`")),
             "no_key" => set(&mut self.key, "key", span, Key::None),
             "lane" => {
-                let number: LitInt = meta.value()?.parse()?;
+                let number: LitInt = value(meta, "3")?;
                 let lane = number.base10_parse::<u16>();
                 let lane = lane.map_err(|_error| Error::new(number.span(), "a lane is a number from 0 to 65535"))?;
                 set(&mut self.lane, "lane", span, Lane::Number(lane))
             }
             "delay" => {
-                let millis = literal::delay(&text(meta, "\"30s\"")?)?;
+                let millis = literal::delay(&value(meta, "\"30s\"")?)?;
                 set(&mut self.delay, "delay", span, Delay::Millis(millis))
             }
             "encode" => set(&mut self.payload, "payload", span, Payload::Function(meta.value()?.parse()?)),
-            "sequenced" => set(&mut self.sequenced, "sequence", span, ()),
+            "sequenced" => set(&mut self.sequenced, "sequence", span, span),
             _ => Err(meta.error(
                 "unknown attribute: a type takes `topic`, `type`, `key`, `no_key`, `sequenced`, `lane`, `delay`, \
                  `encode` and `content_type`",
@@ -147,8 +164,8 @@ fn no_fields<'a>(fields: impl Iterator<Item = &'a Field>) -> Result<()> {
     }
 }
 
-fn text(meta: &ParseNestedMeta, example: &str) -> Result<LitStr> {
+fn value<T: Parse>(meta: &ParseNestedMeta, example: &str) -> Result<T> {
     let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
-    let parsed = meta.value().and_then(syn::parse::ParseBuffer::parse::<LitStr>);
+    let parsed = meta.value().and_then(syn::parse::ParseBuffer::parse::<T>);
     parsed.map_err(|error| Error::new(error.span(), format!("write `{name} = {example}`")))
 }

@@ -21,7 +21,7 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let (topic, event_type, key) = both(both(topic, event_type), key).map(|((a, b), c)| (a, b, c))?;
     let payload = self::payload(payload, content_type.as_ref(), span)?;
     let content_type = content_type.map(|text| quote!(const CONTENT_TYPE: &'static str = #text;));
-    let sequenced = sequenced.map(|()| {
+    let sequenced = sequenced.map(|_span| {
         quote!(
             const SEQUENCED: bool = true;
         )

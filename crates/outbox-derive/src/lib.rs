@@ -17,9 +17,9 @@ use syn::{DeriveInput, parse_macro_input};
 /// | `type = "order.placed.v1"` | required; what kind of event it is |
 /// | `key = function` | the key by a function of `&Self` that returns what `Into<Vec<u8>>` takes |
 /// | `no_key` | no key: messages of this event are in no order |
-/// | `sequenced` | each event gets the next number of its key |
+/// | `sequenced` | each event gets the next number of its key; it takes no delay |
 /// | `lane = 3` | the lane, 0 by default |
-/// | `delay = "30s"` | published not before this time has passed (`ms`, `s`, `m`, `h`, `d`) |
+/// | `delay = "30s"` | published not before this time has passed (`ms`, `s`, `m`, `h`, `d`), at most 100 years |
 /// | `encode = function` | the payload by a function of `&Self` that returns `Vec<u8>` or `Result<Vec<u8>, E>`; JSON by default |
 /// | `content_type = "…"` | its media type; needed beside `encode` and `#[event(payload)]` |
 ///

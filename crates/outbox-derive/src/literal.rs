@@ -2,6 +2,9 @@
 
 use syn::{Error, LitStr, Result};
 
+/// Longest delay, in milliseconds: the hundred years of `outbox_core::Message`.
+const MAX_DELAY: u64 = 100 * 365 * 86_400_000;
+
 /// A topic that every broker takes: the rules of `outbox_core::Message`.
 pub(crate) fn topic(literal: LitStr) -> Result<LitStr> {
     let topic = literal.value();
@@ -34,8 +37,12 @@ pub(crate) fn delay(literal: &LitStr) -> Result<u64> {
         "d" => Some(86_400_000),
         _ => None,
     };
-    let millis = number.parse::<u64>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
-    millis.ok_or_else(|| {
+    let millis = number.parse::<u64>().ok().zip(unit).map(|(number, unit)| number.saturating_mul(unit));
+    let millis = millis.ok_or_else(|| {
         Error::new(literal.span(), "this is no delay: write a whole number and a unit (ms, s, m, h, d), as in \"30s\"")
-    })
+    })?;
+    if millis > MAX_DELAY {
+        return Err(Error::new(literal.span(), "this is longer than 100 years: write \"36500d\" at most"));
+    }
+    Ok(millis)
 }

@@ -20,4 +20,12 @@ struct Delay;
 #[event(topic = "orders", type = "order.placed", no_key, lane = 65536)]
 struct Lane;
 
+#[derive(serde::Serialize, Event)]
+#[event(topic = "orders", type = "order.placed", no_key, lane = "3")]
+struct NotANumber;
+
+#[derive(serde::Serialize, Event)]
+#[event(topic = "orders", type = "order.placed", no_key, delay = "36501d")]
+struct LongDelay;
+
 fn main() {}
