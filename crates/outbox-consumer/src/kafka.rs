@@ -54,7 +54,8 @@ pub struct Consumer {
 
 impl Consumer {
     /// A consumer with this name (1 to 100 printable ASCII characters), which is that of its group and of its inbox: all its
-    /// processes share it. `brokers` is `host:port`, several separated by commas.
+    /// processes share it. `brokers` is `host:port`, several separated by commas. Another name is an error
+    /// ([`ConsumerError::Name`]); all else is looked at by [`Consumer::run`].
     ///
     /// The pool needs as many connections as [`Consumer::concurrency`], 8 by default, besides what the service uses itself.
     pub fn new(brokers: impl Into<String>, name: &str, pool: MySqlPool) -> Result<Self, ConsumerError> {

@@ -49,7 +49,8 @@ pub struct Consumer {
 
 impl Consumer {
     /// A consumer of this queue, which must exist. The name (1 to 100 printable ASCII characters) is that of its inbox: all its
-    /// processes share it. `url` is `amqps://user:password@host:port/vhost`.
+    /// processes share it. `url` is `amqps://user:password@host:port/vhost`. Another name is an error ([`ConsumerError::Name`]), and so
+    /// is a URL that cannot be read or a queue's name of more than 255 bytes ([`ConsumerError::Client`]). Connects to nothing yet.
     ///
     /// The pool needs as many connections as [`Consumer::concurrency`], 8 by default, besides what the service uses itself.
     pub fn new(url: &str, queue: &str, name: &str, pool: MySqlPool) -> Result<Self, ConsumerError> {

@@ -65,6 +65,9 @@ impl Inbox {
     /// waits for the outcome: `Duplicate` if that one commits, `First` if it rolls back.
     ///
     /// Do it first in the transaction, then the work, then commit, and acknowledge last.
+    ///
+    /// Without an open transaction it is [`InboxError::NotInTransaction`]. After [`InboxError::Database`], also where it waits for
+    /// longer than `innodb_lock_wait_timeout`, roll back and let the message come again.
     pub async fn claim(&self, conn: &mut MySqlConnection, message_id: Uuid) -> Result<Claim, InboxError> {
         if !conn.is_in_transaction() {
             return Err(InboxError::NotInTransaction);

@@ -140,6 +140,9 @@ impl Leases {
 
     /// Acquires a lease if it is free, or held by this owner; none: another holds it. Names have 1 to 64 printable ASCII
     /// characters. Three round trips.
+    ///
+    /// [`LeaseError::Invalid`]: the name, the owner or the length is out of its limits. After [`LeaseError::Database`], also where
+    /// there is no answer within a quarter of the length, ask again: others may find the lease held by this owner until it ends.
     pub async fn try_acquire(&self, name: &str) -> Result<Option<Lease>, LeaseError> {
         match self.ask(name).await? {
             Answer::Held(lease) => Ok(Some(lease)),

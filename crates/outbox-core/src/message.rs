@@ -58,7 +58,8 @@ impl Due {
 }
 
 impl Message {
-    /// A message with these bytes as its payload.
+    /// A message with these bytes as its payload. The topic has 1 to 249 ASCII letters, digits, `.`, `_` and `-`, and is neither `.`
+    /// nor `..`. Nothing is checked here: what is out of its limits is [`EnqueueError::Invalid`] at the enqueue.
     #[must_use]
     pub fn new(topic: impl Into<String>, payload: impl Into<Vec<u8>>) -> Self {
         Self::with_payload(topic.into(), Some(payload.into()))
@@ -70,7 +71,7 @@ impl Message {
         Self::with_payload(topic.into(), None)
     }
 
-    /// A message with this value as JSON.
+    /// A message with this value as JSON. [`EnqueueError::Encode`]: it has none, like a map whose keys are lists.
     #[cfg(feature = "json")]
     pub fn json(topic: impl Into<String>, value: &impl serde_core::Serialize) -> Result<Self, EnqueueError> {
         let payload = crate::to_json(value).map_err(EnqueueError::Encode)?;
@@ -163,6 +164,9 @@ impl Message {
     ///
     /// One round trip more for each key. The message needs a key and takes no delay; where some messages of a key are sequenced,
     /// all should be. A message that ends as dead, or expires, is a gap that consumers see.
+    ///
+    /// MariaDB from 11.6.2 on (`innodb_snapshot_isolation`) refuses the enqueue with error 1020, and rolls back, where the key got a
+    /// number after a REPEATABLE READ transaction first read: run it again, or begin such transactions with READ COMMITTED.
     #[must_use]
     pub fn sequenced(mut self) -> Self {
         self.sequenced = true;

@@ -34,6 +34,9 @@ impl Inbox {
     /// Begins a transaction and claims the message in it, as [`Inbox::claim`] does: the guard for consumers that have no
     /// transaction of their own. Two round trips, two more to commit.
     ///
+    /// After an error, always [`InboxError::Database`], also where the pool has no connection in time, nothing is left open: let the
+    /// message come again.
+    ///
     /// ```no_run
     /// # use outbox_core::{Admission, Inbox, Uuid, sqlx::{self, MySqlPool}};
     /// # async fn on_message(pool: MySqlPool, id: Uuid) -> Result<(), Box<dyn std::error::Error>> {
@@ -72,7 +75,8 @@ impl InboxTransaction {
         Ok(())
     }
 
-    /// Takes the work and the mark back: the message may come again.
+    /// Takes the work and the mark back: the message may come again. After [`InboxError::Database`] the connection is closed, and the
+    /// server takes them back when it notices.
     pub async fn rollback(mut self) -> Result<(), InboxError> {
         Manager::rollback(&mut self).await?;
         self.ended = true;

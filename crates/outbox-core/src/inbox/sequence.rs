@@ -28,6 +28,9 @@ impl Inbox {
     ///
     /// Numbers come from `Message::sequenced` in the header `sequence`. A consumer that starts in the middle of a key begins
     /// with the number that it sees first; one that comes from before that is [`Sequence::Late`].
+    ///
+    /// Errors are those of [`Inbox::claim`]. A topic of more than 249 bytes or beyond ASCII, and a key of more than 1,024 bytes, is an
+    /// [`InboxError::Database`]: no message of the outbox has them.
     pub async fn follow(
         &self,
         conn: &mut MySqlConnection,
