@@ -9,7 +9,7 @@
 GRANT INSERT, SELECT (message_id) ON outbox_messages TO 'outbox_service'@'%';
 GRANT INSERT ON outbox_pending TO 'outbox_service'@'%';
 GRANT INSERT ON outbox_delayed TO 'outbox_service'@'%';
-GRANT INSERT, SELECT (last_sequence), UPDATE (last_sequence) ON outbox_key_sequence TO 'outbox_service'@'%';
+GRANT INSERT, SELECT (last_sequence), UPDATE ON outbox_key_sequence TO 'outbox_service'@'%';
 
 -- For a service that asks how long messages have been waiting, or limits that (`backlog`, `max_backlog_age`).
 GRANT SELECT (id, created_at) ON outbox_messages TO 'outbox_service'@'%';

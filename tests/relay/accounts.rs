@@ -3,11 +3,22 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use outbox_core::sqlx::{self, Connection as _, MySqlConnection};
-use testkit::{consume::Broker, database::Database, judge::Expectations, load, servers::Flavor};
+use outbox_core::{
+    Claim, EnqueueError, Inbox, Message, OnBacklog, Outbox, Uuid,
+    lease::Leases,
+    sqlx::{self, Connection as _, MySqlConnection, mysql::MySqlConnectOptions},
+};
+use testkit::{consume::Broker, database::Database, judge::Expectations, load, on_both_databases, servers::Flavor};
 use url::Url;
 
 use crate::stage::{PATIENCE, Stage, account, start};
+
+on_both_databases!(
+    the_migrator_makes_the_tables,
+    the_relay_does_its_work,
+    the_service_does_its_work,
+    what_is_not_granted_is_refused,
+);
 
 const MIGRATOR: &str = include_str!("../../deploy/grants/migrator.sql");
 const RELAY: &str = include_str!("../../deploy/grants/relay.sql");
@@ -45,6 +56,34 @@ async fn the_relay_does_its_work(flavor: Flavor) -> Result<()> {
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 1 FROM outbox_messages").await?;
     relay.stop(PATIENCE).await?;
     remove(&stage.database, &url).await
+}
+
+/// Enqueues in every way, consumes, and holds a lease.
+async fn the_service_does_its_work(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let url = account(&database, &SERVICE.replace("outbox_service", "{user}")).await?;
+    let mut connection = MySqlConnection::connect(url.as_str()).await?;
+    outbox_core::check_schema(&mut connection).await?;
+    let outbox = Outbox::new().max_backlog_age(PATIENCE, OnBacklog::Refuse);
+    let inbox = Inbox::new("billing")?;
+    let message = || Message::new("orders", "{}");
+    for number in 1..=2 {
+        let (id, mut tx) = (Uuid::now_v7(), connection.begin().await?);
+        outbox.enqueue(&mut tx, message().key("7").sequenced()).await?;
+        outbox.enqueue(&mut tx, message().message_id(id).delay(PATIENCE)).await?;
+        let again = outbox.enqueue(&mut tx, message().message_id(id)).await;
+        ensure!(matches!(again, Err(EnqueueError::Duplicate { .. })), "{again:?}");
+        ensure!(matches!(inbox.claim(&mut tx, id).await?, Claim::First));
+        inbox.follow(&mut tx, "orders", b"7", number).await?;
+        tx.commit().await?;
+    }
+    ensure!(database.number("SELECT CAST(last_sequence AS SIGNED) FROM outbox_key_sequence").await? == 2);
+    let lease = Leases::new(url.as_str().parse::<MySqlConnectOptions>()?).acquire("work", PATIENCE).await?;
+    let mut tx = connection.begin().await?;
+    lease.check(&mut tx).await?;
+    tx.rollback().await?;
+    lease.release().await?;
+    remove(&database, &url).await
 }
 
 /// The relay neither sees what the service keeps nor writes a message; the service neither says what is sent nor sees what others wrote.
@@ -87,34 +126,4 @@ async fn what_is_not_granted_is_refused(flavor: Flavor) -> Result<()> {
 
 async fn remove(database: &Database, url: &Url) -> Result<()> {
     database.execute(&format!("DROP USER '{}'@'%'", url.username())).await
-}
-
-#[tokio::test]
-async fn the_migrator_makes_the_tables_of_mysql() -> Result<()> {
-    the_migrator_makes_the_tables(Flavor::MySql).await
-}
-
-#[tokio::test]
-async fn the_migrator_makes_the_tables_of_mariadb() -> Result<()> {
-    the_migrator_makes_the_tables(Flavor::MariaDb).await
-}
-
-#[tokio::test]
-async fn the_relay_does_its_work_on_mysql() -> Result<()> {
-    the_relay_does_its_work(Flavor::MySql).await
-}
-
-#[tokio::test]
-async fn the_relay_does_its_work_on_mariadb() -> Result<()> {
-    the_relay_does_its_work(Flavor::MariaDb).await
-}
-
-#[tokio::test]
-async fn what_is_not_granted_is_refused_by_mysql() -> Result<()> {
-    what_is_not_granted_is_refused(Flavor::MySql).await
-}
-
-#[tokio::test]
-async fn what_is_not_granted_is_refused_by_mariadb() -> Result<()> {
-    what_is_not_granted_is_refused(Flavor::MariaDb).await
 }

@@ -12,11 +12,14 @@ use testkit::{
     consume::Broker,
     judge::Expectations,
     ledger::Draft,
+    on_both_databases,
     servers::{Flavor, mysql_client},
 };
 use url::Url;
 
-use crate::stage::{Stage, account};
+use crate::stage::{PATIENCE, Stage, account};
+
+on_both_databases!(numbers_and_delays_that_the_text_writes_are_kept);
 
 const PAGE: &str = include_str!("../../docs/table-contract.md");
 const GRANTS: &str = include_str!("../../deploy/grants/service.sql");
@@ -46,6 +49,20 @@ fn script(draft: &Draft) -> Result<String> {
     ensure!(transaction.contains(business), "the page writes another business row");
     let own = "INSERT INTO test_orders (message_id) VALUES (@message_id);";
     Ok(format!("{values}START TRANSACTION{}", transaction.replace(business, own)))
+}
+
+/// The same, with the page's number of the key as a header.
+fn numbered(draft: &Draft) -> Result<String> {
+    let header = "SET @headers = JSON_SET(@headers, '$.sequence', CAST(LAST_INSERT_ID() AS CHAR));";
+    let (begin, number) = ("START TRANSACTION;", block("INSERT INTO outbox_key_sequence")?);
+    Ok(script(draft)?.replace(begin, &format!("{begin}\n{number}{header}")))
+}
+
+/// The same, with the page's row for later in the place of the pending one.
+fn delayed(draft: &Draft) -> Result<String> {
+    let (script, row) = (script(draft)?, block("INSERT INTO outbox_delayed")?);
+    let (before, _) = script.split_once("INSERT INTO outbox_pending").context("no pending row")?;
+    Ok(format!("{before}{row}COMMIT;\n"))
 }
 
 /// Runs SQL as an account that may do what `service.sql` says and write the business table: with nothing but the client `mysql`. The
@@ -80,17 +97,18 @@ fn client(url: &Url, sql: &str) -> Result<()> {
     Ok(())
 }
 
+fn draft(topic: &str, sequence: u64) -> Draft {
+    Draft::new(topic, format!("{{\"n\":{sequence},\"name\":\"größe 🦀\"}}"))
+        .key("größe", sequence)
+        .described("order.placed.v1", "application/json")
+        .header("tenant", "ü")
+        .header("a", "b")
+}
+
 async fn what_the_text_writes_is_delivered(flavor: Flavor) -> Result<()> {
     let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
     let topic = stage.topic.name().to_owned();
-    let draft = |sequence: u64| {
-        Draft::new(&topic, format!("{{\"n\":{sequence},\"name\":\"größe 🦀\"}}"))
-            .key("größe", sequence)
-            .described("order.placed.v1", "application/json")
-            .header("tenant", "ü")
-            .header("a", "b")
-    };
-    let drafts: Vec<Draft> = (1..=3).map(draft).collect();
+    let drafts: Vec<Draft> = (1..=3).map(|sequence| draft(&topic, sequence)).collect();
     let opened = stage.ledger.open(&drafts);
     let sql = drafts.iter().map(script).collect::<Result<String>>()?;
     run(&stage, flavor, &sql).await?;
@@ -102,6 +120,28 @@ async fn what_the_text_writes_is_delivered(flavor: Flavor) -> Result<()> {
                 WHERE bytes >= LENGTH(m.message_key) + LENGTH(m.payload)";
     assert_eq!(stage.database.number(size).await?, 3, "the page counts too few bytes");
     let _relay = stage.relay()?;
+    stage.drain_and_judge(&Expectations::new().at_least(3)).await
+}
+
+/// The judge finds a number that is not the one expected: it compares the headers.
+async fn numbers_and_delays_that_the_text_writes_are_kept(flavor: Flavor) -> Result<()> {
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
+    let topic = stage.topic.name().to_owned();
+    let (first, second) = (draft(&topic, 1), draft(&topic, 2));
+    let later = Draft { sequence: None, ..draft(&topic, 3) };
+    let sql = [numbered(&first)?, numbered(&second)?, delayed(&later)?].concat();
+    let opened = stage.ledger.open(&[first.header("sequence", "1"), second.header("sequence", "2"), later]);
+    run(&stage, flavor, &sql).await?;
+    opened.committed();
+    let _relay = stage.relay()?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 2 FROM outbox_sent_messages").await?;
+    let waits = format!(
+        "SELECT COUNT(*) FROM outbox_delayed JOIN outbox_messages m USING (id) \
+         WHERE due_at >= m.created_at + INTERVAL 1 HOUR AND key_hash = {}",
+        key_hash(&topic, Some("größe".as_bytes()))
+    );
+    assert_eq!(stage.database.number(&waits).await?, 1, "it does not wait for its hour");
+    stage.database.execute("UPDATE outbox_delayed SET due_at = UTC_TIMESTAMP(6)").await?;
     stage.drain_and_judge(&Expectations::new().at_least(3)).await
 }
 
