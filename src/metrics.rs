@@ -119,6 +119,12 @@ pub const METRICS: &[Metric] = &[
         "When a loop last came round: claim, settle, renew, promote, takeover, purge, stats.",
     ),
     metric("counter", "outbox_relay_purged_messages_total", &["table"], "Rows deleted after their retention."),
+    metric(
+        "gauge",
+        "outbox_relay_inbox_window_too_short",
+        &[],
+        "1 where a message that was sent is kept, and can be sent again, for longer than the inbox remembers it.",
+    ),
     metric("gauge", "outbox_relay_build_info", &["version"], "1."),
     metric(
         "gauge",
@@ -168,6 +174,7 @@ pub struct Metrics {
     pub db_errors_total: IntCounterVec,
     pub loop_last_success_timestamp_seconds: GaugeVec,
     pub purged_messages_total: IntCounterVec,
+    pub inbox_window_too_short: IntGauge,
     pub queue: Queue,
 }
 
@@ -256,6 +263,7 @@ impl Metrics {
             db_errors_total: make.counters("outbox_relay_db_errors_total")?,
             loop_last_success_timestamp_seconds: make.add(GaugeVec::new(loops.0, loops.1)?)?,
             purged_messages_total: make.counters("outbox_relay_purged_messages_total")?,
+            inbox_window_too_short: make.gauge("outbox_relay_inbox_window_too_short")?,
             queue: Queue {
                 messages: make.gauges("outbox_queue_messages")?,
                 lag_seconds: make.add(Gauge::with_opts(Maker::opts("outbox_queue_lag_seconds")?.0)?)?,

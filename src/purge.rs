@@ -6,12 +6,14 @@ use std::{
 };
 
 use outbox_core::{
+    WindowTooShort, check_window,
     lease::{Lease, LeaseError, Leases},
     sqlx,
     store::purge,
 };
 
 use crate::{
+    config::Retention,
     context::Context,
     session::{Session, describe},
 };
@@ -29,8 +31,18 @@ const LONGEST_REST: Duration = Duration::from_millis(250);
 const MESSAGES: usize = 1000;
 const ROWS: u32 = 1000;
 
+/// Whether the inbox remembers for as long as a message that was sent can be sent again.
+pub(crate) fn inbox_window(keep: &Retention) -> Result<(), WindowTooShort> {
+    let sent = if keep.sent.is_zero() { Duration::MAX } else { keep.sent };
+    check_window(keep.inbox, sent)
+}
+
 /// Purges until the relay is stopped.
 pub async fn run(context: Arc<Context>) {
+    if let Err(error) = inbox_window(&context.config.retention) {
+        tracing::warn!(%error, "a replay of sent messages can apply some of them twice");
+        context.metrics.inbox_window_too_short.set(1);
+    }
     let mut session = Session::new(&context);
     let leases = Leases::new(context.options.clone()).owner(context.owner.as_str()).length(LEASE);
     let mut lease = None;

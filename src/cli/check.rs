@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use outbox_core::{WindowTooShort, check_schema, check_window};
+use outbox_core::check_schema;
 use serde_json::Value;
 
 use super::{database, output::Format, run::unusable};
-use crate::{config::Config, outlet::Feed, run};
+use crate::{config::Config, outlet::Feed, purge, run};
 
 /// How long one look may take.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ impl Check {
         let feeds = config.sinks.iter().map(|(name, sink)| run::feed(name, sink, config));
         let feeds: Vec<_> = feeds.collect::<Result<_, _>>().map_err(|error| unusable(&error))?;
         let mut findings = vec![("configuration".to_owned(), Ok("can be used".to_owned()))];
-        if let Err(error) = inbox_window(config) {
+        if let Err(error) = purge::inbox_window(&config.retention) {
             findings.push(("inbox window".to_owned(), Err(error.to_string())));
         }
         if self.connect {
@@ -45,13 +45,6 @@ impl Check {
         self.format.rows(["checked", "ok", "detail"], &rows)?;
         Ok(holds)
     }
-}
-
-/// Whether the inbox remembers for as long as a message that was sent can be sent again.
-pub(super) fn inbox_window(config: &Config) -> Result<(), WindowTooShort> {
-    let keep = &config.retention;
-    let sent = if keep.sent.is_zero() { Duration::MAX } else { keep.sent };
-    check_window(keep.inbox, sent)
 }
 
 fn row((checked, found): Finding) -> [Value; 3] {

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::{check, log};
+use super::log;
 use crate::{
     config::{Config, ConfigError, Problem},
     health::Health,
@@ -19,9 +19,6 @@ use crate::{
 pub(super) async fn run(config: Config) -> anyhow::Result<bool> {
     log::init(&config.log)?;
     end_on_panic();
-    if let Err(error) = check::inbox_window(&config) {
-        tracing::warn!(%error, "a replay of sent messages can apply some of them twice");
-    }
     let metrics = Metrics::new().context("the metrics cannot be made")?;
     let health = Health::new(Arc::clone(&metrics));
     let stop = CancellationToken::new();

@@ -30,6 +30,15 @@ fn message(content_type: Option<&str>, payload: Option<&[u8]>, headers: &[(&str,
     }
 }
 
+/// The event of the examples of both bindings.
+fn example(content_type: &str, payload: &[u8], binding: Binding) -> Outgoing {
+    // 2018-04-05T03:56:24Z
+    let created_at_micros = 1_522_900_584_000_000;
+    let mut example = Outgoing { created_at_micros, ..message(Some(content_type), Some(payload), &[]) };
+    wrap(&mut example, Envelope::CloudEventsBinary(binding), "/mycontext/subcontext").unwrap();
+    example
+}
+
 fn wrapped(mut message: Outgoing, envelope: Envelope) -> Outgoing {
     wrap(&mut message, envelope, "/mycontext").unwrap();
     message
@@ -58,13 +67,13 @@ fn raw_changes_nothing() {
 #[test]
 fn the_example_of_the_kafka_binding_in_binary_mode() {
     let avro = b"\x00\x01\xff";
-    let wrapped = wrapped(message(Some("application/avro"), Some(avro), &[]), KAFKA_BINARY);
+    let wrapped = example("application/avro", avro, Binding::Kafka);
     let headers = [
         ("ce_specversion", "1.0"),
         ("ce_type", "com.example.someevent"),
-        ("ce_source", "/mycontext"),
+        ("ce_source", "/mycontext/subcontext"),
         ("ce_id", ID),
-        ("ce_time", "2018-04-05T17:31:00Z"),
+        ("ce_time", "2018-04-05T03:56:24Z"),
     ];
     assert_eq!(pairs(&wrapped), headers);
     // The sink sends it as the header `content-type`.
@@ -74,17 +83,17 @@ fn the_example_of_the_kafka_binding_in_binary_mode() {
 
 #[test]
 fn the_example_of_the_amqp_binding_in_binary_mode() {
-    let content_type = Some("application/json; charset=utf-8");
-    let wrapped = wrapped(message(content_type, Some(b"{}"), &[]), Envelope::CloudEventsBinary(Binding::Amqp));
+    let content_type = "application/json; charset=utf-8";
+    let wrapped = example(content_type, b"{}", Binding::Amqp);
     let headers = [
         ("cloudEvents:specversion", "1.0"),
         ("cloudEvents:type", "com.example.someevent"),
-        ("cloudEvents:source", "/mycontext"),
+        ("cloudEvents:source", "/mycontext/subcontext"),
         ("cloudEvents:id", ID),
-        ("cloudEvents:time", "2018-04-05T17:31:00Z"),
+        ("cloudEvents:time", "2018-04-05T03:56:24Z"),
     ];
     assert_eq!(pairs(&wrapped), headers);
-    assert_eq!((wrapped.content_type.as_deref(), wrapped.payload.as_deref()), (content_type, Some(&b"{}"[..])));
+    assert_eq!((wrapped.content_type.as_deref(), wrapped.payload.as_deref()), (Some(content_type), Some(&b"{}"[..])));
 }
 
 /// A number among the extensions is a text here: nobody says what type a header has.

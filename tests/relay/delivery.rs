@@ -8,6 +8,7 @@ use testkit::{
     judge::Expectations,
     ledger::Draft,
     load::{self, Load},
+    relay::Metrics,
     servers::Flavor,
 };
 
@@ -106,6 +107,23 @@ async fn two_lanes_are_both_served_and_a_lane_of_nobody_waits() -> Result<()> {
     stage.settings = stage.settings.clone().set("relay", "lanes", Vec::<i64>::new());
     let _relay = stage.relay()?;
     stage.drain_and_judge(&Expectations::new().at_least(2)).await
+}
+
+#[tokio::test]
+async fn an_inbox_that_forgets_before_a_replay_can_come_is_told() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    for (kept, too_short) in [("7d", true), ("30d", false)] {
+        stage.settings = stage.settings.clone().set("retention", "sent", "30d").set("retention", "inbox", kept);
+        let mut relay = stage.relay()?;
+        let purges =
+            |m: &Metrics| m.sum_where("outbox_relay_loop_last_success_timestamp_seconds", r#"loop="purge""#) > 0.0;
+        relay.wait_for_metrics(PATIENCE, "a purge", purges).await?;
+        let gauge = relay.metrics().await?.sum("outbox_relay_inbox_window_too_short");
+        let said = relay.log()?.contains("a replay of sent messages can apply some of them twice");
+        ensure!((gauge > 0.5, said) == (too_short, too_short), "{kept}: {gauge} {said}");
+        relay.stop(PATIENCE).await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]
