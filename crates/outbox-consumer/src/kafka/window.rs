@@ -53,3 +53,30 @@ fn kept(topic: &ConfigResource) -> Duration {
     let deletes = value("cleanup.policy").contains("delete");
     millis.filter(|_| deletes).map_or(Duration::MAX, Duration::from_millis)
 }
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::admin::{ConfigEntry, ConfigSource, OwnedResourceSpecifier};
+
+    use super::*;
+
+    fn entry(name: &str, value: &str) -> ConfigEntry {
+        let (name, value, source) = (name.to_owned(), Some(value.to_owned()), ConfigSource::DynamicTopic);
+        ConfigEntry { name, value, source, is_read_only: false, is_default: false, is_sensitive: false }
+    }
+
+    #[test]
+    fn a_topic_is_kept_for_its_time_or_for_ever() {
+        for (millis, policy, expected) in [
+            ("60000", "delete", Duration::from_secs(60)),
+            ("60000", "compact,delete", Duration::from_secs(60)),
+            ("60000", "compact", Duration::MAX),
+            ("-1", "delete", Duration::MAX),
+            ("", "delete", Duration::MAX),
+        ] {
+            let entries = vec![entry("cleanup.policy", policy), entry("retention.ms", millis)];
+            let topic = ConfigResource { specifier: OwnedResourceSpecifier::Topic("orders".to_owned()), entries };
+            assert_eq!(kept(&topic), expected, "{millis} {policy}");
+        }
+    }
+}

@@ -171,3 +171,19 @@ async fn a_topic_that_is_kept_for_longer_than_the_inbox_remembers_is_told() -> R
     }
     Ok(())
 }
+
+/// Kafka says when it was enqueued. It is processed all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_older_than_the_inbox_remembers_is_late() -> Result<()> {
+    let stage = Stage::new(Broker::Kafka).await?;
+    let day = Duration::from_secs(86_400);
+    for (sent, (kept, late)) in (1..).zip([(Duration::from_nanos(1), 1.0), (day, 0.0), (Duration::ZERO, 0.0)]) {
+        stage.topic.send(&messages(1, 1, "ok")).await?;
+        let consumer = Stage::start_kafka(stage.kafka()?.inbox_retention(kept), &Does::work())?;
+        stage.wait_for(sent).await?;
+        let told = consumer.metric("outbox_inbox_messages_total", "late");
+        assert!((told - late).abs() < 0.1, "{kept:?}: {told}");
+        consumer.stop().await?;
+    }
+    Ok(())
+}
