@@ -102,7 +102,7 @@ fn tenures(protocol: &Protocol, state: &State, at: usize, actions: &mut Vec<Acti
                 if !tenure.lasts && (stands || protocol.flaw == Some(Flaw::RenewWithoutToken)) {
                     actions.push(Action::Renew(at, claim));
                     if state.faults > 0 {
-                        actions.push(Action::LoseRenewReply(claim));
+                        actions.push(Action::LoseRenewReply(at, claim));
                     }
                 }
             }

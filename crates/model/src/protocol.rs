@@ -106,6 +106,8 @@ pub enum Flaw {
     TimeOutIsSent,
     /// A lease is taken for renewed whoever holds the claim.
     RenewWithoutToken,
+    /// A lease is taken for renewed when no reply came.
+    UnansweredRenewalCounts,
     /// Claims are taken over before their lease has passed.
     TakeOverAtOnce,
 }

@@ -48,7 +48,7 @@ pub enum Action {
     /// A relay renews a lease that ran out.
     Renew(usize, u64),
     /// The same, and the reply is lost: its relay goes by its own clock, and renews again.
-    LoseRenewReply(u64),
+    LoseRenewReply(usize, u64),
     /// A claim whose lease has passed is ended.
     TakeOver(u64),
     /// A message that waits is due.
@@ -145,7 +145,7 @@ impl State {
             Action::LoseSettleReply(relay, claim) => self.lose_settle_reply(*relay, *claim),
             Action::AskSettled(relay, claim) => self.ask_settled(protocol, *relay, *claim),
             Action::Renew(relay, claim) => self.renew(protocol, *relay, *claim),
-            Action::LoseRenewReply(claim) => self.requests.push(Request::Renew(*claim)),
+            Action::LoseRenewReply(relay, claim) => self.lose_renew_reply(protocol, *relay, *claim),
         }
         self.relays.iter_mut().for_each(Relay::rest);
     }
@@ -257,8 +257,17 @@ impl State {
 
     fn renew(&mut self, protocol: &Protocol, at: usize, claim: u64) {
         let renewed = self.db.renew(claim) || protocol.flaw == Some(Flaw::RenewWithoutToken);
+        self.renewed(at, claim, renewed);
+    }
+
+    fn lose_renew_reply(&mut self, protocol: &Protocol, at: usize, claim: u64) {
+        self.requests.push(Request::Renew(claim));
+        self.renewed(at, claim, protocol.flaw == Some(Flaw::UnansweredRenewalCounts));
+    }
+
+    fn renewed(&mut self, at: usize, claim: u64, lasts: bool) {
         self.relay(at, |relay| {
-            relay.tenures.iter_mut().filter(|t| t.claim == claim).for_each(|t| t.lasts = renewed);
+            relay.tenures.iter_mut().filter(|t| t.claim == claim).for_each(|t| t.lasts = lasts);
         });
     }
 

@@ -121,5 +121,6 @@ flaws! {
     promotion_that_leaves_low: PromoteKeepsLow, Protocol { split: 0, ..world(&[1, 2, 1], 1) }, "I5 order";
     a_time_out_that_counts_as_sent: TimeOutIsSent, world(&[1], 1), "I1 no loss";
     a_renewal_without_the_token: RenewWithoutToken, world(&[1], 1), "I7 lease";
+    a_renewal_without_a_reply_that_counts: UnansweredRenewalCounts, world(&[1], 2), "I7 lease";
     a_take_over_before_the_lease_has_passed: TakeOverAtOnce, world(&[1], 0), "I7 lease";
 }
