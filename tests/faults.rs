@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use faults::{
     arena::{Pace, Setup},
     consumer::{self, Program},
@@ -13,6 +13,8 @@ use faults::{
 };
 
 const SEED: u64 = 20;
+/// Within which all of it has to end.
+const LONGEST: Duration = Duration::from_secs(480);
 
 /// The consumers of the other test are this program again, told by their environment.
 #[tokio::test]
@@ -39,7 +41,10 @@ async fn nothing_is_lost_whatever_breaks() -> Result<()> {
         mix: Duration::from_secs(20),
     };
     let plan = Plan { setup, seed: SEED, parallel: 4, time: None };
-    let ran = runner::run(&rows, &plan, |_| {}).await;
+    eprintln!("seed {SEED}");
+    let ran = runner::run(&rows, &plan, |ran| eprintln!("{} {}: {:.0?}", ran.row, ran.case, ran.took));
+    let ran = tokio::time::timeout(LONGEST, ran).await;
+    let ran = ran.with_context(|| format!("not all cases have ended within {LONGEST:?}; those above have"))?;
     let table = report::markdown(&rows, &ran, SEED);
     ensure!(ran.iter().all(|ran| ran.error.is_none()), "{table}");
     Ok(())

@@ -70,7 +70,10 @@ impl Arena {
             let metrics = until(PATIENCE, "a relay's metrics", async || relay.metrics().await).await?;
             let limits = [("process_open_fds", DESCRIPTORS), ("process_resident_memory_bytes", MEMORY)];
             for (name, limit) in limits {
-                self.usage.push(Usage { what: name.to_owned(), used: whole(metrics.sum(name)), limit });
+                let used = whole(metrics.sum(name));
+                // A gauge that is not there counts as 0, which no process uses.
+                ensure!(used > 0, "a relay does not say its {name}");
+                self.usage.push(Usage { what: name.to_owned(), used, limit });
             }
             self.pages.push(relay.log()?);
             self.pages.push(relay.get("/metrics").await?.1);

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, bail};
 use testkit::{
     consume::{Broker, Topic},
     database::Database,
-    servers::{Flavor, Kafka, KafkaCluster, MySql, RabbitMq},
+    servers::{Flavor, Kafka, KafkaCluster, MySql, MySqlOptions, RabbitMq},
 };
 
 use crate::row::{Case, OwnBroker};
@@ -33,8 +33,9 @@ impl Ground {
     /// Starts what the case wants for its own.
     pub async fn new(case: &Case) -> Result<Self> {
         let mysql = async {
-            let own = case.own.database;
-            if own { MySql::start(case.flavor).await.map(Some) } else { Ok(None) }
+            let Some(arguments) = case.own.database else { return Ok(None) };
+            let options = MySqlOptions::new(case.flavor);
+            arguments.iter().fold(options, |options, argument| options.arg(argument)).start().await.map(Some)
         };
         let (mysql, broker) = tokio::try_join!(mysql, BrokerServer::start(case))?;
         Ok(Self { mysql, broker })
@@ -97,7 +98,16 @@ impl BrokerServer {
         }
     }
 
-    /// Starts it again with its data, after stopping it in order when it runs, and waits until it answers.
+    /// Stops it in order.
+    pub async fn stop(&mut self) -> Result<()> {
+        match self {
+            Self::Kafka(server) => server.stop().await,
+            Self::KafkaCluster(servers) => servers.stop().await,
+            Self::RabbitMq(server) => server.stop().await,
+        }
+    }
+
+    /// Starts it again with its data, and waits until it answers.
     pub async fn restart(&mut self) -> Result<()> {
         match self {
             Self::Kafka(server) => server.restart().await,

@@ -40,8 +40,8 @@ pub struct Case {
 /// The servers that are a case's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Own {
-    /// The database server.
-    pub database: bool,
+    /// The database server, with these arguments.
+    pub database: Option<&'static [&'static str]>,
     /// The broker.
     pub broker: OwnBroker,
 }
@@ -83,8 +83,14 @@ impl Case {
 
     /// With a database server of its own.
     #[must_use]
-    pub fn own_database(mut self) -> Self {
-        self.own.database = true;
+    pub fn own_database(self) -> Self {
+        self.own_database_with(&[])
+    }
+
+    /// With a database server of its own that is started with these arguments.
+    #[must_use]
+    pub fn own_database_with(mut self, arguments: &'static [&'static str]) -> Self {
+        self.own.database = Some(arguments);
         self
     }
 

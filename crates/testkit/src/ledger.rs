@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outbox_core::Message;
+use outbox_core::{Message, SEQUENCE_HEADER};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
@@ -17,6 +17,8 @@ pub struct Draft {
     pub key: Option<Vec<u8>>,
     /// The place among the committed messages of its key, from 1 on without gaps; none: no order is promised.
     pub sequence: Option<u64>,
+    /// Whether the library is to number it: what arrives has to say the same as the header of the draft.
+    pub sequenced: bool,
     /// The event type.
     pub event_type: Option<String>,
     /// The content type.
@@ -36,6 +38,7 @@ impl Draft {
             topic: topic.to_owned(),
             key: None,
             sequence: None,
+            sequenced: false,
             event_type: None,
             content_type: None,
             headers: Vec::new(),
@@ -56,6 +59,14 @@ impl Draft {
         self.key = Some(key.into());
         self.sequence = Some(sequence);
         self
+    }
+
+    /// Numbered by the library, too.
+    #[must_use]
+    pub fn sequenced(mut self) -> Self {
+        self.sequenced = true;
+        let number = self.sequence.unwrap_or_default().to_string();
+        self.header(SEQUENCE_HEADER, &number)
     }
 
     /// With a key, but in no order: for delayed messages, and for those that are meant to end as dead.
@@ -87,8 +98,9 @@ impl Draft {
             Some(payload) => Message::new(&self.topic, payload.clone()),
             None => Message::tombstone(&self.topic),
         };
-        let message =
-            self.headers.iter().fold(message.message_id(self.id), |message, (name, value)| message.header(name, value));
+        let message = if self.sequenced { message.sequenced() } else { message };
+        let own = self.headers.iter().filter(|(name, _)| !self.sequenced || name != SEQUENCE_HEADER);
+        let message = own.fold(message.message_id(self.id), |message, (name, value)| message.header(name, value));
         let message = self.key.iter().fold(message, |message, key| message.key(key.clone()));
         let message = self.event_type.iter().fold(message, Message::event_type);
         self.content_type.iter().fold(message, Message::content_type)

@@ -50,7 +50,7 @@ pub(super) async fn kill(arena: &mut Arena) -> Result<()> {
 async fn frozen(arena: &mut Arena) -> Result<()> {
     arena.duplicates_are_announced();
     arena.start().await?;
-    let long = arena.lasting(5000..20_000, 4000);
+    let long = arena.lasting(5000..60_000, 4000);
     freeze(arena, long).await
 }
 

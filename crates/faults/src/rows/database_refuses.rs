@@ -57,9 +57,14 @@ pub(super) fn row() -> Row {
             cases.push(if short { case.short() } else { case });
         }
     }
+    let full = Case::new("disk full", |arena| full(arena).boxed()).own_database_with(&[
+        "--innodb-data-file-path=ibdata1:12M:autoextend:max:32M",
+        "--innodb-autoextend-increment=1",
+    ]);
+    cases.push(full);
     Row {
         id: "D6",
-        fault: "read-only flip; max_connections exhausted; password rotated",
+        fault: "read-only flip; max_connections exhausted; password rotated; no room for receipts",
         shows: "a clear state in /readyz; recovers by itself",
         cases,
     }
@@ -90,6 +95,35 @@ async fn refused(arena: &mut Arena, flavor: Flavor, refusal: Refusal) -> Result<
     // Where a refusal lasts longer than a lease, its claim is taken over.
     arena.duplicates_are_announced();
     Ok(())
+}
+
+/// The table of the receipts lies where there is no room any more. What is sent cannot be marked as sent.
+async fn full(arena: &mut Arena) -> Result<()> {
+    let mut admin = arena.database.connect().await?;
+    run(&mut admin, "ALTER TABLE outbox_sent TABLESPACE innodb_system").await?;
+    arena.start_relays(2)?;
+    arena.start_load().await?;
+    arena.working().await?;
+    for _ in 0..2 {
+        arena.strike().await?;
+        run(&mut admin, "CREATE TABLE filler (text LONGBLOB) TABLESPACE innodb_system").await?;
+        for bytes in [1_000_000, 10_000, 1000, 10] {
+            let fill = format!("INSERT INTO filler VALUES (REPEAT('x', {bytes}))");
+            while !is_full(run(&mut admin, &fill).await)? {}
+        }
+        readiness(arena, "a full table", |status, body| status == 503 && body.contains("is full")).await?;
+        alive(arena).await?;
+        run(&mut admin, "DROP TABLE filler").await?;
+        recovery(arena, RECOVERED).await?;
+        progress(arena, 50.0).await?;
+    }
+    arena.duplicates_are_announced();
+    Ok(())
+}
+
+fn is_full(filled: Result<()>) -> Result<bool> {
+    let Err(error) = filled else { return Ok(false) };
+    if format!("{error:#}").contains("is full") { Ok(true) } else { Err(error) }
 }
 
 /// The relays use an account of their own, which a refusal concerns: the administrator's is above all that.

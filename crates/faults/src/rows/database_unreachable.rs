@@ -81,7 +81,7 @@ async fn slow(arena: &mut Arena) -> Result<()> {
     let proxy = before_the_database(arena).await?;
     let latency = |proxy: &Proxy| Direction::BOTH.iter().for_each(|way| proxy.latency(*way, ROUND_TRIP / 2));
     latency(&proxy);
-    arena.settings = arena.settings.clone().set("relay", "lease", "6s").set("relay", "settle_deadline", "2s").set(
+    arena.settings = arena.settings.clone().set("relay", "lease", "9s").set("relay", "settle_deadline", "2s").set(
         "relay",
         "claim_messages",
         i64::from(CLAIM),

@@ -8,18 +8,19 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use futures_util::{FutureExt as _, future::join_all};
 use outbox_core::{
     Outbox, cancel_safe,
-    sqlx::{self, MySqlPool, mysql::MySqlPoolOptions},
+    sqlx::{self, Connection as _, MySqlPool, mysql::MySqlPoolOptions},
+    store::error_number,
 };
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use testkit::{
     consume::Broker,
     ledger::{Draft, Ledger},
     load::insert_business_rows,
-    servers::Flavor,
+    servers::{Flavor, until},
 };
 
 use crate::{
@@ -29,6 +30,8 @@ use crate::{
 
 const POOL: u32 = 5;
 const TASKS: u64 = 10;
+/// Locks the row of a key.
+const LOCK: &str = "UPDATE test_keys SET sequence = sequence + 1 WHERE id = ?";
 
 pub(super) fn cancelled() -> Row {
     let case = |flavor, broker| Case::new("a pool of 5", |arena| cancel(arena).boxed()).on(flavor, broker);
@@ -56,13 +59,17 @@ struct Service {
     pool: MySqlPool,
     ledger: Ledger,
     topic: String,
+    /// What they have swallowed: deadlocks, and lock waits that timed out.
+    deadlocks: Arc<AtomicU64>,
+    lock_waits: Arc<AtomicU64>,
 }
 
 impl Service {
     async fn new(arena: &Arena) -> Result<Self> {
         let options = MySqlPoolOptions::new().max_connections(POOL).acquire_timeout(PATIENCE);
         let pool = cancel_safe(options).connect(arena.database.url()).await?;
-        Ok(Self { pool, ledger: arena.ledger.clone(), topic: arena.topic.name().to_owned() })
+        let (deadlocks, lock_waits) = (Arc::default(), Arc::default());
+        Ok(Self { pool, ledger: arena.ledger.clone(), topic: arena.topic.name().to_owned(), deadlocks, lock_waits })
     }
 
     fn draft(&self, key: u64) -> Draft {
@@ -82,17 +89,17 @@ impl Service {
         Ok(())
     }
 
-    /// A handler that goes on after every error of its own statements; returns whether there was one.
-    async fn swallow(&self, keys: [u64; 2]) -> Result<bool> {
+    /// A handler that goes on after deadlocks and lock waits that time out.
+    async fn swallow(&self, keys: [u64; 2]) -> Result<()> {
         let draft = self.draft(keys[0]);
         let mut tx = self.pool.begin().await?;
         let opened = self.ledger.open(std::slice::from_ref(&draft));
         sqlx::query("SET innodb_lock_wait_timeout = 1").execute(&mut *tx).await?;
         insert_business_rows(&mut tx, std::slice::from_ref(&draft)).await?;
-        let mut refused = false;
         for key in keys {
-            let sql = "UPDATE test_keys SET sequence = sequence + 1 WHERE id = ?";
-            refused |= sqlx::query(sql).bind(key).execute(&mut *tx).await.is_err();
+            if let Err(error) = sqlx::query(LOCK).bind(key).execute(&mut *tx).await {
+                self.count(error)?;
+            }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         // Whatever became of the others: this one says whether the message is in the transaction of its business row.
@@ -106,7 +113,18 @@ impl Service {
                 tx.rollback().await?;
             }
         }
-        Ok(refused)
+        Ok(())
+    }
+
+    /// Counts what is swallowed; nothing else is.
+    fn count(&self, error: sqlx::Error) -> Result<()> {
+        let count = match error_number(&error) {
+            Some(1213) => &self.deadlocks,
+            Some(1205) => &self.lock_waits,
+            _ => return Err(error.into()),
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -155,25 +173,37 @@ async fn deadlock(arena: &mut Arena) -> Result<()> {
     arena.database.execute("INSERT INTO test_keys (id, sequence) VALUES (1, 0), (2, 0), (3, 0)").await?;
     let service = Service::new(arena).await?;
     arena.strike().await?;
+    let mut other = arena.database.connect().await?;
+    let mut held = other.begin().await?;
+    sqlx::query(LOCK).bind(1_u64).execute(&mut *held).await?;
     let (seed, each) = (arena.random.random::<u64>(), if arena.setup.pace == Pace::Full { 100 } else { 20 });
     let tasks = (0..u64::from(POOL)).map(|task| {
         let service = service.clone();
         let mut random = StdRng::seed_from_u64(seed.wrapping_add(task));
         tokio::spawn(async move {
-            let mut refused = 0;
             for _ in 0..each {
                 let first = random.random_range(1..=3);
                 let second = 1 + first % 3;
-                refused += u64::from(service.swallow([first, second]).await.unwrap_or(true));
+                service.swallow([first, second]).await?;
             }
-            refused
+            anyhow::Ok(())
         })
     });
-    let mut refused = 0;
-    for task in join_all(tasks).await {
-        refused += task?;
+    let tasks = join_all(tasks);
+    // The row is held until they have waited for it in vain; deadlocks follow.
+    until(PATIENCE, "lock waits to time out", || async {
+        let lock_waits = service.lock_waits.load(Ordering::Relaxed);
+        ensure!(lock_waits >= u64::from(POOL), "{lock_waits} have");
+        Ok(())
+    })
+    .await?;
+    held.rollback().await?;
+    for task in tasks.await {
+        task??;
     }
-    arena.counts.faults += refused;
-    arena.witness("a swallowed deadlock", refused > 0);
+    let [deadlocks, lock_waits] = [&service.deadlocks, &service.lock_waits].map(|count| count.load(Ordering::Relaxed));
+    arena.counts.faults += deadlocks + lock_waits;
+    arena.witness("a swallowed deadlock", deadlocks > 0);
+    arena.witness("a swallowed lock wait", lock_waits > 0);
     Ok(())
 }

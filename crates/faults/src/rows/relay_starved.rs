@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use futures_util::FutureExt as _;
 use testkit::{consume::Broker, judge::Usage, load::Load, relay::Relay, servers::Flavor};
 
-use super::between::progress;
+use super::between::{alive, progress};
 use crate::{
     arena::{Arena, LEASE, PATIENCE, Pace},
     row::{Case, Row},
@@ -59,6 +59,7 @@ async fn large_payloads(arena: &mut Arena) -> Result<()> {
     // Not the standard load: to RabbitMQ its hottest key goes one message at a time, and can come faster.
     let gone = format!("SELECT COUNT(*) = 0 FROM outbox_pending WHERE id <= {newest}");
     arena.database.wait_for(2 * PATIENCE, &gone).await?;
+    alive(arena).await?;
     for relay in &arena.relays {
         arena.usage.push(Usage { what: "peak of resident memory".into(), used: peak(relay)?, limit: MEMORY });
     }

@@ -7,7 +7,7 @@
 //! | I3 business row and message | [`Report::torn`] |
 //! | I4 duplicates within the budget | [`Expectations::duplicates`], [`Expectations::duplicates_among`], [`Expectations::late`], [`Report::with_totals`] |
 //! | I5 order per key | [`Report::order_violations`] |
-//! | I6 no gap | [`Report::gaps`] |
+//! | I6 no gap | [`Report::gaps`]; the numbers that arrive with sequenced keys: [`Report::mismatched`] |
 //! | I7 fence | [`Report::states`] |
 //! | I8 effect once | [`Report::effects`] |
 //! | I9 byte-equal | [`Report::mismatched`] |

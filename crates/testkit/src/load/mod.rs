@@ -34,6 +34,7 @@ pub struct Load {
     held: Duration,
     rate: Option<f64>,
     zipf: bool,
+    sequenced: Option<u64>,
     cancelled: f64,
     lane: u16,
     seed: u64,
@@ -58,6 +59,7 @@ impl Load {
             held: Duration::ZERO,
             rate: None,
             zipf: false,
+            sequenced: None,
             cancelled: 0.0,
             lane: 0,
             seed: 1,
@@ -66,11 +68,11 @@ impl Load {
 
     /// The load under which faults strike: so many transactions a second until it is stopped, of 1 to 3 messages of 64 B to
     /// 64 KiB, small ones as likely as large ones on a logarithmic scale; 200 keys, of which few are much in use; a tenth
-    /// rolled back, a fiftieth of the handlers cancelled midway.
+    /// rolled back, a fiftieth of the handlers cancelled midway; every tenth key is sequenced, the one most in use among them.
     #[must_use]
     pub fn standard(topic: &str, rate: f64) -> Self {
         let load = Self::new(topic).tasks(16).keys(200).transactions(u64::MAX).payload(64..=65_536);
-        Self { rate: Some(rate), zipf: true, cancelled: 0.02, ..load }
+        Self { rate: Some(rate), zipf: true, sequenced: Some(10), cancelled: 0.02, ..load }
     }
 
     /// So many producers at a time.

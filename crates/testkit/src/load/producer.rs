@@ -112,11 +112,11 @@ impl Producer {
         if let Some(start) = payload.get_mut(..CANARY.len()) {
             start.copy_from_slice(CANARY.as_bytes());
         }
-        Draft::new(&self.load.topic, payload)
+        let draft = Draft::new(&self.load.topic, payload)
             .key(format!("key-{key}"), sequence)
             .described("changed", "application/octet-stream")
-            .header("sequence", &sequence.to_string())
-            .header("naïve", "ü ≠ 🦀")
+            .header("naïve", "ü ≠ 🦀");
+        if self.load.sequenced.is_some_and(|each| key.is_multiple_of(each)) { draft.sequenced() } else { draft }
     }
 }
 

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::metadata::Metadata;
 use tokio::net::TcpStream;
 
 use super::call::{Call, finish};
@@ -17,7 +18,7 @@ use super::origin::{Kind, Origin, origin};
 use super::{cache, maven, packages, ports};
 use crate::proxy::Proxy;
 
-/// Settings of a node that has to start fast and live alone. Internal topics have one partition: fifty of them take a
+/// Settings of a node that has to start fast. Internal topics have one partition: fifty of them take a
 /// while.
 const SETTINGS: &str = "\
 process.roles=broker,controller
@@ -56,7 +57,7 @@ pub struct Kafka {
     proxied: Option<Proxied>,
 }
 
-/// Its number, and the ports of all controllers: the first is that of number 1.
+/// The number of a node, and the ports of all nodes' controllers: the first is that of number 1.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub(super) id: usize,
@@ -117,9 +118,9 @@ impl Kafka {
 
     /// Starts a node among others. Its controller answers when most of them run, so that nothing is waited for here.
     pub(super) fn one_of(node: &Node, extra: &str) -> Result<Self> {
-        let server = launch(node, extra)?;
-        ensure!(server.proxied.is_some(), "docker-compose.yml has one Kafka node: several need Kafka's own files");
-        Ok(server)
+        let docker = matches!(origin(Kind::Kafka)?, Origin::Docker);
+        ensure!(!docker, "docker-compose.yml has one Kafka node: several need Kafka's own files");
+        launch(node, extra)
     }
 
     /// Starts the proxy before it; there can be one at a time. [`Kafka::bootstrap`] goes past it.
@@ -160,12 +161,16 @@ async fn answers(bootstrap: String) -> Result<()> {
 }
 
 fn has_broker(bootstrap: &str) -> Result<()> {
+    ensure!(!metadata(bootstrap)?.brokers().is_empty(), "no broker has registered yet");
+    Ok(())
+}
+
+/// What the node with this address knows of the others and of topics.
+pub(super) fn metadata(bootstrap: &str) -> Result<Metadata> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", bootstrap).set_log_level(RDKafkaLogLevel::Emerg);
     let consumer: BaseConsumer = config.create()?;
-    let metadata = consumer.fetch_metadata(None, Duration::from_secs(2))?;
-    ensure!(!metadata.brokers().is_empty(), "no broker has registered yet");
-    Ok(())
+    Ok(consumer.fetch_metadata(None, Duration::from_secs(2))?)
 }
 
 fn launch(node: &Node, extra: &str) -> Result<Kafka> {
@@ -214,7 +219,7 @@ fn java(libraries: &Path, folder: &Path) -> Call {
 fn formatted(libraries: &Path, id: usize) -> Result<PathBuf> {
     let entry = cache::entry(&format!("data-kafka-{}-node-{id}", maven::KAFKA), |target| {
         // The tool checks the ports and does not use them.
-        let node = Node { id, controllers: (1..).take(id).collect() };
+        let node = Node { id, controllers: vec![1; id] };
         let settings = node.settings(&target.join("data"), 11, Proxied { listener: 12, advertised: 13 })?;
         let settings = write(target, &settings)?;
         let tool =

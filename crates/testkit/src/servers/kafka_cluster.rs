@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use rdkafka::{
-    ClientConfig,
-    consumer::{BaseConsumer, Consumer as _},
-    metadata::MetadataTopic,
-};
+use rdkafka::metadata::MetadataTopic;
 
-use super::{Kafka, host::blocking, kafka::Node, ports, wait};
+use super::{
+    Kafka,
+    host::blocking,
+    kafka::{Node, metadata},
+    ports, wait,
+};
 
 const NODES: usize = 3;
 
@@ -68,6 +69,14 @@ impl KafkaCluster {
         self.node()?.kill()
     }
 
+    /// Stops a node in order: it gives away what it leads first.
+    ///
+    /// # Errors
+    /// When it does not run, or had to be killed.
+    pub async fn stop(&mut self) -> Result<()> {
+        self.node()?.stop().await
+    }
+
     /// Freezes a node (SIGSTOP).
     ///
     /// # Errors
@@ -85,7 +94,7 @@ impl KafkaCluster {
         self.next().await
     }
 
-    /// Starts the node again that was killed, or that runs; then it is stopped in order before. Waits until it has caught up.
+    /// Starts the node again that was killed or stopped, and waits until it has caught up.
     ///
     /// # Errors
     /// When it does not answer, or does not catch up.
@@ -105,19 +114,21 @@ impl KafkaCluster {
         Ok(())
     }
 
+    /// One that was away for a moment may not know of it yet: each is asked.
     async fn caught_up(&self) -> Result<()> {
-        let bootstrap = self.bootstrap();
-        wait::until(CAUGHT_UP, "the nodes to catch up", || {
-            let bootstrap = bootstrap.clone();
-            blocking(move || in_sync(&bootstrap))
-        })
-        .await
+        for node in &self.nodes {
+            wait::until(CAUGHT_UP, "the nodes to catch up", || {
+                let bootstrap = node.bootstrap();
+                blocking(move || in_sync(&bootstrap))
+            })
+            .await?;
+        }
+        Ok(())
     }
 }
 
 fn in_sync(bootstrap: &str) -> Result<()> {
-    let client: BaseConsumer = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
-    let metadata = client.fetch_metadata(None, Duration::from_secs(5))?;
+    let metadata = metadata(bootstrap)?;
     ensure!(metadata.brokers().len() == NODES, "{} of {NODES} nodes are there", metadata.brokers().len());
     for partition in metadata.topics().iter().flat_map(MetadataTopic::partitions) {
         ensure!(partition.isr().len() == partition.replicas().len(), "a node lacks messages");

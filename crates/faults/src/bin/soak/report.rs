@@ -37,8 +37,7 @@ impl Report<'_> {
         format!(
             "# Soak\n\n{}\n\n{}\n\n{}\nThe rise is that of a line through the last three quarters. \
              Growing: over that time it rises by more than {noise:.0} % of the median, and by more than {SMALL} of the bound. \
-             Beyond its bound: by more than {too_much:.0} % of the median, and by more than the bound. \
-             A series without bound is only shown.\n",
+             Beyond its bound: by more than {too_much:.0} % of the median, and by more than the bound.\n",
             self.what,
             self.verdict(),
             report::table(&lines),
@@ -81,7 +80,7 @@ fn line(series: &Series) -> [String; 9] {
         ([min, median, max, last, per_hour].map(number), course.name().to_owned())
     });
     let ([min, median, max, last, per_hour], course) = figures.unwrap_or_default();
-    let bound = if series.bound.judged { number(series.bound.rise) } else { String::new() };
+    let bound = number(series.bound);
     [series.name.clone(), picture(&series.points, WIDTH), min, median, max, last, per_hour, bound, course]
 }
 
@@ -96,27 +95,26 @@ mod tests {
     use faults::counts::Counts;
 
     use super::Report;
-    use crate::sample::{Bound, Series};
+    use crate::sample::Series;
 
-    fn series(judged: bool, last: f64) -> Series {
-        let bound = Bound { rise: 16.0, judged };
+    fn series(last: f64) -> Series {
         let points = vec![(0.0, 20.0), (0.25, 20.0), (0.5, 20.0), (0.75, f64::midpoint(20.0, last)), (1.0, last)];
-        Series { name: "memory".to_owned(), bound, points }
+        Series { name: "memory".to_owned(), bound: 16.0, points }
     }
 
     #[test]
     fn a_run_is_good_if_nothing_is_wrong_and_nothing_is_beyond_its_bound() {
         let (fine, wrong) = (Ok(Counts::default()), Err(anyhow!("lost (1)")));
         let is_good = |series: &[Series], delivery| Report { what: "", series, delivery }.is_good();
-        assert!(is_good(&[series(true, 20.0), series(false, 90.0)], &fine));
-        assert!(!is_good(&[series(true, 90.0)], &fine));
+        assert!(is_good(&[series(20.0)], &fine));
+        assert!(!is_good(&[series(90.0)], &fine));
         assert!(!is_good(&[], &wrong));
     }
 
     #[test]
     fn the_report_says_what_is_wrong() {
         let delivery = Err(anyhow!("lost (1)"));
-        let text = Report { what: "An hour.", series: &[series(true, 90.0)], delivery: &delivery }.markdown();
+        let text = Report { what: "An hour.", series: &[series(90.0)], delivery: &delivery }.markdown();
         for part in ["An hour.", "lost (1)", "▂", "BEYOND ITS BOUND"] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }

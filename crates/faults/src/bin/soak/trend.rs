@@ -2,8 +2,6 @@
 
 use serde::Serialize;
 
-use crate::sample::Bound;
-
 /// A rise by no more than this share of the level, or by no more than that share of its bound, is noise.
 pub(crate) const NOISE: f64 = 0.05;
 pub(crate) const SMALL: f64 = 0.125;
@@ -49,7 +47,7 @@ pub(crate) struct Trend {
 
 impl Trend {
     /// Of points (hours, value). None: there are too few.
-    pub(crate) fn of(points: &[(f64, f64)], bound: Bound) -> Option<Self> {
+    pub(crate) fn of(points: &[(f64, f64)], bound: f64) -> Option<Self> {
         let later = points.get(points.len() / 4..)?;
         let mut sorted: Vec<f64> = points.iter().map(|(_, value)| *value).collect();
         sorted.sort_by(f64::total_cmp);
@@ -68,10 +66,10 @@ impl Trend {
     }
 }
 
-fn course(rise: f64, level: f64, bound: Bound) -> Course {
-    if bound.judged && rise > bound.rise && rise > TOO_MUCH * level {
+fn course(rise: f64, level: f64, bound: f64) -> Course {
+    if rise > bound && rise > TOO_MUCH * level {
         Course::Beyond
-    } else if rise > bound.rise * SMALL && rise > NOISE * level {
+    } else if rise > bound * SMALL && rise > NOISE * level {
         Course::Growing
     } else {
         Course::Flat
@@ -115,9 +113,8 @@ fn count(number: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{Course, Trend, picture};
-    use crate::sample::Bound;
 
-    const BOUND: Bound = Bound { rise: 16.0, judged: true };
+    const BOUND: f64 = 16.0;
 
     /// An hour with a point a minute.
     fn hour(value: impl Fn(f64) -> f64) -> Vec<(f64, f64)> {
@@ -139,17 +136,14 @@ mod tests {
 
     #[test]
     fn a_rise_must_be_beyond_the_bound_and_large_beside_the_level() {
-        let course = |level: f64, rise: f64, judged| {
-            let bound = Bound { judged, ..BOUND };
-            Trend::of(&hour(|at| level + rise * at / 0.75), bound).map(|trend| trend.course)
-        };
-        assert_eq!(course(40.0, 17.0, true), Some(Course::Beyond));
-        assert_eq!(course(40.0, 17.0, false), Some(Course::Growing));
-        assert_eq!(course(40.0, 15.0, true), Some(Course::Growing));
-        assert_eq!(course(200.0, 17.0, true), Some(Course::Growing));
-        assert_eq!(course(1000.0, 17.0, true), Some(Course::Flat));
-        assert_eq!(course(0.0, 1.0, true), Some(Course::Flat));
-        assert_eq!(course(40.0, -30.0, true), Some(Course::Flat));
+        let course =
+            |level: f64, rise: f64| Trend::of(&hour(|at| level + rise * at / 0.75), BOUND).map(|trend| trend.course);
+        assert_eq!(course(40.0, 17.0), Some(Course::Beyond));
+        assert_eq!(course(40.0, 15.0), Some(Course::Growing));
+        assert_eq!(course(200.0, 17.0), Some(Course::Growing));
+        assert_eq!(course(1000.0, 17.0), Some(Course::Flat));
+        assert_eq!(course(0.0, 1.0), Some(Course::Flat));
+        assert_eq!(course(40.0, -30.0), Some(Course::Flat));
     }
 
     #[test]
