@@ -48,13 +48,17 @@ async fn dies_at(point: &str) -> Result<Report> {
     let claimed = claimed(&stage).await?;
     let mut second = start(&stage.settings.clone().patient())?;
     stage.database.wait_until_drained(PATIENCE).await?;
-    let takeovers = second.metrics_within(PATIENCE).await?.sum("outbox_relay_lease_takeovers_total");
+    let metrics = second.metrics_within(PATIENCE).await?;
+    let takeovers = metrics.sum("outbox_relay_lease_takeovers_total");
+    let announced = metrics.sum_where("outbox_relay_possible_duplicates_total", r#"cause="takeover""#);
     let report = stage.report().await?;
     // The server may have finished the settling that the dead relay asked of it last.
     let shown = takeovers >= 1.0 || point == "mid_settle";
     let expected = Expectations::new().at_least(300).witness("a take-over", shown);
     report.assert_ok(&expected.duplicates_among(claimed))?;
     twice_at_most(&report)?;
+    let duplicates = report.duplicates.len();
+    ensure!(f64::from(u32::try_from(duplicates)?) <= announced, "{duplicates} duplicates, {announced} announced");
     Ok(report)
 }
 

@@ -5,7 +5,12 @@ use outbox_core::{Message, Outbox, assert_enqueued, refute_enqueued, sqlx::Conne
 use serde_json::json;
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 
-on_both_databases!(what_is_enqueued_is_found_before_the_commit, a_difference_is_named, a_rollback_leaves_nothing);
+on_both_databases!(
+    what_is_enqueued_is_found_before_the_commit,
+    a_difference_is_named,
+    an_assertion_that_fails_panics,
+    a_rollback_leaves_nothing,
+);
 
 fn message() -> Message {
     let placed = Message::new("orders", r#"{ "lines": [1, 2], "order": 7 }"#).key("7").event_type("order.placed");
@@ -51,6 +56,26 @@ async fn a_difference_is_named(flavor: Flavor) -> Result<()> {
     assert!(exact.ends_with("the closest one differs in\n  payload: expected nothing, found 0xff"), "{exact}");
     let refuted = Expected::new().topic("orders").miss(&mut tx).await.err().context("not found")?;
     assert_eq!(refuted, "1 of 2 messages enqueued have\n  topic: \"orders\"");
+    Ok(())
+}
+
+/// The text of a panic.
+async fn panicked(test: impl Future<Output = ()> + Send + 'static) -> Result<String> {
+    let panic = tokio::spawn(test).await.err().context("it passed")?.try_into_panic()?;
+    Ok(*panic.downcast::<String>().ok().context("it has no text")?)
+}
+
+async fn an_assertion_that_fails_panics(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    let missing = panicked(async move { assert_enqueued!(&mut connection, topic = "orders") }).await?;
+    assert_eq!(missing, "no message is enqueued at all; expected one with\n  topic: \"orders\"");
+    let mut connection = database.connect().await?;
+    let mut tx = connection.begin().await?;
+    Outbox::new().enqueue(&mut tx, message()).await?;
+    tx.commit().await?;
+    let there = panicked(async move { refute_enqueued!(&mut connection, topic = "orders") }).await?;
+    assert_eq!(there, "1 of 1 messages enqueued have\n  topic: \"orders\"");
     Ok(())
 }
 

@@ -1,4 +1,5 @@
-//! Holders of a lease that are killed and paused: no two work at once, and what a late one writes is refused.
+//! Holders of a lease that are killed and paused, and a database whose clock jumps: no two work at once, and what a late one
+//! writes is refused.
 //!
 //! The holders are other processes: this program, run again with the address of a database.
 
@@ -19,13 +20,17 @@ use testkit::{
     servers::{Flavor, until},
 };
 
-on_both_databases!(holders_that_are_killed_and_paused_exclude_each_other);
+on_both_databases!(holders_that_are_killed_paused_or_see_the_clock_jump_exclude_each_other);
 
 const HOLDER: &str = "OUTBOX_TEST_HOLDER";
 const PATIENCE: Duration = Duration::from_secs(60);
 const LENGTH: Duration = Duration::from_secs(1);
-/// Killed and paused so often.
-const FAULTS: usize = 6;
+/// So many faults, each kind in turn.
+const FAULTS: usize = 8;
+
+/// The ends of leases as they look after the database's clock was set by an hour.
+const CLOCK_BACK: &str = "UPDATE outbox_leases SET lease_until = lease_until + INTERVAL 1 HOUR";
+const CLOCK_FORWARD: &str = "UPDATE outbox_leases SET lease_until = lease_until - INTERVAL 1 HOUR";
 
 /// `cell` is a resource that knows the fence; `by_fence` is what it took, `refused` what it did not; `checked` is what was
 /// written in transactions that check the lease. A holder that stands in `paused` stops itself, outside of its transactions:
@@ -38,15 +43,22 @@ const TABLES: &str = "\
     CREATE TABLE refused (fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL, way VARCHAR(10) NOT NULL); \
     CREATE TABLE paused (pid INT UNSIGNED NOT NULL, way VARCHAR(10) NOT NULL)";
 
-async fn holders_that_are_killed_and_paused_exclude_each_other(flavor: Flavor) -> Result<()> {
+async fn holders_that_are_killed_paused_or_see_the_clock_jump_exclude_each_other(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     database.execute(TABLES).await?;
     let mut holders = vec![Holder::start(&database)?, Holder::start(&database)?, Holder::start(&database)?];
     for fault in 0..FAULTS {
         let (fence, pid) = wait_for_a_write_above(&database, 0).await?;
         let holder = holders.iter_mut().find(|holder| holder.0.id() == pid).context("a holder that was not started")?;
-        if fault % 2 == 0 {
+        if fault % 4 == 0 {
             *holder = Holder::start(&database)?;
+            wait_for_a_write_above(&database, fence).await?;
+        } else if fault % 4 == 2 {
+            database.execute(CLOCK_BACK).await?;
+            // The holder's next renewal ends it in time again; nobody else may have it before.
+            let renewed = "SELECT COUNT(*) FROM outbox_leases WHERE lease_until < UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE";
+            database.wait_for(PATIENCE, renewed).await?;
+            database.execute(CLOCK_FORWARD).await?;
             wait_for_a_write_above(&database, fence).await?;
         } else {
             let way = if fault % 4 == 1 { "fence" } else { "check" };

@@ -7,8 +7,13 @@ use outbox_core::sqlx::{self, Connection as _};
 use testkit::{
     database::Database,
     on_both_databases,
-    program::Program,
-    servers::{Flavor, until},
+    program::{self, Program},
+    relay::Metrics,
+    servers::{Flavor, free_port, until},
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,8 +39,21 @@ impl Stage {
     }
 
     fn worker(&self, crash_point: &str) -> Result<Program> {
-        let environment = [("DATABASE_URL", self.database.url()), ("RELAY_CRASH_POINT", crash_point)];
+        self.worker_with("RELAY_CRASH_POINT", crash_point)
+    }
+
+    /// With this variable in its environment.
+    fn worker_with(&self, variable: &str, value: &str) -> Result<Program> {
+        let environment = [("DATABASE_URL", self.database.url()), (variable, value)];
         Program::start(env!("CARGO_BIN_EXE_queue-worker"), &environment)
+    }
+
+    /// What `relay status` prints.
+    async fn status(&self) -> Result<String> {
+        let mut command = tokio::process::Command::new(program::relay()?);
+        let output = command.arg("status").env("RELAY__DATABASE__URL", self.database.url()).output().await?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
     }
 
     /// Lets the program enqueue transfers, numbered from 1.
@@ -63,11 +81,36 @@ impl Stage {
     }
 }
 
+/// Asks a worker; an error: the answer is not 200.
+async fn get(address: &str, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: worker\r\nconnection: close\r\n\r\n").as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    ensure!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+    Ok(answer)
+}
+
 async fn transfers_are_booked_once_by_two_processes(flavor: Flavor) -> Result<()> {
     let stage = Stage::new(flavor).await?;
     stage.enqueue(200).await?;
-    let mut workers = [stage.worker("")?, stage.worker("")?];
+    let addresses = [free_port()?, free_port()?].map(|port| format!("127.0.0.1:{port}"));
+    let [first, second] = &addresses;
+    let mut workers = [stage.worker_with("LISTEN", first)?, stage.worker_with("LISTEN", second)?];
     stage.wait_until_booked(200).await?;
+    until(PATIENCE, "two workers that are ready and have counted all", || async {
+        let mut published: f64 = 0.0;
+        for address in &addresses {
+            get(address, "/readyz").await?;
+            let metrics = Metrics::parse(&get(address, "/metrics").await?);
+            published += metrics.sum_where("outbox_relay_published_messages_total", r#"sink="worker""#);
+        }
+        ensure!((published - 200.0).abs() < 0.1, "{published} messages");
+        Ok(())
+    })
+    .await?;
+    let status = stage.status().await?;
+    ensure!(status.lines().any(|line| line.split_whitespace().eq(["pending", "0"])), "{status}");
     for worker in &mut workers {
         worker.stop(PATIENCE).await?;
     }

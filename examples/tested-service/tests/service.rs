@@ -33,7 +33,8 @@ async fn an_order_is_enqueued_with_its_row(pool: MySqlPool) -> Result<()> {
 #[sqlx::test]
 async fn an_order_is_billed_once_whatever_goes_wrong(pool: MySqlPool) -> Result<()> {
     outbox_core::migrate(&mut *pool.acquire().await?).await?;
-    for (fault, arrivals) in [(Fault::PublishFails, 2), (Fault::AcknowledgementLost, 3), (Fault::Crash, 3)] {
+    let faults = [(Fault::PublishFails, 2), (Fault::AcknowledgementLost, 3), (Fault::LeaseLost, 3), (Fault::Crash, 3)];
+    for (fault, arrivals) in faults {
         let mut tx = pool.begin().await?;
         let orders = [place(&mut tx, 1200).await?, place(&mut tx, 500).await?];
         tx.commit().await?;
