@@ -33,17 +33,23 @@ pub(super) struct Link {
 }
 
 /// The handle with which RabbitMQ is told what became of a message, once. A failure leaves the message to come again.
-pub(super) struct Receipt(Acker);
+pub(super) struct Receipt {
+    acker: Acker,
+    /// The connection is gone: lapin may leave a call that was under way then without an end, and the message would hold its key.
+    gone: CancellationToken,
+}
 
 impl Tag for Receipt {
     async fn settle(&self, delivery: &Delivery, verdict: Verdict) -> Verdict {
-        let told = match &verdict {
-            Verdict::Done => self.0.ack(BasicAckOptions::default()).await,
-            Verdict::Dead(_) => self.0.reject(BasicRejectOptions { requeue: false }).await,
-            Verdict::Requeue => self.0.nack(BasicNackOptions { requeue: true, multiple: false }).await,
-            Verdict::Later | Verdict::Undecided => Ok(true),
+        let tell = async {
+            match &verdict {
+                Verdict::Done => self.acker.ack(BasicAckOptions::default()).await,
+                Verdict::Dead(_) => self.acker.reject(BasicRejectOptions { requeue: false }).await,
+                Verdict::Requeue => self.acker.nack(BasicNackOptions { requeue: true, multiple: false }).await,
+                Verdict::Later | Verdict::Undecided => Ok(true),
+            }
         };
-        if !matches!(told, Ok(true)) {
+        if !matches!(self.gone.run_until_cancelled(tell).await, Some(Ok(true))) {
             tracing::info!(message_id = %delivery.id, "the connection ended before the acknowledgement: the message comes again");
         }
         verdict
@@ -58,6 +64,7 @@ pub(super) struct Session {
     queue: ShortString,
     /// Ends the waits of this connection's messages: they come again on the next one.
     stop: CancellationToken,
+    gone: CancellationToken,
 }
 
 impl Session {
@@ -73,7 +80,7 @@ impl Session {
         channel.basic_qos(link.prefetch, BasicQosOptions::default()).await?;
         let (queue, options) = (link.queue.clone(), BasicConsumeOptions::default());
         let deliveries = channel.basic_consume(queue.clone(), "".into(), options, FieldTable::default()).await?;
-        Ok(Self { connection, deliveries, channel, queue, stop })
+        Ok(Self { connection, deliveries, channel, queue, stop, gone: CancellationToken::new() })
     }
 
     /// Takes messages until `stop` ends. An error: the connection or the queue is gone.
@@ -88,7 +95,7 @@ impl Session {
                 Some(finished) = crew.next() => drop(finished?),
                 delivery = self.deliveries.next() => {
                     let delivery = delivery.ok_or("the queue was deleted, or the connection has ended")??;
-                    let tag = Receipt(delivery.acker.clone());
+                    let tag = Receipt { acker: delivery.acker.clone(), gone: self.gone.clone() };
                     let delivery = wire::delivery(delivery, self.queue.as_str());
                     crew.arrived(Job { delivery, tag, stop: self.stop.clone() });
                 }
@@ -117,5 +124,6 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.stop.cancel();
+        self.gone.cancel();
     }
 }

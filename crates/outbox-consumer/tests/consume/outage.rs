@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use outbox_consumer::rabbitmq;
 use outbox_core::sqlx::mysql::MySqlPoolOptions;
 use testkit::{
     consume::{Broker, Topic},
@@ -43,6 +44,26 @@ async fn a_killed_rabbitmq_that_comes_back_loses_and_doubles_no_effect() -> Resu
     stage.topic.send(&after).await?;
     stage.wait_for(before.len() + after.len()).await?;
     stage.assert_once_and_in_order(&[before, after].concat()).await?;
+    consumer.stop().await
+}
+
+/// An acknowledgement that is on its way when the connection ends must not hold its key for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_to_rabbitmq_that_end_again_and_again_hold_up_no_key() -> Result<()> {
+    let stage = Stage::new(Broker::RabbitMq).await?;
+    let proxy = Proxy::start(stage.topic.address()).await?;
+    let (steps, step) = (40, 50);
+    let sent = messages(steps * step, 5, "ok");
+    stage.topic.send(&sent).await?;
+    let consumer =
+        rabbitmq::Consumer::new(proxy.address(), stage.topic.name(), stage.topic.name(), stage.pool.clone())?;
+    let consumer = Stage::start_rabbitmq(consumer, &Does::work())?;
+    for ended in 1..steps {
+        stage.wait_for(ended * step).await?;
+        proxy.reset();
+    }
+    stage.wait_for(sent.len()).await?;
+    stage.assert_once_and_in_order(&sent).await?;
     consumer.stop().await
 }
 
