@@ -60,14 +60,6 @@ impl Spent {
     }
 }
 
-/// CPU seconds (user and system) of a process so far; zero for none.
-pub(crate) fn cpu_seconds(pid: Option<u32>) -> f64 {
-    let stat = pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/stat")).ok()).unwrap_or_default();
-    // The name, in brackets, may hold spaces; user and system time are the 12th and 13th field after it.
-    let fields = numbers(stat.rsplit(')').next().unwrap_or_default());
-    fields.iter().skip(11).take(2).sum::<f64>() / TICKS
-}
-
 /// CPU seconds of all cores so far that were not idle, those that the hypervisor took included.
 pub(crate) fn machine_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();

@@ -2,11 +2,12 @@
 
 use std::{fs, path::Path};
 
+use testkit::usage::peak_memory;
+
 /// The largest resident memory of a process so far, in MiB.
 pub(crate) fn peak_mib(pid: u32) -> f64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+    let kib = peak_memory(pid).ok().and_then(|bytes| u32::try_from(bytes >> 10).ok());
+    kib.map_or(0.0, f64::from) / 1024.0
 }
 
 /// The process of this machine that listens on a port, if it may be seen.

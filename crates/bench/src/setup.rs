@@ -15,11 +15,12 @@ use testkit::{
     database::Database,
     relay::{Metrics, Relay, Settings},
     servers::{Flavor, until},
+    usage::cpu_seconds,
 };
 
 use crate::{
     Common,
-    costs::{Costs, cpu_seconds, machine_seconds},
+    costs::{Costs, machine_seconds},
     process::{listening, port},
 };
 
@@ -80,12 +81,14 @@ impl Stage {
             Some(relay) => relay.metrics().await.unwrap_or_default(),
             None => Metrics::default(),
         };
+        // None for servers elsewhere.
+        let cpu = |pid: Option<u32>| pid.and_then(|pid| cpu_seconds(pid).ok()).unwrap_or(0.0);
         Ok(Costs {
             at: Instant::now(),
-            relay: cpu_seconds(relay.map(Relay::pid)),
-            mysql: cpu_seconds(self.mysql),
-            broker: cpu_seconds(self.broker),
-            own: cpu_seconds(Some(std::process::id())),
+            relay: cpu(relay.map(Relay::pid)),
+            mysql: cpu(self.mysql),
+            broker: cpu(self.broker),
+            own: cpu(Some(std::process::id())),
             machine: machine_seconds(),
             statements: statements.parse()?,
             round_trips: metrics.sum("outbox_relay_db_call_duration_seconds_count"),

@@ -68,6 +68,17 @@ pub struct Setup {
     pub mix: Duration,
 }
 
+/// A relay that has died.
+#[derive(Debug)]
+pub struct Death {
+    /// Its process id.
+    pub pid: u32,
+    /// When it died, or was seen to be dead.
+    pub at: Instant,
+    /// The messages that it held.
+    pub held: HashSet<Uuid>,
+}
+
 /// Where a case takes place.
 pub struct Arena {
     /// The servers of its own.
@@ -311,15 +322,28 @@ impl Arena {
         self.complete = false;
     }
 
-    /// Kills a relay and notes what it held: that may be sent twice. Returns what it held, and when it died.
-    pub async fn kill(&mut self, relay: Relay) -> Result<(HashSet<Uuid>, Instant)> {
+    /// Kills a relay.
+    pub async fn kill(&mut self, relay: Relay) -> Result<Death> {
         self.retire(&relay).await;
         relay.kill()?;
-        let died = Instant::now();
+        self.dead(&relay).await
+    }
+
+    /// Starts one more relay, with settings that let it die by itself, and waits for that.
+    pub async fn doomed(&mut self, settings: &Settings) -> Result<Death> {
+        let mut relay = self.relay(settings)?;
+        let status = relay.wait_for_end(PATIENCE).await?;
+        ensure!(!status.success(), "a relay that was to die ended in order");
+        self.complete = false;
+        self.dead(&relay).await
+    }
+
+    async fn dead(&mut self, relay: &Relay) -> Result<Death> {
+        let at = Instant::now();
         let held = self.claimed_by(Some(relay.pid())).await?;
         self.struck(!held.is_empty());
         self.pages.push(relay.log()?);
-        Ok((held, died))
+        Ok(Death { pid: relay.pid(), at, held })
     }
 
     /// Waits until a relay that is dead has no claim left.

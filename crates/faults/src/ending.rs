@@ -1,11 +1,15 @@
 //! The ending of every run: the load stops, the backlog drains, the consumers catch up, the judge decides.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use testkit::{
     inbox,
     judge::{Totals, Usage, judge},
     load::CANARY,
+    relay::Relay,
     servers::until,
+    usage::cpu_seconds,
 };
 
 use crate::{
@@ -17,6 +21,9 @@ use crate::{
 const DESCRIPTORS: u64 = 128;
 /// The most resident memory of a relay in bytes, of which 32 MiB may be messages.
 const MEMORY: u64 = 256 << 20;
+/// How long relays are watched that have nothing to do, and the processor time that each may take meanwhile.
+const IDLE: Duration = Duration::from_secs(1);
+const IDLE_MILLISECONDS: u64 = 200;
 
 impl Arena {
     /// Ends the run.
@@ -34,6 +41,7 @@ impl Arena {
             inbox::process(&self.database, &consumer, self.topic.read().await?).await?;
         }
         let caught_up = self.caught_up(arrived).await;
+        self.idle().await?;
         let tables = self.database.tables().await?;
         let report = judge(&self.ledger.entries(), self.topic.read().await?, &tables);
         let report = report.with_totals(&totals).with_usage(&self.usage).with_pages(&self.pages, &[CANARY, "🦀"]);
@@ -86,6 +94,18 @@ impl Arena {
     async fn arrived(&mut self) -> Result<i64> {
         let ids: std::collections::HashSet<_> = self.topic.read().await?.iter().map(|arrival| arrival.id).collect();
         Ok(i64::try_from(ids.len())?)
+    }
+
+    /// Looks at what the relays do with nothing to do: whatever has happened to them, none spins.
+    async fn idle(&mut self) -> Result<()> {
+        let times = |relays: &[Relay]| relays.iter().map(|relay| cpu_seconds(relay.pid())).collect::<Result<Vec<_>>>();
+        let before = times(&self.relays)?;
+        tokio::time::sleep(IDLE).await;
+        for (before, after) in before.iter().zip(times(&self.relays)?) {
+            let used = whole(1000.0 * (after - before));
+            self.usage.push(Usage { what: "milliseconds of a processor, idle".into(), used, limit: IDLE_MILLISECONDS });
+        }
+        Ok(())
     }
 
     /// Waits until the consumers have processed everything that has arrived, as long as they go on.

@@ -14,3 +14,4 @@ pub mod program;
 pub mod proxy;
 pub mod relay;
 pub mod servers;
+pub mod usage;

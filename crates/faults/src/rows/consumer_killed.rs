@@ -29,18 +29,23 @@ pub(super) fn row() -> Row {
 async fn kill(arena: &mut Arena, point: &str) -> Result<()> {
     arena.start().await?;
     for _ in 0..3 {
-        arena.consumers()?.kill_one().await?;
-        let mut doomed = arena.consumers()?.doomed(point)?;
-        // Waiting for it would close the pipe that tells it to go on.
-        let _pipe = doomed.stdin.take();
-        let ended = tokio::time::timeout(PATIENCE, doomed.wait()).await?;
-        ensure!(!ended?.success(), "the consumer was to die");
-        // It dies with a message in its hands.
-        arena.struck(true);
-        arena.consumers()?.start_one()?;
+        crash(arena, point).await?;
         let effects = arena.database.number("SELECT COUNT(*) FROM test_effects").await?;
         let more = format!("SELECT COUNT(*) > {effects} FROM test_effects");
         arena.database.wait_for(PATIENCE, &more).await?;
     }
     Ok(())
+}
+
+/// Kills a consumer, lets one take its place that dies at this point, and starts another.
+pub(super) async fn crash(arena: &mut Arena, point: &str) -> Result<()> {
+    arena.consumers()?.kill_one().await?;
+    let mut doomed = arena.consumers()?.doomed(point)?;
+    // Waiting for it would close the pipe that tells it to go on.
+    let _pipe = doomed.stdin.take();
+    let ended = tokio::time::timeout(PATIENCE, doomed.wait()).await?;
+    ensure!(!ended?.success(), "the consumer was to die");
+    // It dies with a message in its hands.
+    arena.struck(true);
+    arena.consumers()?.start_one()
 }

@@ -1,6 +1,6 @@
 //! D6: the database answers, and refuses.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use futures_util::FutureExt as _;
@@ -83,7 +83,7 @@ async fn refused(arena: &mut Arena, flavor: Flavor, refusal: Refusal) -> Result<
         arena.strike().await?;
         run(&mut admin, refusal.strike).await?;
         if refusal.connections {
-            end_connections(&mut admin, flavor).await?;
+            end_connections(&mut admin, flavor, "relay").await?;
         }
         readiness(arena, refusal.named, |status, body| status == 503 && body.contains(refusal.named)).await?;
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -141,15 +141,30 @@ async fn as_a_user(arena: &mut Arena, flavor: Flavor, admin: &mut MySqlConnectio
     Ok(())
 }
 
-async fn end_connections(admin: &mut MySqlConnection, flavor: Flavor) -> Result<()> {
+/// Ends all connections and lets hardly anybody in for so long: relays, producers and consumers.
+pub(super) async fn no_connection_left(arena: &mut Arena, flavor: Flavor, time: Duration) -> Result<()> {
+    let mut admin = arena.database.connect().await?;
+    arena.strike().await?;
+    run(&mut admin, NO_CONNECTIONS.strike).await?;
+    end_connections(&mut admin, flavor, "root").await?;
+    tokio::time::sleep(time).await;
+    run(&mut admin, NO_CONNECTIONS.heal).await?;
+    arena.recovered(Instant::now(), RECOVERED).await
+}
+
+/// Ends the connections of a user, but for one's own.
+async fn end_connections(admin: &mut MySqlConnection, flavor: Flavor, user: &str) -> Result<()> {
     let sql = match flavor {
         // Not from the process list, which MySQL refuses while a statement in it binds what is no text.
         Flavor::MySql => {
-            "SELECT CAST(processlist_id AS UNSIGNED) FROM performance_schema.threads WHERE processlist_user = 'relay'"
+            "SELECT CAST(processlist_id AS UNSIGNED) FROM performance_schema.threads \
+             WHERE processlist_user = ? AND processlist_id <> CONNECTION_ID()"
         }
-        Flavor::MariaDb => "SELECT CAST(id AS UNSIGNED) FROM information_schema.processlist WHERE user = 'relay'",
+        Flavor::MariaDb => {
+            "SELECT CAST(id AS UNSIGNED) FROM information_schema.processlist WHERE user = ? AND id <> CONNECTION_ID()"
+        }
     };
-    let ids: Vec<u64> = sqlx::query_scalar(sql).fetch_all(&mut *admin).await?;
+    let ids: Vec<u64> = sqlx::query_scalar(sql).bind(user).fetch_all(&mut *admin).await?;
     for id in ids {
         // One that has just ended cannot be killed.
         run(admin, &format!("KILL {id}")).await.ok();

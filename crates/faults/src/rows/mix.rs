@@ -16,7 +16,9 @@ use testkit::{
 
 use super::{
     between::{before_the_broker, before_the_database, counted},
-    broker_down, database_down, rolling_restart,
+    broker_down, consumer_killed, database_down, database_refuses, rabbitmq_blocks,
+    relay_killed::POINTS,
+    rolling_restart,
 };
 use crate::{
     arena::{Arena, LEASE},
@@ -28,11 +30,19 @@ enum Fault {
     KillRelay,
     FreezeRelay,
     RestartRelay,
+    /// At a named point of its protocol.
+    CrashRelay,
+    PanicRelay,
     KillDatabase,
     FreezeDatabase,
+    /// All connections end, and hardly anybody gets a new one.
+    NoConnection,
     KillBroker,
     FreezeBroker,
     KillConsumer,
+    CrashConsumer,
+    /// RabbitMQ takes nothing.
+    Alarm,
     /// Nothing gets through in one direction.
     BlackHole(Line),
     /// Connections break at random positions.
@@ -49,15 +59,19 @@ enum Line {
 /// Within which the relays publish again after a line is whole.
 const RECOVERY: Duration = Duration::from_secs(20);
 
-const FAULTS: [Fault; 12] = [
+const FAULTS: [Fault; 16] = [
     Fault::KillRelay,
     Fault::FreezeRelay,
     Fault::RestartRelay,
+    Fault::CrashRelay,
+    Fault::PanicRelay,
     Fault::KillDatabase,
     Fault::FreezeDatabase,
+    Fault::NoConnection,
     Fault::KillBroker,
     Fault::FreezeBroker,
     Fault::KillConsumer,
+    Fault::CrashConsumer,
     Fault::BlackHole(Line::Database),
     Fault::BlackHole(Line::Broker),
     Fault::Break(Line::Database),
@@ -66,7 +80,7 @@ const FAULTS: [Fault; 12] = [
 
 pub(super) fn row() -> Row {
     let case = |flavor, broker| {
-        Case::new("at random", |arena| mix(arena).boxed()).on(flavor, broker).own_database().own_broker()
+        Case::new("at random", move |arena| mix(arena, flavor).boxed()).on(flavor, broker).own_database().own_broker()
     };
     Row {
         id: "N1",
@@ -76,22 +90,29 @@ pub(super) fn row() -> Row {
     }
 }
 
-async fn mix(arena: &mut Arena) -> Result<()> {
+async fn mix(arena: &mut Arena, flavor: Flavor) -> Result<()> {
     arena.duplicates_are_announced();
+    let mut faults = FAULTS.to_vec();
+    if arena.topic.broker() == Broker::RabbitMq {
+        faults.push(Fault::Alarm);
+        // There the hottest key, a sixth of the standard load, goes one message at a time. About half of the time nothing goes at
+        // all, and what comes then would not go in the other half.
+        arena.rate /= 2.0;
+    }
     // `disturb` finds them in this order.
     before_the_database(arena).await?;
     before_the_broker(arena).await?;
     arena.start().await?;
     let end = Instant::now() + arena.setup.mix;
     while Instant::now() < end {
-        let fault = *FAULTS.choose(&mut arena.random).unwrap_or(&Fault::KillRelay);
-        strike(arena, fault).await?;
+        let fault = *faults.choose(&mut arena.random).context("there are no faults")?;
+        strike(arena, fault, flavor).await.with_context(|| format!("{fault:?}"))?;
         tokio::time::sleep(arena.lasting(0..3000, 300)).await;
     }
     Ok(())
 }
 
-async fn strike(arena: &mut Arena, fault: Fault) -> Result<()> {
+async fn strike(arena: &mut Arena, fault: Fault, flavor: Flavor) -> Result<()> {
     let short = Duration::from_millis(arena.random.random_range(200..6000));
     match fault {
         Fault::KillRelay => {
@@ -114,8 +135,18 @@ async fn strike(arena: &mut Arena, fault: Fault) -> Result<()> {
             rolling_restart::stop(arena, relay).await?;
             arena.start_relays(1)
         }
+        Fault::CrashRelay => {
+            let (point, _) = POINTS.choose(&mut arena.random).context("there are no points")?;
+            arena.doomed(&arena.settings.clone().crash_at(point)).await?;
+            Ok(())
+        }
+        Fault::PanicRelay => {
+            arena.doomed(&arena.settings.clone().panic_at("after_publish")).await?;
+            Ok(())
+        }
         Fault::KillDatabase => database_down::kill(arena).await,
         Fault::FreezeDatabase => database_down::freeze(arena, short).await,
+        Fault::NoConnection => database_refuses::no_connection_left(arena, flavor, short).await,
         Fault::KillBroker => broker_down::kill(arena, short).await,
         Fault::FreezeBroker => broker_down::freeze(arena, short).await,
         Fault::KillConsumer => {
@@ -123,6 +154,11 @@ async fn strike(arena: &mut Arena, fault: Fault) -> Result<()> {
             arena.consumers()?.kill_one().await?;
             arena.consumers()?.start_one()
         }
+        Fault::CrashConsumer => {
+            let point = if arena.random.random() { "before_commit" } else { "before_acknowledge" };
+            consumer_killed::crash(arena, point).await
+        }
+        Fault::Alarm => rabbitmq_blocks::alarm(arena, short).await,
         Fault::BlackHole(line) => disturb(arena, line, None, short).await,
         Fault::Break(line) => {
             let cut = Cut::Within { bytes: 20_000, seed: arena.random.random() };

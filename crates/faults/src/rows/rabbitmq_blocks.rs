@@ -1,6 +1,6 @@
 //! A2: RabbitMQ has an alarm and takes nothing.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures_util::FutureExt as _;
@@ -39,6 +39,15 @@ pub(super) fn row() -> Row {
             case("memory, from 30 s", MEMORY, 30_000, Flavor::MySql),
         ],
     }
+}
+
+/// Raises the memory alarm for so long.
+pub(super) async fn alarm(arena: &mut Arena, time: Duration) -> Result<()> {
+    arena.strike().await?;
+    arena.ground.broker()?.rabbitmqctl(&MEMORY.0).await?;
+    tokio::time::sleep(time).await;
+    arena.ground.broker()?.rabbitmqctl(&MEMORY.1).await?;
+    arena.recovered(Instant::now(), RECOVERED).await
 }
 
 async fn blocked(arena: &mut Arena, (raise, end): Alarm, least: u64) -> Result<()> {

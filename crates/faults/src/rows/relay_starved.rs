@@ -1,12 +1,15 @@
 //! R5: a relay lacks descriptors, memory or processor time, or a part of it panics.
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use futures_util::FutureExt as _;
-use testkit::{consume::Broker, judge::Usage, load::Load, relay::Relay, servers::Flavor};
+use testkit::{consume::Broker, judge::Usage, load::Load, servers::Flavor, usage::peak_memory};
 
-use super::between::{alive, progress};
+use super::{
+    between::{alive, progress},
+    relay_killed::BEYOND,
+};
 use crate::{
     arena::{Arena, LEASE, PATIENCE, Pace},
     row::{Case, Row},
@@ -61,7 +64,11 @@ async fn large_payloads(arena: &mut Arena) -> Result<()> {
     arena.database.wait_for(2 * PATIENCE, &gone).await?;
     alive(arena).await?;
     for relay in &arena.relays {
-        arena.usage.push(Usage { what: "peak of resident memory".into(), used: peak(relay)?, limit: MEMORY });
+        arena.usage.push(Usage {
+            what: "peak of resident memory".into(),
+            used: peak_memory(relay.pid())?,
+            limit: MEMORY,
+        });
     }
     Ok(())
 }
@@ -89,21 +96,8 @@ async fn panic(arena: &mut Arena) -> Result<()> {
     arena.start_load().await?;
     arena.working().await?;
     arena.enough().await?;
-    let mut victim = arena.relay(&arena.settings.clone().env("RELAY_PANIC_POINT", "after_publish"))?;
-    let status = victim.wait_for_end(PATIENCE).await?;
-    let died = std::time::Instant::now();
-    ensure!(!status.success(), "a relay with a part that panicked went on");
-    arena.complete = false;
-    arena.pages.push(victim.log()?);
-    let held = arena.claimed_by(Some(victim.pid())).await?;
-    arena.struck(!held.is_empty());
-    arena.may_be_sent_twice(held);
-    arena.taken_over(victim.pid(), died, LEASE + Duration::from_secs(3)).await
-}
-
-/// The largest resident memory of a relay so far, in bytes.
-fn peak(relay: &Relay) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{}/status", relay.pid())).context("this system has no /proc")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no peak of memory")?;
-    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+    let death = arena.doomed(&arena.settings.clone().panic_at("after_publish")).await?;
+    arena.taken_over(death.pid, death.at, LEASE + BEYOND).await?;
+    arena.may_be_sent_twice(death.held);
+    Ok(())
 }

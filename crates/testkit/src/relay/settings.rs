@@ -127,6 +127,12 @@ impl Settings {
         self.env("RELAY_CRASH_POINT", point)
     }
 
+    /// Lets a part of the relay panic at a named point (debug builds only).
+    #[must_use]
+    pub fn panic_at(self, point: &str) -> Self {
+        self.env("RELAY_PANIC_POINT", point)
+    }
+
     /// Lets the relay stand still, once, at a named point (debug builds only).
     #[must_use]
     pub fn pause_at(self, point: &str) -> Self {
