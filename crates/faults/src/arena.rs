@@ -12,8 +12,9 @@ use outbox_core::{
     Uuid,
     sqlx::{self, Row as _},
 };
-use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use rand::{RngExt as _, rngs::StdRng};
 use testkit::{
+    chance,
     consume::Topic,
     database::Database,
     judge::{Expectations, Usage},
@@ -157,7 +158,7 @@ impl Arena {
             past_consumers: false,
             drains_within: DRAINED,
             usage: Vec::new(),
-            random: StdRng::seed_from_u64(seed),
+            random: chance::random(seed),
             setup: setup.clone(),
             load: None,
             retired: Vec::new(),

@@ -20,6 +20,8 @@ mod keys;
 mod metrics;
 mod options;
 mod process;
+#[cfg(test)]
+mod properties;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 mod retry;

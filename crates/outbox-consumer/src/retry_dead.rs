@@ -76,9 +76,66 @@ fn delivery(kept: Kept) -> Delivery {
         headers: headers.collect(),
         payload: kept.payload,
         enqueued_at: None,
-        attempt: kept.attempts + 1,
+        attempt: kept.attempts.saturating_add(1),
         received_at: Instant::now(),
         place: "inbox_dead".to_owned(),
         problem: None,
+    }
+}
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+    use testkit::strategies::text;
+
+    use super::*;
+    use crate::properties::{bytes, look_at};
+
+    /// A row with these headers.
+    fn kept(headers: Option<String>, attempts: u32) -> Kept {
+        Kept {
+            message_id: Uuid::nil(),
+            topic: "orders".to_owned(),
+            key: None,
+            event_type: None,
+            content_type: None,
+            headers,
+            payload: None,
+            attempts,
+        }
+    }
+
+    proptest! {
+        /// A row may have been edited by hand: what does not read as headers is none.
+        #[test]
+        fn every_row_is_a_delivery(
+            headers in prop::option::of(prop_oneof!["[\\[\\]{}\":,a-c0-9 ]{0,30}", any::<String>()]),
+            attempts in prop_oneof![any::<u32>(), Just(u32::MAX)],
+        ) {
+            let read = delivery(kept(headers, attempts));
+            prop_assert!(read.attempt >= attempts.max(1));
+            look_at(&read)?;
+        }
+
+        #[test]
+        fn a_message_that_died_comes_back_as_it_was(
+            headers in prop::collection::btree_map(text(), text(), 0..6), (key, payload) in (bytes(), bytes()),
+            (event_type, content_type) in (prop::option::of(text()), prop::option::of(text())),
+        ) {
+            let mut died = Delivery::new(Uuid::nil(), "orders", payload);
+            died.headers = headers.into_iter().collect();
+            (died.key, died.event_type, died.content_type) = (key, event_type, content_type);
+            let row = Kept {
+                key: died.key.clone(),
+                event_type: died.event_type.clone(),
+                content_type: died.content_type.clone(),
+                payload: died.payload.clone(),
+                ..kept(died.headers_json(), 3)
+            };
+            let back = delivery(row);
+            prop_assert_eq!((back.id, &back.topic, back.attempt), (died.id, &died.topic, 4));
+            prop_assert_eq!((&back.key, &back.payload, &back.headers), (&died.key, &died.payload, &died.headers));
+            prop_assert_eq!((&back.event_type, &back.content_type), (&died.event_type, &died.content_type));
+        }
     }
 }

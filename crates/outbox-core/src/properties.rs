@@ -1,22 +1,21 @@
 //! What holds for every message and every text in the tables. `PROPTEST_CASES` is the number of cases of each property.
 
+use std::time::Duration;
+
 use proptest::{collection::vec, prelude::*};
+use serde_json::{Map, Value};
+use testkit::strategies::text;
 
 use crate::{
     Message, key_hash,
-    store::{claim::ids_from_json, read::id_list, text::Text},
+    store::{
+        claim::{hashes_from_bytes, hashes_to_bytes, ids_from_json},
+        lease::Lease,
+        read::id_list,
+        settle::{Dead, Delayed, Settlement, Way, settle_one},
+        text::Text,
+    },
 };
-
-/// Texts that are likely to be near a limit, or strange.
-fn text() -> impl Strategy<Value = String> {
-    prop_oneof![
-        4 => "[a-zA-Z0-9._-]{0,20}",
-        2 => "\\PC{0,40}",
-        1 => any::<String>(),
-        1 => (0..300_usize).prop_map(|length| "x".repeat(length)),
-        1 => prop::sample::select(vec!["", ".", "..", "id", "type", "content-type", "a\0b", "a\r\nb", "\u{feff}"]).prop_map(str::to_owned),
-    ]
-}
 
 fn message() -> impl Strategy<Value = Message> {
     let key = prop::option::of(vec(any::<u8>(), 0..1100));
@@ -34,6 +33,34 @@ fn message() -> impl Strategy<Value = Message> {
     })
 }
 
+/// Messages that failed: whether an attempt was spent, how long they wait, and what the broker said.
+fn failed() -> impl Strategy<Value = Vec<(u64, bool, Duration, String)>> {
+    let wait = (any::<u64>(), 0..1_000_000_000_u32).prop_map(|(seconds, nanos)| Duration::new(seconds, nanos));
+    let error = prop_oneof![3 => text(), 1 => (490..510_usize).prop_map(|length| "ü".repeat(length))];
+    vec((any::<u64>(), any::<bool>(), wait, error), 0..4)
+}
+
+/// What stands in a text between two others.
+fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(start)?;
+    rest.split_once(end).map(|(part, _)| part)
+}
+
+/// The text of hexadecimal digits.
+fn undigits(digits: &str) -> Option<String> {
+    let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
+    let bytes: Option<Vec<u8>> = pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect();
+    String::from_utf8(bytes?).ok()
+}
+
+/// The ids and errors of messages that failed, in the order in which a statement writes them.
+fn errors(sql: &str, into: &str) -> Option<Vec<(u64, String)>> {
+    let (_, statement) = sql.split_once(into)?;
+    let list = between(statement, "JSON_TABLE('[[]", "]', '$[*]'")?;
+    let rows: Vec<(u64, u64, u64, String, String)> = serde_json::from_str(&format!("[{}]", list.get(1..)?)).ok()?;
+    rows.into_iter().map(|(id, _, _, _, error)| Some((id, undigits(&error)?))).collect()
+}
+
 proptest! {
     /// What is taken can be written, and its headers come back as they were.
     #[test]
@@ -41,8 +68,11 @@ proptest! {
         match message.validate() {
             Ok(()) => {
                 let json = message.headers_json()?;
-                let back: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json.as_deref().unwrap_or("{}"))?;
-                prop_assert!(back.values().all(serde_json::Value::is_string));
+                let back: Map<String, Value> = serde_json::from_str(json.as_deref().unwrap_or("{}"))?;
+                let headers: Map<String, Value> =
+                    message.headers.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+                prop_assert_eq!(headers.len(), message.headers.len(), "a name is there twice");
+                prop_assert!(back.iter().eq(&headers), "{back:?} in place of {headers:?}");
             }
             Err(error) => prop_assert!(!error.to_string().is_empty()),
         }
@@ -58,7 +88,62 @@ proptest! {
     #[test]
     fn a_list_of_ids_is_read_or_refused(text in prop_oneof!["[\\[\\]0-9, .eE+-]{0,30}", any::<String>()]) {
         if let Ok(ids) = ids_from_json(&text) {
+            prop_assert!(ids.capacity() <= text.len().max(4), "room for more than the text can hold");
             prop_assert_eq!(serde_json::from_str::<Vec<u64>>(&text)?, ids);
+        }
+    }
+
+    /// As a claim writes it: no claim is without messages.
+    #[test]
+    fn a_list_of_ids_is_read_as_it_was_written(ids in vec(any::<u64>(), 1..50)) {
+        let text = Text::default().sql("[").ints(ids.iter().copied()).sql("]").into_sql_str();
+        prop_assert_eq!(ids_from_json(text.as_str())?, ids);
+    }
+
+    #[test]
+    fn a_list_of_keys_is_read_as_it_was_written(hashes in vec(any::<u64>(), 0..50)) {
+        prop_assert_eq!(hashes_from_bytes(&hashes_to_bytes(&hashes)), hashes);
+    }
+
+    /// It may have been edited by hand, too.
+    #[test]
+    fn whatever_a_list_of_keys_holds_each_eight_bytes_are_a_key(bytes in vec(any::<u8>(), 0..100)) {
+        let hashes = hashes_from_bytes(&bytes);
+        prop_assert_eq!(hashes.len(), bytes.len() / 8);
+        prop_assert!(bytes.starts_with(&hashes_to_bytes(&hashes)));
+    }
+
+    /// What brokers say is in no statement but as digits; read back it is what it was, errors as far as their columns are wide.
+    #[test]
+    fn what_is_settled_is_read_as_it_was_written(
+        sent in vec((any::<u64>(), prop_oneof![text(), any::<String>()]), 0..5),
+        delayed in failed(), dead in failed(),
+    ) {
+        let settlement = Settlement {
+            sent: sent.clone(),
+            delayed: delayed.iter().cloned().map(|(id, spent, wait, error)| {
+                Delayed { id, wait, spent, reason: "unconfirmed", error }
+            }).collect(),
+            dead: dead.iter().cloned().map(|(id, spent, _, error)| {
+                Dead { id, spent, holds_key: !spent, reason: "rejected", error }
+            }).collect(),
+        };
+        let text = settle_one(Text::default(), Lease { claim_id: 1, lease_token: 2 }, &settlement, Way::OneByOne);
+        let text = text.into_sql_str();
+        let sql = text.as_str();
+        let statements = 2 + usize::from(!delayed.is_empty()) + usize::from(!dead.is_empty());
+        prop_assert_eq!(sql.matches(';').count(), statements);
+
+        let (ids, receipts): (Vec<u64>, Vec<String>) = sent.into_iter().unzip();
+        let written = between(sql, "UTC_TIMESTAMP(6), '[", "]', 0x").unwrap_or("none");
+        prop_assert_eq!(ids_from_json(&format!("[{written}]"))?, ids);
+        let written = between(sql, "]', 0x", " FROM").and_then(undigits).unwrap_or_default();
+        prop_assert_eq!(serde_json::from_str::<Vec<String>>(&written)?, receipts);
+
+        for (into, failed) in [("REPLACE INTO outbox_delayed", delayed), ("REPLACE INTO outbox_dead", dead)] {
+            let cut = |error: String| error.chars().take(500).collect::<String>();
+            let expected: Vec<_> = failed.into_iter().map(|(id, _, _, error)| (id, cut(error))).collect();
+            prop_assert_eq!(errors(sql, into).unwrap_or_default(), expected);
         }
     }
 

@@ -4,6 +4,7 @@
 //! relays run as child processes ([`relay`]) and are killed, paused and restarted; when the last fault is over the topics
 //! are read to their end ([`consume`]), the tables are read in one snapshot ([`database`]), and one [`judge`] decides.
 
+pub mod chance;
 pub mod consume;
 pub mod database;
 pub mod inbox;
@@ -14,4 +15,5 @@ pub mod program;
 pub mod proxy;
 pub mod relay;
 pub mod servers;
+pub mod strategies;
 pub mod usage;

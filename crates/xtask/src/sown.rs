@@ -12,7 +12,10 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use testkit::servers::cache::{self, repository};
+use testkit::{
+    chance,
+    servers::cache::{self, repository},
+};
 use tokio::{
     process::Command,
     signal::unix::{SignalKind, signal},
@@ -34,9 +37,12 @@ const BUILD: Duration = Duration::from_mins(60);
 pub(crate) struct Sown {
     /// Names of bugs: files of tests/sown without their ending. All, if none is given.
     names: Vec<String>,
-    /// How often the tests of a bug run: many of them meet other chances each time.
+    /// How often the tests of a bug run, each time with the next seed: they meet other chances.
     #[arg(long, default_value_t = 1)]
     tries: u32,
+    /// The seed of the first try: that of loads, cuts and property tests. With 0 loads and cuts are what they are in `./dev test`.
+    #[arg(long, default_value_t = 0)]
+    seed: u32,
     /// Do not show first that the tests pass where there is no bug.
     #[arg(long)]
     unproven: bool,
@@ -93,7 +99,7 @@ impl Sown {
             let problem = bug.tests.iter().find_map(|test| useless.get(test));
             let outcome = match problem {
                 Some(problem) => Err(anyhow::anyhow!("its test {problem}, where there is no bug")),
-                None => field.sow(bug, self.tries).await,
+                None => field.sow(bug, self.seed, self.tries).await,
             };
             if let Err(error) = &outcome {
                 tracing::error!(bug = bug.name, "{error:#}");
@@ -178,7 +184,7 @@ impl Field {
         let tests: BTreeSet<&Test> = bugs.iter().flat_map(|bug| &bug.tests).collect();
         for test in tests {
             tracing::info!(%test, "without a bug");
-            let problem = match self.test(test).await {
+            let problem = match self.test(test, 0).await {
                 Ok(failed) if failed.is_empty() => continue,
                 Ok(failed) => format!("{test} fails ({})", failed.join(", ")),
                 Err(error) => format!("{test} does not run: {error:#}"),
@@ -188,7 +194,7 @@ impl Field {
         Ok(useless)
     }
 
-    async fn sow(&self, bug: &Bug, tries: u32) -> Result<Outcome> {
+    async fn sow(&self, bug: &Bug, first_seed: u32, tries: u32) -> Result<Outcome> {
         tracing::info!(bug = bug.name, "{}", bug.what);
         self.copy().await?;
         self.apply(bug).await?;
@@ -196,11 +202,12 @@ impl Field {
             self.build(test).await?;
         }
         let (start, mut caught_by, mut caught) = (Instant::now(), BTreeSet::new(), 0);
-        for _ in 0..tries {
+        for seed in (0..tries).map(|turn| first_seed.wrapping_add(turn)) {
             let mut failed = Vec::new();
             for test in &bug.tests {
-                failed.extend(self.test(test).await?);
+                failed.extend(self.test(test, seed).await?);
             }
+            tracing::info!(bug = bug.name, seed, caught = !failed.is_empty(), "a try");
             caught += u32::from(!failed.is_empty());
             caught_by.extend(failed);
         }
@@ -243,15 +250,15 @@ impl Field {
     }
 
     async fn build(&self, test: &Test) -> Result<()> {
-        let built = self.cargo(&["--no-run"], test, BUILD).await?.context("the build does not end")?;
+        let built = self.cargo(&["--no-run"], test, 0, BUILD).await?.context("the build does not end")?;
         ensure!(built.success, "it does not build\n{}", built.said);
         Ok(())
     }
 
-    /// Runs a test. Returns what failed; nothing: it passed. An error: no test has run.
-    async fn test(&self, test: &Test) -> Result<Vec<String>> {
+    /// Runs a test with a seed. Returns what failed; nothing: it passed. An error: no test has run.
+    async fn test(&self, test: &Test, seed: u32) -> Result<Vec<String>> {
         self.build(test).await?;
-        let Some(ended) = self.cargo(&[], test, TEST).await? else {
+        let Some(ended) = self.cargo(&[], test, seed, TEST).await? else {
             return Ok(vec![format!("{test} (which did not end)")]);
         };
         let mut counts = Counts::default();
@@ -269,12 +276,15 @@ impl Field {
     }
 
     /// `cargo test` in the copy; none: it did not end in time.
-    async fn cargo(&self, options: &[&str], test: &Test, limit: Duration) -> Result<Option<Ended>> {
+    async fn cargo(&self, options: &[&str], test: &Test, seed: u32, limit: Duration) -> Result<Option<Ended>> {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.arg("test").args(options).args(&test.0).current_dir(&self.tree);
         // Nearly all of the time is building: what is tested is faster unoptimised, dependencies stay as they are.
         cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "none");
         cargo.env("CARGO_TARGET_DIR", &self.target).envs(self.servers.iter().map(|it| (&it.variable, &it.address)));
+        cargo.env(chance::VARIABLE, seed.to_string()).env("PROPTEST_RNG_SEED", seed.to_string());
+        // What one try has found is not to be tried first in the next one.
+        cargo.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1");
         cargo.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).process_group(0);
         let child = cargo.spawn().context("cannot run cargo")?;
         let mut group = Group::of(child.id());

@@ -57,3 +57,39 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+    use rdkafka::message::Headers as _;
+
+    use super::record;
+    use crate::properties::outgoing;
+
+    proptest! {
+        /// The consumer's property of the same name begins with these headers. What rdkafka shows of a name ends at a NUL, which no
+        /// service can enqueue.
+        #[test]
+        fn what_the_relay_writes_is_read_as_it_was(message in outgoing()) {
+            let written = record(&message, 7);
+            prop_assert_eq!((written.key, written.payload), (message.key.as_deref(), message.payload.as_deref()));
+            prop_assert_eq!(written.timestamp, Some(message.created_at_micros.div_euclid(1000)));
+            prop_assert_eq!((written.partition, written.delivery_opaque), (None, 7));
+
+            let known = [
+                ("id", Some(message.message_id.to_string())),
+                ("type", message.event_type.clone()),
+                ("content-type", message.content_type.clone()),
+            ];
+            let known = known.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+            let seen = |name: &str| name.split('\0').next().unwrap_or_default().to_owned();
+            let own = message.headers.iter().map(|(name, value)| (seen(name), value.clone()));
+            let headers = written.headers.unwrap_or_default();
+            let read = headers.iter().map(|header| {
+                let value = header.value.unwrap_or_default().to_vec();
+                String::from_utf8(value).map(|value| (header.key.to_owned(), value))
+            });
+            prop_assert_eq!(read.collect::<Result<Vec<_>, _>>()?, known.chain(own).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,12 +1,12 @@
 //! A record of Kafka as a delivery.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::{Duration, Instant, SystemTime},
+};
 
 use outbox_core::{Uuid, key_hash};
-use rdkafka::{
-    Message as _,
-    message::{BorrowedMessage, Headers as _},
-};
+use rdkafka::{Message, message::Headers};
 
 use crate::Delivery;
 
@@ -15,9 +15,12 @@ const ID: [&str; 2] = ["id", "ce_id"];
 const TYPE: [&str; 2] = ["type", "ce_type"];
 const CONTENT_TYPE: [&str; 1] = ["content-type"];
 
-pub(super) fn delivery(message: &BorrowedMessage<'_>) -> Delivery {
-    let mut headers = headers(message);
+pub(super) fn delivery(message: &impl Message) -> Delivery {
+    let read = message.headers().map_or_else(|| Some(Vec::new()), headers);
+    let unreadable = read.is_none().then_some("the record has a header whose name is not UTF-8");
+    let mut headers = read.unwrap_or_default();
     let id = take(&mut headers, &ID).and_then(|id| Uuid::try_parse(&id).ok());
+    let without_id = id.is_none().then_some("the record has no header `id` that is a UUID");
     let millis = message.timestamp().to_millis().and_then(|millis| u64::try_from(millis).ok());
     Delivery {
         id: id.unwrap_or_else(|| stand_in(message)),
@@ -31,13 +34,15 @@ pub(super) fn delivery(message: &BorrowedMessage<'_>) -> Delivery {
         attempt: 1,
         received_at: Instant::now(),
         place: format!("{}@{}", message.partition(), message.offset()),
-        problem: id.is_none().then_some("the record has no header `id` that is a UUID"),
+        problem: unreadable.or(without_id),
     }
 }
 
-fn headers(message: &BorrowedMessage<'_>) -> Vec<(String, String)> {
-    let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
-    headers.map(|it| (it.key.to_owned(), String::from_utf8_lossy(it.value.unwrap_or_default()).into_owned())).collect()
+/// None: rdkafka panics at a name that is not UTF-8. Brokers take such a record, and it would end every member of the group in turn.
+fn headers(headers: &impl Headers) -> Option<Vec<(String, String)>> {
+    let text = |value: Option<&[u8]>| String::from_utf8_lossy(value.unwrap_or_default()).into_owned();
+    let all = || headers.iter().map(|it| (it.key.to_owned(), text(it.value))).collect();
+    catch_unwind(AssertUnwindSafe(all)).ok()
 }
 
 /// Takes the first of these headers out.
@@ -47,7 +52,135 @@ fn take(headers: &mut Vec<(String, String)>, names: &[&str]) -> Option<String> {
 }
 
 /// An id for a record without one, the same each time it is delivered.
-fn stand_in(message: &BorrowedMessage<'_>) -> Uuid {
+fn stand_in(message: &impl Message) -> Uuid {
     let place = format!("{}@{}", message.partition(), message.offset());
     Uuid::from_u64_pair(key_hash(message.topic(), Some(b"no id")), key_hash(message.topic(), Some(place.as_bytes())))
+}
+
+#[cfg(test)]
+mod properties {
+    use proptest::{collection::vec, prelude::*};
+    use rdkafka::message::{Header, OwnedHeaders, OwnedMessage, Timestamp};
+    use testkit::strategies::text;
+
+    use super::*;
+    use crate::properties::{bytes, id, look_at};
+
+    type Pair = (String, Option<Vec<u8>>);
+
+    /// Headers that anybody has sent. A name ends at a NUL here, as it does for rdkafka.
+    fn pairs() -> impl Strategy<Value = Vec<Pair>> {
+        let known = vec!["id", "ce_id", "type", "ce_type", "content-type"];
+        let name = prop_oneof![prop::sample::select(known).prop_map(str::to_owned), text()];
+        let name = name.prop_map(|name| name.replace('\0', ""));
+        let value = prop_oneof![prop_oneof![id(), text()].prop_map(String::into_bytes), vec(any::<u8>(), 0..20)];
+        vec((name, prop::option::of(value)), 0..8)
+    }
+
+    fn owned(pairs: &[Pair]) -> OwnedHeaders {
+        pairs.iter().fold(OwnedHeaders::new(), |headers, (name, value)| {
+            headers.insert(Header { key: name.as_str(), value: value.as_deref() })
+        })
+    }
+
+    fn timestamp() -> impl Strategy<Value = Timestamp> {
+        prop_oneof![
+            Just(Timestamp::NotAvailable),
+            any::<i64>().prop_map(Timestamp::CreateTime),
+            any::<i64>().prop_map(Timestamp::LogAppendTime),
+        ]
+    }
+
+    /// As it is shown to a handler.
+    fn shown(pairs: &[Pair]) -> Vec<(String, String)> {
+        let text = |value: Option<&[u8]>| String::from_utf8_lossy(value.unwrap_or_default()).into_owned();
+        pairs.iter().map(|(name, value)| (name.clone(), text(value.as_deref()))).collect()
+    }
+
+    /// The first value with one of these names.
+    fn first<'a>(headers: &'a [(String, String)], names: &[&str]) -> Option<&'a str> {
+        headers.iter().find(|(name, _)| names.contains(&name.as_str())).map(|(_, value)| value.as_str())
+    }
+
+    proptest! {
+        /// Whoever has sent it, and each time the same. What is no message of an outbox says so.
+        #[test]
+        fn every_record_is_a_delivery(
+            pairs in prop::option::of(pairs()), key in bytes(), payload in bytes(), topic in text(),
+            timestamp in timestamp(), (partition, offset) in any::<(i32, i64)>(),
+        ) {
+            let headers = pairs.as_deref().map(owned);
+            let record =
+                OwnedMessage::new(payload.clone(), key.clone(), topic.clone(), timestamp, partition, offset, headers);
+            let (one, again) = (delivery(&record), delivery(&record));
+            prop_assert_eq!((one.id, &one.headers), (again.id, &again.headers));
+            prop_assert_eq!((&one.key, &one.payload, &one.topic), (&key, &payload, &topic));
+
+            let shown = shown(&pairs.unwrap_or_default());
+            let id = first(&shown, &["id", "ce_id"]);
+            let is_uuid = id.and_then(|id| Uuid::try_parse(id).ok());
+            prop_assert_eq!(one.problem.is_none(), is_uuid.is_some());
+            prop_assert!(is_uuid.is_none_or(|id| id == one.id));
+            prop_assert_eq!(one.event_type.as_deref(), first(&shown, &["type", "ce_type"]));
+            prop_assert_eq!(one.content_type.as_deref(), first(&shown, &["content-type"]));
+            let taken = [id.is_some(), one.event_type.is_some(), one.content_type.is_some()].map(usize::from);
+            prop_assert_eq!(one.headers.len() + taken.iter().sum::<usize>(), shown.len());
+            prop_assert!(one.headers.iter().all(|header| shown.contains(header)));
+            prop_assert_eq!(one.enqueued_at.is_some(), timestamp.to_millis().is_some_and(|millis| millis >= 0));
+            look_at(&one)?;
+        }
+
+        /// The relay's property of the same name ends with these headers: what says what the message is comes first, then the
+        /// envelope's and the service's.
+        #[test]
+        fn what_the_relay_writes_is_read_as_it_was(
+            id in any::<u128>(), event_type in prop::option::of(text()), content_type in prop::option::of(text()),
+            own in pairs(), (key, payload) in (bytes(), bytes()),
+        ) {
+            let id = Uuid::from_u128(id);
+            let own: Vec<Pair> =
+                own.into_iter().filter(|(name, _)| !["id", "type", "content-type"].contains(&name.as_str())).collect();
+            let known =
+                [("id", Some(id.to_string())), ("type", event_type.clone()), ("content-type", content_type.clone())];
+            let known = known.into_iter().filter(|(_, value)| value.is_some());
+            let known = known.map(|(name, value)| (name.to_owned(), value.map(String::into_bytes)));
+            let headers = owned(&known.chain(own.clone()).collect::<Vec<_>>());
+            let timestamp = Timestamp::CreateTime(1_700_000_000_123);
+            let (record_key, record_payload) = (key.clone(), payload.clone());
+            let record =
+                OwnedMessage::new(record_payload, record_key, "orders".into(), timestamp, 0, 7, Some(headers));
+            let read = delivery(&record);
+
+            prop_assert_eq!((read.id, read.problem), (id, None));
+            prop_assert_eq!((&read.key, &read.payload), (&key, &payload));
+            prop_assert_eq!(&read.content_type, &content_type);
+            let millis = Duration::from_millis(1_700_000_000_123);
+            prop_assert_eq!(read.enqueued_at, Some(SystemTime::UNIX_EPOCH + millis));
+            let mut rest = shown(&own);
+            // An event of CloudEvents has a type where its message had none.
+            let in_place = if event_type.is_none() { take(&mut rest, &["ce_type"]) } else { None };
+            prop_assert_eq!(read.event_type, event_type.or(in_place));
+            prop_assert_eq!(read.headers, rest);
+        }
+    }
+
+    /// As rdkafka's headers do, where the second name is not UTF-8.
+    struct Unreadable;
+
+    impl Headers for Unreadable {
+        fn count(&self) -> usize {
+            2
+        }
+
+        fn try_get(&self, index: usize) -> Option<Header<'_, &[u8]>> {
+            assert!(index == 0, "not UTF-8");
+            Some(Header { key: "id", value: None })
+        }
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_read_is_no_panic() {
+        assert_eq!(headers(&Unreadable), None);
+        assert_eq!(headers(&OwnedHeaders::new()), Some(Vec::new()));
+    }
 }

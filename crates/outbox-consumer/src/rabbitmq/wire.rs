@@ -54,3 +54,142 @@ fn header(name: &str, value: &AMQPValue) -> Vec<(String, String)> {
     };
     values.into_iter().map(|value| (name.to_owned(), value)).collect()
 }
+
+#[cfg(test)]
+mod properties {
+    use std::collections::BTreeMap;
+
+    use lapin::{
+        BasicProperties,
+        types::{ByteArray, FieldArray, LongString},
+    };
+    use proptest::{collection::vec, prelude::*};
+    use testkit::strategies::text;
+
+    use super::*;
+    use crate::properties::{bytes, id, look_at};
+
+    /// A text as far as a short string holds it.
+    fn short() -> impl Strategy<Value = ShortString> {
+        text().prop_map(|text| ShortString::try_new(text).unwrap_or_default())
+    }
+
+    fn long(bytes: impl Into<Vec<u8>>) -> AMQPValue {
+        AMQPValue::LongString(LongString::from(bytes))
+    }
+
+    /// A value of whatever type, lists and tables within each other among them.
+    fn value() -> impl Strategy<Value = AMQPValue> {
+        let leaf = prop_oneof![
+            vec(any::<u8>(), 0..20).prop_map(long),
+            text().prop_map(long),
+            short().prop_map(AMQPValue::ShortString),
+            any::<bool>().prop_map(AMQPValue::Boolean),
+            any::<i64>().prop_map(AMQPValue::LongLongInt),
+            any::<i32>().prop_map(AMQPValue::LongInt),
+            any::<u64>().prop_map(AMQPValue::Timestamp),
+            any::<f64>().prop_map(AMQPValue::Double),
+            vec(any::<u8>(), 0..9).prop_map(|bytes| AMQPValue::ByteArray(ByteArray::from(bytes))),
+            Just(AMQPValue::Void),
+        ];
+        leaf.prop_recursive(3, 20, 5, |inner| {
+            let list = vec(inner.clone(), 0..5).prop_map(|values| AMQPValue::FieldArray(FieldArray::from(values)));
+            let table = prop::collection::btree_map(short(), inner, 0..5);
+            prop_oneof![list, table.prop_map(|table| AMQPValue::FieldTable(FieldTable::from(table)))]
+        })
+    }
+
+    /// The headers of a message; those that mean something are often there.
+    fn table() -> impl Strategy<Value = BTreeMap<ShortString, AMQPValue>> {
+        let known = vec![KEY, TOMBSTONE, "sequence"];
+        let known = prop::sample::select(known).prop_map(|name| ShortString::try_new(name).unwrap_or_default());
+        let true_value = Just(AMQPValue::Boolean(true));
+        prop::collection::btree_map(prop_oneof![known, short()], prop_oneof![3 => value(), 1 => true_value], 0..6)
+    }
+
+    fn properties() -> impl Strategy<Value = BasicProperties> {
+        let id = id().prop_map(|id| ShortString::try_new(id).unwrap_or_default());
+        let texts = (prop::option::of(id), prop::option::of(short()), prop::option::of(short()));
+        let others = (prop::option::of(table()), prop::option::of(any::<u64>()));
+        (texts, others).prop_map(|((id, kind, content_type), (table, timestamp))| {
+            let made = BasicProperties::default();
+            let made = id.into_iter().fold(made, BasicProperties::with_message_id);
+            let made = kind.into_iter().fold(made, BasicProperties::with_type);
+            let made = content_type.into_iter().fold(made, BasicProperties::with_content_type);
+            let made = table.into_iter().fold(made, |made, table| made.with_headers(FieldTable::from(table)));
+            timestamp.into_iter().fold(made, BasicProperties::with_timestamp)
+        })
+    }
+
+    fn message(routing_key: &ShortString, properties: BasicProperties, data: Vec<u8>) -> lapin::message::Delivery {
+        let none = ShortString::default();
+        let mut message = lapin::message::Delivery::mock(1, none, routing_key.clone(), false, data);
+        message.properties = properties;
+        message
+    }
+
+    proptest! {
+        /// Whoever has sent it. What is no message of an outbox says so.
+        #[test]
+        fn every_message_is_a_delivery(
+            properties in properties(), routing_key in short(), data in vec(any::<u8>(), 0..40),
+        ) {
+            let read = delivery(message(&routing_key, properties.clone(), data.clone()), "queue");
+            prop_assert_eq!(read.topic.as_str(), routing_key.as_str());
+            let id = properties.message_id().as_ref().and_then(|id| Uuid::try_parse(id.as_str()).ok());
+            prop_assert_eq!(read.problem.is_none(), id.is_some());
+            prop_assert!(id.is_none_or(|id| id == read.id));
+            prop_assert_eq!(read.event_type.as_deref(), properties.kind().as_ref().map(ShortString::as_str));
+            prop_assert_eq!(read.content_type.as_deref(), properties.content_type().as_ref().map(ShortString::as_str));
+
+            let headers = properties.headers().clone().unwrap_or_default();
+            let is_tombstone = headers.inner().get(TOMBSTONE) == Some(&AMQPValue::Boolean(true));
+            prop_assert_eq!(&read.payload, &Some(data).filter(|_| !is_tombstone));
+            let key = headers.inner().get(KEY).and_then(AMQPValue::as_long_string).map(LongString::as_bytes);
+            prop_assert_eq!(read.key.as_deref(), key);
+            let named = |name: &str| headers.contains_key(name) && !matches!(name, KEY | TOMBSTONE);
+            prop_assert!(read.headers.iter().all(|(name, _)| named(name)));
+            look_at(&read)?;
+        }
+
+        /// The relay's property of the same name ends with this table: a list where a name has several values.
+        #[test]
+        fn what_the_relay_writes_is_read_as_it_was(
+            id in any::<u128>(), described in (prop::option::of(short()), prop::option::of(short())),
+            headers in prop::collection::btree_map(short(), vec(text(), 1..4), 0..6),
+            (key, payload) in (bytes(), bytes()), seconds in any::<u32>(),
+        ) {
+            let (id, (kind, content_type)) = (Uuid::from_u128(id), described);
+            let own: BTreeMap<_, _> =
+                headers.into_iter().filter(|(name, _)| !matches!(name.as_str(), KEY | TOMBSTONE)).collect();
+            let values = |values: &Vec<String>| match values.as_slice() {
+                [only] => long(only.as_str()),
+                all => AMQPValue::FieldArray(FieldArray::from(all.iter().map(|it| long(it.as_str())).collect::<Vec<_>>())),
+            };
+            let mut table = FieldTable::from(
+                own.iter().map(|(name, all)| (name.clone(), values(all))).collect::<BTreeMap<_, _>>(),
+            );
+            if let Some(key) = &key {
+                table.insert(KEY.into(), long(key.as_slice()));
+            }
+            if payload.is_none() {
+                table.insert(TOMBSTONE.into(), AMQPValue::Boolean(true));
+            }
+            let made = BasicProperties::default().with_headers(table).with_timestamp(seconds.into());
+            let made = made.with_message_id(id.to_string().into());
+            let made = kind.clone().into_iter().fold(made, BasicProperties::with_type);
+            let made = content_type.clone().into_iter().fold(made, BasicProperties::with_content_type);
+            let read = delivery(message(&"orders".into(), made, payload.clone().unwrap_or_default()), "queue");
+
+            prop_assert_eq!((read.id, read.problem), (id, None));
+            prop_assert_eq!((&read.key, &read.payload), (&key, &payload));
+            prop_assert_eq!(read.event_type, kind.map(String::from));
+            prop_assert_eq!(read.content_type, content_type.map(String::from));
+            prop_assert_eq!(read.enqueued_at, Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.into())));
+            let one = |name: &ShortString, value: String| (name.to_string(), value);
+            let wanted: Vec<(String, String)> =
+                own.into_iter().flat_map(|(name, all)| all.into_iter().map(move |it| one(&name, it))).collect();
+            prop_assert_eq!(read.headers, wanted);
+        }
+    }
+}

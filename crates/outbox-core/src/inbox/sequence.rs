@@ -47,10 +47,9 @@ impl Inbox {
             return Ok(Sequence::Next);
         }
         let (highest, missing) = store::inbox::lock_sequence(conn, place).await?;
-        let mut seen = Seen { highest, missing: serde_json::from_str(&missing).unwrap_or_default() };
+        let mut seen = Seen::read(highest, &missing);
         let sequence = seen.note(number);
-        let missing = serde_json::to_string(&seen.missing).unwrap_or_else(|_never| "[]".to_owned());
-        store::inbox::write_sequence(conn, place, seen.highest, &missing).await?;
+        store::inbox::write_sequence(conn, place, seen.highest, &seen.gaps()).await?;
         Ok(sequence)
     }
 }
@@ -63,7 +62,24 @@ struct Seen {
 }
 
 impl Seen {
+    /// Gaps that were edited by hand and do not read as such are none.
+    fn read(highest: u64, gaps: &str) -> Self {
+        Self { highest, missing: serde_json::from_str(gaps).unwrap_or_default() }
+    }
+
+    fn gaps(&self) -> String {
+        serde_json::to_string(&self.missing).unwrap_or_else(|_never| "[]".to_owned())
+    }
+
     fn note(&mut self, number: u64) -> Sequence {
+        let sequence = self.place(number);
+        // Also a gap that is filled in its middle, and is two then, or the text would outgrow its column.
+        let surplus = self.missing.len().saturating_sub(GAPS);
+        self.missing.drain(..surplus);
+        sequence
+    }
+
+    fn place(&mut self, number: u64) -> Sequence {
         let expected = self.highest.saturating_add(1);
         if number < expected {
             return if self.fill(number) { Sequence::Late } else { Sequence::Repeated };
@@ -74,8 +90,6 @@ impl Seen {
             return Sequence::Next;
         }
         self.missing.push((expected, number - 1));
-        let surplus = self.missing.len().saturating_sub(GAPS);
-        self.missing.drain(..surplus);
         if first { Sequence::Next } else { Sequence::Gap { expected } }
     }
 
@@ -85,7 +99,10 @@ impl Seen {
             return false;
         };
         let (from, to) = self.missing.remove(place);
-        let rest = [(from, number - 1), (number + 1, to)].into_iter().filter(|(from, to)| from <= to);
+        // A gap that was edited by hand may reach to either end of all numbers.
+        let below = number.checked_sub(1).map(|last| (from, last));
+        let above = number.checked_add(1).map(|first| (first, to));
+        let rest = [below, above].into_iter().flatten().filter(|(from, to)| from <= to);
         self.missing.splice(place..place, rest);
         true
     }
@@ -126,5 +143,78 @@ mod tests {
         }
         assert_eq!(seen.missing.len(), GAPS);
         assert_eq!((seen.note(200), seen.note(2)), (Sequence::Late, Sequence::Repeated));
+    }
+}
+
+#[cfg(test)]
+mod properties {
+    use std::collections::BTreeSet;
+
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    /// Bytes of the column `missing`.
+    const COLUMN: usize = 65_535;
+
+    /// Numbers that are likely to meet, or to be at an end.
+    fn number() -> impl Strategy<Value = u64> {
+        prop_oneof![6 => 0..300_u64, 1 => u64::MAX - 3..=u64::MAX, 1 => any::<u64>()]
+    }
+
+    proptest! {
+        /// A row may have been edited by hand.
+        #[test]
+        fn whatever_a_row_holds_each_number_has_a_place_and_the_gaps_fit_into_their_column(
+            highest in number(),
+            gaps in prop_oneof![
+                vec((number(), number()), 0..100).prop_map(|gaps| serde_json::to_string(&gaps).unwrap_or_default()),
+                "[\\[\\]0-9, .eE-]{0,30}",
+                any::<String>(),
+            ],
+            numbers in vec(number(), 1..8),
+        ) {
+            let mut seen = Seen::read(highest, &gaps);
+            prop_assert!(seen.missing.capacity() <= gaps.len().max(4), "room for more than the text can hold");
+            for number in numbers {
+                seen.note(number);
+                let gaps = seen.gaps();
+                prop_assert!(seen.missing.len() <= GAPS && gaps.len() <= COLUMN);
+                let back = Seen::read(seen.highest, &gaps);
+                prop_assert_eq!(&back, &seen);
+                seen = back;
+            }
+        }
+
+        #[test]
+        fn each_number_is_told_apart_by_those_that_came_before(numbers in vec(1..60_u64, 0..80)) {
+            let (mut seen, mut processed) = (Seen::read(0, "[]"), BTreeSet::<u64>::new());
+            for number in numbers {
+                let highest = processed.last().copied().unwrap_or(0);
+                let expected = if processed.contains(&number) {
+                    Sequence::Repeated
+                } else if number < highest {
+                    Sequence::Late
+                } else if highest == 0 || number == highest + 1 {
+                    Sequence::Next
+                } else {
+                    Sequence::Gap { expected: highest + 1 }
+                };
+                prop_assert_eq!(seen.note(number), expected);
+                processed.insert(number);
+            }
+        }
+
+        /// However a wide gap is filled.
+        #[test]
+        fn a_gap_that_is_filled_here_and_there_is_remembered_in_few_parts(late in vec(2..100_000_u64, 0..150)) {
+            let mut seen = Seen::read(1, "[]");
+            prop_assert_eq!(seen.note(100_000), Sequence::Gap { expected: 2 });
+            for number in late {
+                let sequence = seen.note(number);
+                prop_assert!(matches!(sequence, Sequence::Late | Sequence::Repeated));
+                prop_assert!(seen.missing.len() <= GAPS && seen.missing.is_sorted());
+            }
+        }
     }
 }

@@ -163,14 +163,23 @@ fn pending(row: &MySqlRow) -> Result<Pending, sqlx::Error> {
 
 fn foreign_claim(row: &MySqlRow) -> Result<Option<ForeignClaim>, sqlx::Error> {
     let (Some(ids), Some(packed)) = (row.try_get(2)?, row.try_get::<Option<&[u8]>, _>(3)?) else { return Ok(None) };
-    let key_hashes = packed.chunks_exact(8).map(|chunk| chunk.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
     Ok(Some(ForeignClaim {
         claim_id: row.try_get(0)?,
         owner: row.try_get(1)?,
         // One that was edited by hand must not stop every relay: it covers nothing, and ends with its lease.
         message_ids: ids_from_json(ids).unwrap_or_default(),
-        key_hashes: key_hashes.collect(),
+        key_hashes: hashes_from_bytes(packed),
     }))
+}
+
+/// Hashes as their column holds them: eight bytes each.
+pub(crate) fn hashes_to_bytes(hashes: &[u64]) -> Vec<u8> {
+    hashes.iter().flat_map(|hash| hash.to_be_bytes()).collect()
+}
+
+/// What is left over, where somebody has edited it by hand, is no hash.
+pub(crate) fn hashes_from_bytes(packed: &[u8]) -> Vec<u64> {
+    packed.chunks_exact(8).map(|chunk| chunk.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))).collect()
 }
 
 pub(crate) fn ids_from_json(text: &str) -> Result<Vec<u64>, sqlx::Error> {
@@ -223,7 +232,6 @@ pub struct NewClaim<'a> {
 ///
 /// After an error the caller must roll back, and ask [`find`] whether the claim stands.
 pub async fn claim(conn: &mut MySqlConnection, new: &NewClaim<'_>) -> Result<Option<u64>, sqlx::Error> {
-    let hashes: Vec<u8> = new.key_hashes.iter().flat_map(|hash| hash.to_be_bytes()).collect();
     let micros = super::enqueue::micros(new.lease).unsigned_abs();
     let text = Text::default()
         .sql("BEGIN; UPDATE outbox_head SET low = ")
@@ -239,7 +247,7 @@ pub async fn claim(conn: &mut MySqlConnection, new: &NewClaim<'_>) -> Result<Opt
         .sql(" MICROSECOND, UTC_TIMESTAMP(6), '[")
         .ints(new.message_ids.iter().copied())
         .sql("]', ")
-        .hex(&hashes)
+        .hex(&hashes_to_bytes(new.key_hashes))
         .sql(" FROM outbox_head WHERE lane = ")
         .int(new.lane)
         .sql(" AND claimer = ")

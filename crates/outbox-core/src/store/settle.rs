@@ -97,7 +97,7 @@ pub fn text_size(settlement: &Settlement) -> usize {
 }
 
 /// The statements that write what became of one claim, each behind a semicolon; the claim itself stays.
-pub(super) fn settle_one(text: Text, lease: Lease, settlement: &Settlement, way: Way) -> Text {
+pub(crate) fn settle_one(text: Text, lease: Lease, settlement: &Settlement, way: Way) -> Text {
     let text = mark_sent(text, lease, &settlement.sent);
     let text = delay(text, lease, &settlement.delayed);
     let text = bury(text, lease, &settlement.dead);

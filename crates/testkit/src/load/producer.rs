@@ -4,11 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{Message, Outbox};
-use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use rand::{RngExt as _, rngs::StdRng};
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, MySqlTransaction};
 
 use super::{CANARY, Load, zipf::Zipf};
 use crate::{
+    chance,
     database::Database,
     ledger::{Draft, Ledger, Opened},
 };
@@ -37,7 +38,7 @@ struct Plan {
 
 impl Producer {
     pub(super) fn new(load: &Arc<Load>, number: u64, database: &Database, ledger: &Ledger) -> Self {
-        let random = StdRng::seed_from_u64(load.seed * 1000 + number);
+        let random = chance::random(load.seed * 1000 + number);
         let (zipf, load) = (Zipf::new(load.keys), Arc::clone(load));
         Self { load, database: database.clone(), ledger: ledger.clone(), random, zipf, connection: None }
     }

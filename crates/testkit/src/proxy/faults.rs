@@ -2,7 +2,9 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use rand::{RngExt as _, rngs::StdRng};
+
+use crate::chance;
 
 /// One of the two ways through a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,7 +156,7 @@ impl Limit {
 
 impl Left {
     fn of(cut: Cut, connection: u64) -> Self {
-        let random = |seed: u64| StdRng::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(connection));
+        let random = |seed: u64| chance::random(seed.wrapping_mul(1_000_003).wrapping_add(connection));
         match cut {
             Cut::After(bytes) => Self::Bytes(bytes),
             Cut::Within { bytes, seed } => Self::Bytes(random(seed).random_range(0..=bytes)),

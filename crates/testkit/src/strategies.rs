@@ -1,0 +1,30 @@
+//! What the property tests of several crates draw from.
+
+use proptest::prelude::*;
+
+/// Texts that are likely to be near a limit, or strange, or to mean something as the name of a header.
+pub fn text() -> impl Strategy<Value = String> {
+    let strange = vec!["", ".", "..", "a\0b", "a\r\nb", "\u{feff}"];
+    let meant = vec![
+        "id",
+        "type",
+        "content-type",
+        "ce_id",
+        "ce_type",
+        "specversion",
+        "source",
+        "data",
+        "eventType",
+        "sequence",
+        "x-message-key",
+        "x-tombstone",
+    ];
+    prop_oneof![
+        4 => "[a-zA-Z0-9._-]{0,20}",
+        2 => "\\PC{0,40}",
+        1 => any::<String>(),
+        1 => (0..300_usize).prop_map(|length| "x".repeat(length)),
+        1 => prop::sample::select(strange).prop_map(str::to_owned),
+        1 => prop::sample::select(meant).prop_map(str::to_owned),
+    ]
+}
