@@ -3,7 +3,7 @@
 //! Sinks know nothing of envelopes: they send content type, event type and headers as ever, and the message id where it always is. A
 //! tombstone stays a tombstone, in every envelope.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashSet};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use outbox_core::SEQUENCE_HEADER;
@@ -160,7 +160,8 @@ fn debezium(message: &mut Outgoing) {
 
 /// Puts headers before those of the service; of two with one name the relay's stays.
 fn put(message: &mut Outgoing, mut headers: Vec<(String, String)>) {
-    message.headers.retain(|(name, _)| headers.iter().all(|(known, _)| known != name));
+    let known: HashSet<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();
+    message.headers.retain(|(name, _)| !known.contains(name.as_str()));
     headers.append(&mut message.headers);
     message.headers = headers;
 }

@@ -167,6 +167,31 @@ mod tests {
         assert!(server.send("not HTTP\r\n\r\n").await.starts_with("HTTP/1.1 400"));
     }
 
+    /// Nothing that is served takes one.
+    #[tokio::test]
+    async fn a_body_is_not_waited_for_however_long_it_is_to_be() {
+        let server = server().await;
+        for (request, expected) in [
+            ("GET /livez", "HTTP/1.1 200 OK\r\n"),
+            ("POST /livez", "HTTP/1.1 405 Method Not Allowed\r\n"),
+            ("PUT /", "HTTP/1.1 404 Not Found\r\n"),
+        ] {
+            for length in ["Content-Length: 1000000000000", "Transfer-Encoding: chunked"] {
+                let answer = server.send(&format!("{request} HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n")).await;
+                assert!(answer.starts_with(expected), "{request}, {length}: {answer}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_that_is_too_long_is_refused() {
+        let server = server().await;
+        let answer = server.send(&format!("GET /livez HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(101))).await;
+        assert!(answer.starts_with("HTTP/1.1 431 Request Header Fields Too Large\r\n"), "{answer}");
+        let path = "x".repeat(70_000);
+        assert!(server.get(&format!("/{path}")).await.starts_with("HTTP/1.1 414 URI Too Long\r\n"));
+    }
+
     #[tokio::test]
     async fn slow_clients_do_not_keep_others_out_for_ever() {
         let server = server().await;

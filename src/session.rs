@@ -6,11 +6,11 @@ use std::{
 };
 
 use outbox_core::{
-    sqlx::{self, ConnectOptions as _, MySqlConnection},
+    sqlx::{self, MySqlConnection},
     store,
 };
 
-use crate::context::Context;
+use crate::{context::Context, database};
 
 /// A connection that is opened when it is first needed, and again after it was lost.
 ///
@@ -137,9 +137,7 @@ pub(crate) fn refusal(error: &sqlx::Error) -> Option<Refusal> {
 
 /// Opens a connection and sets it up for the relay.
 pub async fn connect(context: &Context) -> Result<MySqlConnection, sqlx::Error> {
-    let mut connection = context.options.connect().await?;
-    store::session::prepare(&mut connection).await?;
-    Ok(connection)
+    database::connect(&context.options).await
 }
 
 /// The text of an error without what it may quote of a statement.

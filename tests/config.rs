@@ -457,6 +457,43 @@ fn a_password_apart_is_put_into_the_url_of_rabbitmq_whatever_it_holds() {
 }
 
 #[test]
+fn a_file_of_authorities_has_a_certificate() {
+    let case = Case::new(&format!("{GOOD}{KAFKA}"));
+    let path = case.dir.path().join("ca.pem");
+    let case = case
+        .variable("RELAY__DATABASE__URL", &format!("mysql://relay@localhost/shop?ssl-ca={}", path.display()))
+        .variable("RELAY__SINKS__K__PROPERTIES__SSL_CA_LOCATION", &path.display().to_string());
+    let problem = |expected: &str| {
+        let file = format!("the file \"DIR/ca.pem\" {expected}");
+        assert_eq!(
+            case.problems(),
+            [
+                format!("variable RELAY__DATABASE__URL: ssl-ca of `database.url`: {file}"),
+                format!(
+                    "variable RELAY__SINKS__K__PROPERTIES__SSL_CA_LOCATION: `sinks.k.properties.ssl.ca.location`: {file}"
+                ),
+            ]
+        );
+    };
+    problem("cannot be read (No such file or directory (os error 2)): correct the path or its permissions");
+    for text in ["", "no certificate", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"] {
+        fs::write(&path, text).unwrap();
+        problem("holds no certificate: it must have one at least, as PEM (-----BEGIN CERTIFICATE-----)");
+    }
+    let whole = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    for text in [&whole[..40], &whole.replace("AAAA", "!"), &format!("{whole}{}", &whole[..30])] {
+        fs::write(&path, text).unwrap();
+        problem("is damaged or cut off: write it again, as PEM");
+    }
+    fs::write(&path, whole).unwrap();
+    case.load();
+    let folder = case.dir.path().display().to_string();
+    for known_to_openssl in ["probe", &folder] {
+        Case::new(&format!("{GOOD}{KAFKA}")).set("sinks.k.properties.ssl.ca.location", known_to_openssl).load();
+    }
+}
+
+#[test]
 fn flags_take_no_secret() {
     assert_eq!(
         Case::new(GOOD).set("database.password", "hunter2").problems(),

@@ -137,6 +137,26 @@ async fn what_cannot_be_sent_is_dead_and_the_rest_flows() -> Result<()> {
     Ok(())
 }
 
+/// Nothing is decided by a code alone.
+#[tokio::test]
+async fn a_code_that_nobody_knows_stops_nobody() -> Result<()> {
+    let now = "UTC_TIMESTAMP(6)";
+    let delayed = format!(
+        "INSERT INTO outbox_delayed (lane, id, due_at, reason, holds_key) SELECT lane, id, {now}, 'nonsense', 7 \
+         FROM outbox_pending; DELETE FROM outbox_pending"
+    );
+    let dead = format!(
+        "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, reason, holds_key, owner) \
+         SELECT lane, id, key_hash, bytes, attempts, {now}, 'nonsense', 7, '' FROM outbox_pending"
+    );
+    for edit in [delayed.as_str(), dead.as_str(), "UPDATE outbox_pending SET lane = 65535, takeovers = 255"] {
+        let mut edited = Edited::new(edit).await?;
+        edited.others_flow().await.map_err(|error| error.context(edit.to_owned()))?;
+        edited.database.wait_for(PATIENCE, "SELECT COUNT(*) = 51 FROM outbox_sent_messages").await?;
+    }
+    Ok(())
+}
+
 /// Its claim, its place in the queue, its text: whatever somebody deletes while a relay works on it.
 #[tokio::test]
 async fn a_row_that_is_deleted_while_it_is_claimed_stops_nobody() -> Result<()> {

@@ -154,8 +154,26 @@ async fn what_amqp_cannot_carry_is_rejected_before_it_is_sent() -> Result<()> {
     messages[3] = Draft::new(&queue, "1").header(&long, "").build();
     messages[4] = Draft::new(&queue, "1").header("large", &"x".repeat(200_000)).build();
     let outcomes = harness.sink().publish(&messages, soon()).await;
-    assert!(outcomes[..4].iter().all(|it| is_rejected(it, "invalid")), "{:?}", &outcomes[..4]);
-    assert!(is_rejected(&outcomes[4], "too_large") && outcomes[5].is_ok(), "{:?}", &outcomes[4..]);
+    let rejected = |reason, detail: String| -> Outcome { Err(PublishError::Rejected { reason, detail }) };
+    for (outcome, what) in outcomes.iter().zip(["exchange", "routing key", "event type", "header name"]) {
+        let expected = rejected("invalid", format!("the {what} has 256 bytes; RabbitMQ carries 255"));
+        assert_eq!(*outcome, expected);
+    }
+    let large = "headers and key take 200011 bytes; RabbitMQ carries 130048";
+    assert_eq!(outcomes[4], rejected("too_large", large.to_owned()));
+    assert!(outcomes[5].is_ok(), "{:?}", outcomes[5]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exchange_and_a_routing_key_of_255_bytes_are_carried() -> Result<()> {
+    let harness = RabbitHarness::shared().await?;
+    let (name, key) = (format!("test-{}", uuid::Uuid::now_v7()), "k".repeat(255));
+    let exchange = format!("{name:x<255}");
+    let queue = harness.queue_at(destination(&exchange, &key), FieldTable::default()).await?;
+    harness.sink().publish(&some(&queue, 1), soon()).await.remove(0)?;
+    let taken = take(&harness.url, &exchange, 1).await?.remove(0).delivery;
+    assert_eq!((taken.exchange.to_string(), taken.routing_key.to_string()), (exchange, key));
     Ok(())
 }
 
@@ -163,7 +181,8 @@ async fn what_amqp_cannot_carry_is_rejected_before_it_is_sent() -> Result<()> {
 async fn the_largest_headers_that_pass_do_not_end_the_connection() -> Result<()> {
     let harness = RabbitHarness::shared().await?;
     let queue = harness.destination().await?;
-    let many = (0..7000).fold(Draft::new(&queue, "1"), |draft, n| draft.header(&format!("{n:04}"), "12345"));
+    // Each takes six bytes more than its name and its value.
+    let many = (0..8600).fold(Draft::new(&queue, "1"), |draft, n| draft.header(&format!("{n:04}"), "12345"));
     let large = Draft::new(&queue, "1").described(&"t".repeat(255), &"c".repeat(255)).header("h", &"x".repeat(129_000));
     let outcomes = harness.sink().publish(&[many.build(), large.build()], soon()).await;
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");

@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
-use outbox_core::{
-    sqlx::{ConnectOptions as _, MySqlConnection},
-    store::session,
-};
+use anyhow::{Context as _, anyhow};
+use outbox_core::sqlx::MySqlConnection;
 
-use crate::{config::Config, database};
+use crate::{config::Config, database, session::describe};
 
 /// How long connecting may take.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -16,11 +13,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Connects as the relay does.
 pub(super) async fn connect(config: &Config) -> anyhow::Result<MySqlConnection> {
     let options = database::options(&config.database).context("the database URL cannot be used")?;
-    let connect = async {
-        let mut connection = options.connect().await?;
-        session::prepare(&mut connection).await?;
-        Ok::<_, outbox_core::sqlx::Error>(connection)
-    };
-    let connected = tokio::time::timeout(DEADLINE, connect).await.context("the database did not answer in time")?;
-    connected.context("the database cannot be reached")
+    let connected = tokio::time::timeout(DEADLINE, database::connect(&options)).await;
+    let connected = connected.context("the database did not answer in time")?;
+    connected.map_err(|error| anyhow!("the database cannot be reached: {}", describe(&error)))
 }

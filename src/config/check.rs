@@ -101,6 +101,7 @@ impl Reader {
                 format!("`{path}` names no database: put its name behind the port, as in mysql://user@host:3306/shop"),
             );
         }
+        self.check_database_authority(path, text);
         if let Err(error) = crate::database::options(&config.database) {
             self.add(path, format!("`{path}` cannot be used: {error}"));
         }
@@ -129,6 +130,7 @@ impl Reader {
                 self.add(&format!("{section}.properties.{name}"), format!("`{section}.properties`: {problem}"));
             }
         }
+        self.check_kafka_authority(section, kafka);
         let protocol = kafka.properties.get("security.protocol").map_or("plaintext", |protocol| protocol.0.as_str());
         if protocol.to_lowercase().ends_with("ssl") || self.allows_plaintext(section) {
             return;

@@ -31,7 +31,8 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Reads and checks a configuration. Opens the file and the files of secrets, and nothing else.
+/// Reads and checks a configuration. Opens the file, and the files of secrets and of authorities' certificates that it names, and
+/// nothing else.
 pub fn load(inputs: &Inputs) -> Result<Loaded, ConfigError> {
     loaded(inputs, true)
 }

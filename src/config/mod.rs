@@ -4,6 +4,7 @@
 //! each value against the table, `build` makes the typed [`Config`], `check` looks at what concerns several keys. Problems are
 //! collected on the way, and reported all at once.
 
+mod authority;
 mod build;
 mod check;
 mod example;

@@ -233,7 +233,11 @@ async fn without_exchange<'a>(
     for message in ready {
         let name = message.publish.exchange.as_str();
         if !exists.contains_key(name) {
-            let answer = session.has_exchange(name, deadline).await.map_err(PublishError::from);
+            let answer = session.has_exchange(name, deadline).await;
+            if matches!(answer, Err(Failure::Late)) {
+                session.give_up();
+            }
+            let answer = answer.map_err(PublishError::from);
             exists.insert(name.to_owned(), answer);
         }
         match exists.get(name) {

@@ -37,7 +37,8 @@ fn find(checked: &str, section: &str, certificates: Option<&Path>) -> Result<Fin
     let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
     command.current_dir(folder.path()).args(["check", "--connect", "--format", "json", "--config", "relay.toml"]);
     if let Some(certificates) = certificates {
-        command.env("SSL_CERT_FILE", certificates);
+        // No others count then.
+        command.env("SSL_CERT_FILE", certificates).env_remove("SSL_CERT_DIR");
     }
     let output = command.output()?;
     let rows: Vec<Value> =

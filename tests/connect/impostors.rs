@@ -6,10 +6,16 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use testkit::{consume::Broker, servers::Flavor};
 
 use crate::check::{self, Finding};
+
+/// What is said where something answers that is no server of that kind.
+const NO_DATABASE: &str = "the database cannot be reached: error communicating with database: what answers there is no MySQL or \
+                           MariaDB: correct host and port in the URL";
+const NO_AMQP: &str = "unavailable: what answers there does not speak AMQP 0-9-1: correct host and port, or use amqps:// where it \
+                       expects TLS (failed to parse";
 
 /// What listens in the place of a server.
 #[derive(Debug, Clone, Copy)]
@@ -90,11 +96,12 @@ fn a_handshake_that_never_ends_is_given_up() -> Result<()> {
 fn a_web_server_is_not_taken_for_another() -> Result<()> {
     let address = Impostor::Http.start()?;
     let found = database(&format!("mysql://relay@{address}/shop"))?;
-    says(&found, "the database cannot be reached: error communicating with database: expected to read 5526600 bytes");
-    says(&rabbitmq(&format!("amqp://relay:x@{address}/%2f"))?, "unavailable: failed to parse");
+    says(&found, &format!("{NO_DATABASE} (expected to read 5526600 bytes"));
+    says(&rabbitmq(&format!("amqp://relay:x@{address}/%2f"))?, NO_AMQP);
     let found = kafka(&address, "plaintext")?;
     let expected = format!(
-        "unavailable: no broker answers: {address}/bootstrap: Receive failed: Invalid response size 1213486160"
+        "unavailable: no broker answers: what answers there does not speak Kafka's protocol: correct `brokers`, or \
+         \"security.protocol\" where it expects TLS ({address}/bootstrap: Receive failed: Invalid response size 1213486160"
     );
     says(&found, &expected);
     Ok(())
@@ -104,8 +111,8 @@ fn a_web_server_is_not_taken_for_another() -> Result<()> {
 fn plain_text_to_a_port_with_tls_is_named() -> Result<()> {
     let address = Impostor::Tls.start()?;
     let found = database(&format!("mysql://relay@{address}/shop"))?;
-    says(&found, "the database cannot be reached: error communicating with database: expected to read 66325 bytes");
-    says(&rabbitmq(&format!("amqp://relay:x@{address}/%2f"))?, "unavailable: failed to parse");
+    says(&found, &format!("{NO_DATABASE} (expected to read 66325 bytes"));
+    says(&rabbitmq(&format!("amqp://relay:x@{address}/%2f"))?, NO_AMQP);
     says(&kafka(&address, "plaintext")?, "unavailable: no broker answers: ");
     Ok(())
 }
@@ -117,13 +124,30 @@ async fn tls_to_a_plain_port_is_named() -> Result<()> {
     says(&found, &format!("unavailable: no broker answers: ssl://{bootstrap}/bootstrap: SSL handshake failed: "));
     ensure!(found.contains("connecting to a PLAINTEXT broker listener?"), "{found}");
     let found = rabbitmq(&amqp.replace("amqp://", "amqps://"))?;
-    assert_eq!(found, "unavailable: IO error: received corrupt message of type InvalidContentType");
+    let expected = "unavailable: what answers there does not speak TLS: correct the port, or use amqp:// where the network is \
+                    trusted (IO error: received corrupt message of type InvalidContentType)";
+    assert_eq!(found, expected);
     let server = testkit::servers::mysql_url(Flavor::MariaDb).await?;
     for mode in ["required", "verify_identity"] {
         let found = database(&format!("{server}shop?ssl-mode={mode}"))?;
         let expected = "the database cannot be reached: error occurred while attempting to establish a TLS connection: \
-                        server does not support TLS";
-        says(&found, expected);
+                        server does not support TLS: give it a certificate, or add ssl-mode=disabled to the URL where the \
+                        network is trusted";
+        assert_eq!(found, expected);
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_login_that_is_refused_is_told_without_its_password() -> Result<()> {
+    let (bootstrap, amqp) = (Broker::Kafka.address().await?, Broker::RabbitMq.address().await?);
+    let sasl = "\"security.protocol\" = \"sasl_plaintext\", \"sasl.mechanism\" = \"PLAIN\", \"sasl.username\" = \"relay\", \
+                \"sasl.password\" = \"canary-5bd1e995\"";
+    let found = refused(check::kafka(&bootstrap, sasl)?)?;
+    says(&found, &format!("unavailable: no broker answers: sasl_plaintext://{bootstrap}/bootstrap: "));
+    ensure!(!found.contains("canary"), "{found}");
+    let (_, place) = amqp.split_once('@').context("no login")?;
+    let found = rabbitmq(&format!("amqp://relay:canary-5bd1e995@{place}"))?;
+    ensure!(found.contains("ACCESS_REFUSED") && !found.contains("canary"), "{found}");
     Ok(())
 }

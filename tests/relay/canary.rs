@@ -1,9 +1,17 @@
 //! No payload, key, header value or password is in any log, metric or error.
 
-use anyhow::{Result, ensure};
-use testkit::{consume::Broker, judge::Expectations, ledger::Draft, servers::Flavor};
+use anyhow::{Context as _, Result, ensure};
+use testkit::{
+    consume::Broker,
+    database::Database,
+    judge::Expectations,
+    ledger::{Draft, Ledger},
+    load,
+    relay::{Relay, Settings},
+    servers::{Flavor, until},
+};
 
-use crate::stage::Stage;
+use crate::stage::{PATIENCE, Stage, start};
 
 const CANARY: &str = "canary-5bd1e995";
 const USER: &str = "outbox_canary";
@@ -21,14 +29,61 @@ async fn nothing_of_a_message_and_no_password_is_ever_printed() -> Result<()> {
     stage.commit(&[message(stage.topic.name()), unroutable.clone()]).await?;
     let relay = stage.relay()?;
     let outcome = stage.drain_and_judge(&Expectations::new().at_least(2).dead([unroutable.id])).await;
-    let log = relay.log()?;
-    outcome.map_err(|error| error.context(log.clone()))?;
-    let pages = [log, relay.get("/metrics").await?.1, relay.get("/readyz").await?.1];
-    for page in pages {
+    outcome.map_err(|error| error.context(relay.log().unwrap_or_default()))?;
+    is_silent(&relay, &stage.database).await
+}
+
+/// Neither what a relay shows nor what it writes into the tables has the canary.
+async fn is_silent(relay: &Relay, database: &Database) -> Result<()> {
+    for page in [relay.log()?, relay.get("/metrics").await?.1, relay.get("/readyz").await?.1] {
         let line = page.lines().find(|line| line.contains(CANARY));
         ensure!(line.is_none(), "{line:?}");
     }
-    let error = format!("SELECT COUNT(*) FROM outbox_dead WHERE error LIKE '%{CANARY}%'");
-    ensure!(stage.database.number(&error).await? == 0, "it is in the error of a dead message");
+    for table in ["outbox_dead", "outbox_delayed"] {
+        let errors = format!("SELECT COUNT(*) FROM {table} WHERE error LIKE '%{CANARY}%'");
+        ensure!(database.number(&errors).await? == 0, "it is in an error in {table}");
+    }
     Ok(())
+}
+
+/// One of each kind that refuses the login, one that is not there.
+async fn brokers() -> Result<[(&'static str, String); 4]> {
+    let kafka = |brokers: &str| {
+        format!(
+            "type = 'kafka'\nbrokers = '{brokers}'\n[properties]\n'security.protocol' = 'sasl_plaintext'\n\
+             'sasl.mechanism' = 'PLAIN'\n'sasl.username' = '{USER}'\n'sasl.password' = '{CANARY}'"
+        )
+    };
+    let rabbit = |place: &str| format!("type = 'rabbitmq'\nurl = 'amqp://{USER}:{CANARY}@{place}'");
+    let (bootstrap, amqp) = (Broker::Kafka.address().await?, Broker::RabbitMq.address().await?);
+    let (_, place) = amqp.split_once('@').context("no login")?;
+    Ok([
+        ("kafka_refuses", kafka(&bootstrap)),
+        ("kafka_away", kafka("127.0.0.1:1")),
+        ("rabbit_refuses", rabbit(place)),
+        ("rabbit_away", rabbit("127.0.0.1:1/%2f")),
+    ])
+}
+
+#[tokio::test]
+async fn no_password_of_a_broker_that_cannot_be_used_is_ever_printed() -> Result<()> {
+    let (database, brokers) = (Database::create(Flavor::MySql).await?, brokers().await?);
+    let mut settings = Settings::new(database.url()).null().set("log", "level", "trace");
+    for (name, sink) in &brokers {
+        let exchange = name.starts_with("rabbit").then_some(("exchange", "e"));
+        let route = [("topics", *name), ("sink", *name)].into_iter().chain(exchange);
+        settings = settings.set("sinks", name, sink.parse::<toml::Table>()?).route(route);
+    }
+    let drafts = brokers.each_ref().map(|(name, _)| Draft::new(name, CANARY).unordered_key(CANARY).header("h", CANARY));
+    load::commit(&database, &Ledger::new(), &drafts, |message| message).await?;
+    let relay = start(&settings)?;
+    database.wait_for(PATIENCE, "SELECT COUNT(*) = 4 FROM outbox_delayed WHERE reason = 'parked'").await?;
+    until(PATIENCE, "what is wrong with each", || async {
+        let page = relay.get("/readyz").await?.1;
+        let told = |(name, _): &(&str, String)| page.contains(&format!("{name}: unavailable: "));
+        ensure!(brokers.iter().all(told), "{page}");
+        Ok(())
+    })
+    .await?;
+    is_silent(&relay, &database).await
 }

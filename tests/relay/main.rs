@@ -12,5 +12,6 @@ mod network;
 mod order;
 mod outage;
 mod rejected;
+mod schema;
 mod stage;
 mod takeover;

@@ -54,16 +54,24 @@ impl RabbitHarness {
     pub(crate) async fn exclusive_queue(&self, channel: &Channel) -> Result<Arc<Destination>> {
         let destination = destination(&format!("test-{}", Uuid::now_v7()), "key");
         let exclusive = QueueDeclareOptions { exclusive: true, ..Default::default() };
-        declare(channel, &destination.target, exclusive, FieldTable::default()).await?;
+        declare(channel, &destination, exclusive, FieldTable::default()).await?;
         Ok(destination)
     }
 
     /// A durable queue behind an exchange of its own.
     pub(crate) async fn queue(&self, arguments: FieldTable) -> Result<Arc<Destination>> {
-        let destination = destination(&format!("test-{}", Uuid::now_v7()), "key");
+        self.queue_at(destination(&format!("test-{}", Uuid::now_v7()), "key"), arguments).await
+    }
+
+    /// The same under these names.
+    pub(crate) async fn queue_at(
+        &self,
+        destination: Arc<Destination>,
+        arguments: FieldTable,
+    ) -> Result<Arc<Destination>> {
         let (_connection, channel) = channel(&self.url).await?;
         let durable = QueueDeclareOptions { durable: true, ..Default::default() };
-        declare(&channel, &destination.target, durable, arguments).await?;
+        declare(&channel, &destination, durable, arguments).await?;
         Ok(destination)
     }
 }
@@ -83,13 +91,19 @@ pub(crate) async fn channel(url: &str) -> Result<(Connection, Channel)> {
     Ok((connection, channel))
 }
 
-/// An exchange, a queue of the same name, and a binding with the key `key`.
-async fn declare(channel: &Channel, name: &str, queue: QueueDeclareOptions, arguments: FieldTable) -> Result<()> {
+/// An exchange, a queue of the same name, and a binding with the routing key.
+async fn declare(
+    channel: &Channel,
+    destination: &Destination,
+    queue: QueueDeclareOptions,
+    arguments: FieldTable,
+) -> Result<()> {
+    let (name, key) = (destination.target.as_str(), destination.routing_key.as_str());
     let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
     channel.exchange_declare(name.into(), ExchangeKind::Direct, durable, FieldTable::default()).await?;
     channel.queue_declare(name.into(), queue, arguments).await?;
     let none = FieldTable::default();
-    channel.queue_bind(name.into(), name.into(), "key".into(), QueueBindOptions::default(), none).await?;
+    channel.queue_bind(name.into(), name.into(), key.into(), QueueBindOptions::default(), none).await?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use crate::{EnqueueError, IntoMessage, Message, Prepared, backlog::Watch, sequen
 
 /// Data of one INSERT, in bytes: far below the smallest `max_allowed_packet` in use (16 MiB on MariaDB, 64 MiB on MySQL).
 const CHUNK_BYTES: usize = 512 * 1024;
-/// Bytes of a packet that are not key, headers or payload of the message.
+/// Bytes of a packet that are not key, headers or payload of the message, at most.
 const PACKET_OVERHEAD: usize = 16 * 1024;
 
 /// The service's end of the outbox: writes messages in the service's own transaction.
@@ -178,8 +178,8 @@ async fn insert_all(conn: &mut MySqlConnection, mut messages: &[Message]) -> Res
     while !messages.is_empty() {
         let size = store::enqueue::chunk(messages, CHUNK_BYTES);
         let (chunk, rest) = messages.split_at(size);
-        check_packet(conn, chunk).await?;
         let headers = chunk.iter().map(Message::headers_json).collect::<Result<Vec<_>, _>>()?;
+        check_packet(conn, chunk, &headers).await?;
         if let Err(error) = store::enqueue::insert_messages(conn, chunk, &headers).await {
             return Err(explain(conn, chunk, error).await);
         }
@@ -188,15 +188,21 @@ async fn insert_all(conn: &mut MySqlConnection, mut messages: &[Message]) -> Res
     Ok(())
 }
 
-/// A chunk larger than [`CHUNK_BYTES`] is one large message: it is the only case that may not fit into a packet.
-async fn check_packet(conn: &mut MySqlConnection, chunk: &[Message]) -> Result<(), EnqueueError> {
-    let size: usize = chunk.iter().map(Message::size).sum();
+/// A chunk larger than [`CHUNK_BYTES`] is one large message: it is the only case that may not fit into a packet. The server ends the
+/// connection that sends more, so it is found before.
+async fn check_packet(
+    conn: &mut MySqlConnection,
+    chunk: &[Message],
+    headers: &[Option<String>],
+) -> Result<(), EnqueueError> {
+    let ([message], [headers]) = (chunk, headers) else { return Ok(()) };
+    let size = message.stored_size(headers.as_deref());
     if size <= CHUNK_BYTES {
         return Ok(());
     }
     let packet = store::enqueue::max_allowed_packet(conn).await?;
     let limit = usize::try_from(packet).unwrap_or(usize::MAX).saturating_sub(PACKET_OVERHEAD);
-    if size > limit { Err(EnqueueError::TooLarge { size, limit }) } else { Ok(()) }
+    if size > limit { Err(EnqueueError::AbovePacket { size, limit }) } else { Ok(()) }
 }
 
 /// Finds out whether an error is a message id that exists already, and which. A transaction may not see what was committed after it

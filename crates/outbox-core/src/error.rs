@@ -22,7 +22,19 @@ pub enum EnqueueError {
          rollback, or a DDL statement): roll back and run the whole transaction again"
     )]
     TransactionEnded,
-    /// Key, headers and payload together are larger than the limit, or than the server's `max_allowed_packet`.
+    /// The message is larger than what the server takes at once: its `max_allowed_packet`.
+    #[error(
+        "the message has {size} bytes as the database gets it, and one packet has room for {limit}: store the large part elsewhere \
+         and send a reference, or raise the server's `max_allowed_packet` (connections that are open keep the old one) and the \
+         broker's own limit"
+    )]
+    AbovePacket {
+        /// Bytes of key, payload and headers, these as JSON.
+        size: usize,
+        /// What a packet has room for, in bytes.
+        limit: usize,
+    },
+    /// Key, headers and payload together are larger than the limit of [`crate::Outbox::max_message_bytes`].
     #[error(
         "the message has {size} bytes, the limit is {limit}: store the large part elsewhere and send a reference, or raise `Outbox::max_message_bytes` and the broker's own limit"
     )]
@@ -65,7 +77,7 @@ impl EnqueueError {
         match self {
             Self::NotInTransaction => "not_in_transaction",
             Self::TransactionEnded => "transaction_ended",
-            Self::TooLarge { .. } => "too_large",
+            Self::AbovePacket { .. } | Self::TooLarge { .. } => "too_large",
             Self::Invalid(_) => "invalid",
             Self::Encode(_) => "encode",
             Self::Duplicate(_) => "duplicate",

@@ -16,6 +16,8 @@ pub(crate) const MAX_SHORT: usize = 255;
 /// Names and values of all headers together, in bytes: half of RabbitMQ's default `frame_max` (131,072), because
 /// AMQP sends all properties of a message in one frame.
 pub(crate) const MAX_HEADERS: usize = 65_536;
+/// Most headers: each takes six bytes more in that frame.
+pub(crate) const MAX_HEADER_COUNT: usize = 10_000;
 /// Longest delay and expiry: a hundred years, within the range of `DATETIME`.
 const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 86_400);
 
@@ -115,7 +117,7 @@ impl Message {
         self
     }
 
-    /// Adds a header. Each name once, at most 255 bytes; all names and values together at most 64 KiB.
+    /// Adds a header. Each name once, at most 255 bytes; at most 10,000 of them, all names and values together at most 64 KiB.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
@@ -193,6 +195,11 @@ impl Message {
         self.key.as_ref().map_or(0, Vec::len) + self.headers_size() + self.payload.as_ref().map_or(0, Vec::len)
     }
 
+    /// Bytes of key, payload and headers as the columns hold them: JSON has quotes and escapes.
+    pub(crate) fn stored_size(&self, headers: Option<&str>) -> usize {
+        self.size() - self.headers_size() + headers.map_or(0, str::len)
+    }
+
     fn headers_size(&self) -> usize {
         let to_come = if self.sequenced { sequence::HEADER_BYTES } else { 0 };
         self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() + to_come
@@ -260,6 +267,10 @@ impl Message {
                 "headers",
                 format!("have {size} bytes together, the limit is {MAX_HEADERS}"),
             ));
+        }
+        let count = self.headers.len();
+        if count > MAX_HEADER_COUNT {
+            return Err(InvalidMessage::new("headers", format!("are {count}, the limit is {MAX_HEADER_COUNT}")));
         }
         let mut seen = HashSet::new();
         for (name, value) in &self.headers {

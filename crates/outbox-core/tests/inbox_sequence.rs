@@ -10,6 +10,7 @@ use testkit::{database::Database, on_both_databases, servers::Flavor};
 on_both_databases!(
     a_gap_a_late_number_and_a_repetition_are_seen,
     what_is_rolled_back_was_not_noted,
+    gaps_that_cannot_be_read_are_forgotten,
     keys_topics_and_consumers_are_counted_each_by_itself,
     new_keys_do_not_wait_for_their_neighbours,
 );
@@ -48,6 +49,32 @@ async fn what_is_rolled_back_was_not_noted(flavor: Flavor) -> Result<()> {
         let mut tx = connection.begin().await?;
         assert_eq!(inbox.follow(&mut tx, "t", b"k", number).await?, expected, "{number}");
         if commits { tx.commit().await? } else { tx.rollback().await? }
+    }
+    Ok(())
+}
+
+/// Edited by hand: the key goes on.
+async fn gaps_that_cannot_be_read_are_forgotten(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    for (consumer, missing) in [("a", "not JSON"), ("b", ""), ("c", "{}"), ("d", "[[2]]"), ("e", "[[-2, 4]]")] {
+        let inbox = Inbox::new(consumer)?;
+        for (number, expected) in [
+            (1, Sequence::Next),
+            (5, Sequence::Gap { expected: 2 }),
+            (3, Sequence::Repeated),
+            (6, Sequence::Next),
+            (8, Sequence::Gap { expected: 7 }),
+            (7, Sequence::Late),
+        ] {
+            let mut tx = connection.begin().await?;
+            assert_eq!(inbox.follow(&mut tx, "t", b"k", number).await?, expected, "{missing}: {number}");
+            tx.commit().await?;
+            if number == 5 {
+                let edit = format!("UPDATE inbox_sequence SET missing = '{missing}' WHERE consumer = '{consumer}'");
+                database.execute(&edit).await?;
+            }
+        }
     }
     Ok(())
 }

@@ -10,6 +10,10 @@ fn on(topic: &str) -> Message {
     Message::new(topic, "{}")
 }
 
+fn with_headers(count: usize) -> Message {
+    (0..count).fold(on("t"), |message, n| message.header(format!("h{n}"), "v"))
+}
+
 /// Messages with one fault each, and what is said about it.
 fn invalid() -> Vec<(Message, String)> {
     let long = "x".repeat(256);
@@ -32,6 +36,7 @@ fn invalid() -> Vec<(Message, String)> {
         (on("t").header("a", "1").header("a", "2"), "header name `a` is given twice"),
         (on("t").header("a", "\0"), "headers the value of `a` contains a NUL character"),
         (on("t").header("a", "x".repeat(65_536)), "headers have 65537 bytes together, the limit is 65536"),
+        (with_headers(10_001), "headers are 10001, the limit is 10000"),
         (on("t").sequenced(), "key is missing: a sequence counts the messages of a key"),
         (
             on("t").key("k").sequenced().delay(std::time::Duration::from_secs(1)),
@@ -79,7 +84,8 @@ async fn what_is_just_valid_is_taken(flavor: Flavor) -> Result<()> {
         on("t").event_type(&longest).content_type(&longest).header(&longest, "line\nbreak"),
         on("t").header("a", "x".repeat(65_535)),
         on("t").delay(century).expires_after(century),
-        (0..200).fold(on("t"), |message, n| message.header(format!("h{n}"), "v")),
+        with_headers(200),
+        with_headers(10_000),
     ];
     let count = messages.len();
     Outbox::new().enqueue_all(&mut tx, messages).await?;

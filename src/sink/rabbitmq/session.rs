@@ -159,12 +159,29 @@ pub(super) fn soft(error: &Error) -> Option<AMQPSoftError> {
     }
 }
 
+/// What went wrong, and what to do about it where the driver does not tell.
+fn explain(error: &Error) -> String {
+    let advice = match error.kind() {
+        ErrorKind::ParsingError(_) | ErrorKind::InvalidProtocolVersion(_) => {
+            "what answers there does not speak AMQP 0-9-1: correct host and port, or use amqps:// where it expects TLS"
+        }
+        ErrorKind::IOError(error) if error.to_string().contains("InvalidContentType") => {
+            "what answers there does not speak TLS: correct the port, or use amqp:// where the network is trusted"
+        }
+        ErrorKind::IOError(error) if error.to_string().contains("native certificates") => {
+            "no authority is known: install the system's certificates, or name a file with some in SSL_CERT_FILE"
+        }
+        _ => return error.to_string(),
+    };
+    format!("{advice} ({error})")
+}
+
 impl From<Failure> for PublishError {
     /// For calls before a message is handed over: it surely did not arrive.
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Late => Self::Unavailable("RabbitMQ did not answer in time".to_owned()),
-            Failure::Error(error) => Self::Unavailable(error.to_string()),
+            Failure::Error(error) => Self::Unavailable(explain(&error)),
         }
     }
 }

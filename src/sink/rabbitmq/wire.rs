@@ -56,14 +56,8 @@ fn described(message: &Outgoing, mut properties: BasicProperties) -> Result<Basi
 /// values, in their order.
 fn headers(message: &Outgoing) -> Result<FieldTable, PublishError> {
     let mut table: BTreeMap<ShortString, Vec<AMQPValue>> = BTreeMap::new();
-    let mut size = message.key.as_ref().map_or(0, Vec::len);
     for (name, value) in &message.headers {
-        size += name.len() + value.len() + 8;
         table.entry(short("header name", name)?).or_default().push(text(value.as_bytes()));
-    }
-    if size > MAX_PROPERTIES {
-        let detail = format!("headers and key take {size} bytes; RabbitMQ carries {MAX_PROPERTIES}");
-        return Err(PublishError::Rejected { reason: "too_large", detail });
     }
     let mut table: BTreeMap<_, _> = table.into_iter().map(|(name, values)| (name, one_or_list(values))).collect();
     if let Some(key) = &message.key {
@@ -72,6 +66,11 @@ fn headers(message: &Outgoing) -> Result<FieldTable, PublishError> {
     if message.payload.is_none() {
         table.insert(short("header name", TOMBSTONE)?, AMQPValue::Boolean(true));
     }
+    let size: usize = table.iter().map(|(name, value)| 1 + name.as_str().len() + bytes(value)).sum();
+    if size > MAX_PROPERTIES {
+        let detail = format!("headers and key take {size} bytes; RabbitMQ carries {MAX_PROPERTIES}");
+        return Err(PublishError::Rejected { reason: "too_large", detail });
+    }
     Ok(table.into())
 }
 
@@ -79,6 +78,15 @@ fn one_or_list(mut values: Vec<AMQPValue>) -> AMQPValue {
     match values.pop() {
         Some(only) if values.is_empty() => only,
         last => AMQPValue::FieldArray(FieldArray::from(values.into_iter().chain(last).collect::<Vec<_>>())),
+    }
+}
+
+/// Bytes of a value on the wire: the letter of its type, for texts and lists a length, and what it holds.
+fn bytes(value: &AMQPValue) -> usize {
+    match value {
+        AMQPValue::LongString(text) => 5 + text.as_bytes().len(),
+        AMQPValue::FieldArray(values) => 5 + values.as_slice().iter().map(bytes).sum::<usize>(),
+        _ => 2,
     }
 }
 
@@ -96,4 +104,75 @@ fn short(what: &str, text: &str) -> Result<ShortString, PublishError> {
 
 fn seconds(micros: i64) -> u64 {
     Duration::from_micros(micros.try_into().unwrap_or(0)).as_secs()
+}
+
+#[cfg(test)]
+mod properties {
+    use proptest::{collection::vec, prelude::*};
+    use testkit::strategies::text as any_text;
+
+    use super::*;
+    use crate::properties::outgoing;
+
+    fn own(name: &str) -> bool {
+        !matches!(name, KEY | TOMBSTONE)
+    }
+
+    proptest! {
+        /// The consumer's property of the same name begins with this table.
+        #[test]
+        fn what_the_relay_writes_is_read_as_it_was(message in outgoing()) {
+            let Destination { target, routing_key, .. } = &*message.destination;
+            let names = message.headers.iter().map(|(name, _)| name);
+            let described = [&message.event_type, &message.content_type].into_iter().flatten();
+            let is_long = names.chain(described).chain([target, routing_key]).any(|text| text.len() > 255);
+            let Ok(Publish { exchange, routing_key: written_key, properties }) = publish(&message) else {
+                prop_assert!(is_long, "only what is too long is rejected");
+                return Ok(());
+            };
+            prop_assert!(!is_long);
+            prop_assert_eq!((exchange.as_str(), written_key.as_str()), (target.as_str(), routing_key.as_str()));
+            let text_of = |property: &Option<ShortString>| property.as_ref().map(ToString::to_string);
+            prop_assert_eq!(text_of(properties.message_id()), Some(message.message_id.to_string()));
+            prop_assert_eq!(text_of(properties.kind()), message.event_type.clone());
+            prop_assert_eq!(text_of(properties.content_type()), message.content_type.clone());
+
+            let table = properties.headers().clone().unwrap_or_default();
+            let mut table = table.inner().clone();
+            if let Some(key) = &message.key {
+                prop_assert_eq!(table.remove(KEY), Some(text(key)));
+            }
+            if message.payload.is_none() {
+                prop_assert_eq!(table.remove(TOMBSTONE), Some(AMQPValue::Boolean(true)));
+            }
+            for (name, value) in message.headers.iter().filter(|(name, _)| own(name)) {
+                prop_assert_eq!(table.remove(name.as_str()), Some(text(value.as_bytes())));
+            }
+            prop_assert!(table.keys().all(|name| !own(name.as_str())), "what nobody has written");
+        }
+
+        /// A row holds each name once; who embeds the relay may not.
+        #[test]
+        fn the_values_of_one_name_keep_their_order(
+            message in outgoing(), headers in vec((prop::sample::select(vec!["a", "b"]), any_text()), 0..6),
+        ) {
+            let owned = headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+            let message = Outgoing { headers: owned.collect(), ..message };
+            if let Ok(written) = publish(&message) {
+                let table = written.properties.headers().clone().unwrap_or_default();
+                for wanted in ["a", "b"] {
+                    let values: Vec<AMQPValue> = headers
+                        .iter()
+                        .filter(|(name, _)| *name == wanted)
+                        .map(|(_, value)| text(value.as_bytes()))
+                        .collect();
+                    let read = match table.inner().get(wanted) {
+                        Some(AMQPValue::FieldArray(list)) => list.as_slice().to_vec(),
+                        other => other.cloned().into_iter().collect(),
+                    };
+                    prop_assert_eq!(read, values);
+                }
+            }
+        }
+    }
 }

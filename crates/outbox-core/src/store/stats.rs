@@ -7,7 +7,7 @@ use sqlx::{MySqlConnection, Row as _};
 pub struct Stats {
     /// Unsent messages that are due, claimed ones included.
     pub pending: u64,
-    /// Of these, claimed.
+    /// Of these, claimed. A claim whose list somebody has made unreadable covers none.
     pub leased: u64,
     /// Messages that wait for a time.
     pub delayed: u64,
@@ -27,7 +27,7 @@ pub struct Stats {
 /// indexes; no lock. Not for the hot path.
 pub async fn stats(conn: &mut MySqlConnection) -> Result<Stats, sqlx::Error> {
     let sql = "SELECT (SELECT COUNT(*) FROM outbox_pending), \
-        (SELECT CAST(COALESCE(SUM(JSON_LENGTH(message_ids)), 0) AS UNSIGNED) FROM outbox_claims \
+        (SELECT CAST(COALESCE(SUM(IF(JSON_VALID(message_ids), JSON_LENGTH(message_ids), 0)), 0) AS UNSIGNED) FROM outbox_claims \
          WHERE lease_until >= UTC_TIMESTAMP(6)), \
         (SELECT COUNT(*) FROM outbox_delayed), (SELECT COUNT(*) FROM outbox_dead), \
         (SELECT COUNT(DISTINCT key_hash) FROM outbox_delayed WHERE holds_key = 1) \
