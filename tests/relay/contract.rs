@@ -17,17 +17,15 @@ use testkit::{
 };
 use url::Url;
 
-use crate::stage::{PATIENCE, Stage, account};
+use crate::stage::{PATIENCE, Stage, account, sql_block};
 
 on_both_databases!(numbers_and_delays_that_the_text_writes_are_kept);
 
 const PAGE: &str = include_str!("../../docs/table-contract.md");
 const GRANTS: &str = include_str!("../../deploy/grants/service.sql");
 
-/// The page's block of SQL that contains this text.
 fn block(text: &str) -> Result<&'static str> {
-    let mut blocks = PAGE.split("```sql\n").skip(1).filter_map(|block| block.split("```").next());
-    blocks.find(|block| block.contains(text)).with_context(|| format!("no block with {text:?} on the page"))
+    sql_block(PAGE, text)
 }
 
 /// The values of a draft in the place of the page's, then the page's transaction, with the test's business table.

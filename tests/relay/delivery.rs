@@ -27,6 +27,7 @@ async fn every_kind_of_message(flavor: Flavor, broker: Broker) -> Result<()> {
         Draft::new(&topic, "headers").header("zeta", "1").header("alpha", "ü ≠ 🦀").header("empty", ""),
         Draft::new(&topic, "long type").described(&"t".repeat(255), &"c".repeat(255)),
         Draft::new(&topic, vec![7; 900_000]),
+        (0..10_000).fold(Draft::new(&topic, "many headers"), |draft, n| draft.header(&format!("h{n}"), "v")),
     ];
     stage.commit(&drafts).await?;
     let _relay = stage.relay()?;
@@ -91,6 +92,22 @@ async fn a_delayed_message_is_sent_when_it_is_due_and_an_expired_one_never() -> 
                  WHERE s.sent_at < m.created_at + INTERVAL 2 SECOND";
     ensure!(dead == 1 && stage.database.number(early).await? == 0);
     Ok(())
+}
+
+/// The relay has read it, and stands still.
+#[tokio::test]
+async fn a_message_that_expires_after_it_was_read_still_goes_out() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
+    stage.settings = stage.settings.clone().pause_at("before_publish");
+    let mut relay = stage.relay()?;
+    relay.wait_for_metrics(PATIENCE, "its broker", |m| m.sum("outbox_relay_sink_connected") > 0.5).await?;
+    let soon = |message: outbox_core::Message| message.expires_after(Duration::from_secs(6));
+    load::commit(&stage.database, &stage.ledger, &[stage.draft(1)], soon).await?;
+    relay.wait_for_pause(PATIENCE).await?;
+    let expired = "SELECT COUNT(*) FROM outbox_messages WHERE expires_at < UTC_TIMESTAMP(6)";
+    stage.database.wait_for(PATIENCE, expired).await?;
+    relay.resume()?;
+    stage.drain_and_judge(&Expectations::new()).await
 }
 
 #[tokio::test]

@@ -1,6 +1,9 @@
 //! A network that delays, swallows and cuts, between the relay and each of its servers.
 
-use std::{slice, time::Duration};
+use std::{
+    slice,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
 use outbox_core::sqlx::{self, Connection as _};
@@ -11,7 +14,7 @@ use testkit::{
     ledger::{Draft, Outcome},
     load::{Load, Running},
     proxy::{Counts, Cut, Direction, Proxy},
-    relay::{Metrics, Relay},
+    relay::{Metrics, Relay, Settings},
     servers::{Flavor, Kafka, until},
 };
 
@@ -41,6 +44,13 @@ async fn counted(proxy: &Proxy, what: &str, wanted: impl Fn(Counts) -> bool) -> 
         Ok(())
     })
     .await
+}
+
+/// Before a broker that does not give up a connection on which nothing comes for long.
+async fn before_a_patient_broker(stage: &Stage) -> Result<(Proxy, Settings)> {
+    let proxy = Proxy::start(stage.topic.address()).await?;
+    let settings = stage.settings.clone().rabbitmq(&format!("{}?heartbeat=60", proxy.address()));
+    Ok((proxy, settings))
 }
 
 async fn ready(relay: &Relay) -> Result<()> {
@@ -292,6 +302,61 @@ async fn confirmations_of_rabbitmq_that_are_cut_cost_duplicates_of_their_own_mes
     let dead = stage.database.number("SELECT COUNT(*) FROM outbox_dead").await?;
     ensure!(dead == 0, "{dead} messages died of a network");
     Ok(())
+}
+
+/// The broker takes nothing, and there is more to do. A claim is made where there is room for a whole one, and one message that is larger
+/// counts as one.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_relay_holds_is_bounded_in_messages_and_in_bytes() -> Result<()> {
+    for (bytes, most) in [(10, 40), (10_000, 12), (200_000, 2)] {
+        let mut stage = Stage::new(Flavor::MySql, Broker::RabbitMq).await?;
+        let (proxy, settings) = before_a_patient_broker(&stage).await?;
+        let settings = settings.set("relay", "claim_messages", 20).set("relay", "in_flight_messages", 50);
+        let settings = settings.set("relay", "claim_bytes", "64KiB").set("relay", "in_flight_bytes", "128KiB");
+        let mut relay = start(&settings.set("relay", "lease", "15s").set("relay", "publish_deadline", "12s"))?;
+        relay.wait_for_metrics(PATIENCE, "its broker", |m| m.sum("outbox_relay_sink_connected") > 0.5).await?;
+        proxy.black_hole(Direction::ToServer);
+        let draft = |_| Draft::new(stage.topic.name(), vec![b'x'; bytes]);
+        stage.commit(&(0..60).map(draft).collect::<Vec<_>>()).await?;
+        let claimed = "SELECT COUNT(*) FROM outbox_claimed_messages";
+        stage.database.wait_for(PATIENCE, &format!("SELECT ({claimed}) >= {most}")).await?;
+        let renewed = |m: &Metrics| m.sum_where("outbox_relay_lease_renewals_total", r#"result="renewed""#) >= 1.0;
+        relay.wait_for_metrics(PATIENCE, "claims that are renewed", renewed).await?;
+        let held = stage.database.number(claimed).await?;
+        ensure!(held == most, "of {bytes} bytes each the relay holds {held} messages");
+        proxy.heal();
+        stage.drain_and_judge(&Expectations::new().at_least(60).duplicates(60)).await?;
+    }
+    Ok(())
+}
+
+/// A relay is frozen with a message on its way, and another sends that and the next one of the key. Then the first delivery arrives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_duplicate_of_a_frozen_relay_comes_behind_newer_messages_of_its_key() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MariaDb, Broker::RabbitMq).await?;
+    stage.settings = stage.settings.clone().set("relay", "lease", "5s").set("relay", "publish_deadline", "3s");
+    let (proxy, settings) = before_a_patient_broker(&stage).await?;
+    let frozen = start(&settings)?;
+    let drafts = [1, 2, 3].map(|n| stage.draft(0).key("k", n));
+    let [first, second, third] = &drafts;
+    stage.commit(slice::from_ref(first)).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let held = proxy.counts().held;
+    proxy.black_hole(Direction::ToServer);
+    stage.commit(slice::from_ref(second)).await?;
+    counted(&proxy, "a publish on its way", |counts| counts.held > held).await?;
+    frozen.pause()?;
+    let _other = stage.relay()?;
+    stage.commit(slice::from_ref(third)).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    proxy.heal();
+    let healed = Instant::now();
+    while stage.topic.read().await?.len() < 4 {
+        ensure!(healed.elapsed() < PATIENCE, "the first delivery does not arrive");
+    }
+    let came: Vec<_> = stage.topic.read().await?.iter().map(|arrival| arrival.id).collect();
+    ensure!(came == [first, second, third, second].map(|draft| draft.id), "{came:?}");
+    stage.judge(&Expectations::new().at_least(3).duplicates(1)).await
 }
 
 /// Both brokers behind a line that breaks anywhere.

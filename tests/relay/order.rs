@@ -6,12 +6,16 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use outbox_core::{EnqueueError, Message, Outbox, sqlx::Connection as _, store::error_number};
+use outbox_core::{
+    EnqueueError, Message, Outbox,
+    sqlx::{Connection as _, MySqlConnection},
+    store::error_number,
+};
 use testkit::{
     consume::Broker,
     database::Database,
     judge::Expectations,
-    ledger::Draft,
+    ledger::{Draft, Opened},
     load::{Load, insert_business_rows},
     servers::Flavor,
 };
@@ -99,6 +103,29 @@ async fn the_numbers_of_sequenced_keys_arrive_without_gap_and_in_order_on_rabbit
     sequenced(Flavor::MariaDb, Broker::RabbitMq).await
 }
 
+/// Enqueues messages with their business rows in a transaction that stays open.
+async fn write(stage: &Stage, tx: &mut MySqlConnection, drafts: &[Draft]) -> Result<Opened> {
+    let opened = stage.ledger.open(drafts);
+    Outbox::new().enqueue_all(tx, drafts.iter().map(Draft::message)).await?;
+    insert_business_rows(tx, drafts).await?;
+    Ok(opened)
+}
+
+/// Nobody has locked a business row: the first message of the key is committed last.
+#[tokio::test]
+async fn messages_go_out_in_the_order_of_their_inserts_and_not_of_their_commits() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
+    let [first, second] = [1, 2].map(|n| [stage.draft(0).key("k", n)]);
+    let mut slow = stage.database.connect().await?;
+    let mut tx = slow.begin().await?;
+    let opened = write(&stage, &mut tx, &first).await?;
+    stage.commit(&second).await?;
+    tx.commit().await?;
+    opened.committed();
+    let _relay = stage.relay()?;
+    stage.drain_and_judge(&Expectations::new().at_least(2)).await
+}
+
 /// The lower id belongs to another key: a transaction that takes long holds up nobody else, and its own messages come
 /// when it commits, before the later ones of their key.
 #[tokio::test]
@@ -109,9 +136,7 @@ async fn a_lower_id_that_commits_late_is_delivered_and_in_order_for_its_key() ->
     let late = [draft("late", 1)];
     let mut slow = stage.database.connect().await?;
     let mut tx = slow.begin().await?;
-    let opened = stage.ledger.open(&late);
-    outbox_core::Outbox::new().enqueue(&mut tx, late[0].message()).await?;
-    insert_business_rows(&mut tx, &late).await?;
+    let opened = write(&stage, &mut tx, &late).await?;
     let others: Vec<Draft> = (1..=50).map(|sequence| draft("other", sequence)).collect();
     stage.commit(&others).await?;
     let done = |m: &testkit::relay::Metrics| m.sum("outbox_relay_published_messages_total") >= 50.0;
@@ -134,9 +159,7 @@ async fn a_commit_later_than_the_longest_transaction_is_delivered_and_counted() 
     let late = [Draft::new(stage.topic.name(), "very late").key("late", 1)];
     let mut slow = stage.database.connect().await?;
     let mut tx = slow.begin().await?;
-    let opened = stage.ledger.open(&late);
-    outbox_core::Outbox::new().enqueue(&mut tx, late[0].message()).await?;
-    insert_business_rows(&mut tx, &late).await?;
+    let opened = write(&stage, &mut tx, &late).await?;
     // Messages at all times, so that the floor has something to rise to.
     let others = Load::new(stage.topic.name()).tasks(1).transactions(60).pause(Duration::from_millis(100));
     others.run(&stage.database, &stage.ledger).await?;

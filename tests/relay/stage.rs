@@ -98,6 +98,12 @@ async fn published(relays: &[Relay]) -> Result<f64> {
     Ok(sum)
 }
 
+/// A page's block of SQL that contains this text.
+pub(crate) fn sql_block(page: &'static str, text: &str) -> Result<&'static str> {
+    let mut blocks = page.split("```sql\n").skip(1).filter_map(|block| block.split("```").next());
+    blocks.find(|block| block.contains(text)).with_context(|| format!("no block with {text:?} on the page"))
+}
+
 /// Makes an account of this database alone, with these grants to `{user}`; returns the address with it.
 pub(crate) async fn account(database: &Database, grants: &str) -> Result<Url> {
     let mut url = Url::parse(database.url())?;

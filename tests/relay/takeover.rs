@@ -5,13 +5,14 @@ use std::{collections::HashSet, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Uuid,
-    sqlx::{self, Row as _},
+    sqlx::{self, Connection as _, Row as _},
 };
 use testkit::{
     consume::Broker,
     judge::{Expectations, Report},
     ledger::Draft,
     load::Load,
+    proxy::{Direction, Proxy},
     relay::Metrics,
     servers::Flavor,
 };
@@ -73,6 +74,37 @@ fn twice_at_most(report: &Report) -> Result<()> {
     let different: HashSet<_> = report.duplicates.iter().collect();
     ensure!(different.len() == report.duplicates.len(), "a message came three times");
     Ok(())
+}
+
+/// The server takes the claim over, and the relay does not know: it counts the messages, and not the take-over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_take_over_whose_reply_is_lost_counts_its_messages() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    stage.commit(&(0..100).map(|n| stage.draft(n)).collect::<Vec<_>>()).await?;
+    start(&stage.settings.clone().crash_at("after_publish"))?.wait_for_end(PATIENCE).await?;
+    let claimed = claimed(&stage).await?;
+    let mut locker = stage.database.connect().await?;
+    let mut lock = locker.begin().await?;
+    sqlx::query("SELECT id FROM outbox_pending FOR UPDATE").fetch_all(&mut *lock).await?;
+    let proxy = Proxy::start(stage.database.url()).await?;
+    let settings = stage.settings.clone().patient().set("relay", "settle_deadline", "5s");
+    let mut second = start(&settings.set("database", "url", proxy.address()))?;
+    stage.database.wait_for_lock_waits(Flavor::MySql, 1).await?;
+    proxy.black_hole(Direction::ToClient);
+    lock.commit().await?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_claims").await?;
+    let unanswered =
+        |metrics: &Metrics| metrics.sum_where("outbox_relay_db_errors_total", r#"operation="take_over""#) >= 1.0;
+    second.wait_for_metrics(PATIENCE, "the take-over to pass its deadline", unanswered).await?;
+    proxy.heal();
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let metrics = second.metrics_within(PATIENCE).await?;
+    let announced = metrics.sum_where("outbox_relay_possible_duplicates_total", r#"cause="takeover""#);
+    let due = f64::from(u32::try_from(claimed.len())?);
+    ensure!((announced - due).abs() < 0.5, "{due} messages were claimed, {announced} announced");
+    ensure!(metrics.sum("outbox_relay_lease_takeovers_total") < 0.5, "nothing shown: the reply came");
+    let expected = Expectations::new().at_least(100).duplicates_among(claimed);
+    stage.report().await?.assert_ok(&expected)
 }
 
 #[tokio::test]

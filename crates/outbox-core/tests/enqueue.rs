@@ -1,10 +1,11 @@
 //! A message shares the fate of its transaction, whatever becomes of that.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use outbox_core::{
     EnqueueError, Message, Outbox, Uuid,
-    sqlx::{self, Connection as _, MySqlConnection},
+    sqlx::{self, Connection as _, MySqlConnection, MySqlPool},
     store::error_number,
+    test::Drain,
 };
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 
@@ -19,6 +20,7 @@ on_both_databases!(
     a_duplicate_that_was_committed_behind_the_transactions_back_is_named,
     a_duplicate_in_a_late_chunk_takes_the_whole_batch_back,
     an_id_chosen_twice_in_one_batch_is_refused_before_anything_is_written,
+    half_a_message_of_a_cancelled_enqueue_is_never_sent,
     all_parts_of_a_message_are_stored_as_they_are,
 );
 
@@ -169,6 +171,27 @@ async fn an_id_chosen_twice_in_one_batch_is_refused_before_anything_is_written(f
     assert!(matches!(refused, Err(EnqueueError::Duplicate(it)) if it == id), "{refused:?}");
     tx.commit().await?;
     assert_eq!(database.number(ROWS).await?, 0);
+    Ok(())
+}
+
+/// The service gives up while the server writes the message, and commits all the same.
+async fn half_a_message_of_a_cancelled_enqueue_is_never_sent(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (mut service, mut other) = (database.connect().await?, database.connect().await?);
+    let mut lock = other.begin().await?;
+    sqlx::query("SELECT * FROM outbox_messages FOR UPDATE").fetch_all(&mut *lock).await?;
+    let mut tx = service.begin().await?;
+    let outbox = Outbox::new();
+    tokio::select! {
+        enqueued = outbox.enqueue(&mut tx, message()) => bail!("it has waited for nobody: {enqueued:?}"),
+        waits = database.wait_for_lock_waits(flavor, 1) => waits?,
+    }
+    lock.rollback().await?;
+    tx.commit().await?;
+    let tables = database.tables().await?;
+    let rows = [tables.messages.len(), tables.pending.len(), tables.delayed.len(), tables.dead.len()];
+    assert_eq!(rows, [1, 0, 0, 0], "messages, and those of them that are not sent");
+    assert_eq!(Drain::new().run(&MySqlPool::connect(database.url()).await?).await?, []);
     Ok(())
 }
 

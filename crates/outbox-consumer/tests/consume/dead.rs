@@ -154,6 +154,36 @@ async fn poison_goes_to_the_dead_letter_exchange() -> Result<()> {
     Ok(())
 }
 
+/// In the table it would be marked as processed, and the second delivery a duplicate.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_comes_again_has_another_dead_letter() -> Result<()> {
+    let mut graves = Topic::create(Broker::RabbitMq).await?;
+    let stage = Stage::with(Topic::create_with_graves(&graves).await?).await?;
+    let poison = Sending::new("key 1", "refuse");
+    stage.topic.send(&[poison.clone(), poison]).await?;
+    let consumer = Stage::start_rabbitmq(stage.rabbitmq()?.dead_letter_exchange(), &Does::work())?;
+    consumer.wait_for_metric("outbox_inbox_messages_total", "dead", 2.0).await?;
+    consumer.stop().await?;
+    let start = Instant::now();
+    while graves.read().await?.len() < 2 {
+        ensure!(start.elapsed() < PATIENCE, "there is no second dead letter");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_message_of_a_queue_without_dead_letter_exchange_is_dropped() -> Result<()> {
+    let mut stage = Stage::new(Broker::RabbitMq).await?;
+    stage.topic.send(&[Sending::new("key 1", "refuse")]).await?;
+    let consumer = Stage::start_rabbitmq(stage.rabbitmq()?.dead_letter_exchange(), &Does::work())?;
+    consumer.wait_for_metric("outbox_inbox_messages_total", "dead", 1.0).await?;
+    consumer.stop().await?;
+    assert!(stage.topic.read().await?.is_empty(), "it is still in the queue");
+    let kept = "SELECT (SELECT COUNT(*) FROM inbox_dead) + (SELECT COUNT(*) FROM inbox_processed)";
+    assert_eq!(stage.database.number(kept).await?, 0);
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topic_that_is_kept_for_longer_than_the_inbox_remembers_is_told() -> Result<()> {
     let stage = Stage::new(Broker::Kafka).await?;

@@ -54,6 +54,56 @@ async fn a_message_is_counted_when_its_transaction_is_committed_and_not_before()
     consumer.stop_and(counted).await
 }
 
+/// It counts its calls, and no transaction takes that back.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_handler_does_outside_its_transaction_is_done_again() -> Result<()> {
+    for broker in Broker::ALL {
+        let stage = Stage::new(broker).await?;
+        let sent = messages(1, 1, "flaky");
+        stage.topic.send(&sent).await?;
+        let does = Does::work();
+        let consumer = stage.consume(&does)?;
+        stage.wait_for(1).await?;
+        stage.assert_once_and_in_order(&sent).await?;
+        assert_eq!(does.tries(sent[0].id.unwrap()), 2, "{broker:?}");
+        consumer.stop().await?;
+    }
+    Ok(())
+}
+
+/// It goes back into the queue, and the next one of its key does not wait for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn later_messages_of_its_key_go_before_a_requeued_one() -> Result<()> {
+    let stage = Stage::new(Broker::RabbitMq).await?;
+    let sent = ["leave", "ok"].map(|payload| Sending::new("key", payload));
+    stage.topic.send(&sent).await?;
+    let leaves = stage.consume(&Does::leave())?;
+    stage.wait_for(1).await?;
+    let works = stage.consume(&Does::work())?;
+    stage.wait_for(2).await?;
+    assert_eq!(stage.effects().await?, [sent[1].id.unwrap(), sent[0].id.unwrap()]);
+    leaves.stop().await?;
+    works.stop().await
+}
+
+/// Without `x-single-active-consumer`: one is slow with the first message, the other gets the second.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_consumers_of_one_queue_do_not_keep_the_order_of_a_key() -> Result<()> {
+    let stage = Stage::new(Broker::RabbitMq).await?;
+    let sent = messages(2, 1, "ok");
+    stage.topic.send(&sent).await?;
+    let slow = Does::wait();
+    let first = Stage::start_rabbitmq(stage.rabbitmq()?.prefetch(1), &slow)?;
+    first.wait_for_metric("outbox_inbox_in_flight_messages", "", 1.0).await?;
+    let second = stage.consume(&Does::work())?;
+    stage.wait_for(1).await?;
+    assert_eq!(stage.effects().await?, [sent[1].id.unwrap()]);
+    slow.gate.close();
+    stage.wait_for(2).await?;
+    first.stop().await?;
+    second.stop().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_requeued_message_is_done_by_another_consumer() -> Result<()> {
     let stage = Stage::new(Broker::RabbitMq).await?;

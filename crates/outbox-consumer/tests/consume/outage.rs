@@ -11,7 +11,7 @@ use testkit::{
     servers::{Kafka, RabbitMq},
 };
 
-use crate::stage::{Does, Stage, messages};
+use crate::stage::{Does, Running, Stage, messages};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_of_kafka_loses_and_doubles_no_effect() -> Result<()> {
@@ -103,6 +103,27 @@ async fn a_database_that_vanishes_without_a_word_is_given_up_and_found_again() -
     stage.assert_once_and_in_order(&sent).await?;
     assert_eq!(stage.database.number("SELECT COUNT(*) FROM inbox_dead").await?, 0);
     consumer.stop().await
+}
+
+/// It has happened, and nobody has heard of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_whose_reply_is_cut_counts_as_failed_and_then_as_a_duplicate() -> Result<()> {
+    let mut stage = Stage::new(Broker::RabbitMq).await?;
+    let proxy = Proxy::start(stage.database.url()).await?;
+    stage.pool = MySqlPoolOptions::new().max_connections(12).connect(proxy.address()).await?;
+    proxy.cut_replies(1, |request| request.ends_with(b"COMMIT"));
+    let sent = messages(1, 1, "ok");
+    stage.topic.send(&sent).await?;
+    let consumer = stage.consume(&Does::work())?;
+    consumer.wait_for_metric("outbox_inbox_messages_total", "duplicate", 1.0).await?;
+    stage.assert_once_and_in_order(&sent).await?;
+    let counted = |it: &Running| {
+        let count = |result| it.metric("outbox_inbox_messages_total", result);
+        let [first, failed, duplicate] = ["first", "failed", "duplicate"].map(count);
+        let as_said = first < 0.5 && (failed - 1.0).abs() < 0.5 && (duplicate - 1.0).abs() < 0.5;
+        assert!(as_said, "{first} first, {failed} failed, {duplicate} duplicate");
+    };
+    consumer.stop_and(counted).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
