@@ -1,21 +1,36 @@
 //! Consumers, each a process of its own, so that they can be killed: this program again, told by its environment.
 
-use std::{future::pending, io::Read as _, path::PathBuf, process::Stdio, time::Duration};
+use std::{fs, io::Read as _, path::PathBuf, process::Stdio, time::Duration};
 
-use anyhow::{Context as _, Result};
-use outbox_consumer::{Delivery, Failure, Handler, kafka, rabbitmq};
+use anyhow::{Context as _, Result, ensure};
+use outbox_consumer::{
+    Delivery, Failure, Handler, Metrics, kafka,
+    prometheus::{Registry, TextEncoder},
+    rabbitmq,
+};
 use outbox_core::sqlx::{self, MySqlConnection, mysql::MySqlPoolOptions};
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 use testkit::{
     consume::{Broker, Topic},
     database::Database,
+    judge::Consumed,
+    relay,
 };
-use tokio::process::{Child, Command};
+use tokio::{
+    process::{Child, Command},
+    sync::oneshot,
+    time::{sleep, timeout},
+};
 
 /// The variable that makes a process a consumer.
 const VARIABLE: &str = "FAULTS_CONSUMER";
 /// Messages at work at the same time in one process.
 const CONCURRENCY: u32 = 4;
+/// How often a consumer shows what it has counted.
+const SHOWN: Duration = Duration::from_millis(250);
+/// How long it may take to stop in order.
+const STOP: Duration = Duration::from_secs(60);
 
 /// How the program is started that becomes a consumer: it must call [`become_one_if_asked`].
 #[derive(Debug, Clone)]
@@ -34,6 +49,8 @@ struct Job {
     source: String,
     name: String,
     database: String,
+    /// Where each consumer shows what it has counted, in a file of its own.
+    pages: PathBuf,
 }
 
 /// The consumers of a run. Drop kills them.
@@ -42,19 +59,24 @@ pub struct Consumers {
     program: Program,
     job: Job,
     running: Vec<Child>,
+    /// Whether none was killed, with counts that nobody has read.
+    complete: bool,
+    pages: TempDir,
 }
 
 impl Consumers {
     /// Starts so many.
     pub async fn start(program: &Program, topic: &Topic, database: &Database, consumers: usize) -> Result<Self> {
+        let pages = tempfile::tempdir()?;
         let job = Job {
             kafka: topic.broker() == Broker::Kafka,
             address: topic.address().to_owned(),
             source: topic.for_consumers().await?,
             name: topic.name().to_owned(),
             database: database.url().to_owned(),
+            pages: pages.path().to_owned(),
         };
-        let mut all = Self { program: program.clone(), job, running: Vec::new() };
+        let mut all = Self { program: program.clone(), job, running: Vec::new(), complete: true, pages };
         for _ in 0..consumers {
             all.start_one()?;
         }
@@ -69,13 +91,35 @@ impl Consumers {
 
     /// Kills the one that has run for longest, and waits for its end.
     pub async fn kill_one(&mut self) -> Result<()> {
+        self.complete = false;
         let mut victim = (!self.running.is_empty()).then(|| self.running.remove(0)).context("no consumer runs")?;
         Ok(victim.kill().await?)
     }
 
     /// Starts one that dies at this point of the first message that it gets there with: `before_commit` or `before_acknowledge`.
-    pub fn doomed(&self, point: &str) -> Result<Child> {
+    pub fn doomed(&mut self, point: &str) -> Result<Child> {
+        self.complete = false;
         self.spawn(Some(point))
+    }
+
+    /// Stops them in order. One that has ended by itself, or that does not stop, is an error.
+    pub async fn stop(&mut self) -> Result<()> {
+        for consumer in &mut self.running {
+            drop(consumer.stdin.take());
+        }
+        for mut consumer in self.running.drain(..) {
+            let status = timeout(STOP, consumer.wait()).await.context("a consumer does not stop")??;
+            ensure!(status.success(), "a consumer ended with {status}");
+        }
+        Ok(())
+    }
+
+    /// What all of them have counted so far, also those that have ended.
+    pub fn counted(&self) -> Result<Consumed> {
+        let files = fs::read_dir(self.pages.path())?;
+        let pages = files.map(|file| Ok(relay::Metrics::parse(&fs::read_to_string(file?.path())?)));
+        let pages: Vec<_> = pages.collect::<Result<_>>()?;
+        Ok(Consumed::of(&pages, self.complete))
     }
 
     fn spawn(&self, dies: Option<&str>) -> Result<Child> {
@@ -89,15 +133,39 @@ impl Consumers {
     }
 }
 
-/// Consumes until the process that started this one has ended, if this is what it was started for.
+/// Consumes until the process that started this one has ended or says so, if this is what it was started for.
 pub async fn become_one_if_asked() -> Result<()> {
     let Ok(job) = std::env::var(VARIABLE) else { return Ok(()) };
     let job: Job = serde_json::from_str(&job)?;
-    std::thread::spawn(|| {
+    let (stop, stopped) = oneshot::channel();
+    std::thread::spawn(move || {
         // However the parent ends, the pipe ends with it.
-        let ended = std::io::stdin().read_to_end(&mut Vec::new());
-        std::process::exit(i32::from(ended.is_err()));
+        std::io::stdin().read_to_end(&mut Vec::new()).ok();
+        stop.send(()).ok();
+        std::thread::sleep(STOP);
+        std::process::exit(1);
     });
+    let (registry, page) = (Registry::new(), job.pages.join(std::process::id().to_string()));
+    let metrics = Metrics::register(&registry)?;
+    let show = || Ok(fs::write(&page, TextEncoder::new().encode_to_string(&registry.gather())?)?);
+    let shows = async {
+        loop {
+            if let Err(error) = show() {
+                return error;
+            }
+            sleep(SHOWN).await;
+        }
+    };
+    tokio::select! {
+        ended = consume(job, metrics, stopped) => ended?,
+        error = shows => return Err(error),
+    }
+    show()?;
+    std::process::exit(0);
+}
+
+async fn consume(job: Job, metrics: Metrics, stopped: oneshot::Receiver<()>) -> Result<()> {
+    let stopped = async { stopped.await.unwrap_or_default() };
     let options = MySqlPoolOptions::new().max_connections(CONCURRENCY).acquire_timeout(Duration::from_secs(2));
     let pool = options.connect_lazy(&job.database)?;
     let at_once = usize::try_from(CONCURRENCY)?;
@@ -105,10 +173,10 @@ pub async fn become_one_if_asked() -> Result<()> {
         let consumer = kafka::Consumer::new(job.address, &job.name, pool)?.topic(job.source).concurrency(at_once);
         // The partitions of a consumer that was killed are to be another's soon.
         let consumer = consumer.property("session.timeout.ms", "6000").property("heartbeat.interval.ms", "1000");
-        consumer.run(Effect, pending()).await?;
+        consumer.metrics(metrics).run(Effect, stopped).await?;
     } else {
         let consumer = rabbitmq::Consumer::new(&job.address, &job.source, &job.name, pool)?.concurrency(at_once);
-        consumer.run(Effect, pending()).await?;
+        consumer.metrics(metrics).run(Effect, stopped).await?;
     }
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! The ending of every run: the load stops, the backlog drains, the consumers catch up, the judge decides.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use testkit::{
+    consume::Broker,
     inbox,
-    judge::{Totals, Usage, judge},
+    judge::{Consumed, Totals, Usage, judge},
     load::CANARY,
     relay::Relay,
     servers::until,
@@ -35,23 +36,28 @@ impl Arena {
         let within = if self.setup.pace == Pace::Short { PATIENCE } else { self.drains_within };
         let drained = self.database.wait_until_drained(within).await;
         let totals = self.gather().await?;
-        let arrived = self.arrived().await?;
+        let (arrived, deliveries) = self.arrived().await?;
         if self.past_consumers {
             let consumer = self.topic.name().to_owned();
             inbox::process(&self.database, &consumer, self.topic.read().await?).await?;
         }
-        let caught_up = self.caught_up(arrived).await;
+        let caught_up = self.caught_up(arrived, deliveries).await;
         self.idle().await?;
+        let consumed = self.consumed(caught_up.is_ok()).await?;
         let tables = self.database.tables().await?;
         let report = judge(&self.ledger.entries(), self.topic.read().await?, &tables);
-        let report = report.with_totals(&totals).with_usage(&self.usage).with_pages(&self.pages, &[CANARY, "🦀"]);
+        let report = report
+            .with_consumed(&consumed, tables.effects.len(), deliveries)
+            .with_totals(&totals)
+            .with_usage(&self.usage)
+            .with_pages(&self.pages, &[CANARY, "🦀"]);
         self.counts.messages += report.committed as u64;
         self.counts.duplicates += report.duplicates.len() as u64;
         self.counts.takeovers += totals.takeovers;
         self.counts.fenced += totals.fenced;
         self.counts.announced.clone_from(&totals.announced);
-        let consumed = self.consumers.is_some() || self.past_consumers;
-        self.witness("an effect", !consumed || !tables.effects.is_empty());
+        let due = self.consumers.is_some() || self.past_consumers;
+        self.witness("an effect", !due || !tables.effects.is_empty());
         self.witness("a fault", self.counts.faults >= self.faults_due);
         self.witness("messages in flight when a fault struck", self.counts.in_flight > 0 || !self.in_flight_due);
         let expected = match self.twice.take() {
@@ -90,10 +96,24 @@ impl Arena {
         Ok(Totals::of(&self.retired, self.complete))
     }
 
-    /// How many different messages have arrived.
-    async fn arrived(&mut self) -> Result<i64> {
-        let ids: std::collections::HashSet<_> = self.topic.read().await?.iter().map(|arrival| arrival.id).collect();
-        Ok(i64::try_from(ids.len())?)
+    /// How many different messages have arrived, and how many deliveries the consumers got at least.
+    async fn arrived(&mut self) -> Result<(i64, u64)> {
+        // A RabbitMQ that is killed may keep what it has not confirmed in the judge's queue alone.
+        let alike = self.topic.broker() == Broker::Kafka || self.ground.broker.is_none();
+        let arrivals = self.topic.read().await?;
+        let ids: HashSet<_> = arrivals.iter().map(|arrival| arrival.id).collect();
+        let deliveries = if alike { arrivals.len() } else { ids.len() };
+        Ok((i64::try_from(ids.len())?, deliveries as u64))
+    }
+
+    /// What the consumers have counted. They stop in order, unless they stand still.
+    async fn consumed(&mut self, stop: bool) -> Result<Consumed> {
+        let Some(consumers) = &mut self.consumers else { return Ok(Consumed::default()) };
+        if stop {
+            consumers.stop().await?;
+        }
+        let counted = consumers.counted()?;
+        Ok(Consumed { complete: counted.complete && !self.past_consumers, ..counted })
     }
 
     /// Looks at what the relays do with nothing to do: whatever has happened to them, none spins.
@@ -109,7 +129,7 @@ impl Arena {
     }
 
     /// Waits until the consumers have processed everything that has arrived, as long as they go on.
-    async fn caught_up(&self, arrived: i64) -> Result<()> {
+    async fn caught_up(&self, arrived: i64, deliveries: u64) -> Result<()> {
         let mut effects = 0;
         while self.consumers.is_some() && effects < arrived {
             effects = until(PATIENCE, "the consumers to go on", || async {
@@ -119,7 +139,13 @@ impl Arena {
             })
             .await?;
         }
-        Ok(())
+        let Some(consumers) = self.consumers.as_ref().filter(|_| !self.past_consumers) else { return Ok(()) };
+        until(PATIENCE, "the consumers to count every delivery", || async {
+            let Consumed { first, duplicate, complete, .. } = consumers.counted()?;
+            ensure!(!complete || first + duplicate >= deliveries, "{first} and {duplicate} of {deliveries}");
+            Ok(())
+        })
+        .await
     }
 
     /// What is left on shared servers would slow the next case down.

@@ -50,7 +50,7 @@ async fn unacknowledged(arena: &mut Arena) -> Result<()> {
         progress(arena, 50.0).await?;
     }
     arena.expected = arena.expected.clone().duplicates(BATCH);
-    no_busy_loop(arena).await
+    no_busy_loop(arena, 2.0).await
 }
 
 /// Connections break at random positions, in each direction.
@@ -86,7 +86,7 @@ async fn dead(arena: &mut Arena, guilty: Vec<Draft>) -> Result<()> {
     arena.database.wait_for(PATIENCE, &all).await?;
     progress(arena, 50.0).await?;
     arena.expected = arena.expected.clone().dead(guilty.iter().map(|draft| draft.id));
-    no_busy_loop(arena).await
+    no_busy_loop(arena, 2.0).await
 }
 
 async fn missing(arena: &mut Arena) -> Result<()> {
@@ -117,14 +117,14 @@ async fn full(arena: &mut Arena) -> Result<()> {
     arena.start_load().await?;
     arena.strike().await?;
     progress(arena, 5000.0).await?;
-    no_busy_loop(arena).await
+    // A message that librdkafka's full queue does not take within the deadline counts as well.
+    no_busy_loop(arena, 10.0).await
 }
 
-/// Nothing is tried again and again.
-async fn no_busy_loop(arena: &Arena) -> Result<()> {
+/// Nothing is tried again and again: so many attempts a message, on average.
+async fn no_busy_loop(arena: &Arena, each: f64) -> Result<()> {
     let attempts = arena.metric("outbox_relay_publish_attempts_total", "").await;
     let published = arena.metric("outbox_relay_published_messages_total", "").await;
-    // A message that librdkafka's full queue does not take within the deadline counts as well.
-    ensure!(attempts <= 1000.0 + 10.0 * published, "{attempts} attempts for {published} messages");
+    ensure!(attempts <= 1000.0 + each * published, "{attempts} attempts for {published} messages");
     Ok(())
 }

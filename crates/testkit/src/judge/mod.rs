@@ -27,7 +27,7 @@ mod totals;
 use std::collections::{BTreeMap, HashSet};
 
 pub use report::{Expectations, Report};
-pub use totals::{Totals, Usage};
+pub use totals::{Consumed, Totals, Usage};
 use uuid::Uuid;
 
 use self::arrivals::Arrivals;

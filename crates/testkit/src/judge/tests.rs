@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use uuid::Uuid;
 
-use super::{Expectations, Report, Totals, Usage, judge};
+use super::{Consumed, Expectations, Report, Totals, Usage, judge};
 use crate::{
     consume::Arrival,
     database::Tables,
@@ -334,6 +334,28 @@ fn a_duplicate_that_no_relay_announced_is_caught() {
     names(&complaint, "metrics and ledger differ (1)");
     let totals = Totals { announced: [("takeover".to_owned(), 1)].into(), ..totals };
     run.judge().with_totals(&totals).assert_ok(&expected).unwrap();
+}
+
+#[test]
+fn consumers_that_count_other_than_there_are_effects_are_caught() {
+    let judged =
+        |consumed: &Consumed| Run::good().judge().with_consumed(consumed, 6, 7).assert_ok(&Expectations::new());
+    let good = Consumed { first: 6, duplicate: 1, complete: true, ..Consumed::default() };
+    judged(&good).unwrap();
+    judged(&Consumed { first: 5, duplicate: 2, failed: 1, ..good.clone() }).unwrap();
+    judged(&Consumed { first: 3, duplicate: 0, complete: false, ..good.clone() }).unwrap();
+    let wrong = [
+        Consumed { first: 7, ..good.clone() },
+        Consumed { first: 7, complete: false, ..good.clone() },
+        Consumed { first: 5, duplicate: 2, ..good.clone() },
+        Consumed { first: 4, duplicate: 3, failed: 1, ..good.clone() },
+        Consumed { duplicate: 0, ..good.clone() },
+        Consumed { refused: 1, ..good },
+    ];
+    for consumed in wrong {
+        let complaint = judged(&consumed).unwrap_err().to_string();
+        names(&complaint, "metrics and ledger differ (1)");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the relays say of themselves, against what was found (I12); and what they used (I11) and printed (I13).
+//! What relays and consumers say of themselves, against what was found (I12); and what relays used (I11) and printed (I13).
 
 use std::collections::BTreeMap;
 
@@ -61,6 +61,39 @@ impl Totals {
     }
 }
 
+/// The counters of all consumers of a run, added up.
+#[derive(Debug, Clone, Default)]
+pub struct Consumed {
+    /// Messages that took effect.
+    pub first: u64,
+    /// Messages that had had their effect.
+    pub duplicate: u64,
+    /// Attempts that failed and are made again.
+    pub failed: u64,
+    /// Messages that were given up, or left to others.
+    pub refused: u64,
+    /// Whether no consumer has ended with counts that nobody has read.
+    pub complete: bool,
+}
+
+impl Consumed {
+    /// Adds up.
+    #[must_use]
+    pub fn of(metrics: &[Metrics], complete: bool) -> Self {
+        let sum = |result: &str| {
+            let labels = format!("result=\"{result}\"");
+            count(metrics.iter().map(|it| it.sum_where("outbox_inbox_messages_total", &labels)).sum())
+        };
+        Self {
+            first: sum("first"),
+            duplicate: sum("duplicate"),
+            failed: sum("failed"),
+            refused: sum("dead") + sum("requeued"),
+            complete,
+        }
+    }
+}
+
 /// What a relay has used.
 #[derive(Debug, Clone)]
 pub struct Usage {
@@ -90,6 +123,26 @@ impl Report {
             let mut dead: BTreeMap<String, u64> = BTreeMap::new();
             self.dead.values().for_each(|reason| *dead.entry(reason.clone()).or_default() += 1);
             self.check(dead == totals.dead, || format!("dead {dead:?}, counted {:?}", totals.dead));
+        }
+        self
+    }
+
+    /// Compares the consumers' counters with the effects there are, and with how many deliveries they got at least.
+    #[must_use]
+    pub fn with_consumed(mut self, consumed: &Consumed, effects: usize, deliveries: u64) -> Self {
+        let effects = effects as u64;
+        let &Consumed { first, duplicate, failed, refused, complete } = consumed;
+        self.check(first <= effects, || format!("{effects} effects, {first} counted"));
+        self.check(refused == 0, || format!("consumers counted {refused} messages as dead or requeued"));
+        if complete {
+            // A commit without answer counts as failed, and then as a duplicate.
+            let unanswered = failed.min(duplicate);
+            self.check(effects - first.min(effects) <= unanswered, || {
+                format!("{effects} effects, {first} counted, {failed} failed, {duplicate} duplicate")
+            });
+            self.check(deliveries <= first + duplicate, || {
+                format!("{deliveries} deliveries, {first} and {duplicate} duplicates counted")
+            });
         }
         self
     }
