@@ -460,18 +460,22 @@ fn a_password_apart_is_put_into_the_url_of_rabbitmq_whatever_it_holds() {
 fn a_file_of_authorities_has_a_certificate() {
     let case = Case::new(&format!("{GOOD}{KAFKA}"));
     let path = case.dir.path().join("ca.pem");
+    let url = |mode: &str| format!("mysql://relay@localhost/shop?ssl-mode={mode}&ssl-ca={}", path.display());
+    let of_kafka = "RELAY__SINKS__K__PROPERTIES__SSL_CA_LOCATION";
+    // Nobody would open it.
+    let unused = Case::new(&format!("{GOOD}{KAFKA}")).variable("RELAY__DATABASE__URL", &url("required"));
+    unused.variable(of_kafka, &path.display().to_string()).load();
     let case = case
-        .variable("RELAY__DATABASE__URL", &format!("mysql://relay@localhost/shop?ssl-ca={}", path.display()))
-        .variable("RELAY__SINKS__K__PROPERTIES__SSL_CA_LOCATION", &path.display().to_string());
+        .variable("RELAY__DATABASE__URL", &url("verify_identity"))
+        .variable("RELAY__SINKS__K__PROPERTIES__SECURITY_PROTOCOL", "ssl")
+        .variable(of_kafka, &path.display().to_string());
     let problem = |expected: &str| {
         let file = format!("the file \"DIR/ca.pem\" {expected}");
         assert_eq!(
             case.problems(),
             [
                 format!("variable RELAY__DATABASE__URL: ssl-ca of `database.url`: {file}"),
-                format!(
-                    "variable RELAY__SINKS__K__PROPERTIES__SSL_CA_LOCATION: `sinks.k.properties.ssl.ca.location`: {file}"
-                ),
+                format!("variable {of_kafka}: `sinks.k.properties.ssl.ca.location`: {file}"),
             ]
         );
     };
@@ -489,7 +493,8 @@ fn a_file_of_authorities_has_a_certificate() {
     case.load();
     let folder = case.dir.path().display().to_string();
     for known_to_openssl in ["probe", &folder] {
-        Case::new(&format!("{GOOD}{KAFKA}")).set("sinks.k.properties.ssl.ca.location", known_to_openssl).load();
+        let case = Case::new(&format!("{GOOD}{KAFKA}")).set("sinks.k.properties.security.protocol", "ssl");
+        case.set("sinks.k.properties.ssl.ca.location", known_to_openssl).load();
     }
 }
 

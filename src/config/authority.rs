@@ -2,17 +2,22 @@
 
 use std::{fs, path::Path};
 
+use outbox_core::sqlx::mysql::MySqlSslMode;
 use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use url::Url;
 
 use super::{Kafka, reader::Reader, value::quote};
 
 impl Reader {
-    /// Looks into the file that a URL of the database names. What begins like PEM is no path: the driver reads it as it is.
-    pub(super) fn check_database_authority(&mut self, path: &str, url: &str) {
+    /// Looks into the file that a URL of the database names, where the driver would: only to verify. What looks like PEM is no path.
+    pub(super) fn check_database_authority(&mut self, path: &str, url: &str, mode: MySqlSslMode) {
         let Ok(url) = Url::parse(url) else { return };
+        if !matches!(mode, MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity) {
+            return;
+        }
+        let is_pem = |text: &str| text.trim().starts_with("-----BEGIN") && text.trim().ends_with("-----");
         let named = url.query_pairs().filter(|(name, _)| matches!(&**name, "ssl-ca" | "sslca")).last();
-        if let Some((_, file)) = named.filter(|(_, value)| !value.trim().starts_with("-----BEGIN")) {
+        if let Some((_, file)) = named.filter(|(_, value)| !is_pem(value)) {
             self.check_authority(path, &format!("ssl-ca of `{path}`"), &file);
         }
     }

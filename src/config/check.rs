@@ -28,6 +28,13 @@ impl Reader {
         if config.routes.is_empty() {
             self.add_home("there is no route: add [[routes]] with topics = \"*\" and the name of a sink".to_owned());
         }
+        for (name, sink) in &config.sinks {
+            if let Sink::Kafka(kafka) = sink
+                && speaks_tls(kafka)
+            {
+                self.check_kafka_authority(&format!("sinks.{name}"), kafka);
+            }
+        }
     }
 
     fn add(&mut self, path: &str, text: String) {
@@ -101,9 +108,9 @@ impl Reader {
                 format!("`{path}` names no database: put its name behind the port, as in mysql://user@host:3306/shop"),
             );
         }
-        self.check_database_authority(path, text);
-        if let Err(error) = crate::database::options(&config.database) {
-            self.add(path, format!("`{path}` cannot be used: {error}"));
+        match crate::database::options(&config.database) {
+            Ok(options) => self.check_database_authority(path, text, options.get_ssl_mode()),
+            Err(error) => self.add(path, format!("`{path}` cannot be used: {error}")),
         }
     }
 
@@ -130,9 +137,7 @@ impl Reader {
                 self.add(&format!("{section}.properties.{name}"), format!("`{section}.properties`: {problem}"));
             }
         }
-        self.check_kafka_authority(section, kafka);
-        let protocol = kafka.properties.get("security.protocol").map_or("plaintext", |protocol| protocol.0.as_str());
-        if protocol.to_lowercase().ends_with("ssl") || self.allows_plaintext(section) {
+        if speaks_tls(kafka) || self.allows_plaintext(section) {
             return;
         }
         let hosts =
@@ -230,6 +235,10 @@ fn kafka_properties(name: &str, value: &super::Secret) -> Vec<String> {
 #[cfg(not(feature = "kafka"))]
 fn kafka_properties(_name: &str, _value: &super::Secret) -> Vec<String> {
     Vec::new()
+}
+
+fn speaks_tls(kafka: &Kafka) -> bool {
+    kafka.properties.get("security.protocol").is_some_and(|protocol| protocol.0.to_lowercase().ends_with("ssl"))
 }
 
 fn is_local(host: &str) -> bool {

@@ -16,9 +16,8 @@ const TYPE: [&str; 2] = ["type", "ce_type"];
 const CONTENT_TYPE: [&str; 1] = ["content-type"];
 
 pub(super) fn delivery(message: &impl Message) -> Delivery {
-    let read = message.headers().map_or_else(|| Some(Vec::new()), headers);
-    let unreadable = read.is_none().then_some("the record has a header whose name is not UTF-8");
-    let mut headers = read.unwrap_or_default();
+    let (mut headers, unreadable) = message.headers().map(headers).unwrap_or_default();
+    let unreadable = unreadable.then_some("the record has a header whose name is not UTF-8");
     let id = take(&mut headers, &ID).and_then(|id| Uuid::try_parse(&id).ok());
     let without_id = id.is_none().then_some("the record has no header `id` that is a UUID");
     let millis = message.timestamp().to_millis().and_then(|millis| u64::try_from(millis).ok());
@@ -38,11 +37,14 @@ pub(super) fn delivery(message: &impl Message) -> Delivery {
     }
 }
 
-/// None: rdkafka panics at a name that is not UTF-8. Brokers take such a record, and it would end every member of the group in turn.
-fn headers(headers: &impl Headers) -> Option<Vec<(String, String)>> {
+/// The headers that can be read, and whether there are others. rdkafka panics at a name that is not UTF-8; brokers take such a record,
+/// and it would end every member of the group in turn.
+fn headers(headers: &impl Headers) -> (Vec<(String, String)>, bool) {
     let text = |value: Option<&[u8]>| String::from_utf8_lossy(value.unwrap_or_default()).into_owned();
-    let all = || headers.iter().map(|it| (it.key.to_owned(), text(it.value))).collect();
-    catch_unwind(AssertUnwindSafe(all)).ok()
+    let one = |index| catch_unwind(AssertUnwindSafe(|| headers.try_get(index))).ok().flatten();
+    let read: Vec<_> = (0..headers.count()).filter_map(one).map(|it| (it.key.to_owned(), text(it.value))).collect();
+    let unreadable = read.len() < headers.count();
+    (read, unreadable)
 }
 
 /// Takes the first of these headers out.
@@ -180,7 +182,7 @@ mod properties {
 
     #[test]
     fn a_name_that_cannot_be_read_is_no_panic() {
-        assert_eq!(headers(&Unreadable), None);
-        assert_eq!(headers(&OwnedHeaders::new()), Some(Vec::new()));
+        assert_eq!(headers(&Unreadable), (vec![("id".to_owned(), String::new())], true));
+        assert_eq!(headers(&OwnedHeaders::new()), (Vec::new(), false));
     }
 }

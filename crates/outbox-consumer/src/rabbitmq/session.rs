@@ -41,6 +41,9 @@ pub(super) struct Receipt {
 
 impl Tag for Receipt {
     async fn settle(&self, delivery: &Delivery, verdict: Verdict) -> Verdict {
+        if matches!(verdict, Verdict::Later | Verdict::Undecided) {
+            return verdict;
+        }
         let tell = async {
             match &verdict {
                 Verdict::Done => self.acker.ack(BasicAckOptions::default()).await,
