@@ -117,11 +117,11 @@ CREATE TABLE outbox_leases (
 CREATE VIEW outbox_claimed_messages AS
   SELECT m.id, c.claim_id, c.lane, c.owner, c.claimed_at, c.lease_until
   FROM outbox_claims c,
-       JSON_TABLE(c.message_ids, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$')) m;
+       JSON_TABLE(IF(JSON_VALID(c.message_ids), c.message_ids, '[]'), '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$')) m;
 
 -- Where message 123 went: one row per sent message.
 CREATE VIEW outbox_sent_messages AS
   SELECT m.id, s.claim_id, s.lane, s.owner, s.sent_at,
-         JSON_UNQUOTE(JSON_EXTRACT(s.receipts, CONCAT('$[', m.position - 1, ']'))) AS receipt
+         IF(JSON_VALID(s.receipts), JSON_UNQUOTE(JSON_EXTRACT(s.receipts, CONCAT('$[', m.position - 1, ']'))), NULL) AS receipt
   FROM outbox_sent s,
-       JSON_TABLE(s.message_ids, '$[*]' COLUMNS (position FOR ORDINALITY, id BIGINT UNSIGNED PATH '$')) m;
+       JSON_TABLE(IF(JSON_VALID(s.message_ids), s.message_ids, '[]'), '$[*]' COLUMNS (position FOR ORDINALITY, id BIGINT UNSIGNED PATH '$')) m;

@@ -26,7 +26,10 @@ use outbox_relay::{
     },
 };
 use sinks::rabbitmq::{RabbitHarness, channel, destination, sink, take};
-use testkit::servers;
+use testkit::{
+    proxy::{Direction, Proxy},
+    servers,
+};
 
 /// What a call may need beyond its deadline to return: then the relay gives up on it.
 const GRACE: Duration = Duration::from_secs(1);
@@ -159,7 +162,7 @@ async fn what_amqp_cannot_carry_is_rejected_before_it_is_sent() -> Result<()> {
         let expected = rejected("invalid", format!("the {what} has 256 bytes; RabbitMQ carries 255"));
         assert_eq!(*outcome, expected);
     }
-    let large = "headers and key take 200011 bytes; RabbitMQ carries 130048";
+    let large = "headers and key take 200011 bytes; RabbitMQ carries 130048, see its frame_max";
     assert_eq!(outcomes[4], rejected("too_large", large.to_owned()));
     assert!(outcomes[5].is_ok(), "{:?}", outcomes[5]);
     Ok(())
@@ -186,6 +189,19 @@ async fn the_largest_headers_that_pass_do_not_end_the_connection() -> Result<()>
     let large = Draft::new(&queue, "1").described(&"t".repeat(255), &"c".repeat(255)).header("h", &"x".repeat(129_000));
     let outcomes = harness.sink().publish(&[many.build(), large.build()], soon()).await;
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_frames_are_small_only_the_message_is_rejected_whose_headers_do_not_fit() -> Result<()> {
+    let harness = RabbitHarness::shared().await?;
+    let queue = harness.destination().await?;
+    let sink = sink(&format!("{}?frame_max=8192", harness.url));
+    let with_header = |bytes: usize| Draft::new(&queue, "1").header("h", &"x".repeat(bytes)).build();
+    let outcomes = sink.publish(&[with_header(7161), with_header(7162), with_header(1)], soon()).await;
+    let detail = "headers and key take 7169 bytes; RabbitMQ carries 7168, see its frame_max".to_owned();
+    assert_eq!(outcomes[1], Err(PublishError::Rejected { reason: "too_large", detail }));
+    assert!(outcomes[0].is_ok() && outcomes[2].is_ok(), "{outcomes:?}");
     Ok(())
 }
 
@@ -254,6 +270,23 @@ async fn a_broker_that_hangs_confirms_nothing_and_leaves_no_connection() -> Resu
     broker.resume()?;
     assert_eq!(open, 0, "connections that were given up and stay open");
     publish_until_sent(&sink, &some(&queue, 20), Duration::from_secs(30)).await
+}
+
+/// The first publish to an exchange asks whether it is there. A connection that does not answer counts as whole no longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_for_an_exchange_without_an_answer_ends_the_connection() -> Result<()> {
+    let harness = RabbitHarness::shared().await?;
+    let proxy = Proxy::start(&harness.url).await?;
+    let sink = sink(proxy.address());
+    sink.check(soon()).await?;
+    proxy.black_hole(Direction::ToClient);
+    let in_a_second = || Instant::now() + Duration::from_secs(1);
+    let outcomes = sink.publish(&some(&destination("amq.direct", "nowhere"), 1), in_a_second()).await;
+    assert!(matches!(outcomes.as_slice(), [Err(PublishError::Unavailable(_))]), "{outcomes:?}");
+    let checked = sink.check(in_a_second()).await;
+    assert!(matches!(checked, Err(PublishError::Unavailable(_))), "{checked:?}");
+    proxy.heal();
+    publish_until_sent(&sink, &some(&harness.destination().await?, 1), Duration::from_secs(30)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -80,7 +80,7 @@ impl RabbitMq {
             Ok(session) => session,
             Err(error) => return same(&ready, &error),
         };
-        let (ready, mut outcomes) = without_exchange(&session, ready, deadline).await;
+        let (ready, mut outcomes) = acceptable(&session, ready, deadline).await;
         let mut lanes: Vec<Vec<_>> = session.channels().iter().map(|_| Vec::new()).collect();
         let count = lanes.len() as u64;
         for (turn, message) in (0..).zip(ready) {
@@ -222,8 +222,9 @@ async fn attempt(
     Ok(ended)
 }
 
-/// Parts the messages whose exchange does not exist from the others.
-async fn without_exchange<'a>(
+/// Parts the messages from the others that the broker would answer with the end of the channel or the connection: properties that
+/// are larger than its frames, an exchange that does not exist.
+async fn acceptable<'a>(
     session: &Session,
     ready: Vec<Ready<'a>>,
     deadline: Instant,
@@ -231,6 +232,10 @@ async fn without_exchange<'a>(
     let mut exists: HashMap<String, Result<bool, PublishError>> = HashMap::new();
     let (mut left, mut outcomes) = (Vec::with_capacity(ready.len()), Vec::new());
     for message in ready {
+        if let Err(error) = message.publish.fits(session.frame_max()) {
+            outcomes.push((message.index, Err(error)));
+            continue;
+        }
         let name = message.publish.exchange.as_str();
         if !exists.contains_key(name) {
             let answer = session.has_exchange(name, deadline).await;

@@ -2,8 +2,7 @@
 
 use std::{fs, time::Instant};
 
-/// Clock ticks of a second in /proc, on every Linux of today.
-const TICKS: f64 = 100.0;
+use testkit::usage::TICKS;
 
 /// What was used so far: CPU in seconds.
 #[derive(Debug, Clone, Copy)]

@@ -126,6 +126,7 @@ pub struct Arena {
     pub(crate) retired: Vec<Metrics>,
     pub(crate) pages: Vec<String>,
     pub(crate) complete: bool,
+    pub(crate) overdue: Vec<String>,
     pub(crate) twice: Option<HashSet<Uuid>>,
     seed: u64,
 }
@@ -164,6 +165,7 @@ impl Arena {
             retired: Vec::new(),
             pages: Vec::new(),
             complete: true,
+            overdue: Vec::new(),
             twice: None,
             seed,
         })
@@ -258,10 +260,11 @@ impl Arena {
         self.expected = self.expected.clone().witness(what, happened);
     }
 
-    /// A bound on a time. It is part of the verdict where the machine is expected to be quiet.
-    pub fn within(&self, what: &str, took: Duration, bound: Duration) -> Result<()> {
-        ensure!(self.setup.pace == Pace::Short || took <= bound, "{what} took {took:.1?}, at most {bound:.1?} due");
-        Ok(())
+    /// A bound on a time. It is part of the verdict where the machine is expected to be quiet, beside the judge's.
+    pub fn within(&mut self, what: &str, took: Duration, bound: Duration) {
+        if self.setup.pace == Pace::Full && took > bound {
+            self.overdue.push(format!("{what} took {took:.1?}, at most {bound:.1?} due"));
+        }
     }
 
     /// A time, which is so short in the short form.
@@ -295,12 +298,12 @@ impl Arena {
         .await?;
         let took = healed.elapsed();
         self.counts.recovered(took);
-        self.within("the recovery", took, bound)?;
+        self.within("the recovery", took, bound);
         let came_round = |m: &Metrics| m.sum_where(LAST_SUCCESS, "loop=\"claim\"") > since;
         for relay in &mut self.relays {
             relay.wait_for_metrics(PATIENCE, "every relay to look for messages again", came_round).await?;
         }
-        self.within("the recovery of every relay's claim loop", healed.elapsed(), bound)?;
+        self.within("the recovery of every relay's claim loop", healed.elapsed(), bound);
         for (relay, before) in self.relays.iter_mut().zip(before) {
             let more = |m: &Metrics| m.sum("outbox_relay_published_messages_total") > before;
             relay.wait_for_metrics(PATIENCE, "every relay to publish again", more).await?;
@@ -353,6 +356,7 @@ impl Arena {
         self.database.wait_for(PATIENCE, &left).await?;
         let took = died.elapsed();
         self.counts.recovered(took);
-        self.within("the take-over", took, bound)
+        self.within("the take-over", took, bound);
+        Ok(())
     }
 }

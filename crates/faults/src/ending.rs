@@ -43,7 +43,8 @@ impl Arena {
         }
         let caught_up = self.caught_up(arrived, deliveries).await;
         self.idle().await?;
-        let consumed = self.consumed(caught_up.is_ok()).await?;
+        let stopped = self.stop_consumers(caught_up.is_ok()).await;
+        let consumed = self.consumed(stopped.is_ok())?;
         let tables = self.database.tables().await?;
         let report = judge(&self.ledger.entries(), self.topic.read().await?, &tables);
         let report = report
@@ -75,6 +76,8 @@ impl Arena {
         report.assert_ok(&expected.late(late)).with_context(state)?;
         drained?;
         caught_up?;
+        stopped?;
+        ensure!(self.overdue.is_empty(), "{}", self.overdue.join("; "));
         self.remove().await
     }
 
@@ -106,14 +109,19 @@ impl Arena {
         Ok((i64::try_from(ids.len())?, deliveries as u64))
     }
 
-    /// What the consumers have counted. They stop in order, unless they stand still.
-    async fn consumed(&mut self, stop: bool) -> Result<Consumed> {
-        let Some(consumers) = &mut self.consumers else { return Ok(Consumed::default()) };
-        if stop {
-            consumers.stop().await?;
+    /// Stops the consumers in order, unless they stand still.
+    async fn stop_consumers(&mut self, stop: bool) -> Result<()> {
+        match &mut self.consumers {
+            Some(consumers) if stop => consumers.stop().await,
+            _ => Ok(()),
         }
+    }
+
+    /// What the consumers have counted.
+    fn consumed(&self, in_order: bool) -> Result<Consumed> {
+        let Some(consumers) = &self.consumers else { return Ok(Consumed::default()) };
         let counted = consumers.counted()?;
-        Ok(Consumed { complete: counted.complete && !self.past_consumers, ..counted })
+        Ok(Consumed { complete: in_order && counted.complete && !self.past_consumers, ..counted })
     }
 
     /// Looks at what the relays do with nothing to do: whatever has happened to them, none spins.

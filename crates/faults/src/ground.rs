@@ -134,6 +134,14 @@ impl BrokerServer {
         }
     }
 
+    /// Waits until the other nodes of a cluster do what the one did that is away.
+    pub async fn others_lead(&self) -> Result<()> {
+        match self {
+            Self::KafkaCluster(servers) => servers.led_by_others().await,
+            Self::Kafka(_) | Self::RabbitMq(_) => bail!("there are no others"),
+        }
+    }
+
     /// Runs `rabbitmqctl` against it.
     pub async fn rabbitmqctl(&self, args: &[&str]) -> Result<String> {
         match self {

@@ -17,6 +17,9 @@ use faults::{
 struct Options {
     /// Rows of the table, for example R1; all by default.
     rows: Vec<String>,
+    /// Only cases whose name, as in --list, contains this: with its seed, one that failed strikes again.
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    case: String,
     /// Repeat the rows until so many minutes have passed; each case runs once at least.
     #[arg(long)]
     minutes: Option<u64>,
@@ -49,12 +52,12 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<bool> {
-    let rows = runner::choose(rows::all(), &options.rows)?;
+    let rows = runner::choose(rows::all(), &options.rows, &options.case)?;
     if options.list {
         for row in &rows {
             println!("{}  {}: {}", row.id, row.fault, row.shows);
             for case in &row.cases {
-                println!("      {} ({})", case.name, case.servers());
+                println!("      {}", case.title());
             }
         }
         return Ok(true);

@@ -115,9 +115,9 @@ impl Case {
         self
     }
 
-    /// The servers' names.
+    /// Its name with those of the servers.
     #[must_use]
-    pub fn servers(&self) -> String {
-        format!("{:?}, {:?}", self.flavor, self.broker)
+    pub fn title(&self) -> String {
+        format!("{} ({:?}, {:?})", self.name, self.flavor, self.broker)
     }
 }

@@ -41,14 +41,20 @@ pub struct Ran {
     pub took: Duration,
 }
 
-/// Chooses rows by their names; none chooses all.
-pub fn choose(rows: Vec<Row>, names: &[String]) -> Result<Vec<Row>> {
+/// Chooses rows by their names, none chooses all, and of these the cases whose title contains a text.
+pub fn choose(rows: Vec<Row>, names: &[String], text: &str) -> Result<Vec<Row>> {
     for name in names {
         let known = rows.iter().any(|row| row.id.eq_ignore_ascii_case(name));
         ensure!(known, "there is no row {name}: {}", rows.iter().map(|row| row.id).collect::<Vec<_>>().join(" "));
     }
     let chosen = |row: &Row| names.is_empty() || names.iter().any(|name| row.id.eq_ignore_ascii_case(name));
-    Ok(rows.into_iter().filter(chosen).collect())
+    let mut rows: Vec<Row> = rows.into_iter().filter(chosen).collect();
+    for row in &mut rows {
+        row.cases.retain(|case| case.title().contains(text));
+    }
+    rows.retain(|row| !row.cases.is_empty());
+    ensure!(!rows.is_empty(), "no case's name contains {text:?}: see --list");
+    Ok(rows)
 }
 
 /// Runs the cases of these rows, and shows each when it has ended.
@@ -80,8 +86,7 @@ async fn one(row: &Row, case: &Case, plan: &Plan, seed: u64) -> Ran {
         Ok(counts) => (counts, None),
         Err(error) => (Counts { runs: 1, failed: 1, ..Counts::default() }, Some(format!("{error:#}"))),
     };
-    let case = format!("{} ({})", case.name, case.servers());
-    Ran { row: row.id, case, seed, counts, error, took: start.elapsed() }
+    Ran { row: row.id, case: case.title(), seed, counts, error, took: start.elapsed() }
 }
 
 async fn attempt(case: &Case, setup: &Setup, seed: u64) -> Result<Counts> {

@@ -16,6 +16,7 @@ on_both_databases!(
     a_transaction_opened_by_raw_sql_is_accepted_unchecked,
     a_swallowed_deadlock_is_found_and_leaves_no_phantom,
     a_swallowed_ddl_statement_is_found_and_leaves_no_phantom,
+    a_message_before_ddl_is_committed_with_it,
     a_duplicate_id_is_named_and_the_transaction_stays_usable,
     a_duplicate_that_was_committed_behind_the_transactions_back_is_named,
     a_duplicate_in_a_late_chunk_takes_the_whole_batch_back,
@@ -112,6 +113,18 @@ async fn a_swallowed_ddl_statement_is_found_and_leaves_no_phantom(flavor: Flavor
     assert!(matches!(ended, Err(EnqueueError::TransactionEnded)), "{ended:?}");
     tx.rollback().await?;
     assert_eq!(database.number(ROWS).await?, 0);
+    Ok(())
+}
+
+/// Nobody looks at the transaction again after the enqueue.
+async fn a_message_before_ddl_is_committed_with_it(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.connect().await?;
+    let mut tx = connection.begin().await?;
+    let id = Outbox::new().enqueue(&mut tx, message()).await?;
+    sqlx::raw_sql("CREATE TABLE surprise (id INT)").execute(&mut *tx).await?;
+    tx.rollback().await?;
+    assert!(database.tables().await?.pending.contains(&id));
     Ok(())
 }
 

@@ -125,21 +125,26 @@ async fn every_table_is_looked_at(flavor: Flavor) -> Result<()> {
     Ok(())
 }
 
+/// A list that somebody has made unreadable hides its own messages only.
 async fn the_views_show_one_row_for_each_message(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    database
-        .execute(
-            "INSERT INTO outbox_claims VALUES (5, 0, 'me', 9, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[11,12]', ''); \
-             INSERT INTO outbox_sent VALUES (4, 0, 'me', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[7,8]', '[\"t/0@1\",\"t/1@5\"]')",
-        )
-        .await?;
+    for (id, ids, receipts) in
+        [(4, "[7,8]", r#"["t/0@1","t/1@5"]"#), (5, "[9]", "no list"), (6, "no list", r#"["t/1@6"]"#)]
+    {
+        let sql = format!(
+            "INSERT INTO outbox_claims VALUES ({id}, 0, 'me', 9, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '{ids}', ''); \
+             INSERT INTO outbox_sent VALUES ({id}, 0, 'me', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '{ids}', '{receipts}')"
+        );
+        database.execute(&sql).await?;
+    }
     let mut connection = database.connect().await?;
-    let claimed: Vec<(u64, String)> =
-        sqlx::query_as("SELECT id, owner FROM outbox_claimed_messages ORDER BY id").fetch_all(&mut connection).await?;
-    assert_eq!(claimed, [(11, "me".to_owned()), (12, "me".to_owned())]);
-    let sent: Vec<(u64, String)> =
+    let claimed: Vec<(u64, u64)> = sqlx::query_as("SELECT id, claim_id FROM outbox_claimed_messages ORDER BY id")
+        .fetch_all(&mut connection)
+        .await?;
+    assert_eq!(claimed, [(7, 4), (8, 4), (9, 5)]);
+    let sent: Vec<(u64, Option<String>)> =
         sqlx::query_as("SELECT id, receipt FROM outbox_sent_messages ORDER BY id").fetch_all(&mut connection).await?;
-    assert_eq!(sent, [(7, "t/0@1".to_owned()), (8, "t/1@5".to_owned())]);
+    assert_eq!(sent, [(7, Some("t/0@1".to_owned())), (8, Some("t/1@5".to_owned())), (9, None)]);
     Ok(())
 }
 

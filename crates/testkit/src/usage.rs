@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context as _, Result};
 
 /// Clock ticks of a second in /proc, on every Linux of today.
-const TICKS: f64 = 100.0;
+pub const TICKS: f64 = 100.0;
 
 /// Processor time of a process so far in seconds, of the user and of the system.
 ///

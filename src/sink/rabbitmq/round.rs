@@ -61,7 +61,7 @@ pub(super) async fn run(session: &Session, channel: &Channel, messages: &[Ready<
 }
 
 async fn publish(channel: &Channel, message: &Ready<'_>) -> lapin::Result<Confirmation> {
-    let Publish { exchange, routing_key, properties } = message.publish.clone();
+    let Publish { exchange, routing_key, properties, .. } = message.publish.clone();
     let options = BasicPublishOptions { mandatory: true, immediate: false };
     channel.basic_publish(exchange, routing_key, options, message.payload, properties).await?.await
 }

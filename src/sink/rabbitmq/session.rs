@@ -69,6 +69,11 @@ impl Session {
         self.connection.status().connected() && self.connection.status().blocked()
     }
 
+    /// The largest frame in bytes, as both sides have agreed.
+    pub(super) fn frame_max(&self) -> usize {
+        self.connection.configuration().frame_max().try_into().unwrap_or(usize::MAX)
+    }
+
     pub(super) fn is_proven(&self) -> bool {
         self.proven.load(Ordering::SeqCst)
     }

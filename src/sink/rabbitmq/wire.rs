@@ -16,8 +16,8 @@ pub(super) const TOMBSTONE: &str = "x-tombstone";
 
 /// RabbitMQ's "deliver it even after a restart".
 const PERSISTENT: u8 = 2;
-/// Properties travel in one frame, whose usual limit is 131,072 bytes; a larger one ends the connection for all.
-const MAX_PROPERTIES: usize = 128 * 1024 - 1024;
+/// What a frame needs beside the table of headers: three short texts of up to 255 bytes, and some numbers.
+const BESIDE_HEADERS: usize = 1024;
 
 /// What `basic.publish` needs besides the payload.
 #[derive(Debug, Clone)]
@@ -25,20 +25,36 @@ pub(super) struct Publish {
     pub(super) exchange: ShortString,
     pub(super) routing_key: ShortString,
     pub(super) properties: BasicProperties,
+    /// Bytes of the table of headers on the wire.
+    pub(super) headers: usize,
+}
+
+impl Publish {
+    /// Refuses properties that are larger than a frame, in which they travel: the broker would end the connection for all.
+    pub(super) fn fits(&self, frame_max: usize) -> Result<(), PublishError> {
+        let most = frame_max.saturating_sub(BESIDE_HEADERS);
+        if self.headers <= most {
+            return Ok(());
+        }
+        let detail = format!("headers and key take {} bytes; RabbitMQ carries {most}, see its frame_max", self.headers);
+        Err(PublishError::Rejected { reason: "too_large", detail })
+    }
 }
 
 /// Says how the message is published, or why it can never be.
 pub(super) fn publish(message: &Outgoing) -> Result<Publish, PublishError> {
     let Destination { target, routing_key, .. } = &*message.destination;
+    let (table, headers) = headers(message)?;
     let properties = BasicProperties::default()
         .with_delivery_mode(PERSISTENT)
         .with_message_id(short("message id", &message.message_id.to_string())?)
         .with_timestamp(seconds(message.created_at_micros))
-        .with_headers(headers(message)?);
+        .with_headers(table);
     Ok(Publish {
         exchange: short("exchange", target)?,
         routing_key: short("routing key", routing_key)?,
         properties: described(message, properties)?,
+        headers,
     })
 }
 
@@ -52,9 +68,9 @@ fn described(message: &Outgoing, mut properties: BasicProperties) -> Result<Basi
     Ok(properties)
 }
 
-/// The message's headers. AMQP has a table where the message has a list: a name that is given several times gets a list of its
-/// values, in their order.
-fn headers(message: &Outgoing) -> Result<FieldTable, PublishError> {
+/// The message's headers, and their bytes on the wire. AMQP has a table where the message has a list: a name that is given several
+/// times gets a list of its values, in their order.
+fn headers(message: &Outgoing) -> Result<(FieldTable, usize), PublishError> {
     let mut table: BTreeMap<ShortString, Vec<AMQPValue>> = BTreeMap::new();
     for (name, value) in &message.headers {
         table.entry(short("header name", name)?).or_default().push(text(value.as_bytes()));
@@ -66,12 +82,8 @@ fn headers(message: &Outgoing) -> Result<FieldTable, PublishError> {
     if message.payload.is_none() {
         table.insert(short("header name", TOMBSTONE)?, AMQPValue::Boolean(true));
     }
-    let size: usize = table.iter().map(|(name, value)| 1 + name.as_str().len() + bytes(value)).sum();
-    if size > MAX_PROPERTIES {
-        let detail = format!("headers and key take {size} bytes; RabbitMQ carries {MAX_PROPERTIES}");
-        return Err(PublishError::Rejected { reason: "too_large", detail });
-    }
-    Ok(table.into())
+    let size = table.iter().map(|(name, value)| 1 + name.as_str().len() + bytes(value)).sum();
+    Ok((table.into(), size))
 }
 
 fn one_or_list(mut values: Vec<AMQPValue>) -> AMQPValue {
@@ -126,7 +138,7 @@ mod properties {
             let names = message.headers.iter().map(|(name, _)| name);
             let described = [&message.event_type, &message.content_type].into_iter().flatten();
             let is_long = names.chain(described).chain([target, routing_key]).any(|text| text.len() > 255);
-            let Ok(Publish { exchange, routing_key: written_key, properties }) = publish(&message) else {
+            let Ok(Publish { exchange, routing_key: written_key, properties, .. }) = publish(&message) else {
                 prop_assert!(is_long, "only what is too long is rejected");
                 return Ok(());
             };

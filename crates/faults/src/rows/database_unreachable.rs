@@ -107,5 +107,6 @@ async fn slow(arena: &mut Arena) -> Result<()> {
     let took = start.elapsed().saturating_sub(stalled);
     let allowed = 2 * ROUND_TRIP * (BACKLOG / CLAIM);
     arena.counts.recovered(took);
-    arena.within("draining", took, allowed.mul_f64(1.0 / 0.6))
+    arena.within("draining", took, allowed.mul_f64(1.0 / 0.6));
+    Ok(())
 }

@@ -79,7 +79,8 @@ async fn neighbours(arena: &mut Arena, topic: &str) -> Result<()> {
         arena.database.wait_for(PATIENCE, &none).await?;
     }
     arena.counts.recovered(start.elapsed());
-    arena.within("the neighbours", start.elapsed(), NEIGHBOURS)
+    arena.within("the neighbours", start.elapsed(), NEIGHBOURS);
+    Ok(())
 }
 
 async fn deleted(arena: &mut Arena) -> Result<()> {

@@ -103,6 +103,22 @@ impl KafkaCluster {
         self.next().await
     }
 
+    /// Waits until the other nodes lead every partition, because the node that is away cannot.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub async fn led_by_others(&self) -> Result<()> {
+        let away = i32::try_from(self.turn + 1)?;
+        for (_, node) in self.nodes.iter().enumerate().filter(|(place, _)| *place != self.turn) {
+            wait::until(CAUGHT_UP, "the others to lead every partition", || {
+                let bootstrap = node.bootstrap();
+                blocking(move || led_without(&bootstrap, away))
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
     fn node(&mut self) -> Result<&mut Kafka> {
         self.nodes.get_mut(self.turn).context("no node has this number")
     }
@@ -125,6 +141,14 @@ impl KafkaCluster {
         }
         Ok(())
     }
+}
+
+fn led_without(bootstrap: &str, away: i32) -> Result<()> {
+    let metadata = metadata(bootstrap)?;
+    for partition in metadata.topics().iter().flat_map(MetadataTopic::partitions) {
+        ensure!(partition.leader() > 0 && partition.leader() != away, "a partition has no leader that is there");
+    }
+    Ok(())
 }
 
 fn in_sync(bootstrap: &str) -> Result<()> {
