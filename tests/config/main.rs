@@ -2,10 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
+mod secrets;
+
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
 use outbox_relay::config::{
-    Binding, Config, Envelope, Inputs, Loaded, Origin, Sink, example, listen_address, load, load_for_database,
+    Binding, Config, Envelope, Inputs, Loaded, Sink, example, listen_address, load, load_for_database,
 };
 use tempfile::TempDir;
 
@@ -376,155 +378,4 @@ fn properties_that_weaken_acks_or_idempotence_are_refused() {
             "DIR/relay.toml:14:8: `sinks.k.properties`: remove `enable.idempotence`: without it a retried request reorders a key",
         ]
     );
-}
-
-#[test]
-fn another_machine_is_reached_by_tls_unless_the_configuration_says_otherwise() {
-    let remote = "[sinks.k]\ntype = \"kafka\"\nbrokers = \"localhost:9092,kafka:9092\"\n[sinks.r]\ntype = \"rabbitmq\"\nurl = \"amqp://u:hunter2@rabbit/%2f\"\n";
-    assert_eq!(
-        problems_with(remote),
-        [
-            "DIR/relay.toml:11:1: `sinks.k.brokers` would be reached without TLS: set \"security.protocol\" to \"ssl\" or \"sasl_ssl\" in sinks.k.properties, or plaintext = true",
-            "DIR/relay.toml:14:1: `sinks.r.url` would be reached without TLS: use amqps://, or set plaintext = true",
-        ]
-    );
-    Case::new(&format!("{GOOD}{remote}")).set("sinks.k.plaintext", "true").set("sinks.r.plaintext", "true").load();
-}
-
-#[test]
-fn urls_that_cannot_be_used_are_refused_and_not_repeated() {
-    for (url, expected) in [
-        (
-            "postgres://u:hunter2@h/db",
-            "`database.url` does not read as mysql:// or mariadb://user:password@host:port/name",
-        ),
-        ("hunter2", "`database.url` does not read as mysql:// or mariadb://user:password@host:port/name"),
-        (
-            "mysql://u:hunter2@h:3306",
-            "`database.url` names no database: put its name behind the port, as in mysql://user@host:3306/shop",
-        ),
-        (
-            "mysql://u:hunter2@h:hunter2/db",
-            "`database.url` does not read as mysql:// or mariadb://user:password@host:port/name",
-        ),
-    ] {
-        let problems = Case::new(GOOD).variable("RELAY__DATABASE__URL", url).problems();
-        assert_eq!(problems, [format!("variable RELAY__DATABASE__URL: {expected}")]);
-    }
-}
-
-#[test]
-fn a_secret_comes_from_one_place_that_not_everybody_can_read() {
-    let case = Case::new(&GOOD.replace("url =", "password_file = \"DIR/secret\"\nurl ="));
-    let text = fs::read_to_string(case.inputs.file.as_ref().unwrap()).unwrap();
-    fs::write(case.inputs.file.as_ref().unwrap(), text.replace("DIR", &case.dir.path().display().to_string())).unwrap();
-    let problem = |expected: &str| {
-        assert_eq!(
-            case.problems(),
-            [format!("DIR/relay.toml:3:1: `database.password_file`: the file \"DIR/secret\" {expected}")]
-        );
-    };
-    problem("cannot be read (No such file or directory (os error 2)): correct the path or its permissions");
-    case.secret("", 0o600);
-    problem("is empty: write the secret into it");
-    case.secret("hunter2", 0o644);
-    problem("is open to every user of this machine (mode 0644): chmod 600, or 640 with a group of its own");
-    case.secret("hunter2\n", 0o640);
-    assert_eq!(case.load().config.database.password.unwrap().0, "hunter2");
-
-    let both = case.variable("RELAY__DATABASE__PASSWORD", "hunter3");
-    let at = "variable RELAY__DATABASE__PASSWORD and DIR/relay.toml:3:1";
-    assert_eq!(
-        both.problems(),
-        [format!("{at}: both `database.password` and `database.password_file` are given: remove one of the two")]
-    );
-    let twice = Case::new(GOOD)
-        .variable("RELAY__DATABASE__URL", "mysql://relay:hunter2@localhost/shop")
-        .variable("RELAY__DATABASE__PASSWORD", "hunter3");
-    assert_eq!(
-        twice.problems(),
-        [
-            "variable RELAY__DATABASE__URL: `database.url` holds a password, and one is given apart: remove one of the two"
-        ]
-    );
-}
-
-#[test]
-fn a_password_apart_is_put_into_the_url_of_rabbitmq_whatever_it_holds() {
-    let case = Case::new(&format!("{GOOD}{RABBIT}url = \"amqp://u@localhost:5672/%2f\"\npassword = \"p@:/?#ü\"\n"));
-    let Sink::RabbitMq(rabbit) = &case.load().config.sinks["r"] else { panic!("no RabbitMQ") };
-    assert_eq!(rabbit.url.0, "amqp://u:p%40%3A%2F%3F%23%C3%BC@localhost:5672/%2f");
-}
-
-#[test]
-fn a_file_of_authorities_has_a_certificate() {
-    let case = Case::new(&format!("{GOOD}{KAFKA}"));
-    let path = case.dir.path().join("ca.pem");
-    let url = |mode: &str| format!("mysql://relay@localhost/shop?ssl-mode={mode}&ssl-ca={}", path.display());
-    let of_kafka = "RELAY__SINKS__K__PROPERTIES__SSL_CA_LOCATION";
-    // Nobody would open it.
-    let unused = Case::new(&format!("{GOOD}{KAFKA}")).variable("RELAY__DATABASE__URL", &url("required"));
-    unused.variable(of_kafka, &path.display().to_string()).load();
-    let case = case
-        .variable("RELAY__DATABASE__URL", &url("verify_identity"))
-        .variable("RELAY__SINKS__K__PROPERTIES__SECURITY_PROTOCOL", "ssl")
-        .variable(of_kafka, &path.display().to_string());
-    let problem = |expected: &str| {
-        let file = format!("the file \"DIR/ca.pem\" {expected}");
-        assert_eq!(
-            case.problems(),
-            [
-                format!("variable RELAY__DATABASE__URL: ssl-ca of `database.url`: {file}"),
-                format!("variable {of_kafka}: `sinks.k.properties.ssl.ca.location`: {file}"),
-            ]
-        );
-    };
-    problem("cannot be read (No such file or directory (os error 2)): correct the path or its permissions");
-    for text in ["", "no certificate", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"] {
-        fs::write(&path, text).unwrap();
-        problem("holds no certificate: it must have one at least, as PEM (-----BEGIN CERTIFICATE-----)");
-    }
-    let whole = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-    for text in [&whole[..40], &whole.replace("AAAA", "!"), &format!("{whole}{}", &whole[..30])] {
-        fs::write(&path, text).unwrap();
-        problem("is damaged or cut off: write it again, as PEM");
-    }
-    fs::write(&path, whole).unwrap();
-    case.load();
-    let folder = case.dir.path().display().to_string();
-    for known_to_openssl in ["probe", &folder] {
-        let case = Case::new(&format!("{GOOD}{KAFKA}")).set("sinks.k.properties.security.protocol", "ssl");
-        case.set("sinks.k.properties.ssl.ca.location", known_to_openssl).load();
-    }
-}
-
-#[test]
-fn flags_take_no_secret() {
-    assert_eq!(
-        Case::new(GOOD).set("database.password", "hunter2").problems(),
-        [
-            "flag --set database.password: arguments can be read by every user of this machine: set RELAY__DATABASE__PASSWORD or RELAY__DATABASE__PASSWORD_FILE instead"
-        ]
-    );
-}
-
-#[test]
-fn a_property_of_librdkafka_can_be_read_from_a_file() {
-    let case = Case::new(&format!("{GOOD}{KAFKA}"));
-    let path = case.secret("hunter2\n", 0o600).display().to_string();
-    let case = case.variable("RELAY__SINKS__K__PROPERTIES__SASL_PASSWORD_FILE", &path);
-    let Sink::Kafka(kafka) = &case.load().config.sinks["k"] else { panic!("no Kafka") };
-    assert_eq!(kafka.properties["sasl.password"].0, "hunter2");
-}
-
-#[test]
-fn no_secret_is_printed() {
-    let case = Case::new(&format!("{GOOD}{KAFKA}[sinks.k.properties]\n\"sasl.password\" = \"hunter2\"\n{RABBIT}url = \"amqp://u:hunter2@localhost/%2f\"\n"))
-        .variable("RELAY__DATABASE__URL", "mysql://relay:hunter2@localhost/shop");
-    let loaded = case.load();
-    assert!(!format!("{loaded:?}").contains("hunter2"));
-    let url = loaded.values.iter().find(|value| value.key == "database.url").unwrap();
-    assert_eq!((url.value.as_str(), &url.origin), ("***", &Origin::Variable("RELAY__DATABASE__URL".into())));
-    let wrong = Case::new("[database]\nurl = [\"hunter2\"]\npassword = [\"hunter2\"]\n");
-    assert!(!wrong.problems().concat().contains("hunter2"), "{:?}", wrong.problems());
 }
