@@ -38,6 +38,9 @@ use crate::config;
 
 /// Seconds between heartbeats, unless the URL has another: a vanished broker is noticed after two.
 const HEARTBEAT: u16 = 10;
+/// The largest frame in bytes that we offer, unless the URL has another: RabbitMQ's own default. The driver makes buffers of 32 of
+/// what is agreed on, and a broker may offer gigabytes.
+const FRAME_MAX: u32 = 131_072;
 /// How long saying goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -66,6 +69,7 @@ impl RabbitMq {
         let uri = config.url.0.parse::<AMQPUri>();
         let mut uri = uri.map_err(|_secret| RabbitMqConfigError::Url(name.to_owned()))?;
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
+        uri.query.frame_max.get_or_insert(FRAME_MAX);
         Ok(Self { link: Mutex::new(Link::new(name, uri, config.channels)), window: config.window.max(1) })
     }
 

@@ -18,6 +18,9 @@ const RECONNECT: Retry = Retry {
 };
 /// Seconds between signs of life, where the URL says nothing else: a connection that is dead is noticed after two.
 const HEARTBEAT: u16 = 10;
+/// The largest frame in bytes that is offered, unless the URL has another: RabbitMQ's own default. The driver makes buffers of 32 of
+/// what is agreed on, and a broker may offer gigabytes.
+const FRAME_MAX: u32 = 131_072;
 
 /// A consumer of a RabbitMQ queue that applies each message once.
 ///
@@ -58,6 +61,7 @@ impl Consumer {
         let mut uri: AMQPUri =
             url.parse().map_err(|_shown| ConsumerError::Client("the URL of RabbitMQ is not one".into()))?;
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
+        uri.query.frame_max.get_or_insert(FRAME_MAX);
         let queue = ShortString::try_new(queue)
             .map_err(|_too_long| ConsumerError::Client("the queue's name has more than 255 bytes".into()))?;
         let (options, inbox) = (Options::default(), Inbox::new(name)?);

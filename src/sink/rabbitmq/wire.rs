@@ -36,7 +36,8 @@ impl Publish {
         if self.headers <= most {
             return Ok(());
         }
-        let detail = format!("headers and key take {} bytes; RabbitMQ carries {most}, see its frame_max", self.headers);
+        let detail =
+            format!("headers and key take {} bytes; this connection carries {most}: see frame_max", self.headers);
         Err(PublishError::Rejected { reason: "too_large", detail })
     }
 }
