@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    os::unix::process::ExitStatusExt as _,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
@@ -39,6 +40,8 @@ pub const LEASE: Duration = Duration::from_secs(6);
 pub const PATIENCE: Duration = Duration::from_secs(180);
 /// Within which the backlog drains after the last fault.
 const DRAINED: Duration = Duration::from_secs(60);
+/// The signal of what ends itself at a named point, and of a panic.
+pub(crate) const ABORT: i32 = rustix::process::Signal::ABORT.as_raw();
 /// When a loop of a relay last came round.
 const LAST_SUCCESS: &str = "outbox_relay_loop_last_success_timestamp_seconds";
 /// Relays and consumers of the standard load.
@@ -127,6 +130,7 @@ pub struct Arena {
     pub(crate) pages: Vec<String>,
     pub(crate) complete: bool,
     pub(crate) overdue: Vec<String>,
+    pub(crate) panics: usize,
     pub(crate) twice: Option<HashSet<Uuid>>,
     seed: u64,
 }
@@ -166,6 +170,7 @@ impl Arena {
             pages: Vec::new(),
             complete: true,
             overdue: Vec::new(),
+            panics: 0,
             twice: None,
             seed,
         })
@@ -275,8 +280,8 @@ impl Arena {
         }
     }
 
-    /// What was broken is whole again since then: waits until something is published and every relay looks for messages again, and
-    /// then until every relay has published something, because none may be left behind with a dead connection.
+    /// What was broken is whole again since then: waits until something is published and every relay looks for messages again, or
+    /// renews those that it holds, and then until every relay has published something, because none may be left behind with a dead connection.
     pub async fn recovered(&mut self, healed: Instant, bound: Duration) -> Result<()> {
         // By the wall clock, as in the relays' gauges.
         let since = SystemTime::UNIX_EPOCH.elapsed()?.saturating_sub(healed.elapsed()).as_secs_f64();
@@ -299,11 +304,15 @@ impl Arena {
         let took = healed.elapsed();
         self.counts.recovered(took);
         self.within("the recovery", took, bound);
-        let came_round = |m: &Metrics| m.sum_where(LAST_SUCCESS, "loop=\"claim\"") > since;
+        let came_round = |m: &Metrics| {
+            let came = |name: &str| m.sum_where(LAST_SUCCESS, &format!("loop=\"{name}\"")) > since;
+            // One that holds what it may, messages of a hot key for example, does not look for more.
+            came("claim") || came("renew") && m.sum("outbox_relay_in_flight_messages") > 0.0
+        };
         for relay in &mut self.relays {
             relay.wait_for_metrics(PATIENCE, "every relay to look for messages again", came_round).await?;
         }
-        self.within("the recovery of every relay's claim loop", healed.elapsed(), bound);
+        self.within("the recovery of every relay", healed.elapsed(), bound);
         for (relay, before) in self.relays.iter_mut().zip(before) {
             let more = |m: &Metrics| m.sum("outbox_relay_published_messages_total") > before;
             relay.wait_for_metrics(PATIENCE, "every relay to publish again", more).await?;
@@ -336,8 +345,8 @@ impl Arena {
     /// Starts one more relay, with settings that let it die by itself, and waits for that.
     pub async fn doomed(&mut self, settings: &Settings) -> Result<Death> {
         let mut relay = self.relay(settings)?;
-        let status = relay.wait_for_end(PATIENCE).await?;
-        ensure!(!status.success(), "a relay that was to die ended in order");
+        let (status, log) = (relay.wait_for_end(PATIENCE).await?, relay.log()?);
+        ensure!(status.signal() == Some(ABORT), "a relay that was to die ended with {status}\n{log}");
         self.complete = false;
         self.dead(&relay).await
     }

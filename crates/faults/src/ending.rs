@@ -1,6 +1,9 @@
 //! The ending of every run: the load stops, the backlog drains, the consumers catch up, the judge decides.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use testkit::{
@@ -22,9 +25,13 @@ use crate::{
 const DESCRIPTORS: u64 = 128;
 /// The most resident memory of a relay in bytes, of which 32 MiB may be messages.
 const MEMORY: u64 = 256 << 20;
-/// How long relays are watched that have nothing to do, and the processor time that each may take meanwhile.
+/// How long relays are watched that have nothing to do, and the milliseconds of a processor that each may take in a second.
 const IDLE: Duration = Duration::from_secs(1);
-const IDLE_MILLISECONDS: u64 = 200;
+const SPIN: u64 = 200;
+/// Where they are watched for longer, each of so long counts by itself.
+const WINDOW: Duration = Duration::from_secs(5);
+/// What a relay logs whose part has panicked.
+const PANICKED: &str = "a part of the relay panicked";
 
 impl Arena {
     /// Ends the run.
@@ -42,9 +49,9 @@ impl Arena {
             inbox::process(&self.database, &consumer, self.topic.read().await?).await?;
         }
         let caught_up = self.caught_up(arrived, deliveries).await;
-        self.idle().await?;
+        self.watch("with nothing to do", IDLE).await?;
         let stopped = self.stop_consumers(caught_up.is_ok()).await;
-        let consumed = self.consumed(stopped.is_ok())?;
+        let consumed = self.consumed(caught_up.is_ok() && stopped.is_ok())?;
         let tables = self.database.tables().await?;
         let report = judge(&self.ledger.entries(), self.topic.read().await?, &tables);
         let report = report
@@ -71,12 +78,15 @@ impl Arena {
             let left = drained.as_ref().err().map(|left| format!(", {left:#}")).unwrap_or_default();
             let errors: Vec<&str> =
                 self.pages.iter().flat_map(|page| page.lines()).filter(|line| line.contains(" ERROR ")).collect();
-            format!("announced {:?}, claims lost {}{left}, errors {errors:?}", totals.announced, totals.fenced)
+            let (announced, fenced, overdue) = (&totals.announced, totals.fenced, &self.overdue);
+            format!("announced {announced:?}, claims lost {fenced}{left}, overdue {overdue:?}, errors {errors:?}")
         };
         report.assert_ok(&expected.late(late)).with_context(state)?;
         drained?;
         caught_up?;
         stopped?;
+        let panics = self.pages.iter().filter(|page| page.contains(PANICKED)).count();
+        ensure!(panics == self.panics, "{panics} relays panicked, {} were to", self.panics);
         ensure!(self.overdue.is_empty(), "{}", self.overdue.join("; "));
         self.remove().await
     }
@@ -124,14 +134,18 @@ impl Arena {
         Ok(Consumed { complete: in_order && counted.complete && !self.past_consumers, ..counted })
     }
 
-    /// Looks at what the relays do with nothing to do: whatever has happened to them, none spins.
-    async fn idle(&mut self) -> Result<()> {
+    /// Watches for so long what each relay takes of a processor: with nothing that it can do, none spins.
+    pub(crate) async fn watch(&mut self, what: &str, time: Duration) -> Result<()> {
         let times = |relays: &[Relay]| relays.iter().map(|relay| cpu_seconds(relay.pid())).collect::<Result<Vec<_>>>();
-        let before = times(&self.relays)?;
-        tokio::time::sleep(IDLE).await;
-        for (before, after) in before.iter().zip(times(&self.relays)?) {
-            let used = whole(1000.0 * (after - before));
-            self.usage.push(Usage { what: "milliseconds of a processor, idle".into(), used, limit: IDLE_MILLISECONDS });
+        let (end, window) = (Instant::now() + time, time.min(WINDOW));
+        while Instant::now() < end {
+            let before = times(&self.relays)?;
+            tokio::time::sleep(window).await;
+            for (before, after) in before.iter().zip(times(&self.relays)?) {
+                let used = whole(1000.0 * (after - before) / window.as_secs_f64());
+                let what = format!("milliseconds of a processor a second, {what}");
+                self.usage.push(Usage { what, used, limit: SPIN });
+            }
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use faults::{
 struct Options {
     /// Rows of the table, for example R1; all by default.
     rows: Vec<String>,
-    /// Only cases whose name, as in --list, contains this: with its seed, one that failed strikes again.
+    /// Only cases whose name, as in --list, contains this: with its row and its seed, one that failed strikes again.
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     case: String,
     /// Repeat the rows until so many minutes have passed; each case runs once at least.

@@ -91,6 +91,7 @@ async fn one(row: &Row, case: &Case, plan: &Plan, seed: u64) -> Ran {
 
 async fn attempt(case: &Case, setup: &Setup, seed: u64) -> Result<Counts> {
     let mut arena = Arena::new(case, setup, seed).await.context("cannot make the arena")?;
-    (case.strike)(&mut arena).await?;
+    let struck = (case.strike)(&mut arena).await;
+    struck.with_context(|| format!("overdue until then: {:?}", arena.overdue))?;
     arena.finish().await
 }

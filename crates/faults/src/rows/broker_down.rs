@@ -56,13 +56,16 @@ pub(super) fn long() -> Row {
     Row {
         id: "B1",
         fault: "the broker is down for long while messages arrive",
-        shows: "no attempt spent, nothing dead, drains after",
+        shows: "no attempt spent, nothing dead, no spin, drains after",
         cases: vec![case(Broker::Kafka), case(Broker::RabbitMq).short()],
     }
 }
 
+/// Within which others lead what a broker led that is away: it is given up after 2 s.
+const ELECTED: Duration = Duration::from_secs(30);
+
 /// Within which the relays publish again after the broker answers.
-fn recovery(arena: &Arena) -> Duration {
+pub(super) fn recovery(arena: &Arena) -> Duration {
     Duration::from_secs(if arena.topic.broker() == Broker::Kafka { 15 } else { 20 })
 }
 
@@ -106,6 +109,8 @@ async fn one_of_three(arena: &mut Arena, away: Away) -> Result<()> {
             Away::Frozen => arena.ground.broker()?.resume().await?,
             Away::Killed | Away::Stopped => arena.ground.broker()?.restart().await?,
         }
+        let bound = recovery(arena);
+        arena.recovered(Instant::now(), bound).await?;
     }
     Ok(())
 }
@@ -113,7 +118,9 @@ async fn one_of_three(arena: &mut Arena, away: Away) -> Result<()> {
 /// Everything is published that was committed until others lead the partitions: what was led by them before says nothing of what was led
 /// by the one. How long they take to agree on that is Kafka's affair.
 async fn go_on(arena: &mut Arena) -> Result<()> {
+    let away = Instant::now();
     arena.ground.broker()?.others_lead().await?;
+    arena.within("to lead without a broker", away.elapsed(), ELECTED);
     let start = Instant::now();
     let newest = arena.database.number("SELECT CAST(MAX(id) AS SIGNED) FROM outbox_messages").await?;
     let open = "(SELECT id FROM outbox_pending UNION ALL SELECT id FROM outbox_delayed)";
@@ -193,7 +200,7 @@ async fn away(arena: &mut Arena) -> Result<()> {
     arena.drains_within += down / 4;
     arena.strike().await?;
     arena.ground.broker()?.kill()?;
-    tokio::time::sleep(down).await;
+    arena.watch("while the broker is away", down).await?;
     no_attempt_was_spent(arena).await?;
     arena.ground.broker()?.restart().await?;
     let bound = recovery(arena);

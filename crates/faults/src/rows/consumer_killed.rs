@@ -1,11 +1,13 @@
 //! C1: a consumer dies between its commit and its acknowledgement, and before its commit.
 
+use std::os::unix::process::ExitStatusExt as _;
+
 use anyhow::{Result, ensure};
 use futures_util::FutureExt as _;
 use testkit::{consume::Broker, servers::Flavor};
 
 use crate::{
-    arena::{Arena, PATIENCE},
+    arena::{ABORT, Arena, PATIENCE},
     row::{Case, Row},
 };
 
@@ -43,8 +45,8 @@ pub(super) async fn crash(arena: &mut Arena, point: &str) -> Result<()> {
     let mut doomed = arena.consumers()?.doomed(point)?;
     // Waiting for it would close the pipe that tells it to go on.
     let _pipe = doomed.stdin.take();
-    let ended = tokio::time::timeout(PATIENCE, doomed.wait()).await?;
-    ensure!(!ended?.success(), "the consumer was to die");
+    let ended = tokio::time::timeout(PATIENCE, doomed.wait()).await??;
+    ensure!(ended.signal() == Some(ABORT), "a consumer that was to die ended with {ended}");
     // It dies with a message in its hands.
     arena.struck(true);
     arena.consumers()?.start_one()

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Within which the relays publish again after the server answers.
-const RECOVERY: Duration = Duration::from_secs(10);
+pub(super) const RECOVERY: Duration = Duration::from_secs(10);
 
 pub(super) fn row() -> Row {
     let mut cases = Vec::new();

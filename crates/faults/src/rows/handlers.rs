@@ -18,7 +18,7 @@ use outbox_core::{
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use testkit::{
     consume::Broker,
-    ledger::{Draft, Ledger},
+    ledger::{Draft, Ledger, Outcome},
     load::insert_business_rows,
     servers::{Flavor, until},
 };
@@ -133,9 +133,9 @@ async fn cancel(arena: &mut Arena) -> Result<()> {
     let service = Service::new(arena).await?;
     arena.strike().await?;
     let (seed, due) = (arena.random.random::<u64>(), if arena.setup.pace == Pace::Full { 2000 } else { 100 });
-    let ended = Arc::new(AtomicU64::new(0));
+    let (ended, committed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let tasks = (0..TASKS).map(|task| {
-        let (service, ended) = (service.clone(), Arc::clone(&ended));
+        let (service, ended, committed) = (service.clone(), Arc::clone(&ended), Arc::clone(&committed));
         let mut random = StdRng::seed_from_u64(seed.wrapping_add(task));
         tokio::spawn(async move {
             for number in 0.. {
@@ -143,15 +143,22 @@ async fn cancel(arena: &mut Arena) -> Result<()> {
                     break;
                 }
                 let patience = Duration::from_micros(random.random_range(0..30_000));
-                let done = tokio::time::timeout(patience, service.handle(number)).await;
-                ended.fetch_add(u64::from(done.is_err()), Ordering::Relaxed);
+                match tokio::time::timeout(patience, service.handle(number)).await {
+                    Ok(done) => done.map(|()| committed.fetch_add(1, Ordering::Relaxed))?,
+                    Err(_) => ended.fetch_add(1, Ordering::Relaxed),
+                };
             }
+            anyhow::Ok(())
         })
     });
     for task in join_all(tasks).await {
-        task?;
+        task??;
     }
     arena.counts.faults += ended.load(Ordering::Relaxed);
+    arena.witness("a handler that was done in time", committed.load(Ordering::Relaxed) > 0);
+    // Of a transaction that was cancelled the ledger does not know how it ended.
+    let within = arena.ledger.count(Outcome::Unknown);
+    arena.witness("a handler cancelled within its transaction", within > 0);
     nothing_is_open(&service).await
 }
 

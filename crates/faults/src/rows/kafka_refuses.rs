@@ -1,5 +1,7 @@
 //! K2: Kafka does not confirm, or does not take.
 
+use std::time::Instant;
+
 use anyhow::{Result, ensure};
 use futures_util::FutureExt as _;
 use rand::RngExt as _;
@@ -10,7 +12,10 @@ use testkit::{
     proxy::{Cut, Direction},
 };
 
-use super::between::{before_the_broker, counted, progress};
+use super::{
+    between::{before_the_broker, counted, progress},
+    broker_down::recovery,
+};
 use crate::{
     arena::{Arena, PATIENCE},
     row::{Case, Row},
@@ -67,7 +72,8 @@ pub(super) async fn broken(arena: &mut Arena) -> Result<()> {
         proxy.cut(direction, Cut::Within { bytes, seed: arena.random.random() });
         counted(&proxy, "connections to break", |counts| counts.cut >= cut + 10).await?;
         proxy.heal();
-        progress(arena, 50.0).await?;
+        let bound = recovery(arena);
+        arena.recovered(Instant::now(), bound).await?;
     }
     arena.duplicates_are_announced();
     Ok(())

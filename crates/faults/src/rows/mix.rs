@@ -18,7 +18,7 @@ use super::{
     between::{before_the_broker, before_the_database, counted},
     broker_down, consumer_killed, database_down, database_refuses, rabbitmq_blocks,
     relay_killed::POINTS,
-    rolling_restart,
+    relay_starved, rolling_restart,
 };
 use crate::{
     arena::{Arena, LEASE},
@@ -109,7 +109,9 @@ async fn mix(arena: &mut Arena, flavor: Flavor) -> Result<()> {
     let end = Instant::now() + arena.setup.mix;
     while Instant::now() < end {
         let fault = *faults.choose(&mut arena.random).context("there are no faults")?;
+        let before = arena.overdue.len();
         strike(arena, fault, flavor).await.with_context(|| format!("{fault:?}"))?;
+        arena.overdue.iter_mut().skip(before).for_each(|late| late.insert_str(0, &format!("{fault:?}: ")));
         tokio::time::sleep(arena.lasting(0..3000, 300)).await;
     }
     Ok(())
@@ -146,7 +148,7 @@ async fn strike(arena: &mut Arena, fault: Fault, flavor: Flavor) -> Result<()> {
             Ok(())
         }
         Fault::PanicRelay => {
-            arena.doomed(&arena.settings.clone().panic_at("after_publish")).await?;
+            relay_starved::one_panics(arena).await?;
             Ok(())
         }
         Fault::KillDatabase => database_down::kill(arena).await,

@@ -11,7 +11,7 @@ use super::{
     relay_killed::BEYOND,
 };
 use crate::{
-    arena::{Arena, LEASE, PATIENCE, Pace},
+    arena::{Arena, Death, LEASE, PATIENCE, Pace},
     row::{Case, Row},
 };
 
@@ -92,12 +92,18 @@ async fn slow(arena: &mut Arena) -> Result<()> {
     Ok(())
 }
 
+/// Starts one more relay, of which a part panics.
+pub(super) async fn one_panics(arena: &mut Arena) -> Result<Death> {
+    arena.panics += 1;
+    arena.doomed(&arena.settings.clone().panic_at("after_publish")).await
+}
+
 async fn panic(arena: &mut Arena) -> Result<()> {
     arena.start_relays(2)?;
     arena.start_load().await?;
     arena.working().await?;
     arena.enough().await?;
-    let death = arena.doomed(&arena.settings.clone().panic_at("after_publish")).await?;
+    let death = one_panics(arena).await?;
     arena.taken_over(death.pid, death.at, LEASE + BEYOND).await?;
     arena.may_be_sent_twice(death.held);
     Ok(())
