@@ -123,7 +123,7 @@ async fn storm(arena: &mut Arena) -> Result<()> {
     arena.working().await?;
     arena.strike().await?;
     // What is refused holds up what follows of its key.
-    let keyed = |(draft, number): (Draft, u64)| draft.key(format!("guilty-{}", number % KEYS), number / KEYS);
+    let keyed = |(draft, number): (Draft, u64)| draft.key(format!("guilty-{}", number % KEYS), 1 + number / KEYS);
     commit(arena, guilty(&exchange).zip(0..).map(keyed)).await?;
     arena.database.wait_for(PATIENCE, "SELECT COUNT(*) > 0 FROM outbox_delayed").await?;
     neighbours(arena, &exchange).await?;
