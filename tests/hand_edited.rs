@@ -56,8 +56,9 @@ impl Edited {
             .wait_for(PATIENCE, sent)
             .await
             .map_err(|error| error.context(self.relay.log().unwrap_or_default()))?;
-        let (ledger, arrivals) = (self.ledger.entries(), self.topic.read().await?);
-        let report = judge(&ledger, arrivals, &self.database.tables().await?);
+        // The tables first: what is sent between the two has arrived then, and is not lost.
+        let tables = self.database.tables().await?;
+        let report = judge(&self.ledger.entries(), self.topic.read().await?, &tables);
         ensure!(report.lost.len() == self.lost && report.order_violations.is_empty(), "{report}");
         Ok(())
     }
