@@ -42,7 +42,9 @@ impl Topic {
     /// Creates it, unless it is there. The relay never does: a misspelt topic would swallow messages.
     pub(crate) async fn create(&self) -> Result<()> {
         let topic = NewTopic::new(&self.name, PARTITIONS, TopicReplication::Fixed(1));
-        let created = self.admin()?.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(DEADLINE)));
+        // To be kept until the answer is there: the future of a client that is gone never ends.
+        let admin = self.admin()?;
+        let created = admin.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(DEADLINE)));
         match created.await?.pop().context("Kafka gave no answer")? {
             Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => Ok(()),
             Err((topic, code)) => bail!("cannot create the topic {topic}: {code}"),

@@ -18,7 +18,8 @@ pub(crate) struct Demo {
 impl Demo {
     /// Builds the relay and the shop, and runs the shop with the servers' addresses.
     pub(crate) async fn run(self) -> Result<ExitCode> {
-        if watch(cargo(["build", "--quiet", "--workspace", "--bins"])).await.is_err() {
+        // The first time it takes minutes: cargo shows how far it is.
+        if watch(cargo(["build", "--workspace", "--bins"])).await.is_err() {
             bail!("the relay and the demo do not build");
         }
         let program = std::env::current_exe()?.with_file_name("demo").display().to_string();
