@@ -18,6 +18,11 @@ const BUSINESS: &str = "\
     CREATE TABLE test_orders (message_id BINARY(16) PRIMARY KEY); \
     CREATE TABLE test_effects (id BIGINT AUTO_INCREMENT PRIMARY KEY, message_id BINARY(16) NOT NULL)";
 
+/// The session of set-up, assertions and judge.
+const PLAIN: &str = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
+    SET SESSION autocommit = 1, SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', \
+    SESSION innodb_lock_wait_timeout = 50, SESSION wait_timeout = 28800, SESSION auto_increment_increment = 1";
+
 /// Makes a test of each function on MySQL, and one on MariaDB: `on_both_databases!(a_commit_writes)` for
 /// `async fn a_commit_writes(flavor: Flavor) -> anyhow::Result<()>`.
 #[macro_export]
@@ -105,7 +110,7 @@ impl Database {
         self.execute(&format!("DROP DATABASE {name}")).await
     }
 
-    /// Opens a connection.
+    /// Opens a connection, set as the server sets those of services.
     ///
     /// # Errors
     /// When the server cannot be reached.
@@ -113,12 +118,22 @@ impl Database {
         MySqlConnection::connect(&self.url).await.context("cannot connect to the database")
     }
 
+    /// Opens a connection for set-up and assertions, whatever the server's defaults are.
+    ///
+    /// # Errors
+    /// When the server cannot be reached.
+    pub async fn plain(&self) -> Result<MySqlConnection> {
+        let mut connection = self.connect().await?;
+        sqlx::raw_sql(PLAIN).execute(&mut connection).await?;
+        Ok(connection)
+    }
+
     /// The one number that a query returns.
     ///
     /// # Errors
     /// When the query fails, or returns something else.
     pub async fn number(&self, sql: &str) -> Result<i64> {
-        let mut connection = self.connect().await?;
+        let mut connection = self.plain().await?;
         let number = sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(&mut connection).await?;
         connection.close().await?;
         Ok(number)
@@ -129,7 +144,7 @@ impl Database {
     /// # Errors
     /// When one fails.
     pub async fn execute(&self, sql: &str) -> Result<()> {
-        let mut connection = self.connect().await?;
+        let mut connection = self.plain().await?;
         sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await?;
         Ok(connection.close().await?)
     }
@@ -174,7 +189,7 @@ impl Database {
                     SELECT reason, COUNT(*) FROM outbox_delayed GROUP BY reason UNION ALL \
                     SELECT 'claims', COUNT(*) FROM outbox_claims HAVING COUNT(*) > 0";
         until(deadline, "the backlog to drain", || async {
-            let mut connection = self.connect().await?;
+            let mut connection = self.plain().await?;
             let left: Vec<(String, i64)> = sqlx::query_as(left).fetch_all(&mut connection).await?;
             connection.close().await?;
             ensure!(left.is_empty(), "left are {left:?}");
@@ -188,7 +203,7 @@ impl Database {
     /// # Errors
     /// When the server cannot be reached.
     pub async fn tables(&self) -> Result<Tables> {
-        let mut connection = self.connect().await?;
+        let mut connection = self.plain().await?;
         let mut snapshot = connection.begin().await?;
         let tables = Tables::read(&mut snapshot).await?;
         snapshot.commit().await?;

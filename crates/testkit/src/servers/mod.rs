@@ -19,6 +19,7 @@ mod kafka_cluster;
 mod maven;
 mod mysql;
 mod mysql_program;
+mod odd;
 mod origin;
 mod packages;
 mod ports;

@@ -9,8 +9,8 @@ use super::call::Call;
 use super::docker::Compose;
 use super::host::{Host, blocking, folder};
 use super::mysql_program::Program;
-use super::origin::{Kind, Origin, origin};
-use super::{cache, packages, ports};
+use super::origin::{Kind, Origin, origin, own_process};
+use super::{cache, odd, packages, ports};
 
 /// The two families of servers the outbox supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +36,7 @@ pub struct MySqlOptions {
     flavor: Flavor,
     buffer_pool_mib: u32,
     args: Vec<String>,
+    zone: Option<String>,
 }
 
 impl MySqlOptions {
@@ -43,7 +44,7 @@ impl MySqlOptions {
     /// with the data).
     #[must_use]
     pub fn new(flavor: Flavor) -> Self {
-        Self { flavor, buffer_pool_mib: 1024, args: Vec::new() }
+        Self { flavor, buffer_pool_mib: 1024, args: Vec::new(), zone: None }
     }
 
     /// The size of `InnoDB`'s buffer pool in MiB.
@@ -60,6 +61,21 @@ impl MySqlOptions {
         self
     }
 
+    /// The zone of the server process (its variable `TZ`), for example `Asia/Tokyo`; the machine's by default. A session's `time_zone` shows
+    /// nothing of it.
+    #[must_use]
+    pub fn zone(mut self, zone: &str) -> Self {
+        self.zone = Some(zone.to_owned());
+        self
+    }
+
+    /// Everything set as some user has it and no stock server: see `odd.rs`. Each setting can be overridden afterwards.
+    #[must_use]
+    pub fn odd(mut self) -> Self {
+        self.args.extend(odd::args(self.flavor).map(str::to_owned));
+        self.zone(odd::ZONE)
+    }
+
     /// Starts the server and waits until it answers.
     ///
     /// # Errors
@@ -74,7 +90,8 @@ impl MySqlOptions {
 
     fn launch(&self) -> Result<(Host, u16, Origin)> {
         let kind = self.flavor.kind();
-        let origin = origin(kind)?;
+        // The service in Docker has settings of its own.
+        let origin = if self.args.is_empty() && self.zone.is_none() { origin(kind)? } else { own_process(kind)? };
         let program = match &origin {
             Origin::Docker => {
                 let compose = Compose::up(kind)?;
@@ -86,10 +103,20 @@ impl MySqlOptions {
         };
         let folder = folder(kind.name())?;
         let data = folder.path().join("data");
-        cache::copy(&program.data()?, &data)?;
+        cache::copy(&program.data(&self.initial())?, &data)?;
         let port = ports::free_port()?;
         let call = self.settings(program.call(&data), folder.path(), port);
+        let call = match &self.zone {
+            Some(zone) => call.env("TZ", odd::tz(zone)?),
+            None => call,
+        };
         Ok((Host::start(call, folder)?, port, origin))
+    }
+
+    /// The arguments that MySQL takes only when it initialises a data folder, and demands again at each start.
+    fn initial(&self) -> Vec<&str> {
+        let args = self.args.iter().map(String::as_str);
+        args.filter(|arg| self.flavor == Flavor::MySql && arg.starts_with("--lower-case-table-names=")).collect()
     }
 
     fn settings(&self, call: Call, folder: &Path, port: u16) -> Call {

@@ -69,13 +69,13 @@ impl Program {
         self.call.clone().option("datadir", data)
     }
 
-    /// An initialised data folder of this version, to be copied.
-    pub(super) fn data(&self) -> Result<PathBuf> {
-        let version = version(&self.version)?;
-        let entry = cache::entry(&format!("data-{}-{version}", self.flavor.kind().name()), |target| {
+    /// An initialised data folder of this version, to be copied. Another one for each list of arguments that count when it is made.
+    pub(super) fn data(&self, initial: &[&str]) -> Result<PathBuf> {
+        let name = format!("data-{}-{}{}", self.flavor.kind().name(), version(&self.version)?, initial.concat());
+        let entry = cache::entry(&name, |target| {
             let data = target.join("data");
             match self.flavor {
-                Flavor::MySql => self.initialize(target, &data)?,
+                Flavor::MySql => self.initialize(target, &data, initial)?,
                 Flavor::MariaDb => self.bootstrap(&data)?,
             }
             forget_identity(&data)
@@ -83,10 +83,10 @@ impl Program {
         Ok(entry?.join("data"))
     }
 
-    fn initialize(&self, folder: &Path, data: &Path) -> Result<()> {
+    fn initialize(&self, folder: &Path, data: &Path, initial: &[&str]) -> Result<()> {
         let init = folder.join("init.sql");
         fs::write(&init, ROOT_BY_TCP)?;
-        self.call(data).arg("--initialize-insecure").option("init-file", &init).output().map(drop)
+        self.call(data).args(initial).arg("--initialize-insecure").option("init-file", &init).output().map(drop)
     }
 
     /// What `mariadb-install-db` does; the script itself needs more programs than the server's package has.

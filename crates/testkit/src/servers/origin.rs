@@ -86,13 +86,22 @@ impl fmt::Display for Origin {
 
 /// The first way that works on this machine. `OUTBOX_TEST_SERVERS_FROM=path|docker|packages` restricts the choice.
 pub(super) fn origin(kind: Kind) -> Result<Origin> {
+    found(kind, docker::answers)
+}
+
+/// The first way that works on this machine and takes any argument and environment.
+pub(super) fn own_process(kind: Kind) -> Result<Origin> {
+    found(kind, || false)
+}
+
+fn found(kind: Kind, docker: impl FnOnce() -> bool) -> Result<Origin> {
     let only = std::env::var("OUTBOX_TEST_SERVERS_FROM").ok();
     let allowed = |way: &str| only.as_deref().is_none_or(|only| only == way);
     let installed =
         || kind.programs().iter().find_map(|name| call::on_path(name)).filter(|program| packages::is(kind, program));
     first(
         || installed().filter(|_| allowed("path")),
-        || allowed("docker") && docker::answers(),
+        || allowed("docker") && docker(),
         || allowed("packages") && packages::available(kind),
     )
     .ok_or_else(|| no_way(kind))
