@@ -108,7 +108,7 @@ async fn a_swallowed_ddl_statement_is_found_and_leaves_no_phantom(flavor: Flavor
     let database = Database::create(flavor).await?;
     let mut connection = database.connect().await?;
     let mut tx = connection.begin().await?;
-    sqlx::raw_sql("CREATE TABLE surprise (id INT)").execute(&mut *tx).await?;
+    sqlx::raw_sql("CREATE TABLE surprise (id INT PRIMARY KEY)").execute(&mut *tx).await?;
     let ended = Outbox::new().enqueue(&mut tx, message()).await;
     assert!(matches!(ended, Err(EnqueueError::TransactionEnded)), "{ended:?}");
     tx.rollback().await?;
@@ -122,7 +122,7 @@ async fn a_message_before_ddl_is_committed_with_it(flavor: Flavor) -> Result<()>
     let mut connection = database.connect().await?;
     let mut tx = connection.begin().await?;
     let id = Outbox::new().enqueue(&mut tx, message()).await?;
-    sqlx::raw_sql("CREATE TABLE surprise (id INT)").execute(&mut *tx).await?;
+    sqlx::raw_sql("CREATE TABLE surprise (id INT PRIMARY KEY)").execute(&mut *tx).await?;
     tx.rollback().await?;
     assert!(database.tables().await?.pending.contains(&id));
     Ok(())

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, LazyLock};
 
-use sqlx::{AssertSqlSafe, MySqlConnection, mysql::MySqlArguments, query::Query};
+use sqlx::{AssertSqlSafe, MySqlConnection, Row as _, mysql::MySqlArguments, query::Query};
 
-use super::{NO_SUCH_SAVEPOINT, error_number};
+use super::{NO_SUCH_SAVEPOINT, TRANSACTION_OPEN, error_number};
 use crate::message::{Due, Message};
 
 /// Rows of one INSERT: a few sizes, so that a connection's cache of prepared statements (100 in sqlx) holds them all.
@@ -38,12 +38,24 @@ fn insert(head: &str, row: &str, rows: usize) -> Arc<str> {
 /// Sets a savepoint and returns to it at once, in one round trip: an error says that the server has no transaction, whatever
 /// the client believes. Without one SAVEPOINT is a no-op. Returns whether there is one.
 ///
+/// With `autocommit = 0` a savepoint needs no transaction: then the server is asked, in one round trip more, whether one is open.
+///
 /// The savepoint stays, so that [`undo`] can take back a message that was written without its pending row.
 pub async fn savepoint(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
-    let text = "SAVEPOINT outbox_enqueue; ROLLBACK TO SAVEPOINT outbox_enqueue";
-    match sqlx::raw_sql(text).execute(conn).await {
+    let text = "SAVEPOINT outbox_enqueue; ROLLBACK TO SAVEPOINT outbox_enqueue; SELECT CAST(@@autocommit AS SIGNED)";
+    match sqlx::raw_sql(text).fetch_one(&mut *conn).await {
+        Ok(row) if row.try_get::<i64, _>(0)? == 0 => is_open(conn).await,
         Ok(_) => Ok(true),
         Err(error) if error_number(&error) == Some(NO_SUCH_SAVEPOINT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the server has an open transaction: only outside of one it lets the next one's kind be chosen. Locks nothing.
+async fn is_open(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
+    match sqlx::raw_sql("SET TRANSACTION READ WRITE").execute(conn).await {
+        Ok(_) => Ok(false),
+        Err(error) if error_number(&error) == Some(TRANSACTION_OPEN) => Ok(true),
         Err(error) => Err(error),
     }
 }

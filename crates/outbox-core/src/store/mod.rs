@@ -35,6 +35,8 @@ const DUPLICATE_ENTRY: u16 = 1062;
 const NO_SUCH_SAVEPOINT: u16 = 1305;
 /// The server's number for "table does not exist".
 const NO_SUCH_TABLE: u16 = 1146;
+/// The server's number for "transaction characteristics cannot be changed while a transaction is in progress".
+const TRANSACTION_OPEN: u16 = 1568;
 /// The server's number for "lock wait time-out exceeded".
 const LOCK_WAIT: u16 = 1205;
 /// The server's number for "you need the … privilege".
