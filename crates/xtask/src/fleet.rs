@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use testkit::servers::{self, Flavor, Kafka, Kind, MySql, RabbitMq};
+use testkit::servers::{self, Flavor, Kafka, Kind, MySql, MySqlOptions, RabbitMq};
 
 /// Where a server answers, and how it was found.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -40,6 +40,18 @@ impl Fleet {
         Ok(Self { servers: [mysql, mariadb, kafka, rabbitmq, own].into_iter().flatten().collect() })
     }
 
+    /// With odd databases, which nobody can give, in place of its own.
+    pub(crate) async fn into_odd(mut self) -> Result<Self> {
+        self.servers
+            .retain(|(server, _)| ![Kind::MySql, Kind::MariaDb].map(Kind::variable).contains(&&*server.variable));
+        self.servers.retain(|(server, _)| server.variable != DATABASE_URL);
+        let (mysql, mariadb) =
+            tokio::try_join!(Box::pin(odd(Kind::MySql, Flavor::MySql)), Box::pin(odd(Kind::MariaDb, Flavor::MariaDb)))?;
+        let own = (for_sqlx(&mysql.0).await?, None);
+        self.servers.extend([mysql, mariadb, own]);
+        Ok(self)
+    }
+
     pub(crate) fn endpoints(&self) -> Vec<Endpoint> {
         self.servers.iter().map(|(address, _)| address.clone()).collect()
     }
@@ -54,10 +66,19 @@ async fn start(kind: Kind) -> Result<(Endpoint, Handle)> {
     Ok((Endpoint { name: kind.name().into(), variable: kind.variable().into(), address, origin }, server))
 }
 
+async fn odd(kind: Kind, flavor: Flavor) -> Result<(Endpoint, Handle)> {
+    let server = MySqlOptions::new(flavor).odd().start().await;
+    let (address, origin, server) = mysql(server.with_context(|| format!("cannot start an odd {}", kind.name()))?);
+    tracing::info!(server = kind.name(), address, origin, "ready, with odd settings");
+    Ok((Endpoint { name: kind.name().into(), variable: kind.variable().into(), address, origin }, server))
+}
+
+const DATABASE_URL: &str = "DATABASE_URL";
+
 /// What `#[sqlx::test]` asks for: a database in which it keeps the list of those that it makes.
 async fn for_sqlx(server: &Endpoint) -> Result<Endpoint> {
     let address = servers::fresh_database(&server.address).await.context("no database for `#[sqlx::test]`")?;
-    let (name, variable) = ("MySQL, for `#[sqlx::test]`".into(), "DATABASE_URL".into());
+    let (name, variable) = ("MySQL, for `#[sqlx::test]`".into(), DATABASE_URL.into());
     Ok(Endpoint { name, variable, address, origin: server.origin.clone() })
 }
 
