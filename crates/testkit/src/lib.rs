@@ -5,6 +5,7 @@
 //! are read to their end ([`consume`]), the tables are read in one snapshot ([`database`]), and one [`judge`] decides.
 
 pub mod chance;
+pub mod clock;
 pub mod consume;
 pub mod database;
 pub mod inbox;

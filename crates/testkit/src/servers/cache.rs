@@ -30,7 +30,7 @@ pub(super) fn servers() -> PathBuf {
 ///
 /// Safe when interrupted and when called at once by several processes: one builds, under a file lock, in a folder of
 /// another name, and only a finished folder gets its own.
-pub(super) fn entry(name: &str, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+pub(crate) fn entry(name: &str, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let finished = servers().join(name);
     if finished.is_dir() {
         return Ok(finished);
