@@ -1,6 +1,6 @@
 //! The floor: no row with a smaller id can still be committed.
 
-use sqlx::MySqlConnection;
+use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
 use super::error_number;
 
@@ -27,26 +27,77 @@ pub async fn sample(conn: &mut MySqlConnection) -> Result<Sample, sqlx::Error> {
 /// What the server says of its open transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OldestWriter {
-    /// The oldest one that has written started then, in microseconds since 1970 (whole seconds).
+    /// The oldest one that may have written started then, in microseconds since 1970 (whole seconds), or later.
     Since(i64),
     /// None has written.
     None,
-    /// The server does not say: the user lacks the privilege PROCESS, or MySQL cannot show its list for the moment.
+    /// The server does not say: the user lacks the privilege PROCESS, MySQL cannot show its list for the moment, or the start lies
+    /// in the server's future.
     Unknown,
 }
 
-/// When the oldest open transaction that has written, or waits for a lock, was started. Reads the list of transactions, whole; the
-/// server caches it for a tenth of a second.
+/// The server tells a start in the local time of its process, whatever `time_zone` says. `SYSTEM` is that zone; its offsets from UTC are
+/// those of now and of two hours before the start, for a start in the hour that autumn repeats.
+const OLDEST_WRITER: &str = "\
+    SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', started), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', now), zone, \
+      TIMESTAMPDIFF(SECOND, started - INTERVAL zone + 7200 SECOND, \
+        CONVERT_TZ(started - INTERVAL zone + 7200 SECOND, '+00:00', 'SYSTEM')) \
+    FROM (SELECT MIN(trx_started) AS started, UTC_TIMESTAMP() AS now, \
+        TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(), CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS zone \
+      FROM information_schema.innodb_trx \
+      WHERE trx_rows_modified > 0 OR trx_tables_locked > 0 OR trx_state = 'LOCK WAIT') AS oldest";
+
+/// When the oldest open transaction that has written, is at a statement that writes (it may have an id and no row yet), or waits for
+/// a lock was started. Reads the list of transactions, whole; the server caches it for a tenth of a second.
 pub async fn oldest_writer(conn: &mut MySqlConnection) -> Result<OldestWriter, sqlx::Error> {
-    let sql = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(trx_started)) FROM information_schema.innodb_trx \
-               WHERE trx_rows_modified > 0 OR trx_state = 'LOCK WAIT'";
-    match sqlx::query_scalar::<_, Option<i64>>(sql).fetch_one(conn).await {
-        Ok(since) => Ok(since.map_or(OldestWriter::None, OldestWriter::Since)),
+    match sqlx::query(OLDEST_WRITER).fetch_one(conn).await {
+        Ok(row) => since(&row),
         // The list has a column with the text of each running statement, parameters included. While one of them is no text
         // (every enqueue binds a message id), MySQL refuses the whole list, whatever columns are asked for.
         Err(error) if matches!(error_number(&error), Some(super::NO_PRIVILEGE | super::NO_TEXT)) => {
             Ok(OldestWriter::Unknown)
         }
         Err(error) => Err(error),
+    }
+}
+
+fn since(row: &MySqlRow) -> Result<OldestWriter, sqlx::Error> {
+    let Some(started) = row.try_get::<Option<i64>, _>(0)? else { return Ok(OldestWriter::None) };
+    let (Some(now), Some(zone), Some(before)) = (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?) else {
+        return Ok(OldestWriter::Unknown);
+    };
+    Ok(in_utc(started, now, zone, before))
+}
+
+/// A start in local time as one in UTC: `zone` seconds east of it now, `before` seconds two hours before the start. Where the clocks were put
+/// back in between, the hour of the start may have come twice: the first one counts.
+fn in_utc(started: i64, now: i64, zone: i64, before: i64) -> OldestWriter {
+    let started = started - zone.max(before) * 1_000_000;
+    if started > now { OldestWriter::Unknown } else { OldestWriter::Since(started) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: i64 = 3600;
+
+    #[test]
+    fn a_start_in_local_time_is_the_earliest_that_it_may_be_in_utc() {
+        let at = |hours: i64| hours * HOUR * 1_000_000;
+        // Started, now, zone now, zone before: at ten in UTC.
+        let cases = [
+            ((at(9), 0, 0), OldestWriter::Since(at(9))),
+            ((at(18), 9 * HOUR, 9 * HOUR), OldestWriter::Since(at(9))),
+            ((at(4), -5 * HOUR, -5 * HOUR), OldestWriter::Since(at(9))),
+            // Put back an hour ago, or two: nine of the clock came twice.
+            ((at(10), HOUR, 2 * HOUR), OldestWriter::Since(at(8))),
+            // Put forward: the start was before.
+            ((at(11), 2 * HOUR, HOUR), OldestWriter::Since(at(9))),
+            ((at(20), 9 * HOUR, 9 * HOUR), OldestWriter::Unknown),
+        ];
+        for ((started, zone, before), expected) in cases {
+            assert_eq!(in_utc(started, at(10), zone, before), expected, "{started} {zone} {before}");
+        }
     }
 }
