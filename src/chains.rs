@@ -9,6 +9,8 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
+use outbox_core::store::lease::Lease;
+
 use crate::retry::Disposition;
 
 /// A key in its lane.
@@ -26,7 +28,7 @@ pub struct Chains<T> {
 struct Block {
     disposition: Disposition,
     /// Claims with messages that share the fate and that are not settled yet.
-    claims: HashSet<u64>,
+    claims: HashSet<Lease>,
     /// When all are settled: the claimer's last pass that may have looked before.
     until: Option<u64>,
 }
@@ -48,7 +50,7 @@ pub struct Origin {
     /// Its key; a hash of 0 has no order.
     pub key: Key,
     /// Its claim.
-    pub claim_id: u64,
+    pub lease: Lease,
     /// The pass in which it was claimed.
     pub pass: u64,
 }
@@ -89,7 +91,7 @@ impl<T> Chains<T> {
             self.blocked.remove(&origin.key);
             return None;
         }
-        block.claims.insert(origin.claim_id);
+        block.claims.insert(origin.lease);
         block.until = None;
         Some(block.disposition)
     }
@@ -118,14 +120,14 @@ impl<T> Chains<T> {
         }
         let new = || Block { disposition: *disposition, claims: HashSet::new(), until: None };
         let block = self.blocked.entry(origin.key).or_insert_with(new);
-        block.claims.insert(origin.claim_id);
+        block.claims.insert(origin.lease);
         block.until = None;
     }
 
     /// A claim is settled; the last pass of its claimer that began before has this number.
-    pub fn settled(&mut self, claim_id: u64, pass: u64) {
+    pub fn settled(&mut self, lease: Lease, pass: u64) {
         for block in self.blocked.values_mut() {
-            if block.claims.remove(&claim_id) && block.claims.is_empty() {
+            if block.claims.remove(&lease) && block.claims.is_empty() {
                 block.until = Some(pass);
             }
         }
@@ -176,7 +178,11 @@ mod tests {
     const KEY: Key = (0, 7);
 
     fn origin(claim_id: u64, pass: u64) -> Origin {
-        Origin { key: KEY, claim_id, pass }
+        Origin { key: KEY, lease: lease(claim_id), pass }
+    }
+
+    fn lease(claim_id: u64) -> Lease {
+        Lease { claim_id, lease_token: 1 }
     }
 
     #[test]
@@ -204,8 +210,8 @@ mod tests {
         chains.block(origin(1, 1), &Disposition::Release);
         chains.prune(0, 9);
         assert_eq!(chains.fate(origin(2, 2)), Some(Disposition::Release));
-        chains.settled(1, 3);
-        chains.settled(2, 3);
+        chains.settled(lease(1), 3);
+        chains.settled(lease(2), 3);
         chains.prune(1, 9);
         chains.prune(0, 3);
         assert_eq!(chains.blocked.len(), 1);
@@ -216,7 +222,7 @@ mod tests {
     #[test]
     fn messages_without_key_wait_for_nothing() {
         let mut chains = Chains::default();
-        let origin = Origin { key: (0, 0), claim_id: 1, pass: 1 };
+        let origin = Origin { key: (0, 0), lease: lease(1), pass: 1 };
         assert_eq!(chains.admit(origin, true, 'a'), Admission::Go('a'));
         assert_eq!(chains.admit(origin, true, 'b'), Admission::Go('b'));
     }
@@ -228,12 +234,12 @@ mod tests {
         assert_eq!(chains.admit(origin(1, 1), true, 'b'), Admission::Queued);
         assert_eq!(chains.block(origin(1, 1), &Disposition::Release), ['b']);
         assert_eq!(chains.admit(origin(2, 2), true, 'c'), Admission::Blocked('c', Disposition::Release));
-        chains.settled(1, 2);
+        chains.settled(lease(1), 2);
         assert_eq!(chains.admit(origin(3, 3), true, 'd'), Admission::Blocked('d', Disposition::Release));
-        chains.settled(2, 3);
-        chains.settled(3, 4);
+        chains.settled(lease(2), 3);
+        chains.settled(lease(3), 4);
         assert_eq!(chains.admit(origin(4, 4), true, 'e'), Admission::Blocked('e', Disposition::Release));
-        chains.settled(4, 5);
+        chains.settled(lease(4), 5);
         assert_eq!(chains.admit(origin(5, 6), true, 'f'), Admission::Go('f'));
     }
 
@@ -241,7 +247,7 @@ mod tests {
     fn lanes_do_not_share_keys() {
         let mut chains = Chains::default();
         chains.block(origin(1, 1), &Disposition::Release);
-        assert_eq!(chains.admit(Origin { key: (1, 7), claim_id: 2, pass: 1 }, true, 'a'), Admission::Go('a'));
+        assert_eq!(chains.admit(Origin { key: (1, 7), lease: lease(2), pass: 1 }, true, 'a'), Admission::Go('a'));
         assert!(matches!(chains.admit(origin(2, 1), false, 'a'), Admission::Blocked('a', _)));
     }
 

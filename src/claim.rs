@@ -179,18 +179,19 @@ impl Claimer {
         Ok(Pass::Claimed(taken))
     }
 
-    /// Looks at the lane and chooses, and says from where on it looked; again, if a row was put back below where it looked.
+    /// Looks at the lane and chooses, and says from where on it looked; again, if a row was put back below where it looked, or if
+    /// the numbers of claims began again.
     async fn look(&self, memory: &mut Memory) -> Result<(Seen, Selection, Start), sqlx::Error> {
         loop {
             let start = memory.start;
-            let (seen, selection) = self.look_once(memory).await?;
-            if !start.is_passed(seen.low) {
-                return Ok((seen, selection, start));
+            match self.look_once(memory).await? {
+                Some((seen, selection)) if !start.is_passed(seen.low) => return Ok((seen, selection, start)),
+                _ => {}
             }
         }
     }
 
-    async fn look_once(&self, memory: &mut Memory) -> Result<(Seen, Selection), sqlx::Error> {
+    async fn look_once(&self, memory: &mut Memory) -> Result<Option<(Seen, Selection)>, sqlx::Error> {
         let own = self.context.leases.of_lane(self.lane);
         let started = Instant::now();
         let full = memory.full_look_at <= started;
@@ -218,11 +219,15 @@ impl Claimer {
             memory.full_look_at = Instant::now() + FULL_LOOK_EVERY.max(started.elapsed() * FULL_LOOK_PAUSE);
         }
         let mut seen = looked?;
+        if memory.foreign.misses(&seen) {
+            memory.foreign.forget_ids();
+            return Ok(None);
+        }
         let mut barred = memory.foreign.bar(&seen, &own);
         if self.context.worker {
             barred.keys.extend(own.iter().flat_map(|tenure| &tenure.keys));
         }
-        self.context.leases.sweep(self.lane, &seen.claim_ids);
+        self.context.leases.sweep(self.lane, &seen.leases);
         if seen.held_cut {
             seen.held = self.held(memory, &seen).await?;
         }
@@ -234,7 +239,7 @@ impl Claimer {
         let claimed = barred.ids.iter().copied().min();
         selection.low = selection.low.into_iter().chain(claimed).min();
         memory.start = Start::after(floor, seen.low, selection.low);
-        Ok((seen, selection))
+        Ok(Some((seen, selection)))
     }
 
     async fn held(&self, memory: &mut Memory, seen: &Seen) -> Result<Vec<(u64, u64)>, sqlx::Error> {
@@ -285,6 +290,10 @@ impl Claimer {
                 self.find(memory, new.lease_token, until).await.ok_or(error)?
             }
         };
+        if claim_id.is_some_and(|claim_id| claim_id <= memory.foreign.known) {
+            // The numbers began again further down: so may those of others.
+            memory.foreign.forget_ids();
+        }
         let tenure = |claim_id| {
             let lease = Lease { claim_id, lease_token: new.lease_token };
             Arc::new(Tenure::new(lease, self.lane, ids.clone(), keys.clone(), until))

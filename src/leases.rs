@@ -94,25 +94,24 @@ impl Tenure {
     }
 }
 
-/// The claims that this process holds, by number.
+/// The claims that this process holds.
 #[derive(Debug, Default)]
-pub struct Leases(Mutex<BTreeMap<u64, Arc<Tenure>>>);
+pub struct Leases(Mutex<BTreeMap<Lease, Arc<Tenure>>>);
 
 impl Leases {
     /// Adds a claim.
     pub fn insert(&self, tenure: &Arc<Tenure>) {
-        lock(&self.0).insert(tenure.lease.claim_id, Arc::clone(tenure));
+        lock(&self.0).insert(tenure.lease, Arc::clone(tenure));
     }
 
     /// Forgets a claim that was settled, released or lost.
-    pub fn remove(&self, claim_id: u64) -> Option<Arc<Tenure>> {
-        lock(&self.0).remove(&claim_id)
+    pub fn remove(&self, lease: Lease) -> Option<Arc<Tenure>> {
+        lock(&self.0).remove(&lease)
     }
 
     /// Forgets a claim of a lane that was abandoned and is no longer among the live ones.
-    pub fn sweep(&self, lane: u16, live: &[u64]) {
-        let gone =
-            |tenure: &Tenure| tenure.lane == lane && tenure.is_abandoned() && !live.contains(&tenure.lease.claim_id);
+    pub fn sweep(&self, lane: u16, live: &[Lease]) {
+        let gone = |tenure: &Tenure| tenure.lane == lane && tenure.is_abandoned() && !live.contains(&tenure.lease);
         lock(&self.0).retain(|_, tenure| !gone(tenure));
     }
 
@@ -140,11 +139,15 @@ mod tests {
 
     fn held(claim_id: u64) -> Arc<Tenure> {
         let until = Instant::now() + Duration::from_secs(600);
-        Arc::new(Tenure::new(Lease { claim_id, lease_token: 1 }, 0, Vec::new(), Vec::new(), until))
+        Arc::new(Tenure::new(lease(claim_id), 0, Vec::new(), Vec::new(), until))
+    }
+
+    fn lease(claim_id: u64) -> Lease {
+        Lease { claim_id, lease_token: 1 }
     }
 
     fn left(leases: &Leases, lane: u16, live: &[u64]) -> Vec<u64> {
-        leases.sweep(lane, live);
+        leases.sweep(lane, &live.iter().copied().map(lease).collect::<Vec<_>>());
         leases.all().iter().map(|tenure| tenure.lease.claim_id).collect()
     }
 

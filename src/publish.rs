@@ -13,6 +13,7 @@ use futures_util::{
 };
 use outbox_core::store::{
     claim::Pending,
+    lease::Lease,
     settle::{Dead, Delayed, Settlement},
 };
 use tokio::{sync::mpsc, task};
@@ -69,7 +70,7 @@ struct InFlight {
 pub struct Publisher {
     context: Arc<Context>,
     outlets: Outlets,
-    claims: HashMap<u64, InFlight>,
+    claims: HashMap<Lease, InFlight>,
     chains: Chains<Item>,
     publishing: FuturesUnordered<BoxFuture<'static, Done>>,
     finished: mpsc::UnboundedSender<Finished>,
@@ -99,7 +100,7 @@ impl Publisher {
         let (mut more, hurry) = (true, self.context.hurry.clone());
         while more || !self.claims.is_empty() {
             tokio::select! {
-                Some(Settled { claim_id, pass }) = settled.recv() => self.chains.settled(claim_id, pass),
+                Some(Settled { lease, pass }) = settled.recv() => self.chains.settled(lease, pass),
                 Some(done) = self.publishing.next() => self.done(done),
                 read = reads.next(), if more => match read {
                     Some(read) => self.accept(read),
@@ -120,13 +121,13 @@ impl Publisher {
     /// Takes in a claim: decides what needs no publishing, and queues the rest.
     fn accept(&mut self, read: ReadClaim) {
         let ReadClaim { claimed, messages } = read;
-        let (claim_id, pass, lane) = (claimed.tenure.lease.claim_id, claimed.pass, claimed.tenure.lane);
+        let (lease, pass, lane) = (claimed.tenure.lease, claimed.pass, claimed.tenure.lane);
         self.chains.prune(lane, pass);
         self.context.metrics.in_flight_messages.add(i64::try_from(messages.len()).unwrap_or(0));
         let settlement = Settlement { sent: Vec::with_capacity(messages.len()), ..Settlement::default() };
-        self.claims.insert(claim_id, InFlight { claimed, settlement, open: messages.len() });
+        self.claims.insert(lease, InFlight { claimed, settlement, open: messages.len() });
         for (row, step) in messages {
-            let origin = Origin { key: (lane, row.key_hash), claim_id, pass };
+            let origin = Origin { key: (lane, row.key_hash), lease, pass };
             self.take(origin, row, step);
         }
     }
@@ -149,7 +150,7 @@ impl Publisher {
         if let Some(fate) = retry::behind(&disposition) {
             self.chains.hold(origin, &fate);
         }
-        self.finish(origin.claim_id, id, disposition, error);
+        self.finish(origin.lease, id, disposition, error);
     }
 
     fn admit(&mut self, item: Item) {
@@ -157,7 +158,7 @@ impl Publisher {
         match self.chains.admit(tag.origin, tag.alone, item) {
             Admission::Go(item) => self.queue(item),
             Admission::Queued => {}
-            Admission::Blocked(_, fate) => self.finish(tag.origin.claim_id, tag.id, fate, String::new()),
+            Admission::Blocked(_, fate) => self.finish(tag.origin.lease, tag.id, fate, String::new()),
         }
     }
 
@@ -195,8 +196,8 @@ impl Publisher {
         let mut given_back = HashSet::new();
         let (mut held, mut late) = (Vec::with_capacity(items.len()), Vec::new());
         for item in items {
-            let Origin { key, claim_id, .. } = item.tag.origin;
-            let lasts = self.claims.get(&claim_id).is_some_and(|claim| claim.claimed.tenure.lasts(time));
+            let Origin { key, lease, .. } = item.tag.origin;
+            let lasts = self.claims.get(&lease).is_some_and(|claim| claim.claimed.tenure.lasts(time));
             if lasts && !given_back.contains(&key) {
                 held.push(item);
                 continue;
@@ -226,10 +227,10 @@ impl Publisher {
     fn outcome(&mut self, tag: Tag, outcome: Outcome) {
         match outcome {
             Ok(receipt) => {
-                if let Some(claim) = self.claims.get_mut(&tag.origin.claim_id) {
+                if let Some(claim) = self.claims.get_mut(&tag.origin.lease) {
                     claim.settlement.sent.push((tag.id, receipt.place));
                 }
-                self.close(tag.origin.claim_id);
+                self.close(tag.origin.lease);
                 self.advance(tag);
             }
             Err(error) => {
@@ -253,7 +254,7 @@ impl Publisher {
             Some(fate) => self.block(tag.origin, tag.id, &fate),
             None => self.advance(tag),
         }
-        self.finish(tag.origin.claim_id, tag.id, disposition, error);
+        self.finish(tag.origin.lease, tag.id, disposition, error);
     }
 
     /// What waits behind a message that was not sent shares its fate: in its chain, and in the queue of an outlet.
@@ -265,7 +266,7 @@ impl Publisher {
         for item in behind {
             // The waiting message's own claim must hold the block as well.
             self.chains.block(item.tag.origin, fate);
-            self.finish(item.tag.origin.claim_id, item.tag.id, *fate, String::new());
+            self.finish(item.tag.origin.lease, item.tag.id, *fate, String::new());
         }
     }
 
@@ -278,8 +279,8 @@ impl Publisher {
         }
     }
 
-    fn finish(&mut self, claim_id: u64, id: u64, disposition: Disposition, error: String) {
-        let Some(claim) = self.claims.get_mut(&claim_id) else { return };
+    fn finish(&mut self, lease: Lease, id: u64, disposition: Disposition, error: String) {
+        let Some(claim) = self.claims.get_mut(&lease) else { return };
         match disposition {
             Disposition::Release => {}
             Disposition::Delay { wait, spent, reason } => {
@@ -289,18 +290,18 @@ impl Publisher {
                 claim.settlement.dead.push(Dead { id, spent, holds_key, reason, error });
             }
         }
-        self.close(claim_id);
+        self.close(lease);
     }
 
     /// One message less is open; the last one ends the claim.
-    fn close(&mut self, claim_id: u64) {
-        let Some(claim) = self.claims.get_mut(&claim_id) else { return };
+    fn close(&mut self, lease: Lease) {
+        let Some(claim) = self.claims.get_mut(&lease) else { return };
         claim.open -= 1;
         self.context.metrics.in_flight_messages.dec();
         if claim.open > 0 {
             return;
         }
-        let Some(InFlight { claimed, mut settlement, .. }) = self.claims.remove(&claim_id) else { return };
+        let Some(InFlight { claimed, mut settlement, .. }) = self.claims.remove(&lease) else { return };
         settlement.sent.sort_unstable_by_key(|(id, _)| *id);
         // The settlers outlive the publisher.
         self.finished.send(Finished::new(claimed, settlement)).ok();

@@ -47,9 +47,9 @@ async fn renew(context: &Context, session: &mut Session, tenures: &[Arc<Tenure>]
     if standing.is_err() {
         renewals.with_label_values(&["error"]).inc_by(leases.len() as u64);
     }
-    let standing: HashSet<u64> = standing?.into_iter().collect();
+    let standing: HashSet<Lease> = standing?.into_iter().collect();
     for tenure in tenures {
-        if standing.contains(&tenure.lease.claim_id) {
+        if standing.contains(&tenure.lease) {
             tenure.prolong(until);
             renewals.with_label_values(&["renewed"]).inc();
         } else if !tenure.leaves() && tenure.lose() {

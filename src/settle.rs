@@ -36,8 +36,8 @@ pub struct Finished {
 
 /// A claim that is no longer in the database.
 pub struct Settled {
-    /// Its id.
-    pub claim_id: u64,
+    /// Its number and token.
+    pub lease: Lease,
     /// The pass of its claimer that had begun last when it was gone.
     pub pass: u64,
 }
@@ -147,7 +147,7 @@ impl Settler {
         }
     }
 
-    async fn write(&self, session: &mut Session, group: &[Finished], way: Way) -> Result<Vec<u64>, sqlx::Error> {
+    async fn write(&self, session: &mut Session, group: &[Finished], way: Way) -> Result<Vec<Lease>, sqlx::Error> {
         let (empty, full): (Vec<_>, Vec<_>) = group.iter().partition(|finished| finished.is_empty());
         let mut standing = Vec::new();
         if !full.is_empty() {
@@ -159,18 +159,18 @@ impl Settler {
             let leases: Vec<Lease> = empty.iter().map(|finished| finished.lease()).collect();
             session.run("release", async |db| lease::release(db, &leases).await).await?;
             // One that was lost is not there either way: nothing was to be written for it.
-            standing.extend(leases.iter().map(|lease| lease.claim_id));
+            standing.extend(leases);
         }
         Ok(standing)
     }
 
     /// Which are settled already: by an attempt whose reply was lost, perhaps only while the next one waited for it.
-    async fn settled(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<u64>, sqlx::Error> {
+    async fn settled(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<Lease>, sqlx::Error> {
         if group.is_empty() {
             return Ok(Vec::new());
         }
-        let ids: Vec<u64> = group.iter().map(|finished| finished.lease().claim_id).collect();
-        session.run("settled", async |db| settle::settled(db, &ids).await).await
+        let leases: Vec<Lease> = group.iter().map(Finished::lease).collect();
+        session.run("settled", async |db| settle::settled(db, &leases).await).await
     }
 
     /// Finds the claim that the server does not take, and settles the others. That one is left to its lease: whoever takes it
@@ -187,9 +187,8 @@ impl Settler {
     }
 
     /// Closes those of these claims; returns the others.
-    fn close(&self, group: Vec<Finished>, claim_ids: &[u64], started: Instant) -> Vec<Finished> {
-        let (done, open): (Vec<_>, Vec<_>) =
-            group.into_iter().partition(|finished| claim_ids.contains(&finished.lease().claim_id));
+    fn close(&self, group: Vec<Finished>, ended: &[Lease], started: Instant) -> Vec<Finished> {
+        let (done, open): (Vec<_>, Vec<_>) = group.into_iter().partition(|finished| ended.contains(&finished.lease()));
         for finished in done {
             self.count(&finished.settlement);
             self.observe("settled", started);
@@ -208,7 +207,7 @@ impl Settler {
     }
 
     fn forget(&self, finished: &Finished) {
-        self.context.leases.remove(finished.lease().claim_id);
+        self.context.leases.remove(finished.lease());
         if self.context.worker {
             // Its keys are free.
             self.context.nudge.notify_waiters();
@@ -217,10 +216,10 @@ impl Settler {
     }
 
     fn tell(&self, finished: &Finished) {
-        let claim_id = finished.lease().claim_id;
+        let lease = finished.lease();
         let pass = finished.last_pass.load(Ordering::Acquire);
         // No receiver: the relay is ending.
-        self.settled.send(Settled { claim_id, pass }).ok();
+        self.settled.send(Settled { lease, pass }).ok();
     }
 
     /// The fence: the lease was another's, so nothing was written.

@@ -82,10 +82,10 @@ async fn settling_waits_for_no_open_transaction_and_no_other_settler(flavor: Fla
     for (id, _) in &also_sent.sent {
         sqlx::query("DELETE FROM outbox_pending WHERE lane = 0 AND id = ?").bind(id).execute(&mut *halfway).await?;
     }
-    ensure!(lease::renew(&mut first, &[one], lease).await? == [one.claim_id]);
-    ensure!(settle::settle(&mut first, &[(one, &sent)], Way::Ranges).await? == [one.claim_id]);
+    ensure!(lease::renew(&mut first, &[one], lease).await? == [one]);
+    ensure!(settle::settle(&mut first, &[(one, &sent)], Way::Ranges).await? == [one]);
     halfway.rollback().await?;
-    ensure!(settle::settle(&mut first, &[(other, &also_sent)], Way::OneByOne).await? == [other.claim_id]);
+    ensure!(settle::settle(&mut first, &[(other, &also_sent)], Way::OneByOne).await? == [other]);
     open.commit().await?;
     ensure!(database.number("SELECT COUNT(*) FROM outbox_pending").await? == 4);
     Ok(())

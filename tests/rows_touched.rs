@@ -62,9 +62,9 @@ async fn fill(db: &mut MySqlConnection) -> Result<()> {
 
 /// A thousand claims, settled just now.
 async fn young_receipts(db: &mut MySqlConnection) -> Result<()> {
-    let row = |claim| format!("({claim}, 0, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[]', '[]')");
+    let row = |claim| format!("({claim}, 0, 0, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[]', '[]')");
     let rows: Vec<String> = (1_000..2_000).map(row).collect();
-    let columns = "claim_id, lane, owner, claimed_at, sent_at, message_ids, receipts";
+    let columns = "claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts";
     let text = format!("INSERT INTO outbox_sent ({columns}) VALUES {}; FLUSH STATUS", rows.join(", "));
     sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(db).await?;
     Ok(())
@@ -101,7 +101,7 @@ async fn the_hot_statements_read_only_their_rows(flavor: Flavor) -> Result<()> {
     let (lease, ids) = claim_100(db).await?;
     ensure!(read::messages(db, &ids).await?.len() == 100);
     at_most(db, "read", 150).await?;
-    ensure!(lease::renew(db, &[lease], Duration::from_secs(30)).await? == [lease.claim_id]);
+    ensure!(lease::renew(db, &[lease], Duration::from_secs(30)).await? == [lease]);
     at_most(db, "renew", 20).await?;
     ensure!(lease::expired(db).await?.is_empty());
     at_most(db, "expired", 20).await?;
@@ -117,10 +117,10 @@ async fn the_hot_statements_read_only_their_rows(flavor: Flavor) -> Result<()> {
         }],
         dead: Vec::new(),
     };
-    ensure!(settle::settle(db, &[(lease, &settlement)], Way::Ranges).await? == [lease.claim_id]);
+    ensure!(settle::settle(db, &[(lease, &settlement)], Way::Ranges).await? == [lease]);
     // With the list of the ids themselves.
     at_most(db, "settle", 450).await?;
-    ensure!(settle::settled(db, &[lease.claim_id]).await? == [lease.claim_id]);
+    ensure!(settle::settled(db, &[lease]).await? == [lease]);
     at_most(db, "settled", 10).await?;
     let due = promote::due(db, Duration::ZERO, 1000).await?;
     ensure!(due.len() == 1);
@@ -242,7 +242,7 @@ async fn deleted_rows_that_a_snapshot_keeps_are_not_read(flavor: Flavor) -> Resu
         let lease = claim_these(db, &ids).await?;
         let sent = ids.iter().map(|id| (*id, String::new())).collect();
         let settlement = Settlement { sent, ..Settlement::default() };
-        ensure!(settle::settle(db, &[(lease, &settlement)], Way::Ranges).await? == [lease.claim_id]);
+        ensure!(settle::settle(db, &[(lease, &settlement)], Way::Ranges).await? == [lease]);
     }
     ensure!(database.number("SELECT COUNT(*) FROM outbox_pending").await? == 0);
     Ok(())

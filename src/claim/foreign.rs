@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outbox_core::store::claim::{ForeignClaim, Seen};
+use outbox_core::store::{
+    claim::{ForeignClaim, Seen},
+    lease::Lease,
+};
 
 use crate::{leases::Tenure, window::Barred};
 
@@ -14,7 +17,7 @@ use crate::{leases::Tenure, window::Barred};
 #[derive(Debug, Default)]
 pub struct Foreign {
     /// Their claims, as far as they were live at the last look.
-    pub claims: BTreeMap<u64, ForeignClaim>,
+    pub claims: BTreeMap<Lease, ForeignClaim>,
     /// The newest claim that was seen: only newer ones are read whole.
     pub known: u64,
     /// No claim up to this one stands: the others are looked at. Claims of a lane are made under the lock of its head, so a claim
@@ -40,12 +43,19 @@ impl Foreign {
         (self.known, self.gone) = (0, 0);
     }
 
+    /// Whether a claim stands under a number that another one had: the numbers began again further down, after a TRUNCATE or a
+    /// restore. Then everything has to be read again before something is claimed.
+    #[must_use]
+    pub fn misses(&self, seen: &Seen) -> bool {
+        seen.passed.iter().any(|lease| !self.claims.contains_key(lease))
+    }
+
     /// What must not be claimed, by what was seen and by what was known before.
     pub fn bar(&mut self, seen: &Seen, own: &[Arc<Tenure>]) -> Barred {
-        let live: HashSet<u64> = seen.claim_ids.iter().copied().collect();
+        let live: HashSet<Lease> = seen.leases.iter().copied().collect();
         let mut barred = Barred::default();
         for tenure in own {
-            let stands = live.contains(&tenure.lease.claim_id);
+            let stands = live.contains(&tenure.lease);
             let returns = !stands && tenure.may_return();
             if stands || returns {
                 barred.ids.extend(&tenure.ids);
@@ -60,14 +70,14 @@ impl Foreign {
             barred.ids.extend(&claim.message_ids);
             barred.keys.extend(&claim.key_hashes);
         }
-        self.claims.retain(|claim_id, _| live.contains(claim_id));
+        self.claims.retain(|lease, _| live.contains(lease));
         for claim in &seen.claims {
             self.peers.insert(claim.owner.clone(), Instant::now());
             barred.ids.extend(&claim.message_ids);
             barred.keys.extend(&claim.key_hashes);
-            self.claims.insert(claim.claim_id, claim.clone());
+            self.claims.insert(claim.lease, claim.clone());
         }
-        let standing = || seen.claim_ids.iter().copied().chain(seen.claims.iter().map(|claim| claim.claim_id));
+        let standing = || seen.leases.iter().map(|lease| lease.claim_id);
         self.known = standing().max().unwrap_or(0).max(self.known);
         self.gone = standing().min().map_or(self.known, |oldest| oldest.saturating_sub(1));
         barred
@@ -76,7 +86,7 @@ impl Foreign {
 
 /// The ids that are known to be claimed, sorted.
 #[must_use]
-pub fn claimed_ids(own: &[Arc<Tenure>], foreign: &BTreeMap<u64, ForeignClaim>) -> Vec<u64> {
+pub fn claimed_ids(own: &[Arc<Tenure>], foreign: &BTreeMap<Lease, ForeignClaim>) -> Vec<u64> {
     let own = own.iter().flat_map(|tenure| &tenure.ids);
     let mut ids: Vec<u64> = own.chain(foreign.values().flat_map(|claim| &claim.message_ids)).copied().collect();
     ids.sort_unstable();
@@ -85,13 +95,14 @@ pub fn claimed_ids(own: &[Arc<Tenure>], foreign: &BTreeMap<u64, ForeignClaim>) -
 
 #[cfg(test)]
 mod tests {
-    use outbox_core::store::lease::Lease;
-
     use super::*;
 
     fn own(claim_id: u64) -> Arc<Tenure> {
-        let lease = Lease { claim_id, lease_token: 1 };
-        Arc::new(Tenure::new(lease, 0, vec![claim_id * 10], vec![claim_id], Instant::now()))
+        Arc::new(Tenure::new(lease(claim_id), 0, vec![claim_id * 10], vec![claim_id], Instant::now()))
+    }
+
+    fn lease(claim_id: u64) -> Lease {
+        Lease { claim_id, lease_token: 1 }
     }
 
     fn sorted(set: HashSet<u64>) -> Vec<u64> {
@@ -101,12 +112,17 @@ mod tests {
     }
 
     fn claim(claim_id: u64) -> ForeignClaim {
-        ForeignClaim { claim_id, owner: "other".into(), message_ids: vec![claim_id * 10], key_hashes: vec![claim_id] }
+        ForeignClaim {
+            lease: lease(claim_id),
+            owner: "other".into(),
+            message_ids: vec![claim_id * 10],
+            key_hashes: vec![claim_id],
+        }
     }
 
     fn barred(foreign: &mut Foreign, claim_ids: &[u64], claims: &[u64]) -> (Vec<u64>, Vec<u64>) {
         let claims = claims.iter().copied().map(claim).collect();
-        let seen = Seen { claim_ids: claim_ids.to_vec(), claims, ..Seen::default() };
+        let seen = Seen { leases: claim_ids.iter().copied().map(lease).collect(), claims, ..Seen::default() };
         let barred = foreign.bar(&seen, &[]);
         (sorted(barred.ids), sorted(barred.keys))
     }
@@ -117,7 +133,7 @@ mod tests {
         settled.leave(false);
         abandoned.leave(false);
         abandoned.abandon();
-        let seen = Seen { claim_ids: vec![1, 4], ..Seen::default() };
+        let seen = Seen { leases: vec![lease(1), lease(4)], ..Seen::default() };
         let barred = Foreign::default().bar(&seen, &[stands, vanished, settled, Arc::clone(&abandoned)]);
         assert_eq!((sorted(barred.ids), sorted(barred.keys)), (vec![10, 20, 40], vec![2, 4]));
         let barred = Foreign::default().bar(&Seen::default(), &[abandoned]);
@@ -129,6 +145,19 @@ mod tests {
         let mut foreign = Foreign::default();
         assert_eq!(barred(&mut foreign, &[1], &[1]), (vec![10], vec![1]));
         assert_eq!(barred(&mut foreign, &[1], &[]), (vec![10], vec![1]));
+    }
+
+    #[test]
+    fn a_number_that_comes_again_is_another_claim() {
+        let mut foreign = Foreign::default();
+        barred(&mut foreign, &[5], &[5]);
+        let again = Lease { claim_id: 5, lease_token: 2 };
+        let seen = |passed| Seen { leases: vec![passed], passed: vec![passed], ..Seen::default() };
+        assert!(!foreign.misses(&seen(lease(5))) && foreign.misses(&seen(again)));
+        let claims = vec![ForeignClaim { lease: again, ..claim(6) }];
+        let both = foreign.bar(&Seen { leases: vec![again], claims, ..Seen::default() }, &[]);
+        assert_eq!(sorted(both.ids), [50, 60], "nobody has looked for the rows of the first one");
+        assert_eq!(barred(&mut foreign, &[], &[]), (vec![60], vec![6]));
     }
 
     #[test]

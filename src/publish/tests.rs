@@ -154,7 +154,8 @@ fn in_an_outage(sinks: usize) -> Disposition {
     let feed = |n: usize| Feed { name: n.to_string(), sink: Slow::new(KeyOrder::Pipelined), batches: 1, batch: 10 };
     let outlets = Outlets::new(&context, (0..sinks).map(feed).collect(), events, open);
     let publisher = Publisher::new(&context, outlets, finished);
-    let (origin, created_at) = (Origin { key: (0, 7), claim_id: 1, pass: 1 }, Instant::now());
+    let lease = Lease { claim_id: 1, lease_token: 1 };
+    let (origin, created_at) = (Origin { key: (0, 7), lease, pass: 1 }, Instant::now());
     let tag = Tag { origin, id: 1, attempts: u16::MAX, policy: POLICY, alone: true, created_at, outlet: 0 };
     publisher.disposition(tag, &PublishError::Unavailable("down".into()))
 }

@@ -78,7 +78,7 @@ impl<H: Handler> Claims<H> {
     }
 
     fn committed(&self, claimed: &Claimed, done: &Done, began: Instant) {
-        self.context.leases.remove(claimed.tenure.lease.claim_id);
+        self.context.leases.remove(claimed.tenure.lease);
         settle::count(&self.context, &done.settlement);
         let metrics = &self.context.metrics;
         metrics.published_messages_total.with_label_values(&[NAME]).inc_by(done.settlement.sent.len() as u64);
@@ -91,13 +91,12 @@ impl<H: Handler> Claims<H> {
 
     /// The fence: the lease was another's, so nothing was committed.
     fn lost(&self, claimed: &Claimed) {
-        let claim_id = claimed.tenure.lease.claim_id;
-        self.context.leases.remove(claim_id);
+        self.context.leases.remove(claimed.tenure.lease);
         if claimed.tenure.lose() {
             self.context.metrics.leases_lost_total.inc();
         }
         tracing::warn!(
-            claim_id,
+            claim_id = claimed.tenure.lease.claim_id,
             messages = claimed.rows.len(),
             "the lease was lost before the commit: the work is rolled back, and done again by whoever has the messages now"
         );

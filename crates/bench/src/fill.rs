@@ -83,8 +83,8 @@ async fn insert_pending(db: &mut MySqlConnection, (first, count): Ids) -> Result
 async fn insert_receipts(db: &mut MySqlConnection, (first, count): Ids) -> Result<()> {
     let claim = first / RECEIPT + 1;
     let sql = format!(
-        "INSERT INTO outbox_sent (claim_id, lane, owner, claimed_at, sent_at, message_ids, receipts) \
-         SELECT {claim} + MIN(n) DIV {RECEIPT}, 0, 'bench', UTC_TIMESTAMP(6) - INTERVAL 1 DAY, \
+        "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \
+         SELECT {claim} + MIN(n) DIV {RECEIPT}, 0, 0, 'bench', UTC_TIMESTAMP(6) - INTERVAL 1 DAY, \
          UTC_TIMESTAMP(6) - INTERVAL 1 DAY, CONCAT('[', GROUP_CONCAT({first} + n ORDER BY n), ']'), \
          CONCAT('[', REPEAT('\"null\",', COUNT(*) - 1), '\"null\"]') \
          FROM bench_numbers WHERE n < {count} GROUP BY n DIV {RECEIPT}"

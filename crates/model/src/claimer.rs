@@ -198,14 +198,13 @@ impl Look {
         relay.known = foreign.known;
         relay.gone = if protocol.flaw == Some(Flaw::StandingClaimsUnseen) { foreign.known } else { foreign.gone };
         let mut claims: Vec<Claim> = relay.foreign.iter().chain(&self.claims).cloned().collect();
-        claims.retain(|claim| foreign.claims.contains_key(&claim.id));
+        claims.retain(|claim| foreign.claims.contains_key(&lease(claim.id)));
         relay.foreign = claims;
         match protocol.flaw {
             Some(Flaw::KeysOfOthers) => barred.keys.clear(),
             Some(Flaw::ClaimedIds) => barred.ids.clear(),
             Some(Flaw::VanishedIdsForgotten) => {
-                let stand: Vec<_> =
-                    own.iter().filter(|t| seen.claim_ids.contains(&t.lease.claim_id)).cloned().collect();
+                let stand: Vec<_> = own.iter().filter(|t| seen.leases.contains(&t.lease)).cloned().collect();
                 barred.ids = outbox_relay::claim::claimed_ids(&stand, &foreign.claims).into_iter().collect();
             }
             Some(Flaw::VanishedKeysForgotten) => {
@@ -222,8 +221,9 @@ impl Look {
         Seen {
             version: Some(self.version),
             low: self.low,
-            claim_ids: self.claim_ids.clone(),
+            leases: self.claim_ids.iter().copied().map(lease).collect(),
             claims: self.claims.iter().map(|claim| foreign_claim(protocol, claim)).collect(),
+            passed: Vec::new(),
             fresh: rows(self.fresh),
             below: rows(self.below),
             held: held.iter().map(|id| (protocol.key(id), id)).collect(),
@@ -238,7 +238,7 @@ fn pending(protocol: &Protocol, id: u64) -> Pending {
 
 fn foreign_claim(protocol: &Protocol, claim: &Claim) -> ForeignClaim {
     ForeignClaim {
-        claim_id: claim.id,
+        lease: lease(claim.id),
         owner: claim.owner.to_string(),
         message_ids: claim.messages.iter().collect(),
         key_hashes: protocol.keys_of(claim.messages),
@@ -246,18 +246,22 @@ fn foreign_claim(protocol: &Protocol, claim: &Claim) -> ForeignClaim {
 }
 
 fn foreign(protocol: &Protocol, relay: &Relay) -> Foreign {
-    let claims = relay.foreign.iter().map(|claim| (claim.id, foreign_claim(protocol, claim)));
+    let claims = relay.foreign.iter().map(|claim| (lease(claim.id), foreign_claim(protocol, claim)));
     let mut foreign = Foreign::default();
     foreign.claims = claims.collect();
     (foreign.known, foreign.gone) = (relay.known, relay.gone);
     foreign
 }
 
+/// The model's numbers do not come again.
+pub(crate) fn lease(claim_id: u64) -> Lease {
+    Lease { claim_id, lease_token: claim_id }
+}
+
 /// The relay's own record of a claim. Its clock plays no part here.
 fn tenure(protocol: &Protocol, own: &Own) -> Arc<Tenure> {
-    let lease = Lease { claim_id: own.claim, lease_token: own.claim };
     let until = Instant::now() + Duration::from_secs(1);
-    let tenure = Tenure::new(lease, 0, own.messages.iter().collect(), protocol.keys_of(own.messages), until);
+    let tenure = Tenure::new(lease(own.claim), 0, own.messages.iter().collect(), protocol.keys_of(own.messages), until);
     tenure.leave(own.may_return);
     Arc::new(tenure)
 }

@@ -123,7 +123,7 @@ impl Relay {
 
     fn origin(&self, protocol: &Protocol, id: u64) -> Option<Origin> {
         let tenure = self.of_message(id)?;
-        Some(Origin { key: (0, protocol.key(id)), claim_id: tenure.slot, pass: tenure.pass })
+        Some(Origin { key: (0, protocol.key(id)), lease: claimer::lease(tenure.slot), pass: tenure.pass })
     }
 
     /// Takes in the oldest claim that was not read yet.
@@ -157,10 +157,10 @@ impl Relay {
     pub(crate) fn confirmed(&mut self, protocol: &Protocol, id: u64) {
         self.on_the_way.remove(id);
         let Some(origin) = self.origin(protocol, id) else { return };
-        if let Some(tenure) = self.holder(origin.claim_id) {
+        if let Some(tenure) = self.holder(origin.lease.claim_id) {
             tenure.settlement.sent.insert(id);
         }
-        self.close(protocol, origin.claim_id, id);
+        self.close(protocol, origin.lease.claim_id, id);
         self.advance(origin);
     }
 
@@ -180,14 +180,14 @@ impl Relay {
             Some(fate) if protocol.flaw != Some(Flaw::FailureHoldsNothing) => self.block(protocol, origin, &fate),
             _ => self.advance(origin),
         }
-        self.finish(protocol, origin.claim_id, id, disposition);
+        self.finish(protocol, origin.lease.claim_id, id, disposition);
     }
 
     fn block(&mut self, protocol: &Protocol, origin: Origin, fate: &Disposition) {
         for id in self.chains.block(origin, fate) {
             let Some(origin) = self.origin(protocol, id) else { continue };
             self.chains.block(origin, fate);
-            self.finish(protocol, origin.claim_id, id, fate);
+            self.finish(protocol, origin.lease.claim_id, id, fate);
         }
     }
 
@@ -230,7 +230,7 @@ impl Relay {
         let Some(at) = self.tenures.iter().position(|t| t.claim == claim) else { return };
         let tenure = self.tenures.remove(at);
         let pass = if protocol.flaw == Some(Flaw::PassForgotten) { 0 } else { self.pass };
-        self.chains.settled(tenure.slot, pass);
+        self.chains.settled(claimer::lease(tenure.slot), pass);
         self.pass_matters = true;
     }
 

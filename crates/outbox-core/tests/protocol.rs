@@ -17,6 +17,7 @@ use testkit::{database::Database, on_both_databases, servers::Flavor};
 
 on_both_databases!(
     a_settlement_needs_the_token_of_its_claim,
+    a_receipt_of_an_earlier_claim_with_the_same_number_settles_nothing,
     a_renewal_needs_the_token_of_its_claim,
     a_claim_that_was_renewed_is_not_taken_over,
     a_message_that_was_put_off_is_not_suspected_any_more,
@@ -69,7 +70,7 @@ async fn claim(db: &mut MySqlConnection, lease_token: u64, message_ids: &[u64]) 
     claim_at(db, version, lease_token, message_ids).await?.context("nobody else claims here")
 }
 
-async fn settle(db: &mut MySqlConnection, lease: Lease, settlement: &Settlement) -> Result<Vec<u64>> {
+async fn settle(db: &mut MySqlConnection, lease: Lease, settlement: &Settlement) -> Result<Vec<Lease>> {
     Ok(settle::settle(db, &[(lease, settlement)], Way::Ranges).await?)
 }
 
@@ -105,12 +106,28 @@ async fn a_settlement_needs_the_token_of_its_claim(flavor: Flavor) -> Result<()>
     let dead = Settlement { dead: vec![dead], ..Settlement::default() };
     for stranger in [lost, Lease { lease_token: 7, ..held }, Lease { lease_token: 8, ..lost }] {
         for settlement in [&sent, &dead] {
-            assert_eq!(settle(&mut db, stranger, settlement).await?, Vec::<u64>::new());
+            assert_eq!(settle(&mut db, stranger, settlement).await?, []);
             assert_eq!(counts(&database).await?, [3, 0, 0, 0, 1]);
         }
     }
-    assert_eq!(settle(&mut db, held, &sent).await?, [held.claim_id]);
+    assert_eq!(settle(&mut db, held, &sent).await?, [held]);
     assert_eq!(counts(&database).await?, [1, 1, 0, 1, 0]);
+    Ok(())
+}
+
+/// The numbers began again, as in a copy of the tables without their counters.
+async fn a_receipt_of_an_earlier_claim_with_the_same_number_settles_nothing(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 2).await?;
+    let sent = |id| Settlement { sent: vec![(id, String::new())], ..Settlement::default() };
+    let first = claim(&mut db, 7, &[1]).await?;
+    assert_eq!(settle(&mut db, first, &sent(1)).await?, [first]);
+    database.execute("TRUNCATE TABLE outbox_claims").await?;
+    let again = claim(&mut db, 8, &[2]).await?;
+    assert_eq!(again.claim_id, first.claim_id, "nothing shown: its number is another");
+    assert_eq!(settle::settled(&mut db, &[again, first]).await?, [first]);
+    assert_eq!(settle(&mut db, again, &sent(2)).await?, [again]);
+    assert_eq!(settle::settled(&mut db, &[first, again]).await?, [first, again]);
+    assert_eq!(counts(&database).await?, [0, 0, 0, 2, 0]);
     Ok(())
 }
 
@@ -118,10 +135,10 @@ async fn a_renewal_needs_the_token_of_its_claim(flavor: Flavor) -> Result<()> {
     let (database, mut db) = with_messages(flavor, 1).await?;
     let held = claim(&mut db, 8, &[1]).await?;
     let stranger = Lease { lease_token: 7, ..held };
-    assert_eq!(lease::renew(&mut db, &[stranger], Duration::from_secs(3600)).await?, Vec::<u64>::new());
+    assert_eq!(lease::renew(&mut db, &[stranger], Duration::from_secs(3600)).await?, []);
     let prolonged = "SELECT COUNT(*) FROM outbox_claims WHERE lease_until > UTC_TIMESTAMP(6) + INTERVAL 60 SECOND";
     assert_eq!(database.number(prolonged).await?, 0);
-    assert_eq!(lease::renew(&mut db, &[held], Duration::from_secs(3600)).await?, [held.claim_id]);
+    assert_eq!(lease::renew(&mut db, &[held], Duration::from_secs(3600)).await?, [held]);
     assert_eq!(database.number(prolonged).await?, 1);
     Ok(())
 }
@@ -133,7 +150,7 @@ async fn a_claim_that_was_renewed_is_not_taken_over(flavor: Flavor) -> Result<()
     sqlx::raw_sql("SET timestamp = 2147000000").execute(&mut db).await?;
     let expired = lease::expired(&mut db).await?;
     let expired = expired.first().context("its lease has passed")?;
-    assert_eq!(lease::renew(&mut db, &[held], LEASE).await?, [held.claim_id]);
+    assert_eq!(lease::renew(&mut db, &[held], LEASE).await?, [held]);
     assert!(!lease::take_over(&mut db, expired).await?);
     let attempts = "SELECT COUNT(*) FROM outbox_pending WHERE attempts = 1";
     assert_eq!((counts(&database).await?, database.number(attempts).await?), ([1, 0, 0, 0, 1], 0));
@@ -174,7 +191,7 @@ async fn what_a_broker_said_is_kept_to_500_characters_whatever_they_are(flavor: 
     let dead = Dead { id: 3, spent: true, holds_key: true, reason: "rejected", error: said.clone() };
     let settlement =
         Settlement { delayed: vec![late(1, &said), late(2, "")], dead: vec![dead], ..Settlement::default() };
-    assert_eq!(settle(&mut db, held, &settlement).await?, [held.claim_id]);
+    assert_eq!(settle(&mut db, held, &settlement).await?, [held]);
     let sql = "SELECT id, attempts, holds_key, reason, error FROM outbox_delayed UNION ALL \
                SELECT id, attempts, holds_key, reason, error FROM outbox_dead ORDER BY id";
     let rows: Vec<(u64, u16, u8, String, String)> = sqlx::query_as(sql).fetch_all(&mut db).await?;
@@ -199,16 +216,16 @@ async fn a_claim_that_was_not_found_cannot_be_made_later(flavor: Flavor) -> Resu
 async fn claims_are_numbered_as_they_are_made_and_those_that_are_gone_are_not_looked_at(flavor: Flavor) -> Result<()> {
     let (_database, mut db) = with_messages(flavor, 3).await?;
     let claims = [claim(&mut db, 7, &[1]).await?, claim(&mut db, 8, &[2]).await?, claim(&mut db, 9, &[3]).await?];
-    let ids = claims.map(|lease| lease.claim_id);
-    let [first, second, third] = ids;
-    ensure!(first < second && second < third, "{ids:?}");
-    let look = Look { owner: "other", gone_claim: first, ..Look::default() };
+    let [first, second, third] = claims;
+    ensure!(first.claim_id < second.claim_id && second.claim_id < third.claim_id, "{claims:?}");
+    let look = Look { owner: "other", gone_claim: first.claim_id, ..Look::default() };
     let seen = claim::look(&mut db, &look).await?;
-    assert_eq!(seen.claim_ids, [second, third]);
-    assert_eq!(seen.claims.iter().map(|claim| claim.claim_id).collect::<Vec<_>>(), [second, third]);
-    let seen = claim::look(&mut db, &Look { known_claim: second, ..look }).await?;
-    assert_eq!(seen.claim_ids, [second, third]);
-    assert_eq!(seen.claims.iter().map(|claim| claim.claim_id).collect::<Vec<_>>(), [third]);
+    assert_eq!(seen.leases, [second, third]);
+    assert_eq!(seen.claims.iter().map(|claim| claim.lease).collect::<Vec<_>>(), [second, third]);
+    let seen = claim::look(&mut db, &Look { known_claim: second.claim_id, ..look }).await?;
+    assert_eq!(seen.leases, [second, third]);
+    assert_eq!(seen.claims.iter().map(|claim| claim.lease).collect::<Vec<_>>(), [third]);
+    assert_eq!(seen.passed, [second]);
     Ok(())
 }
 
@@ -259,7 +276,7 @@ async fn a_row_that_is_pending_and_delayed_or_dead_at_once_can_be_delayed_and_gi
     let held = claim(&mut db, 8, &[1, 2]).await?;
     let dead = Dead { id: 2, spent: true, holds_key: false, reason: "after", error: String::new() };
     let settlement = Settlement { dead: vec![dead], ..delayed(1) };
-    assert_eq!(settle(&mut db, held, &settlement).await?, [held.claim_id]);
+    assert_eq!(settle(&mut db, held, &settlement).await?, [held]);
     let latest = "SELECT (SELECT COUNT(*) FROM outbox_delayed WHERE id = 1 AND attempts = 1 AND reason = 'unconfirmed') \
                   + (SELECT COUNT(*) FROM outbox_dead WHERE id = 2 AND attempts = 1 AND reason = 'after') \
                   - (SELECT COUNT(*) FROM outbox_pending)";

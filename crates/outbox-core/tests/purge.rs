@@ -57,8 +57,8 @@ async fn receipts_without_messages_are_purged_and_unreadable_ones_hold_up_nobody
     enqueued(&database, 1).await?;
     let mark = |claim: u32, ids: &str| {
         format!(
-            "INSERT INTO outbox_sent (claim_id, lane, owner, claimed_at, sent_at, message_ids, receipts) \
-             SELECT {claim}, 0, '', created_at, created_at - INTERVAL 1 DAY, {ids}, '[]' FROM outbox_messages"
+            "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \
+             SELECT {claim}, 0, 0, '', created_at, created_at - INTERVAL 1 DAY, {ids}, '[]' FROM outbox_messages"
         )
     };
     let unreadable = [(1, "'nonsense'"), (2, "'['"), (5, "'{}'"), (6, "'[-1]'")];

@@ -4,7 +4,10 @@ use std::ops::RangeInclusive;
 
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
-use super::text::{Reply, Text};
+use super::{
+    lease::Lease,
+    text::{Reply, Text},
+};
 
 /// A pending row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +27,8 @@ pub struct Pending {
 /// A live claim as another relay wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignClaim {
-    /// Its id.
-    pub claim_id: u64,
+    /// Its number and token.
+    pub lease: Lease,
     /// Who made it.
     pub owner: String,
     /// The messages that it covers.
@@ -63,10 +66,12 @@ pub struct Seen {
     pub version: Option<u64>,
     /// The lane's `low`.
     pub low: u64,
-    /// The ids of all live claims of the lane, as far as they were looked at.
-    pub claim_ids: Vec<u64>,
-    /// Claims of others that were not known.
+    /// All live claims of the lane, as far as they were looked at.
+    pub leases: Vec<Lease>,
+    /// Claims of others that were not known, by their number.
     pub claims: Vec<ForeignClaim>,
+    /// Claims of others that were not read whole, because their number was known.
+    pub passed: Vec<Lease>,
     /// Candidates, by id.
     pub fresh: Vec<Pending>,
     /// Rows in the gaps, by id.
@@ -90,7 +95,7 @@ pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, s
     let text = Text::default()
         .sql("SELECT version, low FROM outbox_head WHERE lane = ")
         .int(lane)
-        .sql("; SELECT claim_id, owner, IF(")
+        .sql("; SELECT claim_id, lease_token, owner, IF(")
         .then(|text| news(text, look))
         .sql(", message_ids, NULL), IF(")
         .then(|text| news(text, look))
@@ -119,8 +124,9 @@ pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, s
     Ok(Seen {
         version,
         low: head.rows.first().map(|row| row.try_get(1)).transpose()?.unwrap_or(0),
-        claim_ids: claims.rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
+        leases: claims.rows.iter().map(Lease::of).collect::<Result<_, _>>()?,
         claims: claims.rows.iter().filter_map(|row| foreign_claim(row).transpose()).collect::<Result<_, _>>()?,
+        passed: passed(&claims, look.owner)?,
         fresh: fresh.rows.iter().map(pending).collect::<Result<_, _>>()?,
         below: below.rows.iter().map(pending).collect::<Result<_, _>>()?,
         held_cut: waiting.iter().any(|keys| keys.len() > MAX_HELD_KEYS),
@@ -162,14 +168,25 @@ fn pending(row: &MySqlRow) -> Result<Pending, sqlx::Error> {
 }
 
 fn foreign_claim(row: &MySqlRow) -> Result<Option<ForeignClaim>, sqlx::Error> {
-    let (Some(ids), Some(packed)) = (row.try_get(2)?, row.try_get::<Option<&[u8]>, _>(3)?) else { return Ok(None) };
+    let (Some(ids), Some(packed)) = (row.try_get(3)?, row.try_get::<Option<&[u8]>, _>(4)?) else { return Ok(None) };
     Ok(Some(ForeignClaim {
-        claim_id: row.try_get(0)?,
-        owner: row.try_get(1)?,
+        lease: Lease::of(row)?,
+        owner: row.try_get(2)?,
         // One that was edited by hand must not stop every relay: it covers nothing, and ends with its lease.
         message_ids: ids_from_json(ids).unwrap_or_default(),
         key_hashes: hashes_from_bytes(packed),
     }))
+}
+
+/// The claims of others whose lists were not asked for.
+fn passed(claims: &Reply, owner: &str) -> Result<Vec<Lease>, sqlx::Error> {
+    let mut passed = Vec::new();
+    for row in &claims.rows {
+        if row.try_get::<Option<&[u8]>, _>(4)?.is_none() && row.try_get::<&str, _>(2)? != owner {
+            passed.push(Lease::of(row)?);
+        }
+    }
+    Ok(passed)
 }
 
 /// Hashes as their column holds them: eight bytes each.

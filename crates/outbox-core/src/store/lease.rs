@@ -2,45 +2,64 @@
 
 use std::time::Duration;
 
-use sqlx::{MySqlConnection, Row as _};
+use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
-use super::{claim::ids_from_json, text::Text};
+use super::{
+    claim::ids_from_json,
+    text::{Reply, Text},
+};
 
-/// A claim and its fence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// A claim and its fence. Only both together name a claim: the number may come again, where tables were copied without their
+/// counters, truncated or restored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lease {
     /// The claim.
     pub claim_id: u64,
-    /// Its token.
+    /// Its token, random.
     pub lease_token: u64,
 }
 
-/// The claims `c` of these leases that still stand, to be read, changed or deleted: each is found by its primary key (see
-/// [`Text::listed`]), and only under its token, which is the fence.
-pub(crate) fn fence(text: Text, leases: &[Lease]) -> Text {
+impl Lease {
+    /// From the first two columns, `claim_id` and `lease_token`.
+    pub(crate) fn of(row: &MySqlRow) -> Result<Self, sqlx::Error> {
+        Ok(Self { claim_id: row.try_get(0)?, lease_token: row.try_get(1)? })
+    }
+
+    /// Those of all rows.
+    pub(crate) fn all(replies: &[Reply]) -> Result<Vec<Self>, sqlx::Error> {
+        replies.iter().flat_map(|reply| &reply.rows).map(Self::of).collect()
+    }
+}
+
+/// A table `l` of claim numbers and tokens.
+pub(crate) fn listed(text: Text, leases: &[Lease]) -> Text {
     // Derived, because MySQL takes no FOR UPDATE on a table function.
     let text = text.sql("(SELECT claim_id, lease_token FROM JSON_TABLE('[[0,0]");
     let text = leases
         .iter()
         .fold(text, |text, lease| text.sql(",[").int(lease.claim_id).sql(",").int(lease.lease_token).sql("]"));
-    text.sql(
-        "]', '$[*]' COLUMNS (claim_id BIGINT UNSIGNED PATH '$[0]', lease_token BIGINT UNSIGNED PATH '$[1]')) j) l \
-         STRAIGHT_JOIN outbox_claims c FORCE INDEX (PRIMARY) ON c.claim_id = l.claim_id AND c.lease_token = l.lease_token",
+    text.sql("]', '$[*]' COLUMNS (claim_id BIGINT UNSIGNED PATH '$[0]', lease_token BIGINT UNSIGNED PATH '$[1]')) j) l")
+}
+
+/// The claims `c` of these leases that still stand, to be read, changed or deleted: each is found by its primary key (see
+/// [`Text::listed`]), and only under its token, which is the fence.
+pub(crate) fn fence(text: Text, leases: &[Lease]) -> Text {
+    listed(text, leases).sql(
+        " STRAIGHT_JOIN outbox_claims c FORCE INDEX (PRIMARY) ON c.claim_id = l.claim_id AND c.lease_token = l.lease_token",
     )
 }
 
 /// Prolongs claims from now on; returns those that still stand. Primary key; locks just these rows, waits for whoever
 /// settles one of them.
-pub async fn renew(conn: &mut MySqlConnection, leases: &[Lease], lease: Duration) -> Result<Vec<u64>, sqlx::Error> {
+pub async fn renew(conn: &mut MySqlConnection, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, sqlx::Error> {
     let text = Text::default()
         .sql("UPDATE ")
         .then(|text| fence(text, leases))
         .sql(" SET c.lease_until = UTC_TIMESTAMP(6) + INTERVAL ")
         .int(super::enqueue::micros(lease).unsigned_abs())
-        .sql(" MICROSECOND; SELECT c.claim_id FROM ")
+        .sql(" MICROSECOND; SELECT c.claim_id, c.lease_token FROM ")
         .then(|text| fence(text, leases));
-    let replies = text.run(conn).await?;
-    replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).collect()
+    Lease::all(&text.run(conn).await?)
 }
 
 /// Gives claims back: their messages are pending as before, no attempt is spent. Primary key, just these rows.
@@ -69,9 +88,9 @@ pub async fn expired(conn: &mut MySqlConnection) -> Result<Vec<Expired>, sqlx::E
     let sql = "SELECT claim_id, lease_token, owner, lane, message_ids FROM outbox_claims \
                WHERE lease_until < UTC_TIMESTAMP(6) ORDER BY claim_id LIMIT 20";
     let rows = sqlx::query(sql).fetch_all(conn).await?;
-    let expired = |row: &sqlx::mysql::MySqlRow| {
+    let expired = |row: &MySqlRow| {
         Ok(Expired {
-            lease: Lease { claim_id: row.try_get(0)?, lease_token: row.try_get(1)? },
+            lease: Lease::of(row)?,
             owner: row.try_get(2)?,
             lane: row.try_get(3)?,
             message_ids: ids_from_json(row.try_get(4)?).unwrap_or_default(),

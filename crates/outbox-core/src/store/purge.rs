@@ -12,24 +12,24 @@ use super::{claim::ids_from_json, enqueue::micros, read::id_list, text::Text};
 /// slow, and for a thousand where it is not. Primary keys; one transaction.
 pub async fn sent(conn: &mut MySqlConnection, age: Duration, messages: usize) -> Result<(u64, u64), sqlx::Error> {
     // Receipts are nearly in the order of their age: what is behind fifty that are too young can wait until one of them is old.
-    let sql = "SELECT claim_id, message_ids FROM (SELECT claim_id, message_ids, sent_at FROM outbox_sent \
-               WHERE IF(JSON_VALID(message_ids), JSON_TYPE(message_ids), '') = 'ARRAY' ORDER BY claim_id LIMIT 50) AS oldest \
-               WHERE sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY claim_id";
+    let sql = "SELECT receipt_id, message_ids FROM (SELECT receipt_id, message_ids, sent_at FROM outbox_sent \
+               WHERE IF(JSON_VALID(message_ids), JSON_TYPE(message_ids), '') = 'ARRAY' ORDER BY receipt_id LIMIT 50) AS oldest \
+               WHERE sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY receipt_id";
     let rows = sqlx::query(sql).bind(micros(age)).fetch_all(&mut *conn).await?;
-    let (mut claims, mut ids) = (Vec::new(), Vec::new());
+    let (mut receipts, mut ids) = (Vec::new(), Vec::new());
     for row in &rows {
         if ids.len() >= messages {
             break;
         }
         let Ok(named) = ids_from_json(row.try_get(1)?) else { continue };
-        claims.push(row.try_get::<u64, _>(0)?);
+        receipts.push(row.try_get::<u64, _>(0)?);
         ids.extend(named);
     }
-    if claims.is_empty() {
+    if receipts.is_empty() {
         return Ok((0, 0));
     }
     ids.sort_unstable();
-    let text = id_list(Text::default().sql("BEGIN; DELETE FROM outbox_sent WHERE "), "claim_id", &claims);
+    let text = id_list(Text::default().sql("BEGIN; DELETE FROM outbox_sent WHERE "), "receipt_id", &receipts);
     let text = id_list(text.sql("; DELETE FROM outbox_messages WHERE "), "id", &ids).sql("; COMMIT");
     let replies = text.run(conn).await?;
     let rows = |reply: usize| replies.get(reply).map_or(0, |reply| reply.done.rows_affected());

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sqlx::{MySqlConnection, Row as _};
+use sqlx::MySqlConnection;
 
 use super::{
-    lease::{Lease, fence},
+    lease::{Lease, fence, listed},
     read::id_list,
     text::Text,
 };
@@ -76,15 +76,17 @@ pub async fn settle(
     conn: &mut MySqlConnection,
     claims: &[(Lease, &Settlement)],
     way: Way,
-) -> Result<Vec<u64>, sqlx::Error> {
+) -> Result<Vec<Lease>, sqlx::Error> {
     let leases: Vec<Lease> = claims.iter().map(|(lease, _)| *lease).collect();
-    let text =
-        Text::default().sql("BEGIN; SELECT c.claim_id FROM ").then(|text| fence(text, &leases)).sql(" FOR UPDATE");
+    let text = Text::default()
+        .sql("BEGIN; SELECT c.claim_id, c.lease_token FROM ")
+        .then(|text| fence(text, &leases))
+        .sql(" FOR UPDATE");
     let text = claims.iter().fold(text, |text, (lease, settlement)| settle_one(text, *lease, settlement, way));
     let text = text.sql("; DELETE c FROM ").then(|text| fence(text, &leases)).sql("; COMMIT");
     let replies = text.run(conn).await?;
     let locked = replies.get(1).map(|reply| reply.rows.as_slice()).unwrap_or_default();
-    locked.iter().map(|row| row.try_get(0)).collect()
+    locked.iter().map(Lease::of).collect()
 }
 
 /// About how many bytes of text a settlement makes: to keep a text below `max_allowed_packet`.
@@ -128,8 +130,8 @@ fn mark_sent(text: Text, lease: Lease, sent: &[(u64, String)]) -> Text {
     let receipts: Vec<&str> = sent.iter().map(|(_, receipt)| receipt.as_str()).collect();
     let receipts = serde_json::to_vec(&receipts).unwrap_or_else(|_| b"[]".to_vec());
     let text = text
-        .sql("; INSERT INTO outbox_sent (claim_id, lane, owner, claimed_at, sent_at, message_ids, receipts) ")
-        .sql("SELECT c.claim_id, c.lane, c.owner, c.claimed_at, UTC_TIMESTAMP(6), '[");
+        .sql("; INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) ")
+        .sql("SELECT c.claim_id, c.lease_token, c.lane, c.owner, c.claimed_at, UTC_TIMESTAMP(6), '[");
     let text = if sent.is_empty() { text } else { text.ints(sent.iter().map(|(id, _)| *id)) };
     the_claim(text.sql("]', ").hex(&receipts).sql(" FROM outbox_claims c"), lease)
 }
@@ -204,14 +206,14 @@ fn put<'a>(
     the_claim(text, lease)
 }
 
-/// Which of these claims are settled: after a reply was lost. Primary key, no lock.
-pub async fn settled(conn: &mut MySqlConnection, claim_ids: &[u64]) -> Result<Vec<u64>, sqlx::Error> {
-    let text = Text::default()
-        .sql("SELECT claim_id FROM outbox_sent WHERE claim_id IN (")
-        .ints(claim_ids.iter().copied())
-        .sql(")");
-    let replies = text.run(conn).await?;
-    replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).collect()
+/// Which of these claims are settled: after a reply was lost. Only a receipt with the claim's token tells: its number may be that of
+/// an earlier claim. Index `outbox_sent_claim`, one row a claim, no lock.
+pub async fn settled(conn: &mut MySqlConnection, leases: &[Lease]) -> Result<Vec<Lease>, sqlx::Error> {
+    let text = Text::default().sql("SELECT s.claim_id, s.lease_token FROM ").then(|text| listed(text, leases)).sql(
+        " STRAIGHT_JOIN outbox_sent s FORCE INDEX (outbox_sent_claim) \
+         ON s.claim_id = l.claim_id AND s.lease_token = l.lease_token",
+    );
+    Lease::all(&text.run(conn).await?)
 }
 
 #[cfg(test)]
