@@ -4,7 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use futures_util::{StreamExt as _, stream};
-use outbox_core::{SchemaError, check_schema, sqlx::Connection as _, store::lease};
+use outbox_core::{
+    SchemaError, check_schema,
+    sqlx::Connection as _,
+    store::{counters, lease},
+};
 use tokio::{
     sync::{Mutex, Semaphore, mpsc, watch},
     task::JoinSet,
@@ -249,10 +253,14 @@ async fn look_at_database(context: &Context) -> Result<Option<String>, SchemaErr
         Ok(connection) => connection,
         Err(error) => return Ok(Some(session::describe(&error))),
     };
-    match check_schema(&mut connection).await {
-        Ok(()) => {
+    let found = match check_schema(&mut connection).await {
+        Ok(()) => counters::behind(&mut connection).await.map_err(SchemaError::from),
+        Err(error) => Err(error),
+    };
+    match found {
+        Ok(behind) => {
             connection.close().await.ok();
-            Ok(None)
+            Ok(behind.map(|behind| behind.to_string()))
         }
         Err(error @ (SchemaError::Newer { .. } | SchemaError::Dirty { .. })) => Err(error),
         Err(error) => Ok(Some(error.to_string())),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use outbox_core::check_schema;
+use outbox_core::{check_schema, store::counters};
 use serde_json::Value;
 
 use super::{database, output::Format, run::unusable};
@@ -56,6 +56,9 @@ fn row((checked, found): Finding) -> [Value; 3] {
 async fn look_at_database(config: &Config) -> anyhow::Result<String> {
     let mut connection = database::connect(config).await?;
     check_schema(&mut connection).await?;
+    if let Some(behind) = counters::behind(&mut connection).await? {
+        return Err(behind.into());
+    }
     Ok("reached; the tables have the version of this relay".to_owned())
 }
 

@@ -14,6 +14,7 @@ use crate::stage::{PATIENCE, start};
 on_both_databases!(
     tables_that_can_be_mended_are_waited_for_and_what_is_wrong_is_told,
     a_relay_ends_where_its_release_does_not_know_the_tables,
+    a_counter_that_would_give_ids_again_is_waited_for_and_its_remedy_told,
 );
 
 fn started(database: &Database) -> Result<Relay> {
@@ -64,6 +65,19 @@ async fn tables_that_can_be_mended_are_waited_for_and_what_is_wrong_is_told(flav
         readiness(&relay, 503, &format!("database: {problem}\n")).await?;
         database.execute(mended).await?;
     }
+    readiness(&relay, 200, "ok\n").await
+}
+
+async fn a_counter_that_would_give_ids_again_is_waited_for_and_its_remedy_told(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    database.execute("INSERT INTO outbox_pending (lane, id) VALUES (3, 77)").await?;
+    let relay = started(&database)?;
+    let remedy = "ALTER TABLE outbox_messages AUTO_INCREMENT = 78";
+    let problem = format!(
+        "the next message would get the id 1, and the tables name message 77: stop the services, run `{remedy}`, and start them again"
+    );
+    readiness(&relay, 503, &format!("database: {problem}\n")).await?;
+    database.execute(remedy).await?;
     readiness(&relay, 200, "ok\n").await
 }
 

@@ -9,6 +9,7 @@
 
 pub mod backlog;
 pub mod claim;
+pub mod counters;
 pub mod enqueue;
 #[cfg(feature = "test")]
 pub(crate) mod enqueued;
@@ -39,6 +40,8 @@ const NO_SUCH_TABLE: u16 = 1146;
 const TRANSACTION_OPEN: u16 = 1568;
 /// The server's number for "lock wait time-out exceeded".
 const LOCK_WAIT: u16 = 1205;
+/// The server's number for "command denied to user for table".
+const NO_SUCH_PRIVILEGE: u16 = 1142;
 /// The server's number for "you need the … privilege".
 const NO_PRIVILEGE: u16 = 1227;
 /// The server's number for "cannot convert a string to another character set".

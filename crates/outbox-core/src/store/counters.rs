@@ -1,0 +1,93 @@
+//! Counters that must not lie below what the tables hold: after TRUNCATE, or a copy of some tables without others.
+
+use sqlx::{MySqlConnection, Row as _};
+
+use super::{NO_SUCH_PRIVILEGE, error_number, text::Text};
+use crate::SEQUENCE_HEADER;
+
+/// A counter that would give a number again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Behind {
+    /// A new message would get the id of another one, and the purge of that one would delete it unsent.
+    #[error(
+        "the next message would get the id {next}, and the tables name message {used}: stop the services, run \
+         `ALTER TABLE outbox_messages AUTO_INCREMENT = {}`, and start them again",
+        used + 1
+    )]
+    MessageIds {
+        /// The next id.
+        next: u64,
+        /// The largest id that is named.
+        used: u64,
+    },
+    /// A consumer would take the next messages of the key for ones that it has processed.
+    #[error(
+        "outbox_key_sequence has a key of the topic {topic} at number {last}, and message {id} has its number {used}: stop the \
+         services, and set its last_sequence to {used} or more"
+    )]
+    SequencedKey {
+        /// The topic.
+        topic: String,
+        /// The last number by `outbox_key_sequence`.
+        last: u64,
+        /// The number of the message.
+        used: u64,
+        /// The message.
+        id: u64,
+    },
+}
+
+/// The first counter that lies below what the tables hold. Reads the ends of primary keys, the ids of the newest 1,000 receipts and the
+/// headers of the newest 1,000 messages; no lock. For the start of a process.
+pub async fn behind(conn: &mut MySqlConnection) -> Result<Option<Behind>, sqlx::Error> {
+    match message_ids(conn).await? {
+        Some(behind) => Ok(Some(behind)),
+        None => sequenced_key(conn).await,
+    }
+}
+
+/// What is in use is read before the counter, which may rise in between. MySQL caches a counter for a day unless told otherwise;
+/// MariaDB takes the version's comment for none of its own.
+async fn message_ids(conn: &mut MySqlConnection) -> Result<Option<Behind>, sqlx::Error> {
+    let named = |text: Text, table: &'static str| {
+        text.sql(" UNION ALL SELECT MAX(id) FROM (SELECT MAX(id) AS id FROM ").sql(table).sql(" GROUP BY lane) lanes")
+    };
+    let text = Text::default()
+        .sql("SELECT CAST(COALESCE(MAX(id), 0) AS UNSIGNED) FROM (SELECT MAX(id) AS id FROM outbox_messages")
+        .then(|text| named(text, "outbox_pending"))
+        .then(|text| named(text, "outbox_delayed"))
+        .then(|text| named(text, "outbox_dead"))
+        .sql(
+            " UNION ALL SELECT MAX(l.id) FROM (SELECT message_ids FROM outbox_sent ORDER BY receipt_id DESC LIMIT 1000) s, \
+             JSON_TABLE(IF(JSON_VALID(s.message_ids), s.message_ids, '[]'), '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$')) l) used; \
+             SET @outbox = 0 /*!80000 , SESSION information_schema_stats_expiry = 0 */; \
+             SELECT CAST(COALESCE(MAX(auto_increment), 1) AS UNSIGNED) FROM information_schema.tables \
+             WHERE table_schema = DATABASE() AND table_name = 'outbox_messages'",
+        );
+    let replies = text.run(conn).await?;
+    let mut numbers = replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get::<u64, _>(0));
+    let (used, next) = (numbers.next().transpose()?.unwrap_or(0), numbers.next().transpose()?.unwrap_or(1));
+    Ok((next <= used).then_some(Behind::MessageIds { next, used }))
+}
+
+/// A key that `outbox_key_sequence` lacks is no finding: a message that is not sequenced may have such a header of its service's own.
+/// An account without the privilege to read `outbox_key_sequence` does not find out.
+async fn sequenced_key(conn: &mut MySqlConnection) -> Result<Option<Behind>, sqlx::Error> {
+    let sql = "SELECT m.topic, k.last_sequence, m.used, m.id FROM (SELECT id, topic, message_key, \
+        CAST(JSON_UNQUOTE(JSON_EXTRACT(headers, CONCAT('$.', ?))) AS UNSIGNED) AS used FROM \
+        (SELECT id, topic, message_key, headers FROM outbox_messages ORDER BY id DESC LIMIT 1000) newest WHERE JSON_VALID(headers)) m \
+        JOIN outbox_key_sequence k ON k.topic = m.topic AND k.message_key = m.message_key \
+        WHERE m.used > k.last_sequence ORDER BY m.used DESC LIMIT 1";
+    let row = match sqlx::query(sql).bind(SEQUENCE_HEADER).fetch_optional(conn).await {
+        Err(error) if error_number(&error) == Some(NO_SUCH_PRIVILEGE) => return Ok(None),
+        row => row?,
+    };
+    let Some(row) = row else { return Ok(None) };
+    Ok(Some(Behind::SequencedKey {
+        topic: row.try_get(0)?,
+        last: row.try_get(1)?,
+        used: row.try_get(2)?,
+        id: row.try_get(3)?,
+    }))
+}
