@@ -232,7 +232,7 @@ async fn release_rest(context: &Arc<Context>) {
     }
 }
 
-/// Waits until the database answers and has the tables of this version.
+/// Waits until the database answers and has tables that serve this version.
 async fn wait_for_database(context: &Context) -> anyhow::Result<()> {
     loop {
         let problem = match tokio::time::timeout(SILENCE, look_at_database(context)).await {
@@ -262,7 +262,7 @@ async fn look_at_database(context: &Context) -> Result<Option<String>, SchemaErr
             connection.close().await.ok();
             Ok(behind.map(|behind| behind.to_string()))
         }
-        Err(error @ (SchemaError::Newer { .. } | SchemaError::Dirty { .. })) => Err(error),
+        Err(error @ (SchemaError::Newer { .. } | SchemaError::Changed { .. })) => Err(error),
         Err(error) => Ok(Some(error.to_string())),
     }
 }

@@ -1,4 +1,5 @@
--- The account that creates and upgrades the outbox tables: `relay migrate up`. It has no access to any other table.
+-- The account that creates and upgrades the outbox tables: `relay migrate up`, which checks these privileges before it changes
+-- anything. It has no access to any other table.
 --
 -- Make the account first, then run this file with the outbox's database as the default one, before the first migration:
 --   CREATE USER 'outbox_migrator'@'%' IDENTIFIED BY '…' REQUIRE SSL;
@@ -15,6 +16,7 @@ GRANT CREATE, ALTER, DROP, INDEX ON inbox_processed TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON inbox_dead      TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON inbox_sequence  TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_key_sequence TO 'outbox_migrator'@'%';
+GRANT CREATE, ALTER, DROP, INDEX, SELECT, INSERT, UPDATE ON outbox_schema TO 'outbox_migrator'@'%';
 
 -- The views run with the rights of the account that made them, so it must be able to read what they show. (CREATE beside
 -- CREATE VIEW: a privilege on something that does not exist yet is accepted only together with CREATE.)
@@ -24,4 +26,4 @@ GRANT CREATE, CREATE VIEW, DROP, SHOW VIEW, SELECT ON outbox_claimed_messages TO
 GRANT CREATE, CREATE VIEW, DROP, SHOW VIEW, SELECT ON outbox_sent_messages    TO 'outbox_migrator'@'%';
 
 -- The record of what was applied.
-GRANT CREATE, ALTER, SELECT, INSERT, UPDATE, DELETE ON outbox_migrations TO 'outbox_migrator'@'%';
+GRANT CREATE, ALTER, SELECT, INSERT, UPDATE ON outbox_migrations TO 'outbox_migrator'@'%';

@@ -22,6 +22,7 @@ GRANT SELECT ON outbox_key_sequence TO 'outbox_relay'@'%';
 GRANT SELECT, INSERT, UPDATE ON outbox_leases TO 'outbox_relay'@'%';
 GRANT SELECT, DELETE ON inbox_processed TO 'outbox_relay'@'%';
 GRANT SELECT ON outbox_migrations TO 'outbox_relay'@'%';
+GRANT SELECT ON outbox_schema TO 'outbox_relay'@'%';
 
 -- For operators who ask "who holds message 123" and "where did it go" with this account.
 GRANT SELECT ON outbox_claimed_messages TO 'outbox_relay'@'%';

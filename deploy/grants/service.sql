@@ -25,3 +25,4 @@ GRANT SELECT, INSERT, UPDATE ON outbox_leases TO 'outbox_service'@'%';
 
 -- For a service that checks the version of the tables when it starts.
 GRANT SELECT ON outbox_migrations TO 'outbox_service'@'%';
+GRANT SELECT ON outbox_schema TO 'outbox_service'@'%';

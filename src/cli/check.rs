@@ -59,7 +59,7 @@ async fn look_at_database(config: &Config) -> anyhow::Result<String> {
     if let Some(behind) = counters::behind(&mut connection).await? {
         return Err(behind.into());
     }
-    Ok("reached; the tables have the version of this relay".to_owned())
+    Ok("reached; the tables serve this relay".to_owned())
 }
 
 async fn look_at_sink(feed: Feed) -> Finding {

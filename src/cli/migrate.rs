@@ -1,8 +1,9 @@
 //! `relay migrate`.
 
 use anyhow::Context as _;
-use clap::Subcommand;
-use outbox_core::{MIGRATIONS, SCHEMA_VERSION, store::schema};
+use clap::{Args, Subcommand};
+use outbox_core::{MIGRATOR, SCHEMA_VERSION, store::migrate};
+use serde_json::Value;
 
 use super::{
     Options, database,
@@ -16,8 +17,18 @@ pub(super) enum Migrate {
     Up,
     /// Which migrations were applied; exit code 3 if some were not
     Status(Format),
-    /// Print the migrations as SQL; needs no database
-    Sql,
+    /// Print the migrations and their record as SQL, for another tool to apply; needs no database
+    Sql(Script),
+    /// Adopt tables that are there: compare them with the migrations, and write the record
+    Baseline,
+}
+
+/// Which migrations to print.
+#[derive(Debug, Args)]
+pub(super) struct Script {
+    /// Only those above this number
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    after: i64,
 }
 
 impl Migrate {
@@ -25,7 +36,11 @@ impl Migrate {
         match self {
             Self::Up => up(options).await,
             Self::Status(format) => status(format, options).await,
-            Self::Sql => sql(),
+            Self::Sql(script) => {
+                output::text(&outbox_core::migration_script(script.after))?;
+                Ok(true)
+            }
+            Self::Baseline => baseline(options).await,
         }
     }
 }
@@ -33,25 +48,35 @@ impl Migrate {
 async fn up(options: &Options) -> anyhow::Result<bool> {
     let mut connection = database::connect(&options.database()?).await?;
     outbox_core::migrate(&mut connection).await.context("the migrations could not be applied")?;
-    output::text(&format!("The outbox tables have version {SCHEMA_VERSION}.\n"))?;
+    output::text(&format!("The outbox tables have version {SCHEMA_VERSION} or a later one.\n"))?;
+    Ok(true)
+}
+
+async fn baseline(options: &Options) -> anyhow::Result<bool> {
+    let mut connection = database::connect(&options.database()?).await?;
+    outbox_core::baseline(&mut connection).await.context("the tables could not be adopted")?;
+    output::text(&format!("The outbox tables have version {SCHEMA_VERSION}, and that is recorded.\n"))?;
     Ok(true)
 }
 
 async fn status(format: Format, options: &Options) -> anyhow::Result<bool> {
     let mut connection = database::connect(&options.database()?).await?;
-    let found = schema::version(&mut connection).await.context("the record of migrations cannot be read")?;
-    let state = |number: i64| match found {
-        Some((_, Some(dirty))) if dirty == number => "stopped half-way",
-        Some((newest, _)) if number <= newest => "applied",
-        _ => "missing",
-    };
-    let rows = MIGRATIONS.map(|(number, name, _)| [number.into(), name.into(), state(number).into()]);
+    let record = migrate::applied(&mut connection).await.context("the record of migrations cannot be read")?;
+    let record = record.unwrap_or_default();
+    let own = MIGRATOR.iter().map(|own| {
+        let state = match record.iter().find(|row| row.success && row.version == own.version) {
+            Some(row) if *row.checksum == *own.checksum => "applied",
+            Some(_) => "applied with another text",
+            None => "missing",
+        };
+        (own.version, own.description.as_ref(), state)
+    });
+    let later = record.iter().filter(|row| row.success && row.version > SCHEMA_VERSION);
+    let later = later.map(|row| (row.version, row.description.as_str(), "applied by a later release"));
+    let own: Vec<_> = own.collect();
+    let complete = own.iter().all(|(.., state)| *state == "applied");
+    let row = |(version, name, state): (i64, &str, &str)| [Value::from(version), name.into(), state.into()];
+    let rows: Vec<_> = own.into_iter().chain(later).map(row).collect();
     format.rows(["number", "name", "state"], &rows)?;
-    Ok(MIGRATIONS.iter().all(|(number, ..)| state(*number) == "applied"))
-}
-
-fn sql() -> anyhow::Result<bool> {
-    let texts = MIGRATIONS.map(|(number, name, sql)| format!("-- Migration {number}: {name}\n\n{sql}"));
-    output::text(&texts.join("\n"))?;
-    Ok(true)
+    Ok(complete)
 }

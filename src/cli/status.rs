@@ -1,7 +1,7 @@
 //! `relay status`.
 
 use anyhow::Context as _;
-use outbox_core::store::stats::stats;
+use outbox_core::{check_schema_to_read, store::stats::stats};
 
 use super::{database, output::Format};
 use crate::config::Config;
@@ -9,6 +9,7 @@ use crate::config::Config;
 /// Prints what is in the queue.
 pub(super) async fn run(format: Format, config: &Config) -> anyhow::Result<bool> {
     let mut connection = database::connect(config).await?;
+    check_schema_to_read(&mut connection).await?;
     let stats = stats(&mut connection).await.context("the queue cannot be counted")?;
     #[expect(clippy::cast_precision_loss, reason = "a lag in seconds needs no more than 53 bits")]
     let lag = stats.lag_micros as f64 / 1e6;

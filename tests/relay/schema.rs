@@ -3,18 +3,22 @@
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::SCHEMA_VERSION;
 use testkit::{
+    consume::Broker,
     database::Database,
+    judge::Expectations,
     on_both_databases,
     relay::{Relay, Settings},
     servers::{Flavor, until},
+    upgrade,
 };
 
-use crate::stage::{PATIENCE, start};
+use crate::stage::{PATIENCE, Stage, start};
 
 on_both_databases!(
     tables_that_can_be_mended_are_waited_for_and_what_is_wrong_is_told,
-    a_relay_ends_where_its_release_does_not_know_the_tables,
     a_counter_that_would_give_ids_again_is_waited_for_and_its_remedy_told,
+    a_relay_ends_where_the_tables_do_not_serve_its_release,
+    a_relay_of_the_release_before_works_on_the_tables_of_the_next,
 );
 
 fn started(database: &Database) -> Result<Relay> {
@@ -58,7 +62,7 @@ async fn tables_that_can_be_mended_are_waited_for_and_what_is_wrong_is_told(flav
         ),
         (
             "the column outbox_leases.owner has the collation utf8mb4_general_ci, which takes different texts for the same: \
-             give it the one of migrations/0001_outbox.sql",
+             give it the one that `relay migrate sql` prints",
             binary.as_str(),
         ),
     ] {
@@ -81,16 +85,18 @@ async fn a_counter_that_would_give_ids_again_is_waited_for_and_its_remedy_told(f
     readiness(&relay, 200, "ok\n").await
 }
 
-async fn a_relay_ends_where_its_release_does_not_know_the_tables(flavor: Flavor) -> Result<()> {
+async fn a_relay_ends_where_the_tables_do_not_serve_its_release(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let later = format!("UPDATE outbox_migrations SET version = 99 WHERE version = {SCHEMA_VERSION}");
-    let newer =
-        format!("the outbox tables have version 99, this program knows only {SCHEMA_VERSION}: install a newer release");
+    let newer = format!(
+        "the outbox tables serve programs that know version 99 or a later one, this program knows {SCHEMA_VERSION}: install a newer \
+         release"
+    );
     for (edit, problem) in [
-        (later.as_str(), newer.as_str()),
+        ("UPDATE outbox_schema SET smallest_writer = 99", newer.as_str()),
         (
-            "UPDATE outbox_migrations SET success = FALSE WHERE version = 99",
-            "migration 99 of the outbox tables stopped half-way: repair it by hand (see migrations/README.md)",
+            "UPDATE outbox_migrations SET checksum = 'other' WHERE version = 3",
+            "migration 3 was applied with another text than this release has: these tables were made by another build, see \
+             `relay migrate baseline`",
         ),
     ] {
         database.execute(edit).await?;
@@ -99,4 +105,21 @@ async fn a_relay_ends_where_its_release_does_not_know_the_tables(flavor: Flavor)
         ensure!(status.code() == Some(1) && log.lines().next_back() == Some(problem), "{status}: {log}");
     }
     Ok(())
+}
+
+/// It was running when the tables were upgraded, and is started again on them; so is the service.
+async fn a_relay_of_the_release_before_works_on_the_tables_of_the_next(flavor: Flavor) -> Result<()> {
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?;
+    let relay = stage.relay()?;
+    stage.commit(&[stage.draft(1)]).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    upgrade::to_next(&stage.database).await?;
+    stage.commit(&[stage.draft(2)]).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    drop(relay);
+    outbox_core::migrate(&mut stage.database.connect().await?).await?;
+    let relay = stage.relay()?;
+    readiness(&relay, 200, "ok\n").await?;
+    stage.commit(&[stage.draft(3)]).await?;
+    stage.drain_and_judge(&Expectations::new().at_least(3)).await
 }

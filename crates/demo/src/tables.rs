@@ -1,7 +1,6 @@
 //! The shop's own tables.
 
 use anyhow::{Context as _, Result};
-use outbox_core::MIGRATOR;
 use outbox_core::sqlx::{self, AssertSqlSafe, Connection as _, MySqlConnection, MySqlPool, mysql::MySqlPoolOptions};
 
 use crate::events::Order;
@@ -35,7 +34,7 @@ pub(crate) async fn create_database(server: &str, name: &str) -> Result<String> 
 /// Connects, and creates the tables of the outbox and the shop's own.
 pub(crate) async fn open(url: &str, connections: u32) -> Result<MySqlPool> {
     let pool = MySqlPoolOptions::new().max_connections(connections).connect(url).await?;
-    MIGRATOR.run(&pool).await.context("cannot create the tables of the outbox")?;
+    outbox_core::migrate(&mut *pool.acquire().await?).await.context("cannot create the tables of the outbox")?;
     create(&pool).await.context("cannot create the shop's tables")?;
     Ok(pool)
 }

@@ -35,7 +35,13 @@ pub use inbox::{
 };
 pub use key::key_hash;
 pub use message::Message;
-pub use migrate::{MIGRATIONS, MIGRATOR, SCHEMA_VERSION, SchemaError, check_schema, migrate};
+#[cfg(feature = "test")]
+#[doc(hidden)]
+pub use migrate::migrate_with;
+pub use migrate::{
+    MIGRATIONS, MIGRATOR, MigrateError, SCHEMA_VERSION, SchemaError, baseline, check_schema, check_schema_to_read,
+    migrate, migration_script,
+};
 #[cfg(feature = "derive")]
 pub use outbox_derive::Event;
 pub use pool::cancel_safe;

@@ -1,130 +1,119 @@
-use std::{borrow::Cow, io, sync::LazyLock};
+//! Creates and upgrades the tables, and says whether this program can use them.
+
+mod change;
+mod check;
+mod error;
+mod plan;
+mod run;
+
+use std::{borrow::Cow, sync::LazyLock};
 
 use sqlx::{
     MySqlConnection, SqlStr,
-    migrate::{MigrateError, Migration, MigrationType, Migrator},
+    migrate::{Migration, MigrationType, Migrator},
 };
 
-use crate::store::schema;
+use self::run::{Mode, run};
+pub use self::{
+    check::{SchemaError, check_schema, check_schema_to_read},
+    error::MigrateError,
+};
+use crate::store::migrate::{RECORD, note_in_script};
 
-/// The number of the newest migration that this version knows.
-pub const SCHEMA_VERSION: i64 = 5;
+/// The number of the newest migration that this version knows: its version of the tables.
+pub const SCHEMA_VERSION: i64 = 17;
 
-/// The migrations as text: number, name, SQL.
-pub const MIGRATIONS: [(i64, &str, &str); 5] = [
-    (1, "outbox", include_str!("../migrations/0001_outbox.sql")),
-    (2, "sequence", include_str!("../migrations/0002_sequence.sql")),
-    (3, "leases", include_str!("../migrations/0003_leases.sql")),
-    (4, "inbox", include_str!("../migrations/0004_inbox.sql")),
-    (5, "takeovers", include_str!("../migrations/0005_takeovers.sql")),
+/// The migrations as text: number, name, SQL. One statement each.
+pub const MIGRATIONS: [(i64, &str, &str); 17] = [
+    (1, "messages", include_str!("../migrations/0001_messages.sql")),
+    (2, "pending", include_str!("../migrations/0002_pending.sql")),
+    (3, "delayed", include_str!("../migrations/0003_delayed.sql")),
+    (4, "claims", include_str!("../migrations/0004_claims.sql")),
+    (5, "head", include_str!("../migrations/0005_head.sql")),
+    (6, "lane", include_str!("../migrations/0006_lane.sql")),
+    (7, "sent", include_str!("../migrations/0007_sent.sql")),
+    (8, "dead", include_str!("../migrations/0008_dead.sql")),
+    (9, "inbox_processed", include_str!("../migrations/0009_inbox_processed.sql")),
+    (10, "leases", include_str!("../migrations/0010_leases.sql")),
+    (11, "key_sequence", include_str!("../migrations/0011_key_sequence.sql")),
+    (12, "inbox_dead", include_str!("../migrations/0012_inbox_dead.sql")),
+    (13, "inbox_sequence", include_str!("../migrations/0013_inbox_sequence.sql")),
+    (14, "claimed_messages", include_str!("../migrations/0014_claimed_messages.sql")),
+    (15, "sent_messages", include_str!("../migrations/0015_sent_messages.sql")),
+    (16, "schema", include_str!("../migrations/0016_schema.sql")),
+    (17, "baseline", include_str!("../migrations/0017_baseline.sql")),
 ];
 
-/// Creates and upgrades the tables: `MIGRATOR.run(&pool).await?`. Applying it twice is harmless.
+/// The migrations for `#[sqlx::test(migrator = "outbox_core::MIGRATOR")]`: sqlx applies them to an empty database.
 ///
-/// It keeps its own record, `outbox_migrations`, so that it can share a database with the service's own migrations.
-/// Where several processes may do so at once use [`migrate`]: sqlx asks for its lock in a way that MariaDB does not understand.
+/// Everywhere else use [`migrate`]: sqlx waits for tables in a way that stalls services, cannot complete what stopped half-way, and
+/// asks for its lock in a way that MariaDB does not understand. Both keep the same record, `outbox_migrations`, which a service's own
+/// migrations do not share.
 pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
-    let migrations = MIGRATIONS.into_iter().map(|(version, name, sql)| {
-        let description = Cow::Borrowed(name);
-        Migration::new(version, description, MigrationType::Simple, SqlStr::from_static(sql), false)
-    });
-    let mut migrator = Migrator::with_migrations(migrations.collect());
+    let mut migrator = Migrator::with_migrations(MIGRATIONS.into_iter().map(migration).collect());
     migrator.dangerous_set_table_name("outbox_migrations");
+    // A newer release may have migrated.
+    migrator.set_ignore_missing(true);
     migrator
 });
 
-/// For how many seconds another process may migrate, while this one waits.
-const MIGRATED_WITHIN: u16 = 600;
+fn migration((version, name, sql): (i64, &'static str, &'static str)) -> Migration {
+    Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, SqlStr::from_static(sql), false)
+}
 
-/// Applies [`MIGRATOR`]; of several processes that do so at once, one after the other: where one takes ten minutes, the others end
-/// with an error.
+/// Creates and upgrades the tables. Harmless where there is nothing to do, also where a newer release has migrated; then it only reads
+/// the record. Of several processes one migrates, and the others wait for up to ten minutes.
 ///
-/// [`MigrateError::Dirty`]: a migration stopped half-way, repair it by hand (see migrations/README.md).
-/// [`MigrateError::VersionMissing`]: a newer release has migrated. After an error close the connection: it may hold sqlx's lock.
+/// Privileges and names are checked before anything is changed. A statement that has to wait for a table gives up after two seconds, so
+/// that services do not wait behind it, and is tried again for about two minutes. What stopped half-way is completed by the next
+/// call. No transaction may be open on the connection: it would be committed. After an error close the connection: it may hold the
+/// lock against other migrations.
 pub async fn migrate(conn: &mut MySqlConnection) -> Result<(), MigrateError> {
-    if !schema::lock(conn, MIGRATED_WITHIN).await? {
-        let text =
-            "another session has been migrating this database for ten minutes: wait until it has ended, and try again";
-        return Err(sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, text)).into());
-    }
-    let outcome = MIGRATOR.run_direct(None, conn, false).await;
-    // Where this fails the connection is lost, and the lock with it.
-    schema::unlock(conn).await.ok();
-    outcome
+    run(conn, MIGRATOR.migrations.as_ref(), Mode::Apply).await
 }
 
-/// Why the tables cannot be used by this version.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SchemaError {
-    /// No migration was ever applied to this database.
-    #[error("the outbox tables do not exist in this database: run `relay migrate up`")]
-    Missing,
-    /// The database is behind.
-    #[error("the outbox tables have version {found}, this program needs {SCHEMA_VERSION}: run `relay migrate up`")]
-    Older {
-        /// The version in the database.
-        found: i64,
-    },
-    /// The database is ahead.
-    #[error(
-        "the outbox tables have version {found}, this program knows only {SCHEMA_VERSION}: install a newer release"
-    )]
-    Newer {
-        /// The version in the database.
-        found: i64,
-    },
-    /// A migration stopped half-way.
-    #[error("migration {version} of the outbox tables stopped half-way: repair it by hand (see migrations/README.md)")]
-    Dirty {
-        /// The number of that migration.
-        version: i64,
-    },
-    /// A table has an engine without transactions, or with others.
-    #[error("the table {table} has the engine {engine}: run `ALTER TABLE {table} ENGINE = InnoDB`")]
-    Engine {
-        /// The table.
-        table: String,
-        /// Its engine.
-        engine: String,
-    },
-    /// A column takes different texts for the same.
-    #[error(
-        "the column {table}.{column} has the collation {collation}, which takes different texts for the same: give it the one of \
-         migrations/0001_outbox.sql"
-    )]
-    Collation {
-        /// The table.
-        table: String,
-        /// The column.
-        column: String,
-        /// Its collation.
-        collation: String,
-    },
-    /// The database could not be asked.
-    #[error(transparent)]
-    Database(#[from] sqlx::Error),
+/// Takes over tables that another tool has made from [`migration_script`], or that came without their record: compares columns, keys
+/// and engines with what the migrations make, and then writes the record. Changes no table.
+pub async fn baseline(conn: &mut MySqlConnection) -> Result<(), MigrateError> {
+    run(conn, MIGRATOR.migrations.as_ref(), Mode::Adopt).await
 }
 
-/// Checks that the tables have just the version that this program was written for, on InnoDB and with binary collations.
-pub async fn check_schema(conn: &mut MySqlConnection) -> Result<(), SchemaError> {
-    let (found, dirty) = schema::version(conn).await?.ok_or(SchemaError::Missing)?;
-    if let Some(version) = dirty {
-        return Err(SchemaError::Dirty { version });
-    }
-    match found {
-        SCHEMA_VERSION => check_tables(conn).await,
-        found if found < SCHEMA_VERSION => Err(SchemaError::Older { found }),
-        found => Err(SchemaError::Newer { found }),
-    }
+/// [`migrate`] of a later release, for tests: with these migrations (number, name, SQL) after those of this one.
+#[cfg(feature = "test")]
+#[doc(hidden)]
+pub async fn migrate_with(
+    conn: &mut MySqlConnection,
+    more: &[(i64, &'static str, &'static str)],
+) -> Result<(), MigrateError> {
+    let migrations: Vec<_> = MIGRATIONS.iter().chain(more).copied().map(migration).collect();
+    run(conn, &migrations, Mode::Apply).await
 }
 
-async fn check_tables(conn: &mut MySqlConnection) -> Result<(), SchemaError> {
-    if let Some((table, engine)) = schema::foreign_engine(conn).await? {
-        return Err(SchemaError::Engine { table, engine });
+/// The migrations above a number (0: all) as SQL for another tool: the statements, and the record that [`check_schema`] reads.
+#[must_use]
+pub fn migration_script(after: i64) -> String {
+    let mut script = String::new();
+    if after == 0 {
+        script.extend(["-- The record of what was applied.\n", RECORD, ";\n"]);
     }
-    if let Some((table, column, collation)) = schema::foreign_collation(conn).await? {
-        return Err(SchemaError::Collation { table, column, collation });
+    for migration in MIGRATOR.iter().filter(|migration| migration.version > after) {
+        let heading = format!("\n-- Migration {}: {}\n", migration.version, migration.description);
+        let note = note_in_script(migration.version, &migration.description, &migration.checksum);
+        script.extend([heading.as_str(), migration.sql.as_str(), &note]);
     }
-    Ok(())
+    script
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{change::Change, *};
+
+    #[test]
+    fn the_runner_understands_every_migration() {
+        for (number, (version, name, sql)) in (1..).zip(MIGRATIONS) {
+            assert_eq!(version, number, "{name}");
+            assert!(Change::of(sql).is_some(), "{name}: {sql}");
+        }
+        assert_eq!(MIGRATIONS.last().map(|(version, ..)| *version), Some(SCHEMA_VERSION));
+    }
 }

@@ -72,19 +72,30 @@ async fn a_schema_that_does_not_fit_is_named(flavor: Flavor) -> Result<()> {
     let missing = "the outbox tables do not exist in this database: run `relay migrate up`";
     assert_eq!(problem(&database).await?, missing);
     migrate(&database).await?;
-    let newest = SCHEMA_VERSION;
-    database.execute(&format!("UPDATE outbox_migrations SET version = 99 WHERE version = {newest}")).await?;
-    let newer = format!("the outbox tables have version 99, this program knows only {newest}: install a newer release");
-    assert_eq!(problem(&database).await?, newer);
-    database.execute("UPDATE outbox_migrations SET version = 0 WHERE version = 99").await?;
-    database.execute("DELETE FROM outbox_migrations WHERE version > 0").await?;
-    let older = format!("the outbox tables have version 0, this program needs {newest}: run `relay migrate up`");
-    assert_eq!(problem(&database).await?, older);
-    database.execute(&format!("UPDATE outbox_migrations SET version = {newest}, success = FALSE")).await?;
-    let dirty = format!(
-        "migration {newest} of the outbox tables stopped half-way: repair it by hand (see migrations/README.md)"
+    let needed = SCHEMA_VERSION;
+    for edit in ["DELETE FROM outbox_migrations WHERE version = 2", "UPDATE outbox_migrations SET success = FALSE"] {
+        database.execute(edit).await?;
+        let found = i64::from(edit.starts_with("DELETE"));
+        let older =
+            format!("the outbox tables have version {found}, this program needs {needed}: run `relay migrate up`");
+        assert_eq!(problem(&database).await?, older);
+    }
+    migrate(&database).await?;
+    database.execute(&format!("UPDATE outbox_schema SET smallest_writer = {}", needed + 1)).await?;
+    let newer = format!(
+        "the outbox tables serve programs that know version {} or a later one, this program knows {needed}: install a newer release",
+        needed + 1
     );
-    assert_eq!(problem(&database).await?, dirty);
+    assert_eq!(problem(&database).await?, newer);
+    outbox_core::check_schema_to_read(&mut database.connect().await?).await?;
+    database.execute("DELETE FROM outbox_schema").await?;
+    let unstated = "the table outbox_schema has no row: write the one again that `relay migrate sql` prints";
+    assert_eq!(problem(&database).await?, unstated);
+    database.execute("UPDATE outbox_migrations SET checksum = 'other' WHERE version = 3").await?;
+    let changed = "migration 3 was applied with another text than this release has";
+    assert!(problem(&database).await?.starts_with(changed));
+    let refused = migrate(&database).await.err().context("another text is accepted")?;
+    assert!(refused.to_string().starts_with(changed), "{refused}");
     database.execute("DELETE FROM outbox_migrations").await?;
     assert_eq!(problem(&database).await?, missing);
     Ok(())
@@ -101,7 +112,7 @@ async fn a_table_of_another_engine_or_collation_is_named(flavor: Flavor) -> Resu
         .execute("ALTER TABLE outbox_leases MODIFY owner VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
         .await?;
     let collation = "the column outbox_leases.owner has the collation utf8mb4_general_ci, which takes different texts for the same: \
-                     give it the one of migrations/0001_outbox.sql";
+                     give it the one that `relay migrate sql` prints";
     assert_eq!(problem(&database).await?, collation);
     database.execute("ALTER TABLE outbox_leases ENGINE = MyISAM").await?;
     let engine = "the table outbox_leases has the engine MyISAM: run `ALTER TABLE outbox_leases ENGINE = InnoDB`";
@@ -115,10 +126,15 @@ async fn every_table_is_looked_at(flavor: Flavor) -> Result<()> {
                AND table_type = 'BASE TABLE' AND (table_name LIKE 'outbox\\_%' OR table_name LIKE 'inbox\\_%') \
                AND table_name <> 'outbox_migrations' ORDER BY table_name DESC";
     let tables: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut database.connect().await?).await?;
-    assert!(tables.len() >= 12, "{tables:?}");
+    assert!(tables.len() >= 13, "{tables:?}");
+    // Without its row the check ends before.
+    let row = "CREATE TABLE outbox_schema (id INT, smallest_reader BIGINT UNSIGNED, smallest_writer BIGINT UNSIGNED) ENGINE = MyISAM; \
+               INSERT INTO outbox_schema VALUES (1, 1, 1)";
     // The first by name is reported: that is the newest one of these.
     for table in tables {
-        database.execute(&format!("DROP TABLE {table}; CREATE TABLE {table} (id INT) ENGINE = MyISAM")).await?;
+        let plain = format!("CREATE TABLE {table} (id INT) ENGINE = MyISAM");
+        let create = if table == "outbox_schema" { row } else { &plain };
+        database.execute(&format!("DROP TABLE {table}; {create}")).await?;
         let engine = format!("the table {table} has the engine MyISAM");
         assert!(problem(&database).await?.starts_with(&engine), "{table}");
     }

@@ -17,4 +17,5 @@ pub mod proxy;
 pub mod relay;
 pub mod servers;
 pub mod strategies;
+pub mod upgrade;
 pub mod usage;

@@ -8,6 +8,7 @@
 //! None of them may be cancelled half-way: drop the connection then.
 
 pub mod backlog;
+pub(crate) mod catalogue;
 pub mod claim;
 pub mod counters;
 pub mod enqueue;
@@ -17,6 +18,7 @@ pub mod floor;
 pub mod inbox;
 pub mod lanes;
 pub mod lease;
+pub mod migrate;
 pub mod named;
 pub mod prepare;
 pub mod promote;
@@ -34,6 +36,8 @@ pub mod work;
 const DUPLICATE_ENTRY: u16 = 1062;
 /// The server's number for "savepoint does not exist".
 const NO_SUCH_SAVEPOINT: u16 = 1305;
+/// The server's number for "unknown column".
+const NO_SUCH_COLUMN: u16 = 1054;
 /// The server's number for "table does not exist".
 const NO_SUCH_TABLE: u16 = 1146;
 /// The server's number for "transaction characteristics cannot be changed while a transaction is in progress".

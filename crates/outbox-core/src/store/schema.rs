@@ -1,21 +1,19 @@
-//! Which version the tables have.
+//! Which programs the tables serve, and what they are made of.
 
-use sqlx::{MySqlConnection, Row as _};
+use sqlx::MySqlConnection;
 
 use super::{NO_SUCH_TABLE, error_number};
 
-/// The tables, but for sqlx's own record of migrations. A service may have others that begin with `outbox_`.
+/// The tables, but for the record of migrations. A service may have others that begin with `outbox_`.
 const TABLES: &str = "outbox_messages,outbox_pending,outbox_delayed,outbox_claims,outbox_head,outbox_sent,outbox_dead,outbox_leases,\
-                      outbox_key_sequence,inbox_processed,inbox_dead,inbox_sequence";
+                      outbox_key_sequence,outbox_schema,inbox_processed,inbox_dead,inbox_sequence";
 
-/// The newest applied migration and, if there is one, a migration that stopped half-way; none: no tables.
-/// A few rows of the migration record, no lock.
-pub async fn version(conn: &mut MySqlConnection) -> Result<Option<(i64, Option<i64>)>, sqlx::Error> {
-    let sql = "SELECT MAX(version), MIN(CASE WHEN success THEN NULL ELSE version END) FROM outbox_migrations";
-    match sqlx::query(sql).fetch_one(conn).await {
-        Ok(row) => Ok(row.try_get::<Option<i64>, _>(0)?.zip(Some(row.try_get(1)?))),
+/// The smallest version of a reader and of a writer that the tables serve; `None` if they do not say. One row, no lock.
+pub async fn smallest(conn: &mut MySqlConnection) -> Result<Option<(u64, u64)>, sqlx::Error> {
+    let sql = "SELECT smallest_reader, smallest_writer FROM outbox_schema WHERE id = 1";
+    match sqlx::query_as(sql).fetch_optional(conn).await {
         Err(error) if error_number(&error) == Some(NO_SUCH_TABLE) => Ok(None),
-        Err(error) => Err(error),
+        outcome => outcome,
     }
 }
 

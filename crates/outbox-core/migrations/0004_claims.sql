@@ -1,0 +1,12 @@
+-- A claim: who publishes which messages, until when. The row is the lease; its token is the fence.
+CREATE TABLE outbox_claims (
+  claim_id    BIGINT UNSIGNED   NOT NULL AUTO_INCREMENT,
+  lane        SMALLINT UNSIGNED NOT NULL,
+  owner       VARCHAR(100)      CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  lease_token BIGINT UNSIGNED   NOT NULL,
+  lease_until DATETIME(6)       NOT NULL,
+  claimed_at  DATETIME(6)       NOT NULL,
+  message_ids MEDIUMTEXT        CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  key_hashes  MEDIUMBLOB        NOT NULL,
+  PRIMARY KEY (claim_id)
+) ENGINE = InnoDB;

@@ -1,0 +1,80 @@
+/// Why the tables could not be migrated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigrateError {
+    /// Another session migrates.
+    #[error("another session has been migrating this database for ten minutes: wait until it has ended, and try again")]
+    Busy,
+    /// A migration was recorded with another text than this release has.
+    #[error(
+        "migration {version} was applied with another text than this release has, so these tables were made by another build: install \
+         that one, or run `relay migrate baseline`, which compares the tables themselves"
+    )]
+    Changed {
+        /// The number of that migration.
+        version: i64,
+    },
+    /// Tables or views of these names belong to something else.
+    #[error(
+        "nothing was changed, because names of the outbox are taken: {differences}. Rename what is the service's own, or keep the outbox \
+         in a database of its own"
+    )]
+    Taken {
+        /// What is there, and how it differs.
+        differences: String,
+    },
+    /// The tables are not those that the migrations make.
+    #[error("nothing was changed, because the tables are not as `relay migrate sql` prints them: {differences}")]
+    Differs {
+        /// What is there, and how it differs.
+        differences: String,
+    },
+    /// The account lacks privileges.
+    #[error("nothing was changed, because the account needs the privileges of deploy/grants/migrator.sql: {denied}")]
+    Denied {
+        /// What the server says.
+        denied: String,
+    },
+    /// A table was in use all the time.
+    #[error(
+        "migration {version} waited {tries} times in vain for the table {table}: end the transaction that holds it open, and run \
+         `relay migrate up` again"
+    )]
+    Locked {
+        /// The number of the migration.
+        version: i64,
+        /// The table.
+        table: String,
+        /// How often it was tried.
+        tries: u32,
+    },
+    /// The server would have to copy a table.
+    #[error(
+        "migration {version} cannot be done at once ({reason}): the server has to copy the table {table}, about {rows} rows and {mebibytes} \
+         MiB. Do that at a quiet time, or with a tool such as gh-ost: `relay migrate sql --after {}` prints the statement, for use \
+         without ALGORITHM. Then run `relay migrate up` again", version - 1
+    )]
+    Copies {
+        /// The number of the migration.
+        version: i64,
+        /// The table.
+        table: String,
+        /// About how many rows it has.
+        rows: u64,
+        /// About how many MiB it has, with its keys.
+        mebibytes: u64,
+        /// What the server says.
+        reason: String,
+    },
+    /// The server refused the statement.
+    #[error("migration {version} was refused")]
+    Refused {
+        /// The number of the migration.
+        version: i64,
+        /// What the server says.
+        source: sqlx::Error,
+    },
+    /// The database could not be asked.
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+}

@@ -1,0 +1,119 @@
+//! What is left to do of a migration, as the catalogue shows it.
+
+use std::collections::BTreeSet;
+
+use super::change::Change;
+use crate::store::catalogue::Shape;
+
+/// What is left to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nothing: it was done, and only its record is missing.
+    Done,
+    /// All of it.
+    Missing,
+    /// It cannot be done, because something else has its name.
+    Differs(String),
+}
+
+/// Compares what a migration makes with what is there. `later` are the parts that later migrations add to the same table.
+pub(super) fn state(change: &Change, found: Option<&Shape>, later: &BTreeSet<String>) -> State {
+    match (change, found) {
+        (Change::Rows, _) | (_, None) => State::Missing,
+        (Change::Create(wanted), Some(found)) => {
+            let additional: BTreeSet<_> = found.parts.difference(&wanted.parts).cloned().collect();
+            compared(wanted, found, additional.difference(later))
+        }
+        (Change::Add(wanted), Some(found)) => {
+            let names: BTreeSet<_> = wanted.parts.iter().map(|part| name(part)).collect();
+            if found.parts.iter().any(|part| names.contains(name(part))) {
+                compared(wanted, found, [].iter())
+            } else {
+                State::Missing
+            }
+        }
+    }
+}
+
+fn compared<'a>(wanted: &Shape, found: &Shape, additional: impl Iterator<Item = &'a String>) -> State {
+    let lacking = list(wanted.parts.difference(&found.parts));
+    let additional = list(additional);
+    let what = format!("the {} {}", found.kind.word(), found.name);
+    if wanted.kind != found.kind {
+        return State::Differs(format!("{what} is no {}", wanted.kind.word()));
+    }
+    match (lacking.is_empty(), additional.is_empty()) {
+        (true, true) => State::Done,
+        (false, true) => State::Differs(format!("{what} lacks {lacking}")),
+        (true, false) => State::Differs(format!("{what} has {additional} besides")),
+        (false, false) => State::Differs(format!("{what} lacks {lacking} and has {additional}")),
+    }
+}
+
+fn list<'a>(parts: impl Iterator<Item = &'a String>) -> String {
+    parts.map(|part| format!("`{part}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// The name of a column or key: `t_a` of `unique key t_a (a)`.
+fn name(part: &str) -> &str {
+    let part = part.strip_prefix("unique ").unwrap_or(part);
+    part.strip_prefix("key ").unwrap_or(part).split(' ').next().unwrap_or(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::catalogue::Kind;
+
+    fn shape(parts: &[&str]) -> Shape {
+        Shape { kind: Kind::Table, name: "t".to_owned(), parts: set(parts) }
+    }
+
+    fn set(parts: &[&str]) -> BTreeSet<String> {
+        parts.iter().map(|part| (*part).to_owned()).collect()
+    }
+
+    fn differs(text: &str) -> State {
+        State::Differs(text.to_owned())
+    }
+
+    #[test]
+    fn a_table_is_the_outboxs_if_its_parts_are() {
+        let create = Change::Create(shape(&["a int null", "primary key (a)"]));
+        let later = set(&["b int null"]);
+        for (found, expected) in [
+            (&["a int null", "primary key (a)"][..], State::Done),
+            (&["a int null", "primary key (a)", "b int null"], State::Done),
+            (&["a int null"], differs("the table t lacks `primary key (a)`")),
+            (&["a int null", "primary key (a)", "c int null"], differs("the table t has `c int null` besides")),
+            (
+                &["a int not null", "primary key (a)"],
+                differs("the table t lacks `a int null` and has `a int not null`"),
+            ),
+        ] {
+            assert_eq!(state(&create, Some(&shape(found)), &later), expected, "{found:?}");
+        }
+        assert_eq!(state(&create, None, &later), State::Missing);
+        let view = Shape { kind: Kind::View, ..shape(&["a"]) };
+        assert_eq!(state(&create, Some(&view), &later), differs("the view t is no table"));
+    }
+
+    #[test]
+    fn what_is_added_is_there_as_a_whole_or_not_at_all() {
+        let add = Change::Add(shape(&["b int null", "key t_b (b)"]));
+        for (found, expected) in [
+            (&["a int null", "b int null", "key t_b (b)"][..], State::Done),
+            (&["a int null"], State::Missing),
+            (&["b bigint null"], differs("the table t lacks `b int null`, `key t_b (b)`")),
+            (&["b int null"], differs("the table t lacks `key t_b (b)`")),
+        ] {
+            assert_eq!(state(&add, Some(&shape(found)), &BTreeSet::new()), expected, "{found:?}");
+        }
+        assert_eq!(state(&add, None, &BTreeSet::new()), State::Missing, "its table is made before");
+    }
+
+    #[test]
+    fn rows_are_written_again() {
+        assert_eq!(state(&Change::Rows, None, &BTreeSet::new()), State::Missing);
+    }
+}

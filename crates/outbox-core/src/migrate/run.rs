@@ -1,0 +1,224 @@
+//! The runner: reads the record, looks at what is there, checks that all can be done, and does it.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use sqlx::{MySqlConnection, SqlStr, migrate::Migration};
+
+use super::{
+    MigrateError,
+    change::{Change, rows},
+    plan::{State, state},
+};
+use crate::store::{
+    catalogue::{self, Kind, Shape},
+    migrate::{self as statements, RECORD, RECORD_COLUMNS},
+    schema,
+};
+
+/// The table that says which migrations were applied.
+const RECORD_TABLE: &str = "outbox_migrations";
+/// For how many seconds another process may migrate, while this one waits.
+const MIGRATED_WITHIN: u16 = 600;
+/// How often a statement is tried that waits for a table, two seconds each.
+const TRIES: u32 = 8;
+/// The pause after the first try; it doubles.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// What is done about migrations that the record does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// They are applied.
+    Apply,
+    /// They must have been applied, and are recorded.
+    Adopt,
+}
+
+/// A migration that the record does not know.
+struct Step<'a> {
+    migration: &'a Migration,
+    change: Change,
+    state: State,
+}
+
+pub(super) async fn run(conn: &mut MySqlConnection, migrations: &[Migration], mode: Mode) -> Result<(), MigrateError> {
+    if unrecorded(conn, migrations, mode).await?.is_empty() {
+        return Ok(());
+    }
+    if !schema::lock(conn, MIGRATED_WITHIN).await? {
+        return Err(MigrateError::Busy);
+    }
+    let outcome = in_session(conn, migrations, mode).await;
+    // Where this fails the connection is lost, and the lock with it.
+    schema::unlock(conn).await.ok();
+    outcome
+}
+
+async fn in_session(conn: &mut MySqlConnection, migrations: &[Migration], mode: Mode) -> Result<(), MigrateError> {
+    statements::set_session(conn).await?;
+    let outcome = locked(conn, migrations, mode).await;
+    let restored = statements::restore(conn).await;
+    outcome.and(restored.map_err(MigrateError::from))
+}
+
+async fn locked(conn: &mut MySqlConnection, migrations: &[Migration], mode: Mode) -> Result<(), MigrateError> {
+    let record = catalogue::shape(conn, RECORD_TABLE).await?;
+    let steps = steps(conn, migrations, mode).await?;
+    refuse_differences(record.as_ref(), &steps, mode)?;
+    if mode == Mode::Apply {
+        refuse_without_privileges(conn, record.as_ref(), &steps).await?;
+    }
+    if record.is_none() {
+        statements::run(conn, SqlStr::from_static(RECORD)).await?;
+    }
+    for step in &steps {
+        if step.state == State::Missing {
+            apply(conn, step).await?;
+        }
+        let Migration { version, description, checksum, .. } = step.migration;
+        statements::note(conn, *version, description, checksum).await?;
+    }
+    Ok(())
+}
+
+/// The migrations that the record does not know, or knows as not done. sqlx, too, may have kept it.
+async fn unrecorded<'a>(
+    conn: &mut MySqlConnection,
+    migrations: &'a [Migration],
+    mode: Mode,
+) -> Result<Vec<&'a Migration>, MigrateError> {
+    let record = match statements::applied(conn).await {
+        Ok(record) => record.unwrap_or_default(),
+        // Without a privilege on it the server does not say whether the table exists.
+        Err(error) if statements::is_denial(&error) => return Err(MigrateError::Denied { denied: error.to_string() }),
+        Err(error) => return Err(error.into()),
+    };
+    let mut unrecorded = Vec::new();
+    for migration in migrations {
+        match record.iter().find(|row| row.success && row.version == migration.version) {
+            Some(row) if *row.checksum == *migration.checksum => {}
+            Some(_) if mode == Mode::Apply => return Err(MigrateError::Changed { version: migration.version }),
+            Some(_) | None => unrecorded.push(migration),
+        }
+    }
+    Ok(unrecorded)
+}
+
+/// What is left to do of each migration that the record does not know.
+async fn steps<'a>(
+    conn: &mut MySqlConnection,
+    migrations: &'a [Migration],
+    mode: Mode,
+) -> Result<Vec<Step<'a>>, MigrateError> {
+    let mut steps = Vec::new();
+    for migration in unrecorded(conn, migrations, mode).await? {
+        let change = Change::of(migration.sql.as_str()).unwrap_or(Change::Rows);
+        let found = match change.shape() {
+            Some(shape) => catalogue::shape(conn, &shape.name).await?,
+            None => None,
+        };
+        let state = state(&change, found.as_ref(), &added_later(migrations, &change));
+        steps.push(Step { migration, change, state });
+    }
+    Ok(steps)
+}
+
+/// What migrations add to the table that this one creates.
+fn added_later(migrations: &[Migration], change: &Change) -> BTreeSet<String> {
+    let changes = migrations.iter().filter_map(|migration| Change::of(migration.sql.as_str()));
+    let added = changes.filter_map(|other| match (other, change.shape()) {
+        (Change::Add(added), Some(shape)) if added.name == shape.name => Some(added.parts),
+        _ => None,
+    });
+    added.flatten().collect()
+}
+
+/// Refuses where something else has the name of a table or a view, and where there should be nothing left to do and is.
+fn refuse_differences(record: Option<&Shape>, steps: &[Step<'_>], mode: Mode) -> Result<(), MigrateError> {
+    let record = record.filter(|found| !is_record(found));
+    let record = record.map(|found| format!("the {} {RECORD_TABLE} is no record of migrations", found.kind.word()));
+    let differences = steps.iter().filter_map(|step| match (&step.state, step.change.shape()) {
+        (State::Differs(how), _) => Some(how.clone()),
+        (State::Missing, Some(shape)) if mode == Mode::Adopt => Some(missing(&step.change, shape)),
+        (State::Missing | State::Done, _) => None,
+    });
+    let differences = record.into_iter().chain(differences).collect::<Vec<_>>().join("; ");
+    match mode {
+        _ if differences.is_empty() => Ok(()),
+        Mode::Apply => Err(MigrateError::Taken { differences }),
+        Mode::Adopt => Err(MigrateError::Differs { differences }),
+    }
+}
+
+fn missing(change: &Change, shape: &Shape) -> String {
+    match change {
+        Change::Create(_) => format!("the {} {} does not exist", shape.kind.word(), shape.name),
+        Change::Add(_) | Change::Rows => {
+            let parts: Vec<_> = shape.parts.iter().map(String::as_str).collect();
+            format!("the table {} lacks {}", shape.name, parts.join(", "))
+        }
+    }
+}
+
+fn is_record(found: &Shape) -> bool {
+    let has = |column: &&str| found.parts.iter().any(|part| part.split(' ').next() == Some(*column));
+    found.kind == Kind::Table && RECORD_COLUMNS.iter().all(has)
+}
+
+/// Refuses where the account lacks a privilege that a statement needs.
+async fn refuse_without_privileges(
+    conn: &mut MySqlConnection,
+    record: Option<&Shape>,
+    steps: &[Step<'_>],
+) -> Result<(), MigrateError> {
+    let mut denied = BTreeSet::new();
+    if record.is_none() {
+        denied.extend(statements::denied_creation(conn, Kind::Table, RECORD_TABLE).await?);
+    }
+    denied.extend(statements::denied_note(conn).await?);
+    for step in steps.iter().filter(|step| step.state == State::Missing) {
+        denied.extend(match &step.change {
+            Change::Create(shape) => statements::denied_creation(conn, shape.kind, &shape.name).await?,
+            Change::Add(shape) => statements::denied_alteration(conn, &shape.name).await?,
+            Change::Rows => None,
+        });
+        if let Some(rows) = rows(step.migration.sql.as_str()) {
+            denied.extend(statements::denied_rows(conn, rows).await?);
+        }
+    }
+    if denied.is_empty() {
+        return Ok(());
+    }
+    Err(MigrateError::Denied { denied: denied.into_iter().collect::<Vec<_>>().join("; ") })
+}
+
+/// Runs the statement of a migration; while a transaction holds its table open, again.
+async fn apply(conn: &mut MySqlConnection, step: &Step<'_>) -> Result<(), MigrateError> {
+    let version = step.migration.version;
+    let table = step.change.shape().map(|shape| shape.name.clone()).unwrap_or_default();
+    let mut pause = PAUSE;
+    for attempt in 1..=TRIES {
+        if attempt > 1 {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        match statements::run(conn, step.migration.sql.clone()).await {
+            Ok(()) => return Ok(()),
+            Err(error) if statements::is_wait(&error) => {
+                tracing::info!(version, table, attempt, "a migration waits for a table that transactions hold open");
+            }
+            Err(error) if statements::is_not_instant(&error) => return Err(copies(conn, version, table, &error).await),
+            Err(source) => return Err(MigrateError::Refused { version, source }),
+        }
+    }
+    Err(MigrateError::Locked { version, table, tries: TRIES })
+}
+
+async fn copies(conn: &mut MySqlConnection, version: i64, table: String, error: &sqlx::Error) -> MigrateError {
+    let reason = error.as_database_error().map(|error| error.message().to_owned()).unwrap_or_default();
+    match catalogue::size(conn, &table).await {
+        Ok((rows, bytes)) => MigrateError::Copies { version, table, rows, mebibytes: bytes.div_ceil(1 << 20), reason },
+        Err(error) => error.into(),
+    }
+}

@@ -1,0 +1,146 @@
+//! What a migration sends besides its own statement.
+
+use sqlx::{AssertSqlSafe, Executor as _, MySqlConnection, SqlSafeStr as _, SqlStr};
+
+use super::{LOCK_WAIT, NO_SUCH_COLUMN, NO_SUCH_TABLE, catalogue::Kind, error_number};
+
+/// The record of migrations: the columns are those of sqlx, which may keep it, too.
+pub(crate) const RECORD: &str = "CREATE TABLE IF NOT EXISTS outbox_migrations (
+  version        BIGINT    NOT NULL,
+  description    TEXT      CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  installed_on   TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP,
+  success        BOOLEAN   NOT NULL,
+  checksum       BLOB      NOT NULL,
+  execution_time BIGINT    NOT NULL,
+  PRIMARY KEY (version)
+) ENGINE = InnoDB";
+
+/// The names of its columns.
+pub(crate) const RECORD_COLUMNS: [&str; 6] =
+    ["version", "description", "installed_on", "success", "checksum", "execution_time"];
+
+const NOTE: &str = "INSERT INTO outbox_migrations (version, description, success, checksum, execution_time) \
+                    VALUES (?, ?, TRUE, ?, -1) ON DUPLICATE KEY UPDATE success = TRUE, description = ?, checksum = ?";
+
+/// How an applied migration is written down in a script.
+pub(crate) fn note_in_script(version: i64, description: &str, checksum: &[u8]) -> String {
+    let checksum = checksum.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+    format!(
+        "INSERT INTO outbox_migrations (version, description, success, checksum, execution_time)\n  \
+         VALUES ({version}, '{description}', TRUE, 0x{checksum}, -1);\n"
+    )
+}
+
+/// A migration that the record knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applied {
+    /// Its number.
+    pub version: i64,
+    /// Its name.
+    pub description: String,
+    /// Whether it was done: sqlx notes a migration before it applies it.
+    pub success: bool,
+    /// The checksum of its text.
+    pub checksum: Vec<u8>,
+}
+
+/// The record of migrations in the order of their numbers; `None` if there is no such table. A few rows, no lock.
+pub async fn applied(conn: &mut MySqlConnection) -> Result<Option<Vec<Applied>>, sqlx::Error> {
+    let sql = "SELECT version, CAST(description AS CHAR) AS description, success, checksum FROM outbox_migrations \
+               ORDER BY version";
+    let row = |(version, description, success, checksum)| Applied { version, description, success, checksum };
+    match sqlx::query_as(sql).fetch_all(conn).await {
+        Ok(rows) => Ok(Some(rows.into_iter().map(row).collect())),
+        Err(error) if matches!(error_number(&error), Some(NO_SUCH_TABLE | NO_SUCH_COLUMN)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Notes that a migration is applied. One row by its primary key.
+pub(crate) async fn note(conn: &mut MySqlConnection, version: i64, name: &str, sum: &[u8]) -> Result<(), sqlx::Error> {
+    sqlx::query(NOTE).bind(version).bind(name).bind(sum).bind(name).bind(sum).execute(conn).await.map(drop)
+}
+
+/// Sets the session for statements that change tables: no mode of the server's may change what they mean, and what waits for a table
+/// keeps the services' statements waiting behind it. [`restore`] undoes it.
+pub(crate) async fn set_session(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(
+        "SET @outbox_sql_mode = @@SESSION.sql_mode, @outbox_lock_wait = @@SESSION.lock_wait_timeout, \
+         @outbox_row_lock_wait = @@SESSION.innodb_lock_wait_timeout, @outbox_autocommit = @@SESSION.autocommit; \
+         SET SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', SESSION lock_wait_timeout = 2, \
+         SESSION innodb_lock_wait_timeout = 2, SESSION autocommit = 1",
+    )
+    .execute(conn)
+    .await
+    .map(drop)
+}
+
+/// Gives the session back as it was.
+pub(crate) async fn restore(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(
+        "SET SESSION sql_mode = @outbox_sql_mode, SESSION lock_wait_timeout = @outbox_lock_wait, \
+         SESSION innodb_lock_wait_timeout = @outbox_row_lock_wait, SESSION autocommit = @outbox_autocommit",
+    )
+    .execute(conn)
+    .await
+    .map(drop)
+}
+
+/// Runs the statement of a migration.
+pub(crate) async fn run(conn: &mut MySqlConnection, sql: SqlStr) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(sql).execute(conn).await.map(drop)
+}
+
+/// What the account may not do of a statement that reads or writes rows, in the server's words. It is only prepared.
+pub(crate) async fn denied_rows(conn: &mut MySqlConnection, sql: String) -> Result<Option<String>, sqlx::Error> {
+    refusal(conn.prepare(AssertSqlSafe(sql).into_sql_str()).await.map(drop))
+}
+
+/// What it may not do of the record.
+pub(crate) async fn denied_note(conn: &mut MySqlConnection) -> Result<Option<String>, sqlx::Error> {
+    refusal(conn.prepare(SqlStr::from_static(NOTE)).await.map(drop))
+}
+
+/// Whether it may not create this table or view. Nothing can come of the statement, because two of its columns have one name: the
+/// server looks at privileges before.
+pub(crate) async fn denied_creation(
+    conn: &mut MySqlConnection,
+    kind: Kind,
+    name: &str,
+) -> Result<Option<String>, sqlx::Error> {
+    let sql = match kind {
+        Kind::Table => format!("CREATE TABLE {name} (a INT, a INT)"),
+        Kind::View => format!("CREATE VIEW {name} AS SELECT 1 AS a, 1 AS a"),
+    };
+    refusal(run(conn, AssertSqlSafe(sql).into_sql_str()).await)
+}
+
+/// Whether it may not change this table. Nothing can come of the statement: there is no such column.
+pub(crate) async fn denied_alteration(conn: &mut MySqlConnection, table: &str) -> Result<Option<String>, sqlx::Error> {
+    let sql = format!("ALTER TABLE {table} DROP COLUMN outbox_no_such_column");
+    refusal(run(conn, AssertSqlSafe(sql).into_sql_str()).await)
+}
+
+/// The server's words where it denies a command. All else that it has against the statement is no matter of privileges.
+fn refusal(outcome: Result<(), sqlx::Error>) -> Result<Option<String>, sqlx::Error> {
+    match outcome {
+        Err(error) if is_denial(&error) => Ok(error.as_database_error().map(|error| error.message().to_owned())),
+        Err(error) if error.as_database_error().is_none() => Err(error),
+        Ok(()) | Err(_) => Ok(None),
+    }
+}
+
+/// Whether the server says that the account may not do this.
+pub(crate) fn is_denial(error: &sqlx::Error) -> bool {
+    error_number(error).is_some_and(|number| [1044, 1142, 1143, 1227, 1370].contains(&number))
+}
+
+/// Whether a statement waited in vain for what others hold.
+pub(crate) fn is_wait(error: &sqlx::Error) -> bool {
+    error_number(error) == Some(LOCK_WAIT)
+}
+
+/// Whether the server cannot change this table at once: 1845 and 1846, or 4092 where it was changed so too often.
+pub(crate) fn is_not_instant(error: &sqlx::Error) -> bool {
+    error_number(error).is_some_and(|number| [1845, 1846, 4092].contains(&number))
+}
