@@ -5,11 +5,10 @@ use std::{
     time::Duration,
 };
 
-use outbox_core::sqlx::mysql::MySqlConnectOptions;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::{config::Config, health::Health, leases::Leases, metrics::Metrics};
+use crate::{config::Config, database::Login, health::Health, leases::Leases, metrics::Metrics};
 
 /// What all parts of a running relay share.
 pub struct Context {
@@ -19,7 +18,7 @@ pub struct Context {
     /// restarted does not take the claims of its predecessor for its own.
     pub owner: String,
     /// How to reach the database.
-    pub options: MySqlConnectOptions,
+    pub login: Login,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// What `/livez` and `/readyz` tell.
@@ -42,17 +41,11 @@ pub struct Context {
 impl Context {
     /// What the parts of a relay share before it runs, with a name for its claims that no other process has.
     #[must_use]
-    pub fn new(
-        config: Config,
-        options: MySqlConnectOptions,
-        metrics: Arc<Metrics>,
-        health: Arc<Health>,
-        worker: bool,
-    ) -> Self {
+    pub fn new(config: Config, login: Login, metrics: Arc<Metrics>, health: Arc<Health>, worker: bool) -> Self {
         Self {
             owner: format!("{}/{:08x}", config.relay.owner, rand::random::<u32>()),
             config,
-            options,
+            login,
             metrics,
             health,
             leases: Leases::default(),

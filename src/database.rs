@@ -1,9 +1,6 @@
 //! How to reach the database.
 
-use std::{
-    io::{Error, ErrorKind},
-    str::FromStr as _,
-};
+use std::sync::Arc;
 
 use outbox_core::{
     sqlx::{
@@ -12,56 +9,62 @@ use outbox_core::{
     },
     store::session,
 };
+use url::Url;
 
-use crate::config::Database;
+use crate::config::{Database, is_local};
 
-/// No server greets with more bytes.
-const LONGEST_GREETING: u32 = 1 << 16;
+/// How a program logs in to its database.
+#[derive(Clone)]
+pub enum Login {
+    /// As configured. Secrets that are in files are read at every connect, so that they can be changed.
+    Configured(Database),
+    /// With a service's own options.
+    Given(Arc<MySqlConnectOptions>),
+}
 
-/// The options that a database URL stands for. Unless it says otherwise (`ssl-mode=`), a server on this machine is reached in plain
-/// text, and one elsewhere by TLS with its name verified: sqlx would fall back to plain text in silence.
+impl Login {
+    /// What to connect with now.
+    pub fn options(&self) -> Result<MySqlConnectOptions, sqlx::Error> {
+        match self {
+            Self::Configured(database) => options(database),
+            Self::Given(options) => Ok(MySqlConnectOptions::clone(options)),
+        }
+    }
+}
+
+/// The options that a database URL stands for. Unless it says otherwise (`ssl-mode=`), a server elsewhere is reached by TLS with its
+/// name verified; one on loopback or a socket by TLS if it has that, and in plain text if not.
+///
+/// In plain text the driver encrypts the password, if the server asks for it, under whatever key the server sends. It cannot be
+/// kept from that, so a password goes in plain text to this machine alone, unless `database.plaintext` is set.
 pub fn options(database: &Database) -> Result<MySqlConnectOptions, sqlx::Error> {
-    let url = database.url.0.as_str();
-    let mut options = MySqlConnectOptions::from_str(url)?.disable_statement_logging();
+    let wrong = |text: &str| sqlx::Error::Configuration(text.into());
+    let url = Url::parse(&database.url.current()).map_err(|_secret| wrong("it does not read as a URL"))?;
+    let mut options = MySqlConnectOptions::from_url(&url)?.disable_statement_logging();
+    let has_password = url.password().is_some() || database.password.is_some();
     if let Some(password) = &database.password {
-        options = options.password(&password.0);
+        options = options.password(&password.current());
     }
-    if url.contains("ssl-mode=") || url.contains("sslmode=") {
-        return Ok(options);
+    let is_near = options.get_socket().is_some() || is_local(options.get_host());
+    if !url.query_pairs().any(|(name, _)| matches!(&*name, "ssl-mode" | "sslmode")) {
+        options = options.ssl_mode(if is_near { MySqlSslMode::Preferred } else { MySqlSslMode::VerifyIdentity });
     }
-    let host = options.get_host();
-    let local = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
-    Ok(options.ssl_mode(if local { MySqlSslMode::Disabled } else { MySqlSslMode::VerifyIdentity }))
+    let mode = options.get_ssl_mode();
+    let may_be_plain = matches!(mode, MySqlSslMode::Disabled | MySqlSslMode::Preferred);
+    if may_be_plain && !is_near && has_password && !database.plaintext {
+        return Err(wrong(
+            "the password would go to another machine without TLS, under a key that nothing vouches for: remove ssl-mode (TLS, \
+             verified), set ssl-mode=REQUIRED (TLS, not verified), use a socket or a tunnel to this machine, or set \
+             database.plaintext = true where the network is trusted",
+        ));
+    }
+    // IAM tokens and the like: in clear text, to a server whose name is verified, and to no other.
+    Ok(options.enable_cleartext_plugin(matches!(mode, MySqlSslMode::VerifyIdentity)))
 }
 
 /// Opens a connection and sets it up for the relay.
-pub(crate) async fn connect(options: &MySqlConnectOptions) -> Result<MySqlConnection, sqlx::Error> {
-    let mut connection = options.connect().await.map_err(explain)?;
+pub(crate) async fn connect(login: &Login) -> Result<MySqlConnection, sqlx::Error> {
+    let mut connection = login.options()?.connect().await?;
     session::prepare(&mut connection).await?;
     Ok(connection)
-}
-
-/// An error of connecting, with what to do about it where the driver does not tell.
-fn explain(error: sqlx::Error) -> sqlx::Error {
-    match error {
-        sqlx::Error::Io(error) if is_foreign(&error) => {
-            let text = format!("what answers there is no MySQL or MariaDB: correct host and port in the URL ({error})");
-            sqlx::Error::Io(Error::new(error.kind(), text))
-        }
-        sqlx::Error::Tls(error) if error.to_string() == "server does not support TLS" => {
-            let text = format!(
-                "{error}: give it a certificate, or add ssl-mode=disabled to the URL where the network is trusted"
-            );
-            sqlx::Error::Tls(text.into())
-        }
-        other => other,
-    }
-}
-
-/// Whether the first bytes of something else, letters or those of TLS, were taken for the length of a packet.
-fn is_foreign(error: &Error) -> bool {
-    // "expected to read 5526600 bytes, got 43 bytes at EOF"
-    let text = error.to_string();
-    let expected = text.strip_prefix("expected to read ").and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok());
-    error.kind() == ErrorKind::UnexpectedEof && expected.is_some_and(|bytes| bytes > LONGEST_GREETING)
 }

@@ -20,6 +20,7 @@ mod crash;
 #[doc(hidden)]
 pub mod database;
 pub mod envelope;
+mod explain;
 #[doc(hidden)]
 pub mod floor;
 #[doc(hidden)]

@@ -44,12 +44,11 @@ pub async fn run(context: Arc<Context>) {
         context.metrics.inbox_window_too_short.set(1);
     }
     let mut session = Session::new(&context);
-    let leases = Leases::new(context.options.clone()).owner(context.owner.as_str()).length(LEASE);
     let mut lease = None;
     let mut wait = Duration::from_millis(500);
     while context.sleep(wait).await {
         wait = EVERY;
-        if !is_mine(&leases, &mut lease).await {
+        if !is_mine(&context, &mut lease).await {
             continue;
         }
         let started = Instant::now();
@@ -68,11 +67,17 @@ pub async fn run(context: Arc<Context>) {
 }
 
 /// Whether this relay is the one that purges.
-async fn is_mine(leases: &Leases, lease: &mut Option<Lease>) -> bool {
+///
+/// Leases keep the options with which they are made, so others are made for each try: a password may have changed.
+async fn is_mine(context: &Context, lease: &mut Option<Lease>) -> bool {
     if lease.as_ref().is_some_and(Lease::is_held) {
         return true;
     }
-    match leases.try_acquire("purge").await {
+    let acquired = match context.login.options() {
+        Ok(options) => Leases::new(options).owner(context.owner.as_str()).length(LEASE).try_acquire("purge").await,
+        Err(error) => Err(error.into()),
+    };
+    match acquired {
         Ok(acquired) => *lease = acquired,
         Err(LeaseError::Database(error)) => {
             *lease = None;

@@ -64,8 +64,9 @@ impl Relay {
         health: Arc<Health>,
     ) -> anyhow::Result<Self> {
         let routes = Routes::new(&config.routes);
-        let options = database::options(&config.database).context("the database URL cannot be used")?;
-        let context = Context::new(config, options, metrics, health, false);
+        database::options(&config.database).context("the database URL cannot be used")?;
+        let login = database::Login::Configured(config.database.clone());
+        let context = Context::new(config, login, metrics, health, false);
         Ok(Self { context: Arc::new(context), routes, feeds })
     }
 

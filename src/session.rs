@@ -10,7 +10,11 @@ use outbox_core::{
     store,
 };
 
-use crate::{context::Context, database};
+use crate::{
+    context::Context,
+    database,
+    explain::{Trouble, explain},
+};
 
 /// A connection that is opened when it is first needed, and again after it was lost.
 ///
@@ -137,17 +141,10 @@ pub(crate) fn refusal(error: &sqlx::Error) -> Option<Refusal> {
 
 /// Opens a connection and sets it up for the relay.
 pub async fn connect(context: &Context) -> Result<MySqlConnection, sqlx::Error> {
-    database::connect(&context.options).await
+    database::connect(&context.login).await
 }
 
-/// The text of an error without what it may quote of a statement.
+/// The text of an error, with the remedy where one is known, without what it may quote of a statement.
 pub(crate) fn describe(error: &sqlx::Error) -> String {
-    match error.as_database_error() {
-        Some(database) => format!(
-            "the server refused: {} ({})",
-            database.code().unwrap_or_default(),
-            database.message().chars().take(200).collect::<String>()
-        ),
-        None => error.to_string(),
-    }
+    explain(Trouble::Database(error))
 }

@@ -41,6 +41,7 @@ use self::claims::Claims;
 use crate::{
     config::{self, AfterDead, Config, Envelope, OnRejected, Route},
     context::Context,
+    database::Login,
     health::Health,
     http::{self, Sources},
     lanes,
@@ -157,8 +158,8 @@ impl Worker {
             let sources = Sources { metrics: Arc::clone(&metrics), health: Arc::clone(&health) };
             tokio::spawn(http::serve(listener, sources, ended.cancelled_owned()));
         }
-        let (options, after_dead) = (MySqlConnectOptions::clone(&self.options), self.after_dead);
-        let context = Arc::new(Context::new(self.config, options, metrics, health, true));
+        let (login, after_dead) = (Login::Given(self.options), self.after_dead);
+        let context = Arc::new(Context::new(self.config, login, metrics, health, true));
         run::supervise(&context, || start(&context, handler, after_dead), stop).await
     }
 }

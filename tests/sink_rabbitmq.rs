@@ -304,7 +304,7 @@ async fn a_question_for_an_exchange_without_an_answer_ends_the_connection() -> R
 #[tokio::test(flavor = "multi_thread")]
 async fn the_password_is_in_no_error() {
     for url in ["amqp://user:S3CRET@127.0.0.1:1/%2f", "http://user:S3CRET@host", "S3CRET"] {
-        let config = config::RabbitMq { url: config::Secret(url.to_owned()), channels: 1, window: 1 };
+        let config = config::RabbitMq::new(url);
         let error = match RabbitMq::new("r", &config) {
             Ok(sink) => sink.check(soon()).await.unwrap_err().to_string(),
             Err(error) => format!("{error} {error:?}"),

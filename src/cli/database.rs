@@ -12,8 +12,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Connects as the relay does.
 pub(super) async fn connect(config: &Config) -> anyhow::Result<MySqlConnection> {
-    let options = database::options(&config.database).context("the database URL cannot be used")?;
-    let connected = tokio::time::timeout(DEADLINE, database::connect(&options)).await;
+    let login = database::Login::Configured(config.database.clone());
+    let connected = tokio::time::timeout(DEADLINE, database::connect(&login)).await;
     let connected = connected.context("the database did not answer in time")?;
     connected.map_err(|error| anyhow!("the database cannot be reached: {}", describe(&error)))
 }

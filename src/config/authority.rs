@@ -3,10 +3,10 @@
 use std::{fs, path::Path};
 
 use outbox_core::sqlx::mysql::MySqlSslMode;
-use rustls_pki_types::{CertificateDer, pem::PemObject as _};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use url::Url;
 
-use super::{Kafka, reader::Reader, value::quote};
+use super::{Kafka, RabbitMq, Secret, reader::Reader, value::quote};
 
 impl Reader {
     /// Looks into the file that a URL of the database names, where the driver would: only to verify. What looks like PEM is no path.
@@ -24,11 +24,43 @@ impl Reader {
 
     /// The same for Kafka. `probe` stands for the system's, and a directory has them under names of OpenSSL's own.
     pub(super) fn check_kafka_authority(&mut self, section: &str, kafka: &Kafka) {
-        let Some(file) = kafka.properties.get("ssl.ca.location").map(|file| file.0.as_str()) else { return };
+        let Some(file) = kafka.properties.get("ssl.ca.location").map(Secret::text) else { return };
         if file != "probe" && !Path::new(file).is_dir() {
             let path = format!("{section}.properties.ssl.ca.location");
             self.check_authority(&path, &format!("`{path}`"), file);
         }
+    }
+
+    /// Looks into the files of a RabbitMQ sink.
+    pub(super) fn check_rabbit_files(&mut self, section: &str, rabbit: &RabbitMq) {
+        let files = [("ca_file", &rabbit.ca_file), ("certificate_file", &rabbit.certificate_file)];
+        for (name, file) in files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?))) {
+            let path = format!("{section}.{name}");
+            self.check_authority(&path, &format!("`{path}`"), &file.display().to_string());
+        }
+        let (certificate, key) = (format!("{section}.certificate_file"), format!("{section}.key_file"));
+        match (&rabbit.certificate_file, &rabbit.key_file) {
+            (Some(_), None) => self.settings.problem(self.at(&certificate), format!("`{certificate}` needs `{key}`")),
+            (None, Some(_)) => self.settings.problem(self.at(&key), format!("`{key}` needs `{certificate}`")),
+            (Some(_), Some(file)) => self.check_key(&key, file),
+            (None, None) => {}
+        }
+        let uses_tls = rabbit.url.text().starts_with("amqps:");
+        let given = files.iter().find(|(_, file)| file.is_some());
+        if let Some((name, _)) = given.filter(|_| !uses_tls && !rabbit.url.text().is_empty()) {
+            let path = format!("{section}.{name}");
+            self.settings.problem(self.at(&path), format!("`{path}` is for amqps:// alone: use that, or remove it"));
+        }
+    }
+
+    fn check_key(&mut self, path: &str, file: &Path) {
+        let problem = match fs::read(file) {
+            Ok(pem) if PrivateKeyDer::from_pem_slice(&pem).is_ok() => return self.warn_of_readers(path, file),
+            Ok(_) => "holds no key: it must have one, as PEM (-----BEGIN PRIVATE KEY-----)".to_owned(),
+            Err(error) => format!("cannot be read ({error}): correct the path or its permissions"),
+        };
+        let file = quote(&file.display().to_string());
+        self.settings.problem(self.at(path), format!("`{path}`: the file {file} {problem}"));
     }
 
     fn check_authority(&mut self, path: &str, name: &str, file: &str) {

@@ -1,8 +1,6 @@
 //! From checked settings to the typed configuration.
 
-use std::{collections::BTreeMap, net::SocketAddr};
-
-use url::Url;
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
 use super::{
     AfterDead, Binding, Config, Database, Envelope, Http, Kafka, Log, LogFormat, OnRejected, RabbitMq, Relay,
@@ -34,7 +32,8 @@ impl Reader {
 
     fn database(&mut self) -> Database {
         let (url, password) = self.url("database", &["mysql", "mariadb"]);
-        Database { url: Secret(url.map(Url::into).unwrap_or_default()), password: password.map(Secret) }
+        let plaintext = self.text("database.plaintext") == Some("true");
+        Database { url: url.unwrap_or_else(|| Secret::new("")), password, plaintext }
     }
 
     /// Where to listen.
@@ -77,21 +76,24 @@ impl Reader {
                 let brokers = self.string(&format!("{path}.brokers"));
                 Sink::Kafka(Kafka { brokers, properties: self.properties(path) })
             }
-            "rabbitmq" => Sink::RabbitMq(RabbitMq {
-                url: self.rabbit_url(path),
-                channels: self.count(&format!("{path}.channels")),
-                window: self.count(&format!("{path}.window")),
-            }),
+            "rabbitmq" => Sink::RabbitMq(self.rabbit(path)),
             "stdout" => Sink::Stdout,
             _ => Sink::Null,
         }
     }
 
-    fn rabbit_url(&mut self, path: &str) -> Secret {
-        let (Some(mut url), password) = self.url(path, &["amqps", "amqp"]) else { return Secret(String::new()) };
-        // It fails for a URL without host only, which was refused.
-        let set = password.is_none_or(|password| url.set_password(Some(&password)).is_ok());
-        Secret(if set { url.into() } else { String::new() })
+    fn rabbit(&mut self, path: &str) -> RabbitMq {
+        let (url, password) = self.url(path, &["amqps", "amqp"]);
+        let file = |name: &str| self.text(&format!("{path}.{name}")).map(PathBuf::from);
+        RabbitMq {
+            url: url.unwrap_or_else(|| Secret::new("")),
+            password,
+            ca_file: file("ca_file"),
+            certificate_file: file("certificate_file"),
+            key_file: file("key_file"),
+            channels: self.count(&format!("{path}.channels")),
+            window: self.count(&format!("{path}.window")),
+        }
     }
 
     /// Properties of librdkafka; those with `_file` behind their name are read from files.
@@ -101,7 +103,7 @@ impl Reader {
         let names: Vec<_> = given.map(|name| name.strip_suffix("_file").unwrap_or(name).to_owned()).collect();
         let read = |name: String| {
             let value = self.secret(&format!("{start}{name}"))?;
-            Some((name, Secret(value)))
+            Some((name, value))
         };
         let mut names = names;
         names.dedup();

@@ -29,10 +29,10 @@ impl Reader {
             self.add_home("there is no route: add [[routes]] with topics = \"*\" and the name of a sink".to_owned());
         }
         for (name, sink) in &config.sinks {
-            if let Sink::Kafka(kafka) = sink
-                && speaks_tls(kafka)
-            {
-                self.check_kafka_authority(&format!("sinks.{name}"), kafka);
+            match sink {
+                Sink::Kafka(kafka) if speaks_tls(kafka) => self.check_kafka_authority(&format!("sinks.{name}"), kafka),
+                Sink::RabbitMq(rabbit) => self.check_rabbit_files(&format!("sinks.{name}"), rabbit),
+                _ => {}
             }
         }
     }
@@ -97,7 +97,7 @@ impl Reader {
     }
 
     fn check_database(&mut self, config: &Config) {
-        let text = &config.database.url.0;
+        let text = config.database.url.text();
         if text.is_empty() {
             return;
         }
@@ -150,7 +150,7 @@ impl Reader {
     }
 
     fn check_rabbit(&mut self, section: &str, rabbit: &RabbitMq) {
-        let Ok(url) = url::Url::parse(&rabbit.url.0) else { return };
+        let Ok(url) = url::Url::parse(rabbit.url.text()) else { return };
         if url.scheme() == "amqp" && !url.host_str().is_some_and(is_local) && !self.allows_plaintext(section) {
             let (path, path_file) = (format!("{section}.url"), format!("{section}.url_file"));
             let path = self.first_given(&[&path, &path_file]).to_owned();
@@ -238,10 +238,11 @@ fn kafka_properties(_name: &str, _value: &super::Secret) -> Vec<String> {
 }
 
 fn speaks_tls(kafka: &Kafka) -> bool {
-    kafka.properties.get("security.protocol").is_some_and(|protocol| protocol.0.to_lowercase().ends_with("ssl"))
+    kafka.properties.get("security.protocol").is_some_and(|protocol| protocol.text().to_lowercase().ends_with("ssl"))
 }
 
-fn is_local(host: &str) -> bool {
+/// Whether a host is this machine.
+pub(crate) fn is_local(host: &str) -> bool {
     let host = host.trim_matches(['[', ']']);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

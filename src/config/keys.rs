@@ -96,11 +96,17 @@ pub(super) const KEYS: &[Key] = &[
         "database.url",
         Secret,
         "mysql://relay@db.example:3306/shop",
-        "`mysql://user:password@host:port/database`. Elsewhere than on this machine the server must have a certificate that is valid for its name, unless the URL says otherwise (`?ssl-mode=REQUIRED`, `?ssl-ca=/path`).",
+        "`mysql://user:password@host:port/database`, with `?socket=/path` for a Unix socket. Elsewhere than on this machine the server must have a certificate that is valid for its name, unless the URL says otherwise (`?ssl-mode=REQUIRED`); `?ssl-ca=/path` names an authority of your own.",
     ),
     optional("database.url_file", File, "/run/secrets/database_url", "A file with the URL."),
     optional("database.password", Secret, "secret", "The password, if the URL has none."),
     optional("database.password_file", File, "/run/secrets/database_password", "A file with the password."),
+    default(
+        "database.plaintext",
+        Switch,
+        "false",
+        "Allows a password to go to another machine without TLS (`?ssl-mode=DISABLED`): who is between the two can take it.",
+    ),
     optional(
         "relay.owner",
         Text,
@@ -182,6 +188,28 @@ pub(super) const KEYS: &[Key] = &[
     only(RABBIT, optional("sinks.*.url_file", File, "/run/secrets/rabbit_url", "A file with the URL.")),
     only(RABBIT, optional("sinks.*.password", Secret, "secret", "The password, if the URL has none.")),
     only(RABBIT, optional("sinks.*.password_file", File, "/run/secrets/rabbit_password", "A file with the password.")),
+    only(
+        RABBIT,
+        optional(
+            "sinks.*.ca_file",
+            File,
+            "/etc/outbox-relay/ca.pem",
+            "Certificates of the authorities to trust, as PEM. Not set: those of the system.",
+        ),
+    ),
+    only(
+        RABBIT,
+        optional(
+            "sinks.*.certificate_file",
+            File,
+            "/etc/outbox-relay/client.pem",
+            "A certificate to show to the broker, with its chain, as PEM. Needs `key_file`.",
+        ),
+    ),
+    only(
+        RABBIT,
+        optional("sinks.*.key_file", File, "/etc/outbox-relay/client.key", "The key of that certificate, as PEM."),
+    ),
     only(RABBIT, default("sinks.*.channels", Count(1, 255), "4", "Channels that publish at the same time.")),
     only(RABBIT, default("sinks.*.window", Count(1, 10_000), "512", "Most unconfirmed messages of one channel.")),
     only(

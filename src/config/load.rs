@@ -16,6 +16,8 @@ pub struct Loaded {
     pub config: Config,
     /// Every effective value; secrets as `***`.
     pub values: Vec<Effective>,
+    /// What can be used, and should be looked at.
+    pub warnings: Vec<Problem>,
 }
 
 /// The configuration cannot be used: all that is to be changed.
@@ -62,6 +64,6 @@ fn loaded(inputs: &Inputs, publishes: bool) -> Result<Loaded, ConfigError> {
         reader.check_complete(&config);
     }
     let values = reader.effective();
-    let problems = reader.settings.problems;
-    if problems.is_empty() { Ok(Loaded { config, values }) } else { Err(ConfigError(problems)) }
+    let Settings { problems, warnings, .. } = reader.settings;
+    if problems.is_empty() { Ok(Loaded { config, values, warnings }) } else { Err(ConfigError(problems)) }
 }

@@ -18,11 +18,15 @@ mod show;
 mod source;
 mod value;
 
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
+use url::Url;
+
+pub(crate) use self::check::is_local;
 pub use self::{
     example::{example, reference},
     load::{ConfigError, Loaded, defaults, listen_address, load, load_for_database},
+    secret::Secret,
     show::Effective,
     source::{Inputs, Origin, Problem, default_file},
 };
@@ -55,16 +59,8 @@ pub struct Database {
     pub url: Secret,
     /// The password, if it is not part of the URL.
     pub password: Option<Secret>,
-}
-
-/// A text that is never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub String);
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("***")
-    }
+    /// Whether the password may go to another machine without TLS.
+    pub plaintext: bool,
 }
 
 /// How this relay claims and publishes.
@@ -177,10 +173,37 @@ pub struct Kafka {
 pub struct RabbitMq {
     /// `amqp://user:password@host:port/vhost`.
     pub url: Secret,
+    /// The password, if it is not part of the URL.
+    pub password: Option<Secret>,
+    /// Certificates of the authorities to trust, as PEM; none: those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// A certificate to show, and its chain, as PEM.
+    pub certificate_file: Option<PathBuf>,
+    /// The key of that certificate, as PEM.
+    pub key_file: Option<PathBuf>,
     /// Channels that publish at the same time.
     pub channels: usize,
     /// Most unconfirmed messages of one channel.
     pub window: usize,
+}
+
+impl RabbitMq {
+    /// A node without files for TLS, with four channels of 512 messages.
+    #[must_use]
+    pub fn new(url: impl Into<String>) -> Self {
+        let url = Secret::new(url);
+        Self { url, password: None, ca_file: None, certificate_file: None, key_file: None, channels: 4, window: 512 }
+    }
+
+    /// The URL with the password in it, both as their files hold them now; none: the URL does not read as one.
+    #[must_use]
+    pub fn address(&self) -> Option<Url> {
+        let mut url = Url::parse(&self.url.current()).ok()?;
+        if let Some(password) = &self.password {
+            url.set_password(Some(&password.current())).ok()?;
+        }
+        Some(url)
+    }
 }
 
 /// Which messages go where.

@@ -1,40 +1,102 @@
 //! Secrets: from the configuration itself or from a file, in types that do not print.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{
+    borrow::Cow,
+    fmt, fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
 
 use url::Url;
 
-use super::{reader::Reader, value::quote};
+use super::{reader::Reader, source::Problem, value::quote};
+
+/// A text that is never printed, and the file that it was read from, if any.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret {
+    text: String,
+    file: Option<PathBuf>,
+}
+
+impl Secret {
+    /// A secret that no file holds.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), file: None }
+    }
+
+    /// The text, as it was when the configuration was read.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The text now: a file is read again. Where it cannot be, the text from the start is used, and the log says so.
+    #[must_use]
+    pub fn current(&self) -> Cow<'_, str> {
+        let Some(file) = &self.file else { return Cow::Borrowed(&self.text) };
+        match read(file) {
+            Ok(text) => Cow::Owned(text),
+            Err(problem) => {
+                tracing::warn!(file = %file.display(), problem, "a secret is used as it was at the start");
+                Cow::Borrowed(&self.text)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
 
 impl Reader {
     /// A secret, given as `path` or in the file that `path_file` names.
-    pub(super) fn secret(&mut self, path: &str) -> Option<String> {
+    pub(super) fn secret(&mut self, path: &str) -> Option<Secret> {
         let path_file = format!("{path}_file");
-        let here = self.text(path).map(str::to_owned);
-        let Some(file) = self.text(&path_file).map(str::to_owned) else { return here };
+        let here = self.text(path).map(Secret::new);
+        let Some(file) = self.text(&path_file).map(PathBuf::from) else { return here };
         if here.is_some() {
             let at = format!("{} and {}", self.at(path), self.at(&path_file));
             self.settings.problem(at, format!("both `{path}` and `{path_file}` are given: remove one of the two"));
             return here;
         }
-        match read(Path::new(&file)) {
-            Ok(secret) => Some(secret),
+        match read(&file) {
+            Ok(text) => {
+                self.warn_of_readers(&path_file, &file);
+                Some(Secret { text, file: Some(file) })
+            }
             Err(problem) => {
                 let at = self.at(&path_file);
-                self.settings.problem(at, format!("`{path_file}`: the file {} {problem}", quote(&file)));
+                let file = quote(&file.display().to_string());
+                self.settings.problem(at, format!("`{path_file}`: the file {file} {problem}"));
                 None
             }
         }
     }
 
+    /// Notes that others than its owner can read a file with a secret. No refusal: Kubernetes mounts secrets so.
+    pub(super) fn warn_of_readers(&mut self, path: &str, file: &Path) {
+        let Ok(metadata) = fs::metadata(file) else { return };
+        let mode = metadata.permissions().mode() & 0o777;
+        if mode & 0o044 != 0 {
+            let who = if mode & 0o004 != 0 { "every user of this machine" } else { "its group" };
+            let file = quote(&file.display().to_string());
+            let text =
+                format!("`{path}`: the file {file} can be read by {who} (mode {mode:04o}): chmod 600, if it can be");
+            self.settings.warnings.push(Problem { at: self.at(path), text });
+        }
+    }
+
     /// The URL of a section, and the password that is given apart.
-    pub(super) fn url(&mut self, section: &str, schemes: &[&str]) -> (Option<Url>, Option<String>) {
+    pub(super) fn url(&mut self, section: &str, schemes: &[&str]) -> (Option<Secret>, Option<Secret>) {
         let path = format!("{section}.url");
         let text = self.secret(&path);
         let password = self.secret(&format!("{section}.password"));
         let Some(text) = text else { return (None, password) };
-        match parse(&text, schemes, password.is_some()) {
-            Ok(url) => (Some(url), password),
+        match parse(text.text(), schemes, password.is_some()) {
+            Ok(()) => (Some(text), password),
             Err(problem) => {
                 let given = if self.text(&path).is_some() { path } else { format!("{path}_file") };
                 let at = self.at(&given);
@@ -48,12 +110,6 @@ impl Reader {
 /// Reads a secret; the error says what to change.
 fn read(path: &Path) -> Result<String, String> {
     let cannot = |error: std::io::Error| format!("cannot be read ({error}): correct the path or its permissions");
-    let mode = fs::metadata(path).map_err(cannot)?.permissions().mode() & 0o777;
-    if mode & 0o007 != 0 {
-        return Err(format!(
-            "is open to every user of this machine (mode {mode:04o}): chmod 600, or 640 with a group of its own"
-        ));
-    }
     let text = fs::read_to_string(path).map_err(cannot)?;
     match text.trim_end_matches(['\r', '\n']) {
         "" => Err("is empty: write the secret into it".to_owned()),
@@ -61,8 +117,8 @@ fn read(path: &Path) -> Result<String, String> {
     }
 }
 
-/// Reads a URL; the error does not repeat it.
-fn parse(text: &str, schemes: &[&str], password_apart: bool) -> Result<Url, String> {
+/// Checks a URL; the error does not repeat it.
+fn parse(text: &str, schemes: &[&str], password_apart: bool) -> Result<(), String> {
     let url = Url::parse(text).ok().filter(|url| schemes.contains(&url.scheme()));
     let url = url.filter(|url| url.host_str().is_some_and(|host| !host.is_empty()));
     let url =
@@ -70,5 +126,5 @@ fn parse(text: &str, schemes: &[&str], password_apart: bool) -> Result<Url, Stri
     if password_apart && url.password().is_some() {
         return Err("holds a password, and one is given apart: remove one of the two".to_owned());
     }
-    Ok(url)
+    Ok(())
 }

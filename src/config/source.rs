@@ -85,6 +85,7 @@ pub(super) struct Settings {
     pub(super) sinks: BTreeMap<String, Origin>,
     pub(super) routes: BTreeMap<usize, Origin>,
     pub(super) problems: Vec<Problem>,
+    pub(super) warnings: Vec<Problem>,
     /// Where to add what is missing.
     pub(super) home: String,
 }

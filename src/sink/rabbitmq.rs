@@ -66,11 +66,8 @@ impl RabbitMq {
     ///
     /// When the URL is none.
     pub fn new(name: &str, config: &config::RabbitMq) -> Result<Self, RabbitMqConfigError> {
-        let uri = config.url.0.parse::<AMQPUri>();
-        let mut uri = uri.map_err(|_secret| RabbitMqConfigError::Url(name.to_owned()))?;
-        uri.query.heartbeat.get_or_insert(HEARTBEAT);
-        uri.query.frame_max.get_or_insert(FRAME_MAX);
-        Ok(Self { link: Mutex::new(Link::new(name, uri, config.channels)), window: config.window.max(1) })
+        address(config).ok_or_else(|| RabbitMqConfigError::Url(name.to_owned()))?;
+        Ok(Self { link: Mutex::new(Link::new(name, config.clone())), window: config.window.max(1) })
     }
 
     async fn session(&self, deadline: Instant) -> Result<Arc<Session>, PublishError> {
@@ -198,6 +195,14 @@ impl Sink for RabbitMq {
             session.close(Instant::now() + GOODBYE).await;
         }
     }
+}
+
+/// Where to connect, with the login as it is now; none: the URL does not read as one.
+fn address(config: &config::RabbitMq) -> Option<AMQPUri> {
+    let mut uri = config.address()?.as_str().parse::<AMQPUri>().ok()?;
+    uri.query.heartbeat.get_or_insert(HEARTBEAT);
+    uri.query.frame_max.get_or_insert(FRAME_MAX);
+    Some(uri)
 }
 
 /// Runs one round; an error means that nothing of it was handed over.

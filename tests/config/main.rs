@@ -118,7 +118,7 @@ fn everything_can_be_given_in_the_environment() {
         .variable("RELAY__HTTP__LISTEN", "off");
     let config = case.load().config;
     let Sink::Kafka(kafka) = &config.sinks["main"] else { panic!("no Kafka") };
-    assert_eq!(kafka.properties["security.protocol"].0, "SASL_SSL");
+    assert_eq!(kafka.properties["security.protocol"].text(), "SASL_SSL");
     assert_eq!((config.routes[0].target.as_str(), config.routes[0].sink.as_str()), ("{topic}", "main"));
     assert_eq!((config.relay.lanes, config.retention.sent, config.http.listen), (vec![0, 7], Duration::ZERO, None));
 }

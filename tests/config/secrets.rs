@@ -58,7 +58,7 @@ fn a_secret_comes_from_one_place_that_not_everybody_can_read() {
     case.secret("hunter2", 0o644);
     problem("is open to every user of this machine (mode 0644): chmod 600, or 640 with a group of its own");
     case.secret("hunter2\n", 0o640);
-    assert_eq!(case.load().config.database.password.unwrap().0, "hunter2");
+    assert_eq!(case.load().config.database.password.unwrap().text(), "hunter2");
 
     let both = case.variable("RELAY__DATABASE__PASSWORD", "hunter3");
     let at = "variable RELAY__DATABASE__PASSWORD and DIR/relay.toml:3:1";
@@ -81,7 +81,7 @@ fn a_secret_comes_from_one_place_that_not_everybody_can_read() {
 fn a_password_apart_is_put_into_the_url_of_rabbitmq_whatever_it_holds() {
     let case = Case::new(&format!("{GOOD}{RABBIT}url = \"amqp://u@localhost:5672/%2f\"\npassword = \"p@:/?#ü\"\n"));
     let Sink::RabbitMq(rabbit) = &case.load().config.sinks["r"] else { panic!("no RabbitMQ") };
-    assert_eq!(rabbit.url.0, "amqp://u:p%40%3A%2F%3F%23%C3%BC@localhost:5672/%2f");
+    assert_eq!(rabbit.address().unwrap().as_str(), "amqp://u:p%40%3A%2F%3F%23%C3%BC@localhost:5672/%2f");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_property_of_librdkafka_can_be_read_from_a_file() {
     let path = case.secret("hunter2\n", 0o600).display().to_string();
     let case = case.variable("RELAY__SINKS__K__PROPERTIES__SASL_PASSWORD_FILE", &path);
     let Sink::Kafka(kafka) = &case.load().config.sinks["k"] else { panic!("no Kafka") };
-    assert_eq!(kafka.properties["sasl.password"].0, "hunter2");
+    assert_eq!(kafka.properties["sasl.password"].text(), "hunter2");
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub(crate) fn sink(bootstrap: &str) -> Kafka {
 }
 
 pub(crate) fn sink_with(bootstrap: &str, properties: &[(&str, &str)]) -> Kafka {
-    let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), config::Secret((*value).to_owned())));
+    let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), config::Secret::new(*value)));
     let config = config::Kafka { brokers: bootstrap.to_owned(), properties: properties.collect::<BTreeMap<_, _>>() };
     Kafka::new("kafka", &config, DEADLINE).unwrap()
 }

@@ -81,7 +81,7 @@ pub(crate) fn destination(exchange: &str, routing_key: &str) -> Arc<Destination>
 }
 
 pub(crate) fn sink(url: &str) -> RabbitMq {
-    let config = config::RabbitMq { url: config::Secret(url.to_owned()), channels: 4, window: 500 };
+    let config = config::RabbitMq { window: 500, ..config::RabbitMq::new(url) };
     RabbitMq::new("rabbit", &config).unwrap()
 }
 

@@ -41,8 +41,7 @@ async fn open(common: &Common, topic: &Topic) -> Result<Fed> {
             (Arc::new(Kafka::new("bench", &config, DEADLINE)?), BATCH, 6)
         }
         Broker::Rabbitmq => {
-            let url = config::Secret(topic.address().to_owned());
-            let config = config::RabbitMq { url, channels: 4, window: 512 };
+            let config = config::RabbitMq::new(topic.address());
             (Arc::new(RabbitMq::new("bench", &config)?), 512, 4)
         }
     };

@@ -25,7 +25,10 @@ use super::{
     reports::{Context, Open, Report, Reports},
     written::{Admission, Written},
 };
-use crate::sink::{Outcome, Outgoing, PublishError};
+use crate::{
+    explain::{Trouble, explain},
+    sink::{Outcome, Outgoing, PublishError},
+};
 
 /// How long the broker may take to say whether a topic exists.
 const LOOKUP: Duration = Duration::from_secs(3);
@@ -317,21 +320,10 @@ pub(super) async fn blocking<T: Send + 'static>(
 /// What librdkafka says of a question without answer is a time-out; what it says of its connections is the cause.
 fn not_reached(producer: &ThreadedProducer<Context>, error: &KafkaError) -> PublishError {
     match (error.rdkafka_error_code(), producer.context().0.trouble()) {
-        (Some(_), Some(trouble)) => unavailable(&format!("no broker answers: {}", explain(&trouble))),
+        (Some(_), Some(trouble)) => unavailable(&format!("no broker answers: {}", explain(Trouble::Kafka(&trouble)))),
         (Some(code), None) => unavailable(&format!("no broker answers: {code}")),
         (None, _) => PublishError::Rejected { reason: "invalid", detail: "not a name for a Kafka topic".to_owned() },
     }
-}
-
-/// librdkafka takes the first bytes of an answer for its length, and advises to raise a limit.
-fn explain(trouble: &str) -> String {
-    if !trouble.contains("Invalid response size") {
-        return trouble.to_owned();
-    }
-    format!(
-        "what answers there does not speak Kafka's protocol: correct `brokers`, or \"security.protocol\" where it expects TLS \
-         ({trouble})"
-    )
 }
 
 pub(super) fn unavailable(text: &str) -> PublishError {

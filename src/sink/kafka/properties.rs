@@ -10,7 +10,8 @@ use crate::config;
 const MARGIN: Duration = Duration::from_secs(2);
 
 /// Properties that the sink sets itself, and why.
-const FIXED: [(&str, &str); 13] = [
+const FIXED: [(&str, &str); 14] = [
+    ("plugin.library.paths", "it loads code into the relay"),
     ("acks", "a message counts as sent only when all in-sync replicas have it"),
     ("request.required.acks", "a message counts as sent only when all in-sync replicas have it"),
     ("enable.idempotence", "without it a retried request reorders a key"),
@@ -34,11 +35,11 @@ pub fn check_properties(properties: &BTreeMap<String, config::Secret>) -> Vec<St
     let fixed = FIXED.iter().filter(|(name, _)| properties.contains_key(*name));
     let mut problems: Vec<_> = fixed.map(|(name, why)| format!("remove `{name}`: {why}")).collect();
     for name in ["max.in.flight", "max.in.flight.requests.per.connection"] {
-        if properties.get(name).is_some_and(|value| !matches!(value.0.trim(), "1" | "2" | "3" | "4" | "5")) {
+        if properties.get(name).is_some_and(|value| !matches!(value.text().trim(), "1" | "2" | "3" | "4" | "5")) {
             problems.push(format!("set `{name}` to 1 to 5: above 5 a retried request reorders a key"));
         }
     }
-    if properties.get("partitioner").is_some_and(|value| value.0.trim() == "random") {
+    if properties.get("partitioner").is_some_and(|value| value.text().trim() == "random") {
         problems
             .push("set `partitioner` to one that hashes the key: `random` spreads a key over partitions".to_owned());
     }
@@ -55,7 +56,7 @@ pub(super) fn client(name: &str, config: &config::Kafka, publish_deadline: Durat
     // The relay bounds what is in flight; a full queue would only be waited for.
     client.set("queue.buffering.max.messages", "2000000").set("queue.buffering.max.kbytes", "2097151");
     for (name, value) in &config.properties {
-        client.set(name, &value.0);
+        client.set(name, &*value.current());
     }
     client.set("bootstrap.servers", &config.brokers).set("message.timeout.ms", timeout);
     client.set("acks", "all").set("enable.idempotence", "true");
@@ -80,7 +81,7 @@ mod tests {
     use crate::config::Secret;
 
     fn problems(name: &str, value: &str) -> usize {
-        check_properties(&BTreeMap::from([(name.to_owned(), Secret(value.to_owned()))])).len()
+        check_properties(&BTreeMap::from([(name.to_owned(), Secret::new(value))])).len()
     }
 
     #[test]

@@ -5,10 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lapin::uri::AMQPUri;
-
 use super::session::Session;
-use crate::{backoff::Backoff, sink::PublishError};
+use crate::{backoff::Backoff, config::RabbitMq, sink::PublishError};
 
 /// The shortest and the longest wait between two attempts to connect.
 const WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -18,18 +16,16 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Holds one connection and replaces it when it is of no more use.
 pub(super) struct Link {
     name: String,
-    /// Holds the password: never to be printed.
-    uri: AMQPUri,
-    channels: usize,
+    config: RabbitMq,
     session: Option<Arc<Session>>,
     backoff: Backoff,
     down: Option<(Instant, PublishError)>,
 }
 
 impl Link {
-    pub(super) fn new(name: &str, uri: AMQPUri, channels: usize) -> Self {
+    pub(super) fn new(name: &str, config: RabbitMq) -> Self {
         let backoff = Backoff::new(WAIT.0, WAIT.1);
-        Self { name: name.to_owned(), uri, channels, session: None, backoff, down: None }
+        Self { name: name.to_owned(), config, session: None, backoff, down: None }
     }
 
     /// A connection that takes messages.
@@ -47,7 +43,7 @@ impl Link {
 
     async fn connect(&mut self, deadline: Instant) -> Result<Arc<Session>, PublishError> {
         let deadline = deadline.min(Instant::now() + CONNECT);
-        match Session::connect(self.uri.clone(), &self.name, self.channels, deadline).await {
+        match Session::connect(&self.config, &self.name, deadline).await {
             Ok(session) => {
                 self.backoff.reset();
                 self.down = None;

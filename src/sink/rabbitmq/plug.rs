@@ -7,15 +7,21 @@ use std::{
     io,
     net::{Shutdown, TcpStream},
     os::fd::AsFd,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use lapin::{
-    AsyncTcpStream, Connection, ConnectionProperties, runtime::default_runtime, tcp::OwnedTLSConfig, uri::AMQPScheme,
-    uri::AMQPUri,
+    AsyncTcpStream, Connection, ConnectionProperties,
+    runtime::default_runtime,
+    tcp::{RustlsConnector, RustlsConnectorConfig},
+    uri::{AMQPScheme, AMQPUri},
 };
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tokio::time::timeout;
+
+use crate::config::RabbitMq;
 
 /// How long reaching the address may take, on a thread that nobody else can end.
 const DIAL: Duration = Duration::from_secs(5);
@@ -62,8 +68,49 @@ impl Drop for Guard {
     }
 }
 
+/// The files of a sink for TLS. They are read at every connect, so that they can be changed.
+#[derive(Clone)]
+pub(super) struct Tls {
+    authorities: Option<PathBuf>,
+    own: Option<(PathBuf, PathBuf)>,
+}
+
+impl Tls {
+    pub(super) fn of(config: &RabbitMq) -> Self {
+        Self { authorities: config.ca_file.clone(), own: config.certificate_file.clone().zip(config.key_file.clone()) }
+    }
+
+    fn connector(&self) -> io::Result<RustlsConnector> {
+        let config = match &self.authorities {
+            Some(file) => RustlsConnectorConfig::default().with_parsable_certificates(certificates(file)?),
+            None => RustlsConnectorConfig::new_with_native_certs()?,
+        };
+        match &self.own {
+            Some((certificate, key)) => {
+                let key_der = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, &error))?;
+                config.connector_with_single_cert(certificates(certificate)?, key_der)
+            }
+            None => config.connector_with_no_client_auth(),
+        }
+    }
+}
+
+fn certificates(file: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let certificates = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    certificates.map_err(|error| unusable(file, &error))
+}
+
+fn unusable(file: &Path, error: &rustls_pki_types::pem::Error) -> io::Error {
+    io::Error::other(format!("the file {} cannot be used ({error}): correct it", file.display()))
+}
+
 /// Connects, and gives the socket to `plug` before the handshake, which may never end.
-pub(super) async fn connect(uri: AMQPUri, properties: ConnectionProperties, plug: Plug) -> lapin::Result<Connection> {
+pub(super) async fn connect(
+    uri: AMQPUri,
+    tls: Tls,
+    properties: ConnectionProperties,
+    plug: Plug,
+) -> lapin::Result<Connection> {
     Connection::connector(
         uri,
         default_runtime()?,
@@ -76,9 +123,7 @@ pub(super) async fn connect(uri: AMQPUri, properties: ConnectionProperties, plug
             }
             match uri.scheme {
                 AMQPScheme::AMQP => Ok(stream),
-                AMQPScheme::AMQPS => {
-                    Ok(stream.into_tls(&uri.authority.host, OwnedTLSConfig::default().as_ref()).await?)
-                }
+                AMQPScheme::AMQPS => Ok(stream.into_rustls(&tls.connector()?, &uri.authority.host).await?),
             }
         },
         properties,

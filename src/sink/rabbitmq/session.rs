@@ -14,12 +14,15 @@ use lapin::{
     options::{ConfirmSelectOptions, ExchangeDeclareOptions},
     protocol::{AMQPErrorKind, AMQPSoftError},
     types::{FieldTable, ShortString},
-    uri::AMQPUri,
 };
 use tokio::{sync::Mutex, time::timeout_at};
 
-use super::plug::{self, Guard, Plug};
-use crate::sink::PublishError;
+use super::plug::{self, Guard, Plug, Tls};
+use crate::{
+    config::RabbitMq,
+    explain::{Trouble, explain},
+    sink::PublishError,
+};
 
 /// Why a call on a connection did not succeed.
 pub(super) enum Failure {
@@ -27,6 +30,8 @@ pub(super) enum Failure {
     Late,
     /// lapin says so.
     Error(Error),
+    /// The URL that its file holds now is none.
+    Address,
 }
 
 /// A connection with its channels. Its socket ends with it.
@@ -44,15 +49,17 @@ pub(super) struct Session {
 
 impl Session {
     /// Connects before the deadline.
-    pub(super) async fn connect(uri: AMQPUri, name: &str, channels: usize, deadline: Instant) -> Result<Self, Failure> {
+    pub(super) async fn connect(config: &RabbitMq, name: &str, deadline: Instant) -> Result<Self, Failure> {
+        let uri = super::address(config).ok_or(Failure::Address)?;
+        let tls = Tls::of(config);
         let properties = ConnectionProperties::default().with_connection_name(format!("outbox-relay {name}").into());
         let guard = Guard(Plug::default());
-        let connecting = plug::connect(uri, properties, guard.0.clone());
+        let connecting = plug::connect(uri, tls, properties, guard.0.clone());
         let connection = in_time(deadline, connecting).await?;
         Ok(Self {
             connection,
             guard,
-            channels: (0..channels.max(1)).map(|_| Mutex::default()).collect(),
+            channels: (0..config.channels.max(1)).map(|_| Mutex::default()).collect(),
             exchanges: SyncMutex::default(),
             proven: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
@@ -120,7 +127,7 @@ impl Session {
         match in_time(deadline, declared).await {
             Err(Failure::Error(error)) if soft(&error) == Some(AMQPSoftError::NOTFOUND) => return Ok(false),
             Err(Failure::Error(error)) if soft(&error).is_none() => return Err(Failure::Error(error)),
-            Err(Failure::Late) => return Err(Failure::Late),
+            Err(failure @ (Failure::Late | Failure::Address)) => return Err(failure),
             // Forbidden to look is not missing: the publish itself will tell.
             Ok(()) | Err(Failure::Error(_)) => {}
         }
@@ -164,29 +171,15 @@ pub(super) fn soft(error: &Error) -> Option<AMQPSoftError> {
     }
 }
 
-/// What went wrong, and what to do about it where the driver does not tell.
-fn explain(error: &Error) -> String {
-    let advice = match error.kind() {
-        ErrorKind::ParsingError(_) | ErrorKind::InvalidProtocolVersion(_) => {
-            "what answers there does not speak AMQP 0-9-1: correct host and port, or use amqps:// where it expects TLS"
-        }
-        ErrorKind::IOError(error) if error.to_string().contains("InvalidContentType") => {
-            "what answers there does not speak TLS: correct the port, or use amqp:// where the network is trusted"
-        }
-        ErrorKind::IOError(error) if error.to_string().contains("native certificates") => {
-            "no authority is known: install the system's certificates, or name a file with some in SSL_CERT_FILE"
-        }
-        _ => return error.to_string(),
-    };
-    format!("{advice} ({error})")
-}
-
 impl From<Failure> for PublishError {
     /// For calls before a message is handed over: it surely did not arrive.
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Late => Self::Unavailable("RabbitMQ did not answer in time".to_owned()),
-            Failure::Error(error) => Self::Unavailable(explain(&error)),
+            Failure::Address => {
+                Self::Unavailable("the URL does not read as amqp://user:password@host:port/vhost".to_owned())
+            }
+            Failure::Error(error) => Self::Unavailable(explain(Trouble::RabbitMq(&error))),
         }
     }
 }
