@@ -165,6 +165,22 @@ fn a_relay_without_database_lives_is_not_ready_and_stops_at_sigterm() {
 }
 
 #[test]
+fn a_relay_that_waits_for_its_database_takes_a_hangup_and_reads_the_level_again() {
+    let mut running = Running::start();
+    let pid = rustix::process::Pid::from_child(&running.0);
+    for _ in 0..2 {
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+        std::thread::yield_now();
+    }
+    assert!(running.get("/livez").starts_with("HTTP/1.1 200"));
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(running.0.wait().unwrap().code(), Some(0));
+    let mut log = String::new();
+    running.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.contains("SIGHUP: secrets and the log's level were read again"), "{log}");
+}
+
+#[test]
 fn a_port_in_use_is_named_with_what_to_change() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

@@ -7,7 +7,11 @@ use outbox_core::{check_schema, store::counters};
 use serde_json::Value;
 
 use super::{database, output::Format, run::unusable};
-use crate::{config::Config, outlet::Feed, purge, run};
+use crate::{
+    config::{Config, Loaded},
+    outlet::Feed,
+    purge, run,
+};
 
 /// How long one look may take.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -26,10 +30,12 @@ pub(super) struct Check {
 type Finding = (String, Result<String, String>);
 
 impl Check {
-    pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
+    pub(super) async fn run(self, loaded: &Loaded) -> anyhow::Result<bool> {
+        let config = &loaded.config;
         let feeds = config.sinks.iter().map(|(name, sink)| run::feed(name, sink, config));
         let feeds: Vec<_> = feeds.collect::<Result<_, _>>().map_err(|error| unusable(&error))?;
         let mut findings = vec![("configuration".to_owned(), Ok("can be used".to_owned()))];
+        findings.extend(loaded.warnings.iter().map(|warning| ("warning".to_owned(), Ok(warning.to_string()))));
         if let Err(error) = purge::inbox_window(&config.retention) {
             findings.push(("inbox window".to_owned(), Err(error.to_string())));
         }

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use tracing::Level;
 use tracing_subscriber::{
-    EnvFilter, Layer as _, filter::filter_fn, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+    EnvFilter, Layer as _, filter::filter_fn, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _,
 };
 
 use crate::config::{Log, LogFormat};
@@ -11,9 +11,12 @@ use crate::config::{Log, LogFormat};
 /// Libraries that log whole messages or statements, or what the relay says itself: only their errors are shown.
 const QUIET: [&str; 3] = ["lapin", "sqlx", "librdkafka"];
 
-/// Starts the log.
-pub(super) fn init(log: &Log) -> anyhow::Result<()> {
-    let filter = EnvFilter::builder().parse(&log.level).context("`log.level` cannot be used")?;
+/// Sets another level.
+pub(super) type SetLevel = Box<dyn Fn(&Log) -> anyhow::Result<()> + Send>;
+
+/// Starts the log; returns what changes its level.
+pub(super) fn init(log: &Log) -> anyhow::Result<SetLevel> {
+    let (filter, handle) = reload::Layer::new(parse(log)?);
     let lines = fmt::layer().with_writer(std::io::stderr);
     let lines = match log.format {
         LogFormat::Text => lines.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed(),
@@ -24,7 +27,12 @@ pub(super) fn init(log: &Log) -> anyhow::Result<()> {
         .with(lines.with_filter(quiet))
         .with(filter)
         .try_init()
-        .context("the log was started twice")
+        .context("the log was started twice")?;
+    Ok(Box::new(move |log| handle.reload(parse(log)?).context("the log has ended")))
+}
+
+fn parse(log: &Log) -> anyhow::Result<EnvFilter> {
+    EnvFilter::builder().parse(&log.level).context("`log.level` cannot be used")
 }
 
 fn is_shown(target: &str, level: Level) -> bool {

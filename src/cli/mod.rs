@@ -93,9 +93,9 @@ pub async fn main() -> ExitCode {
 /// False: a condition that was to be checked does not hold.
 async fn dispatch(command: Command, options: &Options) -> anyhow::Result<bool> {
     match command {
-        Command::Run => run::run(options.load()?.config).await,
+        Command::Run => run::run(options).await,
         Command::Migrate(migrate) => migrate.run(options).await,
-        Command::Check(check) => check.run(&options.load()?.config).await,
+        Command::Check(check) => check.run(&options.load()?).await,
         Command::Status(format) => status::run(format, &options.database()?).await,
         Command::Config(config) => config.run(options),
         Command::Healthcheck => healthcheck::run(listen_address(&options.inputs())).await,

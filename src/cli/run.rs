@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::log;
+use super::{Options, log};
 use crate::{
-    config::{Config, ConfigError, Problem},
+    config::{ConfigError, Inputs, Loaded, Problem, load},
     health::Health,
     http::{self, Sources},
     metrics::Metrics,
@@ -16,8 +16,13 @@ use crate::{
 };
 
 /// Runs a relay until a signal stops it.
-pub(super) async fn run(config: Config) -> anyhow::Result<bool> {
-    log::init(&config.log)?;
+pub(super) async fn run(options: &Options) -> anyhow::Result<bool> {
+    // Before anything else: without a handler it would end the process.
+    let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be handled")?;
+    let Loaded { config, warnings, .. } = options.load()?;
+    let set_level = log::init(&config.log)?;
+    warn(&warnings);
+    tokio::spawn(reload(hangup, options.inputs(), set_level));
     end_on_panic();
     let metrics = Metrics::new().context("the metrics cannot be made")?;
     let health = Health::new(Arc::clone(&metrics));
@@ -38,6 +43,31 @@ pub(super) async fn run(config: Config) -> anyhow::Result<bool> {
     relay.run(signal).await?;
     stop.cancel();
     Ok(true)
+}
+
+/// At each SIGHUP: sets the level of the log as it is configured now, and looks whether the files of secrets can be read, as each connect
+/// does. Nothing else of the configuration changes.
+async fn reload(mut hangup: Signal, inputs: Inputs, set_level: log::SetLevel) {
+    while hangup.recv().await.is_some() {
+        match load(&inputs) {
+            Ok(Loaded { config, warnings, .. }) => {
+                match set_level(&config.log) {
+                    Ok(()) => {
+                        tracing::warn!(level = config.log.level, "SIGHUP: secrets and the log's level were read again")
+                    }
+                    Err(error) => tracing::error!(error = format!("{error:#}"), "SIGHUP: the log keeps its level"),
+                }
+                warn(&warnings);
+            }
+            Err(error) => tracing::error!(%error, "SIGHUP: the configuration cannot be used; nothing changes"),
+        }
+    }
+}
+
+fn warn(warnings: &[Problem]) {
+    for Problem { at, text } in warnings {
+        tracing::warn!(at, "{text}");
+    }
 }
 
 /// What a sink or the driver says about the configuration.

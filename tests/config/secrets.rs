@@ -42,7 +42,7 @@ fn urls_that_cannot_be_used_are_refused_and_not_repeated() {
 }
 
 #[test]
-fn a_secret_comes_from_one_place_that_not_everybody_can_read() {
+fn a_secret_comes_from_one_place_and_a_file_that_others_can_read_is_warned_of() {
     let case = Case::new(&GOOD.replace("url =", "password_file = \"DIR/secret\"\nurl ="));
     let text = fs::read_to_string(case.inputs.file.as_ref().unwrap()).unwrap();
     fs::write(case.inputs.file.as_ref().unwrap(), text.replace("DIR", &case.dir.path().display().to_string())).unwrap();
@@ -55,9 +55,14 @@ fn a_secret_comes_from_one_place_that_not_everybody_can_read() {
     problem("cannot be read (No such file or directory (os error 2)): correct the path or its permissions");
     case.secret("", 0o600);
     problem("is empty: write the secret into it");
-    case.secret("hunter2", 0o644);
-    problem("is open to every user of this machine (mode 0644): chmod 600, or 640 with a group of its own");
-    case.secret("hunter2\n", 0o640);
+    for (mode, who) in [(0o644, "every user of this machine"), (0o640, "its group")] {
+        case.secret("hunter2", mode);
+        let warnings: Vec<_> = case.load().warnings.iter().map(|warning| warning.text.clone()).collect();
+        let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
+        assert!(warning.contains(&format!("can be read by {who} (mode {mode:04o}): chmod 600")), "{warning}");
+    }
+    case.secret("hunter2\n", 0o600);
+    assert_eq!(case.load().warnings, []);
     assert_eq!(case.load().config.database.password.unwrap().text(), "hunter2");
 
     let both = case.variable("RELAY__DATABASE__PASSWORD", "hunter3");
@@ -124,6 +129,43 @@ fn a_file_of_authorities_has_a_certificate() {
         let case = Case::new(&format!("{GOOD}{KAFKA}")).set("sinks.k.properties.security.protocol", "ssl");
         case.set("sinks.k.properties.ssl.ca.location", known_to_openssl).load();
     }
+}
+
+#[test]
+fn a_password_goes_to_another_machine_by_tls_unless_the_configuration_says_otherwise() {
+    for mode in ["disabled", "preferred"] {
+        let url = format!("mysql://relay:hunter2@db.example/shop?ssl-mode={mode}");
+        let case = Case::new(GOOD).variable("RELAY__DATABASE__URL", &url);
+        let problems = case.problems().concat();
+        assert!(problems.contains("without TLS") && problems.contains("database.plaintext = true"), "{problems}");
+        case.set("database.plaintext", "true").load();
+    }
+    for url in ["relay:hunter2@localhost/shop", "relay:hunter2@[::1]/shop", "relay@db.example/shop"] {
+        Case::new(GOOD).variable("RELAY__DATABASE__URL", &format!("mysql://{url}?ssl-mode=disabled")).load();
+    }
+    let socket = "mysql://relay:hunter2@db.example/shop?ssl-mode=disabled&socket=/run/mysqld.sock";
+    Case::new(GOOD).variable("RELAY__DATABASE__URL", socket).load();
+}
+
+#[test]
+fn the_files_of_a_rabbitmq_sink_are_looked_into() {
+    let case = Case::new(&format!(
+        "{GOOD}{RABBIT}url = \"amqps://u@rabbit\"\nca_file = \"/nowhere/ca.pem\"\nkey_file = \"/nowhere/key.pem\"\n"
+    ));
+    let missing = "the file \"/nowhere/ca.pem\" cannot be read (No such file or directory (os error 2)): correct the path or its permissions";
+    assert_eq!(
+        case.problems(),
+        [
+            format!("DIR/relay.toml:12:1: `sinks.r.ca_file`: {missing}"),
+            "DIR/relay.toml:13:1: `sinks.r.key_file` needs `sinks.r.certificate_file`".to_owned(),
+        ]
+    );
+}
+
+#[test]
+fn a_property_that_loads_code_is_refused() {
+    let case = Case::new(&format!("{GOOD}{KAFKA}")).set("sinks.k.properties.plugin.library.paths", "/tmp/x.so");
+    assert!(case.problems().concat().contains("remove `plugin.library.paths`: it loads code"), "{:?}", case.problems());
 }
 
 #[test]

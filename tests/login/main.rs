@@ -1,0 +1,167 @@
+//! Logging in as users do: with a password, on a server that has not seen it since it started.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::{
+    Message, Outbox,
+    sqlx::{self, Connection as _, MySqlConnection, MySqlPool},
+};
+use outbox_relay::worker::{BoxError, Delivery, Failure, Handler, Worker};
+use testkit::{
+    database::Database,
+    relay::{Relay, Settings},
+    servers::{Flavor, MySql, MySqlOptions, until},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const PASSWORD: &str = "pass-5bd1e995";
+
+/// A stock server with an account that has a password.
+struct Stock {
+    server: MySql,
+    database: Database,
+}
+
+impl Stock {
+    async fn start(arguments: &[&str]) -> Result<Self> {
+        let options =
+            arguments.iter().fold(MySqlOptions::new(Flavor::MySql), |options, argument| options.arg(argument));
+        let server = options.start().await?;
+        let database = Database::create_on(&server.url()).await?;
+        let account = format!("CREATE USER stock@'%' IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON *.* TO stock@'%'");
+        database.execute(&account).await?;
+        Ok(Self { server, database })
+    }
+
+    /// The address with the account's login, as a user would write it.
+    fn url(&self) -> String {
+        let url = self.database.url().replace("root@", &format!("stock:{PASSWORD}@"));
+        url.split('?').next().unwrap_or_default().to_owned()
+    }
+
+    async fn chill(&self) -> Result<()> {
+        self.database.execute("FLUSH PRIVILEGES").await
+    }
+}
+
+struct Nothing;
+
+impl Handler for Nothing {
+    async fn handle(&self, tx: &mut MySqlConnection, _message: &Delivery) -> Result<(), Failure> {
+        let done = sqlx::query("INSERT INTO test_effects (message_id) VALUES (UUID_TO_BIN(UUID()))").execute(tx).await;
+        done.map(drop).map_err(|error| Failure::Retry(BoxError::from(error)))
+    }
+}
+
+/// Each logs in while the server has not the password in its cache.
+async fn relay_service_and_worker_log_in(stock: &Stock) -> Result<()> {
+    let (url, database) = (stock.url(), &stock.database);
+    stock.chill().await?;
+    let mut service = MySqlConnection::connect(&url).await.context("a service")?;
+    for lane in [0, 7] {
+        let mut tx = service.begin().await?;
+        Outbox::new().enqueue(&mut tx, Message::new("orders", "{}").lane(lane)).await?;
+        tx.commit().await?;
+    }
+    stock.chill().await?;
+    let settings = Settings::new(&url).null().route([("topics", "*"), ("sink", "null")]);
+    let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings.set("relay", "lanes", vec![0]))?;
+    let sent = "SELECT COUNT(*) > 0 FROM outbox_sent";
+    database.wait_for(PATIENCE, sent).await.with_context(|| relay.log().unwrap_or_default())?;
+    drop(relay);
+    let pool = MySqlPool::connect(&url).await?;
+    stock.chill().await?;
+    let stop = async { database.wait_for(PATIENCE, "SELECT COUNT(*) > 0 FROM test_effects").await.unwrap_or_default() };
+    Worker::new(pool.connect_options(), 7).run(Nothing, stop).await?;
+    ensure!(database.number("SELECT COUNT(*) FROM outbox_pending").await? == 0, "a message is left");
+    Ok(())
+}
+
+async fn a_cold_cache(arguments: &[&str]) -> Result<()> {
+    let mut stock = Stock::start(arguments).await?;
+    relay_service_and_worker_log_in(&stock).await?;
+    stock.server.restart().await?;
+    stock.database.execute("DELETE FROM outbox_sent; DELETE FROM test_effects").await?;
+    relay_service_and_worker_log_in(&stock).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_is_taken_by_a_cold_cache_with_tls() -> Result<()> {
+    a_cold_cache(&[]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_is_taken_by_a_cold_cache_without_tls() -> Result<()> {
+    a_cold_cache(&["--tls-version="]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_demands_tls_and_one_behind_a_socket_are_reached() -> Result<()> {
+    let stock = Stock::start(&[]).await?;
+    stock.database.execute("SET GLOBAL require_secure_transport = ON").await?;
+    let settings = Settings::new(&stock.url()).null().route([("topics", "*"), ("sink", "null")]);
+    let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings)?;
+    until(PATIENCE, "a relay that is ready", || async {
+        let (status, body) = relay.get("/readyz").await?;
+        ensure!(status == 200, "{body}");
+        Ok(())
+    })
+    .await?;
+    let socket = stock.server.folder().context("no folder")?.join("socket");
+    let url = format!("{}?socket={}", stock.url(), socket.display());
+    let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings.clone().set("database", "url", url))?;
+    until(PATIENCE, "a relay that is ready", || async {
+        let (status, body) = relay.get("/readyz").await?;
+        ensure!(status == 200, "{body}");
+        Ok(())
+    })
+    .await
+}
+
+/// What is wrong, and what `/readyz` and the log say of it.
+async fn is_told(database: &Database, url: &str, sentence: &str) -> Result<()> {
+    let settings = Settings::new(url).null().route([("topics", "*"), ("sink", "null")]);
+    let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings)?;
+    let told = until(PATIENCE, sentence, || async {
+        let (_, body) = relay.get("/readyz").await?;
+        ensure!(body.contains(sentence) && relay.log()?.contains(sentence), "{body}");
+        Ok(())
+    });
+    told.await.with_context(|| format!("{url}: {}", relay.log().unwrap_or_default()))?;
+    database.number("SELECT 1").await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_login_that_fails_is_told_with_its_remedy() -> Result<()> {
+    let stock = Stock::start(&[]).await?;
+    let (database, url) = (&stock.database, stock.url());
+    let (server, name) = url.rsplit_once('/').context("no database")?;
+    let account = |name: &str| url.replace("stock:", &format!("{name}:"));
+    for sql in [
+        "CREATE USER locked@'%' IDENTIFIED BY 'PASS' ACCOUNT LOCK",
+        "CREATE USER expired@'%' IDENTIFIED BY 'PASS' PASSWORD EXPIRE",
+        "CREATE USER ungranted@'%' IDENTIFIED BY 'PASS'",
+        "CREATE USER full@'%' IDENTIFIED BY 'PASS' WITH MAX_CONNECTIONS_PER_HOUR 1; GRANT ALL ON *.* TO full@'%'",
+    ] {
+        database.execute(&sql.replace("PASS", PASSWORD)).await?;
+    }
+    for (url, sentence) in [
+        (url.replace(PASSWORD, "wrong"), "user or password is wrong"),
+        (account("locked"), "the account is locked: ALTER USER"),
+        (account("expired"), "the account's password has expired: ALTER USER"),
+        (account("ungranted"), "the account may not use this database"),
+        (account("full"), "the account has no connection left: raise its"),
+        (format!("{server}/no_{name}"), "the database does not exist: create it"),
+        (format!("{url}?ssl-mode=verify_identity"), "of an authority that is not trusted here"),
+    ] {
+        is_told(database, &url, sentence).await?;
+    }
+    database.execute("SET GLOBAL require_secure_transport = ON").await.ok();
+    let plain = format!("{url}?ssl-mode=disabled");
+    let relay = Relay::start(
+        env!("CARGO_BIN_EXE_relay"),
+        &Settings::new(&plain).null().route([("topics", "*"), ("sink", "null")]),
+    )?;
+    relay.wait_for_log(PATIENCE, "the server demands TLS (require_secure_transport): remove ssl-mode").await
+}
