@@ -207,3 +207,22 @@ const RABBITMQ: &[(&str, &str)] = &[
     ("Connection refused", "nothing listens there: start the broker, or correct `url` of the sink"),
     ("failed to lookup address", "the host's name is not known here: correct `url` of the sink"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of servers that no test can start here; the others are in tests/login.
+    #[test]
+    fn a_login_that_the_driver_cannot_do_is_told_with_its_remedy() {
+        for (words, remedy) in [
+            ("unknown authentication plugin: client_ed25519", "IDENTIFIED VIA mysql_native_password"),
+            ("unknown authentication plugin: parsec", "IDENTIFIED VIA mysql_native_password"),
+            ("mysql_cleartext_plugin disabled", "set ssl-mode=VERIFY_IDENTITY"),
+        ] {
+            let told = explain(Trouble::Database(&sqlx::Error::Protocol(words.to_owned())));
+            assert!(told.contains(remedy) && told.contains(words), "{told}");
+        }
+        assert_eq!(explain(Trouble::Database(&sqlx::Error::WorkerCrashed)), sqlx::Error::WorkerCrashed.to_string());
+    }
+}

@@ -119,6 +119,48 @@ async fn a_server_that_demands_tls_and_one_behind_a_socket_are_reached() -> Resu
     .await
 }
 
+/// Commits messages one after the other, on connections of root's.
+async fn enqueue(database: &Database, messages: usize) -> Result<()> {
+    let mut service = database.connect().await?;
+    for _ in 0..messages {
+        let mut tx = service.begin().await?;
+        Outbox::new().enqueue(&mut tx, Message::new("orders", "{}")).await?;
+        tx.commit().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_that_is_changed_under_load_is_read_again() -> Result<()> {
+    let stock = Stock::start(&[]).await?;
+    let (database, folder) = (&stock.database, tempfile::tempdir()?);
+    let file = folder.path().join("password");
+    std::fs::write(&file, PASSWORD)?;
+    let settings = Settings::new(&stock.url().replace(&format!(":{PASSWORD}"), ""));
+    let settings = settings.set("database", "password_file", file.display().to_string());
+    let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings.null().route([("topics", "*"), ("sink", "null")]))?;
+    let rotate = async {
+        database.wait_for(PATIENCE, "SELECT COUNT(*) > 0 FROM outbox_sent").await?;
+        database.execute("ALTER USER stock@'%' IDENTIFIED BY 'second'").await?;
+        std::fs::write(&file, "second\n")?;
+        let theirs = "SELECT CAST(COALESCE(MIN(processlist_id), 0) AS SIGNED) FROM performance_schema.threads WHERE processlist_user = 'stock'";
+        let most =
+            database.number("SELECT COUNT(*) FROM performance_schema.threads WHERE processlist_user = 'stock'").await?;
+        for _ in 0..most {
+            let id = database.number(theirs).await?;
+            // One that has just ended cannot be killed.
+            database.execute(&format!("KILL {id}")).await.unwrap_or_default();
+        }
+        Ok(())
+    };
+    tokio::try_join!(enqueue(database, 500), rotate)?;
+    enqueue(database, 1).await?;
+    database.wait_until_drained(PATIENCE).await.with_context(|| relay.log().unwrap_or_default())?;
+    ensure!(database.number("SELECT COUNT(*) FROM outbox_sent_messages").await? == 501, "messages are lost");
+    ensure!(database.number("SELECT COUNT(*) FROM outbox_dead").await? == 0, "messages are dead");
+    Ok(())
+}
+
 /// What is wrong, and what `/readyz` and the log say of it.
 async fn is_told(database: &Database, url: &str, sentence: &str) -> Result<()> {
     let settings = Settings::new(url).null().route([("topics", "*"), ("sink", "null")]);
@@ -144,7 +186,7 @@ async fn each_login_that_fails_is_told_with_its_remedy() -> Result<()> {
         "CREATE USER ungranted@'%' IDENTIFIED BY 'PASS'",
         "CREATE USER full@'%' IDENTIFIED BY 'PASS' WITH MAX_CONNECTIONS_PER_HOUR 1; GRANT ALL ON *.* TO full@'%'",
     ] {
-        database.execute(&sql.replace("PASS", PASSWORD)).await?;
+        database.execute(&sql.replace("'PASS'", &format!("'{PASSWORD}'"))).await?;
     }
     for (url, sentence) in [
         (url.replace(PASSWORD, "wrong"), "user or password is wrong"),
