@@ -1,6 +1,6 @@
 //! Which transactions may still commit a message with a small id.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use outbox_core::{
@@ -8,11 +8,18 @@ use outbox_core::{
     sqlx::{self, Connection as _},
     store::floor::{OldestWriter, oldest_writer, sample},
 };
-use testkit::{database::Database, on_both_databases, servers::Flavor};
+use testkit::{
+    clock::Clock,
+    database::Database,
+    on_both_databases,
+    servers::{Flavor, MySqlOptions, until},
+};
 
 on_both_databases!(
     an_open_transaction_that_has_enqueued_is_seen,
     the_question_is_answered_while_somebody_runs_a_statement_with_bytes,
+    a_start_is_told_in_utc_in_whatever_zone_the_server_runs,
+    a_start_in_the_hour_that_autumn_repeats_is_the_first_that_it_may_be,
 );
 
 async fn an_open_transaction_that_has_enqueued_is_seen(flavor: Flavor) -> Result<()> {
@@ -23,7 +30,7 @@ async fn an_open_transaction_that_has_enqueued_is_seen(flavor: Flavor) -> Result
     Outbox::new().enqueue(&mut tx, Message::new("t", "")).await?;
     // Other tests write on the same server, so that the oldest writer may be older, but not younger; its time is in seconds.
     // The server may show a list that is a tenth of a second old.
-    testkit::servers::until(Duration::from_secs(10), "the writer to show", || async {
+    until(Duration::from_secs(10), "the writer to show", || async {
         let writer = oldest_writer(&mut database.connect().await?).await?;
         let latest = before.at_micros + 60_000_000;
         anyhow::ensure!(
@@ -59,5 +66,53 @@ async fn the_question_is_answered_while_somebody_runs_a_statement_with_bytes(fla
     assert!(answers.iter().all(|answer| *answer != OldestWriter::None), "{answers:?}");
     first.rollback().await?;
     assert_eq!(waits.await??, outbox_core::Claim::First);
+    Ok(())
+}
+
+/// Microseconds in which the start of a transaction may be told too early: whole seconds, and the time until it began.
+const EARLY: i64 = 1_000_000;
+
+/// Opens a transaction that enqueues, lets something happen, and returns by how much its start is told too early, in microseconds.
+async fn told_too_early(url: &str, meanwhile: impl FnOnce() -> Result<()>) -> Result<i64> {
+    let database = Database::create_on(url).await?;
+    let (mut service, mut relay) = (database.connect().await?, database.connect().await?);
+    let before = sample(&mut relay).await?.at_micros;
+    let mut tx = service.begin().await?;
+    Outbox::new().enqueue(&mut tx, Message::new("t", "")).await?;
+    let after = sample(&mut relay).await?.at_micros;
+    meanwhile()?;
+    let told = until(Duration::from_secs(10), "the writer to show", || async {
+        match oldest_writer(&mut database.connect().await?).await? {
+            OldestWriter::Since(at) => Ok(at),
+            other => anyhow::bail!("{other:?}"),
+        }
+    })
+    .await?;
+    tx.rollback().await?;
+    anyhow::ensure!(told <= after, "the start is told {} s late", (told - after) / 1_000_000);
+    Ok(before - told)
+}
+
+async fn a_start_is_told_in_utc_in_whatever_zone_the_server_runs(flavor: Flavor) -> Result<()> {
+    for zone in ["Asia/Tokyo", "America/St_Johns", "Europe/Berlin"] {
+        let server = MySqlOptions::new(flavor).buffer_pool_mib(64).zone(zone).start().await?;
+        let early = told_too_early(&server.url(), || Ok(())).await?;
+        anyhow::ensure!(early <= EARLY, "{zone}: the start is told {} s early", early / 1_000_000);
+    }
+    Ok(())
+}
+
+/// The transaction begins at a quarter past two; an hour later it is a quarter past two again.
+async fn a_start_in_the_hour_that_autumn_repeats_is_the_first_that_it_may_be(flavor: Flavor) -> Result<()> {
+    let clock = Clock::new()?;
+    let first = SystemTime::UNIX_EPOCH + Duration::from_secs(1_792_887_300);
+    clock.set(first)?;
+    let options = MySqlOptions::new(flavor).buffer_pool_mib(64).zone("Europe/Berlin").clock(&clock);
+    let server = options.start().await?;
+    for later in [3_600, 3_900] {
+        clock.set(first)?;
+        let early = told_too_early(&server.url(), || clock.set(first + Duration::from_secs(later))).await?;
+        anyhow::ensure!(early <= EARLY, "{later}: the start is told {} s early", early / 1_000_000);
+    }
     Ok(())
 }

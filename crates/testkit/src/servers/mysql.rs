@@ -10,6 +10,8 @@ use super::docker::Compose;
 use super::host::{Host, blocking, folder};
 use super::mysql_program::Program;
 use super::origin::{Kind, Origin, origin, own_process};
+use crate::clock::Clock;
+
 use super::{cache, odd, packages, ports};
 
 /// The two families of servers the outbox supports.
@@ -37,6 +39,7 @@ pub struct MySqlOptions {
     buffer_pool_mib: u32,
     args: Vec<String>,
     zone: Option<String>,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl MySqlOptions {
@@ -44,7 +47,7 @@ impl MySqlOptions {
     /// with the data).
     #[must_use]
     pub fn new(flavor: Flavor) -> Self {
-        Self { flavor, buffer_pool_mib: 1024, args: Vec::new(), zone: None }
+        Self { flavor, buffer_pool_mib: 1024, args: Vec::new(), zone: None, environment: Vec::new() }
     }
 
     /// The size of `InnoDB`'s buffer pool in MiB.
@@ -66,6 +69,13 @@ impl MySqlOptions {
     #[must_use]
     pub fn zone(mut self, zone: &str) -> Self {
         self.zone = Some(zone.to_owned());
+        self
+    }
+
+    /// The clocks of the server process.
+    #[must_use]
+    pub fn clock(mut self, clock: &Clock) -> Self {
+        self.environment.extend(clock.variables());
         self
     }
 
@@ -91,7 +101,8 @@ impl MySqlOptions {
     fn launch(&self) -> Result<(Host, u16, Origin)> {
         let kind = self.flavor.kind();
         // The service in Docker has settings of its own.
-        let origin = if self.args.is_empty() && self.zone.is_none() { origin(kind)? } else { own_process(kind)? };
+        let stock = self.args.is_empty() && self.zone.is_none() && self.environment.is_empty();
+        let origin = if stock { origin(kind)? } else { own_process(kind)? };
         let program = match &origin {
             Origin::Docker => {
                 let compose = Compose::up(kind)?;
@@ -110,6 +121,7 @@ impl MySqlOptions {
             Some(zone) => call.env("TZ", odd::tz(zone)?),
             None => call,
         };
+        let call = self.environment.iter().fold(call, |call, (name, value)| call.env(name, value));
         Ok((Host::start(call, folder)?, port, origin))
     }
 
