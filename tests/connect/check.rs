@@ -20,6 +20,11 @@ pub(crate) fn rabbitmq(url: &str, certificates: Option<&Path>) -> Result<Finding
     find("sink it", &format!("[sinks.it]\ntype = \"rabbitmq\"\nurl = \"{url}\"\n"), certificates)
 }
 
+/// With files of the sink's own.
+pub(crate) fn rabbitmq_with(url: &str, keys: &str) -> Result<Finding> {
+    find("sink it", &format!("[sinks.it]\ntype = \"rabbitmq\"\nurl = \"{url}\"\n{keys}"), None)
+}
+
 pub(crate) fn kafka(brokers: &str, properties: &str) -> Result<Finding> {
     let section = format!("[sinks.it]\ntype = \"kafka\"\nbrokers = \"{brokers}\"\nproperties = {{ {properties} }}\n");
     find("sink it", &section, None)

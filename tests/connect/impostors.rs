@@ -12,8 +12,8 @@ use testkit::{consume::Broker, servers::Flavor};
 use crate::check::{self, Finding};
 
 /// What is said where something answers that is no server of that kind.
-const NO_DATABASE: &str = "the database cannot be reached: error communicating with database: what answers there is no MySQL or \
-                           MariaDB: correct host and port in the URL";
+const NO_DATABASE: &str =
+    "the database cannot be reached: what answers there is no MySQL or MariaDB: correct host and port in the URL";
 const NO_AMQP: &str = "unavailable: what answers there does not speak AMQP 0-9-1: correct host and port, or use amqps:// where it \
                        expects TLS (failed to parse";
 
@@ -96,7 +96,7 @@ fn a_handshake_that_never_ends_is_given_up() -> Result<()> {
 fn a_web_server_is_not_taken_for_another() -> Result<()> {
     let address = Impostor::Http.start()?;
     let found = database(&format!("mysql://relay@{address}/shop"))?;
-    says(&found, &format!("{NO_DATABASE} (expected to read 5526600 bytes"));
+    says(&found, &format!("{NO_DATABASE} (error communicating with database: expected to read 5526600 bytes"));
     says(&rabbitmq(&format!("amqp://relay:x@{address}/%2f"))?, NO_AMQP);
     let found = kafka(&address, "plaintext")?;
     let expected = format!(
@@ -111,7 +111,7 @@ fn a_web_server_is_not_taken_for_another() -> Result<()> {
 fn plain_text_to_a_port_with_tls_is_named() -> Result<()> {
     let address = Impostor::Tls.start()?;
     let found = database(&format!("mysql://relay@{address}/shop"))?;
-    says(&found, &format!("{NO_DATABASE} (expected to read 66325 bytes"));
+    says(&found, &format!("{NO_DATABASE} (error communicating with database: expected to read 66325 bytes"));
     says(&rabbitmq(&format!("amqp://relay:x@{address}/%2f"))?, NO_AMQP);
     says(&kafka(&address, "plaintext")?, "unavailable: no broker answers: ");
     Ok(())
@@ -121,7 +121,11 @@ fn plain_text_to_a_port_with_tls_is_named() -> Result<()> {
 async fn tls_to_a_plain_port_is_named() -> Result<()> {
     let (bootstrap, amqp) = (Broker::Kafka.address().await?, Broker::RabbitMq.address().await?);
     let found = kafka(&bootstrap, "ssl")?;
-    says(&found, &format!("unavailable: no broker answers: ssl://{bootstrap}/bootstrap: SSL handshake failed: "));
+    let expected = format!(
+        "unavailable: no broker answers: this listener has no TLS: correct `brokers`, or \"security.protocol\" in the sink's \
+         properties (ssl://{bootstrap}/bootstrap: SSL handshake failed: "
+    );
+    says(&found, &expected);
     ensure!(found.contains("connecting to a PLAINTEXT broker listener?"), "{found}");
     let found = rabbitmq(&amqp.replace("amqp://", "amqps://"))?;
     let expected = "unavailable: what answers there does not speak TLS: correct the port, or use amqp:// where the network is \
@@ -130,9 +134,9 @@ async fn tls_to_a_plain_port_is_named() -> Result<()> {
     let server = testkit::servers::mysql_url(Flavor::MariaDb).await?;
     for mode in ["required", "verify_identity"] {
         let found = database(&format!("{server}shop?ssl-mode={mode}"))?;
-        let expected = "the database cannot be reached: error occurred while attempting to establish a TLS connection: \
-                        server does not support TLS: give it a certificate, or add ssl-mode=disabled to the URL where the \
-                        network is trusted";
+        let expected = "the database cannot be reached: the server has no TLS: give it a certificate, or set ssl-mode=disabled in \
+                        `database.url` and database.plaintext = true where the network is trusted (error occurred while \
+                        attempting to establish a TLS connection: server does not support TLS)";
         assert_eq!(found, expected);
     }
     Ok(())
@@ -148,6 +152,7 @@ async fn a_login_that_is_refused_is_told_without_its_password() -> Result<()> {
     ensure!(!found.contains("canary"), "{found}");
     let (_, place) = amqp.split_once('@').context("no login")?;
     let found = rabbitmq(&format!("amqp://relay:canary-5bd1e995@{place}"))?;
+    ensure!(found.starts_with("unavailable: user or password is wrong") && found.contains("ACCESS_REFUSED"), "{found}");
     ensure!(found.contains("ACCESS_REFUSED") && !found.contains("canary"), "{found}");
     Ok(())
 }

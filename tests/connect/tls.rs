@@ -18,9 +18,10 @@ use tokio::{
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
-        ServerConfig,
+        RootCertStore, ServerConfig,
         crypto::ring,
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+        server::WebPkiClientVerifier,
     },
 };
 
@@ -66,7 +67,24 @@ impl Certificates {
         fs::write(self.path("issuer.pem"), issuer)?;
         fs::write(self.path("server.pem"), params.signed_by(&key, signer)?.pem())?;
         fs::write(self.path("key.pem"), key.serialize_pem())?;
+        let (own, mut params) = (KeyPair::generate()?, CertificateParams::default());
+        params.distinguished_name.push(DnType::CommonName, "relay");
+        fs::write(self.path("client.pem"), params.signed_by(&own, &trusted.1)?.pem())?;
+        fs::write(self.path("client.key"), own.serialize_pem())?;
         Ok(fs::write(self.path("ca.pem"), &trusted.0)?)
+    }
+
+    /// The same for a server that lets in those alone who show a certificate of the trusted authority.
+    fn demanding_acceptor(&self) -> Result<TlsAcceptor> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.path("ca.pem"))?)?;
+        let provider = Arc::new(ring::default_provider());
+        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build()?;
+        let chain = CertificateDer::pem_file_iter(self.path("server.pem"))?.collect::<Result<Vec<_>, _>>()?;
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let config = config.with_client_cert_verifier(clients);
+        let key = PrivateKeyDer::from_pem_file(self.path("key.pem"))?;
+        Ok(TlsAcceptor::from(Arc::new(config.with_single_cert(chain, key)?)))
     }
 
     /// For a server in this process.
@@ -172,10 +190,34 @@ async fn rabbitmq_shows_its_certificate() -> Result<()> {
     }
     fs::write(certificates.path("ca.pem"), "no certificate")?;
     let unknown = check::rabbitmq(&url, Some(&certificates.path("ca.pem")))?;
-    let expected = "unavailable: no authority is known: install the system's certificates, or name a file with some in \
+    let expected = "unavailable: no authority is known: set `ca_file` of the sink, install the system's certificates, or name a file with some in \
                     SSL_CERT_FILE (IO error: Could not load any valid native certificates)";
     assert_eq!(unknown.detail, expected);
     Ok(())
+}
+
+/// The authority of the sink's own file counts alone, and the sink shows its certificate where one is demanded.
+#[tokio::test(flavor = "multi_thread")]
+async fn rabbitmq_is_reached_with_an_authority_and_a_certificate_of_our_own() -> Result<()> {
+    let amqp = Broker::RabbitMq.address().await?;
+    let authority = amqp.split('@').nth(1).and_then(|rest| rest.split('/').next()).context("no address")?;
+    let certificates = Certificates::new()?;
+    let (show, shows) = watch::channel(certificates.acceptor()?);
+    let address = terminate(shows, 0, authority.to_owned()).await?;
+    let file = |key: &str, name: &str| format!("{key} = \"{}\"\n", certificates.path(name).display());
+    let url = format!("amqps://guest:guest@{address}/%2f");
+    let trusting = file("ca_file", "ca.pem");
+    let showing = trusting.clone() + &file("certificate_file", "client.pem") + &file("key_file", "client.key");
+    for shown in Shown::ALL {
+        certificates.show(shown)?;
+        show.send(certificates.acceptor()?)?;
+        judge(shown, &check::rabbitmq_with(&url, &trusting)?, RUSTLS)?;
+    }
+    certificates.show(Shown::Valid)?;
+    show.send(certificates.demanding_acceptor()?)?;
+    let refused = check::rabbitmq_with(&url, &trusting)?;
+    ensure!(!refused.ok && refused.detail.contains("set `certificate_file` and `key_file`"), "{}", refused.detail);
+    judge(Shown::Valid, &check::rabbitmq_with(&url, &showing)?, RUSTLS)
 }
 
 #[tokio::test(flavor = "multi_thread")]
