@@ -32,8 +32,8 @@ impl Clock {
     /// # Errors
     /// Without a C compiler.
     pub fn new() -> Result<Self> {
-        let digest: String = Sha256::digest(SOURCE).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-        let folder = cache::entry(&format!("clock-{digest}"), |target| {
+        let digest = Sha256::digest(SOURCE).iter().take(8).fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+        let folder = cache::entry(&format!("clock-{digest:016x}"), |target| {
             let source = target.join("clock.c");
             fs::write(&source, SOURCE)?;
             let mut compiler = Command::new("cc");
