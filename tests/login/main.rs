@@ -73,7 +73,7 @@ async fn relay_service_and_worker_log_in(stock: &Stock) -> Result<()> {
     let pool = MySqlPool::connect(&url).await?;
     stock.chill().await?;
     let stop = async { database.wait_for(PATIENCE, "SELECT COUNT(*) > 0 FROM test_effects").await.unwrap_or_default() };
-    Worker::new(pool.connect_options(), 7).run(Nothing, stop).await?;
+    Box::pin(Worker::new(pool.connect_options(), 7).run(Nothing, stop)).await?;
     ensure!(database.number("SELECT COUNT(*) FROM outbox_pending").await? == 0, "a message is left");
     Ok(())
 }
