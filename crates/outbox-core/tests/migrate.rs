@@ -149,7 +149,7 @@ async fn the_views_show_one_row_for_each_message(flavor: Flavor) -> Result<()> {
     {
         let sql = format!(
             "INSERT INTO outbox_claims VALUES ({id}, 0, 'me', 9, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '{ids}', ''); \
-             INSERT INTO outbox_sent VALUES ({id}, 0, 'me', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '{ids}', '{receipts}')"
+             INSERT INTO outbox_sent VALUES ({id}, {id}, 9, 0, 'me', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '{ids}', '{receipts}')"
         );
         database.execute(&sql).await?;
     }
