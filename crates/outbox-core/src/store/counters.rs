@@ -41,34 +41,39 @@ pub enum Behind {
 /// The first counter that lies below what the tables hold. Reads the ends of primary keys, the ids of the newest 1,000 receipts and the
 /// headers of the newest 1,000 messages; no lock. For the start of a process.
 pub async fn behind(conn: &mut MySqlConnection) -> Result<Option<Behind>, sqlx::Error> {
-    match message_ids(conn).await? {
-        Some(behind) => Ok(Some(behind)),
-        None => sequenced_key(conn).await,
+    let (used, next) = message_ids(conn).await?;
+    match next {
+        Some(next) if next <= used => Ok(Some(Behind::MessageIds { next, used })),
+        Some(_) => sequenced_key(conn).await,
+        None => Ok(None),
     }
 }
 
+/// The largest id that is named, and the next one; `None` if `outbox_messages` is no table but a view, which may be slow and has no counter.
+///
 /// What is in use is read before the counter, which may rise in between. MySQL caches a counter for a day unless told otherwise;
 /// MariaDB takes the version's comment for none of its own.
-async fn message_ids(conn: &mut MySqlConnection) -> Result<Option<Behind>, sqlx::Error> {
+async fn message_ids(conn: &mut MySqlConnection) -> Result<(u64, Option<u64>), sqlx::Error> {
     let named = |text: Text, table: &'static str| {
-        text.sql(" UNION ALL SELECT MAX(id) FROM (SELECT MAX(id) AS id FROM ").sql(table).sql(" GROUP BY lane) lanes")
+        text.sql("SELECT MAX(id) AS id FROM (SELECT MAX(id) AS id FROM ")
+            .sql(table)
+            .sql(" GROUP BY lane) lanes UNION ALL ")
     };
     let text = Text::default()
-        .sql("SELECT CAST(COALESCE(MAX(id), 0) AS UNSIGNED) FROM (SELECT MAX(id) AS id FROM outbox_messages")
+        .sql("SELECT CAST(COALESCE(MAX(id), 0) AS UNSIGNED) FROM (")
         .then(|text| named(text, "outbox_pending"))
         .then(|text| named(text, "outbox_delayed"))
         .then(|text| named(text, "outbox_dead"))
         .sql(
-            " UNION ALL SELECT MAX(l.id) FROM (SELECT message_ids FROM outbox_sent ORDER BY receipt_id DESC LIMIT 1000) s, \
+            "SELECT MAX(l.id) FROM (SELECT message_ids FROM outbox_sent ORDER BY receipt_id DESC LIMIT 1000) s, \
              JSON_TABLE(IF(JSON_VALID(s.message_ids), s.message_ids, '[]'), '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$')) l) used; \
              SET @outbox = 0 /*!80000 , SESSION information_schema_stats_expiry = 0 */; \
-             SELECT CAST(COALESCE(MAX(auto_increment), 1) AS UNSIGNED) FROM information_schema.tables \
-             WHERE table_schema = DATABASE() AND table_name = 'outbox_messages'",
+             SELECT CAST(COALESCE(auto_increment, 1) AS UNSIGNED) FROM information_schema.tables \
+             WHERE table_schema = DATABASE() AND table_name = 'outbox_messages' AND table_type = 'BASE TABLE'",
         );
     let replies = text.run(conn).await?;
     let mut numbers = replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get::<u64, _>(0));
-    let (used, next) = (numbers.next().transpose()?.unwrap_or(0), numbers.next().transpose()?.unwrap_or(1));
-    Ok((next <= used).then_some(Behind::MessageIds { next, used }))
+    Ok((numbers.next().transpose()?.unwrap_or(0), numbers.next().transpose()?))
 }
 
 /// A key that `outbox_key_sequence` lacks is no finding: a message that is not sequenced may have such a header of its service's own.
