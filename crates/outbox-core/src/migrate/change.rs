@@ -1,8 +1,8 @@
-//! What a migration makes, read from its text.
+//! The change that a migration makes, read from its text.
 
 use crate::store::catalogue::{Kind, Shape};
 
-/// What one migration does. A migration is one statement, because no statement that changes tables can be rolled back.
+/// The change of one migration. A migration is one statement, because no statement that changes tables can be rolled back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
     /// It creates a table or a view.

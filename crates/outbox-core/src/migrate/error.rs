@@ -20,19 +20,19 @@ pub enum MigrateError {
          in a database of its own"
     )]
     Taken {
-        /// What is there, and how it differs.
+        /// The object that is there, and how it differs.
         differences: String,
     },
     /// The tables are not those that the migrations make.
     #[error("nothing was changed, because the tables are not as `relay migrate sql` prints them: {differences}")]
     Differs {
-        /// What is there, and how it differs.
+        /// The object that is there, and how it differs.
         differences: String,
     },
     /// The account lacks privileges.
     #[error("nothing was changed, because the account needs the privileges of deploy/grants/migrator.sql: {denied}")]
     Denied {
-        /// What the server says.
+        /// The text of the server.
         denied: String,
     },
     /// A table was in use all the time.
@@ -63,7 +63,7 @@ pub enum MigrateError {
         rows: u64,
         /// About how many MiB it has, with its keys.
         mebibytes: u64,
-        /// What the server says.
+        /// The text of the server.
         reason: String,
     },
     /// The server refused the statement.
@@ -71,7 +71,7 @@ pub enum MigrateError {
     Refused {
         /// The number of the migration.
         version: i64,
-        /// What the server says.
+        /// The text of the server.
         source: sqlx::Error,
     },
     /// The database could not be asked.

@@ -1,11 +1,11 @@
-//! What is left to do of a migration, as the catalogue shows it.
+//! The rest of a migration that is still to be done, by the catalogue.
 
 use std::collections::BTreeSet;
 
 use super::change::Change;
 use crate::store::catalogue::Shape;
 
-/// What is left to do.
+/// The rest that is still to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum State {
     /// Nothing: it was done, and only its record is missing.

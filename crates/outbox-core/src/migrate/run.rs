@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What is done about migrations that the record does not know.
+/// The treatment of migrations that the record does not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// They are applied.
@@ -105,7 +105,7 @@ async fn unrecorded<'a>(
     Ok(unrecorded)
 }
 
-/// What is left to do of each migration that the record does not know.
+/// The rest still to be done of each migration that the record lacks.
 async fn steps<'a>(
     conn: &mut MySqlConnection,
     migrations: &'a [Migration],
@@ -124,7 +124,7 @@ async fn steps<'a>(
     Ok(steps)
 }
 
-/// What migrations add to the table that this one creates.
+/// The columns and keys that later migrations add to the table that this one creates.
 fn added_later(migrations: &[Migration], change: &Change) -> BTreeSet<String> {
     let changes = migrations.iter().filter_map(|migration| Change::of(migration.sql.as_str()));
     let added = changes.filter_map(|other| match (other, change.shape()) {

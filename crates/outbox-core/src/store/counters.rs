@@ -51,7 +51,7 @@ pub async fn behind(conn: &mut MySqlConnection) -> Result<Option<Behind>, sqlx::
 
 /// The largest id that is named, and the next one; `None` if `outbox_messages` is no table but a view, which may be slow and has no counter.
 ///
-/// What is in use is read before the counter, which may rise in between. MySQL caches a counter for a day unless told otherwise;
+/// The ids in use are read before the counter, which may rise in between. MySQL caches a counter for a day unless told otherwise;
 /// MariaDB takes the version's comment for none of its own.
 async fn message_ids(conn: &mut MySqlConnection) -> Result<(u64, Option<u64>), sqlx::Error> {
     let named = |text: Text, table: &'static str| {
