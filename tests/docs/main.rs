@@ -1,6 +1,7 @@
 //! The reference pages and the copy of the migrations are what the code says. `BLESS=1 cargo test --test docs` rewrites them.
 //! The page of the guarantees names tests that exist, and the code of the pages is code that compiles.
 
+mod dashboards;
 mod pages;
 
 use std::{fs, path::Path};

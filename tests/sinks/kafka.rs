@@ -1,179 +1,319 @@
-//! Reads back what the Kafka sink wrote.
+//! The Kafka sink: the conformance suite against a real broker, and Kafka's own traps.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
-
-use anyhow::{Context, Result};
-use async_trait::async_trait;
+use crate::kafka_harness::{KafkaHarness, consume, sink, sink_with};
+use anyhow::Result;
+use futures_util::future::join_all;
 use outbox_relay::{
     config,
     sink::{
-        Destination, Outgoing, Sink,
-        conformance::{Arrived, DEADLINE, Draft, Harness},
+        Destination, Outgoing, PublishError, Sink,
+        conformance::{self, DEADLINE, Draft, Harness as _, publish_until_sent},
         kafka::Kafka,
     },
 };
 use rdkafka::{
-    ClientConfig, Message as _, Offset, TopicPartitionList,
-    admin::{AdminClient, AdminOptions},
-    consumer::{BaseConsumer, Consumer as _},
-    message::Headers as _,
-    metadata::MetadataTopic,
+    mocking::MockCluster,
+    producer::DefaultProducerContext,
+    types::{RDKafkaApiKey, RDKafkaRespErr},
 };
-use testkit::servers;
-use tokio::sync::Mutex;
-use uuid::Uuid;
+use testkit::{proxy::Direction, servers};
 
-pub(crate) struct KafkaHarness {
-    sink: Kafka,
-    bootstrap: String,
-    /// Its own broker, if it may be stopped.
-    broker: Option<Mutex<servers::Kafka>>,
+fn to(topic: &str) -> Arc<Destination> {
+    Arc::new(Destination { sink: "kafka".into(), target: topic.into(), routing_key: String::new() })
 }
 
-impl KafkaHarness {
-    /// With a broker of its own.
-    pub(crate) async fn start() -> Result<Self> {
-        let broker = servers::Kafka::start().await?;
-        let bootstrap = broker.bootstrap();
-        Ok(Self { sink: sink(&bootstrap), bootstrap, broker: Some(Mutex::new(broker)) })
-    }
-
-    /// With the broker that all tests share.
-    pub(crate) async fn shared() -> Result<Self> {
-        let bootstrap = servers::kafka_bootstrap().await?;
-        Ok(Self { sink: sink(&bootstrap), bootstrap, broker: None })
-    }
-
-    pub(crate) fn bootstrap(&self) -> &str {
-        &self.bootstrap
-    }
+fn soon() -> Instant {
+    Instant::now() + DEADLINE
 }
 
-pub(crate) fn sink(bootstrap: &str) -> Kafka {
-    sink_with(bootstrap, &[])
+fn numbered(topic: &Arc<Destination>, numbers: std::ops::Range<usize>, size: usize) -> Vec<Outgoing> {
+    numbers.map(|n| Draft::new(topic, vec![b'x'; size]).key(n.to_string().as_bytes()).build()).collect()
 }
 
-pub(crate) fn sink_with(bootstrap: &str, properties: &[(&str, &str)]) -> Kafka {
-    let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), config::Secret::new(*value)));
-    let config = config::Kafka { brokers: bootstrap.to_owned(), properties: properties.collect::<BTreeMap<_, _>>() };
-    Kafka::new("kafka", &config, DEADLINE).unwrap()
+#[tokio::test(flavor = "multi_thread")]
+async fn kafka_conforms() -> Result<()> {
+    conformance::run(&KafkaHarness::start().await?).await
 }
 
-#[async_trait]
-impl Harness for KafkaHarness {
-    fn sink(&self) -> &dyn Sink {
-        &self.sink
-    }
-
-    async fn destination(&self) -> Result<Arc<Destination>> {
-        let target = format!("test-{}", Uuid::now_v7());
-        servers::create_topic(&self.bootstrap, &target, 4).await?;
-        Ok(Arc::new(Destination { sink: "kafka".to_owned(), target, routing_key: String::new() }))
-    }
-
-    async fn arrived(&self, destination: &Destination, least: usize) -> Result<Vec<Arrived>> {
-        consume(&self.bootstrap, &destination.target, least)?.into_iter().map(Record::arrived).collect()
-    }
-
-    fn rejected(&self, destination: &Arc<Destination>) -> Option<Outgoing> {
-        Some(Draft::new(destination, vec![b'x'; 1_100_000]).build())
-    }
-
-    fn unreachable(&self) -> Option<Box<dyn Sink>> {
-        Some(Box::new(sink("127.0.0.1:1")))
-    }
-
-    async fn stop_broker(&self) -> Result<bool> {
-        let Some(broker) = &self.broker else { return Ok(false) };
-        broker.lock().await.kill()?;
-        Ok(true)
-    }
-
-    async fn start_broker(&self) -> Result<()> {
-        self.broker.as_ref().context("no broker of its own")?.lock().await.restart().await
-    }
+#[tokio::test(flavor = "multi_thread")]
+async fn the_wire_has_the_documented_headers_key_and_time() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = harness.destination().await?;
+    let message =
+        Draft::new(&topic, "{}").described("made", "application/json").header("b", "1").header("a", "2").build();
+    let receipt = harness.sink().publish(std::slice::from_ref(&message), soon()).await.remove(0)?;
+    let record = consume(harness.bootstrap(), &topic.target, 1)?.remove(0);
+    let names: Vec<_> = record.headers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["id", "type", "content-type", "b", "a"]);
+    assert_eq!(record.headers[0].1, message.message_id.to_string());
+    assert_eq!(record.timestamp, Some(message.created_at_micros / 1000));
+    assert_eq!(receipt.place, format!("{}/{}@{}", topic.target, record.partition, record.offset));
+    Ok(())
 }
 
-/// A record as Kafka has it.
-pub(crate) struct Record {
-    pub(crate) partition: i32,
-    pub(crate) offset: i64,
-    pub(crate) timestamp: Option<i64>,
-    pub(crate) key: Option<Vec<u8>>,
-    pub(crate) payload: Option<Vec<u8>>,
-    pub(crate) headers: Vec<(String, String)>,
-}
-
-impl Record {
-    fn arrived(mut self) -> Result<Arrived> {
-        let mut known = |name: &str| {
-            let first = self.headers.first().is_some_and(|(it, _)| it == name);
-            first.then(|| self.headers.remove(0).1)
-        };
-        let (id, event_type, content_type) = (known("id"), known("type"), known("content-type"));
-        Ok(Arrived {
-            message_id: id.context("no id")?.parse()?,
-            key: self.key,
-            event_type,
-            content_type,
-            headers: self.headers,
-            payload: self.payload,
-        })
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_go_to_the_partitions_of_java_clients() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = harness.destination().await?;
+    // Kafka's own test has these hashes: murmur2 of "foobar" is -790332482, and so on; without the sign, modulo 4 partitions.
+    for (key, partition) in [("21", 0), ("foobar", 2), ("a-little-bit-longer-string", 3)] {
+        let message = Draft::new(&topic, "").key(key.as_bytes()).build();
+        let receipt = harness.sink().publish(&[message], soon()).await.remove(0)?;
+        assert!(receipt.place.starts_with(&format!("{}/{partition}@", topic.target)), "{key}: {}", receipt.place);
     }
+    Ok(())
 }
 
-/// Reads a topic from its start until `least` records are there and no more come.
-pub(crate) fn consume(bootstrap: &str, topic: &str, least: usize) -> Result<Vec<Record>> {
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", bootstrap).set("group.id", "none").set("enable.auto.commit", "false");
-    config.set("fetch.wait.max.ms", "50");
-    let consumer: BaseConsumer = config.create()?;
-    let metadata = consumer.fetch_metadata(Some(topic), Duration::from_secs(10))?;
-    let mut partitions = TopicPartitionList::new();
-    for partition in metadata.topics().iter().flat_map(MetadataTopic::partitions) {
-        partitions.add_partition_offset(topic, partition.id(), Offset::Beginning)?;
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_topic_rejects_its_own_messages_at_once_and_works_when_it_is_made() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let (there, missing) = (harness.destination().await?, to(&format!("missing-{}", uuid::Uuid::now_v7())));
+    let mut batch = numbered(&there, 0..100, 10);
+    batch.insert(50, Draft::new(&missing, "1").build());
+    for _ in 0..3 {
+        let outcomes = harness.sink().publish(&batch, soon()).await;
+        assert!(
+            matches!(&outcomes[50], Err(PublishError::Rejected { reason: "unroutable", .. })),
+            "{:?}",
+            outcomes[50]
+        );
+        assert_eq!(outcomes.iter().filter(|it| it.is_ok()).count(), 100);
     }
-    consumer.assign(&partitions)?;
-    let mut records = Vec::new();
-    loop {
-        let patience = if records.len() < least { Duration::from_secs(20) } else { Duration::from_millis(400) };
-        let Some(message) = consumer.poll(patience) else { return Ok(records) };
-        let message = message?;
-        let headers =
-            message.headers().map(|headers| headers.iter().map(|it| (it.key.to_owned(), text(it.value))).collect());
-        records.push(Record {
-            partition: message.partition(),
-            offset: message.offset(),
-            timestamp: message.timestamp().to_millis(),
-            key: message.key().map(<[u8]>::to_vec),
-            payload: message.payload().map(<[u8]>::to_vec),
-            headers: headers.unwrap_or_default(),
-        });
+    servers::create_topic(harness.bootstrap(), &missing.target, 1).await?;
+    let outcome = harness.sink().publish(&batch[50..51], soon()).await.remove(0);
+    assert!(outcome.is_ok(), "{outcome:?}");
+    Ok(())
+}
+
+/// A question for each message would take longer than the deadline, and the last ones would hear that no broker answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_topics_that_take_turns_are_asked_for_once_a_batch() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let missing = [(); 2].map(|()| to(&format!("missing-{}", uuid::Uuid::now_v7())));
+    let batch: Vec<_> = missing.iter().cycle().take(50_000).map(|topic| Draft::new(topic, "1").build()).collect();
+    let outcomes = harness.sink().publish(&batch, soon()).await;
+    assert_eq!(outcomes.len(), batch.len());
+    let other = outcomes.iter().find(|it| !matches!(it, Err(PublishError::Rejected { reason: "unroutable", .. })));
+    assert!(other.is_none(), "{other:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_was_deleted_harms_no_other() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let (there, gone) = (harness.destination().await?, harness.destination().await?);
+    harness.sink().publish(&numbered(&gone, 0..1, 1), soon()).await.remove(0)?;
+    crate::kafka_harness::delete_topic(harness.bootstrap(), &gone.target).await?;
+    let mut last = None;
+    for _ in 0..4 {
+        let outcomes =
+            harness.sink().publish(&[numbered(&there, 0..50, 10), numbered(&gone, 0..1, 1)].concat(), soon()).await;
+        assert!(outcomes[50].is_err());
+        last = Some(outcomes);
     }
+    let last = last.unwrap();
+    assert!(matches!(&last[50], Err(PublishError::Rejected { reason: "unroutable", .. })), "{:?}", last[50]);
+    assert!(last[..50].iter().all(Result::is_ok), "{:?}", last[0]);
+    Ok(())
 }
 
-fn text(bytes: Option<&[u8]>) -> String {
-    String::from_utf8(bytes.unwrap_or_default().to_vec()).unwrap()
-}
-
-/// The first arrivals of the numbers below `count` stand in order, and all are there. Other payloads are passed over.
-pub(crate) fn in_first_order(records: &[Record], count: usize) {
-    let mut next = 0;
-    for record in records {
-        let number = record.payload.as_deref().and_then(|it| std::str::from_utf8(it).ok()?.parse::<usize>().ok());
-        if number == Some(next) {
-            next += 1;
-        } else if let Some(number) = number {
-            assert!(number < next, "{number} arrived before {next}");
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_message_that_is_too_large_for_the_topic_is_rejected() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = format!("small-{}", uuid::Uuid::now_v7());
+    servers::create_topic_with(harness.bootstrap(), &topic, 1, &[("max.message.bytes", "10000")]).await?;
+    let topic = to(&topic);
+    let mut batch = numbered(&topic, 0..60, 1000);
+    batch.insert(30, Draft::new(&topic, vec![b'x'; 20_000]).build());
+    let outcomes = harness.sink().publish(&batch, soon()).await;
+    for (n, outcome) in outcomes.iter().enumerate() {
+        match outcome {
+            Err(PublishError::Rejected { reason: "too_large", .. }) => assert_eq!(n, 30),
+            outcome => assert!(outcome.is_ok() && n != 30, "{n}: {outcome:?}"),
         }
     }
-    assert_eq!(next, count, "the first that did not arrive");
+    Ok(())
 }
 
-pub(crate) async fn delete_topic(bootstrap: &str, topic: &str) -> Result<()> {
-    let admin: AdminClient<_> = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
-    admin.delete_topics(&[topic], &AdminOptions::new().operation_timeout(Some(Duration::from_secs(10)))).await?;
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_many_small_batches_are_not_rejected_for_the_size_of_their_common_request() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = format!("small-{}", uuid::Uuid::now_v7());
+    servers::create_topic_with(harness.bootstrap(), &topic, 1, &[("max.message.bytes", "10000")]).await?;
+    let messages = numbered(&to(&topic), 0..300, 1000);
+    let outcomes = join_all(messages.chunks(1).map(|one| harness.sink().publish(one, soon()))).await.concat();
+    let failed: Vec<_> = outcomes.iter().filter(|it| it.is_err()).collect();
+    assert!(failed.is_empty(), "{} failed: {:?}", failed.len(), failed.first());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_record_that_a_compacted_topic_refuses_is_rejected() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = format!("compacted-{}", uuid::Uuid::now_v7());
+    servers::create_topic_with(harness.bootstrap(), &topic, 1, &[("cleanup.policy", "compact")]).await?;
+    let topic = to(&topic);
+    let mut batch = numbered(&topic, 0..40, 10);
+    batch.insert(20, Draft::new(&topic, "without key").build());
+    let outcomes = harness.sink().publish(&batch, soon()).await;
+    assert!(matches!(&outcomes[20], Err(PublishError::Rejected { reason: "invalid", .. })), "{:?}", outcomes[20]);
+    assert_eq!(outcomes.iter().filter(|it| it.is_ok()).count(), 40, "{:?}", outcomes[0]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_hangs_loses_nothing_confirms_nothing_and_keeps_the_order() -> Result<()> {
+    let broker = servers::Kafka::start().await?;
+    servers::create_topic(&broker.bootstrap(), "orders", 1).await?;
+    let (topic, sink) = (to("orders"), sink(&broker.bootstrap()));
+    sink.publish(&numbered(&topic, 0..1, 1), soon()).await.remove(0)?;
+    broker.pause()?;
+    let messages: Vec<_> = (0..300).map(|n: usize| Draft::new(&topic, n.to_string()).key(b"one").build()).collect();
+    let deadline = Instant::now() + Duration::from_secs(3);
+    let first = sink.publish(&messages[..100], deadline);
+    let second = sink.publish(&messages[100..200], deadline + Duration::from_secs(6));
+    let (first, second) = tokio::join!(first, second);
+    assert!(first.iter().all(|it| matches!(it, Err(PublishError::Unconfirmed(_)))), "{:?}", first[0]);
+    assert!(
+        second.iter().all(|it| matches!(it, Err(PublishError::Unconfirmed(_)))),
+        "given up with the first: {:?}",
+        second[0]
+    );
+    assert!(Instant::now() < deadline + Duration::from_secs(5), "waited for the second");
+    let third = sink.publish(&messages[200..], soon()).await;
+    assert!(third.iter().all(|it| matches!(it, Err(PublishError::Unavailable(_)))), "costs no attempt: {:?}", third[0]);
+    broker.resume()?;
+    publish_until_sent(&sink, &messages, Duration::from_secs(30)).await?;
+    crate::kafka_harness::in_first_order(&consume(&broker.bootstrap(), "orders", 301)?, 300);
+    Ok(())
+}
+
+/// The second batch waits for what the brokers say of its topic while the first one fails: it must not go out after that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_waits_for_an_answer_does_not_overtake_one_that_failed_meanwhile() -> Result<()> {
+    let broker = servers::Kafka::start().await?;
+    let proxy = broker.proxy().await?;
+    servers::create_topic(&broker.bootstrap(), "orders", 1).await?;
+    let (topic, sink) = (to("orders"), sink(proxy.address()));
+    sink.publish(&numbered(&topic, 0..1, 1), soon()).await.remove(0)?;
+    for direction in Direction::BOTH {
+        proxy.black_hole(direction);
+    }
+    let messages: Vec<_> = (0..2).map(|n: usize| Draft::new(&topic, n.to_string()).key(b"one").build()).collect();
+    let deadline = Instant::now() + Duration::from_secs(6);
+    let held = proxy.counts().held;
+    let first = async {
+        let outcomes = sink.publish(&messages[..1], deadline).await;
+        proxy.heal();
+        outcomes
+    };
+    let second = async {
+        servers::until(DEADLINE, "the first batch to be on the way", || async {
+            anyhow::ensure!(proxy.counts().held > held);
+            Ok(())
+        })
+        .await?;
+        // Every connection is lost, so the topic is asked for again.
+        proxy.reset();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        anyhow::Ok(sink.publish(&messages[1..], deadline + DEADLINE).await)
+    };
+    let (mut first, second) = tokio::join!(first, second);
+    assert!(matches!(first.remove(0), Err(PublishError::Unconfirmed(_))));
+    let second = second?.remove(0);
+    assert!(matches!(second, Err(PublishError::Unavailable(_))), "{second:?}");
+    publish_until_sent(&sink, &messages, DEADLINE).await?;
+    crate::kafka_harness::in_first_order(&consume(&broker.bootstrap(), "orders", 3)?, 2);
+    Ok(())
+}
+
+/// librdkafka refuses it at once, and reports nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_message_that_is_too_large_holds_up_no_later_one_of_its_key() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = harness.destination().await?;
+    let batch = [1_100_000, 1, 1].map(|size| Draft::new(&topic, vec![b'x'; size]).key(b"one").build());
+    let outcomes = harness.sink().publish(&batch, soon()).await;
+    assert!(matches!(outcomes[0], Err(PublishError::Rejected { reason: "too_large", .. })), "{:?}", outcomes[0]);
+    assert!(outcomes[1..].iter().all(Result::is_ok), "{outcomes:?}");
+    Ok(())
+}
+
+/// A broker that refuses the first request for a moment and takes the second: as while the leader of a partition moves that it has
+/// nothing in of this producer. No real one does so on demand; this one is librdkafka's own.
+fn broker_of_which_the_leader_moves() -> Result<MockCluster<'static, DefaultProducerContext>> {
+    let broker = MockCluster::new(1)?;
+    broker.create_topic("orders", 1, 1)?;
+    // Both requests are on their way before the first answer.
+    broker.broker_round_trip_time(1, Duration::from_millis(200))?;
+    broker.request_errors(RDKafkaApiKey::Produce, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION]);
+    Ok(broker)
+}
+
+/// librdkafka reports the first one as sent as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_not_confirmed_by_a_later_one() -> Result<()> {
+    let broker = broker_of_which_the_leader_moves()?;
+    let sink = sink_with(&broker.bootstrap_servers(), &[("batch.num.messages", "1")]);
+    let messages = ["0", "1"].map(|n| Draft::new(&to("orders"), n).build());
+    let outcomes = sink.publish(&messages, soon()).await;
+    assert!(matches!(&outcomes[0], Err(PublishError::Unconfirmed(_))), "{:?}", outcomes[0]);
+    let place = outcomes[1].clone()?.place;
+    assert_eq!(place, "orders/0@0", "the first one is not there");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_keeps_its_order_from_its_first_message_on() -> Result<()> {
+    let broker = broker_of_which_the_leader_moves()?;
+    let sink = sink_with(&broker.bootstrap_servers(), &[("batch.num.messages", "1")]);
+    let messages: Vec<_> =
+        (0..20).map(|n: usize| Draft::new(&to("orders"), n.to_string()).key(b"one").build()).collect();
+    let outcomes = join_all(messages.chunks(8).map(|batch| sink.publish(batch, soon()))).await.concat();
+    let failed = outcomes.iter().find(|it| it.is_err());
+    assert!(failed.is_none(), "{failed:?}");
+    crate::kafka_harness::in_first_order(&consume(&broker.bootstrap_servers(), "orders", 20)?, 20);
+    Ok(())
+}
+
+/// Nothing was ever written there, so that the second message of its key waits for the first; it alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_without_leader_holds_up_its_own_keys_only() -> Result<()> {
+    let broker = MockCluster::new(1)?;
+    broker.create_topic("orders", 4, 1)?;
+    broker.partition_leader("orders", 0, None)?;
+    let (topic, sink) = (to("orders"), sink(&broker.bootstrap_servers()));
+    // The first belongs to partition 0, the other one to 2.
+    let keys = ["21", "21", "foobar", "foobar", "foobar"];
+    let batch = keys.map(|key| Draft::new(&topic, "1").key(key.as_bytes()).build());
+    let outcomes = sink.publish(&batch, Instant::now() + Duration::from_secs(4)).await;
+    assert!(outcomes[..2].iter().all(|it| matches!(it, Err(PublishError::Unconfirmed(_)))), "{outcomes:?}");
+    assert!(outcomes[2..].iter().all(Result::is_ok), "{outcomes:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn weakened_properties_and_unknown_ones_are_refused_without_their_values() {
+    for (name, value) in [("acks", "S3CRET"), ("no.such.property", "S3CRET"), ("linger.ms", "S3CRET")] {
+        let properties = BTreeMap::from([(name.to_owned(), config::Secret::new(value))]);
+        let config = config::Kafka { brokers: "127.0.0.1:1".to_owned(), properties };
+        let Err(error) = Kafka::new("k", &config, DEADLINE) else { panic!("{name} was taken") };
+        assert!(error.to_string().contains(name) && !error.to_string().contains("S3CRET"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_local_queue_is_waited_for() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = harness.destination().await?;
+    let sink = sink_with(harness.bootstrap(), &[("queue.buffering.max.messages", "50")]);
+    let outcomes = sink.publish(&numbered(&topic, 0..2000, 10), soon()).await;
+    assert!(outcomes.iter().all(Result::is_ok));
     Ok(())
 }

@@ -3,9 +3,9 @@
 use outbox_relay::metrics::METRICS;
 use serde_json::Value;
 
-const DASHBOARD: &str = include_str!("../dashboards/relay.json");
-const RULES: &str = include_str!("../dashboards/alerts.rules.yml");
-const RUNBOOK: &str = include_str!("../docs/runbook.md");
+const DASHBOARD: &str = include_str!("../../dashboards/relay.json");
+const RULES: &str = include_str!("../../dashboards/alerts.rules.yml");
+const RUNBOOK: &str = include_str!("../../docs/runbook.md");
 
 /// What the collector for processes adds, on Linux.
 const PROCESS: [&str; 5] = [

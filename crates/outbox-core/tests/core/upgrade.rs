@@ -194,7 +194,7 @@ async fn a_name_that_is_taken_is_refused_before_anything_is_changed(flavor: Flav
 }
 
 async fn a_privilege_that_is_lacking_is_named_before_anything_is_changed(flavor: Flavor) -> Result<()> {
-    const GRANTS: &str = include_str!("../../../deploy/grants/migrator.sql");
+    const GRANTS: &str = include_str!("../../../../deploy/grants/migrator.sql");
     let database = Database::create_empty(flavor).await?;
     for (grant, without, lacking) in [
         ("GRANT CREATE, ALTER, DROP, INDEX ON inbox_dead      TO 'outbox_migrator'@'%';", "", "CREATE command denied"),

@@ -1,0 +1,179 @@
+//! Reads back what the Kafka sink wrote.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result};
+use async_trait::async_trait;
+use outbox_relay::{
+    config,
+    sink::{
+        Destination, Outgoing, Sink,
+        conformance::{Arrived, DEADLINE, Draft, Harness},
+        kafka::Kafka,
+    },
+};
+use rdkafka::{
+    ClientConfig, Message as _, Offset, TopicPartitionList,
+    admin::{AdminClient, AdminOptions},
+    consumer::{BaseConsumer, Consumer as _},
+    message::Headers as _,
+    metadata::MetadataTopic,
+};
+use testkit::servers;
+use tokio::sync::Mutex;
+use uuid::Uuid;
+
+pub(crate) struct KafkaHarness {
+    sink: Kafka,
+    bootstrap: String,
+    /// Its own broker, if it may be stopped.
+    broker: Option<Mutex<servers::Kafka>>,
+}
+
+impl KafkaHarness {
+    /// With a broker of its own.
+    pub(crate) async fn start() -> Result<Self> {
+        let broker = servers::Kafka::start().await?;
+        let bootstrap = broker.bootstrap();
+        Ok(Self { sink: sink(&bootstrap), bootstrap, broker: Some(Mutex::new(broker)) })
+    }
+
+    /// With the broker that all tests share.
+    pub(crate) async fn shared() -> Result<Self> {
+        let bootstrap = servers::kafka_bootstrap().await?;
+        Ok(Self { sink: sink(&bootstrap), bootstrap, broker: None })
+    }
+
+    pub(crate) fn bootstrap(&self) -> &str {
+        &self.bootstrap
+    }
+}
+
+pub(crate) fn sink(bootstrap: &str) -> Kafka {
+    sink_with(bootstrap, &[])
+}
+
+pub(crate) fn sink_with(bootstrap: &str, properties: &[(&str, &str)]) -> Kafka {
+    let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), config::Secret::new(*value)));
+    let config = config::Kafka { brokers: bootstrap.to_owned(), properties: properties.collect::<BTreeMap<_, _>>() };
+    Kafka::new("kafka", &config, DEADLINE).unwrap()
+}
+
+#[async_trait]
+impl Harness for KafkaHarness {
+    fn sink(&self) -> &dyn Sink {
+        &self.sink
+    }
+
+    async fn destination(&self) -> Result<Arc<Destination>> {
+        let target = format!("test-{}", Uuid::now_v7());
+        servers::create_topic(&self.bootstrap, &target, 4).await?;
+        Ok(Arc::new(Destination { sink: "kafka".to_owned(), target, routing_key: String::new() }))
+    }
+
+    async fn arrived(&self, destination: &Destination, least: usize) -> Result<Vec<Arrived>> {
+        consume(&self.bootstrap, &destination.target, least)?.into_iter().map(Record::arrived).collect()
+    }
+
+    fn rejected(&self, destination: &Arc<Destination>) -> Option<Outgoing> {
+        Some(Draft::new(destination, vec![b'x'; 1_100_000]).build())
+    }
+
+    fn unreachable(&self) -> Option<Box<dyn Sink>> {
+        Some(Box::new(sink("127.0.0.1:1")))
+    }
+
+    async fn stop_broker(&self) -> Result<bool> {
+        let Some(broker) = &self.broker else { return Ok(false) };
+        broker.lock().await.kill()?;
+        Ok(true)
+    }
+
+    async fn start_broker(&self) -> Result<()> {
+        self.broker.as_ref().context("no broker of its own")?.lock().await.restart().await
+    }
+}
+
+/// A record as Kafka has it.
+pub(crate) struct Record {
+    pub(crate) partition: i32,
+    pub(crate) offset: i64,
+    pub(crate) timestamp: Option<i64>,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) payload: Option<Vec<u8>>,
+    pub(crate) headers: Vec<(String, String)>,
+}
+
+impl Record {
+    fn arrived(mut self) -> Result<Arrived> {
+        let mut known = |name: &str| {
+            let first = self.headers.first().is_some_and(|(it, _)| it == name);
+            first.then(|| self.headers.remove(0).1)
+        };
+        let (id, event_type, content_type) = (known("id"), known("type"), known("content-type"));
+        Ok(Arrived {
+            message_id: id.context("no id")?.parse()?,
+            key: self.key,
+            event_type,
+            content_type,
+            headers: self.headers,
+            payload: self.payload,
+        })
+    }
+}
+
+/// Reads a topic from its start until `least` records are there and no more come.
+pub(crate) fn consume(bootstrap: &str, topic: &str, least: usize) -> Result<Vec<Record>> {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", bootstrap).set("group.id", "none").set("enable.auto.commit", "false");
+    config.set("fetch.wait.max.ms", "50");
+    let consumer: BaseConsumer = config.create()?;
+    let metadata = consumer.fetch_metadata(Some(topic), Duration::from_secs(10))?;
+    let mut partitions = TopicPartitionList::new();
+    for partition in metadata.topics().iter().flat_map(MetadataTopic::partitions) {
+        partitions.add_partition_offset(topic, partition.id(), Offset::Beginning)?;
+    }
+    consumer.assign(&partitions)?;
+    let mut records = Vec::new();
+    loop {
+        let patience = if records.len() < least { Duration::from_secs(20) } else { Duration::from_millis(400) };
+        let Some(message) = consumer.poll(patience) else { return Ok(records) };
+        let message = message?;
+        let headers =
+            message.headers().map(|headers| headers.iter().map(|it| (it.key.to_owned(), text(it.value))).collect());
+        records.push(Record {
+            partition: message.partition(),
+            offset: message.offset(),
+            timestamp: message.timestamp().to_millis(),
+            key: message.key().map(<[u8]>::to_vec),
+            payload: message.payload().map(<[u8]>::to_vec),
+            headers: headers.unwrap_or_default(),
+        });
+    }
+}
+
+fn text(bytes: Option<&[u8]>) -> String {
+    String::from_utf8(bytes.unwrap_or_default().to_vec()).unwrap()
+}
+
+/// The first arrivals of the numbers below `count` stand in order, and all are there. Other payloads are passed over.
+pub(crate) fn in_first_order(records: &[Record], count: usize) {
+    let mut next = 0;
+    for record in records {
+        let number = record.payload.as_deref().and_then(|it| std::str::from_utf8(it).ok()?.parse::<usize>().ok());
+        if number == Some(next) {
+            next += 1;
+        } else if let Some(number) = number {
+            assert!(number < next, "{number} arrived before {next}");
+        }
+    }
+    assert_eq!(next, count, "the first that did not arrive");
+}
+
+pub(crate) async fn delete_topic(bootstrap: &str, topic: &str) -> Result<()> {
+    let admin: AdminClient<_> = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
+    admin.delete_topics(&[topic], &AdminOptions::new().operation_timeout(Some(Duration::from_secs(10)))).await?;
+    Ok(())
+}
