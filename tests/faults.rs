@@ -13,8 +13,8 @@ use faults::{
 };
 
 const SEED: u64 = 20;
-/// Within which all of it has to end.
-const LONGEST: Duration = Duration::from_secs(480);
+/// Within which all of it has to end: three times what it took on the slowest machine so far.
+const LONGEST: Duration = Duration::from_secs(1200);
 
 /// The consumers of the other test are this program again, told by their environment.
 #[tokio::test]
@@ -42,7 +42,9 @@ async fn nothing_is_lost_whatever_breaks() -> Result<()> {
     };
     let plan = Plan { setup, seed: SEED, parallel: 4, time: None };
     eprintln!("seed {SEED}");
-    let ran = runner::run(&rows, &plan, |ran| eprintln!("{} {}: {:.0?}", ran.row, ran.case, ran.took));
+    let ran = runner::run(&rows, &plan, |ran| {
+        eprintln!("{} {}: {:.0?}, {} times again", ran.row, ran.case, ran.took, ran.unshown.len());
+    });
     let ran = tokio::time::timeout(LONGEST, ran).await;
     let ran = ran.with_context(|| format!("not all cases have ended within {LONGEST:?}; those above have"))?;
     let table = report::markdown(&rows, &ran, SEED);

@@ -25,9 +25,12 @@ pub fn markdown(rows: &[Row], ran: &[Ran], seed: u64) -> String {
     let mut lines = vec![COLUMNS.map(str::to_owned)];
     lines.extend(rows.iter().map(|row| line(row, &total(row, ran))));
     let mut text = format!("Seed {seed}.\n\n{}", table(&lines));
+    // Writing to a text does not fail.
+    for (ran, unshown) in ran.iter().flat_map(|ran| ran.unshown.iter().map(move |unshown| (ran, unshown))) {
+        write!(text, "\n{} {}, seed {}, tried again:\n{unshown}\n", ran.row, ran.case, ran.seed).ok();
+    }
     for failed in ran.iter().filter(|ran| ran.error.is_some()) {
         let error = failed.error.as_deref().unwrap_or_default();
-        // Writing to a text does not fail.
         write!(text, "\n{} {}, seed {}:\n{error}\n", failed.row, failed.case, failed.seed).ok();
     }
     text
@@ -45,7 +48,7 @@ pub fn json(rows: &[Row], ran: &[Ran], seed: u64) -> Value {
                 .map(|ran| {
                     json!({
                         "case": ran.case, "seed": ran.seed, "seconds": ran.took.as_secs_f64(), "error": ran.error,
-                        "counts": ran.counts,
+                        "unshown": ran.unshown, "counts": ran.counts,
                     })
                 })
                 .collect();

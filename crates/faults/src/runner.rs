@@ -4,12 +4,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use futures_util::StreamExt as _;
+use testkit::judge::NothingShown;
 
 use crate::{
     arena::{Arena, Setup},
     counts::Counts,
     row::{Case, Row},
 };
+
+/// How often a case is tried again that has shown nothing.
+const AGAIN: usize = 5;
 
 /// What is to be run.
 #[derive(Debug, Clone)]
@@ -35,6 +39,8 @@ pub struct Ran {
     pub seed: u64,
     /// What it counted.
     pub counts: Counts,
+    /// What earlier attempts were to show and did not; nothing else was wrong with them.
+    pub unshown: Vec<String>,
     /// Why it failed.
     pub error: Option<String>,
     /// How long it took.
@@ -81,12 +87,15 @@ pub async fn run(rows: &[Row], plan: &Plan, show: impl Fn(&Ran)) -> Vec<Ran> {
 }
 
 async fn one(row: &Row, case: &Case, plan: &Plan, seed: u64) -> Ran {
-    let start = Instant::now();
-    let (counts, error) = match Box::pin(attempt(case, &plan.setup, seed)).await {
-        Ok(counts) => (counts, None),
-        Err(error) => (Counts { runs: 1, failed: 1, ..Counts::default() }, Some(format!("{error:#}"))),
+    let (start, mut unshown) = (Instant::now(), Vec::new());
+    let (counts, error) = loop {
+        match Box::pin(attempt(case, &plan.setup, seed)).await {
+            Ok(counts) => break (counts, None),
+            Err(error) if error.is::<NothingShown>() && unshown.len() < AGAIN => unshown.push(format!("{error:#}")),
+            Err(error) => break (Counts { runs: 1, failed: 1, ..Counts::default() }, Some(format!("{error:#}"))),
+        }
     };
-    Ran { row: row.id, case: case.title(), seed, counts, error, took: start.elapsed() }
+    Ran { row: row.id, case: case.title(), seed, counts, error, unshown, took: start.elapsed() }
 }
 
 async fn attempt(case: &Case, setup: &Setup, seed: u64) -> Result<Counts> {

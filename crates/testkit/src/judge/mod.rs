@@ -26,7 +26,7 @@ mod totals;
 
 use std::collections::{BTreeMap, HashSet};
 
-pub use report::{Expectations, Report};
+pub use report::{Expectations, NothingShown, Report};
 pub use totals::{Consumed, Totals, Usage};
 use uuid::Uuid;
 

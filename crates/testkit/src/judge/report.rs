@@ -135,14 +135,22 @@ impl Expectations {
     }
 }
 
+/// Nothing was wrong, but what the run was for did not happen. Another run may show it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NothingShown(String);
+
 impl Report {
     /// Fails with everything that is wrong.
     ///
     /// # Errors
-    /// Names each finding by its kind.
+    /// Names each finding by its kind. Where nothing is wrong and something was not shown, it is a [`NothingShown`].
     pub fn assert_ok(&self, expected: &Expectations) -> Result<()> {
-        let problems = [self.always_wrong(), self.unexpected(expected), self.nothing_shown(expected)].concat();
-        ensure!(problems.is_empty(), "{}\n{self}", problems.join("\n"));
+        let (wrong, unshown) =
+            ([self.always_wrong(), self.unexpected(expected)].concat(), self.nothing_shown(expected));
+        let problems = format!("{}\n{self}", [&*wrong, &*unshown].concat().join("\n"));
+        ensure!(wrong.is_empty(), problems);
+        ensure!(unshown.is_empty(), NothingShown(problems));
         Ok(())
     }
 
