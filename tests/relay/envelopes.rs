@@ -73,7 +73,7 @@ async fn a_message_arrives_in_the_envelope_of_its_route_or_is_dead() -> Result<(
 #[tokio::test]
 async fn a_message_that_its_envelope_makes_too_large_is_dead_and_its_neighbours_are_not() -> Result<()> {
     let topic = Topic::create_narrow(20_000).await?;
-    let mut stage = as_events(Stage::with(Database::create(Flavor::MySql).await?, topic));
+    let mut stage = as_events(Stage::with(Database::create(Flavor::MySql).await?, topic)?);
     let draft = |size: usize| {
         Draft::new(stage.topic.name(), vec![0xff_u8; size])
             .unordered_key("k")

@@ -31,7 +31,7 @@ fn hangs(metrics: &Metrics) -> bool {
 #[tokio::test]
 async fn a_mariadb_that_is_killed_under_producers_tears_no_transaction() -> Result<()> {
     let mut server = MySql::start(Flavor::MariaDb).await?;
-    let mut stage = Stage::with(Database::create_on(&server.url()).await?, Topic::create(Broker::RabbitMq).await?);
+    let mut stage = Stage::with(Database::create_on(&server.url()).await?, Topic::create(Broker::RabbitMq).await?)?;
     let relays = [stage.relay()?, stage.relay()?];
     let load = endless(&stage).tasks(16).start(&stage.database, &stage.ledger).await?;
     for _ in 0..2 {
@@ -53,7 +53,7 @@ async fn a_mariadb_that_is_killed_under_producers_tears_no_transaction() -> Resu
 #[tokio::test]
 async fn a_database_that_freezes_beyond_the_lease_costs_duplicates_at_most() -> Result<()> {
     let server = MySql::start(Flavor::MySql).await?;
-    let mut stage = Stage::with(Database::create_on(&server.url()).await?, Topic::create(Broker::Kafka).await?);
+    let mut stage = Stage::with(Database::create_on(&server.url()).await?, Topic::create(Broker::Kafka).await?)?;
     let mut relays = [stage.relay()?, stage.relay()?];
     let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
     work(&relays, 60.0).await?;
@@ -76,7 +76,7 @@ async fn a_database_that_freezes_beyond_the_lease_costs_duplicates_at_most() -> 
 async fn a_relay_stops_in_time_while_its_broker_is_frozen() -> Result<()> {
     let server = RabbitMq::start().await?;
     let topic = Topic::create_on(Broker::RabbitMq, &server.amqp_url()).await?;
-    let mut stage = Stage::with(Database::create(Flavor::MariaDb).await?, topic);
+    let mut stage = Stage::with(Database::create(Flavor::MariaDb).await?, topic)?;
     stage.settings = stage.settings.clone().set("relay", "lease", "60s").set("relay", "publish_deadline", "30s");
     stage.settings = stage.settings.clone().set("relay", "settle_deadline", "5s");
     let mut relay = start(&stage.settings.clone().set("relay", "stop_deadline", "3s"))?;
@@ -100,7 +100,7 @@ async fn a_relay_stops_in_time_while_its_broker_is_frozen() -> Result<()> {
 async fn a_second_signal_ends_a_relay_at_once() -> Result<()> {
     let server = RabbitMq::start().await?;
     let topic = Topic::create_on(Broker::RabbitMq, &server.amqp_url()).await?;
-    let mut stage = Stage::with(Database::create(Flavor::MariaDb).await?, topic);
+    let mut stage = Stage::with(Database::create(Flavor::MariaDb).await?, topic)?;
     stage.settings = stage.settings.clone().set("relay", "lease", "60s").set("relay", "publish_deadline", "30s");
     let mut relay = start(&stage.settings.clone().set("relay", "stop_deadline", "40s"))?;
     let load = endless(&stage).start(&stage.database, &stage.ledger).await?;

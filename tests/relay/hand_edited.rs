@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use testkit::{
+    accounts::Account,
     consume::{Broker, Topic},
     database::Database,
     judge::judge,
@@ -29,14 +30,15 @@ impl Edited {
     async fn new(edit: &str) -> Result<Self> {
         let (database, topic, ledger) = one_message().await?;
         database.execute(edit).await?;
-        let settings = Settings::new(database.url()).with_broker_of(&topic);
+        let settings = Settings::new(&database.url_as(Account::Relay)?).with_broker_of(&topic);
         Ok(Self { relay: Relay::start(env!("CARGO_BIN_EXE_relay"), &settings)?, database, topic, ledger, lost: 0 })
     }
 
     /// Edited while the relay holds a claim of the row.
     async fn while_claimed(edit: &str) -> Result<Self> {
         let (database, topic, ledger) = one_message().await?;
-        let settings = Settings::new(database.url()).with_broker_of(&topic).patient().pause_at("after_claim");
+        let settings =
+            Settings::new(&database.url_as(Account::Relay)?).with_broker_of(&topic).patient().pause_at("after_claim");
         let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings)?;
         relay.wait_for_pause(PATIENCE).await?;
         ensure!(database.number("SELECT COUNT(*) FROM outbox_claims").await? == 1);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use testkit::{
-    consume::Broker, database::Database, judge::Expectations, ledger::Draft, load, relay::Settings, servers::Flavor,
+    accounts::Account, consume::Broker, database::Database, judge::Expectations, ledger::Draft, load, relay::Settings,
+    servers::Flavor,
 };
 
 use crate::stage::{PATIENCE, Stage};
@@ -15,7 +16,7 @@ async fn a_lane_whose_sink_is_down_does_not_disturb_the_other() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
     let nowhere: Vec<Draft> = (1..=200).map(|n| Draft::new("nowhere", "").key("k", n)).collect();
     load::commit(&stage.database, &stage.ledger, &nowhere, |message| message.lane(1)).await?;
-    stage.settings = Settings::new(stage.database.url())
+    stage.settings = Settings::new(&stage.database.url_as(Account::Relay)?)
         .patient()
         .kafka(stage.topic.address())
         .rabbitmq("amqp://guest:guest@127.0.0.1:1/%2f")
@@ -50,7 +51,7 @@ async fn a_scheduled_message_holds_up_no_later_one_of_its_key() -> Result<()> {
 #[tokio::test]
 async fn a_relay_that_stops_gives_the_purging_to_the_next_at_once() -> Result<()> {
     let database = Database::create(Flavor::MySql).await?;
-    let settings = Settings::new(database.url()).null().route([("topics", "*"), ("sink", "null")]);
+    let settings = Settings::new(&database.url_as(Account::Relay)?).null().route([("topics", "*"), ("sink", "null")]);
     let held = "SELECT COUNT(*) FROM outbox_leases WHERE lease_until > UTC_TIMESTAMP(6)";
     for round in 1..=5 {
         let mut relay = crate::stage::start(&settings)?;

@@ -7,7 +7,9 @@ use outbox_core::{
     Message,
     sqlx::{self, Connection as _},
 };
-use testkit::{consume::Broker, judge::Expectations, ledger::Draft, load, relay::Settings, servers::Flavor};
+use testkit::{
+    accounts::Account, consume::Broker, judge::Expectations, ledger::Draft, load, relay::Settings, servers::Flavor,
+};
 
 use crate::stage::{PATIENCE, Stage, start};
 
@@ -51,7 +53,8 @@ async fn dies_midway(stage: &Stage, lock: &'static str, shows: &State) -> Result
 #[tokio::test]
 async fn a_relay_that_dies_in_a_take_over_has_taken_over_or_has_not() -> Result<()> {
     let mut stage = ten(|message| message).await?;
-    let mortal = Settings::new(stage.database.url()).with_broker_of(&stage.topic).crash_at("after_claim");
+    let mortal =
+        Settings::new(&stage.database.url_as(Account::Relay)?).with_broker_of(&stage.topic).crash_at("after_claim");
     start(&mortal)?.wait_for_end(PATIENCE).await?;
     let sql = "SELECT (SELECT COUNT(*) FROM outbox_claims) * 100 \
                + (SELECT COUNT(*) FROM outbox_pending WHERE attempts = 1)";

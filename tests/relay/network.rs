@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Result, ensure};
 use outbox_core::sqlx::{self, Connection as _};
 use testkit::{
+    accounts::Account,
     consume::{Broker, Topic},
     database::Database,
     judge::Expectations,
@@ -33,7 +34,7 @@ fn endless(stage: &Stage) -> Load {
 /// A stage whose relays reach their database through a proxy; everybody else goes past it.
 async fn behind_a_proxy(flavor: Flavor, broker: Broker) -> Result<(Stage, Proxy)> {
     let mut stage = Stage::new(flavor, broker).await?;
-    let proxy = Proxy::start(stage.database.url()).await?;
+    let proxy = Proxy::start(&stage.database.url_as(Account::Relay)?).await?;
     stage.settings = stage.settings.clone().set("database", "url", proxy.address());
     Ok((stage, proxy))
 }
@@ -130,7 +131,7 @@ async fn a_slow_database_that_stalls_is_drained() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_whose_reply_is_cut_has_happened_and_its_messages_arrive() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
-    let proxy = Proxy::start(stage.database.url()).await?;
+    let proxy = Proxy::start(&stage.database.url_as(Account::Relay)?).await?;
     let relay = stage.relay()?;
     let load = endless(&stage).start(&Database::at(proxy.address()), &stage.ledger).await?;
     work(slice::from_ref(&relay), 50.0).await?;
@@ -151,7 +152,7 @@ async fn a_commit_whose_reply_is_cut_has_happened_and_its_messages_arrive() -> R
 #[tokio::test(flavor = "multi_thread")]
 async fn producers_whose_connections_break_anywhere_tear_no_transaction() -> Result<()> {
     let mut stage = Stage::new(Flavor::MariaDb, Broker::Kafka).await?;
-    let proxy = Proxy::start(stage.database.url()).await?;
+    let proxy = Proxy::start(&stage.database.url_as(Account::Relay)?).await?;
     let relay = stage.relay()?;
     let load = endless(&stage).tasks(8).start(&Database::at(proxy.address()), &stage.ledger).await?;
     work(slice::from_ref(&relay), 50.0).await?;
@@ -242,7 +243,7 @@ async fn acknowledgements_of_kafka_that_are_cut_cost_no_duplicate() -> Result<()
     let server = Kafka::start().await?;
     let proxy = server.proxy().await?;
     let topic = Topic::create_on(Broker::Kafka, &server.bootstrap()).await?;
-    let mut stage = Stage::with(Database::create(Flavor::MySql).await?, topic);
+    let mut stage = Stage::with(Database::create(Flavor::MySql).await?, topic)?;
     stage.settings = stage.settings.clone().kafka(proxy.address());
     let relay = stage.relay()?;
     let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
@@ -364,7 +365,7 @@ async fn a_late_duplicate_of_a_frozen_relay_comes_behind_newer_messages_of_its_k
 async fn a_relay_whose_broker_connections_break_anywhere_loses_nothing() -> Result<()> {
     let server = Kafka::start().await?;
     let topic = Topic::create_on(Broker::Kafka, &server.bootstrap()).await?;
-    let kafka = Stage::with(Database::create(Flavor::MySql).await?, topic);
+    let kafka = Stage::with(Database::create(Flavor::MySql).await?, topic)?;
     let rabbitmq = Stage::new(Flavor::MySql, Broker::RabbitMq).await?;
     let proxies = [server.proxy().await?, Proxy::start(rabbitmq.topic.address()).await?];
     for (mut stage, proxy) in [kafka, rabbitmq].into_iter().zip(proxies) {

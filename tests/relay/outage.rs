@@ -28,7 +28,7 @@ fn steady(stage: &Stage) -> Load {
 #[tokio::test]
 async fn a_mysql_that_is_killed_and_restarted_is_drained() -> Result<()> {
     let mut server = MySql::start(Flavor::MySql).await?;
-    let mut stage = Stage::with(Database::create_on(&server.url()).await?, Topic::create(Broker::Kafka).await?);
+    let mut stage = Stage::with(Database::create_on(&server.url()).await?, Topic::create(Broker::Kafka).await?)?;
     let relays = [stage.relay()?, stage.relay()?];
     let drafts: Vec<Draft> = (1..=3000).map(|n| Draft::new(stage.topic.name(), vec![0; 2000]).key("k", n)).collect();
     stage.commit(&drafts).await?;
@@ -51,14 +51,14 @@ async fn a_mysql_that_is_killed_and_restarted_is_drained() -> Result<()> {
 async fn a_kafka_that_is_killed_and_restarted_is_drained() -> Result<()> {
     let mut server = Kafka::start().await?;
     let topic = Topic::create_on(Broker::Kafka, &server.bootstrap()).await?;
-    broker_outage(Stage::with(Database::create(Flavor::MySql).await?, topic), &mut server).await
+    broker_outage(Stage::with(Database::create(Flavor::MySql).await?, topic)?, &mut server).await
 }
 
 #[tokio::test]
 async fn a_rabbitmq_that_is_killed_and_restarted_is_drained() -> Result<()> {
     let mut server = RabbitMq::start().await?;
     let topic = Topic::create_on(Broker::RabbitMq, &server.amqp_url()).await?;
-    broker_outage(Stage::with(Database::create(Flavor::MySql).await?, topic), &mut server).await
+    broker_outage(Stage::with(Database::create(Flavor::MySql).await?, topic)?, &mut server).await
 }
 
 /// A broker of a test's own.
@@ -107,7 +107,7 @@ async fn broker_outage(mut stage: Stage, server: &mut impl Server) -> Result<()>
 #[tokio::test]
 async fn a_relay_that_starts_before_its_database_waits_for_it() -> Result<()> {
     let mut server = MySql::start(Flavor::MySql).await?;
-    let mut stage = Stage::with(Database::create_on(&server.url()).await?, Topic::create(Broker::Kafka).await?);
+    let mut stage = Stage::with(Database::create_on(&server.url()).await?, Topic::create(Broker::Kafka).await?)?;
     stage.commit(&[stage.draft(1)]).await?;
     server.kill()?;
     let relay = stage.relay()?;

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use testkit::{
+    accounts::Account,
     consume::{Broker, Topic},
     database::Database,
     judge::Expectations,
@@ -16,7 +17,7 @@ use crate::stage::{PATIENCE, Stage, start};
 /// A Kafka topic with one partition that takes 20 kB at once.
 async fn narrow_topic() -> Result<Stage> {
     let topic = Topic::create_narrow(20_000).await?;
-    Ok(Stage::with(Database::create(Flavor::MySql).await?, topic).patient())
+    Ok(Stage::with(Database::create(Flavor::MySql).await?, topic)?.patient())
 }
 
 #[tokio::test]
@@ -45,9 +46,9 @@ async fn small_messages_that_are_above_the_limit_only_together_all_arrive() -> R
 /// A RabbitMQ exchange on which the event type decides whether a message can be routed.
 async fn by_event_type(keys: &[(&str, &str)]) -> Result<Stage> {
     let topic = Topic::create(Broker::RabbitMq).await?;
-    let mut stage = Stage::with(Database::create(Flavor::MariaDb).await?, topic);
+    let mut stage = Stage::with(Database::create(Flavor::MariaDb).await?, topic)?;
     let route = [("topics", "*"), ("sink", "rabbitmq"), ("exchange", stage.topic.name()), ("routing_key", "{type}")];
-    stage.settings = Settings::new(stage.database.url())
+    stage.settings = Settings::new(&stage.database.url_as(Account::Relay)?)
         .rabbitmq(stage.topic.address())
         .route(route.into_iter().chain(keys.iter().copied()))
         .set("retry", "max_attempts", 3)
@@ -176,7 +177,7 @@ async fn a_message_that_the_database_does_not_give_out_holds_up_no_other() -> Re
 #[tokio::test]
 async fn a_message_whose_transfer_is_cut_again_and_again_is_sent_once_it_is_not() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
-    let proxy = Proxy::start(stage.database.url()).await?;
+    let proxy = Proxy::start(&stage.database.url_as(Account::Relay)?).await?;
     proxy.cut(Direction::ToClient, Cut::After(40_000));
     stage.commit(&[Draft::new(stage.topic.name(), vec![0; 60_000])]).await?;
     let settings = stage.settings.clone().set("database", "url", proxy.address());
@@ -194,7 +195,7 @@ async fn a_message_whose_transfer_is_cut_again_and_again_is_sent_once_it_is_not(
 #[tokio::test]
 async fn a_message_that_is_read_while_the_database_stands_still_is_sent_afterwards() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
-    let proxy = Proxy::start(stage.database.url()).await?;
+    let proxy = Proxy::start(&stage.database.url_as(Account::Relay)?).await?;
     stage.commit(&[stage.draft(0)]).await?;
     let settings = stage.settings.clone().set("database", "url", proxy.address()).set("relay", "lease", "15s");
     let mut relay = start(&settings.pause_at("after_claim"))?;

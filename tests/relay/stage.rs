@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use testkit::{
+    accounts::Account,
     consume::{Broker, Topic},
     database::Database,
     inbox,
@@ -27,12 +28,12 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) async fn new(flavor: Flavor, broker: Broker) -> Result<Self> {
-        Ok(Self::with(Database::create(flavor).await?, Topic::create(broker).await?))
+        Self::with(Database::create(flavor).await?, Topic::create(broker).await?)
     }
 
-    pub(crate) fn with(database: Database, topic: Topic) -> Self {
-        let settings = Settings::new(database.url()).with_broker_of(&topic);
-        Self { database, topic, ledger: Ledger::new(), settings }
+    pub(crate) fn with(database: Database, topic: Topic) -> Result<Self> {
+        let settings = Settings::new(&database.url_as(Account::Relay)?).with_broker_of(&topic);
+        Ok(Self { database, topic, ledger: Ledger::new(), settings })
     }
 
     /// As [`Settings::patient`].

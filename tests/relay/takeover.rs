@@ -8,6 +8,7 @@ use outbox_core::{
     sqlx::{self, Connection as _, Row as _},
 };
 use testkit::{
+    accounts::Account,
     consume::Broker,
     judge::{Expectations, Report},
     ledger::Draft,
@@ -86,7 +87,7 @@ async fn a_take_over_whose_reply_is_lost_counts_its_messages() -> Result<()> {
     let mut locker = stage.database.connect().await?;
     let mut lock = locker.begin().await?;
     sqlx::query("SELECT id FROM outbox_pending FOR UPDATE").fetch_all(&mut *lock).await?;
-    let proxy = Proxy::start(stage.database.url()).await?;
+    let proxy = Proxy::start(&stage.database.url_as(Account::Relay)?).await?;
     let settings = stage.settings.clone().patient().set("relay", "settle_deadline", "5s");
     let mut second = start(&settings.set("database", "url", proxy.address()))?;
     stage.database.wait_for_lock_waits(Flavor::MySql, 1).await?;

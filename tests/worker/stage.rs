@@ -20,6 +20,7 @@ use outbox_relay::{
     worker::{Delivery, Failure, Handler, Worker},
 };
 use testkit::{
+    accounts::Account,
     database::Database,
     servers::{Flavor, until},
 };
@@ -63,7 +64,7 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) async fn new(flavor: Flavor) -> Result<Self> {
         let database = Database::create(flavor).await?;
-        let pool = MySqlPool::connect(database.url()).await?;
+        let pool = MySqlPool::connect(&database.url_as(Account::Owner)?).await?;
         Ok(Self { database, pool })
     }
 

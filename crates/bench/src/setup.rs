@@ -11,6 +11,7 @@ use outbox_core::{
     sqlx::{self, Connection as _, MySqlConnection},
 };
 use testkit::{
+    accounts::Account,
     consume::Topic,
     database::Database,
     relay::{Metrics, Relay, Settings},
@@ -50,7 +51,7 @@ impl Stage {
 
     /// A relay with the default settings, apart from the log. `null`: with a sink that confirms at once and sends nothing.
     pub(crate) fn relay(&self, null: bool) -> Result<Relay> {
-        self.start(&self.settings(null))
+        self.start(&self.settings(null)?)
     }
 
     /// A relay with these settings.
@@ -59,15 +60,16 @@ impl Stage {
     }
 
     /// The default settings, apart from the log.
-    pub(crate) fn settings(&self, null: bool) -> Settings {
-        let settings = Settings::new(self.database.url());
+    pub(crate) fn settings(&self, null: bool) -> Result<Settings> {
+        let settings = Settings::new(&self.database.url_as(Account::Relay)?);
         let settings = if null {
             settings.null().route([("topics", "*"), ("sink", "null")])
         } else {
             settings.with_broker_of(&self.topic)
         };
         let settings = settings.set("relay", "lease", "30s").set("relay", "publish_deadline", "10s");
-        settings.set("relay", "settle_deadline", "5s").set("relay", "safety", "5s").set("log", "level", "warn")
+        let settings = settings.set("relay", "settle_deadline", "5s").set("relay", "safety", "5s");
+        Ok(settings.set("log", "level", "warn"))
     }
 
     /// What everything has used so far, and the relay if there is one.

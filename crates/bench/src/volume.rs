@@ -171,7 +171,7 @@ impl Ground {
     async fn insert(&self, size: Size, purge: bool, means: &mut Means) -> Result<()> {
         self.tidy().await;
         let (name, keep) = if purge { ("insert_with_purge", "1h") } else { ("insert", "7d") };
-        let mut relay = self.stage.start(&self.stage.settings(true).set("retention", "sent", keep))?;
+        let mut relay = self.stage.start(&self.stage.settings(true)?.set("retention", "sent", keep))?;
         ready(&relay).await?;
         let start = Instant::now();
         let sent = load(&self.stage, &self.common, size.rate, size.seconds + WARM_UP).await?;

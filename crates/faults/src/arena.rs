@@ -15,6 +15,7 @@ use outbox_core::{
 };
 use rand::{RngExt as _, rngs::StdRng};
 use testkit::{
+    accounts::Account,
     chance,
     consume::Topic,
     database::Database,
@@ -141,7 +142,7 @@ impl Arena {
         let ground = Ground::new(case).await?;
         let (database, topic) = (ground.database(case.flavor).await?, ground.topic(case.broker).await?);
         Ok(Self {
-            settings: Settings::new(database.url())
+            settings: Settings::new(&database.url_as(Account::Relay)?)
                 .with_broker_of(&topic)
                 .set("relay", "lease", "6s")
                 .set("relay", "publish_deadline", "2s")

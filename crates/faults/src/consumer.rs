@@ -12,6 +12,7 @@ use outbox_core::sqlx::{self, MySqlConnection, mysql::MySqlPoolOptions};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use testkit::{
+    accounts::Account,
     consume::{Broker, Topic},
     database::Database,
     judge::Consumed,
@@ -73,7 +74,7 @@ impl Consumers {
             address: topic.address().to_owned(),
             source: topic.for_consumers().await?,
             name: topic.name().to_owned(),
-            database: database.url().to_owned(),
+            database: database.url_as(Account::Service)?,
             pages: pages.path().to_owned(),
         };
         let mut all = Self { program: program.clone(), job, running: Vec::new(), complete: true, pages };

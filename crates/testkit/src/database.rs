@@ -9,7 +9,10 @@ use anyhow::{Context as _, Result, ensure};
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, Row as _};
 use uuid::Uuid;
 
-use crate::servers::{self, Flavor, until};
+use crate::{
+    accounts::{self, Account},
+    servers::{self, Flavor, until},
+};
 
 /// What a service has besides the outbox: rows that are locked before a message of their key is enqueued, one order per
 /// message, and the effects of a consumer (any number per message, so that a second one shows).
@@ -68,9 +71,10 @@ impl Database {
     /// When the server cannot be reached or refuses.
     pub async fn create_on(server: &str) -> Result<Self> {
         let database = Self::create_empty_on(server).await?;
-        let mut connection = database.connect().await?;
+        let mut connection = database.plain().await?;
         outbox_core::migrate(&mut connection).await?;
         sqlx::raw_sql(BUSINESS).execute(&mut connection).await?;
+        accounts::grant(&mut connection, database.name()?).await?;
         connection.close().await?;
         Ok(database)
     }
@@ -94,10 +98,25 @@ impl Database {
         Self { url: url.to_owned() }
     }
 
-    /// Its address. The server is on the loopback address, where TLS would only take time.
+    /// Its address, for the administrator: set-up, assertions, judge. The server is on the loopback address, where TLS would only take
+    /// time.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Its address for a program, which logs in with a password.
+    ///
+    /// # Errors
+    /// When the address is none of a database.
+    pub fn url_as(&self, account: Account) -> Result<String> {
+        account.of(&self.url)
+    }
+
+    fn name(&self) -> Result<&str> {
+        let address = self.url.split('?').next().unwrap_or_default();
+        let (_, name) = address.rsplit_once('/').context("the address has no database")?;
+        Ok(name)
     }
 
     /// Drops it: a measurement must not leave its load on a server that others share.
@@ -105,17 +124,23 @@ impl Database {
     /// # Errors
     /// When the server cannot be reached or refuses.
     pub async fn remove(self) -> Result<()> {
-        let address = self.url.split('?').next().unwrap_or_default();
-        let (_, name) = address.rsplit_once('/').context("the address has no database")?;
-        self.execute(&format!("DROP DATABASE {name}")).await
+        self.execute(&format!("DROP DATABASE {}", self.name()?)).await
     }
 
-    /// Opens a connection, set as the server sets those of services.
+    /// Opens a connection of the administrator, set as the server sets those of services.
     ///
     /// # Errors
     /// When the server cannot be reached.
     pub async fn connect(&self) -> Result<MySqlConnection> {
         MySqlConnection::connect(&self.url).await.context("cannot connect to the database")
+    }
+
+    /// Opens a connection of a program.
+    ///
+    /// # Errors
+    /// When the server cannot be reached.
+    pub async fn connect_as(&self, account: Account) -> Result<MySqlConnection> {
+        MySqlConnection::connect(&self.url_as(account)?).await.context("cannot connect to the database")
     }
 
     /// Opens a connection for set-up and assertions, whatever the server's defaults are.

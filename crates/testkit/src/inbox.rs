@@ -6,7 +6,7 @@ use sqlx::{Connection as _, MySqlConnection};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::{consume::Arrival, database::Database};
+use crate::{accounts::Account, consume::Arrival, database::Database};
 
 /// How many work at the same time.
 const WORKERS: usize = 3;
@@ -19,7 +19,7 @@ pub async fn process(database: &Database, consumer: &str, arrivals: &[Arrival]) 
     let (mut tasks, inbox) = (JoinSet::new(), Inbox::new(consumer)?);
     for worker in 0..WORKERS {
         let own: Vec<Uuid> = arrivals.iter().skip(worker).step_by(WORKERS).map(|arrival| arrival.id).collect();
-        let (mut connection, inbox) = (database.connect().await?, inbox.clone());
+        let (mut connection, inbox) = (database.connect_as(Account::Service).await?, inbox.clone());
         tasks.spawn(async move {
             for id in own {
                 process_one(&inbox, &mut connection, id).await?;

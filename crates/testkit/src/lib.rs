@@ -4,6 +4,7 @@
 //! relays run as child processes ([`relay`]) and are killed, paused and restarted; when the last fault is over the topics
 //! are read to their end ([`consume`]), the tables are read in one snapshot ([`database`]), and one [`judge`] decides.
 
+pub mod accounts;
 pub mod chance;
 pub mod clock;
 pub mod consume;

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use tempfile::NamedTempFile;
-use testkit::{database::Database, servers::Flavor};
+use testkit::{accounts::Account, database::Database, servers::Flavor};
 
 const ORDERS: u64 = 10_000;
 
@@ -21,7 +21,7 @@ fn import(database: &Database, lines: &[String]) -> Result<Output> {
     let mut file = NamedTempFile::new()?;
     writeln!(file, "{}", lines.join("\n"))?;
     let mut program = Command::new(env!("CARGO_BIN_EXE_batch-import"));
-    Ok(program.env("DATABASE_URL", database.url()).arg(file.path()).output()?)
+    Ok(program.env("DATABASE_URL", database.url_as(Account::Owner)?).arg(file.path()).output()?)
 }
 
 /// How many orders there are, how many messages, and how many that are due.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use outbox_core::{Message, Outbox, sqlx::Connection as _};
 use testkit::{
+    accounts::Account,
     consume::{Broker, Sending, Topic},
     database::Database,
     program::{self, Program},
@@ -25,8 +26,9 @@ impl Stage {
     }
 
     fn billing(&self, crash_point: &str) -> Result<Program> {
+        let database = self.database.url_as(Account::Owner)?;
         let environment = [
-            ("DATABASE_URL", self.database.url()),
+            ("DATABASE_URL", database.as_str()),
             ("KAFKA_BROKERS", self.topic.address()),
             ("TOPIC", self.topic.name()),
             // Tests share the broker: each has a group of its own.
@@ -61,7 +63,10 @@ fn order(id: u64) -> (String, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn orders_that_a_relay_sends_are_booked_once() -> Result<()> {
     let stage = Stage::new().await?;
-    let relay = Relay::start(program::relay()?, &Settings::new(stage.database.url()).with_broker_of(&stage.topic))?;
+    let relay = Relay::start(
+        program::relay()?,
+        &Settings::new(&stage.database.url_as(Account::Relay)?).with_broker_of(&stage.topic),
+    )?;
     let mut billing = stage.billing("")?;
     let mut connection = stage.database.connect().await?;
     let mut tx = connection.begin().await?;

@@ -24,6 +24,7 @@ use outbox_relay::sink::{
 use receiver::Receiver;
 use serde_json::Value;
 use testkit::{
+    accounts::Account,
     database::Database,
     program::Program,
     servers::{Flavor, until},
@@ -180,8 +181,9 @@ async fn commit(database: &Database, numbers: Range<u64>) -> Result<()> {
 async fn the_program_posts_what_is_committed_and_waits_while_the_receiver_is_away() -> Result<()> {
     let (database, receiver) = (Database::create(Flavor::MySql).await?, Receiver::start().await?);
     let url = receiver.url();
+    let login = database.url_as(Account::Relay)?;
     let environment =
-        [("RELAY__DATABASE__URL", database.url()), ("RELAY__HTTP__LISTEN", "off"), ("WEBHOOK_URL", url.as_str())];
+        [("RELAY__DATABASE__URL", login.as_str()), ("RELAY__HTTP__LISTEN", "off"), ("WEBHOOK_URL", url.as_str())];
     let mut program = Program::start(env!("CARGO_BIN_EXE_custom-sink"), &environment)?;
     commit(&database, 0..200).await?;
     database.wait_until_drained(PATIENCE).await.context(program.log()?)?;

@@ -9,6 +9,7 @@ use outbox_core::{
     sqlx::{Connection as _, MySqlPool},
 };
 use testkit::{
+    accounts::Account,
     consume::Broker,
     database::Database,
     program::{self, Program},
@@ -40,7 +41,7 @@ impl Stage {
     }
 
     fn relay(&self) -> Result<Relay> {
-        let settings = Settings::new(self.database.url()).kafka(&self.brokers);
+        let settings = Settings::new(&self.database.url_as(Account::Relay)?).kafka(&self.brokers);
         let route = [("topics", "*"), ("sink", "kafka"), ("topic", "outbox.event.{topic}"), ("envelope", "debezium")];
         Relay::start(program::relay()?, &settings.route(route))
     }
@@ -96,8 +97,9 @@ fn event(aggregate_type: &str, order: u64, event_type: &str) -> Message {
 async fn orders_that_a_relay_sends_are_shipped_once() -> Result<()> {
     let stage = Stage::new().await?;
     let topic = stage.topic();
+    let database = stage.database.url_as(Account::Owner)?;
     let environment = [
-        ("DATABASE_URL", stage.database.url()),
+        ("DATABASE_URL", database.as_str()),
         ("KAFKA_BROKERS", stage.brokers.as_str()),
         ("TOPIC", topic.as_str()),
         ("GROUP_ID", topic.as_str()),
@@ -115,7 +117,7 @@ async fn orders_that_a_relay_sends_are_shipped_once() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topic_that_is_read_twice_has_one_effect() -> Result<()> {
     let stage = Stage::new().await?;
-    let pool = MySqlPool::connect(stage.database.url()).await?;
+    let pool = MySqlPool::connect(&stage.database.url_as(Account::Owner)?).await?;
     create_tables(&pool).await?;
     stage.enqueue(100).await?;
     let relay = stage.relay()?;

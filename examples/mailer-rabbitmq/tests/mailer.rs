@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use outbox_core::{Message, Outbox, sqlx::Connection as _};
 use testkit::{
+    accounts::Account,
     consume::{Broker, Sending, Topic},
     database::Database,
     program::{self, Program},
@@ -25,8 +26,9 @@ impl Stage {
     }
 
     fn mailer(&self, crash_point: &str) -> Result<Program> {
+        let database = self.database.url_as(Account::Owner)?;
         let environment = [
-            ("DATABASE_URL", self.database.url()),
+            ("DATABASE_URL", database.as_str()),
             ("AMQP_URL", self.topic.address()),
             ("QUEUE", self.topic.name()),
             ("OUTBOX_CRASH_POINT", crash_point),
@@ -55,7 +57,10 @@ fn receipt(number: u64) -> (String, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn receipts_that_a_relay_sends_are_mailed_once_and_a_bad_address_stops_nobody() -> Result<()> {
     let stage = Stage::new().await?;
-    let relay = Relay::start(program::relay()?, &Settings::new(stage.database.url()).with_broker_of(&stage.topic))?;
+    let relay = Relay::start(
+        program::relay()?,
+        &Settings::new(&stage.database.url_as(Account::Relay)?).with_broker_of(&stage.topic),
+    )?;
     let mut mailer = stage.mailer("")?;
     let mut connection = stage.database.connect().await?;
     let mut tx = connection.begin().await?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::sqlx::{self, Connection as _};
 use testkit::{
+    accounts::Account,
     database::Database,
     on_both_databases,
     program::{self, Program},
@@ -44,14 +45,16 @@ impl Stage {
 
     /// With this variable in its environment.
     fn worker_with(&self, variable: &str, value: &str) -> Result<Program> {
-        let environment = [("DATABASE_URL", self.database.url()), (variable, value)];
+        let database = self.database.url_as(Account::Owner)?;
+        let environment = [("DATABASE_URL", database.as_str()), (variable, value)];
         Program::start(env!("CARGO_BIN_EXE_queue-worker"), &environment)
     }
 
     /// What `relay status` prints.
     async fn status(&self) -> Result<String> {
         let mut command = tokio::process::Command::new(program::relay()?);
-        let output = command.arg("status").env("RELAY__DATABASE__URL", self.database.url()).output().await?;
+        let output =
+            command.arg("status").env("RELAY__DATABASE__URL", self.database.url_as(Account::Relay)?).output().await?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
     }
@@ -59,7 +62,11 @@ impl Stage {
     /// Lets the program enqueue transfers, numbered from 1.
     async fn enqueue(&self, transfers: u64) -> Result<()> {
         let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_queue-worker"));
-        let status = command.arg(transfers.to_string()).env("DATABASE_URL", self.database.url()).status().await?;
+        let status = command
+            .arg(transfers.to_string())
+            .env("DATABASE_URL", self.database.url_as(Account::Owner)?)
+            .status()
+            .await?;
         ensure!(status.success(), "enqueueing ended with {status}");
         Ok(())
     }

@@ -3,12 +3,13 @@
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use testkit::{database::Database, servers::Flavor};
+use testkit::{accounts::Account, database::Database, servers::Flavor};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_example_writes_both_or_neither() -> Result<()> {
     let database = Database::create(Flavor::MySql).await?;
-    let address = database.url().split('?').next().unwrap_or_default();
+    let url = database.url_as(Account::Owner)?;
+    let address = url.split('?').next().unwrap_or_default();
     let output = Command::new(env!("CARGO_BIN_EXE_example-sea-orm")).env("DATABASE_URL", address).output()?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{errors}");

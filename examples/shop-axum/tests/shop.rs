@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use testkit::{
+    accounts::Account,
     consume::{Broker, Topic},
     database::Database,
     program::{self, Program},
@@ -33,11 +34,12 @@ async fn place(address: &str, body: &str) -> Result<(u16, String)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_sent_if_and_only_if_it_was_taken() -> Result<()> {
     let (database, mut topic) = (Database::create(Flavor::MySql).await?, Topic::create(Broker::Kafka).await?);
-    let settings = Settings::new(database.url()).kafka(topic.address());
+    let settings = Settings::new(&database.url_as(Account::Relay)?).kafka(topic.address());
     let settings = settings.route([("topics", "orders"), ("sink", "kafka"), ("topic", topic.name())]);
     let relay = Relay::start(program::relay()?, &settings)?;
     let address = format!("127.0.0.1:{}", free_port()?);
-    let environment = [("DATABASE_URL", database.url()), ("LISTEN", address.as_str())];
+    let login = database.url_as(Account::Owner)?;
+    let environment = [("DATABASE_URL", login.as_str()), ("LISTEN", address.as_str())];
     let shop = Program::start(env!("CARGO_BIN_EXE_shop-axum"), &environment)?;
     until(PATIENCE, "the shop", || async { Ok(TcpStream::connect(&address).await?) }).await.context(shop.log()?)?;
 

@@ -11,7 +11,7 @@ use outbox_relay::{
     metrics::Metrics,
     worker::{Delivery, Failure, Handler, Worker},
 };
-use testkit::database::Database;
+use testkit::{accounts::Account, database::Database};
 
 use super::EFFECT;
 use crate::{
@@ -34,7 +34,7 @@ impl Handler for Effects {
 
 /// Seconds from the start to the last commit, with so many transactions at the same time and so many messages in each.
 pub(super) async fn run(database: &Database, jobs: u64, workers: usize, batch: usize) -> Result<f64> {
-    let options: MySqlConnectOptions = database.url().parse()?;
+    let options: MySqlConnectOptions = database.url_as(Account::Owner)?.parse()?;
     let metrics = Metrics::new()?;
     let worker = Worker::new(options, LANE).concurrency(workers).batch(batch).metrics(Arc::clone(&metrics));
     let (start, mut took) = (Instant::now(), Duration::ZERO);

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use testkit::{
+    accounts::Account,
     consume::Broker,
     database::Database,
     proxy::{Counts, Proxy},
@@ -24,14 +25,14 @@ pub(super) const SESSIONS: u64 = 13;
 
 /// Puts a proxy between the relays and their database.
 pub(super) async fn before_the_database(arena: &mut Arena) -> Result<Arc<Proxy>> {
-    let proxy = Proxy::start(arena.database.url()).await?;
+    let proxy = Proxy::start(&arena.database.url_as(Account::Relay)?).await?;
     arena.settings = arena.settings.clone().set("database", "url", proxy.address());
     Ok(keep(arena, proxy))
 }
 
 /// Puts a proxy between the producers and their database.
 pub(super) async fn before_the_producers(arena: &mut Arena) -> Result<Arc<Proxy>> {
-    let proxy = Proxy::start(arena.database.url()).await?;
+    let proxy = Proxy::start(&arena.database.url_as(Account::Service)?).await?;
     arena.producers = Database::at(proxy.address());
     Ok(keep(arena, proxy))
 }

@@ -39,8 +39,8 @@ const NO_CONNECTIONS: Refusal = Refusal {
     connections: true,
 };
 const PASSWORD: Refusal = Refusal {
-    strike: "ALTER USER relay@'%' IDENTIFIED BY 'second'",
-    heal: "ALTER USER relay@'%' IDENTIFIED BY 'first'",
+    strike: "ALTER USER outbox_relay@'%' IDENTIFIED BY 'another'",
+    heal: "ALTER USER outbox_relay@'%' IDENTIFIED BY 'correct-horse_8'",
     named: "Access denied",
     connections: true,
 };
@@ -75,7 +75,6 @@ async fn refused(arena: &mut Arena, flavor: Flavor, refusal: Refusal) -> Result<
     // Before it is read-only, the server waits for statements that wait for locks of transactions which it holds up: a circle that
     // only a time-out ends.
     run(&mut admin, "SET GLOBAL innodb_lock_wait_timeout = 3").await?;
-    as_a_user(arena, flavor, &mut admin).await?;
     arena.start_relays(2)?;
     arena.start_load().await?;
     arena.working().await?;
@@ -83,7 +82,7 @@ async fn refused(arena: &mut Arena, flavor: Flavor, refusal: Refusal) -> Result<
         arena.strike().await?;
         run(&mut admin, refusal.strike).await?;
         if refusal.connections {
-            end_connections(&mut admin, flavor, "relay").await?;
+            end_connections(&mut admin, flavor).await?;
         }
         readiness(arena, refusal.named, |status, body| status == 503 && body.contains(refusal.named)).await?;
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -126,45 +125,28 @@ fn is_full(filled: Result<()>) -> Result<bool> {
     if format!("{error:#}").contains("is full") { Ok(true) } else { Err(error) }
 }
 
-/// The relays use an account of their own, which a refusal concerns: the administrator's is above all that.
-async fn as_a_user(arena: &mut Arena, flavor: Flavor, admin: &mut MySqlConnection) -> Result<()> {
-    let url = arena.database.url().to_owned();
-    let (address, _) = url.split_once('?').context("no parameters")?;
-    let (_, database) = address.rsplit_once('/').context("no database")?;
-    run(admin, "CREATE USER relay@'%' IDENTIFIED BY 'first'").await?;
-    run(admin, &format!("GRANT ALL ON {database}.* TO relay@'%'")).await?;
-    run(admin, "GRANT PROCESS ON *.* TO relay@'%'").await?;
-    let mut own = address.replace("root@", "relay:first@");
-    // MySQL takes a password over TLS only.
-    own += if flavor == Flavor::MariaDb { "?ssl-mode=disabled" } else { "?ssl-mode=required" };
-    arena.settings = arena.settings.clone().set("database", "url", own);
-    Ok(())
-}
-
 /// Ends all connections and lets hardly anybody in for so long: relays, producers and consumers.
 pub(super) async fn no_connection_left(arena: &mut Arena, flavor: Flavor, time: Duration) -> Result<()> {
     let mut admin = arena.database.connect().await?;
     arena.strike().await?;
     run(&mut admin, NO_CONNECTIONS.strike).await?;
-    end_connections(&mut admin, flavor, "root").await?;
+    end_connections(&mut admin, flavor).await?;
     tokio::time::sleep(time).await;
     run(&mut admin, NO_CONNECTIONS.heal).await?;
     arena.recovered(Instant::now(), RECOVERED).await
 }
 
-/// Ends the connections of a user, but for one's own.
-async fn end_connections(admin: &mut MySqlConnection, flavor: Flavor, user: &str) -> Result<()> {
+/// Ends the connections of relays and services.
+async fn end_connections(admin: &mut MySqlConnection, flavor: Flavor) -> Result<()> {
     let sql = match flavor {
         // Not from the process list, which MySQL refuses while a statement in it binds what is no text.
         Flavor::MySql => {
             "SELECT CAST(processlist_id AS UNSIGNED) FROM performance_schema.threads \
-             WHERE processlist_user = ? AND processlist_id <> CONNECTION_ID()"
+             WHERE processlist_user LIKE 'outbox%'"
         }
-        Flavor::MariaDb => {
-            "SELECT CAST(id AS UNSIGNED) FROM information_schema.processlist WHERE user = ? AND id <> CONNECTION_ID()"
-        }
+        Flavor::MariaDb => "SELECT CAST(id AS UNSIGNED) FROM information_schema.processlist WHERE user LIKE 'outbox%'",
     };
-    let ids: Vec<u64> = sqlx::query_scalar(sql).bind(user).fetch_all(&mut *admin).await?;
+    let ids: Vec<u64> = sqlx::query_scalar(sql).fetch_all(&mut *admin).await?;
     for id in ids {
         // One that has just ended cannot be killed.
         run(admin, &format!("KILL {id}")).await.ok();

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -17,6 +17,7 @@ use outbox_core::{
 };
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use testkit::{
+    accounts::Account,
     consume::Broker,
     ledger::{Draft, Ledger, Outcome},
     load::insert_business_rows,
@@ -67,7 +68,7 @@ struct Service {
 impl Service {
     async fn new(arena: &Arena) -> Result<Self> {
         let options = MySqlPoolOptions::new().max_connections(POOL).acquire_timeout(PATIENCE);
-        let pool = cancel_safe(options).connect(arena.database.url()).await?;
+        let pool = cancel_safe(options).connect(&arena.database.url_as(Account::Service)?).await?;
         let (deadlocks, lock_waits) = (Arc::default(), Arc::default());
         Ok(Self { pool, ledger: arena.ledger.clone(), topic: arena.topic.name().to_owned(), deadlocks, lock_waits })
     }
@@ -133,16 +134,20 @@ async fn cancel(arena: &mut Arena) -> Result<()> {
     let service = Service::new(arena).await?;
     arena.strike().await?;
     let (seed, due) = (arena.random.random::<u64>(), if arena.setup.pace == Pace::Full { 2000 } else { 100 });
-    let (ended, committed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (start, ended, committed) = (Instant::now(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let tasks = (0..TASKS).map(|task| {
         let (service, ended, committed) = (service.clone(), Arc::clone(&ended), Arc::clone(&committed));
         let mut random = StdRng::seed_from_u64(seed.wrapping_add(task));
         tokio::spawn(async move {
             for number in 0.. {
-                if ended.load(Ordering::Relaxed) >= due {
+                let (cancelled, done) = (ended.load(Ordering::Relaxed), committed.load(Ordering::Relaxed));
+                if cancelled >= due && done > 0 {
                     break;
                 }
-                let patience = Duration::from_micros(random.random_range(0..30_000));
+                ensure!(start.elapsed() < PATIENCE, "{cancelled} handlers were cancelled, {done} were in time");
+                // On a machine where no handler is in time, handlers get longer and longer.
+                let longest = 30_000 + if done == 0 { 1000 * cancelled } else { 0 };
+                let patience = Duration::from_micros(random.random_range(0..longest));
                 match tokio::time::timeout(patience, service.handle(number)).await {
                     Ok(done) => done.map(|()| committed.fetch_add(1, Ordering::Relaxed))?,
                     Err(_) => ended.fetch_add(1, Ordering::Relaxed),
@@ -155,7 +160,6 @@ async fn cancel(arena: &mut Arena) -> Result<()> {
         task??;
     }
     arena.counts.faults += ended.load(Ordering::Relaxed);
-    arena.witness("a handler that was done in time", committed.load(Ordering::Relaxed) > 0);
     // Of a transaction that was cancelled the ledger does not know how it ended.
     let within = arena.ledger.count(Outcome::Unknown);
     arena.witness("a handler cancelled within its transaction", within > 0);

@@ -6,6 +6,7 @@ use anyhow::Result;
 use outbox_consumer::rabbitmq;
 use outbox_core::sqlx::mysql::MySqlPoolOptions;
 use testkit::{
+    accounts::Account,
     consume::{Broker, Topic},
     proxy::{Direction, Proxy},
     servers::{Kafka, RabbitMq},
@@ -87,7 +88,7 @@ async fn an_inbox_that_refuses_whatever_it_is_asked_makes_no_message_dead() -> R
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_vanishes_without_a_word_is_given_up_and_found_again() -> Result<()> {
     let mut stage = Stage::new(Broker::RabbitMq).await?;
-    let proxy = Proxy::start(stage.database.url()).await?;
+    let proxy = Proxy::start(&stage.database.url_as(Account::Service)?).await?;
     stage.pool = MySqlPoolOptions::new().max_connections(12).connect(proxy.address()).await?;
     let sent = messages(3000, 5, "ok");
     stage.topic.send(&sent).await?;
@@ -98,7 +99,7 @@ async fn a_database_that_vanishes_without_a_word_is_given_up_and_found_again() -
     // What was cut stays so: only new connections are of use.
     proxy.reset();
     proxy.heal();
-    stage.pool = MySqlPoolOptions::new().connect(stage.database.url()).await?;
+    stage.pool = MySqlPoolOptions::new().connect(&stage.database.url_as(Account::Service)?).await?;
     stage.wait_for(sent.len()).await?;
     stage.assert_once_and_in_order(&sent).await?;
     assert_eq!(stage.database.number("SELECT COUNT(*) FROM inbox_dead").await?, 0);
@@ -109,7 +110,7 @@ async fn a_database_that_vanishes_without_a_word_is_given_up_and_found_again() -
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_whose_reply_is_cut_counts_as_failed_and_then_as_a_duplicate() -> Result<()> {
     let mut stage = Stage::new(Broker::RabbitMq).await?;
-    let proxy = Proxy::start(stage.database.url()).await?;
+    let proxy = Proxy::start(&stage.database.url_as(Account::Service)?).await?;
     stage.pool = MySqlPoolOptions::new().max_connections(12).connect(proxy.address()).await?;
     proxy.cut_replies(1, |request| request.ends_with(b"COMMIT"));
     let sent = messages(1, 1, "ok");

@@ -18,6 +18,7 @@ use outbox_consumer::{
     rabbitmq,
 };
 use testkit::{
+    accounts::Account,
     consume::{Broker, Sending, Topic},
     database::Database,
     servers::{Flavor, until},
@@ -45,7 +46,7 @@ impl Stage {
 
     pub(crate) async fn with(topic: Topic) -> Result<Self> {
         let database = Database::create(Flavor::MySql).await?;
-        let pool = MySqlPoolOptions::new().max_connections(12).connect(database.url()).await?;
+        let pool = MySqlPoolOptions::new().max_connections(12).connect(&database.url_as(Account::Service)?).await?;
         Ok(Self { database, topic, pool })
     }
 

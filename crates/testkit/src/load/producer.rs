@@ -9,6 +9,7 @@ use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, MySqlTransaction};
 
 use super::{CANARY, Load, zipf::Zipf};
 use crate::{
+    accounts::Account,
     chance,
     database::Database,
     ledger::{Draft, Ledger, Opened},
@@ -58,7 +59,7 @@ impl Producer {
     async fn attempt(&mut self) -> Result<()> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => self.database.connect().await?,
+            None => self.database.connect_as(Account::Service).await?,
         };
         let plan = self.plan();
         let mut tx = connection.begin().await?;

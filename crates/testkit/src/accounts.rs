@@ -1,0 +1,63 @@
+//! The accounts as which programs log in: each with a password, and with what `deploy/grants` gives it.
+
+use anyhow::{Context as _, Result};
+use sqlx::{AssertSqlSafe, MySqlConnection};
+
+/// Of all accounts, on servers that live as long as the tests.
+const PASSWORD: &str = "correct-horse_8";
+
+/// What a service may do with the tables of its own: those that [`Database`](crate::database::Database) makes.
+const BUSINESS: &str = "\
+    GRANT SELECT, INSERT, UPDATE, DELETE ON test_keys TO 'outbox_service'@'%'; \
+    GRANT SELECT, INSERT, UPDATE, DELETE ON test_orders TO 'outbox_service'@'%'; \
+    GRANT SELECT, INSERT, UPDATE, DELETE ON test_effects TO 'outbox_service'@'%'; ";
+
+/// Who logs in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Account {
+    /// A relay: `deploy/grants/relay.sql`, without the optional `PROCESS`.
+    Relay,
+    /// A service: `deploy/grants/service.sql`, and its own tables.
+    Service,
+    /// A program that makes tables of its own beside the outbox's, or is relay and service at once: all of this database.
+    Owner,
+}
+
+impl Account {
+    const ALL: [Self; 3] = [Self::Relay, Self::Service, Self::Owner];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Relay => "outbox_relay",
+            Self::Service => "outbox_service",
+            Self::Owner => "outbox_owner",
+        }
+    }
+
+    fn grants(self) -> &'static str {
+        match self {
+            Self::Relay => include_str!("../../../deploy/grants/relay.sql"),
+            Self::Service => include_str!("../../../deploy/grants/service.sql"),
+            Self::Owner => "",
+        }
+    }
+
+    /// The same address with this account.
+    pub(crate) fn of(self, url: &str) -> Result<String> {
+        let (scheme, rest) = url.split_once("://").context("the address has no scheme")?;
+        let (_, rest) = rest.split_once('@').context("the address has no account")?;
+        Ok(format!("{scheme}://{}:{PASSWORD}@{rest}", self.name()))
+    }
+}
+
+/// Makes the accounts on the server, if it has them not yet, and gives them their rights on the connection's database.
+pub(crate) async fn grant(connection: &mut MySqlConnection, database: &str) -> Result<()> {
+    let accounts = Account::ALL.map(|account| {
+        let name = account.name();
+        format!("CREATE USER IF NOT EXISTS '{name}'@'%' IDENTIFIED BY '{PASSWORD}';\n{}\n", account.grants())
+    });
+    let owner = format!("GRANT ALL ON `{database}`.* TO '{}'@'%'", Account::Owner.name());
+    let sql = [accounts.concat().as_str(), BUSINESS, &owner].concat();
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await.context("cannot make the accounts")?;
+    Ok(())
+}
