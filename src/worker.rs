@@ -183,7 +183,8 @@ fn start<H: Handler>(context: &Arc<Context>, handler: H, after_dead: AfterDead) 
     let (settled, _) = mpsc::unbounded_channel();
     let (_always, open) = watch::channel(true);
     let reader = Reader::new(context, Routes::new(&[route(after_dead)]));
-    let worker = Claims { context: Arc::clone(context), reader, handler, after_dead, finished };
+    let database = context.login.options().ok().and_then(|options| options.get_database().map(str::to_owned));
+    let worker = Claims { context: Arc::clone(context), reader, handler, database, after_dead, finished };
     let settler = Settler { context: Arc::clone(context), queue: Arc::new(Mutex::new(queue)), settled };
 
     let mut tasks = JoinSet::new();

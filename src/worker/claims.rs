@@ -25,6 +25,8 @@ pub(super) struct Claims<H> {
     pub(super) context: Arc<Context>,
     pub(super) reader: Reader,
     pub(super) handler: H,
+    /// Handlers may leave the session in another one.
+    pub(super) database: Option<String>,
     pub(super) after_dead: AfterDead,
     /// Claims whose transaction was rolled back: a settler writes what follows from that.
     pub(super) finished: mpsc::UnboundedSender<Finished>,

@@ -85,8 +85,8 @@ impl<'a, H: Handler> Turn<'a, H> {
 
     /// Works on the messages and commits. After an error the caller closes the connection.
     pub(super) async fn run(mut self, messages: Vec<(Pending, Step)>) -> Result<Done, Undone> {
-        let silence = self.claims.context.config.relay.lease;
-        let begun = self.session.run("begin", async |db| work::begin(db, silence).await).await;
+        let (silence, database) = (self.claims.context.config.relay.lease, self.claims.database.as_deref());
+        let begun = self.session.run("begin", async |db| work::begin(db, database, silence).await).await;
         begun.map_err(|error| self.refused(&error))?;
         for (row, step) in messages {
             if !self.message(row, step).await? {
@@ -137,7 +137,8 @@ impl<'a, H: Handler> Turn<'a, H> {
         if self.last.is_none() {
             return Ok(());
         }
-        let kept = self.session.run("keep", async |db| work::keep(db).await).await;
+        let database = self.claims.database.as_deref();
+        let kept = self.session.run("keep", async |db| work::keep(db, database).await).await;
         if !kept.map_err(|error| self.refused(&error))? {
             return Err(self.ended());
         }
@@ -167,7 +168,8 @@ impl<'a, H: Handler> Turn<'a, H> {
             "the work of a message failed"
         );
         // A call that was cancelled half-way would be finished by the next one.
-        if usable && matches!(self.session.run("undo", async |db| work::undo(db).await).await, Ok(true)) {
+        let database = self.claims.database.as_deref();
+        if usable && matches!(self.session.run("undo", async |db| work::undo(db, database).await).await, Ok(true)) {
             return Ok(Some((fate, error)));
         }
         Err(Undone::by(row.id, fate, error))
@@ -182,7 +184,8 @@ impl<'a, H: Handler> Turn<'a, H> {
         // From now on the claim may vanish: a renewal that misses it has lost nothing.
         self.claimed.tenure.leave(true);
         let (lease, settlement) = (self.claimed.tenure.lease, &self.done.settlement);
-        let finish = self.session.run("settle", async |db| work::finish(db, lease, settlement).await).await;
+        let database = self.claims.database.as_deref();
+        let finish = self.session.run("settle", async |db| work::finish(db, database, lease, settlement).await).await;
         match finish.map_err(|error| self.refused(&error))? {
             Finish::Standing => {}
             Finish::Lost => return Err(Undone::Lost),

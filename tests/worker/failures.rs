@@ -13,6 +13,7 @@ on_both_databases!(
     what_fails_is_tried_again_and_then_dead_while_others_flow,
     what_ends_its_transaction_is_tried_again_and_its_neighbours_are_done_once,
     what_a_handler_commits_itself_stays_and_is_done_again,
+    what_a_handler_leaves_in_its_session_meets_no_other,
     a_failure_that_passes_costs_no_attempt,
     a_dead_message_can_hold_its_key_and_no_other,
 );
@@ -55,6 +56,22 @@ async fn what_ends_its_transaction_is_tried_again_and_its_neighbours_are_done_on
         ensure!(does.tries(task) >= 2, "a message that ends its transaction was tried once");
     }
     stage.assert_done_once(&sent).await
+}
+
+async fn what_a_handler_leaves_in_its_session_meets_no_other(flavor: Flavor) -> Result<()> {
+    for batch in [1, 4] {
+        let stage = Stage::new(flavor).await?;
+        let leaves = ["leaves", "strict", "leaves and fails", "strict", "leaves"].map(|payload| task("a", payload));
+        let sent = [leaves.as_slice(), &tasks(20, 4, "strict")].concat();
+        stage.commit(&sent).await?;
+        let does = Does::new(&stage);
+        let worker = start(stage.worker().batch(batch).concurrency(1), &does)?;
+        stage.wait_until_drained().await?;
+        worker.stop().await?;
+        assert_eq!(leaves.each_ref().map(|it| does.tries(it)), [1, 1, 2, 1, 1]);
+        stage.assert_done_once(&sent).await?;
+    }
+    Ok(())
 }
 
 async fn what_a_handler_commits_itself_stays_and_is_done_again(flavor: Flavor) -> Result<()> {

@@ -178,6 +178,10 @@ impl Does {
     }
 }
 
+/// What a handler may leave behind.
+const LEFT: &str =
+    "USE information_schema; SET SESSION sql_mode = '', SESSION sql_safe_updates = 1, SESSION time_zone = '+05:00'";
+
 struct Work(Arc<Does>);
 
 impl Handler for Work {
@@ -195,6 +199,18 @@ impl Handler for Work {
             b"slow" if tries == 1 => std::future::pending().await,
             b"ended" if tries == 1 => sqlx::raw_sql("ROLLBACK").execute(&mut *tx).await.map(drop)?,
             b"commits" if tries == 1 => sqlx::raw_sql("COMMIT").execute(&mut *tx).await.map(drop)?,
+            // What belongs to the session, and not to the transaction.
+            b"leaves" => sqlx::raw_sql(LEFT).execute(&mut *tx).await.map(drop)?,
+            b"leaves and fails" => {
+                sqlx::raw_sql(LEFT).execute(&mut *tx).await?;
+                if tries == 1 {
+                    return Err("it works the next time".into());
+                }
+            }
+            b"strict" => {
+                let modes: String = sqlx::query_scalar("SELECT @@SESSION.sql_mode").fetch_one(&mut *tx).await?;
+                assert!(modes.contains("STRICT_TRANS_TABLES"), "{modes}");
+            }
             // As a deadlock would, with its error passed on.
             b"broken" if tries == 1 => {
                 sqlx::raw_sql("ROLLBACK").execute(&mut *tx).await?;

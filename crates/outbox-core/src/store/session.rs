@@ -5,14 +5,28 @@ use sqlx::{MySqlConnection, Row as _};
 use super::text::Text;
 
 /// Sets the session of a relay: `READ COMMITTED`, because `REPEATABLE READ` would lock gaps that services insert into;
-/// UTC; and a lock wait that ends before the default settle deadline of five seconds does.
+/// UTC; a lock wait that ends before the default settle deadline of five seconds does; the servers' own default of how long a connection
+/// may be idle; and no refusal of an UPDATE or DELETE for naming no key. The modes of SQL stay as they are, and are noted.
 pub async fn prepare(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    sqlx::raw_sql(SETTINGS).execute(conn).await.map(drop)
+    let text = Text::default().sql(SETTINGS).sql("; SET @outbox_sql_mode = @@SESSION.sql_mode");
+    text.run(conn).await.map(drop)
 }
 
-/// What a relay's session is set to; further variables may follow.
-pub(super) const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
-    SET SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 4, SESSION autocommit = 1";
+/// What a relay's session is set to; further variables may follow. Nothing may be open: it would be committed.
+pub(super) const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION autocommit = 1, \
+    SESSION wait_timeout = 28800, SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 4, SESSION sql_safe_updates = 0";
+
+/// Takes back what a handler has set within a transaction, and its `USE`. The session was set by [`prepare`].
+pub(super) fn reset(text: Text, database: Option<&str>) -> Text {
+    let text = match database {
+        Some(name) => text.sql("USE ").name(name).sql("; "),
+        None => text,
+    };
+    text.sql(
+        "SET SESSION sql_mode = @outbox_sql_mode, SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 4, \
+         SESSION sql_safe_updates = 0; ",
+    )
+}
 
 /// Ends whatever a failed text left open.
 pub async fn rollback(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {

@@ -6,10 +6,13 @@ use sqlx::{
     mysql::{MySqlQueryResult, MySqlRow},
 };
 
-/// A text of several statements for one round trip. Nothing gets in but constants, integers and hexadecimal digits,
-/// so there is nothing to escape.
+/// A text of several statements for one round trip. Nothing gets in but constants, integers, hexadecimal digits and quoted names.
 #[derive(Debug, Default)]
-pub(crate) struct Text(String);
+pub(crate) struct Text {
+    sql: String,
+    /// How often a constant ends a statement and begins another.
+    ends: usize,
+}
 
 /// What one statement of a text returned.
 #[derive(Debug, Default)]
@@ -20,7 +23,14 @@ pub(crate) struct Reply {
 
 impl Text {
     pub(crate) fn sql(mut self, constant: &'static str) -> Self {
-        self.0.push_str(constant);
+        self.ends += constant.matches(';').count();
+        self.sql.push_str(constant);
+        self
+    }
+
+    /// The name of a database, quoted.
+    pub(crate) fn name(mut self, name: &str) -> Self {
+        self.sql.extend(["`", &name.replace('`', "``"), "`"]);
         self
     }
 
@@ -31,15 +41,15 @@ impl Text {
 
     /// `1,2,3`; never empty, because `IN ()` is no SQL: an empty list becomes `0`, which is no id.
     pub(crate) fn ints(mut self, numbers: impl IntoIterator<Item = u64>) -> Self {
-        let start = self.0.len();
+        let start = self.sql.len();
         for number in numbers {
             self.push_int(number);
-            self.0.push(',');
+            self.sql.push(',');
         }
-        if self.0.len() == start {
-            self.0.push('0');
+        if self.sql.len() == start {
+            self.sql.push('0');
         } else {
-            self.0.pop();
+            self.sql.pop();
         }
         self
     }
@@ -54,7 +64,7 @@ impl Text {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         for byte in bytes {
             for nibble in [byte >> 4, byte & 15] {
-                self.0.push(char::from(DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0')));
+                self.sql.push(char::from(DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0')));
             }
         }
         self
@@ -73,21 +83,21 @@ impl Text {
 
     /// For a call that sends the text itself.
     pub(crate) fn into_sql_str(self) -> SqlStr {
-        AssertSqlSafe(self.0).into_sql_str()
+        AssertSqlSafe(self.sql).into_sql_str()
     }
 
     fn push_int(&mut self, number: u64) {
         // Writing to a String cannot fail.
-        if write!(self.0, "{number}").is_err() {
-            self.0.push('0');
+        if write!(self.sql, "{number}").is_err() {
+            self.sql.push('0');
         }
     }
 
     /// Runs the text and returns what each of its statements returned. Where one fails the server runs none of the later
     /// ones: the caller rolls back before it does anything else (see [`super::session::rollback`]).
     pub(crate) async fn run(self, conn: &mut MySqlConnection) -> Result<Vec<Reply>, sqlx::Error> {
-        let statements = self.0.matches(';').count() + 1;
-        let mut stream = sqlx::raw_sql(AssertSqlSafe(self.0)).fetch_many(conn);
+        let statements = self.ends + 1;
+        let mut stream = sqlx::raw_sql(AssertSqlSafe(self.sql)).fetch_many(conn);
         let mut replies = Vec::new();
         let mut rows = Vec::new();
         while let Some(item) = stream.try_next().await? {
@@ -113,11 +123,11 @@ mod tests {
     #[test]
     fn a_text_holds_only_constants_integers_and_hex() {
         let text = Text::default().sql("a IN (").ints([1, 22]).sql(") b ").hex(b"\x00\xff'").sql(" c ").hex(b"");
-        assert_eq!(text.0, "a IN (1,22) b 0x00ff27 c ''");
+        assert_eq!(text.sql, "a IN (1,22) b 0x00ff27 c ''");
     }
 
     #[test]
     fn an_empty_list_matches_no_id() {
-        assert_eq!(Text::default().ints([]).0, "0");
+        assert_eq!(Text::default().ints([]).sql, "0");
     }
 }

@@ -10,37 +10,39 @@ use sqlx_core::transaction::TransactionManager as _;
 use super::{
     NO_SUCH_SAVEPOINT, error_number,
     lease::{Lease, fence},
-    session::SETTINGS,
+    session::{SETTINGS, reset},
     settle::{Settlement, Way, settle_one},
     text::Text,
 };
 
 /// Opens the transaction, with the mark that the other functions look for. Should the server hear nothing for `silence` (whole
 /// seconds, at least one) it ends connection and transaction: locks of a worker that is frozen, or whose machine is gone, do
-/// not stay for hours. The session is set as [`session::prepare`](super::session::prepare) does, whatever a handler has made of it.
-/// One round trip.
-pub async fn begin(conn: &mut MySqlConnection, silence: Duration) -> Result<(), sqlx::Error> {
+/// not stay for hours. The session is set as [`session::prepare`](super::session::prepare) did, and uses `database`, whatever a
+/// handler has made of it; so do the other functions. One round trip.
+pub async fn begin(conn: &mut MySqlConnection, database: Option<&str>, silence: Duration) -> Result<(), sqlx::Error> {
     let text = Text::default()
         .sql(SETTINGS)
         .sql(", SESSION wait_timeout = ")
         .int(silence.as_secs().max(1))
-        .sql("; START TRANSACTION; SAVEPOINT outbox_work");
+        .sql("; ")
+        .then(|text| reset(text, database))
+        .sql("START TRANSACTION; SAVEPOINT outbox_work");
     Manager::begin(conn, Some(text.into_sql_str())).await
 }
 
 /// Keeps the work since the last mark, and sets the next one. False: the server has ended the transaction in between, after a
 /// deadlock, a DDL statement, or a COMMIT of somebody else. One round trip; locks nothing.
-pub async fn keep(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
-    marked(conn, "RELEASE SAVEPOINT outbox_work; SAVEPOINT outbox_work").await
+pub async fn keep(conn: &mut MySqlConnection, database: Option<&str>) -> Result<bool, sqlx::Error> {
+    marked(conn, database, "RELEASE SAVEPOINT outbox_work; SAVEPOINT outbox_work").await
 }
 
 /// Takes back the work since the last mark. False: as for [`keep`]. One round trip; the locks of that work stay.
-pub async fn undo(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
-    marked(conn, "ROLLBACK TO SAVEPOINT outbox_work").await
+pub async fn undo(conn: &mut MySqlConnection, database: Option<&str>) -> Result<bool, sqlx::Error> {
+    marked(conn, database, "ROLLBACK TO SAVEPOINT outbox_work").await
 }
 
-async fn marked(conn: &mut MySqlConnection, text: &'static str) -> Result<bool, sqlx::Error> {
-    match sqlx::raw_sql(text).execute(conn).await {
+async fn marked(conn: &mut MySqlConnection, database: Option<&str>, sql: &'static str) -> Result<bool, sqlx::Error> {
+    match reset(Text::default(), database).sql(sql).run(conn).await {
         Ok(_) => Ok(true),
         Err(error) if error_number(&error) == Some(NO_SUCH_SAVEPOINT) => Ok(false),
         Err(error) => Err(error),
@@ -61,9 +63,14 @@ pub enum Finish {
 /// Settles the claim in the transaction of its work, to be committed with it; what is in none of the lists goes back to pending.
 /// [`super::settle::settle`] without its BEGIN and COMMIT: locks the claim, then deletes pending rows, all by primary key. One
 /// round trip.
-pub async fn finish(conn: &mut MySqlConnection, lease: Lease, settlement: &Settlement) -> Result<Finish, sqlx::Error> {
+pub async fn finish(
+    conn: &mut MySqlConnection,
+    database: Option<&str>,
+    lease: Lease,
+    settlement: &Settlement,
+) -> Result<Finish, sqlx::Error> {
     let leases = [lease];
-    let text = Text::default()
+    let text = reset(Text::default(), database)
         .sql("RELEASE SAVEPOINT outbox_work; SELECT c.claim_id FROM ")
         .then(|text| fence(text, &leases))
         .sql(" FOR UPDATE")
@@ -71,7 +78,8 @@ pub async fn finish(conn: &mut MySqlConnection, lease: Lease, settlement: &Settl
         .sql("; DELETE c FROM ")
         .then(|text| fence(text, &leases));
     match text.run(conn).await {
-        Ok(replies) if replies.get(1).is_some_and(|reply| !reply.rows.is_empty()) => Ok(Finish::Standing),
+        // Of all statements only the fence returns rows.
+        Ok(replies) if replies.iter().any(|reply| !reply.rows.is_empty()) => Ok(Finish::Standing),
         Ok(_) => Ok(Finish::Lost),
         Err(error) if error_number(&error) == Some(NO_SUCH_SAVEPOINT) => Ok(Finish::Ended),
         Err(error) => Err(error),
@@ -83,6 +91,6 @@ pub async fn finish(conn: &mut MySqlConnection, lease: Lease, settlement: &Settl
 pub async fn commit(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     Manager::commit(conn).await?;
     // It is decided. A connection that fails here is found out by whoever uses it next.
-    sqlx::raw_sql("SET SESSION wait_timeout = DEFAULT").execute(conn).await.ok();
+    sqlx::raw_sql("SET SESSION wait_timeout = 28800").execute(conn).await.ok();
     Ok(())
 }
