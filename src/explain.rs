@@ -212,7 +212,7 @@ const RABBITMQ: &[(&str, &str)] = &[
 mod tests {
     use super::*;
 
-    /// Of servers that no test can start here; the others are in tests/login.
+    /// Of servers that no test can start here; the others are in tests/connect/login.rs.
     #[test]
     fn a_login_that_the_driver_cannot_do_is_told_with_its_remedy() {
         for (words, remedy) in [

@@ -92,10 +92,12 @@ impl Kafka {
             return Err(KafkaConfigError::Properties { sink: name.to_owned(), problems });
         }
         let reports = Arc::new(Reports::default());
-        let entry =
-            Entry::new(properties::client(name, config, publish_deadline), Arc::clone(&reports)).map_err(|error| {
-                KafkaConfigError::Client { sink: name.to_owned(), problem: properties::describe(&error) }
-            })?;
+        let (client, config) = (name.to_owned(), config.clone());
+        let configure = move || properties::client(&client, &config, publish_deadline);
+        let entry = Entry::new(configure, Arc::clone(&reports)).map_err(|error| KafkaConfigError::Client {
+            sink: name.to_owned(),
+            problem: properties::describe(&error),
+        })?;
         Ok(Self { reports, entry: Mutex::new(entry) })
     }
 

@@ -4,4 +4,6 @@
 
 mod check;
 mod impostors;
+mod login;
+mod rotation;
 mod tls;

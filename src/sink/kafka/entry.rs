@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{
     fence::Ticket,
-    outcome,
+    outcome, properties,
     record::{check_topic, record},
     reports::{Context, Open, Report, Reports},
     written::{Admission, Written},
@@ -138,6 +138,9 @@ impl Turn<'_> {
 
 /// What the sink knows of brokers and topics, and the producer.
 pub(super) struct Entry {
+    /// Makes the configuration, with the secrets as they are now.
+    configure: Box<dyn Fn() -> ClientConfig + Send + Sync>,
+    /// That of the producer.
     config: ClientConfig,
     reports: Arc<Reports>,
     producer: Arc<Producer>,
@@ -148,9 +151,13 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(config: ClientConfig, reports: Arc<Reports>) -> KafkaResult<Self> {
+    pub(super) fn new(
+        configure: impl Fn() -> ClientConfig + Send + Sync + 'static,
+        reports: Arc<Reports>,
+    ) -> KafkaResult<Self> {
+        let config = configure();
         let producer = Arc::new(Producer::new(&config, &reports)?);
-        Ok(Self { config, reports, producer, since: Instant::now(), down: None })
+        Ok(Self { configure: Box::new(configure), config, reports, producer, since: Instant::now(), down: None })
     }
 
     pub(super) fn producer(&self) -> Arc<Producer> {
@@ -253,23 +260,25 @@ impl Entry {
         })
     }
 
-    /// Replaces a producer that ended with a fatal error, and forgets what was written long ago.
+    /// Replaces a producer that ended with a fatal error, or whose secrets have changed and that reaches no broker. Forgets what was
+    /// written long ago.
     async fn refresh(&mut self, limits: Limits) -> Result<(), PublishError> {
-        if !self.producer.is_broken() && self.since.elapsed() < REMEMBERED {
+        let config = self.down.as_ref().map(|_| (self.configure)());
+        let old = config.is_some_and(|config| !properties::are_equal(&config, &self.config));
+        if !old && !self.producer.is_broken() && self.since.elapsed() < REMEMBERED {
             return Ok(());
         }
         // What is on the way is not noted where something was written already.
         let idle = timeout_at(limits.patience().into(), self.idle()).await.is_ok();
-        if self.producer.is_broken() {
+        if old || self.producer.is_broken() {
+            let why = if old { "has old secrets" } else { "ended with a fatal error" };
             if !idle {
-                return Err(unavailable(
-                    "the Kafka producer ended with a fatal error, and its messages are on the way",
-                ));
+                return Err(unavailable(&format!("the Kafka producer {why}, and its messages are on the way")));
             }
-            tracing::warn!("the Kafka producer ended with a fatal error: starting a new one");
-            let producer =
-                Producer::new(&self.config, &self.reports).map_err(|error| unavailable(&error.to_string()))?;
-            self.producer = Arc::new(producer);
+            tracing::warn!("the Kafka producer {why}: starting a new one");
+            let config = (self.configure)();
+            let producer = Producer::new(&config, &self.reports).map_err(|error| unavailable(&error.to_string()))?;
+            (self.producer, self.config, self.down) = (Arc::new(producer), config, None);
         }
         if idle {
             *self.reports.written() = Written::default();

@@ -64,6 +64,11 @@ pub(super) fn client(name: &str, config: &config::Kafka, publish_deadline: Durat
     client
 }
 
+/// Whether two configurations of one sink have the same values. (`config_map` would hide secrets.)
+pub(super) fn are_equal(one: &ClientConfig, other: &ClientConfig) -> bool {
+    one.config_map().keys().all(|name| one.get(name) == other.get(name))
+}
+
 /// What is wrong with the configuration, without any of its values.
 pub(super) fn describe(error: &KafkaError) -> String {
     match error {

@@ -68,6 +68,15 @@ impl Settings {
         self
     }
 
+    /// Sets a key of a sink, for example `("rabbitmq", "password_file", path)`.
+    #[must_use]
+    pub fn sink_key(mut self, sink: &str, key: &str, value: impl Into<Value>) -> Self {
+        if let Some(Value::Table(sinks)) = self.file.get_mut("sinks") {
+            put(sinks, sink, key, value.into());
+        }
+        self
+    }
+
     /// A property of librdkafka for the sink `kafka`.
     #[must_use]
     pub fn kafka_property(mut self, name: &str, value: &str) -> Self {

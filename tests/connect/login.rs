@@ -9,24 +9,30 @@ use outbox_core::{
 };
 use outbox_relay::worker::{BoxError, Delivery, Failure, Handler, Worker};
 use testkit::{
+    accounts::Account,
     database::Database,
     relay::{Relay, Settings},
     servers::{Flavor, MySql, MySqlOptions, until},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const PASSWORD: &str = "pass-5bd1e995";
+use crate::check;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PASSWORD: &str = "pass-5bd1e995";
 
 /// A stock server with an account that has a password.
-struct Stock {
+pub(crate) struct Stock {
     server: MySql,
-    database: Database,
+    pub(crate) database: Database,
 }
 
 impl Stock {
-    async fn start(arguments: &[&str]) -> Result<Self> {
-        let options =
-            arguments.iter().fold(MySqlOptions::new(Flavor::MySql), |options, argument| options.arg(argument));
+    pub(crate) async fn start(arguments: &[&str]) -> Result<Self> {
+        Self::start_of(Flavor::MySql, arguments).await
+    }
+
+    async fn start_of(flavor: Flavor, arguments: &[&str]) -> Result<Self> {
+        let options = arguments.iter().fold(MySqlOptions::new(flavor), |options, argument| options.arg(argument));
         let server = options.start().await?;
         let database = Database::create_on(&server.url()).await?;
         let account = format!("CREATE USER stock@'%' IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON *.* TO stock@'%'");
@@ -35,7 +41,7 @@ impl Stock {
     }
 
     /// The address with the account's login, as a user would write it.
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         let url = self.database.url().replace("root@", &format!("stock:{PASSWORD}@"));
         url.split('?').next().unwrap_or_default().to_owned()
     }
@@ -119,50 +125,10 @@ async fn a_server_that_demands_tls_and_one_behind_a_socket_are_reached() -> Resu
     .await
 }
 
-/// Commits messages one after the other, on connections of root's.
-async fn enqueue(database: &Database, messages: usize) -> Result<()> {
-    let mut service = database.connect().await?;
-    for _ in 0..messages {
-        let mut tx = service.begin().await?;
-        Outbox::new().enqueue(&mut tx, Message::new("orders", "{}")).await?;
-        tx.commit().await?;
-    }
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_password_that_is_changed_under_load_is_read_again() -> Result<()> {
-    let stock = Stock::start(&[]).await?;
-    let (database, folder) = (&stock.database, tempfile::tempdir()?);
-    let file = folder.path().join("password");
-    std::fs::write(&file, PASSWORD)?;
-    let settings = Settings::new(&stock.url().replace(&format!(":{PASSWORD}"), ""));
-    let settings = settings.set("database", "password_file", file.display().to_string());
-    let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings.null().route([("topics", "*"), ("sink", "null")]))?;
-    let rotate = async {
-        database.wait_for(PATIENCE, "SELECT COUNT(*) > 0 FROM outbox_sent").await?;
-        database.execute("ALTER USER stock@'%' IDENTIFIED BY 'second'").await?;
-        std::fs::write(&file, "second\n")?;
-        let theirs = "SELECT CAST(COALESCE(MIN(processlist_id), 0) AS SIGNED) FROM performance_schema.threads WHERE processlist_user = 'stock'";
-        let most =
-            database.number("SELECT COUNT(*) FROM performance_schema.threads WHERE processlist_user = 'stock'").await?;
-        for _ in 0..most {
-            let id = database.number(theirs).await?;
-            // One that has just ended cannot be killed.
-            database.execute(&format!("KILL {id}")).await.unwrap_or_default();
-        }
-        Ok(())
-    };
-    tokio::try_join!(enqueue(database, 500), rotate)?;
-    enqueue(database, 1).await?;
-    database.wait_until_drained(PATIENCE).await.with_context(|| relay.log().unwrap_or_default())?;
-    ensure!(database.number("SELECT COUNT(*) FROM outbox_sent_messages").await? == 501, "messages are lost");
-    ensure!(database.number("SELECT COUNT(*) FROM outbox_dead").await? == 0, "messages are dead");
-    Ok(())
-}
-
-/// What is wrong, and what `/readyz` and the log say of it.
-async fn is_told(database: &Database, url: &str, sentence: &str) -> Result<()> {
+/// What is wrong, and what `/readyz`, the log and `relay check --connect` say of it.
+async fn is_told(url: &str, sentence: &str) -> Result<()> {
+    let found = check::database(url)?;
+    ensure!(!found.ok && found.detail.contains(sentence), "{url}: {}", found.detail);
     let settings = Settings::new(url).null().route([("topics", "*"), ("sink", "null")]);
     let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings)?;
     let told = until(PATIENCE, sentence, || async {
@@ -170,8 +136,7 @@ async fn is_told(database: &Database, url: &str, sentence: &str) -> Result<()> {
         ensure!(body.contains(sentence) && relay.log()?.contains(sentence), "{body}");
         Ok(())
     });
-    told.await.with_context(|| format!("{url}: {}", relay.log().unwrap_or_default()))?;
-    database.number("SELECT 1").await.map(drop)
+    told.await.with_context(|| format!("{url}: {}", relay.log().unwrap_or_default()))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -185,6 +150,47 @@ async fn each_login_that_fails_is_told_with_its_remedy() -> Result<()> {
         "CREATE USER expired@'%' IDENTIFIED BY 'PASS' PASSWORD EXPIRE",
         "CREATE USER ungranted@'%' IDENTIFIED BY 'PASS'",
         "CREATE USER full@'%' IDENTIFIED BY 'PASS' WITH MAX_CONNECTIONS_PER_HOUR 1; GRANT ALL ON *.* TO full@'%'",
+        "CREATE USER blocked@'%' IDENTIFIED BY 'PASS' FAILED_LOGIN_ATTEMPTS 1 PASSWORD_LOCK_TIME 1",
+        "CREATE USER unknown@'%' IDENTIFIED BY 'PASS'; UPDATE mysql.user SET plugin = 'gone' WHERE user = 'unknown'; FLUSH PRIVILEGES",
+    ] {
+        database.execute(&sql.replace("'PASS'", &format!("'{PASSWORD}'"))).await?;
+    }
+    for (url, sentence) in [
+        (url.replace(PASSWORD, "wrong"), "user or password is wrong"),
+        (account("blocked").replace(PASSWORD, "wrong"), "user or password is wrong"),
+        (account("blocked"), "the account is blocked after failed logins"),
+        (account("unknown"), "share no way to log in to the account"),
+        (account("locked"), "the account is locked: ALTER USER"),
+        (account("expired"), "the account's password has expired: ALTER USER"),
+        (account("ungranted"), "the account may not use this database"),
+        (account("full"), "the account has no connection left: raise its"),
+        (format!("{server}/no_{name}"), "the database does not exist: create it"),
+        (format!("{url}?ssl-mode=verify_identity"), "of an authority that is not trusted here"),
+    ] {
+        is_told(&url, sentence).await?;
+    }
+    let plain = database.url_as(Account::Relay)?;
+    let held = database.connect_as(Account::Service).await?;
+    database.execute("SET GLOBAL max_connections = 1").await?;
+    is_told(&plain, "the server has no connection left: raise its max_connections").await?;
+    database.execute("SET GLOBAL max_connections = 100").await?;
+    held.close().await?;
+    database.execute("SET GLOBAL require_secure_transport = ON").await?;
+    is_told(&format!("{url}?ssl-mode=disabled"), "the server demands TLS (require_secure_transport): remove ssl-mode")
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_login_that_fails_on_mariadb_is_told_with_its_remedy() -> Result<()> {
+    let stock = Stock::start_of(Flavor::MariaDb, &["--plugin-load-add=auth_ed25519"]).await?;
+    let (database, url) = (&stock.database, stock.url());
+    let (server, name) = url.rsplit_once('/').context("no database")?;
+    let account = |name: &str| url.replace("stock:", &format!("{name}:"));
+    for sql in [
+        "CREATE USER locked@'%' IDENTIFIED BY 'PASS' ACCOUNT LOCK",
+        "CREATE USER expired@'%' IDENTIFIED BY 'PASS' PASSWORD EXPIRE",
+        "CREATE USER ungranted@'%' IDENTIFIED BY 'PASS'",
+        "CREATE USER curve@'%' IDENTIFIED VIA ed25519 USING PASSWORD('PASS')",
     ] {
         database.execute(&sql.replace("'PASS'", &format!("'{PASSWORD}'"))).await?;
     }
@@ -193,17 +199,10 @@ async fn each_login_that_fails_is_told_with_its_remedy() -> Result<()> {
         (account("locked"), "the account is locked: ALTER USER"),
         (account("expired"), "the account's password has expired: ALTER USER"),
         (account("ungranted"), "the account may not use this database"),
-        (account("full"), "the account has no connection left: raise its"),
+        (account("curve"), "ALTER USER … IDENTIFIED"),
         (format!("{server}/no_{name}"), "the database does not exist: create it"),
-        (format!("{url}?ssl-mode=verify_identity"), "of an authority that is not trusted here"),
     ] {
-        is_told(database, &url, sentence).await?;
+        is_told(&url, sentence).await?;
     }
-    database.execute("SET GLOBAL require_secure_transport = ON").await.ok();
-    let plain = format!("{url}?ssl-mode=disabled");
-    let relay = Relay::start(
-        env!("CARGO_BIN_EXE_relay"),
-        &Settings::new(&plain).null().route([("topics", "*"), ("sink", "null")]),
-    )?;
-    relay.wait_for_log(PATIENCE, "the server demands TLS (require_secure_transport): remove ssl-mode").await
+    Ok(())
 }
