@@ -35,7 +35,7 @@ async fn nothing_is_lost_whatever_breaks() -> Result<()> {
     let arguments = ["--exact", "a_consumer"].map(str::to_owned).to_vec();
     let setup = Setup {
         relay: PathBuf::from(env!("CARGO_BIN_EXE_relay")),
-        consumer: Program { path: std::env::current_exe()?, arguments },
+        consumer: Program { path: std::env::current_exe()?, arguments, clock: None },
         pace: Pace::Short,
         outage: Duration::from_secs(5),
         mix: Duration::from_secs(20),

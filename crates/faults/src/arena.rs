@@ -17,6 +17,7 @@ use rand::{RngExt as _, rngs::StdRng};
 use testkit::{
     accounts::Account,
     chance,
+    clock::Clock,
     consume::Topic,
     database::Database,
     judge::{Expectations, Usage},
@@ -108,6 +109,8 @@ pub struct Arena {
     pub consumers: Option<Consumers>,
     /// What stands in between, to the end.
     pub proxies: Vec<Arc<Proxy>>,
+    /// The clocks of relays that are not the machine's, to the end.
+    pub clocks: Vec<Arc<Clock>>,
     /// What was counted so far.
     pub counts: Counts,
     /// What the case expects.
@@ -157,6 +160,7 @@ impl Arena {
             relays: Vec::new(),
             consumers: None,
             proxies: Vec::new(),
+            clocks: Vec::new(),
             counts: Counts { runs: 1, ..Counts::default() },
             expected: Expectations::new().at_least(100),
             faults_due: 1,

@@ -1,6 +1,6 @@
 //! Consumers, each a process of its own, so that they can be killed: this program again, told by its environment.
 
-use std::{fs, io::Read as _, path::PathBuf, process::Stdio, time::Duration};
+use std::{fs, io::Read as _, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use outbox_consumer::{
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use testkit::{
     accounts::Account,
+    clock::Clock,
     consume::{Broker, Topic},
     database::Database,
     judge::Consumed,
@@ -40,6 +41,8 @@ pub struct Program {
     pub path: PathBuf,
     /// Its arguments.
     pub arguments: Vec<String>,
+    /// Its clock, if that is not the machine's.
+    pub clock: Option<Arc<Clock>>,
 }
 
 /// What a consumer has to do.
@@ -127,6 +130,7 @@ impl Consumers {
         let mut command = Command::new(&self.program.path);
         command.args(&self.program.arguments).env(VARIABLE, serde_json::to_string(&self.job)?);
         command.envs(dies.map(|point| ("OUTBOX_CRASH_POINT", point)));
+        command.envs(self.program.clock.iter().flat_map(|clock| clock.variables()));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
         // A Ctrl-C is for the program that started it.
         command.process_group(0);

@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use testkit::{
+    clock::Clock,
     consume::{Broker, Topic},
     database::Database,
     servers::{Flavor, Kafka, KafkaCluster, MySql, MySqlOptions, RabbitMq},
@@ -14,6 +15,8 @@ use crate::row::{Case, OwnBroker};
 pub struct Ground {
     /// The database server.
     pub mysql: Option<MySql>,
+    /// The clock of the database server.
+    pub clock: Option<Clock>,
     /// The broker.
     pub broker: Option<BrokerServer>,
 }
@@ -32,13 +35,14 @@ pub enum BrokerServer {
 impl Ground {
     /// Starts what the case wants for its own.
     pub async fn new(case: &Case) -> Result<Self> {
+        let clock = case.own.clock.then(Clock::new).transpose()?;
         let mysql = async {
             let Some(arguments) = case.own.database else { return Ok(None) };
-            let options = MySqlOptions::new(case.flavor);
+            let options = clock.iter().fold(MySqlOptions::new(case.flavor), MySqlOptions::clock);
             arguments.iter().fold(options, |options, argument| options.arg(argument)).start().await.map(Some)
         };
         let (mysql, broker) = tokio::try_join!(mysql, BrokerServer::start(case))?;
-        Ok(Self { mysql, broker })
+        Ok(Self { mysql, clock, broker })
     }
 
     /// A database with the tables.
@@ -60,6 +64,11 @@ impl Ground {
     /// The database server of the case's own.
     pub fn mysql(&mut self) -> Result<&mut MySql> {
         self.mysql.as_mut().context("this case has no database server of its own")
+    }
+
+    /// The clock of the database server of the case's own.
+    pub fn clock(&self) -> Result<&Clock> {
+        self.clock.as_ref().context("this case has no clock of its own")
     }
 
     /// The broker of the case's own.

@@ -67,7 +67,7 @@ async fn run(options: &Options) -> Result<bool> {
     let this = std::env::current_exe()?;
     let setup = Setup {
         relay: this.with_file_name("relay"),
-        consumer: Program { path: this, arguments: Vec::new() },
+        consumer: Program { path: this, arguments: Vec::new(), clock: None },
         outage: Duration::from_secs(options.outage),
         mix: Duration::from_secs(options.mix),
         pace: if options.short { Pace::Short } else { Pace::Full },

@@ -42,6 +42,8 @@ pub struct Case {
 pub struct Own {
     /// The database server, with these arguments.
     pub database: Option<&'static [&'static str]>,
+    /// Whether the clock of that server can be stepped.
+    pub clock: bool,
     /// The broker.
     pub broker: OwnBroker,
 }
@@ -92,6 +94,13 @@ impl Case {
     pub fn own_database_with(mut self, arguments: &'static [&'static str]) -> Self {
         self.own.database = Some(arguments);
         self
+    }
+
+    /// With a database server of its own, whose clock can be stepped.
+    #[must_use]
+    pub fn own_clock(mut self) -> Self {
+        self.own.clock = true;
+        self.own_database()
     }
 
     /// With a broker of its own.

@@ -2,6 +2,7 @@
 
 mod between;
 mod broker_down;
+mod clocks;
 mod commit_unanswered;
 mod consumer_killed;
 mod database_down;
@@ -35,6 +36,7 @@ pub fn all() -> Vec<Row> {
         handlers::cancelled(),
         handlers::deadlocks(),
         database_refuses::row(),
+        clocks::row(),
         broker_down::kafka(),
         kafka_refuses::row(),
         broker_down::rabbitmq(),

@@ -131,7 +131,7 @@ async fn start(options: &Options, plan: Plan) -> Result<Arena> {
     let this = std::env::current_exe()?;
     let setup = Setup {
         relay: this.with_file_name("relay"),
-        consumer: Program { path: this, arguments: Vec::new() },
+        consumer: Program { path: this, arguments: Vec::new(), clock: None },
         pace: Pace::Short,
         outage: Duration::ZERO,
         mix: Duration::ZERO,
