@@ -20,7 +20,15 @@ on_both_databases!(
 );
 
 async fn pool(database: &Database, connections: u32) -> Result<MySqlPool> {
-    Ok(MySqlPoolOptions::new().max_connections(connections).connect(database.url()).await?)
+    let options = MySqlPoolOptions::new().max_connections(connections);
+    Ok(committing(options).connect(database.url()).await?)
+}
+
+/// Connections whose statements are transactions, whatever the server's default is.
+pub(crate) fn committing(options: MySqlPoolOptions) -> MySqlPoolOptions {
+    options.after_connect(|connection, _| {
+        Box::pin(async { sqlx::raw_sql("SET SESSION autocommit = 1").execute(connection).await.map(drop) })
+    })
 }
 
 async fn apply(tx: &mut InboxTransaction, id: Uuid) -> Result<()> {

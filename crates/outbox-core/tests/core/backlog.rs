@@ -39,7 +39,7 @@ async fn age_all(database: &Database) -> Result<()> {
 
 async fn the_backlog_is_the_age_of_the_oldest_due_message(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let mut connection = database.connect().await?;
+    let mut connection = database.plain().await?;
     assert_eq!(Outbox::new().backlog(&mut connection).await?, Duration::ZERO);
     enqueue(&Outbox::new(), &mut connection, message().delay(MINUTE)).await?;
     age_all(&database).await?;
@@ -54,7 +54,7 @@ async fn the_backlog_is_the_age_of_the_oldest_due_message(flavor: Flavor) -> Res
 
 async fn beyond_the_limit_enqueue_refuses_and_the_transaction_stays_usable(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let mut connection = database.connect().await?;
+    let mut connection = database.plain().await?;
     enqueue(&Outbox::new(), &mut connection, message()).await?;
     age_all(&database).await?;
     let mut tx = connection.begin().await?;
@@ -72,7 +72,7 @@ async fn beyond_the_limit_enqueue_refuses_and_the_transaction_stays_usable(flavo
 
 async fn beyond_the_limit_enqueue_warns_once_a_reading(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let mut connection = database.connect().await?;
+    let mut connection = database.plain().await?;
     let (sender, said) = channel();
     let log = tracing_subscriber::fmt().with_writer(move || Log(sender.clone())).finish();
     let guard = tracing::subscriber::set_default(log);
@@ -106,7 +106,7 @@ impl io::Write for Log {
 
 async fn a_reading_is_kept_and_shared_by_clones(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let mut connection = database.connect().await?;
+    let mut connection = database.plain().await?;
     enqueue(&Outbox::new(), &mut connection, message()).await?;
     age_all(&database).await?;
     let outbox = Outbox::new().max_backlog_age(MINUTE, OnBacklog::Refuse);

@@ -40,8 +40,8 @@ const TABLES: &str = "\
     CREATE TABLE by_fence (id BIGINT AUTO_INCREMENT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL); \
     CREATE TABLE checked (id BIGINT AUTO_INCREMENT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL, \
         KEY (fence)); \
-    CREATE TABLE refused (fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL, way VARCHAR(10) NOT NULL); \
-    CREATE TABLE paused (pid INT UNSIGNED NOT NULL, way VARCHAR(10) NOT NULL)";
+    CREATE TABLE refused (id BIGINT AUTO_INCREMENT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL, way VARCHAR(10) NOT NULL); \
+    CREATE TABLE paused (pid INT UNSIGNED NOT NULL, way VARCHAR(10) NOT NULL, PRIMARY KEY (pid, way))";
 
 async fn holders_that_are_killed_paused_or_see_the_clock_jump_exclude_each_other(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
@@ -83,7 +83,7 @@ async fn holders_that_are_killed_paused_or_see_the_clock_jump_exclude_each_other
 /// The newest write whose fence is larger, with the process that wrote it; both ways of writing were used by then.
 async fn wait_for_a_write_above(database: &Database, fence: u64) -> Result<(u64, u32)> {
     until(PATIENCE, "a write of a new holder", async || {
-        let mut connection = database.connect().await?;
+        let mut connection = database.plain().await?;
         let sql = "SELECT f.fence, f.pid FROM by_fence f JOIN checked c ON c.fence = f.fence \
                    WHERE f.fence > ? ORDER BY f.id DESC LIMIT 1";
         let newest: Option<(u64, u32)> = sqlx::query_as(sql).bind(fence).fetch_optional(&mut connection).await?;
@@ -113,7 +113,7 @@ struct Holder(Child);
 impl Holder {
     fn start(database: &Database) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--exact", "a_holder_writes_until_it_is_refused"]).env(HOLDER, database.url());
+        command.args(["--exact", "lease_stress::a_holder_writes_until_it_is_refused"]).env(HOLDER, database.url());
         Ok(Self(command.stdout(Stdio::null()).spawn()?))
     }
 
@@ -150,7 +150,7 @@ async fn a_holder_writes_until_it_is_refused() -> Result<()> {
     let leases = Leases::new(database.url().parse::<sqlx::mysql::MySqlConnectOptions>()?);
     let lease = leases.acquire("work", PATIENCE).await?;
     database.execute("UPDATE cell SET fence = 7").await?;
-    work(&mut database.connect().await?, &lease).await?;
+    work(&mut database.plain().await?, &lease).await?;
     assert_eq!(database.number("SELECT COUNT(*) FROM refused WHERE fence = 1 AND way = 'fence'").await?, 1);
     assert_eq!(database.number("SELECT COUNT(*) FROM by_fence").await?, 0);
     Ok(())
@@ -158,6 +158,7 @@ async fn a_holder_writes_until_it_is_refused() -> Result<()> {
 
 async fn hold(url: &str, leases: &Leases) -> Result<()> {
     let mut connection = MySqlConnection::connect(url).await?;
+    sqlx::raw_sql("SET SESSION autocommit = 1").execute(&mut connection).await?;
     loop {
         work(&mut connection, &leases.acquire("work", Duration::MAX).await?).await?;
     }
@@ -176,7 +177,7 @@ async fn work(connection: &mut MySqlConnection, lease: &Lease) -> Result<()> {
             continue;
         }
         let refused = if by_fence { "check" } else { "fence" };
-        let sql = "INSERT INTO refused VALUES (?, ?, ?)";
+        let sql = "INSERT INTO refused (fence, pid, way) VALUES (?, ?, ?)";
         sqlx::query(sql).bind(lease.fence()).bind(std::process::id()).bind(refused).execute(connection).await?;
         return Ok(());
     }

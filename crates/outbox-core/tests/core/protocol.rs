@@ -38,7 +38,7 @@ const LEASE: Duration = Duration::from_secs(30);
 /// A database with messages of the same key.
 async fn with_messages(flavor: Flavor, count: usize) -> Result<(Database, MySqlConnection)> {
     let database = Database::create(flavor).await?;
-    let mut db = database.connect().await?;
+    let mut db = database.plain().await?;
     session::prepare(&mut db).await?;
     let mut tx = db.begin().await?;
     let messages = (0..count).map(|_| Message::new("orders", "x").key("k"));

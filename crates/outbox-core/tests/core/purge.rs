@@ -29,7 +29,7 @@ async fn relay(database: &Database) -> Result<MySqlConnection> {
 }
 
 async fn enqueued(database: &Database, messages: usize) -> Result<()> {
-    let mut connection = database.connect().await?;
+    let mut connection = database.plain().await?;
     let mut tx = connection.begin().await?;
     Outbox::new().enqueue_all(&mut tx, (0..messages).map(|_| Message::new("orders", "x"))).await?;
     Ok(tx.commit().await?)
