@@ -16,6 +16,7 @@ on_both_databases!(
     a_transaction_opened_by_raw_sql_is_accepted_unchecked,
     a_swallowed_deadlock_is_found_and_leaves_no_phantom,
     a_swallowed_ddl_statement_is_found_and_leaves_no_phantom,
+    without_autocommit_a_later_statement_hides_that_the_transaction_has_ended,
     a_message_before_ddl_is_committed_with_it,
     a_duplicate_id_is_named_and_the_transaction_stays_usable,
     a_duplicate_that_was_committed_behind_the_transactions_back_is_named,
@@ -113,6 +114,23 @@ async fn a_swallowed_ddl_statement_is_found_and_leaves_no_phantom(flavor: Flavor
     assert!(matches!(ended, Err(EnqueueError::TransactionEnded)), "{ended:?}");
     tx.rollback().await?;
     assert_eq!(database.number(ROWS).await?, 0);
+    Ok(())
+}
+
+/// The statement begins another transaction, which cannot be told from the first; with `autocommit` it does not.
+async fn without_autocommit_a_later_statement_hides_that_the_transaction_has_ended(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    for (autocommit, hidden) in [(1, false), (0, true)] {
+        let mut connection = database.connect().await?;
+        sqlx::query("SET SESSION autocommit = ?").bind(autocommit).execute(&mut connection).await?;
+        let mut tx = connection.begin().await?;
+        for sql in ["ROLLBACK", "INSERT INTO test_effects (message_id) VALUES (REPEAT('x', 16))"] {
+            sqlx::raw_sql(sql).execute(&mut *tx).await?;
+        }
+        let enqueued = Outbox::new().enqueue(&mut tx, message()).await;
+        assert_eq!(enqueued.is_ok(), hidden, "{enqueued:?}");
+        tx.rollback().await?;
+    }
     Ok(())
 }
 
