@@ -2,8 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use clap::Args;
-use outbox_core::{check_schema, store::counters};
+use outbox_core::{
+    check_schema,
+    store::{counters, session},
+};
 use serde_json::Value;
 
 use super::{database, output::Format, run::unusable};
@@ -65,6 +69,11 @@ async fn look_at_database(config: &Config) -> anyhow::Result<String> {
     if let Some(behind) = counters::behind(&mut connection).await? {
         return Err(behind.into());
     }
+    let [read, write] = session::servers(&mut connection).await?;
+    ensure!(
+        read == write,
+        "one server answers reads ({read}) and another one writes ({write}), so that what is claimed may be read as it was: let          the relay reach the primary without a proxy that splits reads and writes"
+    );
     Ok("reached; the tables serve this relay".to_owned())
 }
 

@@ -6,4 +6,5 @@ mod check;
 mod impostors;
 mod login;
 mod rotation;
+mod split;
 mod tls;

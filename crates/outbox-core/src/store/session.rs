@@ -28,6 +28,20 @@ pub(super) fn reset(text: Text, database: Option<&str>) -> Text {
     )
 }
 
+/// The servers that answer a read and, in a transaction, a locking one: their host, port and `server_id`. They differ behind a proxy that
+/// sends reads to replicas. Reads no row, and locks none. Four round trips.
+pub async fn servers(conn: &mut MySqlConnection) -> Result<[String; 2], sqlx::Error> {
+    const READ: &str =
+        "SELECT CONCAT_WS('/', @@hostname, @@port, @@server_id), COUNT(*) FROM outbox_leases WHERE name = ''";
+    const LOCK: &str = "SELECT CONCAT_WS('/', @@hostname, @@port, @@server_id), COUNT(*) FROM outbox_leases WHERE name = '' FOR UPDATE";
+    // As texts of their own: a proxy looks at how one begins.
+    let read = sqlx::raw_sql(READ).fetch_one(&mut *conn).await?.try_get(0)?;
+    sqlx::raw_sql("START TRANSACTION").execute(&mut *conn).await?;
+    let lock = sqlx::raw_sql(LOCK).fetch_one(&mut *conn).await;
+    rollback(conn).await?;
+    Ok([read, lock?.try_get(0)?])
+}
+
 /// Ends whatever a failed text left open.
 pub async fn rollback(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql("ROLLBACK").execute(conn).await.map(drop)
