@@ -18,7 +18,7 @@ use testkit::{
     accounts::Account,
     chance,
     clock::Clock,
-    consume::Topic,
+    consume::{Broker, Topic},
     database::Database,
     judge::{Expectations, Usage},
     ledger::Ledger,
@@ -97,6 +97,8 @@ pub struct Arena {
     pub topic: Topic,
     /// What the producers did.
     pub ledger: Ledger,
+    /// As which relays log in.
+    pub account: Account,
     /// The settings of relays to be started.
     pub settings: Settings,
     /// Transactions a second of the load.
@@ -144,12 +146,15 @@ impl Arena {
     pub async fn new(case: &Case, setup: &Setup, seed: u64) -> Result<Self> {
         let ground = Ground::new(case).await?;
         let (database, topic) = (ground.database(case.flavor).await?, ground.topic(case.broker).await?);
+        // The privilege is optional: half of the cases go without it.
+        let account = if case.broker == Broker::Kafka { Account::Relay } else { Account::RelayWithProcess };
         Ok(Self {
-            settings: Settings::new(&database.url_as(Account::Relay)?)
+            settings: Settings::new(&database.url_as(account)?)
                 .with_broker_of(&topic)
                 .set("relay", "lease", "6s")
                 .set("relay", "publish_deadline", "2s")
                 .set("relay", "settle_deadline", "1s"),
+            account,
             producers: database.clone(),
             ground,
             database,

@@ -17,6 +17,8 @@ const BUSINESS: &str = "\
 pub enum Account {
     /// A relay: `deploy/grants/relay.sql`, without the optional `PROCESS`.
     Relay,
+    /// The same with `PROCESS`.
+    RelayWithProcess,
     /// A service: `deploy/grants/service.sql`, and its own tables.
     Service,
     /// A program that makes tables of its own beside the outbox's, or is relay and service at once: all of this database.
@@ -24,21 +26,27 @@ pub enum Account {
 }
 
 impl Account {
-    const ALL: [Self; 3] = [Self::Relay, Self::Service, Self::Owner];
+    const ALL: [Self; 4] = [Self::Relay, Self::RelayWithProcess, Self::Service, Self::Owner];
 
     fn name(self) -> &'static str {
         match self {
             Self::Relay => "outbox_relay",
+            Self::RelayWithProcess => "outbox_relay_process",
             Self::Service => "outbox_service",
             Self::Owner => "outbox_owner",
         }
     }
 
-    fn grants(self) -> &'static str {
+    fn grants(self) -> String {
+        const RELAY: &str = include_str!("../../../deploy/grants/relay.sql");
         match self {
-            Self::Relay => include_str!("../../../deploy/grants/relay.sql"),
-            Self::Service => include_str!("../../../deploy/grants/service.sql"),
-            Self::Owner => "",
+            Self::Relay => RELAY.to_owned(),
+            // As the file says it, where it is switched on.
+            Self::RelayWithProcess => {
+                RELAY.replace("-- GRANT", "GRANT").replace("'outbox_relay'", "'outbox_relay_process'")
+            }
+            Self::Service => include_str!("../../../deploy/grants/service.sql").to_owned(),
+            Self::Owner => String::new(),
         }
     }
 

@@ -25,7 +25,7 @@ pub(super) const SESSIONS: u64 = 13;
 
 /// Puts a proxy between the relays and their database.
 pub(super) async fn before_the_database(arena: &mut Arena) -> Result<Arc<Proxy>> {
-    let proxy = Proxy::start(&arena.database.url_as(Account::Relay)?).await?;
+    let proxy = Proxy::start(&arena.database.url_as(arena.account)?).await?;
     arena.settings = arena.settings.clone().set("database", "url", proxy.address());
     Ok(keep(arena, proxy))
 }
