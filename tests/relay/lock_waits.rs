@@ -24,7 +24,7 @@ on_both_databases!(
 
 /// A relay's session in which a lock wait is refused after a second, instead of five.
 async fn relay(database: &Database) -> Result<MySqlConnection> {
-    let mut db = database.connect().await?;
+    let mut db = database.plain().await?;
     session::prepare(&mut db).await?;
     sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut db).await?;
     Ok(db)
@@ -40,7 +40,7 @@ async fn enqueue(db: &mut MySqlConnection, messages: usize, delay: Option<Durati
 }
 
 async fn committed(database: &Database, messages: usize, delay: Option<Duration>) -> Result<()> {
-    let mut db = database.connect().await?;
+    let mut db = database.plain().await?;
     let mut tx = db.begin().await?;
     enqueue(&mut tx, messages, delay).await?;
     Ok(tx.commit().await?)
@@ -64,7 +64,7 @@ async fn claim(db: &mut MySqlConnection, above: u64, messages: u32, lease: Durat
 async fn settling_waits_for_no_open_transaction_and_no_other_settler(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let (mut first, mut second, mut service) =
-        (relay(&database).await?, relay(&database).await?, database.connect().await?);
+        (relay(&database).await?, relay(&database).await?, database.plain().await?);
     committed(&database, 8, None).await?;
     let lease = Duration::from_secs(60);
     let (one, sent) = claim(&mut first, 0, 3, lease).await?;
@@ -93,7 +93,7 @@ async fn settling_waits_for_no_open_transaction_and_no_other_settler(flavor: Fla
 
 async fn a_take_over_waits_for_no_open_transaction(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (mut db, mut service) = (relay(&database).await?, database.connect().await?);
+    let (mut db, mut service) = (relay(&database).await?, database.plain().await?);
     committed(&database, 3, None).await?;
     claim(&mut db, 0, 3, Duration::ZERO).await?;
     let mut open = service.begin().await?;
@@ -107,7 +107,7 @@ async fn a_take_over_waits_for_no_open_transaction(flavor: Flavor) -> Result<()>
 
 async fn promoting_waits_for_no_open_transaction(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (mut db, mut service) = (relay(&database).await?, database.connect().await?);
+    let (mut db, mut service) = (relay(&database).await?, database.plain().await?);
     committed(&database, 3, Some(Duration::from_secs(60))).await?;
     sqlx::raw_sql("UPDATE outbox_delayed SET due_at = '2020-01-01'").execute(&mut db).await?;
     let mut open = service.begin().await?;

@@ -18,5 +18,6 @@ mod outage;
 mod rejected;
 mod rows_touched;
 mod schema;
+mod settings;
 mod stage;
 mod takeover;

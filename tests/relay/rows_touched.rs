@@ -95,7 +95,7 @@ async fn claim_100(db: &mut MySqlConnection) -> Result<(Lease, Vec<u64>)> {
 
 async fn the_hot_statements_read_only_their_rows(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let db = &mut database.connect().await?;
+    let db = &mut database.plain().await?;
     session::prepare(db).await?;
     fill(db).await?;
     let (lease, ids) = claim_100(db).await?;
@@ -135,7 +135,7 @@ async fn the_hot_statements_read_only_their_rows(flavor: Flavor) -> Result<()> {
 
 async fn a_claim_of_another_lane_or_version_changes_nothing(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let db = &mut database.connect().await?;
+    let db = &mut database.plain().await?;
     session::prepare(db).await?;
     fill(db).await?;
     let (lease, ids) = claim_100(db).await?;
@@ -165,7 +165,7 @@ async fn a_claim_of_another_lane_or_version_changes_nothing(flavor: Flavor) -> R
 async fn no_statement_of_a_claim_waits_for_a_neighbour(flavor: Flavor) -> Result<()> {
     const CLAIMS: u64 = 8;
     let database = Database::create(flavor).await?;
-    let db = &mut database.connect().await?;
+    let db = &mut database.plain().await?;
     session::prepare(db).await?;
     fill(db).await?;
     let mut leases = Vec::new();
@@ -173,7 +173,7 @@ async fn no_statement_of_a_claim_waits_for_a_neighbour(flavor: Flavor) -> Result
         leases.push((claim_these(db, ids).await?, ids.to_vec()));
     }
     let (neighbour, own) = leases.split_last().ok_or_else(|| anyhow::anyhow!("no claim"))?;
-    let mut other = database.connect().await?;
+    let mut other = database.plain().await?;
     session::prepare(&mut other).await?;
     let mut other = other.begin().await?;
     let settled = Settlement::default();
@@ -219,7 +219,7 @@ async fn claim_these(db: &mut MySqlConnection, ids: &[u64]) -> Result<Lease> {
 async fn deleted_rows_that_a_snapshot_keeps_are_not_read(flavor: Flavor) -> Result<()> {
     const KEPT: u64 = 400_000;
     let database = Database::create(flavor).await?;
-    let (mut reader, mut service) = (database.connect().await?, database.connect().await?);
+    let (mut reader, mut service) = (database.plain().await?, database.plain().await?);
     sqlx::raw_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT").execute(&mut reader).await?;
     for chunk in (1..=KEPT).collect::<Vec<_>>().chunks(100_000) {
         insert_pending(&database, chunk).await?;
@@ -228,7 +228,7 @@ async fn deleted_rows_that_a_snapshot_keeps_are_not_read(flavor: Flavor) -> Resu
     let mut open = service.begin().await?;
     sqlx::query("INSERT INTO outbox_pending (lane, id) VALUES (0, ?)").bind(2 * KEPT).execute(&mut *open).await?;
 
-    let db = &mut database.connect().await?;
+    let db = &mut database.plain().await?;
     session::prepare(db).await?;
     sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut *db).await?;
     // With the first claim MariaDB went wrong, and MySQL with the second.
