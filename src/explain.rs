@@ -155,6 +155,11 @@ const KAFKA: &[(&str, &str)] = &[
         "connecting to a PLAINTEXT broker listener",
         "this listener has no TLS: correct `brokers`, or \"security.protocol\" in the sink's properties",
     ),
+    // The same, where the broker has hung up before its answer was read.
+    (
+        "in state SSL_HANDSHAKE",
+        "this listener has no TLS: correct `brokers`, or \"security.protocol\" in the sink's properties",
+    ),
     ("Connection refused", "nothing listens there: start the broker, or correct `brokers`"),
     ("Failed to resolve", "the host's name is not known here: correct `brokers`"),
 ];

@@ -17,7 +17,7 @@ use testkit::{
     ledger::{Draft, Ledger},
     load,
     relay::{Relay, Settings},
-    servers::{Flavor, Kafka, RabbitMq},
+    servers::{Flavor, Kafka, RabbitMq, until},
 };
 
 use crate::{
@@ -136,6 +136,10 @@ async fn a_password_of_rabbitmq_that_is_changed_is_read_again() -> Result<()> {
     rotation.survives(settings, rotate).await
 }
 
+/// With another password than the broker has.
+const SASL: &str = "\"security.protocol\" = \"sasl_plaintext\", \"sasl.mechanism\" = \"PLAIN\", \"sasl.username\" = \"relay\", \
+                    \"sasl.password\" = \"wrong\"";
+
 /// Users of the listener behind the proxy.
 fn users(password: &str) -> String {
     format!("org.apache.kafka.common.security.plain.PlainLoginModule required user_relay=\"{password}\";")
@@ -162,9 +166,7 @@ async fn a_password_of_kafka_that_is_changed_is_read_again() -> Result<()> {
     ] {
         settings = settings.kafka_property(name, value);
     }
-    let wrong = "\"security.protocol\" = \"sasl_plaintext\", \"sasl.mechanism\" = \"PLAIN\", \"sasl.username\" = \"relay\", \
-                 \"sasl.password\" = \"wrong\"";
-    let found = check::kafka(proxy.address(), wrong)?;
+    let found = check::kafka(proxy.address(), SASL)?;
     ensure!(!found.ok && found.detail.contains("user or password is wrong"), "{}", found.detail);
     let rotate = async |_: &Rotation| {
         let client: AdminClient<DefaultClientContext> =
@@ -173,6 +175,13 @@ async fn a_password_of_kafka_that_is_changed_is_read_again() -> Result<()> {
         let change = AlterConfig::new(ResourceSpecifier::Broker(1)).set(USERS, &second);
         let altered = client.alter_configs([&change], &AdminOptions::new()).await?;
         ensure!(altered.iter().all(Result::is_ok), "{altered:?}");
+        let old = SASL.replace("wrong", "first");
+        until(PATIENCE, "the old password to be refused", async || {
+            let found = check::kafka(proxy.address(), &old)?;
+            ensure!(!found.ok, "{}", found.detail);
+            Ok(())
+        })
+        .await?;
         proxy.reset();
         Ok(())
     };

@@ -131,7 +131,7 @@ async fn a_slow_database_that_stalls_is_drained() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_whose_reply_is_cut_has_happened_and_its_messages_arrive() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
-    let proxy = Proxy::start(&stage.database.url_as(Account::Relay)?).await?;
+    let proxy = Proxy::start(stage.database.url()).await?;
     let relay = stage.relay()?;
     let load = endless(&stage).start(&Database::at(proxy.address()), &stage.ledger).await?;
     work(slice::from_ref(&relay), 50.0).await?;
@@ -152,7 +152,7 @@ async fn a_commit_whose_reply_is_cut_has_happened_and_its_messages_arrive() -> R
 #[tokio::test(flavor = "multi_thread")]
 async fn producers_whose_connections_break_anywhere_tear_no_transaction() -> Result<()> {
     let mut stage = Stage::new(Flavor::MariaDb, Broker::Kafka).await?;
-    let proxy = Proxy::start(&stage.database.url_as(Account::Relay)?).await?;
+    let proxy = Proxy::start(stage.database.url()).await?;
     let relay = stage.relay()?;
     let load = endless(&stage).tasks(8).start(&Database::at(proxy.address()), &stage.ledger).await?;
     work(slice::from_ref(&relay), 50.0).await?;
