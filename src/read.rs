@@ -7,6 +7,7 @@ use std::{
 };
 
 use outbox_core::{
+    EPOCH_HEADER, SEQUENCE_HEADER,
     sqlx::{self, Connection as _},
     store::{
         claim::Pending,
@@ -184,8 +185,9 @@ pub(crate) fn headers(json: Option<&str>) -> Result<Vec<(String, String)>, serde
 /// The error says why the message can never be published.
 fn ready(row: Pending, message: Stored, route: Resolved, policy: Policy) -> Result<Ready, String> {
     // What the parser says may quote a value.
-    let headers = headers(message.headers.as_deref())
+    let mut headers = headers(message.headers.as_deref())
         .map_err(|_quotes| "the headers are not a JSON object of strings".to_owned())?;
+    add_epoch(&mut headers, message.epoch);
     let age = Duration::from_micros(message.age_micros.max(0).unsigned_abs());
     let now = Instant::now();
     let mut outgoing = Outgoing {
@@ -202,6 +204,14 @@ fn ready(row: Pending, message: Stored, route: Resolved, policy: Policy) -> Resu
     };
     envelope::wrap(&mut outgoing, route.envelope, &route.source)?;
     Ok(Ready { outgoing, policy, pipelined: route.pipelined, created_at: now.checked_sub(age).unwrap_or(now) })
+}
+
+/// A number that is given again after a restore is told from the first one by its epoch.
+fn add_epoch(headers: &mut Vec<(String, String)>, epoch: u64) {
+    if epoch > 0 && headers.iter().any(|(name, _)| name == SEQUENCE_HEADER) {
+        headers.retain(|(name, _)| name != EPOCH_HEADER);
+        headers.push((EPOCH_HEADER.to_owned(), epoch.to_string()));
+    }
 }
 
 #[cfg(test)]

@@ -15,8 +15,9 @@ GRANT SELECT, INSERT, DELETE ON outbox_sent    TO 'outbox_relay'@'%';
 GRANT SELECT, INSERT, DELETE ON outbox_dead    TO 'outbox_relay'@'%';
 GRANT SELECT, INSERT, UPDATE ON outbox_head    TO 'outbox_relay'@'%';
 
--- To find a counter that would give numbers again, at the start.
+-- To find a counter that would give numbers again, at the start. The epoch of sequenced messages and of named leases.
 GRANT SELECT ON outbox_key_sequence TO 'outbox_relay'@'%';
+GRANT SELECT ON outbox_epochs TO 'outbox_relay'@'%';
 
 -- Housekeeping: one purging relay at a time, the inbox's retention, the version check.
 GRANT SELECT, INSERT, UPDATE ON outbox_leases TO 'outbox_relay'@'%';

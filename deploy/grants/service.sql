@@ -22,6 +22,7 @@ GRANT INSERT, SELECT, UPDATE ON inbox_sequence TO 'outbox_service'@'%';
 
 -- Named leases, for services that use them.
 GRANT SELECT, INSERT, UPDATE ON outbox_leases TO 'outbox_service'@'%';
+GRANT SELECT ON outbox_epochs TO 'outbox_service'@'%';
 
 -- For a service that checks the version of the tables when it starts.
 GRANT SELECT ON outbox_migrations TO 'outbox_service'@'%';

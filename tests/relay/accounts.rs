@@ -21,6 +21,7 @@ on_both_databases!(
 );
 
 const MIGRATOR: &str = include_str!("../../deploy/grants/migrator.sql");
+const RECOVERY: &str = include_str!("../../deploy/grants/recovery.sql");
 const RELAY: &str = include_str!("../../deploy/grants/relay.sql");
 const SERVICE: &str = include_str!("../../deploy/grants/service.sql");
 
@@ -67,7 +68,7 @@ async fn the_service_does_its_work(flavor: Flavor) -> Result<()> {
     let outbox = Outbox::new().max_backlog_age(PATIENCE, OnBacklog::Refuse);
     let inbox = Inbox::new("billing")?;
     let message = || Message::new("orders", "{}");
-    for number in 1..=2 {
+    for number in 1..=2_u64 {
         let (id, mut tx) = (Uuid::now_v7(), connection.begin().await?);
         outbox.enqueue(&mut tx, message().key("7").sequenced()).await?;
         outbox.enqueue(&mut tx, message().message_id(id).delay(PATIENCE)).await?;
@@ -109,9 +110,17 @@ async fn what_is_not_granted_is_refused(flavor: Flavor) -> Result<()> {
         "UPDATE outbox_head SET low = 0",
         "DELETE FROM inbox_processed",
     ];
-    for (grants, name, statements) in
-        [(RELAY, "outbox_relay", relay.as_slice()), (SERVICE, "outbox_service", service.as_slice())]
-    {
+    let recovery = [
+        "SELECT payload FROM outbox_messages",
+        "INSERT INTO outbox_pending (id) VALUES (1)",
+        "DELETE FROM outbox_pending",
+        "UPDATE outbox_leases SET owner = 'forged'",
+    ];
+    for (grants, name, statements) in [
+        (RELAY, "outbox_relay", relay.as_slice()),
+        (SERVICE, "outbox_service", service.as_slice()),
+        (RECOVERY, "outbox_recovery", recovery.as_slice()),
+    ] {
         let url = account(&database, &grants.replace(name, "{user}")).await?;
         let mut connection = MySqlConnection::connect(url.as_str()).await?;
         for sql in statements {

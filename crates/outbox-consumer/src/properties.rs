@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use outbox_core::{Uuid, key_hash};
+use outbox_core::{SequenceNumber, Uuid, key_hash};
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Map, Value};
 use testkit::strategies::text;
@@ -30,7 +30,7 @@ pub(crate) fn look_at(delivery: &Delivery) -> Result<(), TestCaseError> {
     let kept: Map<String, Value> = serde_json::from_str(delivery.headers_json().as_deref().unwrap_or("{}"))?;
     prop_assert!(kept.keys().map(String::as_str).collect::<BTreeSet<_>>() == names, "{kept:?} in place of {names:?}");
     if let Some((number, key)) = sequence::number(delivery) {
-        prop_assert!((1..u64::MAX).contains(&number) && key.len() <= 1024);
+        prop_assert!((1..u64::MAX).contains(&number.number) && key.len() <= 1024);
     }
     prop_assert_eq!(key_hash(&delivery.topic, delivery.key.as_deref()) == 0, delivery.key.is_none());
     let read = delivery.json::<Value>().is_ok();
@@ -50,12 +50,16 @@ proptest! {
     #[test]
     fn a_number_is_read_where_an_outbox_could_have_written_it(
         topic in text(), key in prop::option::of(vec(any::<u8>(), 0..1100)), number in number(), other in text(),
+        epoch in prop::option::of(number()),
     ) {
         let mut delivery = Delivery::new(Uuid::nil(), topic.clone(), None);
         delivery.key.clone_from(&key);
         delivery.headers = vec![("sequence".to_owned(), number.clone()), ("sequence".to_owned(), other)];
+        delivery.headers.extend(epoch.clone().map(|epoch| ("sequence-epoch".to_owned(), epoch)));
         let key = key.filter(|key| key.len() <= 1024 && topic.is_ascii() && topic.len() <= 249);
         let number = number.parse::<u64>().ok().filter(|number| (1..u64::MAX).contains(number));
+        let epoch = epoch.map_or(Some(0), |epoch| epoch.parse().ok());
+        let number = number.zip(epoch).map(|(number, epoch)| SequenceNumber { epoch, number });
         prop_assert_eq!(sequence::number(&delivery), number.zip(key.as_deref()));
         look_at(&delivery)?;
     }

@@ -1,9 +1,6 @@
 use std::time::Duration;
 
-use outbox_core::Sequence;
-
-/// The header with the number of a sequenced message.
-const HEADER: &str = "sequence";
+use outbox_core::{EPOCH_HEADER, SEQUENCE_HEADER, Sequence, SequenceNumber};
 
 /// What follows when a message of a sequenced key is not the next one. All of it is counted and warned of.
 ///
@@ -42,9 +39,11 @@ impl SequencePolicy {
 }
 
 /// The number of a sequenced message, and its key.
-pub(crate) fn number(delivery: &crate::Delivery) -> Option<(u64, &[u8])> {
+pub(crate) fn number(delivery: &crate::Delivery) -> Option<(SequenceNumber, &[u8])> {
     // What no outbox would send has no row in the table either.
-    let number = delivery.header(HEADER)?.parse().ok().filter(|number| (1..u64::MAX).contains(number))?;
+    let number = delivery.header(SEQUENCE_HEADER)?.parse().ok().filter(|number| (1..u64::MAX).contains(number))?;
+    let epoch = delivery.header(EPOCH_HEADER).map_or(Some(0), |epoch| epoch.parse().ok())?;
+    let number = SequenceNumber { epoch, number };
     let key = delivery.key.as_deref().filter(|key| key.len() <= 1024)?;
     (delivery.topic.is_ascii() && delivery.topic.len() <= 249).then_some((number, key))
 }

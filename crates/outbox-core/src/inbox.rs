@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 pub use self::{
     admission::{Admission, InboxTransaction},
-    sequence::Sequence,
+    sequence::{Sequence, SequenceNumber},
     window::{RETENTION, WindowTooShort, check_window},
 };
 use crate::store;

@@ -39,7 +39,8 @@
 //!
 //! # What is not promised
 //!
-//! A database that forgets what it has confirmed (a failover to a replica that lagged) can give a number out twice. Waiting
+//! A database that forgets what it has confirmed (a restored backup, a failover to a replica that lagged) gives numbers out twice,
+//! unless `relay recover` is run before processes take leases again: it starts a new epoch, and fences compare epoch first. Waiting
 //! processes are not served in order.
 
 mod keeper;
@@ -214,7 +215,8 @@ impl Lease {
         &self.name
     }
 
-    /// The number of this tenure: larger than that of every tenure of this name before, from 1.
+    /// The number of this tenure: larger than that of every tenure of this name before. The first is 1, after a recovery a million
+    /// times its epoch, and 1.
     #[must_use]
     pub fn fence(&self) -> u64 {
         self.fence

@@ -30,8 +30,8 @@ pub use error::{BoxError, EnqueueError, InvalidMessage};
 pub use event::to_json;
 pub use event::{Event, IntoMessage, IntoPayload};
 pub use inbox::{
-    Admission, Claim, Inbox, InboxError, InboxTransaction, RETENTION as INBOX_RETENTION, Sequence, WindowTooShort,
-    check_window,
+    Admission, Claim, Inbox, InboxError, InboxTransaction, RETENTION as INBOX_RETENTION, Sequence, SequenceNumber,
+    WindowTooShort, check_window,
 };
 pub use key::key_hash;
 pub use message::Message;
@@ -46,6 +46,6 @@ pub use migrate::{
 pub use outbox_derive::Event;
 pub use pool::cancel_safe;
 pub use prepare::{Bind, Prepared, Statement};
-pub use sequence::SEQUENCE_HEADER;
+pub use sequence::{EPOCH_HEADER, SEQUENCE_HEADER};
 pub use sqlx;
 pub use uuid::Uuid;

@@ -5,7 +5,7 @@ use std::{
 
 use uuid::Uuid;
 
-use crate::{EnqueueError, InvalidMessage, SEQUENCE_HEADER, key_hash, sequence};
+use crate::{EPOCH_HEADER, EnqueueError, InvalidMessage, SEQUENCE_HEADER, key_hash, sequence};
 
 /// Longest topic, in bytes: Kafka's limit for a topic name; RabbitMQ's routing keys take 255.
 pub(crate) const MAX_TOPIC: usize = 249;
@@ -253,8 +253,10 @@ impl Message {
             let problem = "does not go with a sequence: later messages of the key would overtake this one";
             return Err(InvalidMessage::new("delay", problem));
         }
-        if self.headers.iter().any(|(name, _)| name == SEQUENCE_HEADER) {
-            let problem = format!("`{SEQUENCE_HEADER}` is reserved in a sequenced message");
+        if let Some((name, _)) =
+            self.headers.iter().find(|(name, _)| [SEQUENCE_HEADER, EPOCH_HEADER].contains(&&**name))
+        {
+            let problem = format!("`{name}` is reserved in a sequenced message");
             return Err(InvalidMessage::new("header name", problem));
         }
         Ok(())

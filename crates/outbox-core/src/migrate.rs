@@ -21,10 +21,10 @@ pub use self::{
 use crate::store::migrate::{RECORD, note_in_script};
 
 /// The number of the newest migration that this version knows: its version of the tables.
-pub const SCHEMA_VERSION: i64 = 17;
+pub const SCHEMA_VERSION: i64 = 19;
 
 /// The migrations as text: number, name, SQL. One statement each.
-pub const MIGRATIONS: [(i64, &str, &str); 17] = [
+pub const MIGRATIONS: [(i64, &str, &str); 19] = [
     (1, "messages", include_str!("../migrations/0001_messages.sql")),
     (2, "pending", include_str!("../migrations/0002_pending.sql")),
     (3, "delayed", include_str!("../migrations/0003_delayed.sql")),
@@ -42,6 +42,8 @@ pub const MIGRATIONS: [(i64, &str, &str); 17] = [
     (15, "sent_messages", include_str!("../migrations/0015_sent_messages.sql")),
     (16, "schema", include_str!("../migrations/0016_schema.sql")),
     (17, "baseline", include_str!("../migrations/0017_baseline.sql")),
+    (18, "epochs", include_str!("../migrations/0018_epochs.sql")),
+    (19, "sequence_epoch", include_str!("../migrations/0019_sequence_epoch.sql")),
 ];
 
 /// The migrations for `#[sqlx::test(migrator = "outbox_core::MIGRATOR")]`: sqlx applies them to an empty database.

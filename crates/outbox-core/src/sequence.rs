@@ -8,6 +8,8 @@ use crate::{Message, store};
 
 /// The header that carries the number of a sequenced message, as decimal digits.
 pub const SEQUENCE_HEADER: &str = "sequence";
+/// The header that carries the epoch of that number, as decimal digits. The relay adds it. It is missing before the first recovery.
+pub const EPOCH_HEADER: &str = "sequence-epoch";
 /// Bytes of the header, at most.
 pub(crate) const HEADER_BYTES: usize = SEQUENCE_HEADER.len() + 20;
 

@@ -17,6 +17,7 @@ pub mod program;
 pub mod proxy;
 pub mod relay;
 pub mod servers;
+mod snapshot;
 pub mod strategies;
 pub mod upgrade;
 pub mod usage;

@@ -94,3 +94,18 @@ async fn a_consumer_that_refuses_keeps_what_follows_a_gap_as_dead() -> Result<()
     assert_eq!(places(&stage, &next).await?, [0]);
     consumer.stop().await
 }
+
+/// As after a restore and `relay recover`: numbers come again in another epoch, and what is still on its way from the old one is late.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_refuses_takes_numbers_again_in_a_new_epoch() -> Result<()> {
+    let stage = Stage::new(Broker::Kafka).await?;
+    let mut sent = numbered(&[1, 2, 3, 2, 3, 4, 4]);
+    for sending in &mut sent[3..6] {
+        sending.headers.push(("sequence-epoch".to_owned(), "1795000000".to_owned()));
+    }
+    stage.topic.send(&sent).await?;
+    let consumer = Stage::start_kafka(stage.kafka()?.sequence(SequencePolicy::Refuse), &Does::work())?;
+    stage.wait_for(sent.len()).await?;
+    assert_eq!(places(&stage, &sent).await?, [0, 1, 2, 3, 4, 5, 6]);
+    consumer.stop_and(|it| assert_seen(it, [0.0, 1.0, 0.0])).await
+}

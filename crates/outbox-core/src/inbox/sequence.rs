@@ -1,3 +1,5 @@
+use std::cmp::Ordering;
+
 use sqlx::{Connection as _, MySqlConnection};
 
 use super::{Inbox, InboxError};
@@ -16,18 +18,36 @@ pub enum Sequence {
         /// The number that should have come.
         expected: u64,
     },
-    /// It was missing, or is from before the first that this consumer saw: it comes after later ones.
+    /// It was missing, or is from before the first that this consumer saw, or from an earlier epoch: it comes after later ones.
     Late,
     /// A message with this number was processed before, and the inbox does not know this one.
     Repeated,
+}
+
+/// The number of a sequenced message. Those of a later epoch come after all of an earlier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SequenceNumber {
+    /// The header [`EPOCH_HEADER`](crate::EPOCH_HEADER); 0 if it is missing.
+    pub epoch: u64,
+    /// The header [`SEQUENCE_HEADER`](crate::SEQUENCE_HEADER).
+    pub number: u64,
+}
+
+impl From<u64> for SequenceNumber {
+    /// A number from before the first recovery.
+    fn from(number: u64) -> Self {
+        Self { epoch: 0, number }
+    }
 }
 
 impl Inbox {
     /// Notes the number of a sequenced message in the transaction of its work, and says how it fits. Do it after the claim. Rolled
     /// back, it was not noted. One round trip for the next number, three for the first, four otherwise.
     ///
-    /// Numbers come from `Message::sequenced` in the header `sequence`. A consumer that starts in the middle of a key begins
-    /// with the number that it sees first; one that comes from before that is [`Sequence::Late`].
+    /// Numbers come from `Message::sequenced` in the header `sequence`, their epoch in `sequence-epoch`. A consumer that starts in the
+    /// middle of a key begins with the number that it sees first; one that comes from before that is [`Sequence::Late`]. With a later
+    /// epoch the key begins anew, because `relay recover` was run after a restore or a failover: numbers may have come again. What
+    /// comes from an earlier epoch then is late, too, and is not noted.
     ///
     /// Errors are those of [`Inbox::claim`]. A topic of more than 249 bytes or beyond ASCII, and a key of more than 1,024 bytes, is an
     /// [`InboxError::Database`]: no message of the outbox has them.
@@ -36,20 +56,26 @@ impl Inbox {
         conn: &mut MySqlConnection,
         topic: &str,
         key: &[u8],
-        number: u64,
+        number: impl Into<SequenceNumber>,
     ) -> Result<Sequence, InboxError> {
         if !conn.is_in_transaction() {
             return Err(InboxError::NotInTransaction);
         }
+        let number = number.into();
         let place = store::inbox::SequencedKey { consumer: &self.consumer, topic, key };
         // The first number of a key most likely finds no row, and looking for one locks a gap that its neighbours are inserted into.
-        if number > 1 && store::inbox::advance(conn, place, number).await? {
+        if number.number > 1 && store::inbox::advance(conn, place, number).await? {
             return Ok(Sequence::Next);
         }
-        let (highest, missing) = store::inbox::lock_sequence(conn, place).await?;
-        let mut seen = Seen::read(highest, &missing);
-        let sequence = seen.note(number);
-        store::inbox::write_sequence(conn, place, seen.highest, &seen.gaps()).await?;
+        let (highest, epoch, missing) = store::inbox::lock_sequence(conn, place).await?;
+        let mut seen = match number.epoch.cmp(&epoch) {
+            Ordering::Less => return Ok(Sequence::Late),
+            Ordering::Equal => Seen::read(highest, &missing),
+            Ordering::Greater => Seen { highest: 0, missing: Vec::new() },
+        };
+        let sequence = seen.note(number.number);
+        let highest = SequenceNumber { number: seen.highest, ..number };
+        store::inbox::write_sequence(conn, place, highest, &seen.gaps()).await?;
         Ok(sequence)
     }
 }

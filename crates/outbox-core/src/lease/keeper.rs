@@ -228,7 +228,7 @@ async fn win(conn: &mut MySqlConnection, name: &str, owner: &str, length: Durati
     let Some(row) = named::look(conn, name).await? else {
         let won = named::create(conn, name, owner, length).await?;
         let lost = Outcome::Busy { holder: "another".to_owned(), left: Duration::ZERO };
-        return Ok(if won { Outcome::Won(1) } else { lost });
+        return Ok(won.map_or(lost, Outcome::Won));
     };
     let left = Duration::from_micros(u64::try_from(row.left).unwrap_or(0));
     let free = left.is_zero() || row.owner == owner;

@@ -53,7 +53,7 @@ pub async fn behind(conn: &mut MySqlConnection) -> Result<Option<Behind>, sqlx::
 ///
 /// The ids in use are read before the counter, which may rise in between. MySQL caches a counter for a day unless told otherwise;
 /// MariaDB takes the version's comment for none of its own. After a crash MySQL tells 1 for a table that no statement has opened yet.
-async fn message_ids(conn: &mut MySqlConnection) -> Result<(u64, Option<u64>), sqlx::Error> {
+pub(super) async fn message_ids(conn: &mut MySqlConnection) -> Result<(u64, Option<u64>), sqlx::Error> {
     let named = |text: Text, table: &'static str| {
         text.sql("SELECT MAX(id) AS id FROM (SELECT MAX(id) AS id FROM ")
             .sql(table)
@@ -65,7 +65,7 @@ async fn message_ids(conn: &mut MySqlConnection) -> Result<(u64, Option<u64>), s
         .then(|text| named(text, "outbox_delayed"))
         .then(|text| named(text, "outbox_dead"))
         .sql(
-            "SELECT MAX(l.id) FROM (SELECT message_ids FROM outbox_sent ORDER BY receipt_id DESC LIMIT 1000) s, \
+            "SELECT MAX(first_id) - 1 FROM outbox_epochs UNION ALL SELECT MAX(l.id) FROM (SELECT message_ids FROM outbox_sent ORDER BY receipt_id DESC LIMIT 1000) s, \
              JSON_TABLE(IF(JSON_VALID(s.message_ids), s.message_ids, '[]'), '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$')) l) used; \
              SELECT id FROM outbox_messages LIMIT 0; SET @outbox = 0 /*!80000 , SESSION information_schema_stats_expiry = 0 */; \
              SELECT CAST(COALESCE(auto_increment, 1) AS UNSIGNED) FROM information_schema.tables \

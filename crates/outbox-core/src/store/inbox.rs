@@ -4,6 +4,7 @@ use sqlx::{MySqlConnection, Row as _};
 use uuid::Uuid;
 
 use super::{DUPLICATE_ENTRY, NO_SUCH_SAVEPOINT, error_number};
+use crate::SequenceNumber;
 
 /// Opens a transaction with the mark that [`release`] looks for, in one round trip.
 pub const BEGIN: &str = "START TRANSACTION; SAVEPOINT outbox_inbox";
@@ -125,22 +126,28 @@ pub struct SequencedKey<'a> {
     pub key: &'a [u8],
 }
 
-/// Notes a number if it is the next one of its key; false: it is not, or the key is new. Primary key, one row.
-pub async fn advance(conn: &mut MySqlConnection, place: SequencedKey<'_>, number: u64) -> Result<bool, sqlx::Error> {
+/// Notes a number if it is the next one of its key and epoch; false: it is not, or the key is new. Primary key, one row.
+pub async fn advance(
+    conn: &mut MySqlConnection,
+    place: SequencedKey<'_>,
+    SequenceNumber { epoch, number }: SequenceNumber,
+) -> Result<bool, sqlx::Error> {
     let sql = "UPDATE inbox_sequence SET sequence = ? \
-               WHERE consumer = ? AND topic = ? AND message_key = ? AND sequence > 0 AND sequence + 1 = ?";
-    let query = sqlx::query(sql).bind(number).bind(place.consumer).bind(place.topic).bind(place.key).bind(number);
-    Ok(query.execute(conn).await?.rows_affected() == 1)
+               WHERE consumer = ? AND topic = ? AND message_key = ? AND sequence > 0 AND sequence + 1 = ? AND epoch = ?";
+    let query = sqlx::query(sql).bind(number).bind(place.consumer).bind(place.topic).bind(place.key);
+    Ok(query.bind(number).bind(epoch).execute(conn).await?.rows_affected() == 1)
 }
 
-/// The highest number of a key and its gaps as JSON; the row is made if need be, and locked. Primary key, one row. Inserted before
+/// The highest number of a key, its epoch, and its gaps as JSON; the row is made if need be, and locked. Primary key, one row. Inserted before
 /// it is read: reading a row that is not there would lock a gap that other keys are inserted into.
-pub async fn lock_sequence(conn: &mut MySqlConnection, place: SequencedKey<'_>) -> Result<(u64, String), sqlx::Error> {
+pub async fn lock_sequence(
+    conn: &mut MySqlConnection,
+    place: SequencedKey<'_>,
+) -> Result<(u64, u64, String), sqlx::Error> {
     let sql =
         "INSERT IGNORE INTO inbox_sequence (consumer, topic, message_key, sequence, missing) VALUES (?, ?, ?, 0, '[]')";
     sqlx::query(sql).bind(place.consumer).bind(place.topic).bind(place.key).execute(&mut *conn).await?;
-    let sql =
-        "SELECT sequence, missing FROM inbox_sequence WHERE consumer = ? AND topic = ? AND message_key = ? FOR UPDATE";
+    let sql = "SELECT sequence, epoch, missing FROM inbox_sequence WHERE consumer = ? AND topic = ? AND message_key = ? FOR UPDATE";
     sqlx::query_as(sql).bind(place.consumer).bind(place.topic).bind(place.key).fetch_one(conn).await
 }
 
@@ -148,11 +155,16 @@ pub async fn lock_sequence(conn: &mut MySqlConnection, place: SequencedKey<'_>) 
 pub async fn write_sequence(
     conn: &mut MySqlConnection,
     place: SequencedKey<'_>,
-    highest: u64,
+    highest: SequenceNumber,
     missing: &str,
 ) -> Result<(), sqlx::Error> {
-    let sql =
-        "UPDATE inbox_sequence SET sequence = ?, missing = ? WHERE consumer = ? AND topic = ? AND message_key = ?";
-    let query = sqlx::query(sql).bind(highest).bind(missing).bind(place.consumer).bind(place.topic).bind(place.key);
+    let sql = "UPDATE inbox_sequence SET sequence = ?, epoch = ?, missing = ? WHERE consumer = ? AND topic = ? AND message_key = ?";
+    let query = sqlx::query(sql)
+        .bind(highest.number)
+        .bind(highest.epoch)
+        .bind(missing)
+        .bind(place.consumer)
+        .bind(place.topic)
+        .bind(place.key);
     query.execute(conn).await.map(drop)
 }

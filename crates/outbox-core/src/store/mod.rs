@@ -24,6 +24,7 @@ pub mod prepare;
 pub mod promote;
 pub mod purge;
 pub mod read;
+pub mod recover;
 pub mod schema;
 pub mod sequence;
 pub mod session;

@@ -33,18 +33,26 @@ pub async fn look(conn: &mut MySqlConnection, name: &str) -> Result<Option<Row>,
     row.map(|row| Ok(Row { owner: row.try_get(0)?, fence: row.try_get(1)?, left: row.try_get(2)? })).transpose()
 }
 
-/// Takes a lease that nobody ever held; its fence is 1. False: another was faster. Primary key, one row.
+/// Fences of an epoch begin at the epoch times this number, so that they compare epoch first. Within a second, the distance of two
+/// epochs, no lease has so many tenures.
+pub(super) const FENCES: u64 = 1_000_000;
+
+/// Takes a lease that no owner ever held, and returns its fence: the first of the epoch, because a lease that is missing may have
+/// been held after the snapshot that was restored. `None`: another was faster. Primary key, one row; reads the last epoch.
 pub async fn create(
     conn: &mut MySqlConnection,
     name: &str,
     owner: &str,
     length: Duration,
-) -> Result<bool, sqlx::Error> {
+) -> Result<Option<u64>, sqlx::Error> {
+    // Not in one statement: MariaDB refuses an insert (1020) beside a row that is younger than what the statement has read.
+    let sql = "SELECT CAST(COALESCE(MAX(epoch), 0) AS UNSIGNED) FROM outbox_epochs";
+    let epoch: u64 = sqlx::query_scalar(sql).fetch_one(&mut *conn).await?;
+    let (fence, micros) = (epoch.saturating_mul(FENCES) + 1, super::enqueue::micros(length));
     let sql = "INSERT IGNORE INTO outbox_leases (name, owner, lease_until, fence) \
-               VALUES (?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, 1)";
-    let micros = super::enqueue::micros(length);
-    let done = sqlx::query(sql).bind(name).bind(owner).bind(micros).execute(conn).await?;
-    Ok(done.rows_affected() == 1)
+               VALUES (?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, ?)";
+    let done = sqlx::query(sql).bind(name).bind(owner).bind(micros).bind(fence).execute(conn).await?;
+    Ok((done.rows_affected() == 1).then_some(fence))
 }
 
 /// Takes a lease that has ended, or that this owner holds already; its fence becomes `seen + 1`. False: another was faster,

@@ -30,10 +30,12 @@ pub struct Stored {
     pub age_micros: i64,
     /// Whether its expiry had passed when it was read.
     pub expired: bool,
+    /// Its epoch: 0 before the first recovery.
+    pub epoch: u64,
 }
 
 /// Reads messages by id, in the order of ids. Primary key, no lock, as many rows as ids; runs of neighbours are read as ranges.
-/// A message that is not there is missing from the answer.
+/// A message that is not there is missing from the answer. Reads all epochs besides, a row for each recovery.
 pub async fn messages(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Stored>, sqlx::Error> {
     let text = Text::default()
         .sql(
@@ -42,15 +44,21 @@ pub async fn messages(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Sto
              expires_at IS NOT NULL AND expires_at <= UTC_TIMESTAMP(6) FROM outbox_messages WHERE ",
         )
         .then(|text| id_list(text, "id", ids))
-        .sql(" ORDER BY id");
+        .sql(" ORDER BY id; SELECT first_id, epoch FROM outbox_epochs");
     let replies = text.run(conn).await?;
-    replies.iter().flat_map(|reply| &reply.rows).map(stored).collect()
+    let [messages, epochs] = replies.as_slice() else {
+        return Err(sqlx::Error::Protocol("the server did not answer both statements".to_owned()));
+    };
+    let epochs = epochs.rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+    let epochs: Vec<(u64, u64)> = epochs.collect::<Result<_, sqlx::Error>>()?;
+    messages.rows.iter().map(|row| stored(row, &epochs)).collect()
 }
 
-fn stored(row: &MySqlRow) -> Result<Stored, sqlx::Error> {
+fn stored(row: &MySqlRow, epochs: &[(u64, u64)]) -> Result<Stored, sqlx::Error> {
+    let id = row.try_get(0)?;
     let message_id: &[u8] = row.try_get(1)?;
     Ok(Stored {
-        id: row.try_get(0)?,
+        id,
         message_id: Uuid::from_slice(message_id).map_err(|error| sqlx::Error::Decode(error.into()))?,
         topic: row.try_get(2)?,
         key: row.try_get(3)?,
@@ -61,6 +69,7 @@ fn stored(row: &MySqlRow) -> Result<Stored, sqlx::Error> {
         created_at_micros: row.try_get(8)?,
         age_micros: row.try_get(9)?,
         expired: row.try_get::<i64, _>(10)? != 0,
+        epoch: epochs.iter().filter(|(first, _)| *first <= id).map(|(_, epoch)| *epoch).max().unwrap_or(0),
     })
 }
 

@@ -6,7 +6,7 @@ use super::{NO_SUCH_TABLE, error_number};
 
 /// The tables, but for the record of migrations. A service may have others that begin with `outbox_`.
 const TABLES: &str = "outbox_messages,outbox_pending,outbox_delayed,outbox_claims,outbox_head,outbox_sent,outbox_dead,outbox_leases,\
-                      outbox_key_sequence,outbox_schema,inbox_processed,inbox_dead,inbox_sequence";
+                      outbox_key_sequence,outbox_schema,outbox_epochs,inbox_processed,inbox_dead,inbox_sequence";
 
 /// The smallest version of a reader and of a writer that the tables serve; `None` if they do not say. One row, no lock.
 pub async fn smallest(conn: &mut MySqlConnection) -> Result<Option<(u64, u64)>, sqlx::Error> {

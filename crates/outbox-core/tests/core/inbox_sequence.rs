@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use outbox_core::{
-    Inbox, InboxError, Sequence,
+    Inbox, InboxError, Sequence, SequenceNumber,
     sqlx::{self, Connection as _},
 };
 use testkit::{database::Database, on_both_databases, servers::Flavor};
@@ -13,13 +13,14 @@ on_both_databases!(
     gaps_that_cannot_be_read_are_forgotten,
     keys_topics_and_consumers_are_counted_each_by_itself,
     new_keys_do_not_wait_for_their_neighbours,
+    a_new_epoch_begins_a_key_anew_and_what_comes_from_an_old_one_is_late,
 );
 
 async fn a_gap_a_late_number_and_a_repetition_are_seen(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let (inbox, mut connection) = (Inbox::new("c")?, database.connect().await?);
     let steps = [
-        (1, Sequence::Next),
+        (1_u64, Sequence::Next),
         (2, Sequence::Next),
         (5, Sequence::Gap { expected: 3 }),
         (4, Sequence::Late),
@@ -32,7 +33,7 @@ async fn a_gap_a_late_number_and_a_repetition_are_seen(flavor: Flavor) -> Result
         assert_eq!(inbox.follow(&mut tx, "t", b"k", number).await?, expected, "{number}");
         tx.commit().await?;
     }
-    let outside = inbox.follow(&mut connection, "t", b"k", 7).await;
+    let outside = inbox.follow(&mut connection, "t", b"k", 7_u64).await;
     assert!(matches!(outside, Err(InboxError::NotInTransaction)));
     Ok(())
 }
@@ -41,7 +42,7 @@ async fn what_is_rolled_back_was_not_noted(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let (inbox, mut connection) = (Inbox::new("c")?, database.connect().await?);
     for (number, expected, commits) in [
-        (1, Sequence::Next, true),
+        (1_u64, Sequence::Next, true),
         (2, Sequence::Next, false),
         (9, Sequence::Gap { expected: 2 }, false),
         (2, Sequence::Next, true),
@@ -60,7 +61,7 @@ async fn gaps_that_cannot_be_read_are_forgotten(flavor: Flavor) -> Result<()> {
     for (consumer, missing) in [("a", "not JSON"), ("b", ""), ("c", "{}"), ("d", "[[2]]"), ("e", "[[-2, 4]]")] {
         let inbox = Inbox::new(consumer)?;
         for (number, expected) in [
-            (1, Sequence::Next),
+            (1_u64, Sequence::Next),
             (5, Sequence::Gap { expected: 2 }),
             (3, Sequence::Repeated),
             (6, Sequence::Next),
@@ -83,7 +84,7 @@ async fn keys_topics_and_consumers_are_counted_each_by_itself(flavor: Flavor) ->
     let database = Database::create(flavor).await?;
     let mut connection = database.connect().await?;
     let mut tx = connection.begin().await?;
-    for number in [1, 2] {
+    for number in [1_u64, 2] {
         for (consumer, topic, key) in [("c", "t", "k"), ("d", "t", "k"), ("c", "u", "k"), ("c", "t", "l")] {
             let seen = Inbox::new(consumer)?.follow(&mut tx, topic, key.as_bytes(), number).await?;
             assert_eq!(seen, Sequence::Next, "{consumer} {topic} {key} {number}");
@@ -97,10 +98,41 @@ async fn new_keys_do_not_wait_for_their_neighbours(flavor: Flavor) -> Result<()>
     let (inbox, mut one, mut other) = (Inbox::new("c")?, database.connect().await?, database.connect().await?);
     sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut other).await?;
     let (mut first, mut second) = (one.begin().await?, other.begin().await?);
-    assert_eq!(inbox.follow(&mut first, "t", b"b", 1).await?, Sequence::Next);
+    assert_eq!(inbox.follow(&mut first, "t", b"b", 1_u64).await?, Sequence::Next);
     for key in [b"a", b"c"] {
-        assert_eq!(inbox.follow(&mut second, "t", key, 1).await?, Sequence::Next);
+        assert_eq!(inbox.follow(&mut second, "t", key, 1_u64).await?, Sequence::Next);
     }
     second.commit().await?;
     Ok(first.commit().await?)
+}
+
+/// After a restore numbers come again, lower or higher than those of before.
+async fn a_new_epoch_begins_a_key_anew_and_what_comes_from_an_old_one_is_late(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (inbox, mut connection) = (Inbox::new("c")?, database.connect().await?);
+    for (epoch, number, expected, commits) in [
+        (0, 1, Sequence::Next, true),
+        (0, 2, Sequence::Next, true),
+        (0, 3, Sequence::Next, true),
+        (7, 3, Sequence::Next, false),
+        (0, 4, Sequence::Next, true),
+        (7, 3, Sequence::Next, true),
+        (7, 3, Sequence::Repeated, true),
+        (0, 5, Sequence::Late, true),
+        (0, 3, Sequence::Late, true),
+        (7, 4, Sequence::Next, true),
+        (7, 2, Sequence::Late, true),
+        (7, 6, Sequence::Gap { expected: 5 }, true),
+        (9, 1, Sequence::Next, true),
+        (7, 5, Sequence::Late, true),
+        (9, 2, Sequence::Next, true),
+        (12, 1000, Sequence::Next, true),
+        (12, 1001, Sequence::Next, true),
+    ] {
+        let mut tx = connection.begin().await?;
+        let seen = inbox.follow(&mut tx, "t", b"k", SequenceNumber { epoch, number }).await?;
+        assert_eq!(seen, expected, "{number} of {epoch}");
+        if commits { tx.commit().await? } else { tx.rollback().await? }
+    }
+    Ok(())
 }

@@ -46,6 +46,10 @@ fn invalid() -> Vec<(Message, String)> {
             on("t").key("k").sequenced().header("sequence", "1"),
             "header name `sequence` is reserved in a sequenced message",
         ),
+        (
+            on("t").key("k").sequenced().header("sequence-epoch", "1"),
+            "header name `sequence-epoch` is reserved in a sequenced message",
+        ),
         (on("t").delay(century), "delay is longer than 100 years"),
         (on("t").deliver_at(std::time::SystemTime::now() + 2 * century), "delay is longer than 100 years"),
         (on("t").expires_after(century), "expiry is longer than 100 years"),

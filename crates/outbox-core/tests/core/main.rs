@@ -19,6 +19,7 @@ mod pool;
 mod prepare;
 mod protocol;
 mod purge;
+mod recover;
 mod schedule;
 mod sequence;
 mod stats;
