@@ -104,6 +104,7 @@ fn the_password_is_in_no_output() {
         &["config", "show", "--format", "json"],
         &["check", "--connect"],
         &["status"],
+        &["recover"],
         &["migrate", "up"],
         &["run", "--listen", "nonsense"],
     ] {

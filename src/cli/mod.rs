@@ -9,6 +9,7 @@ mod healthcheck;
 mod log;
 mod migrate;
 mod output;
+mod recover;
 mod run;
 mod status;
 
@@ -73,6 +74,8 @@ enum Command {
     Check(check::Check),
     /// What is in the queue
     Status(Format),
+    /// After a restore or a failover: show what goes out again, and with --yes keep numbers from coming again
+    Recover(recover::Recover),
     /// Show or make a configuration
     #[command(subcommand)]
     Config(config::Show),
@@ -97,6 +100,7 @@ async fn dispatch(command: Command, options: &Options) -> anyhow::Result<bool> {
         Command::Migrate(migrate) => migrate.run(options).await,
         Command::Check(check) => check.run(&options.load()?).await,
         Command::Status(format) => status::run(format, &options.database()?).await,
+        Command::Recover(recover) => recover.run(&options.database()?).await,
         Command::Config(config) => config.run(options),
         Command::Healthcheck => healthcheck::run(listen_address(&options.inputs())).await,
     }

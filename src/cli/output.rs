@@ -25,11 +25,23 @@ impl Format {
         if self.format == Form::Table {
             return text(&table(&columns, rows));
         }
-        let object = |row: &[Value; N]| -> Value {
-            let pairs = columns.iter().zip(row).map(|(column, value)| ((*column).to_owned(), value.clone()));
-            pairs.collect::<Map<_, _>>().into()
-        };
-        text(&format!("{:#}\n", rows.iter().map(object).collect::<Value>()))
+        text(&format!("{:#}\n", list(&columns, rows)))
+    }
+
+    /// Prints names and values and below them rows under their columns, or a JSON object in which the list of the rows has a name, too.
+    pub(super) fn object_with_rows<const N: usize>(
+        self,
+        pairs: &[(&str, Value)],
+        name: &str,
+        columns: [&str; N],
+        rows: &[[Value; N]],
+    ) -> io::Result<()> {
+        if self.format == Form::Table {
+            self.object(pairs)?;
+            text("\n")?;
+            return self.rows(columns, rows);
+        }
+        self.object(&[pairs, &[(name, list(&columns, rows))]].concat())
     }
 
     /// Prints names and values, or a JSON object.
@@ -43,11 +55,24 @@ impl Format {
     }
 }
 
+fn list<const N: usize>(columns: &[&str; N], rows: &[[Value; N]]) -> Value {
+    let object = |row: &[Value; N]| -> Value {
+        let pairs = columns.iter().zip(row).map(|(column, value)| ((*column).to_owned(), value.clone()));
+        pairs.collect::<Map<_, _>>().into()
+    };
+    rows.iter().map(object).collect()
+}
+
 /// Prints a text as it is.
 pub(super) fn text(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+/// Prints a line for people, beside the data.
+pub(super) fn note(line: &str) -> io::Result<()> {
+    writeln!(io::stderr(), "{line}")
 }
 
 fn table<const N: usize>(columns: &[&str], rows: &[[Value; N]]) -> String {

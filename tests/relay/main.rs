@@ -15,6 +15,7 @@ mod midway;
 mod network;
 mod order;
 mod outage;
+mod recover;
 mod rejected;
 mod rows_touched;
 mod schema;
