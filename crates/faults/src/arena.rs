@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use outbox_consumer::SequencePolicy;
 use outbox_core::{
     Uuid,
     sqlx::{self, Row as _},
@@ -85,6 +86,15 @@ pub struct Death {
     pub held: HashSet<Uuid>,
 }
 
+/// What a restore has done.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// The messages that the database has no more. They were judged before.
+    pub forgotten: HashSet<Uuid>,
+    /// How many messages go out again.
+    pub repeated: u64,
+}
+
 /// Where a case takes place.
 pub struct Arena {
     /// The servers of its own.
@@ -93,6 +103,8 @@ pub struct Arena {
     pub database: Database,
     /// The database as the producers reach it: the same, unless the case puts something in between.
     pub producers: Database,
+    /// The database of the consumers: the same, unless the case restores that.
+    pub inboxes: Database,
     /// The topic, read by the judge past everything that is in between.
     pub topic: Topic,
     /// What the producers did.
@@ -123,6 +135,10 @@ pub struct Arena {
     pub in_flight_due: bool,
     /// Whether messages go to places that no consumer reads: the judge, who reads them, processes them.
     pub past_consumers: bool,
+    /// What consumers do with messages of sequenced keys that are out of their order.
+    pub sequence: SequencePolicy,
+    /// What a restore has taken away, and what goes out again.
+    pub restored: Restored,
     /// Within which time after the last fault the backlog drains.
     pub drains_within: Duration,
     /// What was used, against limits.
@@ -156,6 +172,7 @@ impl Arena {
                 .set("relay", "settle_deadline", "1s"),
             account,
             producers: database.clone(),
+            inboxes: database.clone(),
             ground,
             database,
             topic,
@@ -171,6 +188,8 @@ impl Arena {
             faults_due: 1,
             in_flight_due: true,
             past_consumers: false,
+            sequence: SequencePolicy::Accept,
+            restored: Restored::default(),
             drains_within: DRAINED,
             usage: Vec::new(),
             random: chance::random(seed),
@@ -209,8 +228,13 @@ impl Arena {
 
     /// Starts the consumers, and the load.
     pub async fn start_load(&mut self) -> Result<()> {
-        let consumers = Consumers::start(&self.setup.consumer, &self.topic, &self.database, CONSUMERS).await?;
-        self.consumers = Some(consumers);
+        let consumers = Consumers::start(&self.setup.consumer, &self.topic, &self.inboxes, self.sequence, CONSUMERS);
+        self.consumers = Some(consumers.await?);
+        self.resume_load().await
+    }
+
+    /// Starts the load, or another one with the keys of the first, which has ended.
+    pub async fn resume_load(&mut self) -> Result<()> {
         let load = Load::standard(self.topic.name(), self.rate).payload(64..=self.largest).seed(self.seed);
         self.load = Some(load.start(&self.producers, &self.ledger).await?);
         Ok(())

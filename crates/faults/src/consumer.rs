@@ -4,7 +4,7 @@ use std::{fs, io::Read as _, path::PathBuf, process::Stdio, sync::Arc, time::Dur
 
 use anyhow::{Context as _, Result, ensure};
 use outbox_consumer::{
-    Delivery, Failure, Handler, Metrics, kafka,
+    Delivery, Failure, Handler, Metrics, SequencePolicy, kafka,
     prometheus::{Registry, TextEncoder},
     rabbitmq,
 };
@@ -53,6 +53,8 @@ struct Job {
     source: String,
     name: String,
     database: String,
+    /// Whether it refuses messages of sequenced keys that are out of their order.
+    strict: bool,
     /// Where each consumer shows what it has counted, in a file of its own.
     pages: PathBuf,
 }
@@ -70,7 +72,13 @@ pub struct Consumers {
 
 impl Consumers {
     /// Starts so many.
-    pub async fn start(program: &Program, topic: &Topic, database: &Database, consumers: usize) -> Result<Self> {
+    pub async fn start(
+        program: &Program,
+        topic: &Topic,
+        database: &Database,
+        sequence: SequencePolicy,
+        consumers: usize,
+    ) -> Result<Self> {
         let pages = tempfile::tempdir()?;
         let job = Job {
             kafka: topic.broker() == Broker::Kafka,
@@ -78,6 +86,7 @@ impl Consumers {
             source: topic.for_consumers().await?,
             name: topic.name().to_owned(),
             database: database.url_as(Account::Service)?,
+            strict: sequence == SequencePolicy::Refuse,
             pages: pages.path().to_owned(),
         };
         let mut all = Self { program: program.clone(), job, running: Vec::new(), complete: true, pages };
@@ -174,14 +183,15 @@ async fn consume(job: Job, metrics: Metrics, stopped: oneshot::Receiver<()>) -> 
     let options = MySqlPoolOptions::new().max_connections(CONCURRENCY).acquire_timeout(Duration::from_secs(2));
     let pool = options.connect_lazy(&job.database)?;
     let at_once = usize::try_from(CONCURRENCY)?;
+    let policy = if job.strict { SequencePolicy::Refuse } else { SequencePolicy::Accept };
     if job.kafka {
         let consumer = kafka::Consumer::new(job.address, &job.name, pool)?.topic(job.source).concurrency(at_once);
         // The partitions of a consumer that was killed are to be another's soon.
         let consumer = consumer.property("session.timeout.ms", "6000").property("heartbeat.interval.ms", "1000");
-        consumer.metrics(metrics).run(Effect, stopped).await?;
+        consumer.sequence(policy).metrics(metrics).run(Effect, stopped).await?;
     } else {
         let consumer = rabbitmq::Consumer::new(&job.address, &job.source, &job.name, pool)?.concurrency(at_once);
-        consumer.metrics(metrics).run(Effect, stopped).await?;
+        consumer.sequence(policy).metrics(metrics).run(Effect, stopped).await?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use testkit::{
     consume::Broker,
     inbox,
-    judge::{Consumed, NothingShown, Totals, Usage, judge},
+    judge::{Consumed, NothingShown, Report, Totals, Usage, judge},
     load::CANARY,
     relay::Relay,
     servers::until,
@@ -17,7 +17,7 @@ use testkit::{
 };
 
 use crate::{
-    arena::{Arena, PATIENCE, Pace},
+    arena::{Arena, PATIENCE, Pace, Restored},
     counts::Counts,
 };
 
@@ -42,7 +42,7 @@ impl Arena {
         // Where it does not drain, the judge says what is still there.
         let within = if self.setup.pace == Pace::Short { PATIENCE } else { self.drains_within };
         let drained = self.database.wait_until_drained(within).await;
-        let totals = self.gather().await?;
+        let mut totals = self.gather().await?;
         let (arrived, deliveries) = self.arrived().await?;
         if self.past_consumers {
             let consumer = self.topic.name().to_owned();
@@ -52,10 +52,14 @@ impl Arena {
         self.watch("with nothing to do", IDLE).await?;
         let stopped = self.stop_consumers(caught_up.is_ok()).await;
         let consumed = self.consumed(caught_up.is_ok() && stopped.is_ok())?;
-        let tables = self.database.tables().await?;
-        let report = judge(&self.ledger.entries(), self.topic.read().await?, &tables);
+        // Four cases at once, on a machine that does something else too: a broker or a renewal may come too late.
+        let late = if self.setup.pace == Pace::Short { totals.late() } else { 0 };
+        let report = self.judged().await?;
+        let effects = self.inboxes.tables().await?.effects.len();
+        // No relay knows that a restore repeats what it sends.
+        totals.announced.insert("restore".to_owned(), self.restored.repeated);
         let report = report
-            .with_consumed(&consumed, tables.effects.len(), deliveries)
+            .with_consumed(&consumed, effects, deliveries)
             .with_totals(&totals)
             .with_usage(&self.usage)
             .with_pages(&self.pages, &[CANARY, "🦀"]);
@@ -65,15 +69,13 @@ impl Arena {
         self.counts.fenced += totals.fenced;
         self.counts.announced.clone_from(&totals.announced);
         let due = self.consumers.is_some() || self.past_consumers;
-        self.witness("an effect", !due || !tables.effects.is_empty());
+        self.witness("an effect", !due || effects > 0);
         self.witness("a fault", self.counts.faults >= self.faults_due);
         self.witness("messages in flight when a fault struck", self.counts.in_flight > 0 || !self.in_flight_due);
         let expected = match self.twice.take() {
             Some(twice) => self.expected.clone().duplicates_among(twice),
             None => self.expected.clone(),
         };
-        // Four cases at once, on a machine that does something else too: a broker or a renewal may come too late.
-        let late = if self.setup.pace == Pace::Short { totals.late() } else { 0 };
         let state = || {
             let left = drained.as_ref().err().map(|left| format!(", {left:#}")).unwrap_or_default();
             let errors: Vec<&str> =
@@ -114,6 +116,31 @@ impl Arena {
             self.retired.push(metrics);
         }
         Ok(Totals::of(&self.retired, self.complete))
+    }
+
+    /// Judges what arrived by the ledger and the tables, but for what a restore has taken away.
+    pub(crate) async fn judged(&mut self) -> Result<Report> {
+        let (mut tables, inboxes) = (self.database.tables().await?, self.inboxes.tables().await?);
+        (tables.effects, tables.processed) = (inboxes.effects, inboxes.processed);
+        let Restored { forgotten, .. } = &self.restored;
+        tables.effects.retain(|id, _| !forgotten.contains(id));
+        tables.processed.retain(|id, _| !forgotten.contains(id));
+        let all = self.topic.read().await?;
+        if forgotten.is_empty() {
+            return Ok(judge(&self.ledger.entries(), all, &tables));
+        }
+        let arrivals: Vec<_> = all.iter().filter(|arrival| !forgotten.contains(&arrival.id)).cloned().collect();
+        Ok(judge(&self.ledger.entries(), &arrivals, &tables))
+    }
+
+    /// Stops the load, and waits until everything is sent and processed.
+    pub(crate) async fn at_rest(&mut self) -> Result<()> {
+        if let Some(load) = self.load.take() {
+            load.stop().await?;
+        }
+        self.database.wait_until_drained(PATIENCE).await?;
+        let (arrived, deliveries) = self.arrived().await?;
+        self.caught_up(arrived, deliveries).await
     }
 
     /// How many different messages have arrived, and how many deliveries the consumers got at least.
@@ -162,7 +189,7 @@ impl Arena {
         let mut effects = 0;
         while self.consumers.is_some() && effects < arrived {
             effects = until(PATIENCE, "the consumers to go on", || async {
-                let more = self.database.number("SELECT COUNT(*) FROM test_effects").await?;
+                let more = self.inboxes.number("SELECT COUNT(*) FROM test_effects").await?;
                 ensure!(more > effects, "{effects} of {arrived} messages are processed");
                 Ok(more)
             })
@@ -179,9 +206,12 @@ impl Arena {
 
     /// What is left on shared servers would slow the next case down.
     async fn remove(self) -> Result<Counts> {
-        let Self { relays, consumers, database, topic, ground, counts, .. } = self;
+        let Self { relays, consumers, database, inboxes, topic, ground, counts, .. } = self;
         drop((relays, consumers));
         if ground.mysql.is_none() {
+            if inboxes.url() != database.url() {
+                inboxes.remove().await?;
+            }
             database.remove().await?;
         }
         if ground.broker.is_none() {

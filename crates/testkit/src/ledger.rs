@@ -231,6 +231,11 @@ impl Ledger {
         self.lock().clone()
     }
 
+    /// Changes the entries: where a restore takes messages away, or numbers them otherwise.
+    pub fn change(&self, change: impl FnOnce(&mut Vec<Entry>)) {
+        change(&mut self.lock());
+    }
+
     /// How many messages have this outcome.
     #[must_use]
     pub fn count(&self, outcome: Outcome) -> usize {

@@ -7,6 +7,7 @@ mod commit_unanswered;
 mod consumer_killed;
 mod database_down;
 mod database_refuses;
+mod database_restored;
 mod database_unreachable;
 mod handlers;
 mod kafka_refuses;
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Row> {
         handlers::deadlocks(),
         database_refuses::row(),
         clocks::row(),
+        database_restored::row(),
         broker_down::kafka(),
         kafka_refuses::row(),
         broker_down::rabbitmq(),

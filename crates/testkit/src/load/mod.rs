@@ -138,7 +138,8 @@ impl Load {
         self
     }
 
-    /// Two loads of one database need different seeds: the keys are taken from it, too.
+    /// Two loads of one database at a time need different seeds: the keys are taken from it, too. One after the other goes on with
+    /// the keys of the first.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
@@ -152,7 +153,7 @@ impl Load {
     pub async fn start(self, database: &Database, ledger: &Ledger) -> Result<Running> {
         let first = self.first_key();
         let rows: Vec<String> = (first..first + self.keys).map(|id| format!("({id}, 0)")).collect();
-        database.execute(&format!("INSERT INTO test_keys (id, sequence) VALUES {}", rows.join(", "))).await?;
+        database.execute(&format!("INSERT IGNORE INTO test_keys (id, sequence) VALUES {}", rows.join(", "))).await?;
         let (load, stop, begun) = (Arc::new(self), Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut tasks = JoinSet::new();
         for number in 0..load.tasks {
