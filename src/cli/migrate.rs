@@ -10,10 +10,12 @@ use super::{
     output::{self, Format},
 };
 
+const NOT_APPLIED: &str = "the migrations could not be applied";
+
 /// What to do about the tables.
 #[derive(Debug, Subcommand)]
 pub(super) enum Migrate {
-    /// Create the tables, or upgrade them; harmless where there is nothing to do
+    /// Create the tables, or upgrade them, and print the plan before; harmless where there is nothing to do
     Up,
     /// Which migrations were applied; exit code 3 if some were not
     Status(Format),
@@ -47,7 +49,10 @@ impl Migrate {
 
 async fn up(options: &Options) -> anyhow::Result<bool> {
     let mut connection = database::connect(&options.database()?).await?;
-    outbox_core::migrate(&mut connection).await.context("the migrations could not be applied")?;
+    let due = outbox_core::migrations_due(&mut connection).await.context(NOT_APPLIED)?;
+    let plan = due.iter().map(|due| format!("Migration {} ({}) {}.\n", due.version, due.name, due.work));
+    output::text(&plan.collect::<String>())?;
+    outbox_core::migrate(&mut connection).await.context(NOT_APPLIED)?;
     output::text(&format!("The outbox tables have version {SCHEMA_VERSION} or a later one.\n"))?;
     Ok(true)
 }

@@ -12,6 +12,7 @@ mod hands;
 mod lanes;
 mod lock_waits;
 mod midway;
+mod migrate;
 mod network;
 mod order;
 mod outage;

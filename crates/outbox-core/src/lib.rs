@@ -39,8 +39,8 @@ pub use message::Message;
 #[doc(hidden)]
 pub use migrate::migrate_with;
 pub use migrate::{
-    MIGRATIONS, MIGRATOR, MigrateError, SCHEMA_VERSION, SchemaError, baseline, check_schema, check_schema_to_read,
-    migrate, migration_script,
+    Due, MIGRATIONS, MIGRATOR, MigrateError, SCHEMA_VERSION, SchemaError, baseline, check_schema, check_schema_to_read,
+    migrate, migration_script, migrations_due,
 };
 #[cfg(feature = "derive")]
 pub use outbox_derive::Event;

@@ -2,6 +2,7 @@
 
 mod change;
 mod check;
+mod due;
 mod error;
 mod plan;
 mod run;
@@ -16,6 +17,7 @@ use sqlx::{
 use self::run::{Mode, run};
 pub use self::{
     check::{SchemaError, check_schema, check_schema_to_read},
+    due::Due,
     error::MigrateError,
 };
 use crate::store::migrate::{RECORD, note_in_script};
@@ -72,6 +74,12 @@ fn migration((version, name, sql): (i64, &'static str, &'static str)) -> Migrati
 /// lock against other migrations.
 pub async fn migrate(conn: &mut MySqlConnection) -> Result<(), MigrateError> {
     run(conn, MIGRATOR.migrations.as_ref(), Mode::Apply).await
+}
+
+/// The plan of [`migrate`]: the migrations that the record lacks, in their order. Changes nothing. Another process may migrate
+/// meanwhile.
+pub async fn migrations_due(conn: &mut MySqlConnection) -> Result<Vec<Due>, MigrateError> {
+    due::due(conn, MIGRATOR.migrations.as_ref()).await
 }
 
 /// Takes over tables that another tool has made from [`migration_script`], or that came without their record: compares columns, keys

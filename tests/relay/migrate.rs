@@ -1,0 +1,163 @@
+//! `relay migrate` as operators run it: the program, a real server, and SIGKILL at every statement.
+
+use std::{
+    collections::HashSet,
+    process::{Child, Command, Output, Stdio},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::{MIGRATIONS, SCHEMA_VERSION, check_schema, migration_script};
+use testkit::{
+    database::Database,
+    on_both_databases,
+    proxy::Proxy,
+    servers::{Flavor, until},
+    upgrade,
+};
+
+use crate::stage::PATIENCE;
+
+on_both_databases!(
+    a_migration_that_is_killed_at_any_statement_is_completed_by_the_next_one,
+    the_plan_is_printed_before_anything_is_changed,
+    what_the_command_prints_another_tool_applies,
+    tables_without_their_record_are_adopted_or_their_difference_is_told,
+);
+
+/// `relay migrate` with these arguments on the database with this address.
+fn command(url: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
+    command.arg("migrate").args(arguments).env("RELAY__DATABASE__URL", url).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Exit code, standard output and standard error.
+fn migrate(database: &Database, arguments: &[&str]) -> Result<(Option<i32>, String, String)> {
+    texts(command(database.url(), arguments).output()?)
+}
+
+fn texts(Output { status, stdout, stderr }: Output) -> Result<(Option<i32>, String, String)> {
+    Ok((status.code(), String::from_utf8(stdout)?, String::from_utf8(stderr)?))
+}
+
+fn succeeds(database: &Database, arguments: &[&str]) -> Result<String> {
+    let (code, out, err) = migrate(database, arguments)?;
+    ensure!(code == Some(0), "{arguments:?} ended with {code:?}: {out}{err}");
+    Ok(out)
+}
+
+/// The server has got the statement, and the program dies before it gets the answer.
+async fn a_migration_that_is_killed_at_any_statement_is_completed_by_the_next_one(flavor: Flavor) -> Result<()> {
+    let database = Database::create_empty(flavor).await?;
+    let proxy = Proxy::start(database.url()).await?;
+    // Rows are written again where they were written without a record: that is killed once each.
+    let rows = Arc::new(Mutex::new(HashSet::new()));
+    let mut kills = 0;
+    loop {
+        let child: Arc<Mutex<Option<Child>>> = Arc::default();
+        let (victim, rows) = (Arc::clone(&child), Arc::clone(&rows));
+        proxy.cut_replies(1, move |packet| {
+            let new = || rows.lock().unwrap_or_else(PoisonError::into_inner).insert(packet.to_vec());
+            let meant = upgrade::changes(packet) && (!upgrade::writes_rows(packet) || new());
+            let mut victim = victim.lock().unwrap_or_else(PoisonError::into_inner);
+            meant && victim.as_mut().is_some_and(|victim| victim.kill().is_ok())
+        });
+        let child = tokio::task::spawn_blocking({
+            let url = proxy.address().to_owned();
+            move || {
+                // Until it has its place no packet is looked at.
+                let mut place = child.lock().unwrap_or_else(PoisonError::into_inner);
+                *place = Some(command(&url, &["up"]).spawn()?);
+                drop(place);
+                anyhow::Ok(child)
+            }
+        });
+        let child = child.await??;
+        let (code, out, err) = end(&child).await?;
+        proxy.heal();
+        match code {
+            Some(0) => break,
+            None => kills += 1,
+            Some(_) => anyhow::bail!("after {kills} kills: {out}{err}"),
+        }
+    }
+    // Every statement, each record, and the record's own table.
+    assert_eq!(kills, 2 * MIGRATIONS.len() + 1);
+    check_schema(&mut database.connect().await?).await?;
+    succeeds(&database, &["status"])?;
+    succeeds(&database, &["baseline"])?;
+    Ok(())
+}
+
+/// Waits for the end of a child that others may kill meanwhile.
+async fn end(child: &Mutex<Option<Child>>) -> Result<(Option<i32>, String, String)> {
+    let ended = || {
+        let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+        let child = child.as_mut().context("there is no child")?;
+        child.try_wait()?.context("it runs")
+    };
+    until(PATIENCE, "the migration to end", async || ended()).await?;
+    let child = child.lock().unwrap_or_else(PoisonError::into_inner).take().context("there is no child")?;
+    texts(child.wait_with_output()?)
+}
+
+async fn the_plan_is_printed_before_anything_is_changed(flavor: Flavor) -> Result<()> {
+    let database = Database::create_empty(flavor).await?;
+    database.execute("CREATE TABLE outbox_dead (id INT PRIMARY KEY)").await?;
+    let (code, out, err) = migrate(&database, &["up"])?;
+    ensure!(code == Some(1) && err.contains("nothing was changed"), "{code:?}: {err}");
+    ensure!(out.lines().count() == MIGRATIONS.len(), "{out}");
+    for line in [
+        "Migration 1 (messages) creates the table outbox_messages.",
+        "Migration 8 (dead) cannot be applied: the table outbox_dead lacks ",
+        "Migration 14 (claimed_messages) creates the view outbox_claimed_messages.",
+        "Migration 17 (baseline) writes rows.",
+    ] {
+        ensure!(out.contains(line), "{line} is not in\n{out}");
+    }
+    assert_eq!(
+        database.number("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()").await?,
+        1
+    );
+    database.execute("DROP TABLE outbox_dead").await?;
+    let out = succeeds(&database, &["up"])?;
+    ensure!(out.lines().count() == MIGRATIONS.len() + 1, "{out}");
+    let done = format!("The outbox tables have version {SCHEMA_VERSION} or a later one.\n");
+    ensure!(out.ends_with(&done), "{out}");
+    assert_eq!(succeeds(&database, &["up"])?, done);
+    Ok(())
+}
+
+async fn what_the_command_prints_another_tool_applies(flavor: Flavor) -> Result<()> {
+    let database = Database::create_empty(flavor).await?;
+    let script = succeeds(&database, &["sql"])?;
+    assert_eq!(script, migration_script(0));
+    assert_eq!(succeeds(&database, &["sql", "--after", "16"])?, migration_script(16));
+    assert_eq!(migrate(&database, &["status"])?.0, Some(3));
+    for statement in script.split_inclusive(";\n") {
+        database.execute(statement).await.with_context(|| statement.to_owned())?;
+    }
+    succeeds(&database, &["status"])?;
+    check_schema(&mut database.connect().await?).await?;
+    let done = format!("The outbox tables have version {SCHEMA_VERSION} or a later one.\n");
+    assert_eq!(succeeds(&database, &["up"])?, done, "nothing is left to do");
+    Ok(())
+}
+
+async fn tables_without_their_record_are_adopted_or_their_difference_is_told(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    database.execute("DROP TABLE outbox_migrations; ALTER TABLE outbox_dead DROP KEY outbox_dead_key").await?;
+    let (code, out, err) = migrate(&database, &["baseline"])?;
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    ensure!(err.starts_with("the tables could not be adopted: nothing was changed"), "{err}");
+    ensure!(err.contains("the table outbox_dead lacks `key outbox_dead_key"), "{err}");
+    assert_eq!(migrate(&database, &["status"])?.0, Some(3));
+    database.execute("ALTER TABLE outbox_dead ADD KEY outbox_dead_key (lane, holds_key, key_hash, id)").await?;
+    let done = format!("The outbox tables have version {SCHEMA_VERSION}, and that is recorded.\n");
+    assert_eq!(succeeds(&database, &["baseline"])?, done);
+    succeeds(&database, &["status"])?;
+    check_schema(&mut database.connect().await?).await?;
+    Ok(())
+}
