@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::{
     accounts::{self, Account},
-    servers::{self, Flavor, until},
+    servers::{self, Flavor, MySql, until},
 };
 
 /// What a service has besides the outbox: rows that are locked before a message of their key is enqueued, one order per
@@ -73,10 +73,20 @@ impl Database {
         let database = Self::create_empty_on(server).await?;
         let mut connection = database.plain().await?;
         outbox_core::migrate(&mut connection).await?;
-        sqlx::raw_sql(BUSINESS).execute(&mut connection).await?;
-        accounts::grant(&mut connection, database.name()?).await?;
         connection.close().await?;
+        database.furnish().await?;
         Ok(database)
+    }
+
+    /// Adds a service's tables, and the accounts, where the tables of the outbox are there already.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn furnish(&self) -> Result<()> {
+        let mut connection = self.plain().await?;
+        sqlx::raw_sql(BUSINESS).execute(&mut connection).await?;
+        accounts::grant(&mut connection, self.name()?).await?;
+        Ok(connection.close().await?)
     }
 
     /// Makes one without any table on the server that tests share.
@@ -96,6 +106,14 @@ impl Database {
     #[must_use]
     pub fn at(url: &str) -> Self {
         Self { url: url.to_owned() }
+    }
+
+    /// The database of the same name on another server.
+    ///
+    /// # Errors
+    /// When the address is none of a database.
+    pub fn on(&self, server: &MySql) -> Result<Self> {
+        Ok(Self { url: format!("{}{}?ssl-mode=disabled", server.url(), self.name()?) })
     }
 
     /// Its address, for the administrator: set-up, assertions, judge. The server is on the loopback address, where TLS would only take

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use anyhow::Result;
 use outbox_core::{Message, SEQUENCE_HEADER};
+use serde::{Deserialize, Deserializer, de::Error as _};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
@@ -120,7 +122,7 @@ impl Draft {
 }
 
 /// What a message consists of, for comparison between both ends.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Contents {
     /// The topic: a Kafka topic, or a RabbitMQ routing key.
     pub topic: String,
@@ -160,7 +162,7 @@ impl Contents {
 }
 
 /// Length and SHA-256 of a payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct Fingerprint {
     /// Bytes.
     pub length: usize,
@@ -177,7 +179,7 @@ impl Fingerprint {
 }
 
 /// What became of a transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Outcome {
     /// COMMIT was confirmed: its messages are an obligation.
     Committed,
@@ -188,9 +190,10 @@ pub enum Outcome {
 }
 
 /// A message in the ledger.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
 pub struct Entry {
     /// The message id.
+    #[serde(deserialize_with = "uuid")]
     pub id: Uuid,
     /// The place among the messages of its key; none: no order is promised.
     pub sequence: Option<u64>,
@@ -242,9 +245,24 @@ impl Ledger {
         self.lock().iter().filter(|entry| entry.outcome == outcome).count()
     }
 
+    /// Adds the ledger of another process: a JSON list of entries. Returns how many of these were committed.
+    ///
+    /// # Errors
+    /// When the text is no such list.
+    pub fn read(&self, json: &str) -> Result<usize> {
+        let entries: Vec<Entry> = serde_json::from_str(json)?;
+        let committed = entries.iter().filter(|entry| entry.outcome == Outcome::Committed).count();
+        self.lock().extend(entries);
+        Ok(committed)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Uuid, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
 }
 
 /// The entries of one transaction that has not ended.

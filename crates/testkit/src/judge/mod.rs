@@ -40,8 +40,21 @@ use crate::{
 /// Judges a run. `arrivals` holds the arrivals of each partition or queue in their order.
 #[must_use]
 pub fn judge(ledger: &[Entry], arrivals: &[Arrival], tables: &Tables) -> Report {
+    judge_after_failover(ledger, arrivals, tables, [])
+}
+
+/// [`judge`], where a server took another's place and did not have these messages. Each of them may have arrived before, and nothing is left
+/// of it otherwise.
+#[must_use]
+pub fn judge_after_failover(
+    ledger: &[Entry],
+    arrivals: &[Arrival],
+    tables: &Tables,
+    lost: impl IntoIterator<Item = Uuid>,
+) -> Report {
+    let lost = &lost.into_iter().collect::<HashSet<_>>();
     let arrivals = Arrivals::new(arrivals);
-    let case = Case { arrivals: &arrivals, tables };
+    let case = Case { arrivals: &arrivals, tables, lost };
     let mut report = Report {
         messages: ledger.len(),
         arrived: arrivals.first.len(),
@@ -51,7 +64,9 @@ pub fn judge(ledger: &[Entry], arrivals: &[Arrival], tables: &Tables) -> Report 
         ..Report::default()
     };
     for entry in ledger {
-        if case.is_committed(entry) {
+        if lost.contains(&entry.id) {
+            case.lost(entry, &mut report);
+        } else if case.is_committed(entry) {
             report.committed += 1;
             case.obligation(entry, &mut report);
         } else {
@@ -70,6 +85,7 @@ type Numbered = (u64, Option<usize>);
 struct Case<'a> {
     arrivals: &'a Arrivals<'a>,
     tables: &'a Tables,
+    lost: &'a HashSet<Uuid>,
 }
 
 impl Case<'_> {
@@ -97,17 +113,34 @@ impl Case<'_> {
         if arrived.is_none() && !waits && dead.is_none() {
             report.lost.push(*id);
         }
-        if let Some((_, arrival)) = arrived {
-            let differences = entry.contents.differences(&arrival.contents());
-            if !differences.is_empty() {
-                report.mismatched.push(format!("{id}: {}", differences.join(", ")));
-            }
-        }
+        self.contents(entry, report);
         if !self.tables.business.is_empty() && !self.tables.business.contains(id) {
             report.torn.push(format!("{id}: enqueued without its business row"));
         }
         self.state(id, waits || dead.is_some(), report);
         self.effects(id, u64::from(arrived.is_some()), report);
+    }
+
+    /// A message has arrived as it was (I9).
+    fn contents(&self, entry: &Entry, report: &mut Report) {
+        let Some((_, arrival)) = self.arrivals.first.get(&entry.id) else { return };
+        let differences = entry.contents.differences(&arrival.contents());
+        if !differences.is_empty() {
+            report.mismatched.push(format!("{}: {}", entry.id, differences.join(", ")));
+        }
+    }
+
+    /// A message that its server lost is in no table, and has one effect if it had arrived before.
+    fn lost(&self, entry: &Entry, report: &mut Report) {
+        let id = &entry.id;
+        if entry.outcome == Outcome::Committed {
+            report.lost_by_server.push(*id);
+        }
+        if self.tables.messages.contains(id) || self.tables.business.contains(id) {
+            report.phantoms.push(format!("{id}: has a row, though its server lost it"));
+        }
+        self.contents(entry, report);
+        self.effects(id, u64::from(self.arrivals.first.contains_key(id)), report);
     }
 
     /// A message is sent, with one receipt, or in one other state (I7: nobody settles twice).
@@ -163,7 +196,8 @@ impl Case<'_> {
     /// First deliveries of a key come in the order of its sequence (I5), and its sequence has no gaps (I6).
     fn order(&self, ledger: &[Entry], report: &mut Report) {
         let mut keys: BTreeMap<(&str, &[u8]), Vec<Numbered>> = BTreeMap::new();
-        for entry in ledger.iter().filter(|entry| self.is_committed(entry)) {
+        let kept = |entry: &&Entry| self.is_committed(entry) && !self.lost.contains(&entry.id);
+        for entry in ledger.iter().filter(kept) {
             let (Some(key), Some(sequence)) = (&entry.contents.key, entry.sequence) else { continue };
             let place = self.arrivals.first.get(&entry.id).map(|(place, _)| *place);
             keys.entry((&entry.contents.topic, key)).or_default().push((sequence, place));

@@ -23,6 +23,10 @@ pub struct Report {
     pub duplicates: Vec<Uuid>,
     /// Committed, but neither arrived nor in a visible state.
     pub lost: Vec<Uuid>,
+    /// Committed, and lost by the server, as the test has said: its replica did not have them.
+    pub lost_by_server: Vec<Uuid>,
+    /// Further deliveries of messages of which the server lost that they were sent.
+    pub repeated: usize,
     /// Committed, and pending or delayed.
     pub waiting: Vec<Uuid>,
     /// Committed, and given up by the relay, with the reason.
@@ -141,6 +145,15 @@ impl Expectations {
 pub struct NothingShown(String);
 
 impl Report {
+    /// Takes duplicates of these messages for repeated: the server that took another's place did not know that they were sent.
+    #[must_use]
+    pub fn without_repeated(mut self, sent_again: &HashSet<Uuid>) -> Self {
+        let before = self.duplicates.len();
+        self.duplicates.retain(|id| !sent_again.contains(id));
+        self.repeated = before - self.duplicates.len();
+        self
+    }
+
     /// Fails with everything that is wrong.
     ///
     /// # Errors
@@ -226,12 +239,15 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "committed {}, arrived {}, lost {}, phantom {}, duplicates {}, out of order {}, dead {}, waiting {}",
+            "committed {}, arrived {}, lost {}, lost by the server {}, phantom {}, duplicates {}, repeated {}, out of order {}, dead {}, \
+             waiting {}",
             self.committed,
             self.arrived,
             self.lost.len(),
+            self.lost_by_server.len(),
             self.phantoms.len(),
             self.duplicates.len(),
+            self.repeated,
             self.order_violations.len(),
             self.dead.len(),
             self.waiting.len(),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use uuid::Uuid;
 
-use super::{Consumed, Expectations, Report, Totals, Usage, judge};
+use super::{Consumed, Expectations, Report, Totals, Usage, judge, judge_after_failover};
 use crate::{
     consume::Arrival,
     database::Tables,
@@ -379,4 +379,20 @@ fn a_row_without_message_is_caught() {
     let mut run = Run::good();
     run.tables.orphans.push("outbox_pending: 7".into());
     names(&run.complaint(&Expectations::new()), "row without message (1)");
+}
+
+/// Its key goes on with the number that the server gives again.
+#[test]
+fn a_message_that_its_server_lost_is_named_and_no_other_is_excused() {
+    let mut run = Run::good();
+    let id = run.id(4);
+    run.remove(4);
+    let judged = |run: &Run| judge_after_failover(&run.ledger, &run.arrivals, &run.tables, [id]);
+    assert_eq!(judged(&run).phantoms.len(), 1, "its rows are there");
+    run.tables.messages.remove(&id);
+    run.tables.business.remove(&id);
+    assert_eq!(judged(&run).lost_by_server, [id]);
+    judged(&run).assert_ok(&Expectations::new().at_least(5)).unwrap();
+    run.remove(5);
+    assert_eq!(judged(&run).lost, [run.id(5)]);
 }

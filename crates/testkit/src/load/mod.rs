@@ -38,6 +38,7 @@ pub struct Load {
     cancelled: f64,
     lane: u16,
     seed: u64,
+    keys_of: Option<u64>,
 }
 
 /// At the start of every payload that is long enough: it must be in no log.
@@ -63,6 +64,7 @@ impl Load {
             cancelled: 0.0,
             lane: 0,
             seed: 1,
+            keys_of: None,
         }
     }
 
@@ -146,14 +148,23 @@ impl Load {
         self
     }
 
+    /// The keys of the load with this seed, which was started before.
+    #[must_use]
+    pub fn keys_of(mut self, seed: u64) -> Self {
+        self.keys_of = Some(seed);
+        self
+    }
+
     /// Starts the producers.
     ///
     /// # Errors
     /// When the business rows cannot be made.
     pub async fn start(self, database: &Database, ledger: &Ledger) -> Result<Running> {
-        let first = self.first_key();
-        let rows: Vec<String> = (first..first + self.keys).map(|id| format!("({id}, 0)")).collect();
-        database.execute(&format!("INSERT IGNORE INTO test_keys (id, sequence) VALUES {}", rows.join(", "))).await?;
+        if self.keys_of.is_none() {
+            let first = self.first_key();
+            let rows: Vec<String> = (first..first + self.keys).map(|id| format!("({id}, 0)")).collect();
+            database.execute(&format!("INSERT IGNORE INTO test_keys (id, sequence) VALUES {}", rows.join(", "))).await?;
+        }
         let (load, stop, begun) = (Arc::new(self), Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut tasks = JoinSet::new();
         for number in 0..load.tasks {
@@ -193,7 +204,7 @@ impl Load {
     }
 
     fn first_key(&self) -> u64 {
-        self.seed * 1_000_000
+        self.keys_of.unwrap_or(self.seed) * 1_000_000
     }
 }
 

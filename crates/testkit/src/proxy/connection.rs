@@ -88,7 +88,8 @@ impl Connection {
         for direction in Direction::BOTH {
             self.free(direction).await;
         }
-        let server = server.insert(TcpStream::connect(&self.shared.target).await.map_err(|_gone| Torn::Peer)?);
+        let target = self.shared.target().clone();
+        let server = server.insert(TcpStream::connect(target).await.map_err(|_gone| Torn::Peer)?);
         for stream in [&*client, &*server] {
             stream.set_nodelay(true).ok();
         }

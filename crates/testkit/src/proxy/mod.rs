@@ -10,7 +10,7 @@ mod tests;
 
 use std::{
     net::Ipv4Addr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -55,7 +55,7 @@ pub struct Counts {
 
 #[derive(Debug)]
 struct Shared {
-    target: String,
+    target: Mutex<String>,
     faults: watch::Sender<Faults>,
     counts: Mutex<Counts>,
 }
@@ -78,7 +78,7 @@ impl Proxy {
         let own = listener.local_addr()?.to_string();
         let target = authority(server).with_context(|| format!("no port in {server:?}"))?;
         let shared = Arc::new(Shared {
-            target: target.to_owned(),
+            target: Mutex::new(target.to_owned()),
             faults: watch::Sender::new(Faults::default()),
             counts: Mutex::default(),
         });
@@ -118,6 +118,16 @@ impl Proxy {
         self.shared.faults.send_modify(|faults| faults.cut_replies(times, Arc::new(meant)));
     }
 
+    /// Stands before another server from now on: its address as for [`Proxy::start`]. Connections that are open keep theirs, see [`Proxy::reset`].
+    ///
+    /// # Errors
+    /// When the address names no port.
+    pub fn retarget(&self, server: &str) -> Result<()> {
+        let target = authority(server).with_context(|| format!("no port in {server:?}"))?;
+        target.clone_into(&mut self.shared.target());
+        Ok(())
+    }
+
     /// Ends all faults: what was held back goes on its way.
     pub fn heal(&self) {
         self.shared.faults.send_modify(Faults::heal);
@@ -137,6 +147,10 @@ impl Drop for Proxy {
 }
 
 impl Shared {
+    fn target(&self) -> MutexGuard<'_, String> {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn count<T>(&self, change: impl FnOnce(&mut Counts) -> T) -> T {
         change(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner))
     }

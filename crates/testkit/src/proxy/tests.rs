@@ -280,3 +280,19 @@ async fn a_client_is_reset_while_the_server_is_down() -> Result<()> {
     assert_eq!(proxy.counts().cut, 0, "that is none of the proxy's faults");
     Ok(())
 }
+
+#[tokio::test]
+async fn another_server_gets_the_connections_to_come() -> Result<()> {
+    let ((first, mut seen_first), (second, mut seen_second)) = (echo().await?, echo().await?);
+    let proxy = Proxy::start(&first).await?;
+    let mut old = TcpStream::connect(proxy.address()).await?;
+    asked(&mut old, 1).await?;
+    proxy.retarget(&second)?;
+    let mut new = TcpStream::connect(proxy.address()).await?;
+    asked(&mut new, 2).await?;
+    asked(&mut old, 3).await?;
+    assert_eq!(seen_second.recv().await.flatten(), Some(2));
+    assert_eq!([seen_first.recv().await.flatten(), seen_first.recv().await.flatten()], [Some(1), Some(3)]);
+    ensure!(proxy.retarget("nowhere").is_err(), "an address without a port is taken");
+    Ok(())
+}

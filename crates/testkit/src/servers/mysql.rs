@@ -1,6 +1,6 @@
 //! MySQL and MariaDB.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use sqlx::{Connection, MySqlConnection};
@@ -40,6 +40,7 @@ pub struct MySqlOptions {
     args: Vec<String>,
     zone: Option<String>,
     environment: Vec<(&'static str, String)>,
+    data: Option<PathBuf>,
 }
 
 impl MySqlOptions {
@@ -47,7 +48,7 @@ impl MySqlOptions {
     /// with the data).
     #[must_use]
     pub fn new(flavor: Flavor) -> Self {
-        Self { flavor, buffer_pool_mib: 1024, args: Vec::new(), zone: None, environment: Vec::new() }
+        Self { flavor, buffer_pool_mib: 1024, args: Vec::new(), zone: None, environment: Vec::new(), data: None }
     }
 
     /// The size of `InnoDB`'s buffer pool in MiB.
@@ -76,6 +77,20 @@ impl MySqlOptions {
     #[must_use]
     pub fn clock(mut self, clock: &Clock) -> Self {
         self.environment.extend(clock.variables());
+        self
+    }
+
+    /// A variable of the server process.
+    #[must_use]
+    pub(super) fn env(mut self, name: &'static str, value: &str) -> Self {
+        self.environment.push((name, value.to_owned()));
+        self
+    }
+
+    /// A data folder to begin with a copy of, in the place of an empty one.
+    #[must_use]
+    pub(super) fn data(mut self, folder: &Path) -> Self {
+        self.data = Some(folder.to_path_buf());
         self
     }
 
@@ -114,7 +129,10 @@ impl MySqlOptions {
         };
         let folder = folder(kind.name())?;
         let data = folder.path().join("data");
-        cache::copy(&program.data(&self.initial())?, &data)?;
+        match &self.data {
+            Some(from) => cache::copy(from, &data)?,
+            None => cache::copy(&program.data(&self.initial())?, &data)?,
+        }
         let port = ports::free_port()?;
         let call = self.settings(program.call(&data), folder.path(), port);
         let call = match &self.zone {

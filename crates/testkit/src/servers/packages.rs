@@ -34,6 +34,7 @@ const MARIADB: Plan = Plan {
 };
 /// Debian 12 has RabbitMQ 3.10, which nobody supports any more.
 const RABBITMQ: Plan = Plan { folder: "rabbitmq-server", release: Release::Sid, candidates: &[&["rabbitmq-server"]] };
+const GALERA: Plan = Plan { folder: "galera", release: Release::Own, candidates: &[&["galera-4"]] };
 const PROMETHEUS: Plan = Plan { folder: "prometheus", release: Release::Own, candidates: &[&["prometheus"]] };
 
 /// Whether packages can be had for this kind of server here.
@@ -73,6 +74,11 @@ pub fn mysql_client(args: &[&str]) -> Result<std::process::Command> {
         None => unpacked(&MYSQL)?.program("usr/bin/mysql"),
     };
     Ok(call.args(args).command())
+}
+
+/// The library of Galera for MariaDB. Blocking.
+pub(super) fn galera() -> Result<PathBuf> {
+    Ok(unpacked(&GALERA)?.join("usr/lib/galera/libgalera_smm.so"))
 }
 
 /// Whether `program` is really this kind of server: MariaDB installs a `mysqld` as well.
