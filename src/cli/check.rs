@@ -6,7 +6,7 @@ use anyhow::ensure;
 use clap::Args;
 use outbox_core::{
     check_schema,
-    store::{counters, session},
+    store::{counters, floor, session},
 };
 use serde_json::Value;
 
@@ -17,6 +17,8 @@ use crate::{
     purge, run,
 };
 
+/// The database can be used.
+const SERVES: &str = "reached; the tables serve this relay";
 /// How long one look may take.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -72,9 +74,17 @@ async fn look_at_database(config: &Config) -> anyhow::Result<String> {
     let [read, write] = session::servers(&mut connection).await?;
     ensure!(
         read == write,
-        "one server answers reads ({read}) and another one writes ({write}), so that what is claimed may be read as it was: let          the relay reach the primary without a proxy that splits reads and writes"
+        "one server answers reads ({read}) and another one writes ({write}), so that what is claimed may be read as it was: let \
+         the relay reach the primary without a proxy that splits reads and writes"
     );
-    Ok("reached; the tables serve this relay".to_owned())
+    if !floor::is_in_galera(&mut connection).await? {
+        return Ok(SERVES.to_owned());
+    }
+    let age = config.relay.max_transaction_age.as_secs();
+    Ok(format!(
+        "{SERVES}; a node of a Galera cluster does not list the transactions of the others: messages of a transaction that is open for \
+         more than {age} s (relay.max_transaction_age) may come out of order"
+    ))
 }
 
 async fn look_at_sink(feed: Feed) -> Finding {

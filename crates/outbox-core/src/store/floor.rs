@@ -31,8 +31,8 @@ pub enum OldestWriter {
     Since(i64),
     /// None has written.
     None,
-    /// The server does not say: the user lacks the privilege PROCESS, MySQL cannot show its list for the moment, or the start lies
-    /// in the server's future.
+    /// The server does not say: the user lacks the privilege PROCESS, MySQL cannot show its list for the moment, the start lies
+    /// in the server's future, or the server is a node of a Galera cluster and lists its own transactions alone.
     Unknown,
 }
 
@@ -47,9 +47,19 @@ const OLDEST_WRITER: &str = "\
       FROM information_schema.innodb_trx \
       WHERE trx_rows_modified > 0 OR trx_tables_locked > 0 OR trx_state = 'LOCK WAIT') AS oldest";
 
+/// Whether the server is a node of a Galera cluster. No table is read.
+pub async fn is_in_galera(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
+    let sql = "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'";
+    let found: Option<(String, String)> = sqlx::query_as(sql).fetch_optional(conn).await?;
+    Ok(found.is_some_and(|(_, value)| value == "ON"))
+}
+
 /// When the oldest open transaction that has written, is at a statement that writes (it may have an id and no row yet), or waits for
 /// a lock was started. Reads the list of transactions, whole; the server caches it for a tenth of a second.
 pub async fn oldest_writer(conn: &mut MySqlConnection) -> Result<OldestWriter, sqlx::Error> {
+    if is_in_galera(conn).await? {
+        return Ok(OldestWriter::Unknown);
+    }
     match sqlx::query(OLDEST_WRITER).fetch_one(conn).await {
         Ok(row) => since(&row),
         // The list has a column with the text of each running statement, parameters included. While one of them is no text
