@@ -133,6 +133,10 @@ pub struct Arena {
     pub faults_due: u64,
     /// Whether a fault has to strike while messages are in flight, or it shows nothing.
     pub in_flight_due: bool,
+    /// Messages that a server which took another's place did not have.
+    pub lost: HashSet<Uuid>,
+    /// Messages that such a server sends again, because it lacks their marks.
+    pub sent_again: HashSet<Uuid>,
     /// Whether messages go to places that no consumer reads: the judge, who reads them, processes them.
     pub past_consumers: bool,
     /// What consumers do with messages of sequenced keys that are out of their order.
@@ -154,7 +158,7 @@ pub struct Arena {
     pub(crate) overdue: Vec<String>,
     pub(crate) panics: usize,
     pub(crate) twice: Option<HashSet<Uuid>>,
-    seed: u64,
+    pub(crate) seed: u64,
 }
 
 impl Arena {
@@ -187,6 +191,8 @@ impl Arena {
             expected: Expectations::new().at_least(100),
             faults_due: 1,
             in_flight_due: true,
+            lost: HashSet::new(),
+            sent_again: HashSet::new(),
             past_consumers: false,
             sequence: SequencePolicy::Accept,
             restored: Restored::default(),
@@ -230,14 +236,22 @@ impl Arena {
     pub async fn start_load(&mut self) -> Result<()> {
         let consumers = Consumers::start(&self.setup.consumer, &self.topic, &self.inboxes, self.sequence, CONSUMERS);
         self.consumers = Some(consumers.await?);
-        self.resume_load().await
+        self.start_producers().await
     }
 
-    /// Starts the load, or another one with the keys of the first, which has ended.
-    pub async fn resume_load(&mut self) -> Result<()> {
+    /// Starts the load without consumers, or again with the keys of the first, which has ended.
+    pub async fn start_producers(&mut self) -> Result<()> {
         let load = Load::standard(self.topic.name(), self.rate).payload(64..=self.largest).seed(self.seed);
         self.load = Some(load.start(&self.producers, &self.ledger).await?);
         Ok(())
+    }
+
+    /// Stops the load, if it runs.
+    pub async fn stop_load(&mut self) -> Result<()> {
+        match self.load.take() {
+            Some(load) => load.stop().await,
+            None => Ok(()),
+        }
     }
 
     /// The consumers of the run.

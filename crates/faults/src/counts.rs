@@ -13,6 +13,8 @@ pub struct Counts {
     pub failed: u64,
     /// Messages whose transaction was committed.
     pub messages: u64,
+    /// Messages that were committed on a server and not on the one that took its place.
+    pub lost_by_server: u64,
     /// Faults.
     pub faults: u64,
     /// Of these, faults that struck while messages were claimed and not settled.
@@ -21,7 +23,7 @@ pub struct Counts {
     pub takeovers: u64,
     /// Claims that the fence refused to settle or renew.
     pub fenced: u64,
-    /// Further deliveries that the relays made.
+    /// Further deliveries that the relays made, those of messages included of which the server lost that they were sent.
     pub duplicates: u64,
     /// Messages that the relays said may be sent twice, by cause: at least as many as the duplicates.
     pub announced: BTreeMap<String, u64>,
@@ -55,6 +57,7 @@ impl AddAssign<&Self> for Counts {
         self.runs += other.runs;
         self.failed += other.failed;
         self.messages += other.messages;
+        self.lost_by_server += other.lost_by_server;
         self.faults += other.faults;
         self.in_flight += other.in_flight;
         self.takeovers += other.takeovers;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use testkit::{
     consume::Broker,
     inbox,
-    judge::{Consumed, NothingShown, Report, Totals, Usage, judge},
+    judge::{Consumed, NothingShown, Report, Totals, Usage, judge_after_failover},
     load::CANARY,
     relay::Relay,
     servers::until,
@@ -36,9 +36,7 @@ const PANICKED: &str = "a part of the relay panicked";
 impl Arena {
     /// Ends the run.
     pub async fn finish(mut self) -> Result<Counts> {
-        if let Some(load) = self.load.take() {
-            load.stop().await?;
-        }
+        self.stop_load().await?;
         // Where it does not drain, the judge says what is still there.
         let within = if self.setup.pace == Pace::Short { PATIENCE } else { self.drains_within };
         let drained = self.database.wait_until_drained(within).await;
@@ -59,12 +57,14 @@ impl Arena {
         // No relay knows that a restore repeats what it sends.
         totals.announced.insert("restore".to_owned(), self.restored.repeated);
         let report = report
+            .without_repeated(&self.sent_again)
             .with_consumed(&consumed, effects, deliveries)
             .with_totals(&totals)
             .with_usage(&self.usage)
             .with_pages(&self.pages, &[CANARY, "🦀"]);
         self.counts.messages += report.committed as u64;
-        self.counts.duplicates += report.duplicates.len() as u64;
+        self.counts.lost_by_server += report.lost_by_server.len() as u64;
+        self.counts.duplicates += (report.duplicates.len() + report.repeated) as u64;
         self.counts.takeovers += totals.takeovers;
         self.counts.fenced += totals.fenced;
         self.counts.announced.clone_from(&totals.announced);
@@ -126,11 +126,12 @@ impl Arena {
         tables.effects.retain(|id, _| !forgotten.contains(id));
         tables.processed.retain(|id, _| !forgotten.contains(id));
         let all = self.topic.read().await?;
+        let lost = self.lost.iter().copied();
         if forgotten.is_empty() {
-            return Ok(judge(&self.ledger.entries(), all, &tables));
+            return Ok(judge_after_failover(&self.ledger.entries(), all, &tables, lost));
         }
         let arrivals: Vec<_> = all.iter().filter(|arrival| !forgotten.contains(&arrival.id)).cloned().collect();
-        Ok(judge(&self.ledger.entries(), &arrivals, &tables))
+        Ok(judge_after_failover(&self.ledger.entries(), &arrivals, &tables, lost))
     }
 
     /// Stops the load, and waits until everything is sent and processed.
@@ -208,7 +209,7 @@ impl Arena {
     async fn remove(self) -> Result<Counts> {
         let Self { relays, consumers, database, inboxes, topic, ground, counts, .. } = self;
         drop((relays, consumers));
-        if ground.mysql.is_none() {
+        if ground.mysql.is_none() && ground.galera.is_none() {
             if inboxes.url() != database.url() {
                 inboxes.remove().await?;
             }

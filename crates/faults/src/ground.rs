@@ -5,7 +5,7 @@ use testkit::{
     clock::Clock,
     consume::{Broker, Topic},
     database::Database,
-    servers::{Flavor, Kafka, KafkaCluster, MySql, MySqlOptions, RabbitMq},
+    servers::{Flavor, Galera, Kafka, KafkaCluster, MySql, MySqlOptions, RabbitMq},
 };
 
 use crate::row::{Case, OwnBroker};
@@ -17,6 +17,8 @@ pub struct Ground {
     pub mysql: Option<MySql>,
     /// The clock of the database server.
     pub clock: Option<Clock>,
+    /// A cluster that the case has started in the place of the database server.
+    pub galera: Option<Galera>,
     /// The broker.
     pub broker: Option<BrokerServer>,
 }
@@ -42,7 +44,7 @@ impl Ground {
             arguments.iter().fold(options, |options, argument| options.arg(argument)).start().await.map(Some)
         };
         let (mysql, broker) = tokio::try_join!(mysql, BrokerServer::start(case))?;
-        Ok(Self { mysql, clock, broker })
+        Ok(Self { mysql, clock, galera: None, broker })
     }
 
     /// A database with the tables.

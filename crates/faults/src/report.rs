@@ -71,7 +71,10 @@ fn line(row: &Row, counts: &Counts) -> [String; 10] {
         row.fault.to_owned(),
         counts.runs.to_string(),
         counts.failed.to_string(),
-        counts.messages.to_string(),
+        match counts.lost_by_server {
+            0 => counts.messages.to_string(),
+            lost => format!("{} (and {lost} lost by the server)", counts.messages),
+        },
         format!("{} ({})", counts.faults, counts.in_flight),
         counts.takeovers.to_string(),
         counts.fenced.to_string(),

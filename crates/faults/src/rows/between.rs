@@ -51,7 +51,8 @@ pub(super) async fn before_the_broker(arena: &mut Arena) -> Result<Arc<Proxy>> {
     Ok(keep(arena, proxy))
 }
 
-fn keep(arena: &mut Arena, proxy: Proxy) -> Arc<Proxy> {
+/// Keeps a proxy to the end of the run.
+pub(super) fn keep(arena: &mut Arena, proxy: Proxy) -> Arc<Proxy> {
     let proxy = Arc::new(proxy);
     arena.proxies.push(Arc::clone(&proxy));
     proxy

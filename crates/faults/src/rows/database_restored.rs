@@ -68,7 +68,7 @@ async fn restored(arena: &mut Arena, flavor: Flavor) -> Result<()> {
     arena.may_be_sent_twice(unsent.clone());
     let (old, raised) = (known(arena), raised_keys(&arena.database).await?);
     arena.start_relays(3)?;
-    arena.resume_load().await?;
+    arena.start_producers().await?;
     fences.give(&[KNOWN, UNKNOWN]).await?;
     fences.give(&[KNOWN, UNKNOWN]).await?;
     arena.working().await?;

@@ -9,6 +9,8 @@ mod database_down;
 mod database_refuses;
 mod database_restored;
 mod database_unreachable;
+mod failover;
+mod galera;
 mod handlers;
 mod kafka_refuses;
 mod mix;
@@ -39,6 +41,8 @@ pub fn all() -> Vec<Row> {
         database_refuses::row(),
         clocks::row(),
         database_restored::row(),
+        failover::row(),
+        galera::row(),
         broker_down::kafka(),
         kafka_refuses::row(),
         broker_down::rabbitmq(),
