@@ -1,4 +1,4 @@
-//! The table of faults in its short form: a case or two of each row but the last, a third of the load, a fixed seed.
+//! The table of faults in its short form: a case or two of each row but two, a third of the load, a fixed seed.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -13,6 +13,9 @@ use faults::{
 };
 
 const SEED: u64 = 20;
+/// Rows without a short form. N1 is the others at random, and has servers of its own to kill. V1 builds the baseline from git, which takes
+/// minutes, and a shallow checkout lacks that commit.
+const LONG: [&str; 2] = ["N1", "V1"];
 /// Within which all of it has to end: three times what it took on the slowest machine so far.
 const LONGEST: Duration = Duration::from_secs(1200);
 
@@ -29,8 +32,7 @@ async fn nothing_is_lost_whatever_breaks() -> Result<()> {
         row
     };
     let rows: Vec<Row> = rows::all().into_iter().map(short).filter(|row| !row.cases.is_empty()).collect();
-    // N1 is the others at random, and has servers of its own to kill.
-    let due = rows::all().iter().filter(|row| row.id != "N1").count();
+    let due = rows::all().iter().filter(|row| !LONG.contains(&row.id)).count();
     ensure!(rows.len() == due, "a row has no case in the short form");
     let arguments = ["--exact", "a_consumer"].map(str::to_owned).to_vec();
     let setup = Setup {

@@ -45,7 +45,7 @@ pub struct Program {
     pub clock: Option<Arc<Clock>>,
 }
 
-/// What a consumer has to do.
+/// What a consumer has to do. Consumers of the baseline read it too.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Job {
     kafka: bool,
@@ -98,8 +98,19 @@ impl Consumers {
 
     /// Starts one more.
     pub fn start_one(&mut self) -> Result<()> {
-        self.running.push(self.spawn(None)?);
+        self.running.push(self.spawn(&self.program, None)?);
         Ok(())
+    }
+
+    /// Starts one more, of another build.
+    pub fn start_one_of(&mut self, program: &Program) -> Result<()> {
+        self.running.push(self.spawn(program, None)?);
+        Ok(())
+    }
+
+    /// Stops the newest one in order.
+    pub async fn stop_newest(&mut self) -> Result<()> {
+        stop(self.running.pop().context("no consumer runs")?).await
     }
 
     /// Kills the one that has run for longest, and waits for its end.
@@ -112,7 +123,7 @@ impl Consumers {
     /// Starts one that dies at this point of the first message that it gets there with: `before_commit` or `before_acknowledge`.
     pub fn doomed(&mut self, point: &str) -> Result<Child> {
         self.complete = false;
-        self.spawn(Some(point))
+        self.spawn(&self.program, Some(point))
     }
 
     /// Stops them in order. One that has ended by itself, or that does not stop, is an error.
@@ -120,9 +131,8 @@ impl Consumers {
         for consumer in &mut self.running {
             drop(consumer.stdin.take());
         }
-        for mut consumer in self.running.drain(..) {
-            let status = timeout(STOP, consumer.wait()).await.context("a consumer does not stop")??;
-            ensure!(status.success(), "a consumer ended with {status}");
+        for consumer in self.running.drain(..) {
+            stop(consumer).await?;
         }
         Ok(())
     }
@@ -135,9 +145,9 @@ impl Consumers {
         Ok(Consumed::of(&pages, self.complete))
     }
 
-    fn spawn(&self, dies: Option<&str>) -> Result<Child> {
-        let mut command = Command::new(&self.program.path);
-        command.args(&self.program.arguments).env(VARIABLE, serde_json::to_string(&self.job)?);
+    fn spawn(&self, program: &Program, dies: Option<&str>) -> Result<Child> {
+        let mut command = Command::new(&program.path);
+        command.args(&program.arguments).env(VARIABLE, serde_json::to_string(&self.job)?);
         command.envs(dies.map(|point| ("OUTBOX_CRASH_POINT", point)));
         command.envs(self.program.clock.iter().flat_map(|clock| clock.variables()));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
@@ -145,6 +155,13 @@ impl Consumers {
         command.process_group(0);
         command.spawn().context("cannot start a consumer")
     }
+}
+
+async fn stop(mut consumer: Child) -> Result<()> {
+    drop(consumer.stdin.take());
+    let status = timeout(STOP, consumer.wait()).await.context("a consumer does not stop")??;
+    ensure!(status.success(), "a consumer ended with {status}");
+    Ok(())
 }
 
 /// Consumes until the process that started this one has ended or says so, if this is what it was started for.

@@ -5,6 +5,7 @@
 //! the backlog drains, the judge decides. To add a fault: one file in [`rows`], one line in [`rows::all`].
 
 pub mod arena;
+pub mod baseline;
 pub mod consumer;
 pub mod counts;
 mod ending;

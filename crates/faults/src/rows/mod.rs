@@ -20,6 +20,7 @@ mod relay_frozen;
 mod relay_killed;
 mod relay_starved;
 mod rolling_restart;
+mod two_releases;
 mod unroutable;
 
 use crate::row::Row;
@@ -50,6 +51,7 @@ pub fn all() -> Vec<Row> {
         unroutable::row(),
         rabbitmq_refuses::row(),
         consumer_killed::row(),
+        two_releases::row(),
         broker_down::long(),
         mix::row(),
     ]
