@@ -58,11 +58,24 @@ impl Account {
     }
 }
 
+/// The statements of a file on tables that are there: those of an earlier release lack some.
+fn applicable(grants: &str, tables: &[String]) -> String {
+    let text: String = grants.lines().filter(|line| !line.starts_with("--")).flat_map(|line| [line, "\n"]).collect();
+    let table = |grant: &str| grant.split_once(" ON ").and_then(|(_, rest)| rest.split(' ').next().map(str::to_owned));
+    let is_there = |table: String| table == "*.*" || tables.contains(&table);
+    text.split_inclusive(';').filter(|grant| table(grant).is_none_or(is_there)).collect()
+}
+
 /// Makes the accounts on the server, if it has them not yet, and gives them their rights on the connection's database.
 pub(crate) async fn grant(connection: &mut MySqlConnection, database: &str) -> Result<()> {
+    let tables = "SELECT CAST(table_name AS CHAR) FROM information_schema.tables WHERE table_schema = DATABASE()";
+    let tables: Vec<String> = sqlx::query_scalar(tables).fetch_all(&mut *connection).await?;
     let accounts = Account::ALL.map(|account| {
         let name = account.name();
-        format!("CREATE USER IF NOT EXISTS '{name}'@'%' IDENTIFIED BY '{PASSWORD}';\n{}\n", account.grants())
+        format!(
+            "CREATE USER IF NOT EXISTS '{name}'@'%' IDENTIFIED BY '{PASSWORD}';\n{}\n",
+            applicable(&account.grants(), &tables)
+        )
     });
     let owner = format!("GRANT ALL ON `{database}`.* TO '{}'@'%'", Account::Owner.name());
     let sql = [accounts.concat().as_str(), BUSINESS, &owner].concat();

@@ -83,8 +83,16 @@ impl Database {
     /// # Errors
     /// When the server refuses.
     pub async fn furnish(&self) -> Result<()> {
+        self.execute(BUSINESS).await?;
+        self.grant().await
+    }
+
+    /// Gives the accounts what they may do with the tables that are there, as after an upgrade.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn grant(&self) -> Result<()> {
         let mut connection = self.plain().await?;
-        sqlx::raw_sql(BUSINESS).execute(&mut connection).await?;
         accounts::grant(&mut connection, self.name()?).await?;
         Ok(connection.close().await?)
     }

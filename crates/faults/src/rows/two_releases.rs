@@ -51,12 +51,13 @@ async fn releases(arena: &mut Arena, flavor: Flavor) -> Result<()> {
     let baseline = Baseline::build(&arena.setup.relay).await?;
     move_to(arena, baseline.database(Database::create_empty(flavor).await?).await?).await?;
     arena.rate /= 2.0;
-    let program = Program { path: baseline.consumer.clone(), arguments: Vec::new() };
-    arena.consumers = Some(Consumers::start(&program, &arena.topic, &arena.database, EACH).await?);
+    let program = Program { path: baseline.consumer.clone(), arguments: Vec::new(), clock: None };
+    arena.consumers = Some(Consumers::start(&program, &arena.topic, &arena.database, arena.sequence, EACH).await?);
     let mut releases = Releases { baseline, old: None, seed: 1 };
     releases.start_old(arena).await?;
     // Up: the tables first, under load; then new programs beside the old ones.
     upgrade::to_next(&arena.database).await?;
+    arena.database.grant().await?;
     progress(arena).await?;
     releases.start_new(arena).await?;
     // Down: no new program is left, and the old ones start again.

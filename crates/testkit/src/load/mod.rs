@@ -163,7 +163,9 @@ impl Load {
         if self.keys_of.is_none() {
             let first = self.first_key();
             let rows: Vec<String> = (first..first + self.keys).map(|id| format!("({id}, 0)")).collect();
-            database.execute(&format!("INSERT IGNORE INTO test_keys (id, sequence) VALUES {}", rows.join(", "))).await?;
+            database
+                .execute(&format!("INSERT IGNORE INTO test_keys (id, sequence) VALUES {}", rows.join(", ")))
+                .await?;
         }
         let (load, stop, begun) = (Arc::new(self), Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut tasks = JoinSet::new();
