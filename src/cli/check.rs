@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{anyhow, ensure};
 use clap::Args;
 use outbox_core::{
-    check_schema,
+    SchemaError, check_schema,
     store::{counters, floor, session},
 };
 use serde_json::Value;
@@ -15,6 +15,7 @@ use crate::{
     config::{Config, Loaded},
     outlet::Feed,
     purge, run,
+    session::describe,
 };
 
 /// The database can be used.
@@ -67,7 +68,10 @@ fn row((checked, found): Finding) -> [Value; 3] {
 
 async fn look_at_database(config: &Config) -> anyhow::Result<String> {
     let mut connection = database::connect(config).await?;
-    check_schema(&mut connection).await?;
+    check_schema(&mut connection).await.map_err(|error| match error {
+        SchemaError::Database(error) => anyhow!(describe(&error)),
+        other => other.into(),
+    })?;
     if let Some(behind) = counters::behind(&mut connection).await? {
         return Err(behind.into());
     }

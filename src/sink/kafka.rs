@@ -201,8 +201,9 @@ impl Sink for Kafka {
 
     async fn check(&self, deadline: Instant) -> Result<(), PublishError> {
         let late = |_| unavailable("no broker answered in time");
-        let entry = timeout_at(deadline.into(), self.entry.lock()).await.map_err(late)?;
-        let (producer, topic) = (entry.producer(), self.reports.written().any_topic());
+        let mut entry = timeout_at(deadline.into(), self.entry.lock()).await.map_err(late)?;
+        let topic = self.reports.written().any_topic();
+        let producer = entry.renewed()?;
         drop(entry);
         // Ends before the deadline: then it says why no broker answers.
         let timeout = deadline.saturating_duration_since(Instant::now()) * 9 / 10;

@@ -263,8 +263,7 @@ impl Entry {
     /// Replaces a producer that ended with a fatal error, or whose secrets have changed and that reaches no broker. Forgets what was
     /// written long ago.
     async fn refresh(&mut self, limits: Limits) -> Result<(), PublishError> {
-        let config = self.down.as_ref().map(|_| (self.configure)());
-        let old = config.is_some_and(|config| !properties::are_equal(&config, &self.config));
+        let old = self.down.is_some() && self.has_old_secrets();
         if !old && !self.producer.is_broken() && self.since.elapsed() < REMEMBERED {
             return Ok(());
         }
@@ -275,16 +274,35 @@ impl Entry {
             if !idle {
                 return Err(unavailable(&format!("the Kafka producer {why}, and its messages are on the way")));
             }
-            tracing::warn!("the Kafka producer {why}: starting a new one");
-            let config = (self.configure)();
-            let producer = Producer::new(&config, &self.reports).map_err(|error| unavailable(&error.to_string()))?;
-            (self.producer, self.config, self.down) = (Arc::new(producer), config, None);
+            self.replace(why)?;
         }
         if idle {
             *self.reports.written() = Written::default();
         }
         self.since = Instant::now();
         Ok(())
+    }
+
+    fn has_old_secrets(&self) -> bool {
+        !properties::are_equal(&(self.configure)(), &self.config)
+    }
+
+    fn replace(&mut self, why: &str) -> Result<(), PublishError> {
+        tracing::warn!("the Kafka producer {why}: starting a new one");
+        let config = (self.configure)();
+        let producer = Producer::new(&config, &self.reports).map_err(|error| unavailable(&error.to_string()))?;
+        (self.producer, self.config, self.down) = (Arc::new(producer), config, None);
+        Ok(())
+    }
+
+    /// The producer to ask whether a broker answers: a new one, where secrets have changed and nothing is on the way.
+    pub(super) fn renewed(&mut self) -> Result<Arc<Producer>, PublishError> {
+        let is_idle = self.producer.0.as_ref().is_none_or(|producer| producer.in_flight_count() == 0);
+        if is_idle && self.has_old_secrets() {
+            self.replace("has old secrets")?;
+            *self.reports.written() = Written::default();
+        }
+        Ok(self.producer())
     }
 
     /// Asks whether a topic exists, and notes it.

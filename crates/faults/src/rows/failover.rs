@@ -98,7 +98,7 @@ async fn asynchronous(arena: &mut Arena, flavor: Flavor) -> Result<()> {
 async fn one_name(arena: &mut Arena) -> Result<Arc<Proxy>> {
     let proxy = Proxy::start(arena.database.url()).await?;
     arena.database = Database::at(proxy.address());
-    arena.producers = arena.database.clone();
+    (arena.producers, arena.inboxes) = (arena.database.clone(), arena.database.clone());
     arena.settings = arena.settings.clone().set("database", "url", arena.database.url_as(Account::Relay)?);
     Ok(keep(arena, proxy))
 }

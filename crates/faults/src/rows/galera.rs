@@ -86,7 +86,7 @@ async fn move_to_cluster(arena: &mut Arena) -> Result<[Arc<Proxy>; 3]> {
     }
     let shared = std::mem::replace(&mut arena.database, Database::at(relays.address()));
     shared.remove().await?;
-    arena.producers = Database::at(service.address());
+    (arena.producers, arena.inboxes) = (Database::at(service.address()), arena.database.clone());
     arena.settings = arena.settings.clone().set("database", "url", arena.database.url_as(Account::Relay)?).set(
         "relay",
         "max_transaction_age",

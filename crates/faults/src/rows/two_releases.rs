@@ -139,7 +139,7 @@ async fn stop(arena: &mut Arena, relay: Relay) -> Result<()> {
 /// The case takes place in this database from now on.
 async fn move_to(arena: &mut Arena, database: Database) -> Result<()> {
     let empty = std::mem::replace(&mut arena.database, database);
-    arena.producers = arena.database.clone();
+    (arena.producers, arena.inboxes) = (arena.database.clone(), arena.database.clone());
     // Nothing may be taken over on a busy machine: nothing may be sent twice.
     arena.settings = arena.settings.clone().patient().set("database", "url", arena.database.url_as(Account::Relay)?);
     empty.remove().await
