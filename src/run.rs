@@ -264,6 +264,7 @@ async fn look_at_database(context: &Context) -> Result<Option<String>, SchemaErr
             Ok(behind.map(|behind| behind.to_string()))
         }
         Err(error @ (SchemaError::Newer { .. } | SchemaError::Changed { .. })) => Err(error),
+        Err(SchemaError::Database(error)) => Ok(Some(session::describe(&error))),
         Err(error) => Ok(Some(error.to_string())),
     }
 }

@@ -95,6 +95,13 @@ pub struct Restored {
     pub repeated: u64,
 }
 
+impl Restored {
+    /// What goes out again, as a cause of duplicates.
+    pub(crate) fn announced(&self) -> Option<(String, u64)> {
+        (self.repeated > 0).then(|| ("restore".to_owned(), self.repeated))
+    }
+}
+
 /// Where a case takes place.
 pub struct Arena {
     /// The servers of its own.

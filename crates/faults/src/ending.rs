@@ -55,7 +55,7 @@ impl Arena {
         let report = self.judged().await?;
         let effects = self.inboxes.tables().await?.effects.len();
         // No relay knows that a restore repeats what it sends.
-        totals.announced.insert("restore".to_owned(), self.restored.repeated);
+        totals.announced.extend(self.restored.announced());
         let report = report
             .without_repeated(&self.sent_again)
             .with_consumed(&consumed, effects, deliveries)
