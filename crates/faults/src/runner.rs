@@ -89,7 +89,7 @@ pub async fn run(rows: &[Row], plan: &Plan, show: impl Fn(&Ran)) -> Vec<Ran> {
 async fn one(row: &Row, case: &Case, plan: &Plan, seed: u64) -> Ran {
     let (start, mut unshown) = (Instant::now(), Vec::new());
     let (counts, error) = loop {
-        match Box::pin(attempt(case, &plan.setup, seed)).await {
+        match Box::pin(attempt(case, &plan.setup, seed.wrapping_add(1000 * unshown.len() as u64))).await {
             Ok(counts) => break (counts, None),
             Err(error) if error.is::<NothingShown>() && unshown.len() < AGAIN => unshown.push(format!("{error:#}")),
             Err(error) => break (Counts { runs: 1, failed: 1, ..Counts::default() }, Some(format!("{error:#}"))),
