@@ -1,9 +1,14 @@
 //! Logs, on standard error.
 
 use anyhow::Context as _;
-use tracing::Level;
+use tracing::{Level, Subscriber};
 use tracing_subscriber::{
-    EnvFilter, Layer as _, filter::filter_fn, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _,
+    EnvFilter, Layer as _,
+    filter::filter_fn,
+    fmt::{self, MakeWriter},
+    layer::SubscriberExt as _,
+    reload,
+    util::SubscriberInitExt as _,
 };
 
 use crate::config::{Log, LogFormat};
@@ -16,19 +21,26 @@ pub(super) type SetLevel = Box<dyn Fn(&Log) -> anyhow::Result<()> + Send>;
 
 /// Starts the log; returns what changes its level.
 pub(super) fn init(log: &Log) -> anyhow::Result<SetLevel> {
+    let (subscriber, set_level) = subscriber(log, std::io::stderr)?;
+    subscriber.try_init().context("the log was started twice")?;
+    Ok(set_level)
+}
+
+/// Both filters are of all layers: one of a single layer forgets to reset itself after a record of the crate `log` that nobody wants,
+/// and swallows the next line of the thread.
+fn subscriber<W>(log: &Log, writer: W) -> anyhow::Result<(impl Subscriber + Send + Sync, SetLevel)>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
     let (filter, handle) = reload::Layer::new(parse(log)?);
-    let lines = fmt::layer().with_writer(std::io::stderr);
+    let lines = fmt::layer().with_writer(writer);
     let lines = match log.format {
         LogFormat::Text => lines.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     let quiet = filter_fn(|metadata| is_shown(metadata.target(), *metadata.level()));
-    tracing_subscriber::registry()
-        .with(lines.with_filter(quiet))
-        .with(filter)
-        .try_init()
-        .context("the log was started twice")?;
-    Ok(Box::new(move |log| handle.reload(parse(log)?).context("the log has ended")))
+    let set_level = move |log: &Log| handle.reload(parse(log)?).context("the log has ended");
+    Ok((tracing_subscriber::registry().with(lines).with(quiet).with(filter), Box::new(set_level)))
 }
 
 fn parse(log: &Log) -> anyhow::Result<EnvFilter> {
@@ -42,7 +54,26 @@ fn is_shown(target: &str, level: Level) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, sync::Arc};
+
     use super::*;
+
+    #[test]
+    fn a_line_after_one_that_is_not_shown_is_shown() {
+        let page = tempfile::NamedTempFile::new().unwrap();
+        let log = Log { format: LogFormat::Json, level: "info".to_owned() };
+        let (subscriber, _set_level) = subscriber(&log, Arc::new(page.reopen().unwrap())).unwrap();
+        tracing_log::LogTracer::init().unwrap();
+        tracing::subscriber::with_default(subscriber, || {
+            for number in 0..3 {
+                log::warn!(target: "librdkafka", "a payload");
+                tracing::error!(number, "a line");
+            }
+        });
+        let page = fs::read_to_string(page.path()).unwrap();
+        assert_eq!(page.matches("a line").count(), 3, "{page}");
+        assert!(!page.contains("payload"), "{page}");
+    }
 
     #[test]
     fn what_logs_payloads_or_statements_shows_errors_only() {
