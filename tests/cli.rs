@@ -129,7 +129,7 @@ impl Running {
         let folder = folder(GOOD);
         let mut command = command(&folder, &["run", "--listen", &format!("0.0.0.0:{port}")]);
         let running = Self(command.stderr(Stdio::piped()).spawn().unwrap(), port, folder);
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + testkit::servers::PATIENCE;
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             assert!(Instant::now() < until, "the relay does not listen");
             std::thread::sleep(Duration::from_millis(20));

@@ -1,7 +1,5 @@
 //! Logging in as users do: with a password, on a server that has not seen it since it started.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Message, Outbox,
@@ -17,7 +15,7 @@ use testkit::{
 
 use crate::check;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use testkit::servers::PATIENCE;
 pub(crate) const PASSWORD: &str = "pass-5bd1e995";
 
 /// A stock server with an account that has a password.

@@ -1,7 +1,5 @@
 //! Rows edited by hand, as an operator in a hurry would: what is wrong is reported and isolated, and others flow.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use testkit::{
     accounts::Account,
@@ -11,10 +9,8 @@ use testkit::{
     ledger::{Draft, Ledger},
     load,
     relay::{Relay, Settings},
-    servers::Flavor,
+    servers::{Flavor, PATIENCE},
 };
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A database with a row edited by hand, and a relay; messages that are committed afterwards must arrive.
 struct Edited {

@@ -1,7 +1,5 @@
 //! What every test needs: a database, a topic, a ledger, relays, and the judge at the end.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use testkit::{
     accounts::Account,
@@ -16,8 +14,7 @@ use testkit::{
 };
 use url::Url;
 
-/// How long anything may take on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use testkit::servers::PATIENCE;
 
 pub(crate) struct Stage {
     pub(crate) database: Database,

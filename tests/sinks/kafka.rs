@@ -22,7 +22,10 @@ use rdkafka::{
     producer::DefaultProducerContext,
     types::{RDKafkaApiKey, RDKafkaRespErr},
 };
-use testkit::{proxy::Direction, servers};
+use testkit::{
+    proxy::Direction,
+    servers::{self, PATIENCE},
+};
 
 fn to(topic: &str) -> Arc<Destination> {
     Arc::new(Destination { sink: "kafka".into(), target: topic.into(), routing_key: String::new() })
@@ -189,7 +192,7 @@ async fn a_broker_that_hangs_loses_nothing_confirms_nothing_and_keeps_the_order(
     let third = sink.publish(&messages[200..], soon()).await;
     assert!(third.iter().all(|it| matches!(it, Err(PublishError::Unavailable(_)))), "costs no attempt: {:?}", third[0]);
     broker.resume()?;
-    publish_until_sent(&sink, &messages, Duration::from_secs(30)).await?;
+    publish_until_sent(&sink, &messages, PATIENCE).await?;
     crate::kafka_harness::in_first_order(&consume(&broker.bootstrap(), "orders", 301)?, 300);
     Ok(())
 }

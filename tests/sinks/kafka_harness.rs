@@ -21,7 +21,7 @@ use rdkafka::{
     message::Headers as _,
     metadata::MetadataTopic,
 };
-use testkit::servers;
+use testkit::servers::{self, PATIENCE};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
@@ -130,7 +130,7 @@ pub(crate) fn consume(bootstrap: &str, topic: &str, least: usize) -> Result<Vec<
     config.set("bootstrap.servers", bootstrap).set("group.id", "none").set("enable.auto.commit", "false");
     config.set("fetch.wait.max.ms", "50");
     let consumer: BaseConsumer = config.create()?;
-    let metadata = consumer.fetch_metadata(Some(topic), Duration::from_secs(10))?;
+    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE)?;
     let mut partitions = TopicPartitionList::new();
     for partition in metadata.topics().iter().flat_map(MetadataTopic::partitions) {
         partitions.add_partition_offset(topic, partition.id(), Offset::Beginning)?;
@@ -138,7 +138,7 @@ pub(crate) fn consume(bootstrap: &str, topic: &str, least: usize) -> Result<Vec<
     consumer.assign(&partitions)?;
     let mut records = Vec::new();
     loop {
-        let patience = if records.len() < least { Duration::from_secs(20) } else { Duration::from_millis(400) };
+        let patience = if records.len() < least { PATIENCE } else { Duration::from_millis(400) };
         let Some(message) = consumer.poll(patience) else { return Ok(records) };
         let message = message?;
         let headers =

@@ -22,7 +22,7 @@ use outbox_relay::{
 };
 use testkit::{
     proxy::{Direction, Proxy},
-    servers,
+    servers::{self, PATIENCE},
 };
 
 /// What a call may need beyond its deadline to return: then the relay gives up on it.
@@ -254,7 +254,7 @@ async fn while_the_broker_has_an_alarm_nothing_hangs_and_soon_nothing_costs_an_a
     );
     assert!(connections(&harness.url) <= 1, "{} connections", connections(&harness.url));
     broker.ctl(&["set_vm_memory_high_watermark", "0.4"]).await?;
-    publish_until_sent(&sink, &some(&queue, 20), Duration::from_secs(30)).await
+    publish_until_sent(&sink, &some(&queue, 20), PATIENCE).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -275,7 +275,7 @@ async fn a_broker_that_hangs_confirms_nothing_and_leaves_no_connection() -> Resu
     let open = connections(&harness.url);
     broker.resume()?;
     assert_eq!(open, 0, "connections that were given up and stay open");
-    publish_until_sent(&sink, &some(&queue, 20), Duration::from_secs(30)).await
+    publish_until_sent(&sink, &some(&queue, 20), PATIENCE).await
 }
 
 /// The first publish to an exchange asks whether it is there. A connection that does not answer counts as whole no longer.
@@ -292,7 +292,7 @@ async fn a_question_for_an_exchange_without_an_answer_ends_the_connection() -> R
     let checked = sink.check(in_a_second()).await;
     assert!(matches!(checked, Err(PublishError::Unavailable(_))), "{checked:?}");
     proxy.heal();
-    publish_until_sent(&sink, &some(&harness.destination().await?, 1), Duration::from_secs(30)).await
+    publish_until_sent(&sink, &some(&harness.destination().await?, 1), PATIENCE).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -27,8 +27,7 @@ use testkit::{
 use tokio::{sync::Semaphore, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-/// How long anything may take on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use testkit::servers::PATIENCE;
 const LANE: u16 = 7;
 
 /// A message to be worked on.

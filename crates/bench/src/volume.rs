@@ -8,6 +8,7 @@ use clap::Args;
 use outbox_core::sqlx::{self, Connection as _};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use testkit::servers::PATIENCE;
 
 use crate::{
     Common,
@@ -18,8 +19,6 @@ use crate::{
 
 /// How often everything is measured, in turn: a machine drifts.
 const ROUNDS: u32 = 2;
-/// How long the server may take to tidy up, and a relay to end.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Size {

@@ -29,6 +29,8 @@ use testkit::{
     servers::until,
 };
 
+pub use testkit::servers::PATIENCE;
+
 use crate::{
     consumer::{Consumers, Program},
     counts::Counts,
@@ -39,8 +41,6 @@ use crate::{
 /// The lease of the relays here; their deadlines are in proportion. Much shorter ones would pass by themselves where two cases share two
 /// processors with all their servers, and rows would be red for duplicates that are nobody's fault.
 pub const LEASE: Duration = Duration::from_secs(6);
-/// How long anything may take that has no bound of its own: far longer than it does, also where the machine does something else too.
-pub const PATIENCE: Duration = Duration::from_secs(180);
 /// Within which the backlog drains after the last fault.
 const DRAINED: Duration = Duration::from_secs(60);
 /// The signal of what ends itself at a named point, and of a panic.

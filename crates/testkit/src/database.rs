@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::{
     accounts::{self, Account},
-    servers::{self, Flavor, MySql, until},
+    servers::{self, Flavor, MySql, PATIENCE, until},
 };
 
 /// What a service has besides the outbox: rows that are locked before a message of their key is enqueued, one order per
@@ -228,7 +228,7 @@ impl Database {
                  AND id <> CONNECTION_ID() AND command IN ('Query', 'Execute') AND time_ms > 200"
             }
         };
-        self.wait_for(Duration::from_secs(20), &format!("SELECT ({waiting}) >= {least}")).await
+        self.wait_for(PATIENCE, &format!("SELECT ({waiting}) >= {least}")).await
     }
 
     /// Waits until nothing is pending, delayed or claimed.

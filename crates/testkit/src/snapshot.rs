@@ -1,14 +1,12 @@
 //! A snapshot of a database, and its restore: as with a dump that is loaded, or a replica that was behind and is promoted.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use sqlx::{AssertSqlSafe, Connection as _};
 
-use crate::{database::Database, servers::until};
-
-/// How long the transactions may take that are open.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::{
+    database::Database,
+    servers::{PATIENCE, until},
+};
 
 impl Database {
     /// Copies all tables as they are at one moment, into tables beside them. Transactions wait meanwhile, or fail.

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use sqlx::{Connection, MySqlConnection};
-use testkit::servers::{Flavor, Kafka, MySql, MySqlOptions, RabbitMq, create_topic, fresh_database, until};
+use testkit::servers::{Flavor, Kafka, MySql, MySqlOptions, PATIENCE, RabbitMq, create_topic, fresh_database, until};
 
 /// Whether a process exists and is more than an entry that nobody has read the exit status of.
 fn is_alive(pid: u32) -> bool {
@@ -126,7 +126,7 @@ async fn rabbitmq_takes_commands_and_leaves_no_helpers_behind() {
     let folder = server.folder().unwrap().to_path_buf();
     drop(server);
     assert!(!folder.exists());
-    let nothing_left = until(Duration::from_secs(5), "the helpers to end", async || {
+    let nothing_left = until(PATIENCE, "the helpers to end", async || {
         let left: Vec<_> = processes_naming(&folder);
         anyhow::ensure!(left.is_empty(), "still there: {left:?}");
         Ok(())
@@ -166,7 +166,7 @@ async fn a_server_dies_with_the_process_that_started_it() {
 
     victim.kill().unwrap();
     victim.wait().unwrap();
-    let gone = until(Duration::from_secs(10), "the server to die", async || {
+    let gone = until(PATIENCE, "the server to die", async || {
         anyhow::ensure!(!is_alive(pid) && !folder.exists(), "process {pid} or {} is left", folder.display());
         Ok(())
     });

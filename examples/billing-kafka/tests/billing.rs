@@ -1,7 +1,5 @@
 //! The program itself, between a relay and a database, killed at each point at which a crash could lose or double an effect.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use outbox_core::{Message, Outbox, sqlx::Connection as _};
 use testkit::{
@@ -10,10 +8,8 @@ use testkit::{
     database::Database,
     program::{self, Program},
     relay::{Relay, Settings},
-    servers::{Flavor, until},
+    servers::{Flavor, PATIENCE, until},
 };
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Stage {
     database: Database,

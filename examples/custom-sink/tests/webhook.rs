@@ -27,11 +27,9 @@ use testkit::{
     accounts::Account,
     database::Database,
     program::Program,
-    servers::{Flavor, until},
+    servers::{Flavor, PATIENCE, until},
 };
 use tokio::{io::AsyncReadExt as _, net::TcpListener};
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 struct WebhookHarness {
     receiver: Receiver,

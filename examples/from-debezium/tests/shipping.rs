@@ -1,6 +1,6 @@
 //! The consumer behind a relay whose route has the envelope `debezium`.
 
-use std::{collections::HashSet, time::Duration};
+use std::collections::HashSet;
 
 use anyhow::{Context as _, Result, ensure};
 use from_debezium::{apply, create_tables, header};
@@ -14,11 +14,9 @@ use testkit::{
     database::Database,
     program::{self, Program},
     relay::{Relay, Settings},
-    servers::{Flavor, create_topic, until},
+    servers::{Flavor, PATIENCE, create_topic, until},
 };
 use tokio::time::timeout;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Stage {
     database: Database,

@@ -1,7 +1,5 @@
 //! The program itself, killed at each point at which a crash could lose or double an effect.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::sqlx::{self, Connection as _};
 use testkit::{
@@ -10,14 +8,12 @@ use testkit::{
     on_both_databases,
     program::{self, Program},
     relay::Metrics,
-    servers::{Flavor, free_port, until},
+    servers::{Flavor, PATIENCE, free_port, until},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 on_both_databases!(
     transfers_are_booked_once_by_two_processes,

@@ -1,6 +1,6 @@
 //! The program itself: what it answers, what it writes, and what arrives at Kafka.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -10,14 +10,12 @@ use testkit::{
     database::Database,
     program::{self, Program},
     relay::{Relay, Settings},
-    servers::{Flavor, free_port, until},
+    servers::{Flavor, PATIENCE, free_port, until},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Places an order; returns the status of the answer, and its body.
 async fn place(address: &str, body: &str) -> Result<(u16, String)> {

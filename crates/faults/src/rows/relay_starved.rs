@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     arena::{Arena, Death, LEASE, PATIENCE, Pace},
+    ending::PANICKED,
     row::{Case, Row},
 };
 
@@ -95,7 +96,10 @@ async fn slow(arena: &mut Arena) -> Result<()> {
 /// Starts one more relay, of which a part panics.
 pub(super) async fn one_panics(arena: &mut Arena) -> Result<Death> {
     arena.panics += 1;
-    arena.doomed(&arena.settings.clone().panic_at("after_publish")).await
+    let death = arena.doomed(&arena.settings.clone().panic_at("after_publish")).await?;
+    let log = arena.pages.last().context("a dead relay has left no log")?;
+    ensure!(log.contains(PANICKED), "a relay that was to panic does not say so:\n{log}");
+    Ok(death)
 }
 
 async fn panic(arena: &mut Arena) -> Result<()> {

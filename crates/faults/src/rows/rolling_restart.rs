@@ -7,14 +7,12 @@ use futures_util::FutureExt as _;
 use testkit::{consume::Broker, relay::Relay, servers::Flavor};
 
 use crate::{
-    arena::Arena,
+    arena::{Arena, PATIENCE},
     row::{Case, Row},
 };
 
 /// Within which a relay that is asked to stop has ended.
 const STOP: Duration = Duration::from_secs(15);
-/// How long that is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn row() -> Row {
     let case = |flavor, broker| Case::new("three relays", |arena| restart(arena).boxed()).on(flavor, broker);

@@ -26,8 +26,7 @@ use testkit::{
 use tokio::{sync::Semaphore, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-/// How long anything may take on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use testkit::servers::PATIENCE;
 
 /// Short waits, so that tests are.
 pub(crate) const RETRY: Retry =

@@ -12,7 +12,7 @@ use testkit::{
     clock::Clock,
     database::Database,
     on_both_databases,
-    servers::{Flavor, MySqlOptions, until},
+    servers::{Flavor, MySqlOptions, PATIENCE, until},
 };
 
 on_both_databases!(
@@ -30,7 +30,7 @@ async fn an_open_transaction_that_has_enqueued_is_seen(flavor: Flavor) -> Result
     Outbox::new().enqueue(&mut tx, Message::new("t", "")).await?;
     // Other tests write on the same server, so that the oldest writer may be older, but not younger; its time is in seconds.
     // The server may show a list that is a tenth of a second old.
-    until(Duration::from_secs(10), "the writer to show", || async {
+    until(PATIENCE, "the writer to show", || async {
         let writer = oldest_writer(&mut database.connect().await?).await?;
         let latest = before.at_micros + 60_000_000;
         anyhow::ensure!(
@@ -81,7 +81,7 @@ async fn told_too_early(url: &str, meanwhile: impl FnOnce() -> Result<()>) -> Re
     Outbox::new().enqueue(&mut tx, Message::new("t", "")).await?;
     let after = sample(&mut relay).await?.at_micros;
     meanwhile()?;
-    let told = until(Duration::from_secs(10), "the writer to show", || async {
+    let told = until(PATIENCE, "the writer to show", || async {
         match oldest_writer(&mut database.connect().await?).await? {
             OldestWriter::Since(at) => Ok(at),
             other => anyhow::bail!("{other:?}"),

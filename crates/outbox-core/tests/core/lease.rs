@@ -16,7 +16,11 @@ use outbox_core::{
     sqlx::{self, AssertSqlSafe, ConnectOptions as _, Connection as _, mysql::MySqlConnectOptions},
     store::error_number,
 };
-use testkit::{database::Database, on_both_databases, servers::Flavor};
+use testkit::{
+    database::Database,
+    on_both_databases,
+    servers::{Flavor, PATIENCE},
+};
 use tokio::{task::JoinSet, time::timeout};
 
 on_both_databases!(
@@ -35,8 +39,6 @@ on_both_databases!(
     of_many_at_once_one_holds_it,
 );
 
-/// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 const FREE_IT: &str = "UPDATE outbox_leases SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND";
 
 fn options(database: &Database) -> Result<MySqlConnectOptions> {

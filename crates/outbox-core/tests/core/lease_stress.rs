@@ -17,13 +17,12 @@ use rustix::process::{Pid, Signal, getpid, getppid, kill_process};
 use testkit::{
     database::Database,
     on_both_databases,
-    servers::{Flavor, until},
+    servers::{Flavor, PATIENCE, until},
 };
 
 on_both_databases!(holders_that_are_killed_paused_or_see_the_clock_jump_exclude_each_other);
 
 const HOLDER: &str = "OUTBOX_TEST_HOLDER";
-const PATIENCE: Duration = Duration::from_secs(60);
 const LENGTH: Duration = Duration::from_secs(1);
 /// So many faults, each kind in turn.
 const FAULTS: usize = 8;

@@ -1,7 +1,5 @@
 //! After a restore no number is given out again.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Message, Outbox,
@@ -13,7 +11,11 @@ use outbox_core::{
         recover::{Holder, Plan, holder, plan, recover},
     },
 };
-use testkit::{database::Database, on_both_databases, servers::Flavor};
+use testkit::{
+    database::Database,
+    on_both_databases,
+    servers::{Flavor, PATIENCE},
+};
 
 on_both_databases!(
     the_plan_names_what_is_unsent_and_how_far_the_counters_are,
@@ -24,8 +26,6 @@ on_both_databases!(
     a_counter_below_the_first_message_of_the_epoch_is_found,
     a_process_whose_lease_has_not_ended_is_named,
 );
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn enqueue(conn: &mut MySqlConnection, messages: impl IntoIterator<Item = Message>) -> Result<()> {
     let mut tx = conn.begin().await?;

@@ -18,7 +18,7 @@ use testkit::{
     database::Database,
     on_both_databases,
     proxy::Proxy,
-    servers::{Flavor, until},
+    servers::{Flavor, PATIENCE, until},
     upgrade::{self, NEXT},
 };
 
@@ -35,7 +35,6 @@ on_both_databases!(
     sqlx_applies_the_same_migrations,
 );
 
-const PATIENCE: Duration = Duration::from_secs(120);
 /// For how long at most an enqueue may wait for a migration.
 const STALL: Duration = Duration::from_secs(5);
 

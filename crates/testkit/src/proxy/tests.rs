@@ -8,9 +8,8 @@ use tokio::{
 };
 
 use super::{Counts, Cut, Direction, Proxy, authority};
-use crate::servers::until;
+use crate::servers::{PATIENCE, until};
 
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Long enough for a byte on the loopback interface to arrive if nothing holds it back.
 const SOON: Duration = Duration::from_millis(200);
 

@@ -3,17 +3,15 @@
 //! All nodes begin with the data of the first one, so nothing has to be transferred when they join: Galera hands over what was written
 //! since, and the script that it runs for the rest only says so.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use sqlx::{Connection as _, MySqlConnection};
 use tempfile::TempDir;
 
-use super::{Flavor, MySql, MySqlOptions, cache, free_port, host::blocking, packages, until};
+use super::{Flavor, MySql, MySqlOptions, PATIENCE, cache, free_port, host::blocking, packages, until};
 
 const NODES: usize = 3;
-/// How long a node may take to join.
-const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Galera's state transfer between nodes with the same data: the donor tells the joiner the position.
 const TRANSFER: &str = r#"#!/bin/sh

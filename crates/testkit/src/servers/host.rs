@@ -14,9 +14,6 @@ use super::docker::Compose;
 use super::process::{Launch, Process};
 use super::wait;
 
-/// Long enough for a JVM on a busy machine; reached only when a server is broken.
-const READY: Duration = Duration::from_secs(90);
-
 /// How long one try to talk to a server that is starting may take.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
@@ -118,8 +115,10 @@ impl Host {
             if !self.is_running()? {
                 return Err(self.explain(&error.context("the server ended")));
             }
-            if start.elapsed() > READY {
-                return Err(self.explain(&error.context(format!("the server did not answer within {READY:?}"))));
+            if start.elapsed() > wait::PATIENCE {
+                return Err(
+                    self.explain(&error.context(format!("the server did not answer within {:?}", wait::PATIENCE)))
+                );
             }
             sleep(wait::PAUSE).await;
         }

@@ -1,7 +1,5 @@
 //! Kafka: three nodes, of which one may be away.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use rdkafka::metadata::MetadataTopic;
 
@@ -24,9 +22,6 @@ broker.heartbeat.interval.ms=500
 broker.session.timeout.ms=2000
 leader.imbalance.check.interval.seconds=1
 ";
-
-/// How long a node that returns may take to catch up.
-const CAUGHT_UP: Duration = Duration::from_secs(90);
 
 /// Three nodes, each broker and controller. What is done to one is done to the next one the next time, so that each has its turn.
 #[derive(Debug)]
@@ -110,7 +105,7 @@ impl KafkaCluster {
     pub async fn led_by_others(&self) -> Result<()> {
         let away = i32::try_from(self.turn + 1)?;
         for (_, node) in self.nodes.iter().enumerate().filter(|(place, _)| *place != self.turn) {
-            wait::until(CAUGHT_UP, "the others to lead every partition", || {
+            wait::until(wait::PATIENCE, "the others to lead every partition", || {
                 let bootstrap = node.bootstrap();
                 blocking(move || led_without(&bootstrap, away))
             })
@@ -133,7 +128,7 @@ impl KafkaCluster {
     /// One that was away for a moment may not know of it yet: each is asked.
     async fn caught_up(&self) -> Result<()> {
         for node in &self.nodes {
-            wait::until(CAUGHT_UP, "the nodes to catch up", || {
+            wait::until(wait::PATIENCE, "the nodes to catch up", || {
                 let bootstrap = node.bootstrap();
                 blocking(move || in_sync(&bootstrap))
             })

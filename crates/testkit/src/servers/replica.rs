@@ -1,14 +1,9 @@
 //! A second server that follows a first one and takes its place. Both families, by GTID.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, Row as _};
 
-use super::{Flavor, MySql, MySqlOptions, until};
-
-/// How long a server may take to follow.
-const PATIENCE: Duration = Duration::from_secs(60);
+use super::{Flavor, MySql, MySqlOptions, PATIENCE, until};
 
 /// When a commit on the primary is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

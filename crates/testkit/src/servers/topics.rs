@@ -11,7 +11,7 @@ use rdkafka::metadata::MetadataTopic;
 use super::host::blocking;
 use super::wait;
 
-const READY: Duration = Duration::from_secs(30);
+const OPERATION: Duration = Duration::from_secs(30);
 
 /// In Kafka's protocol a replication factor of -1 stands for `default.replication.factor` (KIP-464).
 const BROKERS_SETTING: i32 = -1;
@@ -32,11 +32,11 @@ pub async fn create_topic_with(bootstrap: &str, name: &str, partitions: i32, set
     let client: AdminClient<DefaultClientContext> = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
     let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(BROKERS_SETTING));
     let topic = settings.iter().fold(topic, |topic, (name, value)| topic.set(name, value));
-    for result in client.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(READY))).await? {
+    for result in client.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(OPERATION))).await? {
         result.map_err(|(topic, code)| anyhow!("cannot create topic {topic}: {code}"))?;
     }
     let client = std::sync::Arc::new(client);
-    wait::until(READY, "the topic's leaders", || {
+    wait::until(wait::PATIENCE, "the topic's leaders", || {
         let (client, name) = (client.clone(), name.to_owned());
         blocking(move || has_leaders(&client, &name, partitions))
     })
@@ -49,7 +49,7 @@ pub async fn create_topic_with(bootstrap: &str, name: &str, partitions: i32, set
 /// When the broker refuses.
 pub async fn delete_topic(bootstrap: &str, name: &str) -> Result<()> {
     let client: AdminClient<DefaultClientContext> = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
-    for result in client.delete_topics(&[name], &AdminOptions::new().operation_timeout(Some(READY))).await? {
+    for result in client.delete_topics(&[name], &AdminOptions::new().operation_timeout(Some(OPERATION))).await? {
         result.map_err(|(topic, code)| anyhow!("cannot delete topic {topic}: {code}"))?;
     }
     Ok(())

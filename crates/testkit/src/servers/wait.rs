@@ -9,6 +9,9 @@ use tokio::time::{Instant, sleep, timeout};
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 const LOG_LINES: usize = 25;
 
+/// How long anything may take that has no bound of its own: far longer than it does, also where the machine does something else too.
+pub const PATIENCE: Duration = Duration::from_mins(3);
+
 /// Tries until `attempt` succeeds; after `deadline` its last error is returned. One attempt may take as long again.
 ///
 /// # Errors
