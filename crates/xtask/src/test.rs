@@ -22,6 +22,9 @@ use crate::{api, dashboards, deny};
 /// PACKAGE` may build for a while first.
 const SILENCE: Duration = Duration::from_secs(20 * 60);
 
+/// Tests at a time.
+const THREADS: &str = "4";
+
 /// How the databases are set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum World {
@@ -60,6 +63,7 @@ async fn everything(steps: &mut Vec<Step>) {
         Ok(fleet) => {
             let workspace = ["--workspace", "--no-fail-fast"].map(str::to_owned);
             steps.push(step("tests", tests(&fleet, &[workspace.to_vec()])).await);
+            steps.push(step("odd servers", odd(Ok(fleet), odd_suites())).await);
         }
         Err(error) => steps.push(step("tests", async { Err(error) }).await),
     }
@@ -171,6 +175,8 @@ async fn cargo_test(fleet: &Fleet, args: &[String], counts: &mut Counts) -> Resu
     command.args(args).envs(fleet.endpoints().into_iter().map(|server| (server.variable, server.address)));
     // An error says where it comes from; with a hundred frames of the runtime behind it nobody sees what it says.
     command.env("RUST_LIB_BACKTRACE", "0");
+    // They wait for servers more than they compute. `--test-threads` says otherwise.
+    command.env("RUST_TEST_THREADS", THREADS);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
     let mut group = Group::of(child.id());
     let mut lines = BufReader::new(child.stdout.take().context("cargo has no output")?).lines();

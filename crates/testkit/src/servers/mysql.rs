@@ -97,8 +97,9 @@ impl MySqlOptions {
     /// Everything set as some user has it and no stock server: see `odd.rs`. Each setting can be overridden afterwards.
     #[must_use]
     pub fn odd(mut self) -> Self {
-        self.args.extend(odd::args(self.flavor).map(str::to_owned));
-        self.zone(odd::ZONE)
+        let flavor = self.flavor;
+        self.args.extend(odd::args(flavor).map(str::to_owned));
+        self.zone(odd::zone(flavor))
     }
 
     /// Starts the server and waits until it answers.
