@@ -77,7 +77,7 @@ async fn main() -> ExitCode {
         Command::Up => up::up().await.map(|()| ExitCode::SUCCESS),
         Command::Down => up::down().await.map(|()| ExitCode::SUCCESS),
         Command::Run(run) => run.run().await,
-        Command::Test(test) => test.run().await,
+        Command::Test(test) => Box::pin(test.run()).await,
         Command::Model => model::model().await,
         Command::Api => api::write().await.map(|()| ExitCode::SUCCESS),
         Command::Sown(sown) => sown.run().await,
