@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -114,7 +114,7 @@ fn the_password_is_in_no_output() {
 }
 
 /// A relay that runs; killed when dropped.
-struct Running(Child, u16, #[expect(dead_code, reason = "removed when dropped")] TempDir);
+struct Running(Child, u16, TempDir);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -125,8 +125,12 @@ impl Drop for Running {
 
 impl Running {
     fn start() -> Self {
+        Self::with(GOOD)
+    }
+
+    fn with(configuration: &str) -> Self {
         let port = testkit::servers::free_port().unwrap();
-        let folder = folder(GOOD);
+        let folder = folder(configuration);
         let mut command = command(&folder, &["run", "--listen", &format!("0.0.0.0:{port}")]);
         let running = Self(command.stderr(Stdio::piped()).spawn().unwrap(), port, folder);
         let until = Instant::now() + testkit::servers::PATIENCE;
@@ -167,18 +171,22 @@ fn a_relay_without_database_lives_is_not_ready_and_stops_at_sigterm() {
 
 #[test]
 fn a_relay_that_waits_for_its_database_takes_a_hangup_and_reads_the_level_again() {
-    let mut running = Running::start();
+    let level = |level| format!("{GOOD}[log]\nlevel = \"{level}\"\n");
+    let mut running = Running::with(&level("off"));
     let pid = rustix::process::Pid::from_child(&running.0);
-    for _ in 0..2 {
+    let mut log = BufReader::new(running.0.stderr.take().unwrap()).lines();
+    for (level, shown) in [
+        (level("warn"), "SIGHUP: secrets and the log's level were read again"),
+        (level("a=b=c"), "SIGHUP: the configuration"),
+    ] {
+        fs::write(running.2.path().join("relay.toml"), level).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
-        std::thread::yield_now();
+        let line = log.by_ref().map(Result::unwrap).find(|line| !line.contains("waiting for the database")).unwrap();
+        assert!(line.contains(shown), "{line}");
     }
     assert!(running.get("/livez").starts_with("HTTP/1.1 200"));
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(running.0.wait().unwrap().code(), Some(0));
-    let mut log = String::new();
-    running.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-    assert!(log.contains("SIGHUP: secrets and the log's level were read again"), "{log}");
 }
 
 #[test]

@@ -75,8 +75,8 @@ async fn signals(quit: &CancellationToken) -> Result<bool> {
 async fn demo(options: &Options, quit: &CancellationToken) -> Result<bool> {
     options.check()?;
     let name = format!("outbox_demo_{:08x}", rand::random::<u32>());
-    let url = tables::create_database(&options.mysql, &name).await?;
-    let pool = tables::open(&url, SELLERS + 4).await?;
+    let database = tables::Database::create(&options.mysql, &name).await?;
+    let pool = database.open(SELLERS + 4).await?;
     let shop = Shop {
         pool,
         topic: options.topic(&name),
@@ -86,7 +86,8 @@ async fn demo(options: &Options, quit: &CancellationToken) -> Result<bool> {
         total: options.total(),
     };
     shop.open().await?;
-    let mut relays = Relays::start(options.relay.as_deref(), &options.relay_settings(&url, &name)).await?;
+    let mut relays =
+        Relays::start(options.relay.as_deref(), &options.relay_settings(&database.for_relays(), &name)).await?;
     let ledger = play(options, &shop, &mut relays, quit).await?;
     println!("\n{ledger}");
     if options.keep {
@@ -95,7 +96,7 @@ async fn demo(options: &Options, quit: &CancellationToken) -> Result<bool> {
     relays.stop().await?;
     shop.close().await?;
     if ledger.adds_up() {
-        tables::drop_database(&shop.pool, &name).await?;
+        database.remove().await?;
     } else {
         println!("The database {name} is kept for a look.");
     }

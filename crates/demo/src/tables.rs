@@ -20,38 +20,65 @@ const SHOP: [&str; 5] = [
      order_id BIGINT UNSIGNED NOT NULL, amount_cents BIGINT UNSIGNED NOT NULL)",
 ];
 
-/// Creates a database of the demo's own on a server. Returns its address.
-pub(crate) async fn create_database(server: &str, name: &str) -> Result<String> {
-    let (address, parameters) = server.split_once('?').unwrap_or((server, "ssl-mode=disabled"));
-    let address = address.trim_end_matches('/');
-    let admin = MySqlConnection::connect(&format!("{address}/?{parameters}")).await;
-    let mut admin = admin.context("MySQL cannot be reached")?;
-    sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await?;
-    admin.close().await?;
-    Ok(format!("{address}/{name}?{parameters}"))
+/// A database of the demo's own, and two accounts: the shop's, and the relays'.
+pub(crate) struct Database {
+    admin: MySqlConnection,
+    name: String,
+    place: String,
+    password: String,
 }
 
-/// Connects, and creates the tables of the outbox and the shop's own.
-pub(crate) async fn open(url: &str, connections: u32) -> Result<MySqlPool> {
-    let pool = MySqlPoolOptions::new().max_connections(connections).connect(url).await?;
-    outbox_core::migrate(&mut *pool.acquire().await?).await.context("cannot create the tables of the outbox")?;
-    create(&pool).await.context("cannot create the shop's tables")?;
-    Ok(pool)
-}
+impl Database {
+    /// Creates it with all tables and the accounts, each with its grants.
+    pub(crate) async fn create(server: &str, name: &str) -> Result<Self> {
+        let (address, parameters) = server.split_once('?').unwrap_or((server, "ssl-mode=disabled"));
+        let address = address.trim_end_matches('/');
+        let admin = MySqlConnection::connect(&format!("{address}/?{parameters}")).await;
+        let mut admin = admin.context("MySQL cannot be reached")?;
+        sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}; USE {name}"))).execute(&mut admin).await?;
+        outbox_core::migrate(&mut admin).await.context("cannot create the tables of the outbox")?;
+        create(&mut admin).await.context("cannot create the shop's tables")?;
+        let password = format!("{:032x}", rand::random::<u128>());
+        let relay = include_str!("../../../deploy/grants/relay.sql").replace("outbox_relay", &format!("{name}_relay"));
+        let accounts = format!(
+            "CREATE USER '{name}_shop'@'%' IDENTIFIED BY '{password}'; GRANT ALL ON {name}.* TO '{name}_shop'@'%'; \
+             CREATE USER '{name}_relay'@'%' IDENTIFIED BY '{password}';\n{relay}"
+        );
+        sqlx::raw_sql(AssertSqlSafe(accounts)).execute(&mut admin).await.context("cannot make the accounts")?;
+        let host = address.rsplit(['@', '/']).next().unwrap_or_default();
+        Ok(Self { admin, name: name.to_owned(), place: format!("{host}/{name}?{parameters}"), password })
+    }
 
-/// Removes the database.
-pub(crate) async fn drop_database(pool: &MySqlPool, name: &str) -> Result<()> {
-    sqlx::raw_sql(AssertSqlSafe(format!("DROP DATABASE {name}"))).execute(pool).await?;
-    Ok(())
+    fn url(&self, account: &str) -> String {
+        format!("mysql://{}_{account}:{}@{}", self.name, self.password, self.place)
+    }
+
+    /// The address for the relays.
+    pub(crate) fn for_relays(&self) -> String {
+        self.url("relay")
+    }
+
+    /// Connects as the shop does.
+    pub(crate) async fn open(&self, connections: u32) -> Result<MySqlPool> {
+        Ok(MySqlPoolOptions::new().max_connections(connections).connect(&self.url("shop")).await?)
+    }
+
+    /// Removes it, and the accounts.
+    pub(crate) async fn remove(mut self) -> Result<()> {
+        let name = &self.name;
+        let sql = format!("DROP DATABASE {name}; DROP USER '{name}_shop'@'%', '{name}_relay'@'%'");
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.admin).await?;
+        Ok(())
+    }
 }
 
 /// Creates the tables and the customers.
-async fn create(pool: &MySqlPool) -> Result<()> {
+async fn create(admin: &mut MySqlConnection) -> Result<()> {
     for table in SHOP {
-        sqlx::query(table).execute(pool).await?;
+        sqlx::query(table).execute(&mut *admin).await?;
     }
     for customer in 1..=CUSTOMERS {
-        sqlx::query("INSERT INTO customers (id) VALUES (?)").bind(customer).execute(pool).await?;
+        sqlx::query("INSERT INTO customers (id) VALUES (?)").bind(customer).execute(&mut *admin).await?;
     }
     Ok(())
 }

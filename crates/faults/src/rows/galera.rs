@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use futures_util::FutureExt as _;
 use testkit::{
     accounts::Account,
@@ -15,6 +15,8 @@ use testkit::{
     proxy::Proxy,
     servers::{Flavor, Galera},
 };
+
+use tokio::process::Command;
 
 use super::between::{keep, progress};
 use crate::{
@@ -44,6 +46,7 @@ pub(super) fn row() -> Row {
 
 async fn cluster(arena: &mut Arena, victim: usize) -> Result<()> {
     let names = move_to_cluster(arena).await?;
+    operator_is_told(arena).await?;
     arena.duplicates_are_announced();
     arena.rate /= 2.0;
     arena.start().await?;
@@ -94,6 +97,21 @@ async fn move_to_cluster(arena: &mut Arena) -> Result<[Arc<Proxy>; 3]> {
     );
     arena.ground.galera = Some(galera);
     Ok(names)
+}
+
+/// Whoever checks the set-up learns that the privilege PROCESS does not help here.
+async fn operator_is_told(arena: &Arena) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let text = format!(
+        "database.url = {:?}\n[sinks.it]\ntype = \"null\"\n[[routes]]\ntopics = \"*\"\nsink = \"it\"\n",
+        arena.database.url_as(Account::Relay)?
+    );
+    std::fs::write(folder.path().join("relay.toml"), text)?;
+    let mut check = Command::new(&arena.setup.relay);
+    let output = check.args(["check", "--connect"]).current_dir(folder.path()).output().await?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    ensure!(told.contains("a node of a Galera cluster does not list the transactions of the others"), "{told}");
+    Ok(())
 }
 
 /// Waits until the node of the relays has everything that was committed there.
