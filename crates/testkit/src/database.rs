@@ -225,7 +225,7 @@ impl Database {
             // `innodb_locks` is no use here: whoever asks again within 100 ms, in any session, gets the same old answer.
             Flavor::MariaDb => {
                 "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() \
-                 AND id <> CONNECTION_ID() AND command IN ('Query', 'Execute') AND time_ms > 200"
+                 AND id <> CONNECTION_ID() AND command IN ('Query', 'Execute') AND time_ms > 500"
             }
         };
         self.wait_for(PATIENCE, &format!("SELECT ({waiting}) >= {least}")).await
