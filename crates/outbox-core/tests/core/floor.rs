@@ -24,7 +24,7 @@ on_both_databases!(
 
 async fn an_open_transaction_that_has_enqueued_is_seen(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (mut service, mut relay) = (database.connect().await?, database.connect().await?);
+    let (mut service, mut relay) = (database.connect().await?, database.plain().await?);
     let before = sample(&mut relay).await?;
     let mut tx = service.begin().await?;
     Outbox::new().enqueue(&mut tx, Message::new("t", "")).await?;
@@ -47,7 +47,7 @@ async fn an_open_transaction_that_has_enqueued_is_seen(flavor: Flavor) -> Result
 
 async fn the_question_is_answered_while_somebody_runs_a_statement_with_bytes(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (mut first, mut second) = (database.connect().await?, database.connect().await?);
+    let (mut first, mut second) = (database.connect().await?, database.plain().await?);
     let (inbox, id) = (Inbox::new("c")?, Uuid::now_v7());
     let mut first = first.begin().await?;
     assert_eq!(inbox.claim(&mut first, id).await?, outbox_core::Claim::First);

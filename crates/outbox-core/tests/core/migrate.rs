@@ -128,11 +128,11 @@ async fn every_table_is_looked_at(flavor: Flavor) -> Result<()> {
     let tables: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut database.plain().await?).await?;
     assert!(tables.len() >= 13, "{tables:?}");
     // Without its row the check ends before.
-    let row = "CREATE TABLE outbox_schema (id INT, smallest_reader BIGINT UNSIGNED, smallest_writer BIGINT UNSIGNED) ENGINE = MyISAM; \
+    let row = "CREATE TABLE outbox_schema (id INT PRIMARY KEY, smallest_reader BIGINT UNSIGNED, smallest_writer BIGINT UNSIGNED) ENGINE = MyISAM; \
                INSERT INTO outbox_schema VALUES (1, 1, 1)";
     // The first by name is reported: that is the newest one of these.
     for table in tables {
-        let plain = format!("CREATE TABLE {table} (id INT) ENGINE = MyISAM");
+        let plain = format!("CREATE TABLE {table} (id INT PRIMARY KEY) ENGINE = MyISAM");
         let create = if table == "outbox_schema" { row } else { &plain };
         database.execute(&format!("DROP TABLE {table}; {create}")).await?;
         let engine = format!("the table {table} has the engine MyISAM");

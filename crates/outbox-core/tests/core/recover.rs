@@ -47,7 +47,7 @@ async fn fence(database: &Database, name: &str) -> Result<u64> {
 
 async fn the_plan_names_what_is_unsent_and_how_far_the_counters_are(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let conn = &mut database.connect().await?;
+    let conn = &mut database.plain().await?;
     let delayed = Message::new("bills", "x").delay(PATIENCE).lane(3);
     enqueue(conn, [sequenced(), sequenced(), Message::new("bills", "x").lane(3), delayed]).await?;
     fence(&database, "work").await?;
@@ -77,7 +77,7 @@ async fn the_plan_names_what_is_unsent_and_how_far_the_counters_are(flavor: Flav
 
 async fn a_recovery_raises_every_counter_and_can_be_repeated(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let conn = &mut database.connect().await?;
+    let conn = &mut database.plain().await?;
     enqueue(conn, [sequenced(), sequenced()]).await?;
     fence(&database, "work").await?;
     let mut before = plan(conn).await?;
@@ -104,7 +104,7 @@ async fn a_recovery_raises_every_counter_and_can_be_repeated(flavor: Flavor) -> 
 
 async fn messages_belong_to_the_last_epoch_that_began_before_them(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let conn = &mut database.connect().await?;
+    let conn = &mut database.plain().await?;
     let mut epochs = Vec::new();
     for _ in 0..3 {
         enqueue(conn, [sequenced(), sequenced()]).await?;
@@ -130,7 +130,7 @@ async fn no_fence_comes_again_however_small_the_margin(flavor: Flavor) -> Result
     }
     let highest = fences.into_iter().max().context("no fence")?;
     database.restore().await?;
-    let conn = &mut database.connect().await?;
+    let conn = &mut database.plain().await?;
     let plan = plan(conn).await?;
     recover(conn, &plan, 1).await?;
     for name in ["old", "new"] {
@@ -147,7 +147,7 @@ async fn no_epoch_comes_again_when_a_snapshot_is_restored_twice(flavor: Flavor) 
     let mut last = 0;
     for _ in 0..2 {
         database.restore().await?;
-        let conn = &mut database.connect().await?;
+        let conn = &mut database.plain().await?;
         let plan = plan(conn).await?;
         assert_eq!(plan.epoch, 0, "as in the snapshot");
         ensure!(plan.new_epoch > last, "{} after {last}", plan.new_epoch);
@@ -160,7 +160,7 @@ async fn no_epoch_comes_again_when_a_snapshot_is_restored_twice(flavor: Flavor) 
 
 async fn a_counter_below_the_first_message_of_the_epoch_is_found(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let conn = &mut database.connect().await?;
+    let conn = &mut database.plain().await?;
     let plan = plan(conn).await?;
     recover(conn, &plan, 1000).await?;
     ensure!(behind(conn).await?.is_none());
@@ -172,7 +172,7 @@ async fn a_counter_below_the_first_message_of_the_epoch_is_found(flavor: Flavor)
 
 async fn a_process_whose_lease_has_not_ended_is_named(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let conn = &mut database.connect().await?;
+    let conn = &mut database.plain().await?;
     ensure!(holder(conn).await?.is_none());
     let leases = Leases::new(database.url().parse::<MySqlConnectOptions>()?).owner("worker-1");
     let lease = leases.acquire("work", PATIENCE).await?;
