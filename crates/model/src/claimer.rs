@@ -1,4 +1,4 @@
-//! The claimer: looks statement by statement, chooses with the relay's own functions, and claims.
+//! The claimer: looks, chooses with the relay's own functions, and claims.
 
 use std::{
     sync::Arc,
@@ -22,7 +22,7 @@ use crate::{
     relay::Relay,
 };
 
-/// The statements of a look, each of which reads what is committed at that moment.
+/// The parts of a look. All read what is committed at one moment, but for a flaw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Statement {
     ClaimIds,
@@ -111,7 +111,18 @@ pub(crate) fn begin(protocol: &Protocol, db: &Database, relay: &mut Relay) -> Lo
 }
 
 impl Look {
-    /// Executes the next statement. Returns whether it was the last.
+    /// Whether a flaw makes what comes next a statement of its own, which reads what is committed later.
+    pub(crate) fn is_interrupted(&self, flaw: Option<Flaw>) -> bool {
+        match flaw {
+            Some(Flaw::GapsFirst | Flaw::LockingScan) => self.next == Statement::Candidates,
+            Some(Flaw::LateVersion) => self.next == Statement::Version,
+            // Time passes after the look; and a relay of an earlier release looks part by part.
+            Some(Flaw::FloorAfterLook | Flaw::PromoteKeepsVersion) => true,
+            _ => false,
+        }
+    }
+
+    /// Reads the next part. Returns whether it was the last.
     pub(crate) fn step(&mut self, protocol: &Protocol, db: &Database, relay: &Relay) -> bool {
         let flaw = protocol.flaw;
         match self.next {

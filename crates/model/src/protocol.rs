@@ -9,8 +9,6 @@ pub struct Protocol {
     pub keys: Vec<u64>,
     /// Relay processes.
     pub relays: u8,
-    /// How many of them look statement by statement; the others look at once.
-    pub split: usize,
     /// How many faults strike: a lease that runs out (or a relay that is paused past it), a publish that fails, a lost reply, a crash, a
     /// transaction that rolls back.
     pub faults: u8,
@@ -64,7 +62,7 @@ pub enum Flaw {
     NoFence,
     /// A settlement is written if its relay holds any claim.
     FenceOnOwner,
-    /// The gaps are looked at before the candidates: step 3 before step 2.
+    /// The gaps are looked at in a statement before that of the candidates.
     GapsFirst,
     /// The gaps are not looked at.
     NoGaps,

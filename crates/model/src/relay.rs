@@ -74,18 +74,26 @@ impl Relay {
         Self { owner, ..Self::default() }
     }
 
-    /// Executes the next statement of a look.
+    /// Looks: in one moment, but where a flaw lets others in between.
     pub(crate) fn look(&mut self, protocol: &Protocol, db: &Database) {
-        self.claimer = match std::mem::take(&mut self.claimer) {
+        let mut look = match std::mem::take(&mut self.claimer) {
             Claimer::Idle => {
                 self.next_pass();
-                Claimer::Looking(claimer::begin(protocol, db, self))
+                claimer::begin(protocol, db, self)
             }
-            Claimer::Looking(mut look) => {
-                let last = look.step(protocol, db, self);
-                if last { look.choose(protocol, db, self) } else { Claimer::Looking(look) }
+            Claimer::Looking(look) => look,
+            other => {
+                self.claimer = other;
+                return;
             }
-            other => other,
+        };
+        self.claimer = loop {
+            if look.step(protocol, db, self) {
+                break look.choose(protocol, db, self);
+            }
+            if look.is_interrupted(protocol.flaw) {
+                break Claimer::Looking(look);
+            }
         };
     }
 

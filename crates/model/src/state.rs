@@ -175,9 +175,6 @@ impl State {
         let Self { db, relays, .. } = self;
         let Some(relay) = relays.get_mut(at) else { return };
         relay.look(protocol, db);
-        while at >= protocol.split && matches!(relay.claimer, Claimer::Looking(_)) {
-            relay.look(protocol, db);
-        }
     }
 
     fn claim(&mut self, protocol: &Protocol, at: usize) {

@@ -3,14 +3,14 @@
 use model::{Flaw, Protocol};
 use stateright::{Checker as _, Expectation, HasDiscoveries, Model as _};
 
-/// Two relays, of which one looks statement by statement, with one claim each.
+/// Two relays with one claim each.
 fn world(keys: &[u64], faults: u8) -> Protocol {
-    Protocol { keys: keys.to_vec(), relays: 2, split: 1, faults, claim_messages: 2, claims: 1, passes: 2, flaw: None }
+    Protocol { keys: keys.to_vec(), relays: 2, faults, claim_messages: 2, claims: 1, passes: 2, flaw: None }
 }
 
-/// Two relays that look at once, with two claims each and time for a third look.
+/// Two relays with two claims each and time for a third look.
 fn longer(keys: &[u64], faults: u8) -> Protocol {
-    Protocol { split: 0, claims: 2, passes: 3, ..world(keys, faults) }
+    Protocol { claims: 2, passes: 3, ..world(keys, faults) }
 }
 
 /// Visits every state. Returns the properties that are sometimes true and were.
@@ -65,9 +65,7 @@ fn with_four_messages_every_invariant_holds() {
 
 #[test]
 fn with_several_faults_every_invariant_holds() {
-    check(Protocol { split: 0, ..world(&[1, 1], 2) });
-    check(Protocol { split: 0, ..world(&[1, 2, 1], 1) });
-    check(Protocol { split: 0, claims: 2, ..world(&[1, 1], 1) });
+    check(world(&[1, 1], 2));
     larger();
 }
 
@@ -76,12 +74,8 @@ fn larger() {
     if std::env::var_os("OUTBOX_MODEL_LARGE").is_none() {
         return;
     }
-    check(world(&[1, 1], 2));
-    check(Protocol { split: 2, ..world(&[1, 1], 1) });
-    check(Protocol { split: 2, ..world(&[1, 2, 1], 0) });
-    check(Protocol { split: 0, ..world(&[1, 2, 1], 2) });
-    check(Protocol { split: 0, ..world(&[1, 2, 1, 2], 1) });
-    check(Protocol { claims: 2, passes: 3, ..world(&[1, 1], 1) });
+    check(world(&[1, 2, 1], 2));
+    check(world(&[1, 2, 1, 2], 1));
     check(longer(&[1, 1, 1], 2));
     check(Protocol { relays: 3, ..longer(&[1, 1], 1) });
     check(Protocol { relays: 3, claims: 1, ..longer(&[1, 2, 1], 1) });
@@ -99,7 +93,7 @@ macro_rules! flaws {
 
 flaws! {
     a_settle_without_the_fence: NoFence, world(&[1, 1], 1), "I7 fence";
-    a_fence_on_the_owner_alone: FenceOnOwner, Protocol { split: 0, claims: 2, ..world(&[1, 2], 2) }, "I7 fence";
+    a_fence_on_the_owner_alone: FenceOnOwner, Protocol { claims: 2, ..world(&[1, 2], 2) }, "I7 fence";
     a_look_below_before_the_candidates: GapsFirst, world(&[1, 2, 1], 0), "I5 order";
     no_look_below: NoGaps, world(&[1, 2, 1], 0), "I5 order";
     a_version_that_is_read_after_the_candidates: LateVersion, world(&[1, 1], 1), "I5 order";
@@ -113,12 +107,12 @@ flaws! {
     a_claim_that_vanishes_and_leaves_low: VanishedIdsForgotten, longer(&[1, 2, 1], 1), "I5 order";
     a_failure_of_a_claim_that_was_lost: FailedDoNotReturn, longer(&[1, 1], 2), "I5 order";
     a_start_from_a_floor_that_rose_since_the_look: FloorAfterLook, world(&[1, 2, 1], 0), "I5 order";
-    a_row_put_back_below_the_start_of_a_look: PutBackUnseen, Protocol { split: 0, ..world(&[1, 2, 1], 1) }, "I5 order";
+    a_row_put_back_below_the_start_of_a_look: PutBackUnseen, world(&[1, 2, 1], 1), "I5 order";
     a_retry_that_does_not_hold_back_its_key: RetryHoldsNothing, world(&[1, 1], 1), "I5 order";
     a_failure_that_lets_the_next_of_its_key_go: FailureHoldsNothing, world(&[1, 1], 1), "I5 order";
     a_claim_made_before_a_failure_was_written: PassForgotten, Protocol { claims: 2, ..world(&[1, 1], 1) }, "I5 order";
     promotion_that_leaves_the_version: PromoteKeepsVersion, world(&[1, 1], 1), "I5 order";
-    promotion_that_leaves_low: PromoteKeepsLow, Protocol { split: 0, ..world(&[1, 2, 1], 1) }, "I5 order";
+    promotion_that_leaves_low: PromoteKeepsLow, world(&[1, 2, 1], 1), "I5 order";
     a_time_out_that_counts_as_sent: TimeOutIsSent, world(&[1], 1), "I1 no loss";
     a_renewal_without_the_token: RenewWithoutToken, world(&[1], 1), "I7 lease";
     a_renewal_without_a_reply_that_counts: UnansweredRenewalCounts, world(&[1], 2), "I7 lease";

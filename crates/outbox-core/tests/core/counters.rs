@@ -63,7 +63,9 @@ async fn a_counter_of_a_sequenced_key_below_its_messages_is_found(flavor: Flavor
     ensure!(found(&database).await?.is_none(), "nothing is wrong");
     database.execute("UPDATE outbox_key_sequence SET last_sequence = 2").await?;
     let third = u64::try_from(
-        database.number("SELECT CAST(MIN(id) + 2 * @@GLOBAL.auto_increment_increment AS SIGNED) FROM outbox_messages").await?,
+        database
+            .number("SELECT CAST(MIN(id) + 2 * @@GLOBAL.auto_increment_increment AS SIGNED) FROM outbox_messages")
+            .await?,
     )?;
     let expected = Behind::SequencedKey { topic: "orders".into(), last: 2, used: 3, id: third };
     ensure!(found(&database).await? == Some(expected), "{:?}", found(&database).await?);

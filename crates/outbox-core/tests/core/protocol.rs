@@ -22,6 +22,7 @@ on_both_databases!(
     a_claim_that_was_renewed_is_not_taken_over,
     a_message_that_was_put_off_is_not_suspected_any_more,
     a_claim_that_was_not_found_cannot_be_made_later,
+    a_look_is_one_statement_that_takes_no_lock,
     claims_are_numbered_as_they_are_made_and_those_that_are_gone_are_not_looked_at,
     what_is_not_committed_is_not_seen,
     promotion_lowers_low_and_raises_the_version,
@@ -325,23 +326,34 @@ async fn a_purge_deletes_only_what_a_receipt_names(flavor: Flavor) -> Result<()>
     Ok(())
 }
 
-/// What the server says it has executed. MariaDB keeps no such history unless it is told to at its start.
-#[tokio::test]
-async fn a_look_reads_head_claims_candidates_gaps_and_waiting_keys_in_this_order_without_locks() -> Result<()> {
-    let (_database, mut db) = with_messages(Flavor::MySql, 3).await?;
-    look(&mut db).await?;
-    let sql = "SELECT SQL_TEXT FROM performance_schema.events_statements_history \
-               WHERE THREAD_ID = PS_CURRENT_THREAD_ID() ORDER BY EVENT_ID";
-    let statements: Vec<Option<String>> = sqlx::query_scalar(sql).fetch_all(&mut db).await?;
-    let statements: Vec<String> =
-        statements.into_iter().flatten().filter(|text| text.contains(" FROM outbox_")).collect();
-    let of = |text: &String| text.split("FROM ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned);
-    let tables: Vec<String> = statements.iter().filter_map(of).collect();
-    let reads = ["head", "claims", "pending", "pending", "delayed", "dead"];
-    assert_eq!(tables, reads.map(|table| format!("outbox_{table}")), "{statements:#?}");
-    let gaps: Vec<bool> = statements.iter().map(|text| text.contains("BETWEEN")).collect();
-    assert_eq!(gaps, [false, false, false, true, false, false], "the gaps are not looked at behind the candidates");
-    let locks = |text: &&String| text.contains("FOR UPDATE") || text.contains("FOR SHARE") || text.contains("LOCK IN");
-    assert_eq!(statements.iter().find(locks), None);
+/// In one statement everything is of one moment.
+async fn a_look_is_one_statement_that_takes_no_lock(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 6).await?;
+    let lease = claim(&mut db, 7, &[2]).await?;
+    let waiting = "INSERT INTO outbox_delayed (lane, id, key_hash, due_at, holds_key, reason) VALUES (0, 90, 5, UTC_TIMESTAMP(6), 1, 'retry'); \
+                   INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, owner) \
+                   VALUES (0, 91, 6, 0, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'me')";
+    database.execute(waiting).await?;
+    let (mut other, mut selects) = (database.plain().await?, Vec::new());
+    let mut locks = other.begin().await?;
+    for table in ["head", "claims", "pending", "delayed", "dead"] {
+        let lock = format!("SELECT * FROM outbox_{table} FOR UPDATE");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut *locks).await?;
+    }
+    sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut db).await?;
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let status = "SHOW SESSION STATUS LIKE 'Com_select'";
+        let (_, count): (String, String) = sqlx::query_as(status).fetch_one(&mut db).await?;
+        selects.push(count.parse::<u64>()?);
+        seen.push(look(&mut db).await?);
+    }
+    ensure!(selects.is_sorted_by(|before, after| before + 1 == *after), "{selects:?}: a look is not one statement");
+    for seen in seen {
+        let ids = |rows: &[claim::Pending]| rows.iter().map(|row| row.id).collect::<Vec<_>>();
+        assert_eq!((ids(&seen.below), ids(&seen.fresh)), (vec![1, 2, 3], vec![4, 5, 6]));
+        assert_eq!((seen.leases, seen.held), (vec![lease], vec![(5, 90), (6, 91)]));
+        ensure!(seen.version.is_some() && !seen.held_cut && seen.claims.is_empty() && seen.passed.is_empty());
+    }
     Ok(())
 }
