@@ -30,6 +30,9 @@ const IDLE: Duration = Duration::from_secs(1);
 const SPIN: u64 = 200;
 /// Where they are watched for longer, each of so long counts by itself.
 const WINDOW: Duration = Duration::from_secs(5);
+/// How long a backlog may take where times are no part of the verdict: a message that a slow database did not give out waits for ten
+/// minutes.
+const UNREAD: Duration = Duration::from_mins(12);
 /// What a relay logs whose part has panicked.
 pub(crate) const PANICKED: &str = "a part of the relay panicked";
 
@@ -38,7 +41,7 @@ impl Arena {
     pub async fn finish(mut self) -> Result<Counts> {
         self.stop_load().await?;
         // Where it does not drain, the judge says what is still there.
-        let within = if self.setup.pace == Pace::Short { PATIENCE } else { self.drains_within };
+        let within = if self.setup.pace == Pace::Short { UNREAD } else { self.drains_within };
         let drained = self.database.wait_until_drained(within).await;
         let mut totals = self.gather().await?;
         let (arrived, deliveries) = self.arrived().await?;
