@@ -76,7 +76,7 @@ async fn mysql_is_durable_and_logs_rows() {
     assert_eq!(settings, (1, 1, 1, "ROW".to_owned()));
 }
 
-/// A zone so many minutes east of UTC, which only the time of the server's own process shows, and the session that a service gets.
+/// Checks the settings that a service's session gets. `east`: the zone's possible distances from UTC, in minutes.
 async fn is_odd(flavor: Flavor, east: &[i64]) {
     let server = MySqlOptions::new(flavor).buffer_pool_mib(128).odd().start().await.unwrap();
     let mut connection = MySqlConnection::connect(&fresh_database(&server.url()).await.unwrap()).await.unwrap();

@@ -99,7 +99,7 @@ async fn move_to_cluster(arena: &mut Arena) -> Result<[Arc<Proxy>; 3]> {
     Ok(names)
 }
 
-/// Whoever checks the set-up learns that the privilege PROCESS does not help here.
+/// `relay check --connect` tells the operator that the privilege PROCESS does not help on Galera.
 async fn operator_is_told(arena: &Arena) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let text = format!(

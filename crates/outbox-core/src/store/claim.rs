@@ -85,7 +85,7 @@ pub struct Seen {
 /// Most waiting keys that a look brings along, dead ones included.
 pub const MAX_HELD_KEYS: usize = 1000;
 
-/// What a row of a look is, as its first column says.
+/// The kinds of rows of a look; the kind is the first column.
 const HEAD: i64 = 0;
 const CLAIM: i64 = 1;
 const FRESH: i64 = 2;
