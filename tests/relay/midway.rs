@@ -30,7 +30,7 @@ async fn ten(with: impl Fn(Message) -> Message) -> Result<Stage> {
 
 /// A relay waits for this lock in the middle of its transaction, and is killed there.
 async fn dies_midway(stage: &Stage, lock: &'static str, shows: &State) -> Result<()> {
-    let mut locker = stage.database.connect().await?;
+    let mut locker = stage.database.plain().await?;
     let mut held = locker.begin().await?;
     sqlx::query(lock).fetch_all(&mut *held).await?;
     let mut relay = start(&stage.settings)?;

@@ -220,7 +220,7 @@ async fn a_settlement_that_outlives_its_connection_is_not_taken_for_lost() -> Re
     let (mut stage, proxy) = behind_a_proxy(Flavor::MariaDb, Broker::Kafka).await?;
     let drafts: Vec<Draft> = (0..300).map(|n| stage.draft(n)).collect();
     stage.commit(&drafts).await?;
-    let mut locker = stage.database.connect().await?;
+    let mut locker = stage.database.plain().await?;
     let mut lock = locker.begin().await?;
     sqlx::query("SELECT id FROM outbox_pending FOR UPDATE").fetch_all(&mut *lock).await?;
     let mut relay =

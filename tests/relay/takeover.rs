@@ -84,7 +84,7 @@ async fn a_take_over_whose_reply_is_lost_counts_its_messages() -> Result<()> {
     stage.commit(&(0..100).map(|n| stage.draft(n)).collect::<Vec<_>>()).await?;
     start(&stage.settings.clone().crash_at("after_publish"))?.wait_for_end(PATIENCE).await?;
     let claimed = claimed(&stage).await?;
-    let mut locker = stage.database.connect().await?;
+    let mut locker = stage.database.plain().await?;
     let mut lock = locker.begin().await?;
     sqlx::query("SELECT id FROM outbox_pending FOR UPDATE").fetch_all(&mut *lock).await?;
     let proxy = Proxy::start(&stage.database.url_as(Account::Relay)?).await?;
