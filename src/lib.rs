@@ -19,6 +19,7 @@ pub mod context;
 mod crash;
 #[doc(hidden)]
 pub mod database;
+mod destination;
 pub mod envelope;
 mod explain;
 #[doc(hidden)]

@@ -71,7 +71,7 @@ pub const METRICS: &[Metric] = &[
         "counter",
         "outbox_relay_retries_scheduled_total",
         &["reason"],
-        "Messages that wait for a time: unconfirmed, rejected, behind (an earlier one of their key waits), parked (their sink is down), no_route, unread.",
+        "Messages that wait for a time: unconfirmed, rejected, behind (an earlier one of their key waits), parked (their sink is down), unroutable (their destination takes nothing), no_route, unread.",
     ),
     metric(
         "counter",
@@ -100,6 +100,12 @@ pub const METRICS: &[Metric] = &[
         "Messages that may have been or will be sent twice: takeover, unconfirmed, or resent by the sink itself.",
     ),
     metric("gauge", "outbox_relay_sink_connected", &["sink"], "1 while the sink takes messages."),
+    metric(
+        "gauge",
+        "outbox_relay_refusing_destinations",
+        &["sink", "destination"],
+        "Destinations that take no messages, because they do not exist, nothing is bound to them or the relay may not write there (on RabbitMQ: routing keys of an exchange). Their messages wait.",
+    ),
     metric(
         "histogram",
         "outbox_relay_db_call_duration_seconds",
@@ -170,6 +176,7 @@ pub struct Metrics {
     pub late_commits_total: IntCounter,
     pub possible_duplicates_total: IntCounterVec,
     pub sink_connected: IntGaugeVec,
+    pub refusing_destinations: IntGaugeVec,
     pub db_call_duration_seconds: HistogramVec,
     pub db_errors_total: IntCounterVec,
     pub loop_last_success_timestamp_seconds: GaugeVec,
@@ -259,6 +266,7 @@ impl Metrics {
             late_commits_total: make.counter("outbox_relay_late_commits_total")?,
             possible_duplicates_total: make.counters("outbox_relay_possible_duplicates_total")?,
             sink_connected: make.gauges("outbox_relay_sink_connected")?,
+            refusing_destinations: make.gauges("outbox_relay_refusing_destinations")?,
             db_call_duration_seconds: make.histograms("outbox_relay_db_call_duration_seconds", &FAST)?,
             db_errors_total: make.counters("outbox_relay_db_errors_total")?,
             loop_last_success_timestamp_seconds: make.add(GaugeVec::new(loops.0, loops.1)?)?,

@@ -13,7 +13,7 @@ use crate::{
     context::Context,
     publish::{Item, Tag},
     retry::Disposition,
-    sink::{KeyOrder, Outcome, Outgoing, PublishError, Sink},
+    sink::{Destination, KeyOrder, Outcome, Outgoing, PublishError, Sink},
 };
 
 /// A sink and how it is fed.
@@ -54,8 +54,8 @@ pub struct Batch {
 pub struct Done {
     outlet: usize,
     took: Duration,
-    /// What became of each message.
-    pub outcomes: Vec<(Tag, Outcome)>,
+    /// What became of each message, and where it was to go.
+    pub outcomes: Vec<(Tag, Arc<Destination>, Outcome)>,
     counts: Vec<(String, u64, u64)>,
 }
 
@@ -176,7 +176,9 @@ impl Outlets {
             let counts = count(&outgoing);
             let lost = || Err(PublishError::Unconfirmed("the sink did not say what became of it".into()));
             let outcomes = outcomes.into_iter().chain(std::iter::repeat_with(lost));
-            let outcomes = tags.into_iter().zip(outcomes).collect();
+            let destinations = outgoing.into_iter().map(|message| message.destination);
+            let outcomes = tags.into_iter().zip(destinations).zip(outcomes);
+            let outcomes = outcomes.map(|((tag, destination), outcome)| (tag, destination, outcome)).collect();
             Done { outlet: batch.outlet, took: started.elapsed(), outcomes, counts }
         }
     }
@@ -195,7 +197,7 @@ impl Outlets {
         }
         let (mut confirmed, mut unconfirmed) = (0, 0);
         let mut down = None;
-        for (tag, outcome) in &done.outcomes {
+        for (tag, _, outcome) in &done.outcomes {
             match outcome {
                 Ok(receipt) => {
                     confirmed += 1;
@@ -209,7 +211,7 @@ impl Outlets {
                     unconfirmed += 1;
                     metrics.possible_duplicates_total.with_label_values(&["unconfirmed"]).inc();
                 }
-                Err(PublishError::Rejected { .. }) => {}
+                Err(PublishError::Rejected { .. } | PublishError::Unroutable { .. }) => {}
             }
             if let Err(error) = outcome {
                 metrics.publish_failures_total.with_label_values(&[name, error.reason()]).inc();

@@ -1,9 +1,9 @@
 //! The publisher: hands messages to the sinks in the order of their keys and notes what became of each.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use futures_util::{
@@ -19,15 +19,16 @@ use outbox_core::store::{
 use tokio::{sync::mpsc, task};
 
 use crate::{
-    chains::{Admission, Chains, Origin},
+    chains::{Admission, Chains, Key, Origin},
     claim::Claimed,
     context::Context,
     crash,
+    destination::{self, Destinations},
     outlet::{Batch, Done, Event, Outlets},
     read::{ReadClaim, Step},
     retry::{self, Disposition, Policy},
     settle::{Finished, Settled},
-    sink::{Outcome, Outgoing, PublishError},
+    sink::{Destination, Outcome, Outgoing, PublishError},
 };
 
 /// A message on its way through the publisher.
@@ -70,6 +71,7 @@ struct InFlight {
 pub struct Publisher {
     context: Arc<Context>,
     outlets: Outlets,
+    destinations: Destinations,
     claims: HashMap<Lease, InFlight>,
     chains: Chains<Item>,
     publishing: FuturesUnordered<BoxFuture<'static, Done>>,
@@ -83,6 +85,7 @@ impl Publisher {
         Self {
             context: Arc::clone(context),
             outlets,
+            destinations: Destinations::new(context),
             claims: HashMap::new(),
             chains: Chains::default(),
             publishing: FuturesUnordered::new(),
@@ -98,6 +101,7 @@ impl Publisher {
         mut settled: mpsc::UnboundedReceiver<Settled>,
     ) {
         let (mut more, hurry) = (true, self.context.hurry.clone());
+        let mut minutes = tokio::time::interval(Duration::from_secs(60));
         while more || !self.claims.is_empty() {
             tokio::select! {
                 Some(Settled { lease, pass }) = settled.recv() => self.chains.settled(lease, pass),
@@ -107,6 +111,7 @@ impl Publisher {
                     None => more = false,
                 },
                 Some(event) = events.recv() => self.outlets.handle(event),
+                _ = minutes.tick() => self.destinations.forget(Instant::now()),
                 () = hurry.cancelled(), if self.waiting() => self.give_up(),
             }
             self.start();
@@ -174,43 +179,67 @@ impl Publisher {
     /// Starts as many batches as the outlets take.
     fn start(&mut self) {
         while let Some(Batch { outlet, items }) = self.outlets.next_batch() {
-            let items = self.still_held(items);
-            if items.is_empty() {
-                continue;
-            }
-            crash::point("before_publish");
-            let mut publishing = self.outlets.publish(Batch { outlet, items }).boxed();
-            // The first poll hands the batch in, before the next one and before any failure that is not known here yet: a sink
-            // believes its caller to know what it had returned by then.
-            match task::unconstrained(publishing.as_mut()).now_or_never() {
-                Some(done) => self.done(done),
-                None => self.publishing.push(publishing),
+            let (items, tries) = self.admitted(items);
+            for items in [items, tries] {
+                if !items.is_empty() {
+                    self.publish(Batch { outlet, items });
+                }
             }
         }
     }
 
-    /// Leaves out what could still be on the way when its lease has ended, and what comes after it in its key.
-    fn still_held(&mut self, items: Vec<Item>) -> Vec<Item> {
+    fn publish(&mut self, batch: Batch) {
+        crash::point("before_publish");
+        let mut publishing = self.outlets.publish(batch).boxed();
+        // The first poll hands the batch in, before the next one and before any failure that is not known here yet: a sink
+        // believes its caller to know what it had returned by then.
+        match task::unconstrained(publishing.as_mut()).now_or_never() {
+            Some(done) => self.done(done),
+            None => self.publishing.push(publishing),
+        }
+    }
+
+    /// Leaves out what could still be on the way when its lease has ended, what its destination would refuse, and what comes after either
+    /// in its key. Second: what goes out as a try.
+    fn admitted(&mut self, items: Vec<Item>) -> (Vec<Item>, Vec<Item>) {
         let relay = &self.context.config.relay;
-        let time = relay.publish_deadline + relay.settle_deadline;
-        let mut given_back = HashSet::new();
-        let (mut held, mut late) = (Vec::with_capacity(items.len()), Vec::new());
+        let (time, now) = (relay.publish_deadline + relay.settle_deadline, Instant::now());
+        // Keys of which a message is left out or goes out as a try, and what becomes of those behind it.
+        let mut held: HashMap<Key, Disposition> = HashMap::new();
+        let (mut admitted, mut tries, mut left_out) = (Vec::with_capacity(items.len()), Vec::new(), Vec::new());
         for item in items {
             let Origin { key, lease, .. } = item.tag.origin;
             let lasts = self.claims.get(&lease).is_some_and(|claim| claim.claimed.tenure.lasts(time));
-            if lasts && !given_back.contains(&key) {
-                held.push(item);
-                continue;
+            let admission = match held.get(&key) {
+                Some(fate) => Err((*fate, Arc::default())),
+                None if !lasts => Err((Disposition::Release, "the lease would not last".into())),
+                None => {
+                    let admission = self.destinations.admit(&item.outgoing.destination, now);
+                    admission.map_err(|(wait, error)| (unroutable(wait), error))
+                }
+            };
+            let fate = match admission {
+                Ok(destination::Admission::Go) => {
+                    admitted.push(item);
+                    continue;
+                }
+                Ok(destination::Admission::Try) => {
+                    tries.push(item);
+                    Disposition::Release
+                }
+                Err((fate, why)) => {
+                    left_out.push((item.tag, fate, why));
+                    fate
+                }
+            };
+            if let Some(fate) = retry::behind(&fate).filter(|_| key.1 != 0) {
+                held.insert(key, fate);
             }
-            if key.1 != 0 {
-                given_back.insert(key);
-            }
-            late.push(item.tag);
         }
-        for tag in late {
-            self.fail(tag, Disposition::Release, "the lease would not last".into());
+        for (tag, fate, why) in left_out {
+            self.fail(tag, fate, (*why).to_owned());
         }
-        held
+        (admitted, tries)
     }
 
     fn done(&mut self, done: Done) {
@@ -219,14 +248,15 @@ impl Publisher {
         for item in self.outlets.refused() {
             self.fail(item.tag, self.outlets.when_unavailable(item.tag.outlet), "the sink is unavailable".into());
         }
-        for (tag, outcome) in done.outcomes {
-            self.outcome(tag, outcome);
+        for (tag, destination, outcome) in done.outcomes {
+            self.outcome(tag, &destination, outcome);
         }
     }
 
-    fn outcome(&mut self, tag: Tag, outcome: Outcome) {
+    fn outcome(&mut self, tag: Tag, destination: &Arc<Destination>, outcome: Outcome) {
         match outcome {
             Ok(receipt) => {
+                self.destinations.took(destination);
                 if let Some(claim) = self.claims.get_mut(&tag.origin.lease) {
                     claim.settlement.sent.push((tag.id, receipt.place));
                 }
@@ -234,16 +264,21 @@ impl Publisher {
                 self.advance(tag);
             }
             Err(error) => {
-                let disposition = self.disposition(tag, &error);
+                let disposition = self.disposition(tag, destination, &error);
                 tracing::debug!(id = tag.id, %error, ?disposition, "a message was not published");
                 self.fail(tag, disposition, error.to_string());
             }
         }
     }
 
-    fn disposition(&self, tag: Tag, error: &PublishError) -> Disposition {
+    fn disposition(&mut self, tag: Tag, destination: &Arc<Destination>, error: &PublishError) -> Disposition {
         if matches!(error, PublishError::Unavailable(_)) {
             return self.outlets.when_unavailable(tag.outlet);
+        }
+        if let PublishError::Unroutable { .. } = error
+            && let Some(wait) = self.destinations.refused(destination, &error.to_string(), Instant::now())
+        {
+            return unroutable(wait);
         }
         retry::decide(error, tag.attempts, tag.policy, &self.context.config.retry, rand::random())
     }
@@ -315,6 +350,11 @@ impl Publisher {
             self.fail(item.tag, Disposition::Release, "the relay is stopping".into());
         }
     }
+}
+
+/// What becomes of a message whose destination takes nothing.
+fn unroutable(wait: Duration) -> Disposition {
+    Disposition::Delay { wait, spent: false, reason: "unroutable" }
 }
 
 #[cfg(test)]

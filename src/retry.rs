@@ -18,7 +18,7 @@ pub enum Disposition {
         wait: Duration,
         /// Whether an attempt was spent.
         spent: bool,
-        /// `unconfirmed`, `rejected`, `behind`, `parked`, `no_route` or `unread`.
+        /// `unconfirmed`, `rejected`, `behind`, `parked`, `unroutable`, `no_route` or `unread`.
         reason: &'static str,
     },
     /// It is given up.
@@ -50,15 +50,17 @@ impl Policy {
     }
 }
 
-/// Decides. `attempts` were spent before this one; `random` is between 0 and 1.
+/// Decides; for an unroutable message after its grace time. `attempts` were spent before this one; `random` is between 0 and 1.
 #[must_use]
 pub fn decide(error: &PublishError, attempts: u16, policy: Policy, retry: &Retry, random: f64) -> Disposition {
     let again = |reason| delay_or_bury(reason, attempts, policy, retry, random);
     match error {
         PublishError::Unavailable(_) => Disposition::Release,
         PublishError::Unconfirmed(_) => again("unconfirmed"),
-        PublishError::Rejected { .. } if policy.on_rejected == OnRejected::Retry => again("rejected"),
-        PublishError::Rejected { reason, .. } => dead(reason, true, policy),
+        PublishError::Rejected { .. } | PublishError::Unroutable { .. } if policy.on_rejected == OnRejected::Retry => {
+            again("rejected")
+        }
+        PublishError::Rejected { reason, .. } | PublishError::Unroutable { reason, .. } => dead(reason, true, policy),
     }
 }
 

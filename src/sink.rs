@@ -1,4 +1,4 @@
-//! What a broker is to the relay: one small trait, and the three ways in which a publish can fail.
+//! What a broker is to the relay: one small trait, and the four ways in which a publish can fail.
 
 pub mod conformance;
 #[cfg(feature = "kafka")]
@@ -74,10 +74,19 @@ pub enum PublishError {
     /// it is not the message's fault: it goes back unspent, and the whole sink backs off.
     #[error("unavailable: {0}")]
     Unavailable(String),
-    /// The broker will never take this message (too large, unroutable, invalid).
+    /// The destination takes nothing: it does not exist, nothing is bound to it, or the relay may not write to it. That may pass, and
+    /// is not the message's fault, which surely did not arrive: it waits unspent for `relay.unroutable_grace`, then counts as rejected.
+    #[error("unroutable ({reason}): {detail}")]
+    Unroutable {
+        /// A short code for metrics and `outbox_dead`: `unroutable` or `refused`.
+        reason: &'static str,
+        /// What the broker said, without payload, key or header values.
+        detail: String,
+    },
+    /// The broker will never take this message (too large, invalid).
     #[error("rejected ({reason}): {detail}")]
     Rejected {
-        /// A short code for metrics and `outbox_dead`: `too_large`, `unroutable`, `invalid`, `refused`.
+        /// A short code for metrics and `outbox_dead`: `too_large`, `invalid`, `refused`.
         reason: &'static str,
         /// What the broker said, without payload, key or header values.
         detail: String,
@@ -88,12 +97,12 @@ pub enum PublishError {
 }
 
 impl PublishError {
-    /// A short code for metrics: the class, or the reason of a rejection.
+    /// A short code for metrics: the class, or the reason of a refusal.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Unavailable(_) => "unavailable",
-            Self::Rejected { reason, .. } => reason,
+            Self::Unroutable { reason, .. } | Self::Rejected { reason, .. } => reason,
             Self::Unconfirmed(_) => "unconfirmed",
         }
     }

@@ -48,6 +48,7 @@ impl Reader {
             lease: self.duration("relay.lease"),
             publish_deadline: self.duration("relay.publish_deadline"),
             settle_deadline: self.duration("relay.settle_deadline"),
+            unroutable_grace: self.duration("relay.unroutable_grace"),
             safety: self.duration("relay.safety"),
             max_transaction_age: self.duration("relay.max_transaction_age"),
             claim_messages: self.count("relay.claim_messages"),

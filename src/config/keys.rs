@@ -122,6 +122,12 @@ pub(super) const KEYS: &[Key] = &[
         "5s",
         "How long writing back its outcome, or any other call of the database, may take.",
     ),
+    default(
+        "relay.unroutable_grace",
+        Duration,
+        "30s",
+        "How long messages wait, without an attempt, for a destination that does not exist, has no queue, or refuses the relay. Then up to 100 of them are rejected, and the others wait until it takes one.",
+    ),
     default("relay.safety", Duration, "5s", "What the lease has left when both deadlines have passed."),
     default(
         "relay.max_transaction_age",

@@ -77,6 +77,8 @@ pub struct Relay {
     pub publish_deadline: Duration,
     /// How long writing back its outcome may take.
     pub settle_deadline: Duration,
+    /// How long messages wait for a destination that refuses all, before one of them counts as rejected.
+    pub unroutable_grace: Duration,
     /// What the lease has left when both deadlines have passed.
     pub safety: Duration,
     /// The longest transaction that a service keeps open after it has enqueued (see ARCHITECTURE.md, the claim).

@@ -18,6 +18,8 @@ use crate::{
 
 /// What the sink takes in time.
 const TAKES: usize = 8;
+/// There is no way to the destination of these.
+const UNROUTABLE: std::ops::Range<u64> = 100..200;
 /// It refuses messages from this one on, for now and at once.
 const REFUSED: u64 = 1000;
 /// It takes messages from this one on, but all of the deadline for them.
@@ -62,6 +64,9 @@ impl Sink for Slow {
         let refused = |message: &Outgoing| (REFUSED..LATE).contains(&number(message));
         let unconfirmed = || Err(PublishError::Unconfirmed("no reply".into()));
         let outcome = |(index, message)| {
+            if UNROUTABLE.contains(&number(message)) {
+                return Err(PublishError::Unroutable { reason: "unroutable", detail: String::new() });
+            }
             let fails = too_many || (first && index == 0) || refused(message);
             if fails { unconfirmed() } else { Ok(Receipt::new("there")) }
         };
@@ -73,6 +78,10 @@ impl Sink for Slow {
     }
 
     async fn close(&self) {}
+}
+
+fn destination(routing_key: &str) -> Arc<Destination> {
+    Destination { sink: "slow".into(), target: "t".into(), routing_key: routing_key.into() }.into()
 }
 
 const POLICY: Policy = Policy { on_rejected: OnRejected::Dead, after_dead: AfterDead::Skip };
@@ -87,7 +96,6 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
     let (count, bytes) = (permit().await, permit().await);
     let claimed = Claimed { tenure, pass: claim_id, last_pass: Arc::default(), rows: Vec::new(), count, bytes };
     let messages = messages.iter().map(|&(id, key_hash)| {
-        let destination = Destination { sink: "slow".into(), target: "t".into(), routing_key: String::new() };
         let outgoing = Outgoing {
             message_id: Uuid::from_u64_pair(0, id),
             key_hash,
@@ -98,7 +106,7 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
             headers: Vec::new(),
             payload: None,
             created_at_micros: 0,
-            destination: Arc::new(destination),
+            destination: destination(if UNROUTABLE.contains(&id) { "nowhere" } else { "" }),
         };
         let ready = Ready { outgoing, policy: POLICY, pipelined: false, created_at: Instant::now() };
         let dead = Disposition::Dead { reason: "expired", spent: false, holds_key: true };
@@ -153,11 +161,11 @@ fn in_an_outage(sinks: usize) -> Disposition {
     let (finished, _at_the_settlers) = mpsc::unbounded_channel();
     let feed = |n: usize| Feed { name: n.to_string(), sink: Slow::new(KeyOrder::Pipelined), batches: 1, batch: 10 };
     let outlets = Outlets::new(&context, (0..sinks).map(feed).collect(), events, open);
-    let publisher = Publisher::new(&context, outlets, finished);
+    let mut publisher = Publisher::new(&context, outlets, finished);
     let lease = Lease { claim_id: 1, lease_token: 1 };
     let (origin, created_at) = (Origin { key: (0, 7), lease, pass: 1 }, Instant::now());
     let tag = Tag { origin, id: 1, attempts: u16::MAX, policy: POLICY, alone: true, created_at, outlet: 0 };
-    publisher.disposition(tag, &PublishError::Unavailable("down".into()))
+    publisher.disposition(tag, &destination(""), &PublishError::Unavailable("down".into()))
 }
 
 const LONG: Duration = Duration::from_secs(600);
@@ -174,6 +182,12 @@ async fn what_waits_in_a_queue_behind_a_failure_of_its_key_is_not_published() {
 async fn what_follows_a_message_whose_lease_is_too_short_is_not_published() {
     let claims: [(_, &[_]); 3] = [(LONG, &[(1, 6)]), (SHORT, &[(2, 7), (3, 0)]), (LONG, &[(4, 7), (5, 8), (6, 0)])];
     assert_eq!(published(&claims).await, (vec![vec![1], vec![5, 6]], vec![1, 2, 3]));
+}
+
+#[tokio::test]
+async fn what_its_destination_would_refuse_is_not_published_nor_what_follows_it_in_its_key() {
+    let claims: [(_, &[_]); 2] = [(LONG, &[(1, 6), (100, 7)]), (LONG, &[(2, 8), (101, 9), (3, 9), (102, 0), (4, 0)])];
+    assert_eq!(published(&claims).await, (vec![vec![1, 100], vec![2, 4]], vec![1, 2]));
 }
 
 #[tokio::test]

@@ -9,8 +9,8 @@
 //! On the wire: key = message key, value = payload (null for a tombstone), timestamp = when the message was enqueued, headers
 //! `id` (the message id as UUID text), `type` and `content-type` where there are any, then the message's own in their order.
 //!
-//! A topic is looked up before its first message and after every sign of trouble. So a missing topic rejects its own
-//! messages (`unroutable`) and holds up no others, and while no broker answers nothing is handed to librdkafka: those messages
+//! A topic is looked up before its first message and after every sign of trouble. So a missing topic refuses its own
+//! messages (*unroutable*) and holds up no others, and while no broker answers nothing is handed to librdkafka: those messages
 //! are *unavailable*, cost no attempt, and surely did not arrive. Topics are never created by publishing.
 //!
 //! Kafka judges requests, not messages: one that is too large or has an invalid record is refused as a whole. Its messages

@@ -8,7 +8,7 @@
 //! - *unroutable*: no queue is bound, or the exchange does not exist. Exchanges are looked up before their first message, since
 //!   publishing to a missing one ends the channel with all that is in flight.
 //! - When the broker ends a channel because of one message (too large, forbidden, an exchange that has just gone), those in
-//!   flight go out again one by one, so that only the guilty one is rejected. Some neighbours may arrive twice.
+//!   flight go out again one by one, so that only the guilty one is refused. Some neighbours may arrive twice.
 //! - A nack is *unconfirmed*: one queue of several may have the message, and a full queue is to hold up its own messages only.
 //! - While the broker blocks the connection (memory or disk alarm) messages are *unavailable*. lapin's calls never return
 //!   then: each has a deadline, and when one passes, the connection is dropped with its socket.
@@ -30,7 +30,7 @@ use tokio::{sync::Mutex, time::timeout_at};
 
 use self::{
     link::{Link, blocked},
-    round::{Ready, Round, guilty, rejected},
+    round::{Ready, Round, guilty, unroutable},
     session::{Failure, Session},
 };
 use super::{KeyOrder, Outcome, Outgoing, PublishError, Sink};
@@ -257,7 +257,7 @@ async fn acceptable<'a>(
         match exists.get(name) {
             Some(Ok(true)) => left.push(message),
             Some(Err(error)) => outcomes.push((message.index, Err(error.clone()))),
-            _ => outcomes.push((message.index, Err(rejected("unroutable", "the exchange does not exist")))),
+            _ => outcomes.push((message.index, Err(unroutable("unroutable", "the exchange does not exist")))),
         }
     }
     (left, outcomes)

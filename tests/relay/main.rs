@@ -5,6 +5,7 @@ mod canary;
 mod contract;
 mod crash;
 mod delivery;
+mod destinations;
 mod envelopes;
 mod frozen;
 mod hand_edited;

@@ -74,6 +74,7 @@ async fn a_dead_message_of_a_blocking_route_holds_its_key_and_no_other() -> Resu
     stage.commit(&drafts).await?;
     let _relay = stage.relay()?;
     let settled = "SELECT (SELECT COUNT(*) FROM outbox_sent_messages) = 21 \
+                   AND (SELECT COUNT(*) FROM outbox_dead) = 1 \
                    AND (SELECT COUNT(*) FROM outbox_delayed WHERE reason = 'behind') = 2 \
                    AND (SELECT COUNT(*) FROM outbox_claims) = 0";
     stage.database.wait_for(PATIENCE, settled).await?;

@@ -51,7 +51,8 @@ async fn only_the_resent_came_twice(url: &str, queue: &str, messages: &[Outgoing
 }
 
 fn is_rejected(outcome: &Outcome, expected: &str) -> bool {
-    matches!(outcome, Err(PublishError::Rejected { reason, .. }) if *reason == expected)
+    let unroutable = matches!(outcome, Err(PublishError::Unroutable { reason, .. }) if *reason == expected);
+    unroutable || matches!(outcome, Err(PublishError::Rejected { reason, .. }) if *reason == expected)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! The way into the producer: one batch at a time, in the order of the calls.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -72,7 +72,10 @@ impl Producer {
         let topic = metadata.topics().iter().find(|it| it.name() == topic);
         match (topic.and_then(MetadataTopic::error), topic.map_or(0, |it| it.partitions().len())) {
             (Some(code), _) => Err(outcome::refused(code.into())),
-            (None, 0) => Err(unavailable("no broker knows a partition of the topic yet")),
+            (None, 0) => {
+                let detail = "no broker knows a partition of the topic yet".to_owned();
+                Err(PublishError::Unroutable { reason: "unroutable", detail })
+            }
             (None, partitions) => Ok(partitions),
         }
     }
@@ -122,13 +125,11 @@ struct Turn<'a> {
     limits: Limits,
     /// Why the rest is not handed over.
     down: Option<PublishError>,
-    /// Topics that take nothing. Asked for once a batch: they may exist by the next one.
-    refused: HashMap<&'a str, PublishError>,
 }
 
 impl Turn<'_> {
     fn failed(&mut self, error: &PublishError) {
-        if !matches!(error, PublishError::Rejected { .. }) {
+        if !matches!(error, PublishError::Rejected { .. } | PublishError::Unroutable { .. }) {
             // Neither the rest of this batch nor a later one may overtake this message.
             self.open.fail();
             self.down.get_or_insert_with(|| error.clone());
@@ -181,7 +182,7 @@ impl Entry {
         limits: Limits,
     ) {
         let (reports, patience) = (Arc::clone(&self.reports), limits.patience());
-        let mut turn = Turn { open, limits, down: self.refresh(limits).await.err(), refused: HashMap::new() };
+        let mut turn = Turn { open, limits, down: self.refresh(limits).await.err() };
         let mut left: Vec<_> = messages.iter().copied().zip(outcomes).enumerate().collect();
         while !left.is_empty() {
             // From before the look at what is on the way.
@@ -214,16 +215,11 @@ impl Entry {
     }
 
     /// Hands a message over, if it has not to wait.
-    async fn offer<'a>(
-        &mut self,
-        message: &'a Outgoing,
-        index: usize,
-        turn: &mut Turn<'a>,
-    ) -> Result<Offer, PublishError> {
+    async fn offer(&mut self, message: &Outgoing, index: usize, turn: &mut Turn<'_>) -> Result<Offer, PublishError> {
         let (topic, opaque) = (message.destination.target.as_str(), turn.open.opaque(index));
         loop {
-            if let Some(error) = turn.down.as_ref().or_else(|| turn.refused.get(topic)) {
-                return Err(error.clone());
+            if let Some(error) = turn.down.clone().or_else(|| turn.open.refusal(topic, turn.limits.ticket)) {
+                return Err(error);
             }
             let admission = self.reports.written().admit(topic, message.key_hash, opaque);
             match admission {
@@ -240,8 +236,8 @@ impl Entry {
                         Ok(()) => self.ask(topic, turn.limits.deadline).await,
                         illegal => illegal,
                     };
-                    if let Err(error @ PublishError::Rejected { .. }) = &found {
-                        turn.refused.insert(topic, error.clone());
+                    if let Err(error @ PublishError::Unroutable { .. }) = &found {
+                        turn.open.refuse(topic, error);
                     }
                     found?;
                 }
@@ -318,7 +314,9 @@ impl Entry {
         let answer = blocking(move || producer.look_up(&name, timeout)).await;
         match &answer {
             Ok(partitions) => self.reports.written().found(topic, *partitions, doubts),
-            Err(PublishError::Rejected { .. }) => self.reports.written().missing(topic),
+            Err(PublishError::Rejected { .. } | PublishError::Unroutable { .. }) => {
+                self.reports.written().missing(topic)
+            }
             Err(error) => self.down = Some((Instant::now() + PAUSE, error.clone())),
         }
         answer.map(drop)

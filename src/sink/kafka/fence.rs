@@ -1,10 +1,16 @@
 //! Keeps the order of a key over several batches in flight.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::sink::PublishError;
 
 /// Turns away every message that was handed in before the caller could know that an earlier one failed.
 ///
-/// It may be of the same key; if it went out, it would overtake the one that failed.
+/// It may be of the same key; if it went out, it would overtake the one that failed. Where a topic takes nothing, only messages for that topic
+/// are turned away.
 #[derive(Debug, Default)]
 pub(super) struct Fence(Mutex<State>);
 
@@ -14,23 +20,40 @@ struct State {
     returned: u64,
     /// How many batches have failed and are not yet returned.
     failing: usize,
+    /// How often a topic's refusal has been returned to a caller.
+    refusals: u64,
+    topics: HashMap<String, Refusal>,
+}
+
+/// That a topic takes nothing.
+#[derive(Debug)]
+struct Refusal {
+    error: PublishError,
+    /// The batches that have met it and are not yet returned.
+    batches: HashSet<u32>,
+    /// `State::refusals` when the last of the others was.
+    returned: u64,
 }
 
 /// What a batch's caller could know when it handed the batch in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ticket(u64);
+pub(super) struct Ticket {
+    failures: u64,
+    refusals: u64,
+}
 
 impl Fence {
     /// Taken when a batch is handed in.
     pub(super) fn ticket(&self) -> Ticket {
-        Ticket(self.lock().returned)
+        let state = self.lock();
+        Ticket { failures: state.returned, refusals: state.refusals }
     }
 
     /// Hands a message over, unless a batch failed that the holder of this ticket did not know of. None fails meanwhile: what is
     /// given up after a failure is all that was handed over before.
     pub(super) fn pass<T>(&self, ticket: Ticket, hand_over: impl FnOnce() -> T) -> Option<T> {
         let state = self.lock();
-        (state.failing == 0 && state.returned == ticket.0).then(hand_over)
+        (state.failing == 0 && state.returned == ticket.failures).then(hand_over)
     }
 
     /// A batch has failed, at least in part.
@@ -45,6 +68,37 @@ impl Fence {
         state.failing -= 1;
     }
 
+    /// A message of this batch has met a topic that takes nothing.
+    pub(super) fn refuse(&self, topic: &str, batch: u32, error: PublishError) {
+        let mut state = self.lock();
+        let new = || Refusal { error: error.clone(), batches: HashSet::new(), returned: 0 };
+        let refusal = state.topics.entry(topic.to_owned()).or_insert_with(new);
+        refusal.batches.insert(batch);
+        refusal.error = error;
+    }
+
+    /// Why a message of this batch is turned away: its topic has refused one of which the holder of this ticket did not know.
+    pub(super) fn refusal(&self, topic: &str, batch: u32, ticket: Ticket) -> Option<PublishError> {
+        let mut state = self.lock();
+        let refusal = state.topics.get_mut(topic)?;
+        let is_unknown = !refusal.batches.is_empty() || refusal.returned > ticket.refusals;
+        is_unknown.then(|| {
+            refusal.batches.insert(batch);
+            refusal.error.clone()
+        })
+    }
+
+    /// A batch goes back to its caller, with all refusals that it has met.
+    pub(super) fn give_back(&self, batch: u32) {
+        let state = &mut *self.lock();
+        for refusal in state.topics.values_mut() {
+            if refusal.batches.remove(&batch) {
+                state.refusals += 1;
+                refusal.returned = state.refusals;
+            }
+        }
+    }
+
     /// Nothing that runs under this lock can leave it half-changed.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -53,7 +107,7 @@ impl Fence {
 
 #[cfg(test)]
 mod tests {
-    use super::{Fence, Ticket};
+    use super::{Fence, PublishError, Ticket};
 
     fn admits(fence: &Fence, ticket: Ticket) -> bool {
         fence.pass(ticket, || ()).is_some()
@@ -70,6 +124,23 @@ mod tests {
         fence.open();
         assert!(!admits(&fence, before) && !admits(&fence, during));
         assert!(admits(&fence, fence.ticket()));
+    }
+
+    #[test]
+    fn a_topic_that_refuses_turns_away_its_own_messages_until_their_caller_knows() {
+        let fence = Fence::default();
+        let is_refused = |topic, batch, ticket| fence.refusal(topic, batch, ticket).is_some();
+        let before = fence.ticket();
+        fence.refuse("missing", 1, PublishError::Unroutable { reason: "unroutable", detail: String::new() });
+        assert!(is_refused("missing", 1, before) && is_refused("missing", 2, before));
+        assert!(!is_refused("there", 2, before) && admits(&fence, before));
+        fence.give_back(1);
+        assert!(is_refused("missing", 3, fence.ticket()), "the second batch has met it, too");
+        fence.give_back(2);
+        fence.give_back(3);
+        assert!(is_refused("missing", 4, before));
+        fence.give_back(4);
+        assert!(!is_refused("missing", 5, fence.ticket()));
     }
 
     #[test]

@@ -6,21 +6,15 @@ use crate::sink::PublishError;
 
 /// The outcome of a message that librdkafka took and then reported as failed.
 ///
-/// Only what is listed is rejected. Nothing is *unavailable* here: a message that waited in the local queue may have been
+/// Only what is listed is refused. Nothing is *unavailable* here: a message that waited in the local queue may have been
 /// on the wire before, in a request that was retried, so that even "purged in queue" does not say that it did not arrive.
 pub(super) fn reported(code: Code) -> PublishError {
-    match reason(code) {
-        Some(reason) => PublishError::Rejected { reason, detail: code.to_string() },
-        None => PublishError::Unconfirmed(code.to_string()),
-    }
+    refusal(code).unwrap_or_else(|| PublishError::Unconfirmed(code.to_string()))
 }
 
 /// The outcome of a message that librdkafka did not take: it surely did not arrive.
 pub(super) fn refused(code: Code) -> PublishError {
-    match reason(code) {
-        Some(reason) => PublishError::Rejected { reason, detail: code.to_string() },
-        None => PublishError::Unavailable(code.to_string()),
-    }
+    refusal(code).unwrap_or_else(|| PublishError::Unavailable(code.to_string()))
 }
 
 /// Whether the broker may have refused this message only because of another one in the same request. Kafka judges a
@@ -34,13 +28,16 @@ pub(super) fn is_missing_topic(code: Code) -> bool {
     matches!(code, Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition)
 }
 
-/// Why the broker will never take the message; none: it may.
-fn reason(code: Code) -> Option<&'static str> {
+/// What the broker says of the message or of its topic; none: it may take it.
+fn refusal(code: Code) -> Option<PublishError> {
+    let rejected = |reason| Some(PublishError::Rejected { reason, detail: code.to_string() });
+    let unroutable = |reason| Some(PublishError::Unroutable { reason, detail: code.to_string() });
     match code {
-        Code::MessageSizeTooLarge | Code::InvalidMessageSize | Code::MessageBatchTooLarge => Some("too_large"),
-        Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition => Some("unroutable"),
-        Code::InvalidRecord | Code::InvalidTopic | Code::InvalidTimestamp => Some("invalid"),
-        Code::TopicAuthorizationFailed | Code::PolicyViolation => Some("refused"),
+        Code::MessageSizeTooLarge | Code::InvalidMessageSize | Code::MessageBatchTooLarge => rejected("too_large"),
+        Code::InvalidRecord | Code::InvalidTopic | Code::InvalidTimestamp => rejected("invalid"),
+        Code::PolicyViolation => rejected("refused"),
+        Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition => unroutable("unroutable"),
+        Code::TopicAuthorizationFailed => unroutable("refused"),
         _ => None,
     }
 }
@@ -69,13 +66,22 @@ mod tests {
 
     #[test]
     fn only_the_listed_codes_reject() {
-        for (code, expected) in [
+        let listed = [
             (Code::MessageSizeTooLarge, "too_large"),
-            (Code::UnknownTopicOrPartition, "unroutable"),
             (Code::InvalidRecord, "invalid"),
-            (Code::TopicAuthorizationFailed, "refused"),
-        ] {
+            (Code::PolicyViolation, "refused"),
+        ];
+        for (code, expected) in listed {
             assert!(matches!(reported(code), PublishError::Rejected { reason, .. } if reason == expected), "{code}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_topic_is_no_fault_of_the_message() {
+        for (code, expected) in
+            [(Code::UnknownTopicOrPartition, "unroutable"), (Code::TopicAuthorizationFailed, "refused")]
+        {
+            assert!(matches!(reported(code), PublishError::Unroutable { reason, .. } if reason == expected), "{code}");
         }
     }
 

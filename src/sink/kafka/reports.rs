@@ -17,7 +17,11 @@ use rdkafka::{
 };
 use tokio::sync::{Notify, futures::Notified};
 
-use super::{fence::Fence, outcome, written::Written};
+use super::{
+    fence::{Fence, Ticket},
+    outcome,
+    written::Written,
+};
 use crate::sink::{Outgoing, PublishError};
 
 // The opaque that travels through librdkafka is a pointer's width and holds two 32-bit numbers.
@@ -129,15 +133,18 @@ impl Reports {
         }
     }
 
-    fn failed(&self, batch: &Batch, code: RDKafkaErrorCode, topic: &str) {
+    fn failed(&self, (number, batch): (u32, &Batch), code: RDKafkaErrorCode, topic: &str) {
         if outcome::is_missing_topic(code) {
             let mut written = self.written();
             written.missing(topic);
             written.doubt();
         }
-        // A rejected message has no place in the order of its key, and those that shared its fate are sent again at once.
-        if !outcome::is_shared_fate(code) && !matches!(outcome::reported(code), PublishError::Rejected { .. }) {
-            self.fail(batch);
+        match outcome::reported(code) {
+            // A rejected message has no place in the order of its key, and those that shared its fate are sent again at once.
+            PublishError::Rejected { .. } => {}
+            _ if outcome::is_shared_fate(code) => {}
+            error @ PublishError::Unroutable { .. } => self.fence.refuse(topic, number, error),
+            _ => self.fail(batch),
         }
     }
 }
@@ -158,6 +165,16 @@ impl Open {
     /// What the message with this index carries through librdkafka.
     pub(super) fn opaque(&self, index: usize) -> usize {
         ((self.number as usize) << 32) | index
+    }
+
+    /// A message has met a topic that takes nothing: no later one for that topic may overtake it.
+    pub(super) fn refuse(&self, topic: &str, error: &PublishError) {
+        self.reports.fence.refuse(topic, self.number, error.clone());
+    }
+
+    /// Why a message for this topic is turned away, if it is.
+    pub(super) fn refusal(&self, topic: &str, ticket: Ticket) -> Option<PublishError> {
+        self.reports.fence.refusal(topic, self.number, ticket)
     }
 
     /// At least one message surely or possibly did not arrive: no later batch may overtake it.
@@ -187,6 +204,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         lock(&self.reports.batches).remove(&self.number);
         self.reports.written().returned(|opaque| self.has(opaque));
+        self.reports.fence.give_back(self.number);
         if self.batch.failed.load(Ordering::SeqCst) {
             self.reports.fence.open();
         }
@@ -230,7 +248,7 @@ impl ProducerContext for Context {
             Ok(message) => (message.topic(), Report::Sent { partition: message.partition(), offset: message.offset() }),
             Err((error, message)) => {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
-                self.0.failed(&batch, code, message.topic());
+                self.0.failed((number, &batch), code, message.topic());
                 (message.topic(), Report::Failed(code))
             }
         };

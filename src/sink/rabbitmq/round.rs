@@ -88,7 +88,7 @@ fn settle(messages: &[Ready<'_>], confirms: Vec<lapin::Result<Confirmation>>) ->
 
 fn outcome(message: &Ready<'_>, returned: bool, acked: bool) -> Outcome {
     match (returned, acked) {
-        (true, _) => Err(rejected("unroutable", "no queue is bound for the routing key")),
+        (true, _) => Err(unroutable("unroutable", "no queue is bound for the routing key")),
         (false, true) => Ok(Receipt::new(&format!("{}/{}", message.publish.exchange, message.publish.routing_key))),
         // One queue of several may have taken it; others may be full. Only this message waits, others go on.
         (false, false) => Err(PublishError::Unconfirmed("the broker refused it for now (nack)".to_owned())),
@@ -99,14 +99,18 @@ fn outcome(message: &Ready<'_>, returned: bool, acked: bool) -> Outcome {
 pub(super) fn guilty(error: &Error) -> PublishError {
     let text = error.to_string();
     match soft(error) {
-        Some(NOTFOUND) => rejected("unroutable", &text),
-        Some(ACCESSREFUSED) => rejected("refused", &text),
+        Some(NOTFOUND) => unroutable("unroutable", &text),
+        Some(ACCESSREFUSED) => unroutable("refused", &text),
         Some(PRECONDITIONFAILED) if text.contains("size") => rejected("too_large", &text),
         Some(PRECONDITIONFAILED) => rejected("invalid", &text),
         _ => PublishError::Unconfirmed(text),
     }
 }
 
-pub(super) fn rejected(reason: &'static str, detail: &str) -> PublishError {
+fn rejected(reason: &'static str, detail: &str) -> PublishError {
     PublishError::Rejected { reason, detail: detail.to_owned() }
+}
+
+pub(super) fn unroutable(reason: &'static str, detail: &str) -> PublishError {
+    PublishError::Unroutable { reason, detail: detail.to_owned() }
 }

@@ -21,6 +21,9 @@ const NEIGHBOURS: Duration = Duration::from_secs(30);
 /// Messages to the exchange that is struck, and what its queue takes before it refuses.
 const GUILTY: usize = 500;
 const ROOM: usize = 50;
+const RELAYS: usize = 3;
+/// What a relay rejects of one destination.
+const REJECTIONS: usize = 100;
 /// Keys of the messages that a full queue refuses.
 const KEYS: u64 = 25;
 
@@ -91,21 +94,21 @@ async fn neighbours(arena: &mut Arena, topic: &str) -> Result<()> {
 
 async fn deleted(arena: &mut Arena) -> Result<()> {
     let exchange = beside(arena, None).await?;
-    arena.start_relays(3)?;
+    arena.start_relays(RELAYS)?;
     arena.start_load().await?;
     arena.working().await?;
-    let mut before = commit(arena, guilty(&exchange)).await?;
+    let mut its = commit(arena, guilty(&exchange)).await?;
     arena.strike().await?;
     arena.topic.delete_exchange(&exchange).await?;
-    let after = commit(arena, guilty(&exchange)).await?;
+    its.extend(commit(arena, guilty(&exchange)).await?);
     neighbours(arena, &exchange).await?;
-    // Those from before the deletion that had not arrived die as well.
-    arena.database.wait_for(PATIENCE, &format!("SELECT ({}) = 0", left(&exchange))).await?;
     progress(arena, 50.0).await?;
-    before.extend(&after);
+    arena.database.wait_for(PATIENCE, "SELECT COUNT(*) > 0 FROM outbox_dead").await?;
+    arena.topic.bring_back(&exchange).await?;
+    arena.database.wait_for(PATIENCE, &format!("SELECT ({}) = 0", left(&exchange))).await?;
     let dead = dead(arena).await?;
-    ensure!(dead.is_subset(&before), "a neighbour is dead");
-    ensure!(after.is_subset(&dead), "what came after the exchange was deleted is not dead");
+    ensure!(dead.is_subset(&its), "a neighbour is dead");
+    ensure!(dead.len() <= RELAYS * REJECTIONS, "{} messages are dead", dead.len());
     // A deleted exchange ends the channel: what was on the way on it is sent again.
     // What had arrived when the exchange was deleted, and was refused when it was sent again, counts as rejected.
     arena.complete = false;

@@ -24,9 +24,10 @@ pub(super) fn row() -> Row {
 
 async fn strike(arena: &mut Arena) -> Result<()> {
     arena.start().await?;
-    let nowhere = format!("nowhere-{}", arena.topic.name());
     let mut unroutable = Vec::new();
-    for _ in 0..5 {
+    for batch in 0..5 {
+        // Of one destination a relay rejects a hundred.
+        let nowhere = format!("nowhere-{batch}-{}", arena.topic.name());
         let draft = |number: usize| {
             let topic = if number % 10 == 3 { nowhere.as_str() } else { arena.topic.name() };
             Draft::new(topic, format!("payload {number}"))

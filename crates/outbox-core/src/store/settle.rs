@@ -30,7 +30,7 @@ pub struct Delayed {
     pub wait: Duration,
     /// Whether an attempt was spent.
     pub spent: bool,
-    /// A short code: `unconfirmed`, `rejected`, `behind`, `parked`, `no_route` or `unread`.
+    /// A short code: `unconfirmed`, `rejected`, `behind`, `parked`, `unroutable`, `no_route` or `unread`.
     pub reason: &'static str,
     /// What the broker said.
     pub error: String,

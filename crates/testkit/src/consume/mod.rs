@@ -226,6 +226,14 @@ impl Topic {
         rabbitmq::remove_exchange(&self.address, name).await
     }
 
+    /// Makes an exchange again that was deleted by [`Topic::delete_exchange`].
+    ///
+    /// # Errors
+    /// When the broker does not answer, or refuses.
+    pub async fn bring_back(&self, name: &str) -> Result<()> {
+        rabbitmq::declare(&self.address, name, None).await
+    }
+
     /// Removes it: a measurement must not leave its load on a server that others share.
     ///
     /// # Errors

@@ -1,0 +1,109 @@
+//! Destinations that take nothing for a while: what becomes of their messages, and of the others.
+
+use anyhow::{Result, ensure};
+use testkit::{
+    consume::{Broker, Topic},
+    database::Database,
+    judge::Expectations,
+    ledger::Draft,
+    relay::{Metrics, Relay},
+    servers::{self, Flavor, RabbitMq},
+};
+
+use crate::stage::{PATIENCE, Stage};
+
+const REFUSING: &str = "outbox_relay_refusing_destinations";
+
+fn keyed(topic: &str, key: &'static str, numbers: std::ops::RangeInclusive<u64>) -> Vec<Draft> {
+    numbers.map(|number| Draft::new(topic, number.to_string()).key(key, number)).collect()
+}
+
+#[tokio::test]
+async fn a_topic_that_is_made_after_its_first_messages_gets_them_in_order() -> Result<()> {
+    let address = Broker::Kafka.address().await?;
+    let topic = Topic::of_kafka(&address, &format!("late-{}", uuid::Uuid::now_v7()));
+    let mut stage = Stage::with(Database::create(Flavor::MySql).await?, topic)?.patient();
+    stage.settings = stage.settings.clone().set("relay", "unroutable_grace", "1h");
+    stage.commit(&[keyed(stage.topic.name(), "a", 1..=50), keyed(stage.topic.name(), "b", 1..=50)].concat()).await?;
+    let mut relay = stage.relay()?;
+    // Each has been on the way, or behind one that was.
+    let all = "SELECT COUNT(*) = 100 FROM outbox_delayed WHERE attempts = 0 AND reason IN ('unroutable', 'behind')";
+    stage.database.wait_for(PATIENCE, all).await?;
+    stage.commit(&keyed(stage.topic.name(), "a", 51..=60)).await?;
+    ensure!((relay.metrics().await?.sum(REFUSING) - 1.0).abs() < 0.5, "no destination is said to refuse messages");
+    servers::create_topic(&address, stage.topic.name(), 4).await?;
+    stage.drain_and_judge(&Expectations::new().at_least(110)).await?;
+    relay.wait_for_metrics(PATIENCE, "nothing to be refused", |metrics| metrics.sum(REFUSING) < 0.5).await
+}
+
+#[tokio::test]
+async fn of_a_destination_that_stays_away_a_hundred_messages_are_dead_and_the_others_arrive_in_the_end() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MariaDb, Broker::RabbitMq).await?.patient();
+    let exchange = beside(&mut stage).await?;
+    stage.topic.delete_exchange(&exchange).await?;
+    commit_300(&stage, &exchange).await?;
+    let mut relay = stage.relay()?;
+    relay.wait_for_log(PATIENCE, BRAKED).await?;
+    let before = refused(&relay).await?;
+    let again = |metrics: &Metrics| metrics.sum("outbox_relay_publish_failures_total") > before;
+    relay.wait_for_metrics(PATIENCE, "another try", again).await?;
+    stage.topic.bring_back(&exchange).await?;
+    the_others_arrive(&mut stage, "unroutable").await
+}
+
+/// A missing grant ends the channel, for all that is on the way on it.
+#[tokio::test]
+async fn a_grant_that_is_refused_costs_the_others_nothing_once_it_is_known() -> Result<()> {
+    let server = RabbitMq::start().await?;
+    let topic = Topic::create_on(Broker::RabbitMq, &server.amqp_url()).await?;
+    let mut stage = Stage::with(Database::create(Flavor::MySql).await?, topic)?.patient();
+    let forbidden = beside(&mut stage).await?;
+    let place = server.amqp_url().replace("guest:guest@", "relay:secret@");
+    ensure!(place.contains("relay:secret@"), "the address has no login");
+    stage.settings = stage.settings.clone().sink_key("rabbitmq", "url", place);
+    server.ctl(&["add_user", "relay", "secret"]).await?;
+    let only = format!("^{}$", stage.topic.name());
+    server.ctl(&["set_permissions", "relay", ".*", &only, ".*"]).await?;
+    commit_300(&stage, &forbidden).await?;
+    let relay = stage.relay()?;
+    relay.wait_for_log(PATIENCE, BRAKED).await?;
+    // While now and then one of the others is tried.
+    let (before, mut good) = (refused(&relay).await?, 0);
+    while refused(&relay).await? < before + 3.0 {
+        stage.commit(&(good..good + 20).map(|number| stage.draft(number)).collect::<Vec<_>>()).await?;
+        good += 20;
+        let sent = format!("SELECT COUNT(*) >= {good} FROM outbox_sent_messages");
+        stage.database.wait_for(PATIENCE, &sent).await?;
+    }
+    let doubtful = relay.metrics().await?.sum("outbox_relay_possible_duplicates_total");
+    ensure!(doubtful < 0.5, "{doubtful} messages may have been sent twice");
+    server.ctl(&["set_permissions", "relay", ".*", ".*", ".*"]).await?;
+    the_others_arrive(&mut stage, "refused").await
+}
+
+/// What a relay logs when it rejects no more messages of a destination.
+const BRAKED: &str = "the others wait until the destination takes one";
+
+/// How many messages were refused.
+async fn refused(relay: &Relay) -> Result<f64> {
+    Ok(relay.metrics().await?.sum("outbox_relay_publish_failures_total"))
+}
+
+async fn the_others_arrive(stage: &mut Stage, reason: &str) -> Result<()> {
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let dead = stage.database.tables().await?.dead;
+    ensure!(dead.len() == 100 && dead.values().all(|it| it == reason), "{} messages are dead: {dead:?}", dead.len());
+    stage.judge(&Expectations::new().at_least(300).dead(dead.into_keys())).await
+}
+
+/// One more exchange with a queue.
+async fn beside(stage: &mut Stage) -> Result<String> {
+    let name = stage.topic.beside(None).await?;
+    let route = [("topics", name.as_str()), ("sink", "rabbitmq"), ("exchange", &name), ("routing_key", "{topic}")];
+    stage.settings = stage.settings.clone().first_route(route);
+    Ok(name)
+}
+
+async fn commit_300(stage: &Stage, topic: &str) -> Result<()> {
+    stage.commit(&(0..300).map(|number| Draft::new(topic, number.to_string())).collect::<Vec<_>>()).await
+}
