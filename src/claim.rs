@@ -18,10 +18,11 @@ use outbox_core::{
         lease::Lease,
     },
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 pub use self::foreign::{Foreign, claimed_ids};
 use crate::{
+    capacity::{Capacity, Share},
     context::Context,
     crash,
     leases::Tenure,
@@ -40,18 +41,9 @@ pub struct Claimed {
     /// The rows, by id.
     pub rows: Vec<Pending>,
     /// Its share of the messages in flight, until it is settled.
-    pub count: OwnedSemaphorePermit,
+    pub count: Share,
     /// Its share of the bytes in flight, in KiB, until it is published.
-    pub bytes: OwnedSemaphorePermit,
-}
-
-/// What may be in flight.
-#[derive(Clone)]
-pub struct Capacity {
-    /// Messages.
-    pub count: Arc<Semaphore>,
-    /// Bytes, in KiB.
-    pub kib: Arc<Semaphore>,
+    pub bytes: Share,
 }
 
 /// How a pass ended.
@@ -117,7 +109,8 @@ impl Claimer {
         };
         let stop = self.context.stop.clone();
         while let Some(true) = stop.run_until_cancelled(self.ready()).await {
-            let Some(Some((count, bytes))) = stop.run_until_cancelled(self.reserve()).await else { break };
+            let room = async { (self.capacity.count.take(self.lane).await, self.capacity.kib.take(self.lane).await) };
+            let Some((count, bytes)) = stop.run_until_cancelled(room).await else { break };
             let started = Instant::now();
             let outcome = self.pass(&mut memory, count, bytes).await;
             self.count(&outcome, started);
@@ -133,25 +126,10 @@ impl Claimer {
         self.open.wait_for(|open| *open).await.is_ok()
     }
 
-    /// Reserves room for a whole claim; what the claim does not need is given back.
-    async fn reserve(&self) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
-        let relay = &self.context.config.relay;
-        let messages = u32::try_from(relay.claim_messages).unwrap_or(u32::MAX);
-        let kib = u32::try_from(relay.claim_bytes / 1024).unwrap_or(u32::MAX).max(1);
-        let count = Arc::clone(&self.capacity.count).acquire_many_owned(messages).await.ok()?;
-        let bytes = Arc::clone(&self.capacity.kib).acquire_many_owned(kib).await.ok()?;
-        Some((count, bytes))
-    }
-
-    /// One pass: look, choose, claim.
-    async fn pass(
-        &self,
-        memory: &mut Memory,
-        count: OwnedSemaphorePermit,
-        bytes: OwnedSemaphorePermit,
-    ) -> Result<Pass, sqlx::Error> {
+    /// One pass: look, choose, claim. What the claim does not need of its room is given back.
+    async fn pass(&self, memory: &mut Memory, mut count: Share, mut bytes: Share) -> Result<Pass, sqlx::Error> {
         let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
-        let (seen, selection, start) = self.look(memory).await?;
+        let (seen, selection, start) = self.look(memory, (count.places(), bytes.places())).await?;
         let Some(mut version) = seen.version else { return Ok(Pass::Empty) };
         if !selection.defer.is_empty() {
             let deferred = self.defer(memory, version, &selection.defer).await?;
@@ -170,8 +148,10 @@ impl Claimer {
         self.context.leases.insert(&tenure);
         crash::point("after_claim");
         let taken = selection.take.len();
-        let places = if self.context.worker { count.num_permits() } else { taken };
-        let (count, bytes) = (trim(count, places), trim(bytes, kib(&selection.take)));
+        if !self.context.worker {
+            count.trim(taken);
+        }
+        bytes.trim(kib(&selection.take));
         let last_pass = Arc::clone(&self.last_pass);
         let claimed = Claimed { tenure, pass, last_pass, count, bytes, rows: selection.take };
         // A closed channel: the process is ending, and the lease will expire or be released.
@@ -181,17 +161,21 @@ impl Claimer {
 
     /// Looks at the lane and chooses, and says from where on it looked; again, if a row was put back below where it looked, or if
     /// the numbers of claims began again.
-    async fn look(&self, memory: &mut Memory) -> Result<(Seen, Selection, Start), sqlx::Error> {
+    async fn look(&self, memory: &mut Memory, room: (usize, usize)) -> Result<(Seen, Selection, Start), sqlx::Error> {
         loop {
             let start = memory.start;
-            match self.look_once(memory).await? {
+            match self.look_once(memory, room).await? {
                 Some((seen, selection)) if !start.is_passed(seen.low) => return Ok((seen, selection, start)),
                 _ => {}
             }
         }
     }
 
-    async fn look_once(&self, memory: &mut Memory) -> Result<Option<(Seen, Selection)>, sqlx::Error> {
+    async fn look_once(
+        &self,
+        memory: &mut Memory,
+        (messages, kib): (usize, usize),
+    ) -> Result<Option<(Seen, Selection)>, sqlx::Error> {
         let own = self.context.leases.of_lane(self.lane);
         let started = Instant::now();
         let full = memory.full_look_at <= started;
@@ -200,7 +184,6 @@ impl Claimer {
         }
         let (floor, start) = (self.context.floor.load(Ordering::Acquire), memory.start.id());
         let gaps = window::gaps(if full { 0 } else { start }, &claimed_ids(&own, &memory.foreign.claims));
-        let messages = self.context.config.relay.claim_messages;
         let rows = if self.context.worker { messages.max(WINDOW) } else { messages };
         let limit = u32::try_from(rows).unwrap_or(u32::MAX);
         let below_limit = 2 * rows + gaps.claimed_within;
@@ -234,7 +217,7 @@ impl Claimer {
         for (key, id) in &seen.held {
             barred.held.entry(*key).and_modify(|head| *head = (*head).min(*id)).or_insert(*id);
         }
-        let bytes = self.context.config.relay.claim_bytes as u64;
+        let bytes = 1024 * kib as u64;
         let mut selection = window::select(&seen, &barred, &Limits { messages, bytes, below: below_limit });
         let claimed = barred.ids.iter().copied().min();
         selection.low = selection.low.into_iter().chain(claimed).min();
@@ -379,13 +362,6 @@ impl Claimer {
 fn kib(rows: &[Pending]) -> usize {
     let bytes: u64 = rows.iter().map(|row| u64::from(row.bytes)).sum();
     usize::try_from(bytes.div_ceil(1024)).unwrap_or(usize::MAX).max(1)
-}
-
-/// Gives back what was reserved beyond `needed`.
-fn trim(mut permit: OwnedSemaphorePermit, needed: usize) -> OwnedSemaphorePermit {
-    let surplus = permit.num_permits().saturating_sub(needed);
-    drop(permit.split(surplus));
-    permit
 }
 
 /// A fence that nobody else has; 0 means none.

@@ -13,7 +13,8 @@ use tokio::{
 };
 
 use crate::{
-    claim::{Capacity, Claimed, Claimer},
+    capacity::Capacity,
+    claim::{Claimed, Claimer},
     context::Context,
     session::Session,
 };
@@ -42,6 +43,8 @@ pub async fn run(
                 let (context, open, claims) = (Arc::clone(&context), open.clone(), claims.clone());
                 let last_pass = Arc::new(AtomicU64::new(0));
                 let capacity = capacity.clone();
+                capacity.count.serve(lane);
+                capacity.kib.serve(lane);
                 claimers.spawn(Claimer { context, lane, capacity, open, claims, last_pass }.run());
             }
         }

@@ -9,6 +9,8 @@
 
 mod backoff;
 #[doc(hidden)]
+pub mod capacity;
+#[doc(hidden)]
 pub mod chains;
 #[doc(hidden)]
 pub mod claim;

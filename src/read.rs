@@ -217,24 +217,23 @@ fn add_epoch(headers: &mut Vec<(String, String)>, epoch: u64) {
 #[cfg(test)]
 mod tests {
     use outbox_core::store::lease::Lease;
-    use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::{leases::Tenure, run::without_database};
+    use crate::{capacity::Pool, leases::Tenure, run::without_database};
 
     #[tokio::test]
     async fn a_claim_whose_lease_has_passed_before_it_was_read_goes_back_as_it_was() {
         let relay = without_database(Vec::new());
         let reader = Reader::new(&relay.context, Routes::new(&[]));
         let tenure = Tenure::new(Lease { claim_id: 1, lease_token: 1 }, 0, vec![7], Vec::new(), Instant::now());
-        let permit = async || Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+        let pool = Pool::new(2, 1);
         let claimed = Claimed {
             tenure: Arc::new(tenure),
             pass: 1,
             last_pass: Arc::default(),
             rows: vec![Pending { id: 7, key_hash: 0, bytes: 1, attempts: 0, takeovers: 0 }],
-            count: permit().await,
-            bytes: permit().await,
+            count: pool.take(0).await,
+            bytes: pool.take(0).await,
         };
         let read = reader.read(claimed).await;
         assert!(matches!(*read.messages, [(_, Step::Decided(Disposition::Release, _))]));

@@ -10,12 +10,13 @@ use outbox_core::{
     store::{counters, lease},
 };
 use tokio::{
-    sync::{Mutex, Semaphore, mpsc, watch},
+    sync::{Mutex, mpsc, watch},
     task::JoinSet,
 };
 
 use crate::{
-    claim::{Capacity, Claimed},
+    capacity::Capacity,
+    claim::Claimed,
     config::{self, Config},
     context::Context,
     database, floor, gauges,
@@ -88,7 +89,7 @@ impl Relay {
     fn start_pipeline(self) -> JoinSet<anyhow::Result<()>> {
         let context = self.context;
         let relay = &context.config.relay;
-        let capacity = capacity(relay);
+        let capacity = Capacity::new(relay);
         let (claims, claimed) = mpsc::channel::<Claimed>(relay.readers);
         let (finished, queue) = mpsc::unbounded_channel::<Finished>();
         let (settled, settled_events) = mpsc::unbounded_channel();
@@ -114,14 +115,6 @@ impl Relay {
             });
         }
         tasks
-    }
-}
-
-/// What the configuration allows to be in flight.
-pub(crate) fn capacity(relay: &config::Relay) -> Capacity {
-    Capacity {
-        count: Arc::new(Semaphore::new(relay.in_flight_messages.max(relay.claim_messages))),
-        kib: Arc::new(Semaphore::new(relay.in_flight_bytes.max(relay.claim_bytes) / 1024)),
     }
 }
 

@@ -16,9 +16,10 @@ use outbox_core::{
         settle::{self, Settlement, Way},
     },
 };
-use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc};
+use tokio::sync::{Mutex, mpsc};
 
 use crate::{
+    capacity::Share,
     claim::Claimed,
     context::Context,
     crash,
@@ -31,7 +32,7 @@ pub struct Finished {
     tenure: Arc<Tenure>,
     settlement: Settlement,
     last_pass: Arc<AtomicU64>,
-    _count: OwnedSemaphorePermit,
+    _count: Share,
 }
 
 /// A claim that is no longer in the database.

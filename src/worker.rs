@@ -39,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::claims::Claims;
 use crate::{
+    capacity::Capacity,
     config::{self, AfterDead, Config, Envelope, OnRejected, Route},
     context::Context,
     database::Login,
@@ -188,7 +189,7 @@ fn start<H: Handler>(context: &Arc<Context>, handler: H, after_dead: AfterDead) 
     let settler = Settler { context: Arc::clone(context), queue: Arc::new(Mutex::new(queue)), settled };
 
     let mut tasks = JoinSet::new();
-    tasks.spawn(lanes::run(Arc::clone(context), run::capacity(&context.config.relay), open, claims));
+    tasks.spawn(lanes::run(Arc::clone(context), Capacity::new(&context.config.relay), open, claims));
     tasks.spawn(worker.run(claimed));
     tasks.spawn(async move {
         settler.run().await;

@@ -3,11 +3,12 @@ use std::{future, sync::Mutex, time::Duration};
 use async_trait::async_trait;
 use futures_util::stream;
 use outbox_core::store::lease::Lease;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use super::*;
 use crate::{
+    capacity::Pool,
     config::{AfterDead, OnRejected},
     leases::{Tenure, lock},
     outlet::Feed,
@@ -92,8 +93,8 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
     let ids = messages.iter().map(|(id, _)| *id).collect();
     let tenure = Arc::new(Tenure::new(lease, 0, ids, Vec::new(), until));
     context.leases.insert(&tenure);
-    let permit = async || Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
-    let (count, bytes) = (permit().await, permit().await);
+    let pool = Pool::new(2, 1);
+    let (count, bytes) = (pool.take(0).await, pool.take(0).await);
     let claimed = Claimed { tenure, pass: claim_id, last_pass: Arc::default(), rows: Vec::new(), count, bytes };
     let messages = messages.iter().map(|&(id, key_hash)| {
         let outgoing = Outgoing {

@@ -1,12 +1,24 @@
 //! What waits, waits alone.
 
-use std::time::Duration;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
+use outbox_relay::{
+    config::{self, AfterDead, Envelope, Inputs, OnRejected, Route},
+    health::Health,
+    metrics::Metrics,
+    outlet::Feed,
+    run::Relay,
+    sink::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink, null::Null},
+};
 use testkit::{
     accounts::Account, consume::Broker, database::Database, judge::Expectations, ledger::Draft, load, relay::Settings,
     servers::Flavor,
 };
+use tokio::sync::watch;
 
 use crate::stage::{PATIENCE, Stage};
 
@@ -34,6 +46,73 @@ async fn a_lane_whose_sink_is_down_does_not_disturb_the_other() -> Result<()> {
     let connected = relay.metrics().await?.sum_where("outbox_relay_sink_connected", "rabbitmq");
     ensure!(connected.abs() < 0.5, "the metric says that RabbitMQ is connected");
     Ok(())
+}
+
+/// Answers when it is told to.
+struct Stuck(watch::Receiver<bool>);
+
+#[async_trait::async_trait]
+impl Sink for Stuck {
+    fn key_order(&self) -> KeyOrder {
+        KeyOrder::OneInFlight
+    }
+
+    async fn publish(&self, batch: &[Outgoing], _deadline: Instant) -> Vec<Outcome> {
+        self.0.clone().wait_for(|freed| *freed).await.ok();
+        batch.iter().map(|_| Ok(Receipt::new("there"))).collect()
+    }
+
+    async fn check(&self, _deadline: Instant) -> Result<(), PublishError> {
+        Ok(())
+    }
+
+    async fn close(&self) {}
+}
+
+fn route(topics: &str, sink: &str) -> Route {
+    Route {
+        topics: topics.to_owned(),
+        sink: sink.to_owned(),
+        target: "{topic}".to_owned(),
+        routing_key: String::new(),
+        on_rejected: OnRejected::Dead,
+        after_dead: AfterDead::Skip,
+        pipelined: false,
+        envelope: Envelope::Raw,
+        source: String::new(),
+    }
+}
+
+/// All lanes share what may be in flight.
+#[tokio::test]
+async fn a_lane_whose_sink_takes_nothing_leaves_room_for_the_other() -> Result<()> {
+    let stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
+    let drafts = |topic: &str| (0..400).map(|_| Draft::new(topic, "")).collect::<Vec<_>>();
+    load::commit(&stage.database, &stage.ledger, &drafts("slow"), |message| message.lane(1)).await?;
+    let url = ("RELAY__DATABASE__URL".to_owned(), stage.database.url_as(Account::Relay)?);
+    let mut config = config::load_for_database(&Inputs { variables: vec![url], ..Inputs::default() })?.config;
+    config.routes = vec![route("slow", "stuck"), route("*", "null")];
+    config.relay.lease = 2 * PATIENCE;
+    config.relay.publish_deadline = PATIENCE;
+    (config.relay.in_flight_messages, config.relay.claim_messages) = (200, 50);
+    let (free, freed) = watch::channel(false);
+    let feed = |name: &str, sink| Feed { name: name.to_owned(), sink, batches: 4, batch: 100 };
+    let feeds = vec![feed("stuck", Arc::new(Stuck(freed))), feed("null", Arc::new(Null))];
+    let metrics = Metrics::new()?;
+    let health = Health::new(Arc::clone(&metrics));
+    let (stop, stopped) = watch::channel(());
+    let stopped = async move {
+        stopped.clone().changed().await.ok();
+    };
+    let relay = tokio::spawn(Relay::with_sinks(config, feeds, metrics, health)?.run(stopped));
+    let claimed = "SELECT COALESCE(SUM(JSON_LENGTH(message_ids)), 0) >= 150 FROM outbox_claims";
+    stage.database.wait_for(PATIENCE, claimed).await?;
+    stage.commit(&drafts("quick")).await?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 400 FROM outbox_sent_messages").await?;
+    free.send(true)?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 800 FROM outbox_sent_messages").await?;
+    stop.send(())?;
+    relay.await?
 }
 
 #[tokio::test]
