@@ -315,7 +315,7 @@ impl Entry {
         match &answer {
             Ok(partitions) => self.reports.written().found(topic, *partitions, doubts),
             Err(PublishError::Rejected { .. } | PublishError::Unroutable { .. }) => {
-                self.reports.written().missing(topic)
+                self.reports.written().missing(topic);
             }
             Err(error) => self.down = Some((Instant::now() + PAUSE, error.clone())),
         }
