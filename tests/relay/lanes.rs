@@ -58,7 +58,7 @@ impl Sink for Stuck {
     }
 
     async fn publish(&self, batch: &[Outgoing], _deadline: Instant) -> Vec<Outcome> {
-        self.0.clone().wait_for(|freed| *freed).await.ok();
+        self.0.clone().wait_for(|released| *released).await.ok();
         batch.iter().map(|_| Ok(Receipt::new("there"))).collect()
     }
 
@@ -95,9 +95,9 @@ async fn a_lane_whose_sink_takes_nothing_leaves_room_for_the_other() -> Result<(
     config.relay.lease = 2 * PATIENCE;
     config.relay.publish_deadline = PATIENCE;
     (config.relay.in_flight_messages, config.relay.claim_messages) = (200, 50);
-    let (free, freed) = watch::channel(false);
+    let (release, released) = watch::channel(false);
     let feed = |name: &str, sink| Feed { name: name.to_owned(), sink, batches: 4, batch: 100 };
-    let feeds = vec![feed("stuck", Arc::new(Stuck(freed))), feed("null", Arc::new(Null))];
+    let feeds = vec![feed("stuck", Arc::new(Stuck(released))), feed("null", Arc::new(Null))];
     let metrics = Metrics::new()?;
     let health = Health::new(Arc::clone(&metrics));
     let (stop, stopped) = watch::channel(());
@@ -109,7 +109,7 @@ async fn a_lane_whose_sink_takes_nothing_leaves_room_for_the_other() -> Result<(
     stage.database.wait_for(PATIENCE, claimed).await?;
     stage.commit(&drafts("quick")).await?;
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 400 FROM outbox_sent_messages").await?;
-    free.send(true)?;
+    release.send(true)?;
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 800 FROM outbox_sent_messages").await?;
     stop.send(())?;
     relay.await?
