@@ -62,7 +62,7 @@ impl<T> Default for Chains<T> {
 }
 
 impl<T> Chains<T> {
-    /// Decides over a message that was read. `alone`: its key may have only one message on the way.
+    /// Decides over a message that was read. `alone`: nothing of its key may be on the way with it.
     pub fn admit(&mut self, origin: Origin, alone: bool, message: T) -> Admission<T> {
         if origin.key.1 == 0 {
             return Admission::Go(message);
@@ -70,16 +70,15 @@ impl<T> Chains<T> {
         if let Some(disposition) = self.fate(origin) {
             return Admission::Blocked(message, disposition);
         }
-        if !alone {
-            return Admission::Go(message);
-        }
         match self.busy.entry(origin.key) {
             Entry::Occupied(mut queue) => {
                 queue.get_mut().push_back(message);
                 Admission::Queued
             }
             Entry::Vacant(vacant) => {
-                vacant.insert(VecDeque::new());
+                if alone {
+                    vacant.insert(VecDeque::new());
+                }
                 Admission::Go(message)
             }
         }

@@ -1,8 +1,9 @@
-//! Destinations that take nothing, though their sink can be reached: a topic that one broker does not know yet, a queue whose node is
-//! away, a grant that is refused. Their messages wait, and nobody else waits with them.
+//! Destinations that take nothing, though their sink can be reached: a topic that one broker does not know yet, a partition without a leader, a
+//! queue whose node is away, a grant that is refused. Their messages wait, and nobody else waits with them.
 //!
-//! Within a grace time no message is rejected. After it a bounded number is, so that somebody looks; a refused grant must not bury
-//! everything that is enqueued. From then on all wait. Now and then some messages are tried, until the destination takes one.
+//! Where the broker refuses, no message is rejected within a grace time. After it a bounded number is, so that somebody looks; a refused
+//! grant must not bury everything that is enqueued. From then on all wait. Where the broker only confirms nothing, none is rejected. Now
+//! and then some messages are tried, until the destination takes one.
 
 use std::{
     collections::HashMap,
@@ -10,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{context::Context, sink::Destination};
+use crate::{context::Context, retry::Disposition, sink::Destination};
 
 /// Most messages of one destination that are rejected before it takes one again.
 const REJECTIONS: u32 = 100;
@@ -30,9 +31,35 @@ pub(crate) enum Admission {
     Try,
 }
 
+/// Why a message is held back, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Held {
+    wait: Duration,
+    reason: &'static str,
+    /// What was wrong with the last message.
+    pub(crate) error: Arc<str>,
+}
+
+impl Held {
+    /// What becomes of the message.
+    pub(crate) fn disposition(&self) -> Disposition {
+        Disposition::Delay { wait: self.wait, spent: false, reason: self.reason }
+    }
+}
+
+/// What is wrong with a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    /// It refuses its messages; so many were rejected.
+    Refuses { rejected: u32 },
+    /// It confirms nothing, though others of its sink do.
+    Silent,
+}
+
 /// A destination that takes nothing.
 #[derive(Debug)]
 struct Sick {
+    trouble: Trouble,
     since: Instant,
     /// When a message was last refused, and why.
     last: Instant,
@@ -40,10 +67,14 @@ struct Sick {
     next_try: Instant,
     /// How many messages may go before the next try.
     left: u32,
-    rejected: u32,
 }
 
 impl Sick {
+    fn held(&self, now: Instant) -> Held {
+        let reason = if self.trouble == Trouble::Silent { "parked" } else { "unroutable" };
+        Held { wait: self.wait(now), reason, error: Arc::clone(&self.error) }
+    }
+
     /// Half of the outage so far, so that a message that waits is written only a few times, however long it lasts.
     fn wait(&self, now: Instant) -> Duration {
         ((now - self.since) / 2).clamp(WAIT.0, WAIT.1)
@@ -54,86 +85,143 @@ impl Sick {
 pub(crate) struct Destinations {
     context: Arc<Context>,
     sick: HashMap<Arc<Destination>, Sick>,
+    /// When each last took a message, and any.
+    confirmed: HashMap<Arc<Destination>, Instant>,
+    last_confirmed: Option<Instant>,
 }
 
 impl Destinations {
     /// None yet.
     #[must_use]
     pub(crate) fn new(context: &Arc<Context>) -> Self {
-        Self { context: Arc::clone(context), sick: HashMap::new() }
+        let (sick, confirmed) = (HashMap::new(), HashMap::new());
+        Self { context: Arc::clone(context), sick, confirmed, last_confirmed: None }
     }
 
-    /// Decides over a message that is ready to go out; the error says how long it has to wait, and what was wrong with the last one.
-    pub(crate) fn admit(&mut self, destination: &Destination, now: Instant) -> Result<Admission, (Duration, Arc<str>)> {
+    /// Decides over a message that is ready to go out; the error says why it has to wait.
+    pub(crate) fn admit(&mut self, destination: &Destination, now: Instant) -> Result<Admission, Held> {
         if self.sick.is_empty() {
             return Ok(Admission::Go);
         }
         let grace = self.context.config.relay.unroutable_grace;
         let Some(sick) = self.sick.get_mut(destination) else { return Ok(Admission::Go) };
-        let wait = sick.wait(now);
         if now >= sick.next_try {
-            sick.next_try = now + wait;
-            sick.left = if now - sick.since < grace { 1 } else { REJECTIONS.saturating_sub(sick.rejected).max(1) };
+            sick.next_try = now + sick.wait(now);
+            sick.left = match sick.trouble {
+                Trouble::Refuses { rejected } if now - sick.since >= grace => {
+                    REJECTIONS.saturating_sub(rejected).max(1)
+                }
+                _ => 1,
+            };
         }
         if sick.left == 0 {
-            return Err((wait, Arc::clone(&sick.error)));
+            return Err(sick.held(now));
         }
         sick.left -= 1;
         Ok(Admission::Try)
     }
 
-    /// A destination has taken a message.
-    pub(crate) fn took(&mut self, destination: &Destination) {
-        if !self.sick.is_empty() && self.sick.remove(destination).is_some() {
-            let Destination { sink, target, .. } = destination;
-            tracing::info!(sink, destination = target, "the destination takes messages again");
-            self.gauge(destination).dec();
+    /// Messages were confirmed that went to these.
+    pub(crate) fn took<'a>(&mut self, destinations: impl Iterator<Item = &'a Arc<Destination>>, now: Instant) {
+        let mut last: Option<&Arc<Destination>> = None;
+        for destination in destinations {
+            if last.replace(destination).is_some_and(|last| Arc::ptr_eq(last, destination)) {
+                continue;
+            }
+            if self.confirmed.len() >= MOST {
+                self.confirmed.clear();
+            }
+            self.confirmed.insert(Arc::clone(destination), now);
+            self.last_confirmed = Some(now);
+            if !self.sick.is_empty() && self.sick.remove(destination).is_some() {
+                let Destination { sink, target, .. } = &**destination;
+                tracing::info!(sink, destination = target, "the destination takes messages again");
+                self.gauge(destination).dec();
+            }
         }
     }
 
-    /// A destination has refused a message: for how long it waits, or none if it is rejected.
-    pub(crate) fn refused(&mut self, destination: &Arc<Destination>, error: &str, now: Instant) -> Option<Duration> {
-        if !self.sick.contains_key(destination) && !self.note(destination, error, now) {
-            return Some(WAIT.1);
-        }
+    /// A destination has refused a message: how it is held back, or none if it is rejected.
+    pub(crate) fn refused(&mut self, destination: &Arc<Destination>, error: &str, now: Instant) -> Option<Held> {
+        let refuses = Trouble::Refuses { rejected: 0 };
         let grace = self.context.config.relay.unroutable_grace;
+        let Some(sick) = self.note(destination, refuses, error, now) else {
+            return Some(Held { wait: WAIT.1, reason: "unroutable", error: error.into() });
+        };
+        if sick.trouble == Trouble::Silent {
+            (sick.trouble, sick.since) = (refuses, now);
+        }
+        match &mut sick.trouble {
+            Trouble::Refuses { rejected } if now - sick.since >= grace && *rejected < REJECTIONS => {
+                *rejected += 1;
+                if *rejected == REJECTIONS {
+                    let Destination { sink, target, .. } = &**destination;
+                    tracing::error!(
+                        sink,
+                        destination = target,
+                        error,
+                        "{REJECTIONS} messages were rejected; the others wait until the destination takes one"
+                    );
+                }
+                None
+            }
+            _ => Some(sick.held(now)),
+        }
+    }
+
+    /// A message that was on the way since then was not confirmed in time. It is the destination that is silent if it took no other one
+    /// meanwhile and others took some.
+    pub(crate) fn confirmed_nothing(
+        &mut self,
+        destination: &Arc<Destination>,
+        since: Instant,
+        error: &str,
+        now: Instant,
+    ) {
+        let is_meanwhile = |at: &Instant| *at >= since;
+        let took_another = self.confirmed.get(destination).is_some_and(is_meanwhile);
+        if !took_another && self.last_confirmed.as_ref().is_some_and(is_meanwhile) {
+            self.note(destination, Trouble::Silent, error, now);
+        }
+    }
+
+    /// Notes what is wrong with a destination, if there is room for it.
+    fn note(
+        &mut self,
+        destination: &Arc<Destination>,
+        trouble: Trouble,
+        error: &str,
+        now: Instant,
+    ) -> Option<&mut Sick> {
+        if !self.sick.contains_key(destination) {
+            if self.sick.len() >= MOST {
+                return None;
+            }
+            let Destination { sink, target, .. } = &**destination;
+            tracing::warn!(sink, destination = target, error, "the destination takes nothing: its messages wait");
+            self.gauge(destination).inc();
+            let sick = Sick { trouble, since: now, last: now, error: error.into(), next_try: now + WAIT.0, left: 0 };
+            self.sick.insert(Arc::clone(destination), sick);
+        }
         let sick = self.sick.get_mut(destination)?;
         (sick.last, sick.error) = (now, error.into());
-        if now - sick.since < grace || sick.rejected >= REJECTIONS {
-            return Some(sick.wait(now));
-        }
-        sick.rejected += 1;
-        if sick.rejected == REJECTIONS {
-            let Destination { sink, target, .. } = &**destination;
-            tracing::error!(
-                sink,
-                destination = target,
-                error,
-                "{REJECTIONS} messages were rejected; the others wait until the destination takes one"
-            );
-        }
-        None
+        Some(sick)
     }
 
-    /// Remembers a destination, if there is room for it.
-    fn note(&mut self, destination: &Arc<Destination>, error: &str, now: Instant) -> bool {
-        if self.sick.len() >= MOST {
-            return false;
-        }
-        let Destination { sink, target, .. } = &**destination;
-        tracing::warn!(sink, destination = target, error, "the destination refuses messages: they wait");
-        self.gauge(destination).inc();
-        let next_try = now + WAIT.0;
-        let sick = Sick { since: now, last: now, error: error.into(), next_try, left: 0, rejected: 0 };
-        self.sick.insert(Arc::clone(destination), sick);
-        true
+    /// A sink was reached again: that its destinations were silent was its own silence.
+    pub(crate) fn reached(&mut self, sink: Option<&str>) {
+        self.drop_if(|destination, sick| Some(destination.sink.as_str()) == sink && sick.trouble == Trouble::Silent);
     }
 
     /// Forgets the destinations that were not tried for a while: nothing waits for them any more.
     pub(crate) fn forget(&mut self, now: Instant) {
-        let old: Vec<_> =
-            self.sick.iter().filter(|(_, sick)| now - sick.last > REMEMBERED).map(|it| it.0.clone()).collect();
-        for destination in old {
+        self.drop_if(|_, sick| now - sick.last > REMEMBERED);
+        self.confirmed.retain(|_, at| now - *at <= REMEMBERED);
+    }
+
+    fn drop_if(&mut self, is_over: impl Fn(&Destination, &Sick) -> bool) {
+        let over: Vec<_> = self.sick.iter().filter(|(it, sick)| is_over(it, sick)).map(|it| it.0.clone()).collect();
+        for destination in over {
             self.sick.remove(&destination);
             self.gauge(&destination).dec();
         }
@@ -147,7 +235,7 @@ impl Destinations {
 
 #[cfg(test)]
 mod tests {
-    use super::{Admission, Destination, Destinations, Duration, Instant, REJECTIONS, REMEMBERED, WAIT};
+    use super::{Admission, Destination, Destinations, Duration, Held, Instant, REJECTIONS, REMEMBERED, WAIT};
     use crate::run::without_database;
 
     fn to(routing_key: &str) -> std::sync::Arc<Destination> {
@@ -159,6 +247,14 @@ mod tests {
         Destinations::new(&without_database(Vec::new()).context)
     }
 
+    fn held(reason: &'static str, wait: Duration) -> Held {
+        Held { wait, reason, error: "no queue".into() }
+    }
+
+    fn waits(wait: Duration) -> Held {
+        held("unroutable", wait)
+    }
+
     fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
@@ -166,19 +262,19 @@ mod tests {
     #[test]
     fn within_the_grace_time_one_message_at_a_time_is_tried_and_none_is_rejected() {
         let (mut destinations, start) = (destinations(), Instant::now());
-        assert_eq!(destinations.refused(&to("missing"), "no queue", start), Some(WAIT.0));
+        assert_eq!(destinations.refused(&to("missing"), "no queue", start), Some(waits(WAIT.0)));
         let admit = |destinations: &mut Destinations, after| destinations.admit(&to("missing"), start + after);
-        let wait = |wait| Err((wait, "no queue".into()));
+        let wait = |wait| Err(waits(wait));
         assert_eq!(admit(&mut destinations, Duration::ZERO), wait(WAIT.0));
         assert_eq!(admit(&mut destinations, seconds(20)), Ok(Admission::Try));
         assert_eq!(admit(&mut destinations, seconds(20)), wait(seconds(10)));
         assert_eq!(destinations.admit(&to("there"), start), Ok(Admission::Go));
         assert_eq!(
             destinations.refused(&to("missing"), "no queue", start + seconds(29)),
-            Some(Duration::from_millis(14_500))
+            Some(waits(Duration::from_millis(14_500)))
         );
         assert_eq!(destinations.gauge(&to("missing")).get(), 1);
-        destinations.took(&to("missing"));
+        destinations.took([&to("missing")].into_iter(), start);
         assert_eq!(admit(&mut destinations, seconds(20)), Ok(Admission::Go));
         assert_eq!(destinations.gauge(&to("missing")).get(), 0);
     }
@@ -207,6 +303,37 @@ mod tests {
         assert_eq!(destinations.gauge(&to("missing")).get(), 1);
         destinations.forget(start + REMEMBERED + seconds(1));
         assert_eq!(destinations.gauge(&to("missing")).get(), 0);
-        assert_eq!(destinations.refused(&to("missing"), "no queue", start + seconds(900)), Some(WAIT.0));
+        assert_eq!(destinations.refused(&to("missing"), "no queue", start + seconds(900)), Some(waits(WAIT.0)));
+    }
+
+    #[test]
+    fn a_destination_is_silent_that_takes_nothing_while_others_do() {
+        let (mut destinations, start) = (destinations(), Instant::now());
+        let mut silent = |took: &[(&str, u64)]| {
+            for (to_it, after) in took {
+                destinations.took([&to(to_it)].into_iter(), start + seconds(*after));
+            }
+            destinations.confirmed_nothing(&to("silent"), start + seconds(5), "no queue", start + seconds(15));
+            let admitted = destinations.admit(&to("silent"), start + seconds(15));
+            admitted == Err(held("parked", WAIT.0))
+        };
+        assert!(!silent(&[("other", 4)]), "the whole sink may be silent");
+        assert!(!silent(&[("other", 6), ("silent", 6)]), "it is one of its partitions");
+        assert!(silent(&[("silent", 4), ("other", 6)]));
+        destinations.reached(Some("another"));
+        assert_eq!(destinations.admit(&to("silent"), start + seconds(17)), Ok(Admission::Try));
+        destinations.reached(Some("rabbitmq"));
+        assert_eq!(destinations.admit(&to("silent"), start + seconds(17)), Ok(Admission::Go));
+    }
+
+    #[test]
+    fn a_silent_destination_rejects_nothing_until_it_refuses() {
+        let (mut destinations, start) = (destinations(), Instant::now());
+        destinations.took([&to("other")].into_iter(), start);
+        destinations.confirmed_nothing(&to("silent"), start, "no queue", start);
+        let later = start + seconds(600);
+        let fates = [later, later + seconds(29), later + seconds(31)]
+            .map(|now| destinations.refused(&to("silent"), "no queue", now));
+        assert_eq!(fates, [Some(waits(WAIT.0)), Some(waits(Duration::from_millis(14_500))), None]);
     }
 }

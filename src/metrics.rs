@@ -71,7 +71,7 @@ pub const METRICS: &[Metric] = &[
         "counter",
         "outbox_relay_retries_scheduled_total",
         &["reason"],
-        "Messages that wait for a time: unconfirmed, rejected, behind (an earlier one of their key waits), parked (their sink is down), unroutable (their destination takes nothing), no_route, unread.",
+        "Messages that wait for a time: unconfirmed, rejected, behind (an earlier one of their key waits), parked (their sink is down, or their destination confirms nothing), unroutable (their destination takes nothing), no_route, unread.",
     ),
     metric(
         "counter",
@@ -104,7 +104,7 @@ pub const METRICS: &[Metric] = &[
         "gauge",
         "outbox_relay_refusing_destinations",
         &["sink", "destination"],
-        "Destinations that take no messages, because they do not exist, nothing is bound to them or the relay may not write there (on RabbitMQ: routing keys of an exchange). Their messages wait.",
+        "Destinations that take no messages: they do not exist, nothing is bound to them, the relay may not write there, or they confirm nothing while others do (on RabbitMQ: routing keys of an exchange). Their messages wait.",
     ),
     metric(
         "histogram",

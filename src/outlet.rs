@@ -53,10 +53,22 @@ pub struct Batch {
 /// What became of a batch.
 pub struct Done {
     outlet: usize,
+    /// When it was handed in.
+    pub started: Instant,
     took: Duration,
+    /// Whether the sink leaves the order of a key to the publisher.
+    one_in_flight: bool,
     /// What became of each message, and where it was to go.
     pub outcomes: Vec<(Tag, Arc<Destination>, Outcome)>,
     counts: Vec<(String, u64, u64)>,
+}
+
+impl Done {
+    /// Whether it ran into its deadline.
+    #[must_use]
+    pub fn is_late(&self, deadline: Duration) -> bool {
+        is_late(self.took, deadline)
+    }
 }
 
 /// What happens to an outlet from outside.
@@ -116,10 +128,10 @@ impl Outlets {
         self.names.get(sink).copied().unwrap_or(0)
     }
 
-    /// Whether the sink leaves the order of a key to the publisher.
+    /// How much of the order of this message's key its sink keeps by itself.
     #[must_use]
-    pub fn one_in_flight(&self, outlet: usize) -> bool {
-        self.outlets.get(outlet).is_some_and(|outlet| outlet.feed.sink.key_order() == KeyOrder::OneInFlight)
+    pub fn key_order(&self, outlet: usize, message: &Outgoing) -> KeyOrder {
+        self.outlets.get(outlet).map_or(KeyOrder::OneInFlight, |outlet| outlet.feed.sink.key_order(message))
     }
 
     /// Queues a message; where its sink is down, says what becomes of it instead.
@@ -169,6 +181,8 @@ impl Outlets {
             let started = Instant::now();
             let (outgoing, tags): (Vec<_>, Vec<_>) =
                 batch.items.into_iter().map(|item| (item.outgoing, item.tag)).unzip();
+            let order = sink.iter().zip(outgoing.first()).map(|(sink, first)| sink.key_order(first)).next();
+            let one_in_flight = order == Some(KeyOrder::OneInFlight);
             let outcomes = match sink {
                 Some(sink) => publish(&*sink, &outgoing, deadline).await,
                 None => Vec::new(),
@@ -179,7 +193,7 @@ impl Outlets {
             let destinations = outgoing.into_iter().map(|message| message.destination);
             let outcomes = tags.into_iter().zip(destinations).zip(outcomes);
             let outcomes = outcomes.map(|((tag, destination), outcome)| (tag, destination, outcome)).collect();
-            Done { outlet: batch.outlet, took: started.elapsed(), outcomes, counts }
+            Done { outlet: batch.outlet, started, took: started.elapsed(), one_in_flight, outcomes, counts }
         }
     }
 
@@ -211,7 +225,7 @@ impl Outlets {
                     unconfirmed += 1;
                     metrics.possible_duplicates_total.with_label_values(&["unconfirmed"]).inc();
                 }
-                Err(PublishError::Rejected { .. } | PublishError::Unroutable { .. }) => {}
+                Err(PublishError::TurnedAway(_) | PublishError::Rejected { .. } | PublishError::Unroutable { .. }) => {}
             }
             if let Err(error) = outcome {
                 metrics.publish_failures_total.with_label_values(&[name, error.reason()]).inc();
@@ -221,13 +235,13 @@ impl Outlets {
         if confirmed > 0 {
             outlet.outages = 0;
         }
-        let late = is_late(done.took, self.context.config.relay.publish_deadline);
+        let late = done.is_late(self.context.config.relay.publish_deadline);
         if late && unconfirmed > confirmed {
             outlet.room = (outlet.room / 2).max(1);
         } else if !late || unconfirmed == 0 {
             // A broker that refuses for now says so at once: that is no matter of how much is on the way. But a pipelined sink gives up
             // its younger batches at once when one is late.
-            let refused = if outlet.feed.sink.key_order() == KeyOrder::OneInFlight { unconfirmed } else { 0 };
+            let refused = if done.one_in_flight { unconfirmed } else { 0 };
             outlet.room = (outlet.room + confirmed + refused).min(outlet.feed.batches * outlet.feed.batch);
         }
         if let Some(reason) = down {
@@ -250,16 +264,17 @@ impl Outlets {
         self.probe(i);
     }
 
-    /// A sink was reached.
-    pub fn handle(&mut self, event: Event) {
+    /// A sink was reached; returns its name.
+    pub fn handle(&mut self, event: Event) -> Option<String> {
         let Event::Up(i) = event;
-        let Some(outlet) = self.outlets.get_mut(i) else { return };
+        let outlet = self.outlets.get_mut(i)?;
         outlet.up = true;
         let name = outlet.feed.name.clone();
         tracing::info!(sink = name, "the sink is available");
         self.context.metrics.sink_connected.with_label_values(&[name.as_str()]).set(1);
         self.context.health.dependency(&name, Ok(()));
         self.tell();
+        Some(name)
     }
 
     fn tell(&self) {
@@ -329,8 +344,7 @@ impl Outlets {
     }
 }
 
-/// Whether a batch ran into its deadline. Kafka's sink gives up at most a quarter before it; a broker that refuses, and is slow to say so, says it
-/// earlier.
+/// Kafka's sink gives up at most a quarter before the deadline; a broker that refuses, and is slow to say so, says it earlier.
 fn is_late(took: Duration, deadline: Duration) -> bool {
     took * 10 >= deadline * 7
 }

@@ -25,10 +25,10 @@ use crate::{
     crash,
     destination::{self, Destinations},
     outlet::{Batch, Done, Event, Outlets},
-    read::{ReadClaim, Step},
+    read::{ReadClaim, Ready, Step},
     retry::{self, Disposition, Policy},
     settle::{Finished, Settled},
-    sink::{Destination, Outcome, Outgoing, PublishError},
+    sink::{Destination, KeyOrder, Outcome, Outgoing, PublishError},
 };
 
 /// A message on its way through the publisher.
@@ -51,7 +51,9 @@ pub struct Tag {
     pub attempts: u16,
     /// What its route says about failures.
     pub policy: Policy,
-    /// Whether its key has only one message on the way.
+    /// Whether its route lets messages of a key overtake each other.
+    pub pipelined: bool,
+    /// Whether nothing of its key is on the way with it.
     pub alone: bool,
     /// When it was enqueued.
     pub created_at: Instant,
@@ -110,7 +112,10 @@ impl Publisher {
                     Some(read) => self.accept(read),
                     None => more = false,
                 },
-                Some(event) = events.recv() => self.outlets.handle(event),
+                Some(event) = events.recv() => {
+                    let sink = self.outlets.handle(event);
+                    self.destinations.reached(sink.as_deref());
+                }
                 _ = minutes.tick() => self.destinations.forget(Instant::now()),
                 () = hurry.cancelled(), if self.waiting() => self.give_up(),
             }
@@ -142,10 +147,10 @@ impl Publisher {
             Step::Decided(disposition, error) => self.decided(origin, row.id, disposition, error),
             Step::Publish(ready) => {
                 let outlet = self.outlets.find(&ready.outgoing.destination.sink);
-                let (policy, created_at) = (ready.policy, ready.created_at);
-                let alone = !ready.pipelined && (self.outlets.one_in_flight(outlet) || policy.rejection_holds_key());
-                let tag = Tag { origin, id: row.id, attempts: row.attempts, policy, alone, created_at, outlet };
-                self.admit(Item { outgoing: ready.outgoing, tag });
+                let Ready { outgoing, policy, pipelined, created_at } = *ready;
+                let (id, attempts) = (row.id, row.attempts);
+                let tag = Tag { origin, id, attempts, policy, pipelined, alone: false, created_at, outlet };
+                self.admit(self.ordered(Item { outgoing, tag }));
             }
         }
     }
@@ -156,6 +161,17 @@ impl Publisher {
             self.chains.hold(origin, &fate);
         }
         self.finish(origin.lease, id, disposition, error);
+    }
+
+    /// Notes whether nothing of its key may be on the way with a message.
+    fn ordered(&self, mut item: Item) -> Item {
+        let tag = &mut item.tag;
+        tag.alone = match self.outlets.key_order(tag.outlet, &item.outgoing) {
+            KeyOrder::FirstAlone => true,
+            KeyOrder::OneInFlight => !tag.pipelined,
+            KeyOrder::Pipelined => !tag.pipelined && tag.policy.rejection_holds_key(),
+        };
+        item
     }
 
     fn admit(&mut self, item: Item) {
@@ -215,7 +231,7 @@ impl Publisher {
                 None if !lasts => Err((Disposition::Release, "the lease would not last".into())),
                 None => {
                     let admission = self.destinations.admit(&item.outgoing.destination, now);
-                    admission.map_err(|(wait, error)| (unroutable(wait), error))
+                    admission.map_err(|held| (held.disposition(), held.error))
                 }
             };
             let fate = match admission {
@@ -248,15 +264,19 @@ impl Publisher {
         for item in self.outlets.refused() {
             self.fail(item.tag, self.outlets.when_unavailable(item.tag.outlet), "the sink is unavailable".into());
         }
+        let confirmed =
+            done.outcomes.iter().filter(|(.., outcome)| outcome.is_ok()).map(|(_, destination, _)| destination);
+        self.destinations.took(confirmed, Instant::now());
+        let late = done.is_late(self.context.config.relay.publish_deadline).then_some(done.started);
         for (tag, destination, outcome) in done.outcomes {
-            self.outcome(tag, &destination, outcome);
+            self.outcome(tag, &destination, outcome, late);
         }
     }
 
-    fn outcome(&mut self, tag: Tag, destination: &Arc<Destination>, outcome: Outcome) {
+    /// What became of a message; `late`: since when it was on the way, if its batch ran into the deadline.
+    fn outcome(&mut self, tag: Tag, destination: &Arc<Destination>, outcome: Outcome, late: Option<Instant>) {
         match outcome {
             Ok(receipt) => {
-                self.destinations.took(destination);
                 if let Some(claim) = self.claims.get_mut(&tag.origin.lease) {
                     claim.settlement.sent.push((tag.id, receipt.place));
                 }
@@ -264,6 +284,9 @@ impl Publisher {
                 self.advance(tag);
             }
             Err(error) => {
+                if let (PublishError::Unconfirmed(_), Some(since)) = (&error, late) {
+                    self.destinations.confirmed_nothing(destination, since, &error.to_string(), Instant::now());
+                }
                 let disposition = self.disposition(tag, destination, &error);
                 tracing::debug!(id = tag.id, %error, ?disposition, "a message was not published");
                 self.fail(tag, disposition, error.to_string());
@@ -276,9 +299,9 @@ impl Publisher {
             return self.outlets.when_unavailable(tag.outlet);
         }
         if let PublishError::Unroutable { .. } = error
-            && let Some(wait) = self.destinations.refused(destination, &error.to_string(), Instant::now())
+            && let Some(held) = self.destinations.refused(destination, &error.to_string(), Instant::now())
         {
-            return unroutable(wait);
+            return held.disposition();
         }
         retry::decide(error, tag.attempts, tag.policy, &self.context.config.retry, rand::random())
     }
@@ -306,10 +329,11 @@ impl Publisher {
     }
 
     fn advance(&mut self, tag: Tag) {
-        if !tag.alone {
-            return;
-        }
-        if let Some(next) = self.chains.advance(tag.origin.key) {
+        let mut alone = !tag.alone;
+        while !alone && let Some(next) = self.chains.advance(tag.origin.key) {
+            // A sink may keep the order from now on.
+            let next = self.ordered(next);
+            alone = next.tag.alone;
             self.queue(next);
         }
     }
@@ -350,11 +374,6 @@ impl Publisher {
             self.fail(item.tag, Disposition::Release, "the relay is stopping".into());
         }
     }
-}
-
-/// What becomes of a message whose destination takes nothing.
-fn unroutable(wait: Duration) -> Disposition {
-    Disposition::Delay { wait, spent: false, reason: "unroutable" }
 }
 
 #[cfg(test)]

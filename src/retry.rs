@@ -55,7 +55,7 @@ impl Policy {
 pub fn decide(error: &PublishError, attempts: u16, policy: Policy, retry: &Retry, random: f64) -> Disposition {
     let again = |reason| delay_or_bury(reason, attempts, policy, retry, random);
     match error {
-        PublishError::Unavailable(_) => Disposition::Release,
+        PublishError::Unavailable(_) | PublishError::TurnedAway(_) => Disposition::Release,
         PublishError::Unconfirmed(_) => again("unconfirmed"),
         PublishError::Rejected { .. } | PublishError::Unroutable { .. } if policy.on_rejected == OnRejected::Retry => {
             again("rejected")

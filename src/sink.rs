@@ -74,6 +74,10 @@ pub enum PublishError {
     /// it is not the message's fault: it goes back unspent, and the whole sink backs off.
     #[error("unavailable: {0}")]
     Unavailable(String),
+    /// It was not handed over, because an earlier message failed or is on the way that it must not overtake. It surely did not arrive,
+    /// and goes back unspent; the sink goes on.
+    #[error("turned away: {0}")]
+    TurnedAway(String),
     /// The destination takes nothing: it does not exist, nothing is bound to it, or the relay may not write to it. That may pass, and
     /// is not the message's fault, which surely did not arrive: it waits unspent for `relay.unroutable_grace`, then counts as rejected.
     #[error("unroutable ({reason}): {detail}")]
@@ -102,6 +106,7 @@ impl PublishError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Unavailable(_) => "unavailable",
+            Self::TurnedAway(_) => "turned_away",
             Self::Unroutable { reason, .. } | Self::Rejected { reason, .. } => reason,
             Self::Unconfirmed(_) => "unconfirmed",
         }
@@ -117,6 +122,8 @@ pub enum KeyOrder {
     /// Messages of one key may be handed over one behind the other without waiting: the sink confirms a later one only if
     /// the earlier ones were confirmed (Kafka's idempotent producer within a partition).
     Pipelined,
+    /// The same, once the sink has confirmed one message of the key; until then as [`Self::OneInFlight`], whatever the route says.
+    FirstAlone,
     /// The next message of a key is handed over when the one before is confirmed, and a batch never holds a key twice,
     /// unless the route is `pipelined`.
     OneInFlight,
@@ -125,8 +132,8 @@ pub enum KeyOrder {
 /// A broker. One file implements it; `conformance` says whether it does so correctly.
 #[async_trait]
 pub trait Sink: Send + Sync + 'static {
-    /// How much of the order per key this sink keeps by itself.
-    fn key_order(&self) -> KeyOrder;
+    /// How much of the order of this message's key the sink keeps by itself, as things are.
+    fn key_order(&self, message: &Outgoing) -> KeyOrder;
 
     /// Publishes a batch and says what became of each message: exactly one outcome per message, in the batch's order,
     /// no later than `deadline`. A message counts as sent only on the broker's own confirmation of that message.

@@ -14,7 +14,7 @@ use crate::{
     outlet::Feed,
     read::Ready,
     run::without_database,
-    sink::{Destination, KeyOrder, Receipt, Sink},
+    sink::{Destination, Receipt, Sink},
 };
 
 /// What the sink takes in time.
@@ -44,7 +44,7 @@ impl Slow {
 
 #[async_trait]
 impl Sink for Slow {
-    fn key_order(&self) -> KeyOrder {
+    fn key_order(&self, _message: &Outgoing) -> KeyOrder {
         self.order
     }
 
@@ -165,7 +165,8 @@ fn in_an_outage(sinks: usize) -> Disposition {
     let mut publisher = Publisher::new(&context, outlets, finished);
     let lease = Lease { claim_id: 1, lease_token: 1 };
     let (origin, created_at) = (Origin { key: (0, 7), lease, pass: 1 }, Instant::now());
-    let tag = Tag { origin, id: 1, attempts: u16::MAX, policy: POLICY, alone: true, created_at, outlet: 0 };
+    let tag =
+        Tag { origin, id: 1, attempts: u16::MAX, policy: POLICY, pipelined: false, alone: true, created_at, outlet: 0 };
     publisher.disposition(tag, &destination(""), &PublishError::Unavailable("down".into()))
 }
 

@@ -3,11 +3,14 @@
 //! A message counts as sent only on its own delivery report with an offset, from all in-sync replicas. The producer is
 //! idempotent, so a partition keeps its order through retries, from the first message on that the broker has of this producer; until
 //! then a key has only one message on the way. What idempotence does not cover is a message that times out
-//! *alone*: later messages of its key would overtake it. So the relay's own deadline comes first, and then everything that
-//! is in flight is given up together and goes back in order; librdkafka's time-out is longer and never strikes.
+//! *alone*: later messages of its key would overtake it. So the relay's own deadline comes first; librdkafka's time-out is longer and never
+//! strikes. At the deadline nothing more is handed over until the brokers have confirmed what they take. The rest, which is that of
+//! partitions that take nothing, is given up together and goes back in order.
 //!
 //! On the wire: key = message key, value = payload (null for a tombstone), timestamp = when the message was enqueued, headers
 //! `id` (the message id as UUID text), `type` and `content-type` where there are any, then the message's own in their order.
+//!
+//! No batch waits for another one's messages before it is handed over: what may not overtake is turned away, and goes back.
 //!
 //! A topic is looked up before its first message and after every sign of trouble. So a missing topic refuses its own
 //! messages (*unroutable*) and holds up no others, and while no broker answers nothing is handed to librdkafka: those messages
@@ -26,7 +29,6 @@ mod reports;
 mod written;
 
 use std::{
-    ops::DerefMut,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -40,7 +42,7 @@ use tokio::{
 use self::{
     entry::{Entry, Limits, Producer, blocking, unavailable},
     fence::Ticket,
-    reports::{Open, Report, Reports},
+    reports::{Open, Report, Reports, turned_away},
 };
 use super::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink};
 use crate::config;
@@ -48,7 +50,7 @@ use crate::config;
 pub use self::properties::check_properties;
 
 /// How long before its deadline a batch gives up what is in flight, so that the outcomes are there in time.
-const GIVING_UP: Duration = Duration::from_millis(250);
+const GIVING_UP: Duration = Duration::from_millis(500);
 
 /// A Kafka cluster. See the [module](self) for what it promises.
 pub struct Kafka {
@@ -102,41 +104,39 @@ impl Kafka {
     }
 
     /// Waits until it is a batch's turn to be handed over. No other one is before the entry is dropped.
-    async fn enter(&self, ticket: Ticket, deadline: Instant) -> Result<(MutexGuard<'_, Entry>, Limits), PublishError> {
-        let entry = timeout_at(deadline.into(), self.entry.lock()).await;
-        let entry = entry.map_err(|_late| unavailable("the batches before took all the time"))?;
-        if self.reports.fence.pass(ticket, || ()).is_none() {
-            return Err(unavailable("an earlier batch failed"));
-        }
-        Ok((entry, Limits { ticket, deadline }))
+    async fn enter(&self, limits: Limits) -> Result<MutexGuard<'_, Entry>, PublishError> {
+        let entry = timeout_at(limits.deadline.into(), self.entry.lock()).await;
+        let entry = entry.map_err(|_late| turned_away("the batches before took all the time"))?;
+        let passed = self.reports.fence.pass(limits.ticket, || entry);
+        passed.ok_or_else(|| turned_away("an earlier batch failed"))
     }
 
-    /// Hands messages over, lets go of the entry, and waits for the reports; on the deadline gives up all that is in flight, of
-    /// every batch.
-    async fn send(
-        &self,
-        messages: &[&Outgoing],
-        mut entry: impl DerefMut<Target = Entry>,
-        limits: Limits,
-        deadline: Instant,
-    ) -> (Vec<Attempt>, Open) {
+    /// Hands messages over.
+    async fn send<'a>(&self, messages: &'a [&'a Outgoing], entry: &mut Entry, limits: Limits) -> Sent<'a> {
         let open = self.reports.open(messages);
         let mut outcomes = vec![None; messages.len()];
         entry.hand_over(messages, &open, &mut outcomes, limits).await;
         open.seal(outcomes.iter().flatten().count());
-        let producer = entry.producer();
-        drop(entry);
-        self.confirm(&open, producer, deadline).await;
-        let known = outcomes.into_iter().zip(open.take()).zip(messages);
-        (known.map(|((known, report), message)| Attempt::new(known, report, message)).collect(), open)
+        Sent { messages, outcomes, open, producer: entry.producer() }
     }
 
     async fn together(&self, messages: &[&Outgoing], ticket: Ticket, deadline: Instant) -> (Vec<Attempt>, Open) {
-        match self.enter(ticket, give_up_at(deadline)).await {
-            Ok((entry, limits)) => self.send(messages, entry, limits, deadline).await,
+        let limits = Limits { ticket, deadline: give_up_at(deadline) };
+        match self.enter(limits).await {
+            Ok(mut entry) => {
+                let sent = self.send(messages, &mut entry, limits).await;
+                drop(entry);
+                self.confirm(&sent, deadline).await;
+                sent.attempts()
+            }
             Err(error) => {
                 let open = self.reports.open(&[]);
+                let returned = self.reports.fence.next_return();
                 open.fail();
+                // Its messages are claimed again at once: not before the caller knows of the failure.
+                if let Some(returned) = returned {
+                    timeout_at(deadline.into(), returned).await.ok();
+                }
                 (messages.iter().map(|_| Attempt::Final(Err(error.clone()))).collect(), open)
             }
         }
@@ -156,35 +156,75 @@ impl Kafka {
             return opens;
         }
         let until = give_up_at(deadline);
-        let Ok((mut entry, limits)) = self.enter(ticket, until).await else { return opens };
+        let limits = Limits { ticket, deadline: until };
+        let Ok(mut entry) = self.enter(limits).await else { return opens };
         for (message, attempt) in messages.iter().zip(attempts).filter(|(_, attempt)| attempt.is_shared()) {
             if Instant::now() >= until || timeout_at(until.into(), entry.idle()).await.is_err() {
                 break;
             }
-            let (again, open) = self.send(&[*message], &mut *entry, limits, deadline).await;
+            let message = [*message];
+            let sent = self.send(&message, &mut entry, limits).await;
+            if timeout_at(until.into(), sent.open.done()).await.is_err() {
+                self.give_up(&sent, deadline).await;
+            }
+            let (again, open) = sent.attempts();
             opens.push(open);
             *attempt = Attempt::Final(again.into_iter().next().map_or_else(unknown, Attempt::outcome));
         }
         opens
     }
 
-    async fn confirm(&self, open: &Open, producer: Arc<Producer>, deadline: Instant) {
-        if timeout_at(give_up_at(deadline).into(), open.done()).await.is_ok() {
+    /// Waits for the reports, until shortly before the deadline. Then nothing is handed over until the brokers have confirmed what they
+    /// take of all batches, and the rest is given up.
+    async fn confirm(&self, sent: &Sent<'_>, deadline: Instant) {
+        let until = give_up_at(deadline);
+        if timeout_at(until.into(), sent.open.done()).await.is_ok() {
             return;
         }
-        open.fail();
+        let until = until + deadline.saturating_duration_since(until) / 2;
+        let entry = timeout_at(until.into(), self.entry.lock()).await;
+        match &entry {
+            Ok(entry) => entry.quiet(until).await,
+            Err(_late) => sent.open.fail(),
+        }
+        self.give_up(sent, deadline).await;
+    }
+
+    /// Gives up all that is in flight, of every batch.
+    async fn give_up(&self, sent: &Sent<'_>, deadline: Instant) {
+        if sent.open.is_done() {
+            return;
+        }
         self.reports.doubt();
+        let producer = Arc::clone(&sent.producer);
         let purge = tokio::task::spawn_blocking(move || producer.purge());
-        if timeout_at(deadline.into(), async { tokio::join!(purge, open.done()) }).await.is_err() {
+        if timeout_at(deadline.into(), async { tokio::join!(purge, sent.open.done()) }).await.is_err() {
+            sent.open.fail();
             tracing::warn!("the Kafka producer did not give up its messages in time");
         }
     }
 }
 
+/// A batch that was handed over, and the outcomes of its messages that were not.
+struct Sent<'a> {
+    messages: &'a [&'a Outgoing],
+    outcomes: Vec<Option<Outcome>>,
+    open: Open,
+    producer: Arc<Producer>,
+}
+
+impl Sent<'_> {
+    fn attempts(self) -> (Vec<Attempt>, Open) {
+        let known = self.outcomes.into_iter().zip(self.open.take()).zip(self.messages);
+        (known.map(|((known, report), message)| Attempt::new(known, report, message)).collect(), self.open)
+    }
+}
+
 #[async_trait]
 impl Sink for Kafka {
-    fn key_order(&self) -> KeyOrder {
-        KeyOrder::Pipelined
+    fn key_order(&self, message: &Outgoing) -> KeyOrder {
+        let is_kept = || self.reports.written().keeps_order(&message.destination.target, message.key_hash);
+        if message.key_hash == 0 || is_kept() { KeyOrder::Pipelined } else { KeyOrder::FirstAlone }
     }
 
     async fn publish(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Outcome> {

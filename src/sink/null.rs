@@ -12,7 +12,7 @@ pub struct Null;
 
 #[async_trait]
 impl Sink for Null {
-    fn key_order(&self) -> KeyOrder {
+    fn key_order(&self, _message: &Outgoing) -> KeyOrder {
         KeyOrder::Pipelined
     }
 

@@ -159,7 +159,7 @@ impl RabbitMq {
 
 #[async_trait]
 impl Sink for RabbitMq {
-    fn key_order(&self) -> KeyOrder {
+    fn key_order(&self, _message: &Outgoing) -> KeyOrder {
         KeyOrder::OneInFlight
     }
 

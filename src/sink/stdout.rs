@@ -46,7 +46,7 @@ impl Default for Stdout {
 
 #[async_trait]
 impl Sink for Stdout {
-    fn key_order(&self) -> KeyOrder {
+    fn key_order(&self, _message: &Outgoing) -> KeyOrder {
         KeyOrder::Pipelined
     }
 

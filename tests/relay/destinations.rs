@@ -7,7 +7,7 @@ use testkit::{
     judge::Expectations,
     ledger::Draft,
     relay::{Metrics, Relay},
-    servers::{self, Flavor, RabbitMq},
+    servers::{self, Flavor, KafkaCluster, RabbitMq},
 };
 
 use crate::stage::{PATIENCE, Stage};
@@ -79,6 +79,38 @@ async fn a_grant_that_is_refused_costs_the_others_nothing_once_it_is_known() -> 
     ensure!(doubtful < 0.5, "{doubtful} messages may have been sent twice");
     server.ctl(&["set_permissions", "relay", ".*", ".*", ".*"]).await?;
     the_others_arrive(&mut stage, "refused").await
+}
+
+/// It wants all three replicas in sync, and one of the brokers is away.
+#[tokio::test]
+async fn a_kafka_topic_that_confirms_nothing_holds_up_no_other() -> Result<()> {
+    let mut cluster = KafkaCluster::start().await?;
+    let topic = Topic::create_on(Broker::Kafka, &cluster.bootstrap()).await?;
+    let mut stage = Stage::with(Database::create(Flavor::MySql).await?, topic)?;
+    let silent = stage.topic.beside_replicated(3).await?;
+    cluster.kill()?;
+    cluster.led_by_others().await?;
+    stage.settings = stage.settings.patient().set("relay", "publish_deadline", "3s");
+    stage.commit(&[keyed(&silent, "a", 1..=50), keyed(&silent, "b", 1..=50)].concat()).await?;
+    let mut relay = stage.relay()?;
+    relay.wait_for_metrics(PATIENCE, "the relay", |_| true).await?;
+    let tried = |metrics: &Metrics| metrics.sum("outbox_relay_publish_failures_total") > 4.5;
+    let mut good = 0;
+    // The first two on the way, and three more tries.
+    while !tried(&relay.metrics().await?) {
+        stage.commit(&(good..good + 20).map(|number| stage.draft(number)).collect::<Vec<_>>()).await?;
+        good += 20;
+        let sent = format!("SELECT COUNT(*) >= {good} FROM outbox_sent_messages");
+        stage.database.wait_for(PATIENCE, &sent).await?;
+    }
+    ensure!((relay.metrics().await?.sum(REFUSING) - 1.0).abs() < 0.5, "no destination is said to take nothing");
+    let log = relay.log()?;
+    ensure!(!log.contains("the sink is unavailable"), "one topic was taken for the sink:\n{log}");
+    let spent = stage.database.number("SELECT CAST(COALESCE(SUM(attempts), 0) AS SIGNED) FROM outbox_delayed").await?;
+    ensure!(spent < 20, "{spent} attempts were spent, by messages that were not on the way");
+    cluster.restart().await?;
+    stage.drain_and_judge(&Expectations::new().at_least(good + 100)).await?;
+    relay.wait_for_metrics(PATIENCE, "all to be taken", |metrics| metrics.sum(REFUSING) < 0.5).await
 }
 
 /// What a relay logs when it rejects no more messages of a destination.

@@ -53,7 +53,7 @@ struct Stuck(watch::Receiver<bool>);
 
 #[async_trait::async_trait]
 impl Sink for Stuck {
-    fn key_order(&self) -> KeyOrder {
+    fn key_order(&self, _message: &Outgoing) -> KeyOrder {
         KeyOrder::OneInFlight
     }
 

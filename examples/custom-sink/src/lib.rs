@@ -117,7 +117,7 @@ impl Webhook {
 impl Sink for Webhook {
     /// Requests go out on several connections, so nothing keeps their order: the relay waits for each answer before it hands
     /// over the next message of a key.
-    fn key_order(&self) -> KeyOrder {
+    fn key_order(&self, _message: &Outgoing) -> KeyOrder {
         KeyOrder::OneInFlight
     }
 

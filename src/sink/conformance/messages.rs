@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashSet,
-    mem, slice,
+    slice,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -84,8 +84,11 @@ impl Draft {
 /// the next of a key waits for the one before. The outcomes stand in the order of the messages.
 pub async fn publish(sink: &dyn Sink, messages: &[Outgoing]) -> Vec<Outcome> {
     let mut outcomes = Vec::with_capacity(messages.len());
-    for batch in batches(sink.key_order(), messages) {
+    let mut rest = messages;
+    while !rest.is_empty() {
+        let (batch, later) = rest.split_at(together(|message| sink.key_order(message), rest));
         outcomes.extend(sink.publish(batch, Instant::now() + DEADLINE).await);
+        rest = later;
     }
     outcomes
 }
@@ -109,19 +112,13 @@ pub async fn publish_until_sent(sink: &dyn Sink, messages: &[Outgoing], within: 
     Ok(())
 }
 
-/// Cuts the messages so that a sink of this kind may be given one piece after the other.
-pub(super) fn batches(order: KeyOrder, messages: &[Outgoing]) -> Vec<&[Outgoing]> {
-    let (mut batches, mut start, mut keys) = (Vec::new(), 0, HashSet::new());
-    if order == KeyOrder::OneInFlight {
-        for (index, message) in messages.iter().enumerate() {
-            if message.key_hash != 0 && !keys.insert(message.key_hash) {
-                batches.extend(messages.get(mem::replace(&mut start, index)..index));
-                keys = HashSet::from([message.key_hash]);
-            }
-        }
-    }
-    batches.extend(messages.get(start..));
-    batches
+/// How many of these messages, from the first on, a sink may be given together.
+fn together(order: impl Fn(&Outgoing) -> KeyOrder, messages: &[Outgoing]) -> usize {
+    let mut keys = HashSet::new();
+    let is_second = |message: &Outgoing| {
+        message.key_hash != 0 && !keys.insert(message.key_hash) && order(message) != KeyOrder::Pipelined
+    };
+    messages.iter().position(is_second).unwrap_or(messages.len())
 }
 
 /// The message as it ought to arrive, for comparison.
@@ -146,7 +143,7 @@ pub(super) fn comparable(mut arrived: Arrived) -> Arrived {
 mod tests {
     use std::sync::Arc;
 
-    use super::{Draft, batches};
+    use super::{Draft, together};
     use crate::sink::{Destination, KeyOrder};
 
     #[test]
@@ -154,8 +151,8 @@ mod tests {
         let destination =
             Arc::new(Destination { sink: String::new(), target: String::new(), routing_key: String::new() });
         let messages = [0, 1, 2, 1, 1, 0].map(|key| Draft::new(&destination, "").key(&[key]).build());
-        let lengths = |order| batches(order, &messages).iter().map(|it| it.len()).collect::<Vec<_>>();
+        let lengths = |order| [0, 3, 4].map(|from| together(|_| order, &messages[from..]));
         assert_eq!(lengths(KeyOrder::OneInFlight), [3, 1, 2]);
-        assert_eq!(lengths(KeyOrder::Pipelined), [6]);
+        assert_eq!(lengths(KeyOrder::Pipelined), [6, 3, 2]);
     }
 }

@@ -1,7 +1,7 @@
 //! The way into the producer: one batch at a time, in the order of the calls.
 
 use std::{
-    collections::HashSet,
+    mem,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,16 +13,13 @@ use rdkafka::{
     metadata::MetadataTopic,
     producer::{Producer as _, PurgeConfig, ThreadedProducer},
 };
-use tokio::{
-    sync::futures::Notified,
-    time::{sleep, timeout_at},
-};
+use tokio::time::{sleep, timeout_at};
 
 use super::{
     fence::Ticket,
     outcome, properties,
     record::{check_topic, record},
-    reports::{Context, Open, Report, Reports},
+    reports::{Context, Open, Report, Reports, turned_away},
     written::{Admission, Written},
 };
 use crate::{
@@ -36,6 +33,8 @@ const LOOKUP: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long to wait when librdkafka's queue is full, or not yet empty.
 const FULL: Duration = Duration::from_millis(2);
+/// After so long without a report none is to come soon: longer than a broker takes that is not sick.
+const QUIET: Duration = Duration::from_millis(100);
 /// For how long it counts that a partition was written to: a broker forgets a producer that was idle for a day (its
 /// `producer.id.expiration.ms`).
 const REMEMBERED: Duration = Duration::from_secs(3600);
@@ -111,30 +110,12 @@ impl Limits {
     }
 }
 
-/// What became of a message that was to be handed over.
-enum Offer {
-    /// librdkafka has it.
-    Taken,
-    /// It has to wait for the one that carries this.
-    Behind(usize),
-}
-
-/// A batch while it is handed over.
-struct Turn<'a> {
-    open: &'a Open,
-    limits: Limits,
-    /// Why the rest is not handed over.
-    down: Option<PublishError>,
-}
-
-impl Turn<'_> {
-    fn failed(&mut self, error: &PublishError) {
-        if !matches!(error, PublishError::Rejected { .. } | PublishError::Unroutable { .. }) {
-            // Neither the rest of this batch nor a later one may overtake this message.
-            self.open.fail();
-            self.down.get_or_insert_with(|| error.clone());
-        }
-    }
+/// Why a message was not handed over.
+enum Miss {
+    /// It is rejected, its destination takes nothing, or an earlier one of its key is on the way.
+    One(PublishError),
+    /// Nothing can be handed over.
+    All(PublishError),
 }
 
 /// What the sink knows of brokers and topics, and the producer.
@@ -172,8 +153,20 @@ impl Entry {
         }
     }
 
-    /// Hands the messages to librdkafka and puts the outcome of those that it did not take into `outcomes`. Those go last that have
-    /// to wait for one of their key.
+    /// Waits until no report has come for a while, at most until then: what is left is what the brokers do not take.
+    pub(super) async fn quiet(&self, until: Instant) {
+        let count = || self.producer.0.as_ref().map_or(0, ThreadedProducer::in_flight_count);
+        let mut left = count();
+        while left > 0 && Instant::now() < until {
+            sleep(QUIET.min(until.saturating_duration_since(Instant::now()))).await;
+            if mem::replace(&mut left, count()) == left {
+                break;
+            }
+        }
+    }
+
+    /// Hands the messages to librdkafka and puts the outcome of those that it did not take into `outcomes`. Waits for no report: who is
+    /// behind one is turned away.
     pub(super) async fn hand_over(
         &mut self,
         messages: &[&Outgoing],
@@ -181,79 +174,60 @@ impl Entry {
         outcomes: &mut [Option<Outcome>],
         limits: Limits,
     ) {
-        let (reports, patience) = (Arc::clone(&self.reports), limits.patience());
-        let mut turn = Turn { open, limits, down: self.refresh(limits).await.err() };
-        let mut left: Vec<_> = messages.iter().copied().zip(outcomes).enumerate().collect();
-        while !left.is_empty() {
-            // From before the look at what is on the way.
-            let reported = reports.reported();
-            let (mut held, mut later, mut until) = (HashSet::new(), Vec::new(), limits.deadline);
-            for (index, (message, outcome)) in left {
-                if held.contains(&message.key_hash) {
-                    later.push((index, (message, outcome)));
-                    continue;
+        let mut down = self.refresh(limits).await.err();
+        for (index, (message, outcome)) in messages.iter().zip(outcomes).enumerate() {
+            let offered = match &down {
+                Some(error) => Err(Miss::All(error.clone())),
+                None => self.offer(message, index, open, limits).await,
+            };
+            match offered {
+                Ok(()) => {}
+                Err(Miss::One(error)) => *outcome = Some(Err(error)),
+                Err(Miss::All(error)) => {
+                    // Neither the rest of this batch nor a later one may overtake this message.
+                    open.fail();
+                    *outcome = Some(Err(error.clone()));
+                    down = Some(error);
                 }
-                match self.offer(message, index, &mut turn).await {
-                    Ok(Offer::Taken) => {}
-                    Ok(Offer::Behind(opaque)) => {
-                        held.insert(message.key_hash);
-                        later.push((index, (message, outcome)));
-                        // This batch cannot end before its own messages; for those of others nobody is to wait long.
-                        until = if open.has(opaque) { until } else { patience };
-                    }
-                    Err(error) => {
-                        turn.failed(&error);
-                        *outcome = Some(Err(error));
-                    }
-                }
-            }
-            left = later;
-            if !left.is_empty() && turn.down.is_none() {
-                turn.down = self.wait(reported, until, limits.ticket).await.err();
             }
         }
     }
 
-    /// Hands a message over, if it has not to wait.
-    async fn offer(&mut self, message: &Outgoing, index: usize, turn: &mut Turn<'_>) -> Result<Offer, PublishError> {
-        let (topic, opaque) = (message.destination.target.as_str(), turn.open.opaque(index));
+    /// Hands a message over.
+    async fn offer(&mut self, message: &Outgoing, index: usize, open: &Open, limits: Limits) -> Result<(), Miss> {
+        let (topic, opaque) = (message.destination.target.as_str(), open.opaque(index));
         loop {
-            if let Some(error) = turn.down.clone().or_else(|| turn.open.refusal(topic, turn.limits.ticket)) {
-                return Err(error);
+            if let Some(error) = open.refusal(topic, limits.ticket) {
+                return Err(Miss::One(error));
             }
             let admission = self.reports.written().admit(topic, message.key_hash, opaque);
             match admission {
                 Admission::Go => {
-                    let sent = self.send(message, opaque, turn.limits).await;
+                    let sent = self.send(message, opaque, limits).await;
                     if sent.is_err() {
                         self.reports.done(topic, message.key_hash, opaque, Report::None);
                     }
-                    return sent.map(|()| Offer::Taken);
+                    return sent;
                 }
-                Admission::Wait(opaque) => return Ok(Offer::Behind(opaque)),
+                Admission::Behind => {
+                    let error = turned_away("an earlier one of its key is not confirmed");
+                    open.refuse(topic, &error);
+                    return Err(Miss::One(error));
+                }
                 Admission::Ask => {
-                    let found = match check_topic(topic) {
-                        Ok(()) => self.ask(topic, turn.limits.deadline).await,
-                        illegal => illegal,
-                    };
-                    if let Err(error @ PublishError::Unroutable { .. }) = &found {
-                        turn.open.refuse(topic, error);
+                    check_topic(topic).map_err(Miss::One)?;
+                    match self.ask(topic, limits.deadline).await {
+                        Err(error @ PublishError::Unroutable { .. }) => {
+                            open.refuse(topic, &error);
+                            return Err(Miss::One(error));
+                        }
+                        Err(error @ PublishError::Rejected { .. }) => return Err(Miss::One(error)),
+                        Err(error) => return Err(Miss::All(error)),
+                        Ok(()) => {}
                     }
-                    found?;
                 }
             }
         }
-    }
-
-    /// Waits for a report. No other batch is handed over meanwhile.
-    async fn wait(&self, reported: Notified<'_>, until: Instant, ticket: Ticket) -> Result<(), PublishError> {
-        let waited = timeout_at(until.into(), reported).await;
-        if self.reports.fence.pass(ticket, || ()).is_none() {
-            return Err(unavailable("an earlier message failed"));
-        }
-        waited.map_err(|_late| {
-            PublishError::Unconfirmed("not sent: an earlier one of its key is not confirmed".to_owned())
-        })
     }
 
     /// Replaces a producer that ended with a fatal error, or whose secrets have changed and that reaches no broker. Forgets what was
@@ -323,13 +297,16 @@ impl Entry {
     }
 
     /// Hands over one message; waits while librdkafka's queue is full, so that the order is kept.
-    async fn send(&self, message: &Outgoing, opaque: usize, limits: Limits) -> Result<(), PublishError> {
+    async fn send(&self, message: &Outgoing, opaque: usize, limits: Limits) -> Result<(), Miss> {
         loop {
             match self.reports.fence.pass(limits.ticket, || self.producer.send(message, opaque)) {
                 Some(Ok(())) => return Ok(()),
                 Some(Err(Code::QueueFull)) if Instant::now() + FULL < limits.deadline => sleep(FULL).await,
-                Some(Err(code)) => return Err(outcome::refused(code)),
-                None => return Err(unavailable("an earlier message failed")),
+                Some(Err(code)) => match outcome::refused(code) {
+                    error @ PublishError::Unavailable(_) => return Err(Miss::All(error)),
+                    error => return Err(Miss::One(error)),
+                },
+                None => return Err(Miss::All(turned_away("an earlier message failed"))),
             }
         }
     }

@@ -23,6 +23,11 @@ pub(super) fn is_shared_fate(code: Code) -> bool {
     matches!(code, Code::MessageSizeTooLarge | Code::InvalidDifferentRecord | Code::InvalidRecord)
 }
 
+/// Whether the relay gave the message up.
+pub(super) fn is_given_up(code: Code) -> bool {
+    matches!(code, Code::PurgeQueue | Code::PurgeInflight)
+}
+
 /// Whether the topic that was known has gone.
 pub(super) fn is_missing_topic(code: Code) -> bool {
     matches!(code, Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition)

@@ -15,7 +15,7 @@ use rdkafka::{
     message::DeliveryResult,
     producer::ProducerContext,
 };
-use tokio::sync::{Notify, futures::Notified};
+use tokio::sync::Notify;
 
 use super::{
     fence::{Fence, Ticket},
@@ -84,8 +84,6 @@ pub(super) struct Reports {
     /// What last went wrong with a connection, in librdkafka's words: addresses and causes, no credentials.
     trouble: Mutex<Option<String>>,
     written: Mutex<Written>,
-    /// A key is free again, or a batch failed.
-    reported: Notify,
     pub(super) fence: Fence,
 }
 
@@ -113,24 +111,16 @@ impl Reports {
         lock(&self.written)
     }
 
-    /// The next report for which a batch may wait.
-    pub(super) fn reported(&self) -> Notified<'_> {
-        self.reported.notified()
-    }
-
     fn fail(&self, batch: &Batch) {
         if !batch.failed.swap(true, Ordering::SeqCst) {
             self.fence.close();
-            self.reported.notify_waiters();
         }
     }
 
     /// A message is not on the way any more.
     pub(super) fn done(&self, topic: &str, key_hash: u64, opaque: usize, report: Report) {
         let partition = if let Report::Sent { partition, .. } = report { Some(partition) } else { None };
-        if self.written().reported(topic, key_hash, opaque, partition) {
-            self.reported.notify_waiters();
-        }
+        self.written().reported(topic, key_hash, opaque, partition);
     }
 
     fn failed(&self, (number, batch): (u32, &Batch), code: RDKafkaErrorCode, topic: &str) {
@@ -144,6 +134,10 @@ impl Reports {
             PublishError::Rejected { .. } => {}
             _ if outcome::is_shared_fate(code) => {}
             error @ PublishError::Unroutable { .. } => self.fence.refuse(topic, number, error),
+            // All that was on the way is given up, of every batch, and nothing is handed over meanwhile.
+            _ if outcome::is_given_up(code) => {
+                self.fence.refuse(topic, number, turned_away("its topic confirms nothing"));
+            }
             _ => self.fail(batch),
         }
     }
@@ -158,7 +152,7 @@ pub(super) struct Open {
 
 impl Open {
     /// Whether what a message carries is of this batch.
-    pub(super) fn has(&self, opaque: usize) -> bool {
+    fn has(&self, opaque: usize) -> bool {
         opaque >> 32 == self.number as usize
     }
 
@@ -167,7 +161,7 @@ impl Open {
         ((self.number as usize) << 32) | index
     }
 
-    /// A message has met a topic that takes nothing: no later one for that topic may overtake it.
+    /// A message for this topic is not handed over: no later one for the topic may overtake it.
     pub(super) fn refuse(&self, topic: &str, error: &PublishError) {
         self.reports.fence.refuse(topic, self.number, error.clone());
     }
@@ -189,9 +183,13 @@ impl Open {
 
     /// Waits for the last report.
     pub(super) async fn done(&self) {
-        while self.batch.left.load(Ordering::Acquire) > 0 {
+        while !self.is_done() {
             self.batch.done.notified().await;
         }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.batch.left.load(Ordering::Acquire) == 0
     }
 
     /// The reports so far.
@@ -257,6 +255,10 @@ impl ProducerContext for Context {
         self.0.done(topic, key, opaque, report);
         batch.record(index, report);
     }
+}
+
+pub(super) fn turned_away(why: &str) -> PublishError {
+    PublishError::TurnedAway(why.to_owned())
 }
 
 /// No code that holds these locks can panic half-way through a change.

@@ -35,8 +35,8 @@ struct Topic {
 pub(super) enum Admission {
     /// Yes.
     Go,
-    /// When the one of its key is reported that is on the way and carries this.
-    Wait(usize),
+    /// Not while an earlier one of its key is on the way.
+    Behind,
     /// The brokers have to be asked for its topic.
     Ask,
 }
@@ -71,25 +71,29 @@ impl Written {
     pub(super) fn admit(&mut self, topic: &str, key_hash: u64, opaque: usize) -> Admission {
         let Some(topic) = self.topics.get(topic).filter(|topic| topic.exists) else { return Admission::Ask };
         // Also where others were written since: that may be why this one comes too late.
-        if let Some(other) = self.on_the_way.get(&key_hash) {
-            return Admission::Wait(*other);
+        if self.on_the_way.contains_key(&key_hash) {
+            return Admission::Behind;
         }
-        if key_hash != 0 && !topic.is_written() && !topic.proven.contains(&key_hash) {
+        if key_hash != 0 && !topic.keeps_order(key_hash) {
             self.on_the_way.insert(key_hash, opaque);
         }
         Admission::Go
     }
 
-    /// A message is no longer on the way; with the partition where it was written, if it was. Returns whether others may wait for that.
-    pub(super) fn reported(&mut self, topic: &str, key_hash: u64, opaque: usize, partition: Option<i32>) -> bool {
+    /// Whether messages of a key may be on the way together.
+    pub(super) fn keeps_order(&self, topic: &str, key_hash: u64) -> bool {
+        let topic = self.topics.get(topic);
+        !self.on_the_way.contains_key(&key_hash) && topic.is_some_and(|topic| topic.keeps_order(key_hash))
+    }
+
+    /// A message is no longer on the way; with the partition where it was written, if it was.
+    pub(super) fn reported(&mut self, topic: &str, key_hash: u64, opaque: usize, partition: Option<i32>) {
         if let (Some(topic), Some(partition)) = (self.topics.get_mut(topic), partition) {
             topic.confirmed(partition, key_hash);
         }
-        let awaited = self.on_the_way.get(&key_hash) == Some(&opaque);
-        if awaited {
+        if self.on_the_way.get(&key_hash) == Some(&opaque) {
             self.on_the_way.remove(&key_hash);
         }
-        awaited
     }
 
     /// Those of this batch that are not reported yet are waited for no longer: their caller gives them up.
@@ -120,6 +124,10 @@ impl Topic {
         }
     }
 
+    fn keeps_order(&self, key_hash: u64) -> bool {
+        self.is_written() || self.proven.contains(&key_hash)
+    }
+
     fn is_written(&self) -> bool {
         self.written.len() >= self.partitions
     }
@@ -128,7 +136,7 @@ impl Topic {
 #[cfg(test)]
 mod tests {
     use super::{
-        Admission::{self, Ask, Go, Wait},
+        Admission::{self, Ask, Behind, Go},
         Written,
     };
 
@@ -150,20 +158,24 @@ mod tests {
     #[test]
     fn a_key_has_one_message_on_the_way_until_one_is_confirmed() {
         let mut written = written();
-        assert_eq!(admit(&mut written, [7, 7, 8, 7]), [Go, Wait(1), Go, Wait(1)]);
-        assert!(written.reported("orders", 7, 1, Some(0)));
-        assert_eq!(admit(&mut written, [7, 7, 8]), [Go, Go, Wait(3)]);
+        assert_eq!(admit(&mut written, [7, 7, 8, 7]), [Go, Behind, Go, Behind]);
+        assert!(!written.keeps_order("orders", 7) && !written.keeps_order("unknown", 9));
+        written.reported("orders", 7, 1, Some(0));
+        assert!(written.keeps_order("orders", 7) && !written.keeps_order("orders", 8));
+        assert_eq!(admit(&mut written, [7, 7, 8]), [Go, Go, Behind]);
     }
 
     #[test]
     fn after_a_failure_the_next_one_is_the_first() {
         let mut written = written();
         assert_eq!(admit(&mut written, [7, 8]), [Go, Go]);
-        let reports = [(7, 1), (8, 9), (9, 2)].map(|(key, opaque)| written.reported("orders", key, opaque, None));
-        assert_eq!(reports, [true, false, false], "the second is of another message");
-        assert_eq!(admit(&mut written, [7, 7, 8]), [Go, Wait(1), Wait(2)]);
+        // The second is of another message.
+        for (key, opaque) in [(7, 1), (8, 9), (9, 2)] {
+            written.reported("orders", key, opaque, None);
+        }
+        assert_eq!(admit(&mut written, [7, 7, 8]), [Go, Behind, Behind]);
         written.returned(|opaque| opaque == 2);
-        assert_eq!(admit(&mut written, [7, 8]), [Wait(1), Go]);
+        assert_eq!(admit(&mut written, [7, 8]), [Behind, Go]);
     }
 
     #[test]
@@ -173,9 +185,9 @@ mod tests {
         for key in [0, 9] {
             written.reported("orders", key, 1, Some(0));
         }
-        assert_eq!(admit(&mut written, [7, 7]), [Go, Wait(1)]);
+        assert_eq!(admit(&mut written, [7, 7]), [Go, Behind]);
         written.reported("orders", 6, 3, Some(1));
-        assert_eq!(admit(&mut written, [8, 8, 7]), [Go, Go, Wait(1)], "one of 7 is still on the way");
+        assert_eq!(admit(&mut written, [8, 8, 7]), [Go, Go, Behind], "one of 7 is still on the way");
         written.reported("orders", 7, 1, None);
         assert_eq!(admit(&mut written, [7, 7]), [Go, Go]);
     }
@@ -203,7 +215,7 @@ mod tests {
         written.missing("orders");
         assert_eq!(admit(&mut written, [8]), [Ask]);
         written.found("orders", 2, 0);
-        assert_eq!(admit(&mut written, [8, 8]), [Go, Wait(1)]);
+        assert_eq!(admit(&mut written, [8, 8]), [Go, Behind]);
         written.reported("orders", 8, 1, Some(2));
         assert_eq!(admit(&mut written, [8]), [Ask]);
     }

@@ -85,7 +85,7 @@ pub struct Topic {
     address: String,
     name: String,
     arrivals: Vec<Arrival>,
-    /// Further exchanges of RabbitMQ, each with a queue behind it.
+    /// Further Kafka topics, or exchanges of RabbitMQ, each with a queue behind it.
     beside: Vec<String>,
 }
 
@@ -186,6 +186,9 @@ impl Topic {
                 // After hours of load there is no room for both.
                 self.arrivals = Vec::new();
                 self.arrivals = kafka::read(&self.address, &self.name).await?;
+                for topic in &self.beside {
+                    self.arrivals.extend(kafka::read(&self.address, topic).await?);
+                }
             }
             Broker::RabbitMq => {
                 self.read_beside().await?;
@@ -218,6 +221,19 @@ impl Topic {
         Ok(name)
     }
 
+    /// Makes one more Kafka topic, which is read together with this one; returns its name. It confirms a message when so many replicas
+    /// have it.
+    ///
+    /// # Errors
+    /// When the broker does not answer, or refuses.
+    pub async fn beside_replicated(&mut self, least: usize) -> Result<String> {
+        let name = unique_name();
+        let least = least.to_string();
+        servers::create_topic_with(&self.address, &name, PARTITIONS, &[("min.insync.replicas", &least)]).await?;
+        self.beside.push(name.clone());
+        Ok(name)
+    }
+
     /// Deletes an exchange made by [`Topic::beside`], and leaves its queue.
     ///
     /// # Errors
@@ -240,14 +256,18 @@ impl Topic {
     /// When the broker does not answer, or refuses.
     pub async fn remove(self) -> Result<()> {
         match self.broker {
-            Broker::Kafka => servers::delete_topic(&self.address, &self.name).await,
+            Broker::Kafka => {
+                for name in self.beside.iter().chain([&self.name]) {
+                    servers::delete_topic(&self.address, name).await?;
+                }
+            }
             Broker::RabbitMq => {
                 for name in self.beside.iter().chain([&self.name]) {
                     rabbitmq::remove(&self.address, name).await?;
                 }
-                Ok(())
             }
         }
+        Ok(())
     }
 }
 
