@@ -10,6 +10,8 @@
 //! - When the broker ends a channel because of one message (too large, forbidden, an exchange that has just gone), those in
 //!   flight go out again one by one, so that only the guilty one is refused. Some neighbours may arrive twice.
 //! - A nack is *unconfirmed*: one queue of several may have the message, and a full queue is to hold up its own messages only.
+//! - A round in which one queue confirms nothing until the deadline is *unconfirmed* as a whole, and loses its channel. The connection is
+//!   dropped only where no other round was confirmed meanwhile.
 //! - While the broker blocks the connection (memory or disk alarm) messages are *unavailable*. lapin's calls never return
 //!   then: each has a deadline, and when one passes, the connection is dropped with its socket.
 //!
@@ -21,7 +23,13 @@ mod round;
 mod session;
 mod wire;
 
-use std::{collections::HashMap, sync::Arc, time::Duration, time::Instant};
+use std::{
+    collections::HashMap,
+    ops::DerefMut,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
@@ -105,15 +113,17 @@ impl RabbitMq {
         messages: Vec<Ready<'_>>,
         deadline: Instant,
     ) -> Vec<(usize, Outcome)> {
-        let Ok(mut place) = timeout_at(deadline.into(), channel.lock()).await else {
-            return same(&messages, &Failure::Late.into());
-        };
         let mut outcomes = Vec::with_capacity(messages.len());
         let mut rest = messages.as_slice();
         while !rest.is_empty() {
+            let Ok(place) = timeout_at(deadline.into(), channel.lock()).await else {
+                let busy = PublishError::TurnedAway("its channel was busy until the deadline".to_owned());
+                outcomes.extend(same(rest, &busy));
+                break;
+            };
             let window = if session.is_proven() { self.window.min(rest.len()) } else { 1 };
             let (round, later) = rest.split_at(window);
-            match attempt(session, &mut place, round, deadline).await {
+            match attempt(session, place, round, deadline).await {
                 Ok(Round::Killed(_)) if round.len() > 1 => {
                     outcomes.extend(self.one_by_one(round, deadline).await);
                 }
@@ -205,10 +215,11 @@ fn address(config: &config::RabbitMq) -> Option<AMQPUri> {
     Some(uri)
 }
 
-/// Runs one round; an error means that nothing of it was handed over.
+/// Runs one round; an error means that nothing of it was handed over. A round that confirms nothing for long, while others do, goes on
+/// without its place, where a new channel is opened for the next one.
 async fn attempt(
     session: &Session,
-    place: &mut Option<Channel>,
+    mut place: impl DerefMut<Target = Option<Channel>>,
     messages: &[Ready<'_>],
     deadline: Instant,
 ) -> Result<Round, PublishError> {
@@ -218,15 +229,30 @@ async fn attempt(
     if !session.is_usable() {
         return Err(PublishError::Unavailable("the connection was lost".to_owned()));
     }
-    let channel = session.channel(place, deadline).await.map_err(|failure| {
+    let channel = session.channel(&mut place, deadline).await.map_err(|failure| {
         session.give_up();
         PublishError::from(failure)
     })?;
-    let ended = round::run(session, &channel, messages, deadline).await;
+    let (mut place, began) = (Some(place), Instant::now());
+    let mut round = pin!(round::run(session, &channel, messages, deadline));
+    let ended = tokio::select! {
+        ended = &mut round => ended,
+        () = session.passes_by(began) => {
+            place.take().map(|mut place| place.take());
+            round.await
+        }
+    };
     match &ended {
         Round::Settled(_) => session.prove(),
         Round::Killed(_) => session.forget_exchanges(),
-        Round::Lost(_) => session.give_up(),
+        // Nothing of a round counts before its last confirm, but the other rounds go on.
+        Round::Late if session.has_confirmed_since(began + began.elapsed() / 2) => {
+            place.take().map(|mut place| place.take());
+        }
+        Round::Late | Round::Lost(_) => session.give_up(),
+    }
+    if place.is_none() {
+        session::leave(channel.clone(), GOODBYE);
     }
     Ok(ended)
 }
@@ -268,6 +294,7 @@ fn settled(messages: &[Ready<'_>], ended: Round) -> Vec<(usize, Outcome)> {
         Round::Settled(outcomes) => messages.iter().map(|message| message.index).zip(outcomes).collect(),
         Round::Killed(error) => same(messages, &guilty(&error)),
         Round::Lost(reason) => same(messages, &PublishError::Unconfirmed(reason)),
+        Round::Late => same(messages, &PublishError::Unconfirmed("no confirm before the deadline".to_owned())),
     }
 }
 

@@ -113,6 +113,42 @@ async fn a_kafka_topic_that_confirms_nothing_holds_up_no_other() -> Result<()> {
     relay.wait_for_metrics(PATIENCE, "all to be taken", |metrics| metrics.sum(REFUSING) < 0.5).await
 }
 
+/// As a quorum queue does whose other nodes are away: its process stands still.
+#[tokio::test]
+async fn a_rabbitmq_queue_that_confirms_nothing_holds_up_no_other() -> Result<()> {
+    let server = RabbitMq::start().await?;
+    let topic = Topic::create_on(Broker::RabbitMq, &server.amqp_url()).await?;
+    let mut stage = Stage::with(Database::create(Flavor::MySql).await?, topic)?;
+    let silent = beside(&mut stage).await?;
+    stage.settings = stage.settings.patient().set("relay", "publish_deadline", "4s");
+    let queue = format!("{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"{silent}\">>))");
+    server.ctl(&["eval", &format!("{queue}, sys:suspend(amqqueue:get_pid(Q)).")]).await?;
+    let mut relay = stage.relay()?;
+    relay.wait_for_metrics(PATIENCE, "the relay", |_| true).await?;
+    let mut good = 0;
+    let mut more = async |relay: &Relay, until: f64| -> Result<()> {
+        while refused(relay).await? < until {
+            stage.commit(&(good..good + 20).map(|number| stage.draft(number)).collect::<Vec<_>>()).await?;
+            good += 20;
+            let sent = format!("SELECT COUNT(*) >= {good} FROM outbox_sent_messages");
+            stage.database.wait_for(PATIENCE, &sent).await?;
+        }
+        Ok(())
+    };
+    stage.commit(&keyed(&silent, "a", 1..=50)).await?;
+    more(&relay, 1.0).await?;
+    relay.wait_for_metrics(PATIENCE, "a silent destination", |metrics| metrics.sum(REFUSING) > 0.5).await?;
+    more(&relay, 4.0).await?;
+    let log = relay.log()?;
+    ensure!(!log.contains("the sink is unavailable"), "one queue was taken for the sink:\n{log}");
+    server.ctl(&["eval", &format!("{queue}, sys:resume(amqqueue:get_pid(Q)).")]).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let silent =
+        stage.ledger.entries().into_iter().filter(|entry| entry.contents.topic == silent).map(|entry| entry.id);
+    let expected = Expectations::new().at_least(good + 50).duplicates_among(silent);
+    stage.judge(&expected).await
+}
+
 /// What a relay logs when it rejects no more messages of a destination.
 const BRAKED: &str = "the others wait until the destination takes one";
 

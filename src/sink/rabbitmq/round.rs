@@ -32,8 +32,10 @@ pub(super) enum Round {
     Settled(Vec<Outcome>),
     /// The broker ended the channel because of one of the messages.
     Killed(Error),
-    /// The connection was lost, or the deadline passed: any of them may have arrived.
+    /// The connection was lost: any of them may have arrived.
     Lost(String),
+    /// The deadline passed: any of them may have arrived.
+    Late,
 }
 
 /// Publishes the messages and waits for all confirms.
@@ -56,7 +58,7 @@ pub(super) async fn run(session: &Session, channel: &Channel, messages: &[Ready<
     match timeout_at(deadline.into(), ended).await {
         Ok(Ok(confirms)) => settle(messages, confirms),
         Ok(Err(reason)) => Round::Lost(reason.to_owned()),
-        Err(_) => Round::Lost("no confirm before the deadline".to_owned()),
+        Err(_) => Round::Late,
     }
 }
 

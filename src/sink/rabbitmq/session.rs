@@ -3,10 +3,10 @@
 use std::{
     collections::HashSet,
     sync::{
-        Mutex as SyncMutex, PoisonError,
+        Mutex as SyncMutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use lapin::{
@@ -15,7 +15,10 @@ use lapin::{
     protocol::{AMQPErrorKind, AMQPSoftError},
     types::{FieldTable, ShortString},
 };
-use tokio::{sync::Mutex, time::timeout_at};
+use tokio::{
+    sync::Mutex,
+    time::{sleep, timeout_at},
+};
 
 use super::plug::{self, Guard, Plug, Tls};
 use crate::{
@@ -23,6 +26,9 @@ use crate::{
     explain::{Trouble, explain},
     sink::PublishError,
 };
+
+/// How long a round has a channel for itself where others are confirmed meanwhile: one of its queues may confirm nothing.
+const LONG: Duration = Duration::from_secs(1);
 
 /// Why a call on a connection did not succeed.
 pub(super) enum Failure {
@@ -41,9 +47,9 @@ pub(super) struct Session {
     channels: Vec<Mutex<Option<Channel>>>,
     /// Exchanges that were there when they were first published to.
     exchanges: SyncMutex<HashSet<String>>,
-    /// A message was confirmed. Until then one at a time goes out: a broker with an alarm takes connections as usual and
+    /// When a round was last confirmed. Until then one message at a time goes out: a broker with an alarm takes connections as usual and
     /// tells them only when they publish.
-    proven: AtomicBool,
+    proven: SyncMutex<Option<Instant>>,
     given_up: AtomicBool,
 }
 
@@ -61,7 +67,7 @@ impl Session {
             guard,
             channels: (0..config.channels.max(1)).map(|_| Mutex::default()).collect(),
             exchanges: SyncMutex::default(),
-            proven: AtomicBool::new(false),
+            proven: SyncMutex::default(),
             given_up: AtomicBool::new(false),
         })
     }
@@ -82,11 +88,24 @@ impl Session {
     }
 
     pub(super) fn is_proven(&self) -> bool {
-        self.proven.load(Ordering::SeqCst)
+        lock(&self.proven).is_some()
     }
 
     pub(super) fn prove(&self) {
-        self.proven.store(true, Ordering::SeqCst);
+        *lock(&self.proven) = Some(Instant::now());
+    }
+
+    /// Whether a round was confirmed since then: the connection is sound.
+    pub(super) fn has_confirmed_since(&self, time: Instant) -> bool {
+        lock(&self.proven).is_some_and(|last| last >= time)
+    }
+
+    /// Waits until a round that began then has taken long while others were confirmed.
+    pub(super) async fn passes_by(&self, began: Instant) {
+        sleep(LONG).await;
+        while !self.has_confirmed_since(began) {
+            sleep(LONG).await;
+        }
     }
 
     /// A call passed its deadline. A blocked connection that has next to nothing in flight stays open: it is how we hear
@@ -148,9 +167,23 @@ impl Session {
         self.guard.0.pull();
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
-        self.exchanges.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, HashSet<String>> {
+        lock(&self.exchanges)
     }
+}
+
+/// Ends a channel that confirms nothing; what is on it may still arrive.
+pub(super) fn leave(channel: Channel, deadline: Duration) {
+    tokio::spawn(async move {
+        if in_time(Instant::now() + deadline, channel.close(200, ShortString::default())).await.is_err() {
+            tracing::debug!("a channel to RabbitMQ did not end in time");
+        }
+    });
+}
+
+/// Nothing that runs under these locks can leave them half-changed.
+fn lock<T>(mutex: &SyncMutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn in_time<T>(deadline: Instant, call: impl Future<Output = lapin::Result<T>>) -> Result<T, Failure> {
