@@ -85,17 +85,17 @@ impl Sick {
 pub(crate) struct Destinations {
     context: Arc<Context>,
     sick: HashMap<Arc<Destination>, Sick>,
-    /// When each last took a message, and any.
+    /// When each last took a message, and when any of a sink did.
     confirmed: HashMap<Arc<Destination>, Instant>,
-    last_confirmed: Option<Instant>,
+    last_confirmed: HashMap<String, Instant>,
 }
 
 impl Destinations {
     /// None yet.
     #[must_use]
     pub(crate) fn new(context: &Arc<Context>) -> Self {
-        let (sick, confirmed) = (HashMap::new(), HashMap::new());
-        Self { context: Arc::clone(context), sick, confirmed, last_confirmed: None }
+        let context = Arc::clone(context);
+        Self { context, sick: HashMap::new(), confirmed: HashMap::new(), last_confirmed: HashMap::new() }
     }
 
     /// Decides over a message that is ready to go out; the error says why it has to wait.
@@ -104,9 +104,12 @@ impl Destinations {
             return Ok(Admission::Go);
         }
         let grace = self.context.config.relay.unroutable_grace;
+        let deadline = self.context.config.relay.publish_deadline;
         let Some(sick) = self.sick.get_mut(destination) else { return Ok(Admission::Go) };
         if now >= sick.next_try {
-            sick.next_try = now + sick.wait(now);
+            // A silent one's try takes the deadline: not before that has ended.
+            let least = if sick.trouble == Trouble::Silent { deadline + WAIT.0 } else { WAIT.0 };
+            sick.next_try = now + sick.wait(now).max(least);
             sick.left = match sick.trouble {
                 Trouble::Refuses { rejected } if now - sick.since >= grace => {
                     REJECTIONS.saturating_sub(rejected).max(1)
@@ -132,7 +135,10 @@ impl Destinations {
                 self.confirmed.clear();
             }
             self.confirmed.insert(Arc::clone(destination), now);
-            self.last_confirmed = Some(now);
+            match self.last_confirmed.get_mut(&destination.sink) {
+                Some(last) => *last = now,
+                None => drop(self.last_confirmed.insert(destination.sink.clone(), now)),
+            }
             if !self.sick.is_empty() && self.sick.remove(destination).is_some() {
                 let Destination { sink, target, .. } = &**destination;
                 tracing::info!(sink, destination = target, "the destination takes messages again");
@@ -180,7 +186,7 @@ impl Destinations {
     ) {
         let is_meanwhile = |at: &Instant| *at >= since;
         let took_another = self.confirmed.get(destination).is_some_and(is_meanwhile);
-        if !took_another && self.last_confirmed.as_ref().is_some_and(is_meanwhile) {
+        if !took_another && self.last_confirmed.get(&destination.sink).is_some_and(is_meanwhile) {
             self.note(destination, Trouble::Silent, error, now);
         }
     }

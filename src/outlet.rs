@@ -48,6 +48,8 @@ pub struct Batch {
     pub outlet: usize,
     /// Its messages, in order.
     pub items: Vec<Item>,
+    /// Whether they are tries of a destination that takes nothing, which may take all of the deadline and must not take the room of others.
+    pub is_try: bool,
 }
 
 /// What became of a batch.
@@ -56,6 +58,7 @@ pub struct Done {
     /// When it was handed in.
     pub started: Instant,
     took: Duration,
+    is_try: bool,
     /// Whether the sink leaves the order of a key to the publisher.
     one_in_flight: bool,
     /// What became of each message, and where it was to go.
@@ -166,14 +169,16 @@ impl Outlets {
         let i = self.outlets.iter().position(free)?;
         let outlet = self.outlets.get_mut(i)?;
         let size = outlet.feed.batch.min(outlet.ready.len()).min(outlet.room - outlet.messages);
-        Some(Batch { outlet: i, items: outlet.ready.drain(..size).collect() })
+        Some(Batch { outlet: i, items: outlet.ready.drain(..size).collect(), is_try: false })
     }
 
     /// Publishes a batch.
     pub fn publish(&mut self, batch: Batch) -> impl Future<Output = Done> + Send + 'static + use<> {
         let sink = self.outlets.get_mut(batch.outlet).map(|outlet| {
-            outlet.on_the_way += 1;
-            outlet.messages += batch.items.len();
+            if !batch.is_try {
+                outlet.on_the_way += 1;
+                outlet.messages += batch.items.len();
+            }
             Arc::clone(&outlet.feed.sink)
         });
         let deadline = Instant::now() + self.context.config.relay.publish_deadline;
@@ -193,15 +198,18 @@ impl Outlets {
             let destinations = outgoing.into_iter().map(|message| message.destination);
             let outcomes = tags.into_iter().zip(destinations).zip(outcomes);
             let outcomes = outcomes.map(|((tag, destination), outcome)| (tag, destination, outcome)).collect();
-            Done { outlet: batch.outlet, started, took: started.elapsed(), one_in_flight, outcomes, counts }
+            let (outlet, took, is_try) = (batch.outlet, started.elapsed(), batch.is_try);
+            Done { outlet, started, took, is_try, one_in_flight, outcomes, counts }
         }
     }
 
     /// Notes how a batch went, for the metrics and for whether the sink is up.
     pub fn note(&mut self, done: &Done) {
         let Some(outlet) = self.outlets.get_mut(done.outlet) else { return };
-        outlet.on_the_way -= 1;
-        outlet.messages -= done.outcomes.len();
+        if !done.is_try {
+            outlet.on_the_way -= 1;
+            outlet.messages -= done.outcomes.len();
+        }
         let metrics = &self.context.metrics;
         let name = outlet.feed.name.as_str();
         metrics.publish_duration_seconds.with_label_values(&[name]).observe(done.took.as_secs_f64());
@@ -236,7 +244,9 @@ impl Outlets {
             outlet.outages = 0;
         }
         let late = done.is_late(self.context.config.relay.publish_deadline);
-        if late && unconfirmed > confirmed {
+        if done.is_try {
+            // Says nothing of how much the sink takes.
+        } else if late && unconfirmed > confirmed {
             outlet.room = (outlet.room / 2).max(1);
         } else if !late || unconfirmed == 0 {
             // A broker that refuses for now says so at once: that is no matter of how much is on the way. But a pipelined sink gives up

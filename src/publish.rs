@@ -194,12 +194,15 @@ impl Publisher {
 
     /// Starts as many batches as the outlets take.
     fn start(&mut self) {
-        while let Some(Batch { outlet, items }) = self.outlets.next_batch() {
-            let (items, tries) = self.admitted(items);
-            for items in [items, tries] {
-                if !items.is_empty() {
-                    self.publish(Batch { outlet, items });
-                }
+        while let Some(Batch { outlet, items, is_try }) = self.outlets.next_batch() {
+            let (items, mut tries) = self.admitted(items);
+            if !items.is_empty() {
+                self.publish(Batch { outlet, items, is_try });
+            }
+            while let Some(first) = tries.first().map(|item| Arc::clone(&item.outgoing.destination)) {
+                let (items, others) = tries.into_iter().partition(|item| item.outgoing.destination == first);
+                self.publish(Batch { outlet, items, is_try: true });
+                tries = others;
             }
         }
     }

@@ -7,6 +7,9 @@ use crate::{
     sink::PublishError,
 };
 
+/// How long a message waits that a sink turned away.
+const TURNED_AWAY: Duration = Duration::from_secs(1);
+
 /// What becomes of a message that was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Disposition {
@@ -55,7 +58,9 @@ impl Policy {
 pub fn decide(error: &PublishError, attempts: u16, policy: Policy, retry: &Retry, random: f64) -> Disposition {
     let again = |reason| delay_or_bury(reason, attempts, policy, retry, random);
     match error {
-        PublishError::Unavailable(_) | PublishError::TurnedAway(_) => Disposition::Release,
+        PublishError::Unavailable(_) => Disposition::Release,
+        // Not at once: it would be claimed and turned away again and again, until the one before it is decided.
+        PublishError::TurnedAway(_) => Disposition::Delay { wait: TURNED_AWAY, spent: false, reason: "behind" },
         PublishError::Unconfirmed(_) => again("unconfirmed"),
         PublishError::Rejected { .. } | PublishError::Unroutable { .. } if policy.on_rejected == OnRejected::Retry => {
             again("rejected")
@@ -116,6 +121,13 @@ mod tests {
     fn an_outage_spends_nothing() {
         let error = PublishError::Unavailable("down".into());
         assert_eq!(decide(&error, 4, POLICY, &RETRY, 0.5), Disposition::Release);
+    }
+
+    #[test]
+    fn what_was_turned_away_spends_nothing_and_does_not_come_back_at_once() {
+        let error = PublishError::TurnedAway("an earlier batch failed".into());
+        let delay = Disposition::Delay { wait: TURNED_AWAY, spent: false, reason: "behind" };
+        assert_eq!(decide(&error, 4, POLICY, &RETRY, 0.5), delay);
     }
 
     #[test]

@@ -131,12 +131,7 @@ impl Kafka {
             }
             Err(error) => {
                 let open = self.reports.open(&[]);
-                let returned = self.reports.fence.next_return();
                 open.fail();
-                // Its messages are claimed again at once: not before the caller knows of the failure.
-                if let Some(returned) = returned {
-                    timeout_at(deadline.into(), returned).await.ok();
-                }
                 (messages.iter().map(|_| Attempt::Final(Err(error.clone()))).collect(), open)
             }
         }
@@ -159,7 +154,7 @@ impl Kafka {
         let limits = Limits { ticket, deadline: until };
         let Ok(mut entry) = self.enter(limits).await else { return opens };
         for (message, attempt) in messages.iter().zip(attempts).filter(|(_, attempt)| attempt.is_shared()) {
-            if Instant::now() >= until || timeout_at(until.into(), entry.idle()).await.is_err() {
+            if Instant::now() >= until || timeout_at(until.into(), entry.producer().idle()).await.is_err() {
                 break;
             }
             let message = [*message];
@@ -181,16 +176,18 @@ impl Kafka {
         if timeout_at(until.into(), sent.open.done()).await.is_ok() {
             return;
         }
-        let until = until + deadline.saturating_duration_since(until) / 2;
-        let entry = timeout_at(until.into(), self.entry.lock()).await;
-        match &entry {
-            Ok(entry) => entry.quiet(until).await,
-            Err(_late) => sent.open.fail(),
+        let left = deadline.saturating_duration_since(until);
+        let entry = timeout_at((until + left / 3).into(), self.entry.lock()).await;
+        if entry.is_err() {
+            // This keeps others out as well, and turns them away.
+            sent.open.fail();
         }
+        sent.producer.quiet(until + left * 3 / 4).await;
         self.give_up(sent, deadline).await;
     }
 
-    /// Gives up all that is in flight, of every batch.
+    /// Gives up all that is in flight, of every batch. Returns when all of it is reported: until then a topic that was given up may seem
+    /// sound.
     async fn give_up(&self, sent: &Sent<'_>, deadline: Instant) {
         if sent.open.is_done() {
             return;
@@ -198,7 +195,8 @@ impl Kafka {
         self.reports.doubt();
         let producer = Arc::clone(&sent.producer);
         let purge = tokio::task::spawn_blocking(move || producer.purge());
-        if timeout_at(deadline.into(), async { tokio::join!(purge, sent.open.done()) }).await.is_err() {
+        let over = async { tokio::join!(purge, sent.open.done(), sent.producer.idle()) };
+        if timeout_at(deadline.into(), over).await.is_err() {
             sent.open.fail();
             tracing::warn!("the Kafka producer did not give up its messages in time");
         }

@@ -116,7 +116,8 @@ impl RabbitMq {
         let mut outcomes = Vec::with_capacity(messages.len());
         let mut rest = messages.as_slice();
         while !rest.is_empty() {
-            let Ok(place) = timeout_at(deadline.into(), channel.lock()).await else {
+            let place = timeout_at(deadline.into(), channel.lock()).await;
+            let Some(place) = place.ok().filter(|_| Instant::now() < deadline) else {
                 let busy = PublishError::TurnedAway("its channel was busy until the deadline".to_owned());
                 outcomes.extend(same(rest, &busy));
                 break;
@@ -146,6 +147,7 @@ impl RabbitMq {
         let mut last: Option<(Arc<Session>, Option<Channel>)> = None;
         for message in round.chunks(1) {
             let ended = match self.session(deadline).await {
+                Ok(_) if Instant::now() >= deadline => Ok(Round::Late),
                 Ok(session) => {
                     let place = last.take().filter(|(before, _)| Arc::ptr_eq(before, &session));
                     let (session, place) = last.insert(place.unwrap_or((session, None)));
@@ -215,8 +217,8 @@ fn address(config: &config::RabbitMq) -> Option<AMQPUri> {
     Some(uri)
 }
 
-/// Runs one round; an error means that nothing of it was handed over. A round that confirms nothing for long, while others do, goes on
-/// without its place, where a new channel is opened for the next one.
+/// Runs one round; an error means that nothing of it was handed over. A round that takes long goes on without its place, where a new
+/// channel is opened for the next one: one of its queues may confirm nothing.
 async fn attempt(
     session: &Session,
     mut place: impl DerefMut<Target = Option<Channel>>,
@@ -237,7 +239,7 @@ async fn attempt(
     let mut round = pin!(round::run(session, &channel, messages, deadline));
     let ended = tokio::select! {
         ended = &mut round => ended,
-        () = session.passes_by(began) => {
+        () = session.passes_by() => {
             place.take().map(|mut place| place.take());
             round.await
         }
@@ -246,7 +248,7 @@ async fn attempt(
         Round::Settled(_) => session.prove(),
         Round::Killed(_) => session.forget_exchanges(),
         // Nothing of a round counts before its last confirm, but the other rounds go on.
-        Round::Late if session.has_confirmed_since(began + began.elapsed() / 2) => {
+        Round::Late if session.has_confirmed_lately(began) => {
             place.take().map(|mut place| place.take());
         }
         Round::Late | Round::Lost(_) => session.give_up(),

@@ -1,6 +1,6 @@
 //! Destinations that take nothing for a while: what becomes of their messages, and of the others.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use testkit::{
     consume::{Broker, Topic},
     database::Database,
@@ -138,7 +138,9 @@ async fn a_rabbitmq_queue_that_confirms_nothing_holds_up_no_other() -> Result<()
     stage.commit(&keyed(&silent, "a", 1..=50)).await?;
     more(&relay, 1.0).await?;
     relay.wait_for_metrics(PATIENCE, "a silent destination", |metrics| metrics.sum(REFUSING) > 0.5).await?;
+    let connection = connection(&server).await?;
     more(&relay, 4.0).await?;
+    ensure!(connection == self::connection(&server).await?, "the connection was dropped");
     let log = relay.log()?;
     ensure!(!log.contains("the sink is unavailable"), "one queue was taken for the sink:\n{log}");
     server.ctl(&["eval", &format!("{queue}, sys:resume(amqqueue:get_pid(Q)).")]).await?;
@@ -147,6 +149,13 @@ async fn a_rabbitmq_queue_that_confirms_nothing_holds_up_no_other() -> Result<()
         stage.ledger.entries().into_iter().filter(|entry| entry.contents.topic == silent).map(|entry| entry.id);
     let expected = Expectations::new().at_least(good + 50).duplicates_among(silent);
     stage.judge(&expected).await
+}
+
+/// The connection of the relay, as the broker names it.
+async fn connection(server: &RabbitMq) -> Result<String> {
+    let connections = server.ctl(&["list_connections", "--quiet", "pid", "client_properties"]).await?;
+    let line = connections.lines().find(|line| line.contains("outbox-relay")).context("no connection of a relay")?;
+    Ok(line.to_owned())
 }
 
 /// What a relay logs when it rejects no more messages of a destination.

@@ -56,6 +56,30 @@ impl Producer {
         self.0.as_ref().is_none_or(|producer| producer.client().fatal_error().is_some())
     }
 
+    /// How many messages have no report yet.
+    fn in_flight(&self) -> i32 {
+        self.0.as_ref().map_or(0, ThreadedProducer::in_flight_count)
+    }
+
+    /// Waits until every message that was handed over has its report.
+    pub(super) async fn idle(&self) {
+        while self.in_flight() > 0 {
+            sleep(FULL).await;
+        }
+    }
+
+    /// Waits until no report has come for a while, at most until then: what is left is what the brokers do not take.
+    pub(super) async fn quiet(&self, until: Instant) {
+        let mut left = self.in_flight();
+        while left > 0 && Instant::now() < until {
+            sleep(QUIET.min(until.saturating_duration_since(Instant::now()))).await;
+            let before = mem::replace(&mut left, self.in_flight());
+            if before == left {
+                break;
+            }
+        }
+    }
+
     /// Gives up every message that is not confirmed. Blocks.
     pub(super) fn purge(&self) {
         if let Some(producer) = &self.0 {
@@ -146,25 +170,6 @@ impl Entry {
         Arc::clone(&self.producer)
     }
 
-    /// Waits until every message that was handed over has its report.
-    pub(super) async fn idle(&self) {
-        while self.producer.0.as_ref().is_some_and(|producer| producer.in_flight_count() > 0) {
-            sleep(FULL).await;
-        }
-    }
-
-    /// Waits until no report has come for a while, at most until then: what is left is what the brokers do not take.
-    pub(super) async fn quiet(&self, until: Instant) {
-        let count = || self.producer.0.as_ref().map_or(0, ThreadedProducer::in_flight_count);
-        let mut left = count();
-        while left > 0 && Instant::now() < until {
-            sleep(QUIET.min(until.saturating_duration_since(Instant::now()))).await;
-            if mem::replace(&mut left, count()) == left {
-                break;
-            }
-        }
-    }
-
     /// Hands the messages to librdkafka and puts the outcome of those that it did not take into `outcomes`. Waits for no report: who is
     /// behind one is turned away.
     pub(super) async fn hand_over(
@@ -204,8 +209,11 @@ impl Entry {
             match admission {
                 Admission::Go => {
                     let sent = self.send(message, opaque, limits).await;
-                    if sent.is_err() {
+                    if let Err(miss) = &sent {
                         self.reports.done(topic, message.key_hash, opaque, Report::None);
+                        if let Miss::One(error @ PublishError::Unroutable { .. }) = miss {
+                            open.refuse(topic, error);
+                        }
                     }
                     return sent;
                 }
@@ -238,7 +246,7 @@ impl Entry {
             return Ok(());
         }
         // What is on the way is not noted where something was written already.
-        let idle = timeout_at(limits.patience().into(), self.idle()).await.is_ok();
+        let idle = timeout_at(limits.patience().into(), self.producer.idle()).await.is_ok();
         if old || self.producer.is_broken() {
             let why = if old { "has old secrets" } else { "ended with a fatal error" };
             if !idle {
@@ -267,8 +275,7 @@ impl Entry {
 
     /// The producer to ask whether a broker answers: a new one, where secrets have changed and nothing is on the way.
     pub(super) fn renewed(&mut self) -> Result<Arc<Producer>, PublishError> {
-        let is_idle = self.producer.0.as_ref().is_none_or(|producer| producer.in_flight_count() == 0);
-        if is_idle && self.has_old_secrets() {
+        if self.producer.in_flight() == 0 && self.has_old_secrets() {
             self.replace("has old secrets")?;
             *self.reports.written() = Written::default();
         }

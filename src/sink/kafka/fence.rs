@@ -5,8 +5,6 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::sync::{Notify, futures::Notified};
-
 use crate::sink::PublishError;
 
 /// Turns away every message that was handed in before the caller could know that an earlier one failed.
@@ -14,10 +12,7 @@ use crate::sink::PublishError;
 /// It may be of the same key; if it went out, it would overtake the one that failed. Where a topic takes nothing, only messages for that topic
 /// are turned away.
 #[derive(Debug, Default)]
-pub(super) struct Fence {
-    state: Mutex<State>,
-    returned: Notify,
-}
+pub(super) struct Fence(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -61,12 +56,6 @@ impl Fence {
         (state.failing == 0 && state.returned == ticket.failures).then(hand_over)
     }
 
-    /// The next return of a failed batch to its caller; none: no batch has failed.
-    pub(super) fn next_return(&self) -> Option<Notified<'_>> {
-        let returned = self.returned.notified();
-        (self.lock().failing > 0).then_some(returned)
-    }
-
     /// A batch has failed, at least in part.
     pub(super) fn close(&self) {
         self.lock().failing += 1;
@@ -77,7 +66,6 @@ impl Fence {
         let mut state = self.lock();
         state.returned += 1;
         state.failing -= 1;
-        self.returned.notify_waiters();
     }
 
     /// A message of this batch has met a topic that takes nothing.
@@ -113,7 +101,7 @@ impl Fence {
 
     /// Nothing that runs under this lock can leave it half-changed.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
