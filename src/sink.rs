@@ -75,7 +75,7 @@ pub enum PublishError {
     #[error("unavailable: {0}")]
     Unavailable(String),
     /// It was not handed over, because an earlier message failed or is on the way that it must not overtake. It surely did not arrive,
-    /// and goes back unspent; the sink goes on.
+    /// and waits for a second, unspent; the sink goes on.
     #[error("turned away: {0}")]
     TurnedAway(String),
     /// The destination takes nothing: it does not exist, nothing is bound to it, or the relay may not write to it. That may pass, and

@@ -7,7 +7,7 @@ use testkit::{
     judge::Expectations,
     ledger::Draft,
     relay::{Metrics, Relay},
-    servers::{self, Flavor, KafkaCluster, RabbitMq},
+    servers::{self, Flavor, KafkaCluster, RabbitMq, until},
 };
 
 use crate::stage::{PATIENCE, Stage};
@@ -138,9 +138,11 @@ async fn a_rabbitmq_queue_that_confirms_nothing_holds_up_no_other() -> Result<()
     stage.commit(&keyed(&silent, "a", 1..=50)).await?;
     more(&relay, 1.0).await?;
     relay.wait_for_metrics(PATIENCE, "a silent destination", |metrics| metrics.sum(REFUSING) > 0.5).await?;
-    let connection = connection(&server).await?;
+    // A try has just ended, and the next one takes seconds: while nothing is confirmed the relay would drop the connection with reason.
+    more(&relay, 2.0).await?;
+    let before = connection(&server).await?;
     more(&relay, 4.0).await?;
-    ensure!(connection == self::connection(&server).await?, "the connection was dropped");
+    ensure!(before == connection(&server).await?, "the connection was dropped");
     let log = relay.log()?;
     ensure!(!log.contains("the sink is unavailable"), "one queue was taken for the sink:\n{log}");
     server.ctl(&["eval", &format!("{queue}, sys:resume(amqqueue:get_pid(Q)).")]).await?;
@@ -153,9 +155,13 @@ async fn a_rabbitmq_queue_that_confirms_nothing_holds_up_no_other() -> Result<()
 
 /// The connection of the relay, as the broker names it.
 async fn connection(server: &RabbitMq) -> Result<String> {
-    let connections = server.ctl(&["list_connections", "--quiet", "pid", "client_properties"]).await?;
-    let line = connections.lines().find(|line| line.contains("outbox-relay")).context("no connection of a relay")?;
-    Ok(line.to_owned())
+    until(PATIENCE, "a connection of the relay", || async {
+        let connections = server.ctl(&["list_connections", "--quiet", "pid", "client_properties"]).await?;
+        let line =
+            connections.lines().find(|line| line.contains("outbox-relay")).context("no connection of a relay")?;
+        Ok(line.to_owned())
+    })
+    .await
 }
 
 /// What a relay logs when it rejects no more messages of a destination.

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use outbox_core::sqlx::{self, Connection as _};
 use testkit::{
     accounts::Account,
@@ -124,7 +124,8 @@ async fn a_slow_database_that_stalls_is_drained() -> Result<()> {
             proxy.latency(*direction, Duration::from_millis(100));
         }
     }
-    ended(stage, load, &Expectations::new().at_least(100).duplicates(IN_FLIGHT)).await
+    let end = ended(stage, load, &Expectations::new().at_least(100).duplicates(IN_FLIGHT)).await;
+    end.with_context(|| relays.each_ref().map(|relay| relay.log().unwrap_or_default()).join("\n"))
 }
 
 /// The producer does not know whether it has committed; the server does, and both rows of the transaction agree.
