@@ -112,7 +112,8 @@ async fn a_slow_database_that_stalls_is_drained() -> Result<()> {
     }
     let settings = stage.settings.clone().set("relay", "settle_deadline", "1500ms").set("relay", "lease", "5s");
     let relays = [start(&settings)?, start(&settings)?];
-    let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
+    // Less than the relays take at two claims a second: the backlog must be what the stalls left.
+    let load = endless(&stage).pause(Duration::from_millis(100)).start(&stage.database, &stage.ledger).await?;
     for _ in 0..2 {
         work(&relays, 100.0).await?;
         let held = proxy.counts().held;
