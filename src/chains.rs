@@ -5,7 +5,7 @@
 //! claimer could not know of it. What is claimed later is held back by the database itself.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque, hash_map::Entry},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     hash::{DefaultHasher, Hash, Hasher},
 };
 
@@ -27,9 +27,16 @@ pub struct Chains<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Block {
     disposition: Disposition,
-    /// Claims with messages that share the fate and that are not settled yet.
-    claims: HashSet<Lease>,
-    /// When all are settled: the claimer's last pass that may have looked before.
+    /// Claims with messages that share the fate.
+    claims: HashMap<Lease, Held>,
+}
+
+/// What a claim holds back: the key's messages behind the first one of its own that went back. Those before it may go. If they
+/// could not, two claims that follow each other closely would hold each other back for ever, each with messages of the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Held {
+    first: u64,
+    /// When the claim is settled: the claimer's last pass that may have looked before.
     until: Option<u64>,
 }
 
@@ -53,6 +60,8 @@ pub struct Origin {
     pub lease: Lease,
     /// The pass in which it was claimed.
     pub pass: u64,
+    /// Its id.
+    pub id: u64,
 }
 
 impl<T> Default for Chains<T> {
@@ -68,6 +77,7 @@ impl<T> Chains<T> {
             return Admission::Go(message);
         }
         if let Some(disposition) = self.fate(origin) {
+            self.hold(origin, &disposition);
             return Admission::Blocked(message, disposition);
         }
         match self.busy.entry(origin.key) {
@@ -86,13 +96,12 @@ impl<T> Chains<T> {
 
     fn fate(&mut self, origin: Origin) -> Option<Disposition> {
         let block = self.blocked.get_mut(&origin.key)?;
-        if block.until.is_some_and(|until| origin.pass > until) {
+        block.claims.retain(|_, held| held.until.is_none_or(|until| origin.pass <= until));
+        if block.claims.is_empty() {
             self.blocked.remove(&origin.key);
             return None;
         }
-        block.claims.insert(origin.lease);
-        block.until = None;
-        Some(block.disposition)
+        block.claims.values().any(|held| held.first < origin.id).then_some(block.disposition)
     }
 
     /// The message on the way is done with; the next one of its key may be published.
@@ -117,24 +126,27 @@ impl<T> Chains<T> {
         if origin.key.1 == 0 {
             return;
         }
-        let new = || Block { disposition: *disposition, claims: HashSet::new(), until: None };
+        let new = || Block { disposition: *disposition, claims: HashMap::new() };
         let block = self.blocked.entry(origin.key).or_insert_with(new);
-        block.claims.insert(origin.lease);
-        block.until = None;
+        let held = block.claims.entry(origin.lease).or_insert(Held { first: origin.id, until: None });
+        held.first = held.first.min(origin.id);
     }
 
     /// A claim is settled; the last pass of its claimer that began before has this number.
     pub fn settled(&mut self, lease: Lease, pass: u64) {
-        for block in self.blocked.values_mut() {
-            if block.claims.remove(&lease) && block.claims.is_empty() {
-                block.until = Some(pass);
-            }
+        for held in self.blocked.values_mut().filter_map(|block| block.claims.get_mut(&lease)) {
+            held.until = Some(pass);
         }
     }
 
     /// Forgets the keys of a lane that nothing from this pass on has to wait for. Claims of a lane come in the order of their passes.
     pub fn prune(&mut self, lane: u16, pass: u64) {
-        self.blocked.retain(|key, block| key.0 != lane || block.until.is_none_or(|until| pass <= until));
+        self.blocked.retain(|key, block| {
+            if key.0 == lane {
+                block.claims.retain(|_, held| held.until.is_none_or(|until| pass <= until));
+            }
+            !block.claims.is_empty()
+        });
     }
 
     /// Whether something waits.
@@ -154,8 +166,8 @@ impl<T: Hash> Hash for Chains<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         unordered(self.busy.iter()).hash(state);
         unordered(self.blocked.iter().map(|(key, block)| {
-            let Block { disposition, claims, until } = block;
-            (key, disposition, unordered(claims.iter()), until)
+            let Block { disposition, claims } = block;
+            (key, disposition, unordered(claims.iter()))
         }))
         .hash(state);
     }
@@ -176,8 +188,9 @@ mod tests {
 
     const KEY: Key = (0, 7);
 
+    /// Of a message whose id is ten times that of its claim.
     fn origin(claim_id: u64, pass: u64) -> Origin {
-        Origin { key: KEY, lease: lease(claim_id), pass }
+        Origin { key: KEY, lease: lease(claim_id), pass, id: 10 * claim_id }
     }
 
     fn lease(claim_id: u64) -> Lease {
@@ -199,8 +212,23 @@ mod tests {
         assert_eq!(chains.admit(origin(1, 1), true, 'a'), Admission::Go('a'));
         assert_eq!(chains.admit(origin(1, 1), true, 'b'), Admission::Queued);
         chains.hold(origin(1, 1), &Disposition::Release);
-        assert_eq!(chains.admit(origin(1, 1), true, 'c'), Admission::Blocked('c', Disposition::Release));
+        let later = Origin { id: 11, ..origin(1, 1) };
+        assert_eq!(chains.admit(later, true, 'c'), Admission::Blocked('c', Disposition::Release));
         assert_eq!((chains.advance(KEY), chains.advance(KEY)), (Some('b'), None));
+    }
+
+    #[test]
+    fn claims_that_follow_each_other_do_not_hold_each_other_back_for_ever() {
+        let mut chains = Chains::default();
+        chains.block(origin(1, 1), &Disposition::Release);
+        assert_eq!(chains.admit(origin(2, 2), true, 'b'), Admission::Blocked('b', Disposition::Release));
+        chains.settled(lease(1), 2);
+        // The message of the first claim came back before the second claim was settled.
+        let again = Origin { id: 10, ..origin(3, 3) };
+        assert_eq!(chains.admit(again, true, 'a'), Admission::Go('a'));
+        // One behind the message of the second claim must wait until that is known to be back.
+        let behind = Origin { id: 21, ..origin(3, 3) };
+        assert_eq!(chains.admit(behind, true, 'c'), Admission::Blocked('c', Disposition::Release));
     }
 
     #[test]
@@ -221,7 +249,7 @@ mod tests {
     #[test]
     fn messages_without_key_wait_for_nothing() {
         let mut chains = Chains::default();
-        let origin = Origin { key: (0, 0), lease: lease(1), pass: 1 };
+        let origin = Origin { key: (0, 0), ..origin(1, 1) };
         assert_eq!(chains.admit(origin, true, 'a'), Admission::Go('a'));
         assert_eq!(chains.admit(origin, true, 'b'), Admission::Go('b'));
     }
@@ -246,7 +274,7 @@ mod tests {
     fn lanes_do_not_share_keys() {
         let mut chains = Chains::default();
         chains.block(origin(1, 1), &Disposition::Release);
-        assert_eq!(chains.admit(Origin { key: (1, 7), lease: lease(2), pass: 1 }, true, 'a'), Admission::Go('a'));
+        assert_eq!(chains.admit(Origin { key: (1, 7), ..origin(2, 1) }, true, 'a'), Admission::Go('a'));
         assert!(matches!(chains.admit(origin(2, 1), false, 'a'), Admission::Blocked('a', _)));
     }
 

@@ -45,8 +45,6 @@ pub struct Item {
 pub struct Tag {
     /// From where it comes.
     pub origin: Origin,
-    /// Its id.
-    pub id: u64,
     /// Attempts that were spent before.
     pub attempts: u16,
     /// What its route says about failures.
@@ -137,30 +135,30 @@ impl Publisher {
         let settlement = Settlement { sent: Vec::with_capacity(messages.len()), ..Settlement::default() };
         self.claims.insert(lease, InFlight { claimed, settlement, open: messages.len() });
         for (row, step) in messages {
-            let origin = Origin { key: (lane, row.key_hash), lease, pass };
+            let origin = Origin { key: (lane, row.key_hash), lease, pass, id: row.id };
             self.take(origin, row, step);
         }
     }
 
     fn take(&mut self, origin: Origin, row: Pending, step: Step) {
         match step {
-            Step::Decided(disposition, error) => self.decided(origin, row.id, disposition, error),
+            Step::Decided(disposition, error) => self.decided(origin, disposition, error),
             Step::Publish(ready) => {
                 let outlet = self.outlets.find(&ready.outgoing.destination.sink);
                 let Ready { outgoing, policy, pipelined, created_at } = *ready;
-                let (id, attempts) = (row.id, row.attempts);
-                let tag = Tag { origin, id, attempts, policy, pipelined, alone: false, created_at, outlet };
+                let attempts = row.attempts;
+                let tag = Tag { origin, attempts, policy, pipelined, alone: false, created_at, outlet };
                 self.admit(self.ordered(Item { outgoing, tag }));
             }
         }
     }
 
     /// A message that is not to be published still has its place in the order of its key.
-    fn decided(&mut self, origin: Origin, id: u64, disposition: Disposition, error: String) {
+    fn decided(&mut self, origin: Origin, disposition: Disposition, error: String) {
         if let Some(fate) = retry::behind(&disposition) {
             self.chains.hold(origin, &fate);
         }
-        self.finish(origin.lease, id, disposition, error);
+        self.finish(origin, disposition, error);
     }
 
     /// Notes whether nothing of its key may be on the way with a message.
@@ -179,7 +177,7 @@ impl Publisher {
         match self.chains.admit(tag.origin, tag.alone, item) {
             Admission::Go(item) => self.queue(item),
             Admission::Queued => {}
-            Admission::Blocked(_, fate) => self.finish(tag.origin.lease, tag.id, fate, String::new()),
+            Admission::Blocked(_, fate) => self.finish(tag.origin, fate, String::new()),
         }
     }
 
@@ -281,7 +279,7 @@ impl Publisher {
         match outcome {
             Ok(receipt) => {
                 if let Some(claim) = self.claims.get_mut(&tag.origin.lease) {
-                    claim.settlement.sent.push((tag.id, receipt.place));
+                    claim.settlement.sent.push((tag.origin.id, receipt.place));
                 }
                 self.close(tag.origin.lease);
                 self.advance(tag);
@@ -291,7 +289,7 @@ impl Publisher {
                     self.destinations.confirmed_nothing(destination, since, &error.to_string(), Instant::now());
                 }
                 let disposition = self.disposition(tag, destination, &error);
-                tracing::debug!(id = tag.id, %error, ?disposition, "a message was not published");
+                tracing::debug!(id = tag.origin.id, %error, ?disposition, "a message was not published");
                 self.fail(tag, disposition, error.to_string());
             }
         }
@@ -312,22 +310,22 @@ impl Publisher {
     /// A message was not sent: notes it, and what that means for the later ones of its key.
     fn fail(&mut self, tag: Tag, disposition: Disposition, error: String) {
         match retry::behind(&disposition) {
-            Some(fate) => self.block(tag.origin, tag.id, &fate),
+            Some(fate) => self.block(tag.origin, &fate),
             None => self.advance(tag),
         }
-        self.finish(tag.origin.lease, tag.id, disposition, error);
+        self.finish(tag.origin, disposition, error);
     }
 
     /// What waits behind a message that was not sent shares its fate: in its chain, and in the queue of an outlet.
-    fn block(&mut self, origin: Origin, id: u64, fate: &Disposition) {
+    fn block(&mut self, origin: Origin, fate: &Disposition) {
         let mut behind: Vec<Item> = self.chains.block(origin, fate).into();
         if origin.key.1 != 0 {
-            behind.extend(self.outlets.take(|tag| tag.origin.key == origin.key && tag.id > id));
+            behind.extend(self.outlets.take(|tag| tag.origin.key == origin.key && tag.origin.id > origin.id));
         }
         for item in behind {
             // The waiting message's own claim must hold the block as well.
             self.chains.block(item.tag.origin, fate);
-            self.finish(item.tag.origin.lease, item.tag.id, *fate, String::new());
+            self.finish(item.tag.origin, *fate, String::new());
         }
     }
 
@@ -341,7 +339,7 @@ impl Publisher {
         }
     }
 
-    fn finish(&mut self, lease: Lease, id: u64, disposition: Disposition, error: String) {
+    fn finish(&mut self, Origin { lease, id, .. }: Origin, disposition: Disposition, error: String) {
         let Some(claim) = self.claims.get_mut(&lease) else { return };
         match disposition {
             Disposition::Release => {}

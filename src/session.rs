@@ -35,7 +35,7 @@ impl Session {
         Self { context: Arc::clone(context), connection: None, failures: 0 }
     }
 
-    /// Runs one operation, within the settle deadline.
+    /// Runs one operation, within the settle deadline. Connecting has as long again: it takes more round trips than most calls.
     ///
     /// After an error nothing is open on the server that belongs to this session; whether the operation took effect is unknown
     /// unless the server itself refused it.
@@ -44,12 +44,8 @@ impl Session {
         operation: &'static str,
         work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
-        let deadline = self.context.config.relay.settle_deadline;
         let started = Instant::now();
-        let outcome = match tokio::time::timeout(deadline, self.attempt(work)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
-        };
+        let outcome = self.attempt(work).await;
         let duration = &self.context.metrics.db_call_duration_seconds;
         duration.with_label_values(&[operation]).observe(started.elapsed().as_secs_f64());
         self.report(operation, &outcome);
@@ -63,14 +59,20 @@ impl Session {
         // The connection is out of its place while the call runs: a future that is dropped drops it too.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => connect(&self.context).await?,
+            None => self.in_time(connect(&self.context)).await?,
         };
-        let outcome = work(&mut connection).await;
+        let outcome = self.in_time(work(&mut connection)).await;
         let refused = outcome.as_ref().is_err_and(|error| error.as_database_error().is_some());
-        if outcome.is_ok() || refused && store::session::rollback(&mut connection).await.is_ok() {
+        if outcome.is_ok() || refused && self.in_time(store::session::rollback(&mut connection)).await.is_ok() {
             self.connection = Some(connection);
         }
         outcome
+    }
+
+    async fn in_time<T>(&self, call: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+        let deadline = self.context.config.relay.settle_deadline;
+        let timed_out = |_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into());
+        tokio::time::timeout(deadline, call).await.map_err(timed_out).flatten()
     }
 
     fn report<T>(&mut self, operation: &'static str, outcome: &Result<T, sqlx::Error>) {

@@ -164,9 +164,8 @@ fn in_an_outage(sinks: usize) -> Disposition {
     let outlets = Outlets::new(&context, (0..sinks).map(feed).collect(), events, open);
     let mut publisher = Publisher::new(&context, outlets, finished);
     let lease = Lease { claim_id: 1, lease_token: 1 };
-    let (origin, created_at) = (Origin { key: (0, 7), lease, pass: 1 }, Instant::now());
-    let tag =
-        Tag { origin, id: 1, attempts: u16::MAX, policy: POLICY, pipelined: false, alone: true, created_at, outlet: 0 };
+    let (origin, created_at) = (Origin { key: (0, 7), lease, pass: 1, id: 1 }, Instant::now());
+    let tag = Tag { origin, attempts: u16::MAX, policy: POLICY, pipelined: false, alone: true, created_at, outlet: 0 };
     publisher.disposition(tag, &destination(""), &PublishError::Unavailable("down".into()))
 }
 

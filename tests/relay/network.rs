@@ -111,9 +111,16 @@ async fn a_slow_database_that_stalls_is_drained() -> Result<()> {
         proxy.latency(*direction, Duration::from_millis(100));
     }
     let settings = stage.settings.clone().set("relay", "settle_deadline", "1500ms").set("relay", "lease", "5s");
-    let relays = [start(&settings)?, start(&settings)?];
-    // Less than the relays take at two claims a second: the backlog must be what the stalls left.
-    let load = endless(&stage).pause(Duration::from_millis(100)).start(&stage.database, &stage.ledger).await?;
+    let mut relays = [start(&settings)?, start(&settings)?];
+    let load = endless(&stage).start(&stage.database, &stage.ledger).await?;
+    let samples = |metrics: &Metrics| {
+        let labels = r#"operation="floor""#;
+        let calls = metrics.sum_where("outbox_relay_db_call_duration_seconds_count", labels);
+        calls - metrics.sum_where("outbox_relay_db_errors_total", labels) >= 2.0
+    };
+    for relay in &mut relays {
+        relay.wait_for_metrics(PATIENCE, "calls of which each takes several round trips", samples).await?;
+    }
     for _ in 0..2 {
         work(&relays, 100.0).await?;
         let held = proxy.counts().held;

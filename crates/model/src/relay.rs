@@ -131,7 +131,7 @@ impl Relay {
 
     fn origin(&self, protocol: &Protocol, id: u64) -> Option<Origin> {
         let tenure = self.of_message(id)?;
-        Some(Origin { key: (0, protocol.key(id)), lease: claimer::lease(tenure.slot), pass: tenure.pass })
+        Some(Origin { key: (0, protocol.key(id)), lease: claimer::lease(tenure.slot), pass: tenure.pass, id })
     }
 
     /// Takes in the oldest claim that was not read yet.

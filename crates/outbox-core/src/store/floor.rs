@@ -2,7 +2,7 @@
 
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
-use super::error_number;
+use super::{error_number, text::Text};
 
 /// A sample from which a floor may be raised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,12 +16,17 @@ pub struct Sample {
 /// The largest visible id and then the time: a statement's time is that of its start, and this one may have to wait for a change of
 /// the table. End of the primary key, one row, no lock.
 ///
-/// An id up to this one was given out before now, so to a transaction that has started already.
+/// An id up to this one was given out before now, so to a transaction that has started already. One round trip.
 pub async fn sample(conn: &mut MySqlConnection) -> Result<Sample, sqlx::Error> {
-    let sql = "SELECT CAST(COALESCE(MAX(id), 0) AS UNSIGNED) FROM outbox_messages";
-    let max_id = sqlx::query_scalar(sql).fetch_one(&mut *conn).await?;
-    let sql = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
-    Ok(Sample { max_id, at_micros: sqlx::query_scalar(sql).fetch_one(conn).await? })
+    let text = Text::default().sql(
+        "SELECT CAST(COALESCE(MAX(id), 0) AS UNSIGNED) FROM outbox_messages; \
+         SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+    );
+    let replies = text.run(conn).await?;
+    let [Some(max_id), Some(time)] = [0, 1].map(|n: usize| replies.get(n).and_then(|reply| reply.rows.first())) else {
+        return Err(sqlx::Error::RowNotFound);
+    };
+    Ok(Sample { max_id: max_id.try_get(0)?, at_micros: time.try_get(0)? })
 }
 
 /// What the server says of its open transactions.
