@@ -31,8 +31,8 @@ struct Block {
     claims: HashMap<Lease, Held>,
 }
 
-/// What a claim holds back: the key's messages behind the first one of its own that went back. Those before it may go. If they
-/// could not, two claims that follow each other closely would hold each other back for ever, each with messages of the other.
+/// The part of a key that one claim blocks: the messages behind the claim's first message that was not sent. Smaller ids may go.
+/// Without that exception two claims in turn block each other for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Held {
     first: u64,
@@ -129,7 +129,7 @@ impl<T> Chains<T> {
         let new = || Block { disposition: *disposition, claims: HashMap::new() };
         let block = self.blocked.entry(origin.key).or_insert_with(new);
         let held = block.claims.entry(origin.lease).or_insert(Held { first: origin.id, until: None });
-        held.first = held.first.min(origin.id);
+        (held.first, held.until) = (held.first.min(origin.id), None);
     }
 
     /// A claim is settled; the last pass of its claimer that began before has this number.
@@ -188,7 +188,7 @@ mod tests {
 
     const KEY: Key = (0, 7);
 
-    /// Of a message whose id is ten times that of its claim.
+    /// The id of the message is ten times the number of the claim.
     fn origin(claim_id: u64, pass: u64) -> Origin {
         Origin { key: KEY, lease: lease(claim_id), pass, id: 10 * claim_id }
     }

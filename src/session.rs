@@ -59,7 +59,7 @@ impl Session {
         // The connection is out of its place while the call runs: a future that is dropped drops it too.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => self.in_time(connect(&self.context)).await?,
+            None => Box::pin(self.in_time(connect(&self.context))).await?,
         };
         let outcome = self.in_time(work(&mut connection)).await;
         let refused = outcome.as_ref().is_err_and(|error| error.as_database_error().is_some());

@@ -25,7 +25,7 @@ const UNROUTABLE: std::ops::Range<u64> = 100..200;
 const REFUSED: u64 = 1000;
 /// It takes messages from this one on, but all of the deadline for them.
 const LATE: u64 = 2000;
-/// Messages from this one on are dead before anybody publishes them, and hold back their key.
+/// This one is dead before anybody publishes it, and holds back its key.
 const DEAD: u64 = 3000;
 
 /// Answers its first batch when everything is there: that its first message is unconfirmed and the others have arrived. Of a batch
@@ -111,7 +111,7 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
         };
         let ready = Ready { outgoing, policy: POLICY, pipelined: false, created_at: Instant::now() };
         let dead = Disposition::Dead { reason: "expired", spent: false, holds_key: true };
-        let step = if id < DEAD { Step::Publish(Box::new(ready)) } else { Step::Decided(dead, String::new()) };
+        let step = if id == DEAD { Step::Decided(dead, String::new()) } else { Step::Publish(Box::new(ready)) };
         (Pending { id, key_hash, bytes: 1, attempts: 0, takeovers: 0 }, step)
     });
     ReadClaim { claimed, messages: messages.collect() }
@@ -193,7 +193,7 @@ async fn what_its_destination_would_refuse_is_not_published_nor_what_follows_it_
 
 #[tokio::test]
 async fn a_message_that_is_dead_before_it_is_published_holds_back_what_comes_after_it() {
-    let claims: [(_, &[_]); 1] = [(LONG, &[(1, 6), (2, 7), (3, 7), (DEAD, 7), (4, 7)])];
+    let claims: [(_, &[_]); 1] = [(LONG, &[(1, 6), (2, 7), (3, 7), (DEAD, 7), (DEAD + 1, 7)])];
     let published = published_to(Slow::new(KeyOrder::OneInFlight), &claims).await;
     assert_eq!(published, (vec![vec![1, 2], vec![3]], vec![1]));
 }

@@ -316,12 +316,13 @@ async fn a_topic_that_confirms_nothing_costs_the_others_nothing() -> Result<()> 
     broker.create_topic("there", 4, 1)?;
     broker.create_topic("silent", 1, 1)?;
     broker.partition_leader("silent", 0, None)?;
+    // Long enough that some are on the way at any moment.
+    broker.broker_round_trip_time(1, Duration::from_millis(20))?;
     let (there, silent, sink) = (to("there"), to("silent"), sink(&broker.bootstrap_servers()));
     conformance::publish(&sink, &numbered(&there, 0..100, 10)).await;
     let messages: Vec<_> = (0..3).map(|n: usize| Draft::new(&silent, n.to_string()).key(b"one").build()).collect();
     let deadline = Instant::now() + Duration::from_secs(4);
     let ended = std::sync::atomic::AtomicBool::new(false);
-    // All the time some are on the way.
     let lane = async {
         let mut outcomes = Vec::new();
         while !ended.load(std::sync::atomic::Ordering::Relaxed) {
