@@ -64,6 +64,14 @@ pub struct Origin {
     pub id: u64,
 }
 
+impl Block {
+    /// Forgets the claims that nothing from this pass on has to wait for; returns whether any is left.
+    fn holds(&mut self, pass: u64) -> bool {
+        self.claims.retain(|_, held| held.until.is_none_or(|until| pass <= until));
+        !self.claims.is_empty()
+    }
+}
+
 impl<T> Default for Chains<T> {
     fn default() -> Self {
         Self { busy: HashMap::new(), blocked: HashMap::new() }
@@ -96,8 +104,7 @@ impl<T> Chains<T> {
 
     fn fate(&mut self, origin: Origin) -> Option<Disposition> {
         let block = self.blocked.get_mut(&origin.key)?;
-        block.claims.retain(|_, held| held.until.is_none_or(|until| origin.pass <= until));
-        if block.claims.is_empty() {
+        if !block.holds(origin.pass) {
             self.blocked.remove(&origin.key);
             return None;
         }
@@ -141,12 +148,7 @@ impl<T> Chains<T> {
 
     /// Forgets the keys of a lane that nothing from this pass on has to wait for. Claims of a lane come in the order of their passes.
     pub fn prune(&mut self, lane: u16, pass: u64) {
-        self.blocked.retain(|key, block| {
-            if key.0 == lane {
-                block.claims.retain(|_, held| held.until.is_none_or(|until| pass <= until));
-            }
-            !block.claims.is_empty()
-        });
+        self.blocked.retain(|key, block| key.0 != lane || block.holds(pass));
     }
 
     /// Whether something waits.
