@@ -7,8 +7,9 @@
 //! strikes. At the deadline nothing more is handed over until the brokers have confirmed what they take. The rest, which is that of
 //! partitions that take nothing, is given up together and goes back in order.
 //!
-//! On the wire: key = message key, value = payload (null for a tombstone), timestamp = when the message was enqueued, headers
-//! `id` (the message id as UUID text), `type` and `content-type` where there are any, then the message's own in their order.
+//! On the wire: key = message key, value = payload (null for a tombstone), timestamp = when the message was enqueued, by the
+//! database's clock (or the relay's time, where that is earlier), headers `id` (the message id as UUID text), `type` and `content-type` where
+//! there are any, then the message's own in their order.
 //!
 //! No batch waits for another one's messages before it is handed over: what may not overtake is turned away, and goes back.
 //!

@@ -3,11 +3,11 @@
 use std::{
     collections::BTreeMap,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use crate::kafka_harness::{KafkaHarness, consume, sink, sink_with};
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use futures_util::future::join_all;
 use outbox_relay::{
     config,
@@ -29,6 +29,13 @@ use testkit::{
 
 fn to(topic: &str) -> Arc<Destination> {
     Arc::new(Destination { sink: "kafka".into(), target: topic.into(), routing_key: String::new() })
+}
+
+const TWO_HOURS_MICROS: i64 = 2 * 60 * 60 * 1_000_000;
+
+fn micros_now() -> i64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX)
 }
 
 fn soon() -> Instant {
@@ -167,6 +174,38 @@ async fn only_the_record_that_a_compacted_topic_refuses_is_rejected() -> Result<
     let outcomes = harness.sink().publish(&batch, soon()).await;
     assert!(matches!(&outcomes[20], Err(PublishError::Rejected { reason: "invalid", .. })), "{:?}", outcomes[20]);
     assert_eq!(outcomes.iter().filter(|it| it.is_ok()).count(), 40, "{:?}", outcomes[0]);
+    Ok(())
+}
+
+/// One that was scheduled long ago, for a topic that takes nothing so old.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_record_that_is_too_old_for_its_topic_is_rejected() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = format!("young-{}", uuid::Uuid::now_v7());
+    let settings = [("message.timestamp.before.max.ms", "3600000")];
+    servers::create_topic_with(harness.bootstrap(), &topic, 1, &settings).await?;
+    let mut batch = numbered(&to(&topic), 0..41, 10);
+    batch.iter_mut().for_each(|message| message.created_at_micros = micros_now());
+    batch[20].created_at_micros -= TWO_HOURS_MICROS;
+    let outcomes = harness.sink().publish(&batch, soon()).await;
+    assert!(matches!(&outcomes[20], Err(PublishError::Rejected { reason: "invalid", .. })), "{:?}", outcomes[20]);
+    assert_eq!(outcomes.iter().filter(|it| it.is_ok()).count(), 40, "{:?}", outcomes[0]);
+    Ok(())
+}
+
+/// Kafka refuses a time more than an hour ahead of its own (`message.timestamp.after.max.ms`).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_from_a_database_whose_clock_is_ahead_has_the_time_of_the_relay() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = format!("ahead-{}", uuid::Uuid::now_v7());
+    servers::create_topic(harness.bootstrap(), &topic, 1).await?;
+    let mut message = Draft::new(&to(&topic), "from the future").build();
+    let before = micros_now() / 1000;
+    message.created_at_micros = micros_now() + TWO_HOURS_MICROS;
+    harness.sink().publish(&[message], soon()).await.remove(0)?;
+    let records = consume(harness.bootstrap(), &topic, 1)?;
+    let written = records[0].timestamp.context("a record without a time")?;
+    assert!((before..=micros_now() / 1000).contains(&written), "{before} {written}");
     Ok(())
 }
 

@@ -18,9 +18,12 @@ pub(super) fn refused(code: Code) -> PublishError {
 }
 
 /// Whether the broker may have refused this message only because of another one in the same request. Kafka judges a
-/// request as a whole: its size counts, not the message's, and one invalid record fails all.
+/// request as a whole: its size counts, not the message's, and one record that is invalid or too old fails all.
 pub(super) fn is_shared_fate(code: Code) -> bool {
-    matches!(code, Code::MessageSizeTooLarge | Code::InvalidDifferentRecord | Code::InvalidRecord)
+    matches!(
+        code,
+        Code::MessageSizeTooLarge | Code::InvalidDifferentRecord | Code::InvalidRecord | Code::InvalidTimestamp
+    )
 }
 
 /// Whether the relay gave the message up.

@@ -10,7 +10,7 @@ use testkit::{
     database::Database,
     ledger::Outcome,
     load::Load,
-    relay::Relay,
+    relay::{Relay, Settings},
     servers::{Flavor, until},
     upgrade,
 };
@@ -77,7 +77,8 @@ async fn releases(arena: &mut Arena, flavor: Flavor) -> Result<()> {
 impl Releases {
     async fn start_old(&mut self, arena: &mut Arena) -> Result<()> {
         let relay = self.baseline.relay.clone();
-        start_relays(arena, &relay)?;
+        // A key that came after the baseline.
+        start_relays(arena, &relay, &arena.settings.clone().unset("relay", "unroutable_grace"))?;
         self.seed += 1;
         self.old = Some(self.baseline.service(&arena.database, arena.topic.name(), arena.rate, self.seed)?);
         progress(arena).await
@@ -85,7 +86,7 @@ impl Releases {
 
     async fn start_new(&mut self, arena: &mut Arena) -> Result<()> {
         let relay = arena.setup.relay.clone();
-        start_relays(arena, &relay)?;
+        start_relays(arena, &relay, &arena.settings.clone())?;
         let program = arena.setup.consumer.clone();
         for _ in 0..EACH {
             arena.consumers()?.start_one_of(&program)?;
@@ -122,9 +123,9 @@ impl Releases {
     }
 }
 
-fn start_relays(arena: &mut Arena, program: &Path) -> Result<()> {
+fn start_relays(arena: &mut Arena, program: &Path, settings: &Settings) -> Result<()> {
     for _ in 0..EACH {
-        arena.relays.push(Relay::start(program, &arena.settings)?);
+        arena.relays.push(Relay::start(program, settings)?);
     }
     Ok(())
 }

@@ -118,6 +118,15 @@ impl Settings {
         self
     }
 
+    /// Takes a key out, which then has its default.
+    #[must_use]
+    pub fn unset(mut self, section: &str, key: &str) -> Self {
+        if let Some(Value::Table(keys)) = self.file.get_mut(section) {
+            keys.remove(key);
+        }
+        self
+    }
+
     /// With deadlines that a busy machine keeps: where nothing may be sent twice, and nothing of its own is to be taken over.
     #[must_use]
     pub fn patient(self) -> Self {
