@@ -1,18 +1,18 @@
 //! Deleting what is older than its retention, in chunks by primary key.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use sqlx::{Connection as _, MySqlConnection, Row as _};
 
 use super::{claim::ids_from_json, enqueue::micros, read::id_list, text::Text};
 
 /// Deletes the oldest receipts that are older than this, with their messages; returns how many of each. Only what a receipt names
-/// is deleted, so an unsent message never is; one whose list somebody has made unreadable stays, with whatever it names.
-/// At most fifty receipts, and none more once they name so many messages: a receipt stands for one message where traffic is
+/// is deleted, and of that nothing that somebody has put back to be sent again; one whose list somebody has made unreadable stays, with
+/// whatever it names. At most fifty receipts, and none more once they name so many messages: a receipt stands for one message where traffic is
 /// slow, and for a thousand where it is not. Primary keys; one transaction.
 pub async fn sent(conn: &mut MySqlConnection, age: Duration, messages: usize) -> Result<(u64, u64), sqlx::Error> {
     // Receipts are nearly in the order of their age: what is behind fifty that are too young can wait until one of them is old.
-    let sql = "SELECT receipt_id, message_ids FROM (SELECT receipt_id, message_ids, sent_at FROM outbox_sent \
+    let sql = "SELECT receipt_id, message_ids, lane FROM (SELECT receipt_id, message_ids, lane, sent_at FROM outbox_sent \
                WHERE IF(JSON_VALID(message_ids), JSON_TYPE(message_ids), '') = 'ARRAY' ORDER BY receipt_id LIMIT 50) AS oldest \
                WHERE sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY receipt_id";
     let rows = sqlx::query(sql).bind(micros(age)).fetch_all(&mut *conn).await?;
@@ -23,17 +23,37 @@ pub async fn sent(conn: &mut MySqlConnection, age: Duration, messages: usize) ->
         }
         let Ok(named) = ids_from_json(row.try_get(1)?) else { continue };
         receipts.push(row.try_get::<u64, _>(0)?);
-        ids.extend(named);
+        let lane: u16 = row.try_get(2)?;
+        ids.extend(named.into_iter().map(|id| (lane, id)));
     }
     if receipts.is_empty() {
         return Ok((0, 0));
     }
+    ids.sort_unstable();
+    let unsent = unsent(conn, &ids).await?;
+    let mut ids: Vec<u64> = ids.into_iter().map(|(_, id)| id).filter(|id| !unsent.contains(id)).collect();
     ids.sort_unstable();
     let text = id_list(Text::default().sql("BEGIN; DELETE FROM outbox_sent WHERE "), "receipt_id", &receipts);
     let text = id_list(text.sql("; DELETE FROM outbox_messages WHERE "), "id", &ids).sql("; COMMIT");
     let replies = text.run(conn).await?;
     let rows = |reply: usize| replies.get(reply).map_or(0, |reply| reply.done.rows_affected());
     Ok((rows(1), rows(2)))
+}
+
+/// Of these messages, sorted by lane and id, those that are to be sent again. Primary keys, no lock.
+async fn unsent(conn: &mut MySqlConnection, messages: &[(u16, u64)]) -> Result<HashSet<u64>, sqlx::Error> {
+    // 0 is no id: nothing, and a column of the right type.
+    let mut text = Text::default().sql("SELECT id FROM outbox_pending WHERE lane = 0 AND id = 0");
+    for chunk in messages.chunk_by(|a, b| a.0 == b.0) {
+        let (lanes, ids): (Vec<u16>, Vec<u64>) = chunk.iter().copied().unzip();
+        for table in ["outbox_pending", "outbox_delayed", "outbox_dead"] {
+            text = text.sql(" UNION ALL SELECT id FROM ").sql(table).sql(" WHERE lane IN (");
+            text = text.ints(lanes.first().map(|lane| u64::from(*lane))).sql(") AND ");
+            text = id_list(text, "id", &ids);
+        }
+    }
+    let replies = text.run(conn).await?;
+    replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).collect()
 }
 
 /// Deletes dead messages that died longer ago than this; returns how many. At most `limit`, of one lane, locked first: one

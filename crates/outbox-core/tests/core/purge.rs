@@ -12,12 +12,15 @@ use testkit::{database::Database, on_both_databases, servers::Flavor};
 
 on_both_databases!(
     a_dead_message_that_is_being_put_back_is_kept,
+    a_sent_message_that_is_to_be_sent_again_is_kept,
     receipts_without_messages_are_purged_and_unreadable_ones_hold_up_nobody,
 );
 
 const DEAD: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, reason, owner) \
                     SELECT lane, id, key_hash, bytes, 0, UTC_TIMESTAMP(6) - INTERVAL 1 DAY, 'expired', '' FROM outbox_pending; \
                     DELETE FROM outbox_pending";
+const DEAD_ONE: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, reason, owner) \
+                        SELECT lane, id, key_hash, bytes, 0, UTC_TIMESTAMP(6), 'expired', '' FROM outbox_pending WHERE id = 3";
 const BACK: &str = "INSERT INTO outbox_pending (lane, id, key_hash, bytes) \
                     SELECT lane, id, key_hash, bytes FROM outbox_dead WHERE lane = 0 AND id = 1; \
                     DELETE FROM outbox_dead WHERE lane = 0 AND id = 1";
@@ -52,9 +55,35 @@ async fn a_dead_message_that_is_being_put_back_is_kept(flavor: Flavor) -> Result
     Ok(())
 }
 
+/// It waits, is put off or is dead for longer than sent messages are kept.
+async fn a_sent_message_that_is_to_be_sent_again_is_kept(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    enqueued(&database, 4).await?;
+    let receipt = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \
+                   VALUES (1, 0, 0, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) - INTERVAL 1 DAY, '[1, 2, 3, 4]', '[]')";
+    let elsewhere = "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, reason, holds_key) \
+                     SELECT lane, id, key_hash, bytes, 0, UTC_TIMESTAMP(6), 'scheduled', 0 FROM outbox_pending WHERE id = 2";
+    for text in [
+        receipt,
+        elsewhere,
+        "DELETE FROM outbox_pending WHERE id = 2",
+        DEAD_ONE,
+        "DELETE FROM outbox_pending WHERE id > 2",
+    ] {
+        database.execute(text).await?;
+    }
+    ensure!(purge::sent(&mut relay(&database).await?, Duration::from_secs(3600), 1000).await? == (1, 1));
+    ensure!(
+        database.number("SELECT COUNT(*) FROM outbox_messages WHERE id < 4").await? == 3,
+        "a message that waits is gone"
+    );
+    Ok(())
+}
+
 async fn receipts_without_messages_are_purged_and_unreadable_ones_hold_up_nobody(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     enqueued(&database, 1).await?;
+    database.execute("DELETE FROM outbox_pending").await?;
     let mark = |claim: u32, ids: &str| {
         format!(
             "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \
