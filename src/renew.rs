@@ -42,16 +42,20 @@ async fn renew(context: &Context, session: &mut Session, tenures: &[Arc<Tenure>]
     let until = Instant::now() + context.config.relay.lease;
     let time = context.config.relay.lease;
     crash::point("before_renew");
-    let standing = session.run("renew", async |db| lease::renew(db, &leases, time).await).await;
+    let renewed = session.run("renew", async |db| lease::renew(db, &leases, time).await).await;
     let renewals = &context.metrics.lease_renewals_total;
-    if standing.is_err() {
+    if renewed.is_err() {
         renewals.with_label_values(&["error"]).inc_by(leases.len() as u64);
     }
-    let standing: HashSet<Lease> = standing?.into_iter().collect();
+    let lease::Renewed { prolonged, standing } = renewed?;
+    let [prolonged, standing] = [prolonged, standing].map(HashSet::<Lease>::from_iter);
     for tenure in tenures {
-        if standing.contains(&tenure.lease) {
+        if prolonged.contains(&tenure.lease) {
             tenure.prolong(until);
             renewals.with_label_values(&["renewed"]).inc();
+        } else if standing.contains(&tenure.lease) {
+            // Somebody settles it or takes it over at the moment. The next turn tells.
+            renewals.with_label_values(&["locked"]).inc();
         } else if !tenure.leaves() && tenure.lose() {
             renewals.with_label_values(&["lost"]).inc();
             context.metrics.leases_lost_total.inc();

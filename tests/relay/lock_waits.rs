@@ -17,7 +17,7 @@ use outbox_core::{
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 
 on_both_databases!(
-    settling_waits_for_no_open_transaction_and_no_other_settler,
+    settling_and_renewing_wait_for_no_open_transaction_and_no_other_settler,
     a_take_over_waits_for_no_open_transaction,
     promoting_waits_for_no_open_transaction,
 );
@@ -61,7 +61,7 @@ async fn claim(db: &mut MySqlConnection, above: u64, messages: u32, lease: Durat
     Ok((Lease { claim_id, lease_token }, Settlement { sent, ..Settlement::default() }))
 }
 
-async fn settling_waits_for_no_open_transaction_and_no_other_settler(flavor: Flavor) -> Result<()> {
+async fn settling_and_renewing_wait_for_no_open_transaction_and_no_other_settler(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let (mut first, mut second, mut service) =
         (relay(&database).await?, relay(&database).await?, database.plain().await?);
@@ -82,7 +82,8 @@ async fn settling_waits_for_no_open_transaction_and_no_other_settler(flavor: Fla
     for (id, _) in &also_sent.sent {
         sqlx::query("DELETE FROM outbox_pending WHERE lane = 0 AND id = ?").bind(id).execute(&mut *halfway).await?;
     }
-    ensure!(lease::renew(&mut first, &[one], lease).await? == [one]);
+    let renewed = lease::renew(&mut first, &[one, other], lease).await?;
+    ensure!(renewed.prolonged == [one] && renewed.standing == [one, other], "{renewed:?}");
     ensure!(settle::settle(&mut first, &[(one, &sent)], Way::Ranges).await? == [one]);
     halfway.rollback().await?;
     ensure!(settle::settle(&mut first, &[(other, &also_sent)], Way::OneByOne).await? == [other]);

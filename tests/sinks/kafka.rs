@@ -185,7 +185,9 @@ async fn only_the_record_that_is_too_old_for_its_topic_is_rejected() -> Result<(
     let settings = [("message.timestamp.before.max.ms", "3600000")];
     servers::create_topic_with(harness.bootstrap(), &topic, 1, &settings).await?;
     let mut batch = numbered(&to(&topic), 0..41, 10);
-    batch.iter_mut().for_each(|message| message.created_at_micros = micros_now());
+    for message in &mut batch {
+        message.created_at_micros = micros_now();
+    }
     batch[20].created_at_micros -= TWO_HOURS_MICROS;
     let outcomes = harness.sink().publish(&batch, soon()).await;
     assert!(matches!(&outcomes[20], Err(PublishError::Rejected { reason: "invalid", .. })), "{:?}", outcomes[20]);

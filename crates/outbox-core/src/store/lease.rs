@@ -49,17 +49,31 @@ pub(crate) fn fence(text: Text, leases: &[Lease]) -> Text {
     )
 }
 
-/// Prolongs claims from now on; returns those that still stand. Primary key; locks just these rows, waits for whoever
-/// settles one of them.
-pub async fn renew(conn: &mut MySqlConnection, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, sqlx::Error> {
+/// What a renewal found.
+#[derive(Debug, Default)]
+pub struct Renewed {
+    /// The claims that run from now on again.
+    pub prolonged: Vec<Lease>,
+    /// The claims that stand: those, and others whose rows somebody had locked, who settles them or takes them over.
+    pub standing: Vec<Lease>,
+}
+
+/// Prolongs claims from now on. Waits for nobody: one connection that is silent while it settles a claim must not cost all others
+/// their lease. Primary key; locks just these rows, across one of its two round trips.
+pub async fn renew(conn: &mut MySqlConnection, leases: &[Lease], lease: Duration) -> Result<Renewed, sqlx::Error> {
+    let select = |text: Text, leases: &[Lease]| {
+        text.sql("SELECT c.claim_id, c.lease_token FROM ").then(|text| fence(text, leases))
+    };
+    let text = select(Text::default().sql("BEGIN; "), leases).sql(" FOR UPDATE SKIP LOCKED");
+    let prolonged = Lease::all(&text.run(conn).await?)?;
     let text = Text::default()
         .sql("UPDATE ")
-        .then(|text| fence(text, leases))
+        .then(|text| fence(text, &prolonged))
         .sql(" SET c.lease_until = UTC_TIMESTAMP(6) + INTERVAL ")
         .int(super::enqueue::micros(lease).unsigned_abs())
-        .sql(" MICROSECOND; SELECT c.claim_id, c.lease_token FROM ")
-        .then(|text| fence(text, leases));
-    Lease::all(&text.run(conn).await?)
+        .sql(" MICROSECOND; COMMIT; ");
+    let standing = Lease::all(&select(text, leases).run(conn).await?)?;
+    Ok(Renewed { prolonged, standing })
 }
 
 /// Gives claims back: their messages are pending as before, no attempt is spent. Primary key, just these rows.

@@ -136,10 +136,10 @@ async fn a_renewal_needs_the_token_of_its_claim(flavor: Flavor) -> Result<()> {
     let (database, mut db) = with_messages(flavor, 1).await?;
     let held = claim(&mut db, 8, &[1]).await?;
     let stranger = Lease { lease_token: 7, ..held };
-    assert_eq!(lease::renew(&mut db, &[stranger], Duration::from_secs(3600)).await?, []);
+    assert_eq!(lease::renew(&mut db, &[stranger], Duration::from_secs(3600)).await?.standing, []);
     let prolonged = "SELECT COUNT(*) FROM outbox_claims WHERE lease_until > UTC_TIMESTAMP(6) + INTERVAL 60 SECOND";
     assert_eq!(database.number(prolonged).await?, 0);
-    assert_eq!(lease::renew(&mut db, &[held], Duration::from_secs(3600)).await?, [held]);
+    assert_eq!(lease::renew(&mut db, &[held], Duration::from_secs(3600)).await?.prolonged, [held]);
     assert_eq!(database.number(prolonged).await?, 1);
     Ok(())
 }
@@ -151,7 +151,7 @@ async fn a_claim_that_was_renewed_is_not_taken_over(flavor: Flavor) -> Result<()
     sqlx::raw_sql("SET timestamp = 2147000000").execute(&mut db).await?;
     let expired = lease::expired(&mut db).await?;
     let expired = expired.first().context("its lease has passed")?;
-    assert_eq!(lease::renew(&mut db, &[held], LEASE).await?, [held]);
+    assert_eq!(lease::renew(&mut db, &[held], LEASE).await?.prolonged, [held]);
     assert!(!lease::take_over(&mut db, expired).await?);
     let attempts = "SELECT COUNT(*) FROM outbox_pending WHERE attempts = 1";
     assert_eq!((counts(&database).await?, database.number(attempts).await?), ([1, 0, 0, 0, 1], 0));
