@@ -34,6 +34,9 @@ pub async fn due(conn: &mut MySqlConnection, within: Duration, limit: u32) -> Re
 /// Moves delayed messages of one lane to pending; returns how many. Raises the lane's version, so that no claim is made on what was
 /// seen before, and lowers `low`, so that the rows are looked for. One that somebody has put back by hand is pending already.
 /// One round trip; locks the head (so two relays do not promote the same rows at once) and these rows.
+///
+/// A row may come back into `outbox_delayed` between the two statements: another relay has promoted and claimed it, and is settling its
+/// failure. So only rows are deleted that are pending, read with a lock: the other ones are nowhere else.
 pub async fn promote(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result<u64, sqlx::Error> {
     let smallest = ids.iter().copied().min().unwrap_or(0);
     let rows = |text: Text| {
@@ -50,8 +53,10 @@ pub async fn promote(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Resu
         .sql("SELECT d.lane, d.id, d.key_hash, d.bytes, d.attempts FROM ")
         .then(rows)
         .sql("; DELETE d FROM ")
-        .then(rows)
-        .sql("; COMMIT");
+        .listed(ids.iter().copied())
+        .sql(" STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.id = l.id AND p.lane = ")
+        .int(lane)
+        .sql(" STRAIGHT_JOIN outbox_delayed d FORCE INDEX (PRIMARY) ON d.id = p.id AND d.lane = p.lane; COMMIT");
     let replies = text.run(conn).await?;
     Ok(replies.get(3).map_or(0, |reply| reply.done.rows_affected()))
 }

@@ -26,6 +26,7 @@ on_both_databases!(
     claims_are_numbered_as_they_are_made_and_those_that_are_gone_are_not_looked_at,
     what_is_not_committed_is_not_seen,
     promotion_lowers_low_and_raises_the_version,
+    a_promotion_that_comes_late_deletes_no_message_that_failed_meanwhile,
     a_row_that_is_pending_and_delayed_at_once_stops_neither_promotion_nor_the_lane,
     a_row_that_is_pending_and_delayed_or_dead_at_once_can_be_delayed_and_given_up,
     a_retry_and_what_is_behind_it_hold_back_their_key,
@@ -250,6 +251,25 @@ async fn promotion_lowers_low_and_raises_the_version(flavor: Flavor) -> Result<(
     let after = look(&mut db).await?;
     assert_eq!((before.low, after.low), (9, 2));
     assert!(after.version > before.version, "a claim on what was seen before must fail");
+    Ok(())
+}
+
+/// Another relay has promoted it before, and settles its failure.
+async fn a_promotion_that_comes_late_deletes_no_message_that_failed_meanwhile(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 1).await?;
+    let mut settler = database.plain().await?;
+    let mut settles = settler.begin().await?;
+    let fails = "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, due_at, holds_key, reason) \
+                 SELECT lane, id, key_hash, bytes, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 1, 'unconfirmed' FROM outbox_pending; \
+                 DELETE FROM outbox_pending WHERE id = 1";
+    sqlx::raw_sql(fails).execute(&mut *settles).await?;
+    let settled = async {
+        database.wait_for_lock_waits(flavor, 1).await?;
+        anyhow::Ok(settles.commit().await?)
+    };
+    let (promoted, settled) = tokio::join!(promote::promote(&mut db, 0, &[1]), settled);
+    settled?;
+    assert_eq!((promoted?, counts(&database).await?), (0, [0, 1, 0, 0, 0]));
     Ok(())
 }
 
