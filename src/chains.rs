@@ -151,6 +151,12 @@ impl<T> Chains<T> {
         self.blocked.retain(|key, block| key.0 != lane || block.holds(pass));
     }
 
+    /// How many messages of a key wait.
+    #[must_use]
+    pub fn waiting_of(&self, key: Key) -> usize {
+        self.busy.get(&key).map_or(0, VecDeque::len)
+    }
+
     /// Whether something waits.
     #[must_use]
     pub fn waiting(&self) -> bool {

@@ -3,7 +3,7 @@
 mod foreign;
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -53,7 +53,7 @@ enum Pass {
     Claimed(usize),
     /// There was nothing to claim.
     Empty,
-    /// Rows behind a waiting one were moved out of the way.
+    /// Rows went into the queues of their keys, and there was nothing else.
     Deferred,
     /// Another relay was faster.
     Conflict,
@@ -130,18 +130,11 @@ impl Claimer {
     async fn pass(&self, memory: &mut Memory, mut count: Share, mut bytes: Share) -> Result<Pass, sqlx::Error> {
         let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
         let (seen, selection, start) = self.look(memory, (count.places(), bytes.places())).await?;
-        let Some(mut version) = seen.version else { return Ok(Pass::Empty) };
-        if !selection.defer.is_empty() {
-            let deferred = self.defer(memory, version, &selection.defer).await?;
-            if deferred == Pass::Conflict || selection.take.is_empty() {
-                return Ok(deferred);
-            }
-            // In the same pass: rows that keep coming for keys that wait must not keep the others from being claimed. What was seen
-            // still holds, as nobody else has changed the version.
-            version += 1;
-        }
-        if selection.take.is_empty() {
-            return Ok(Pass::Empty);
+        let Some(version) = seen.version else { return Ok(Pass::Empty) };
+        match (selection.take.is_empty(), selection.behind.is_empty()) {
+            (true, true) => return Ok(Pass::Empty),
+            (true, false) => return self.defer(memory, version, &selection.behind).await,
+            _ => {}
         }
         let Some(tenure) = self.claim(memory, version, &selection).await? else { return Ok(Pass::Conflict) };
         self.count_late(&selection, start.id());
@@ -201,7 +194,7 @@ impl Claimer {
         if full {
             memory.full_look_at = Instant::now() + FULL_LOOK_EVERY.max(started.elapsed() * FULL_LOOK_PAUSE);
         }
-        let mut seen = looked?;
+        let seen = looked?;
         if memory.foreign.misses(&seen) {
             memory.foreign.forget_ids();
             return Ok(None);
@@ -211,25 +204,26 @@ impl Claimer {
             barred.keys.extend(own.iter().flat_map(|tenure| &tenure.keys));
         }
         self.context.leases.sweep(self.lane, &seen.leases);
-        if seen.held_cut {
-            seen.held = self.held(memory, &seen).await?;
-        }
-        for (key, id) in &seen.held {
-            barred.held.entry(*key).and_modify(|head| *head = (*head).min(*id)).or_insert(*id);
-        }
-        let bytes = 1024 * kib as u64;
-        let mut selection = window::select(&seen, &barred, &Limits { messages, bytes, below: below_limit });
+        barred.held = self.held(memory, &seen).await?;
+        barred.crowded = self.context.queues.crowded(self.lane);
+        let (bytes, of_key) = (1024 * kib as u64, self.context.queues.most_of_key());
+        let mut selection = window::select(&seen, &barred, &Limits { messages, bytes, below: below_limit, of_key });
         let claimed = barred.ids.iter().copied().min();
         selection.low = selection.low.into_iter().chain(claimed).min();
         memory.start = Start::after(floor, seen.low, selection.low);
         Ok(Some((seen, selection)))
     }
 
-    async fn held(&self, memory: &mut Memory, seen: &Seen) -> Result<Vec<(u64, u64)>, sqlx::Error> {
+    /// Of the keys that were seen, those that a message holds back.
+    async fn held(&self, memory: &mut Memory, seen: &Seen) -> Result<HashMap<u64, u64>, sqlx::Error> {
         let rows = seen.below.iter().chain(&seen.fresh);
         let keys: HashSet<u64> = rows.map(|row| row.key_hash).filter(|key| *key != 0).collect();
+        if !seen.holds || keys.is_empty() {
+            return Ok(HashMap::new());
+        }
         let keys: Vec<u64> = keys.into_iter().collect();
-        memory.session.run("look", async |db| claim::held_among(db, self.lane, &keys).await).await
+        let held = memory.session.run("held", async |db| claim::held_among(db, self.lane, &keys).await).await?;
+        Ok(held.into_iter().collect())
     }
 
     /// Rows below the start were committed later than the floor allows.
@@ -263,6 +257,7 @@ impl Claimer {
             lease: self.context.config.relay.lease,
             message_ids: &ids,
             key_hashes: &keys,
+            behind: &selection.behind,
         };
         // The lease runs on the server from some time after this one.
         let until = Instant::now() + new.lease;
@@ -279,7 +274,9 @@ impl Claimer {
         }
         let tenure = |claim_id| {
             let lease = Lease { claim_id, lease_token: new.lease_token };
-            Arc::new(Tenure::new(lease, self.lane, ids.clone(), keys.clone(), until))
+            let mut tenure = Tenure::new(lease, self.lane, ids.clone(), keys.clone(), until);
+            tenure.queued.clone_from(&selection.queued);
+            Arc::new(tenure)
         };
         Ok(claim_id.map(tenure))
     }

@@ -8,7 +8,7 @@ use std::{
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::{config::Config, database::Login, health::Health, leases::Leases, metrics::Metrics};
+use crate::{config::Config, database::Login, health::Health, leases::Leases, metrics::Metrics, queues::Queues};
 
 /// What all parts of a running relay share.
 pub struct Context {
@@ -25,6 +25,8 @@ pub struct Context {
     pub health: Arc<Health>,
     /// The claims that this process holds.
     pub leases: Leases,
+    /// The queues of keys, as far as this process works on them.
+    pub queues: Queues,
     /// No message with a smaller id can still be committed.
     pub floor: AtomicU64,
     /// Wakes the claimers: something was enqueued in this process.
@@ -44,16 +46,17 @@ impl Context {
     pub fn new(config: Config, login: Login, metrics: Arc<Metrics>, health: Arc<Health>, worker: bool) -> Self {
         Self {
             owner: format!("{}/{:08x}", config.relay.owner, rand::random::<u32>()),
-            config,
             login,
             metrics,
             health,
             leases: Leases::default(),
+            queues: Queues::new(worker, config.relay.claim_messages),
             floor: AtomicU64::new(0),
             nudge: Notify::new(),
             stop: CancellationToken::new(),
             hurry: CancellationToken::new(),
             worker,
+            config,
         }
     }
 

@@ -27,6 +27,8 @@ pub struct Tenure {
     pub ids: Vec<u64>,
     /// Their keys, sorted, without 0 and without repetition.
     pub keys: Vec<u64>,
+    /// Keys whose queue is to be read on once a message of theirs is sent.
+    pub queued: Vec<u64>,
     until: Mutex<Instant>,
     lost: AtomicBool,
     leaving: AtomicBool,
@@ -40,7 +42,8 @@ impl Tenure {
     pub fn new(lease: Lease, lane: u16, ids: Vec<u64>, keys: Vec<u64>, until: Instant) -> Self {
         let (lost, leaving, returns) = (AtomicBool::default(), AtomicBool::default(), AtomicBool::new(true));
         let abandoned = AtomicBool::default();
-        Self { lease, lane, ids, keys, until: Mutex::new(until), lost, leaving, returns, abandoned }
+        let queued = Vec::new();
+        Self { lease, lane, ids, keys, queued, until: Mutex::new(until), lost, leaving, returns, abandoned }
     }
 
     /// Whether the lease surely stands for so long.

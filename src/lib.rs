@@ -45,6 +45,8 @@ pub mod publish;
 #[doc(hidden)]
 pub mod purge;
 #[doc(hidden)]
+pub mod queues;
+#[doc(hidden)]
 pub mod read;
 #[doc(hidden)]
 pub mod renew;

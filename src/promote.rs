@@ -1,13 +1,17 @@
-//! Putting delayed messages that are due back among the pending ones.
+//! Putting messages back among the pending ones: those that are due, and the next ones of keys' queues.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use outbox_core::{
     sqlx,
-    store::{lanes, promote},
+    store::{lanes, promote, queue},
 };
 
-use crate::{context::Context, session::Session};
+use crate::{context::Context, queues::Wanted, session::Session};
 
 /// Most messages of one look.
 const CHUNK: u32 = 1000;
@@ -18,21 +22,86 @@ const EVERY: Duration = Duration::from_millis(400);
 const TOGETHER: Duration = Duration::from_millis(20);
 /// The same after some were put back: each time, what claimers have seen is void.
 const STREAM: Duration = Duration::from_millis(100);
+/// Pause between two sweeps, and how many times as long it is as a sweep at the least. A queue is read on by the process that sends its key's
+/// messages; a sweep finds those whose process has died, and those that an operator has freed.
+const SWEEP: Duration = Duration::from_secs(5);
+const SWEEP_PAUSE: u32 = 50;
 
 /// Promotes until the relay is stopped. Several relays may do so: the lane's head keeps them apart.
 pub async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
-    let mut wait = EVERY.mul_f64(rand::random());
-    while context.sleep(wait).await {
-        wait = match pass(&mut session).await {
-            Ok(next) => next.min(EVERY),
-            Err(_) => {
-                session.pause().await;
-                TOGETHER
+    let mut due_at = Instant::now() + EVERY.mul_f64(rand::random());
+    let mut sweep_at = Instant::now() + SWEEP.mul_f64(rand::random());
+    loop {
+        let wake = async {
+            tokio::select! {
+                () = tokio::time::sleep_until(due_at.min(sweep_at).into()) => {}
+                () = context.queues.asked() => {}
             }
         };
+        let Some(()) = context.stop.run_until_cancelled(wake).await else { break };
+        let passed = round(&context, &mut session, &mut due_at, &mut sweep_at).await;
+        if passed.is_err() {
+            session.pause().await;
+            due_at = Instant::now() + TOGETHER;
+        }
         context.alive("promote");
     }
+}
+
+/// Does what is to be done now, each kind of work at its own time.
+async fn round(
+    context: &Context,
+    session: &mut Session,
+    due_at: &mut Instant,
+    sweep_at: &mut Instant,
+) -> Result<(), sqlx::Error> {
+    read_on(context, session).await?;
+    if *due_at <= Instant::now() {
+        *due_at = Instant::now() + pass(session).await?.min(EVERY);
+    }
+    if *sweep_at <= Instant::now() {
+        let started = Instant::now();
+        sweep(context, session).await?;
+        *sweep_at = Instant::now() + SWEEP.max(started.elapsed() * SWEEP_PAUSE);
+    }
+    Ok(())
+}
+
+/// Puts back the parts of queues that are wanted.
+async fn read_on(context: &Context, session: &mut Session) -> Result<(), sqlx::Error> {
+    let mut by_lane: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
+    for (key, Wanted { above, rows }) in context.queues.take_wanted() {
+        let limit = u32::try_from(rows).unwrap_or(u32::MAX);
+        let next = session.run("queue", async |db| queue::next(db, key, above, limit).await).await?;
+        by_lane.entry(key.0).or_default().extend(next);
+    }
+    for (lane, ids) in &by_lane {
+        for ids in ids.chunks(CHUNK as usize) {
+            session.run("promote", async |db| promote::promote(db, *lane, ids).await).await?;
+            context.nudge.notify_waiters();
+        }
+    }
+    Ok(())
+}
+
+/// Looks for queues that nothing holds back, and asks for them.
+async fn sweep(context: &Context, session: &mut Session) -> Result<(), sqlx::Error> {
+    let mut from = 0;
+    while let Some(lane) = session.run("sweep", async |db| queue::lane(db, from).await).await? {
+        let mut above = 0;
+        loop {
+            let keys = session.run("sweep", async |db| queue::keys(db, lane, above).await).await?;
+            let Some((last, _)) = keys.last() else { break };
+            above = *last;
+            for (key, _) in keys.iter().filter(|(_, free)| *free) {
+                context.queues.want_first((lane, *key));
+            }
+        }
+        let Some(next) = lane.checked_add(1) else { break };
+        from = next;
+    }
+    Ok(())
 }
 
 async fn promote(session: &mut Session, lane: u16, ids: &[u64]) -> Result<(), sqlx::Error> {

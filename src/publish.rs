@@ -25,6 +25,7 @@ use crate::{
     crash,
     destination::{self, Destinations},
     outlet::{Batch, Done, Event, Outlets},
+    queues::{self, Wanted},
     read::{ReadClaim, Ready, Step},
     retry::{self, Disposition, Policy},
     settle::{Finished, Settled},
@@ -65,6 +66,8 @@ struct InFlight {
     settlement: Settlement,
     /// Messages of which nothing is known yet.
     open: usize,
+    /// Keys whose queue is still to be read on.
+    queued: Vec<u64>,
 }
 
 /// The publisher. One task owns all of it.
@@ -133,7 +136,8 @@ impl Publisher {
         self.chains.prune(lane, pass);
         self.context.metrics.in_flight_messages.add(i64::try_from(messages.len()).unwrap_or(0));
         let settlement = Settlement { sent: Vec::with_capacity(messages.len()), ..Settlement::default() };
-        self.claims.insert(lease, InFlight { claimed, settlement, open: messages.len() });
+        let queued = claimed.tenure.queued.clone();
+        self.claims.insert(lease, InFlight { claimed, settlement, open: messages.len(), queued });
         for (row, step) in messages {
             let origin = Origin { key: (lane, row.key_hash), lease, pass, id: row.id };
             self.take(origin, row, step);
@@ -164,11 +168,15 @@ impl Publisher {
     /// Notes whether nothing of its key may be on the way with a message.
     fn ordered(&self, mut item: Item) -> Item {
         let tag = &mut item.tag;
-        tag.alone = match self.outlets.key_order(tag.outlet, &item.outgoing) {
+        let order = self.outlets.key_order(tag.outlet, &item.outgoing);
+        tag.alone = match order {
             KeyOrder::FirstAlone => true,
             KeyOrder::OneInFlight => !tag.pipelined,
             KeyOrder::Pipelined => !tag.pipelined && tag.policy.rejection_holds_key(),
         };
+        if tag.alone && tag.origin.key.1 != 0 && order != KeyOrder::FirstAlone {
+            self.context.queues.go_one_by_one();
+        }
         item
     }
 
@@ -176,8 +184,15 @@ impl Publisher {
         let tag = item.tag;
         match self.chains.admit(tag.origin, tag.alone, item) {
             Admission::Go(item) => self.queue(item),
-            Admission::Queued => {}
-            Admission::Blocked(_, fate) => self.finish(tag.origin, fate, String::new()),
+            Admission::Queued => {
+                if self.chains.waiting_of(tag.origin.key) == queues::AT_ONCE {
+                    self.context.queues.crowd(tag.origin.key, true);
+                }
+            }
+            Admission::Blocked(_, fate) => {
+                self.queue_stays(tag.origin);
+                self.finish(tag.origin, fate, String::new());
+            }
         }
     }
 
@@ -281,6 +296,7 @@ impl Publisher {
                 if let Some(claim) = self.claims.get_mut(&tag.origin.lease) {
                     claim.settlement.sent.push((tag.origin.id, receipt.place));
                 }
+                self.read_on(tag);
                 self.close(tag.origin.lease);
                 self.advance(tag);
             }
@@ -319,12 +335,18 @@ impl Publisher {
     /// What waits behind a message that was not sent shares its fate: in its chain, and in the queue of an outlet.
     fn block(&mut self, origin: Origin, fate: &Disposition) {
         let mut behind: Vec<Item> = self.chains.block(origin, fate).into();
+        if behind.len() >= queues::AT_ONCE {
+            self.context.queues.crowd(origin.key, false);
+        }
         if origin.key.1 != 0 {
             behind.extend(self.outlets.take(|tag| tag.origin.key == origin.key && tag.origin.id > origin.id));
         }
         for item in behind {
             // The waiting message's own claim must hold the block as well.
             self.chains.block(item.tag.origin, fate);
+            if item.tag.origin.lease != origin.lease {
+                self.queue_stays(item.tag.origin);
+            }
             self.finish(item.tag.origin, *fate, String::new());
         }
     }
@@ -332,10 +354,35 @@ impl Publisher {
     fn advance(&mut self, tag: Tag) {
         let mut alone = !tag.alone;
         while !alone && let Some(next) = self.chains.advance(tag.origin.key) {
+            if self.chains.waiting_of(tag.origin.key) + 1 == queues::AT_ONCE {
+                self.context.queues.crowd(tag.origin.key, false);
+            }
             // A sink may keep the order from now on.
             let next = self.ordered(next);
             alone = next.tag.alone;
             self.queue(next);
+        }
+    }
+
+    /// A message of a key was confirmed: fetches the next ones from its queue, if few are left in flight.
+    fn read_on(&mut self, tag: Tag) {
+        let Origin { key, lease, id, .. } = tag.origin;
+        let Some(claim) = self.claims.get_mut(&lease).filter(|claim| claim.queued.contains(&key.1)) else { return };
+        if self.chains.waiting_of(key) > queues::FEW {
+            return;
+        }
+        claim.queued.retain(|queued| *queued != key.1);
+        let rows = if tag.alone { queues::AT_ONCE } else { self.context.config.relay.claim_messages };
+        self.context.queues.want(key, Wanted { above: id, rows });
+    }
+
+    /// A message goes into the queue of its key with another claim than the message before it. If that claim is settled first, only the
+    /// settlement of this one can read the queue on.
+    fn queue_stays(&mut self, origin: Origin) {
+        if let Some(claim) = self.claims.get_mut(&origin.lease)
+            && !claim.queued.contains(&origin.key.1)
+        {
+            claim.queued.push(origin.key.1);
         }
     }
 
@@ -344,8 +391,9 @@ impl Publisher {
         match disposition {
             Disposition::Release => {}
             Disposition::Delay { wait, spent, reason } => {
-                claim.settlement.delayed.push(Delayed { id, wait, spent, reason, error });
+                claim.settlement.delayed.push(Delayed { id, wait: Some(wait), spent, reason, error });
             }
+            Disposition::Behind => claim.settlement.delayed.push(Delayed::behind(id)),
             Disposition::Dead { reason, spent, holds_key } => {
                 claim.settlement.dead.push(Dead { id, spent, holds_key, reason, error });
             }
@@ -361,10 +409,10 @@ impl Publisher {
         if claim.open > 0 {
             return;
         }
-        let Some(InFlight { claimed, mut settlement, .. }) = self.claims.remove(&lease) else { return };
+        let Some(InFlight { claimed, mut settlement, queued, .. }) = self.claims.remove(&lease) else { return };
         settlement.sent.sort_unstable_by_key(|(id, _)| *id);
         // The settlers outlive the publisher.
-        self.finished.send(Finished::new(claimed, settlement)).ok();
+        self.finished.send(Finished::new(claimed, settlement, queued)).ok();
     }
 
     /// The deadline of the stop is near: what has not started goes back.

@@ -21,9 +21,11 @@ pub enum Disposition {
         wait: Duration,
         /// Whether an attempt was spent.
         spent: bool,
-        /// `unconfirmed`, `rejected`, `behind`, `parked`, `unroutable`, `no_route` or `unread`.
+        /// `unconfirmed`, `rejected`, `turned_away`, `parked`, `unroutable`, `no_route` or `unread`.
         reason: &'static str,
     },
+    /// It waits in the queue of its key, behind an earlier message that waits or is dead.
+    Behind,
     /// It is given up.
     Dead {
         /// Why, as in the metric `outbox_relay_dead_messages_total`.
@@ -60,7 +62,7 @@ pub fn decide(error: &PublishError, attempts: u16, policy: Policy, retry: &Retry
     match error {
         PublishError::Unavailable(_) => Disposition::Release,
         // Not at once: it would be claimed and turned away again and again, until the one before it is decided.
-        PublishError::TurnedAway(_) => Disposition::Delay { wait: TURNED_AWAY, spent: false, reason: "behind" },
+        PublishError::TurnedAway(_) => Disposition::Delay { wait: TURNED_AWAY, spent: false, reason: "turned_away" },
         PublishError::Unconfirmed(_) => again("unconfirmed"),
         PublishError::Rejected { .. } | PublishError::Unroutable { .. } if policy.on_rejected == OnRejected::Retry => {
             again("rejected")
@@ -90,15 +92,15 @@ pub fn wait(attempts: u16, retry: &Retry, random: f64) -> Duration {
     retry.base.saturating_mul(doubled).min(retry.max).mul_f64(random.clamp(0.0, 1.0))
 }
 
-/// What the later messages of a key must wait for, when this became of an earlier one; none: nothing.
+/// What becomes of the later messages of a key, when this became of an earlier one; `None` if they go on.
 #[must_use]
 pub fn behind(disposition: &Disposition) -> Option<Disposition> {
-    let wait_for = |wait| Some(Disposition::Delay { wait, spent: false, reason: "behind" });
     match disposition {
         Disposition::Release => Some(Disposition::Release),
-        Disposition::Delay { wait, .. } => wait_for(*wait),
-        Disposition::Dead { holds_key: true, .. } => wait_for(Duration::from_secs(60)),
-        Disposition::Dead { .. } => None,
+        Disposition::Delay { .. } | Disposition::Behind | Disposition::Dead { holds_key: true, .. } => {
+            Some(Disposition::Behind)
+        }
+        Disposition::Dead { holds_key: false, .. } => None,
     }
 }
 
@@ -126,7 +128,7 @@ mod tests {
     #[test]
     fn what_was_turned_away_spends_nothing_and_does_not_come_back_at_once() {
         let error = PublishError::TurnedAway("an earlier batch failed".into());
-        let delay = Disposition::Delay { wait: TURNED_AWAY, spent: false, reason: "behind" };
+        let delay = Disposition::Delay { wait: TURNED_AWAY, spent: false, reason: "turned_away" };
         assert_eq!(decide(&error, 4, POLICY, &RETRY, 0.5), delay);
     }
 
@@ -156,10 +158,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_a_released_message_goes_back_too_and_behind_a_delayed_one_waits_as_long() {
+    fn messages_behind_a_released_one_go_back_too_and_those_behind_one_that_waits_queue_up() {
         assert_eq!(behind(&Disposition::Release), Some(Disposition::Release));
-        let delay = |spent, reason| Disposition::Delay { wait: Duration::from_secs(4), spent, reason };
-        assert_eq!(behind(&delay(true, "unconfirmed")), Some(delay(false, "behind")));
+        let delay = Disposition::Delay { wait: Duration::from_secs(4), spent: true, reason: "unconfirmed" };
+        assert_eq!([delay, Disposition::Behind].map(|it| behind(&it)), [Some(Disposition::Behind); 2]);
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct Finished {
     tenure: Arc<Tenure>,
     settlement: Settlement,
     last_pass: Arc<AtomicU64>,
+    /// Keys whose queue is to be read on afterwards.
+    queued: Vec<u64>,
     _count: Share,
 }
 
@@ -55,12 +57,12 @@ const MAX_TEXT: usize = 2 << 20;
 const MAX_REFUSALS: u32 = 3;
 
 impl Finished {
-    /// A claim that was published.
+    /// A claim that was published; `queued` are the keys whose queue is to be read on once it is settled.
     #[must_use]
-    pub fn new(claimed: Claimed, settlement: Settlement) -> Self {
+    pub fn new(claimed: Claimed, settlement: Settlement, queued: Vec<u64>) -> Self {
         // If the claim was lost, whatever was to be written is not: then those that failed are pending again, too.
         claimed.tenure.leave(settlement.sent.len() < claimed.tenure.ids.len());
-        Self { tenure: claimed.tenure, settlement, last_pass: claimed.last_pass, _count: claimed.count }
+        Self { tenure: claimed.tenure, settlement, last_pass: claimed.last_pass, queued, _count: claimed.count }
     }
 
     fn lease(&self) -> Lease {
@@ -209,6 +211,7 @@ impl Settler {
 
     fn forget(&self, finished: &Finished) {
         self.context.leases.remove(finished.lease());
+        read_on(&self.context, finished.tenure.lane, &finished.queued);
         if self.context.worker {
             // Its keys are free.
             self.context.nudge.notify_waiters();
@@ -244,6 +247,13 @@ impl Settler {
     fn observe(&self, outcome: &str, started: Instant) {
         let seconds = started.elapsed().as_secs_f64();
         self.context.metrics.settle_duration_seconds.with_label_values(&[outcome]).observe(seconds);
+    }
+}
+
+/// After a claim was settled: whatever became of a key's messages, its queue may have nothing before it now.
+pub(crate) fn read_on(context: &Context, lane: u16, keys: &[u64]) {
+    for key in keys {
+        context.queues.want_first((lane, *key));
     }
 }
 

@@ -1,11 +1,13 @@
 //! Which rows a claim takes: pure decisions over what was seen.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     ops::RangeInclusive,
 };
 
 use outbox_core::store::claim::{Pending, Seen};
+
+use crate::queues::AT_ONCE;
 
 /// A message that was taken over so often may be the one that kills relays: it is claimed alone, and at the take-over before with few others,
 /// so that few become suspects with it. Attempts do not tell: an outage costs many messages some, and each in a claim of its own they
@@ -78,9 +80,16 @@ pub struct Limits {
     pub bytes: u64,
     /// So many rows below mean that there may be more: nothing above may be claimed then.
     pub below: usize,
+    /// Most pending rows of a key.
+    pub of_key: usize,
 }
 
 impl Limits {
+    /// Most pending rows of this key.
+    fn of(&self, key: u64, barred: &Barred) -> usize {
+        if barred.crowded.contains(&key) { 1 } else { self.of_key }
+    }
+
     /// Most messages of a claim with this one.
     fn with(&self, row: &Pending) -> usize {
         match row.takeovers {
@@ -101,6 +110,8 @@ pub struct Barred {
     pub keys: HashSet<u64>,
     /// Keys that wait, with the smallest id that holds them back.
     pub held: HashMap<u64, u64>,
+    /// Keys with as many messages in flight as they may have: a claim takes one at the most.
+    pub crowded: HashSet<u64>,
 }
 
 /// What to claim.
@@ -108,8 +119,10 @@ pub struct Barred {
 pub struct Selection {
     /// The rows of the claim, by id.
     pub take: Vec<Pending>,
-    /// Rows behind one that waits: they are to wait as long.
-    pub defer: Vec<u64>,
+    /// Rows that go into the queue of their key: behind one that waits, or behind as many rows of their key as may be pending.
+    pub behind: Vec<u64>,
+    /// Keys of the claim whose queue is to be read on, because only few of their rows are left.
+    pub queued: Vec<u64>,
     /// The smallest id of a row that was seen.
     pub low: Option<u64>,
 }
@@ -119,28 +132,63 @@ pub struct Selection {
 pub fn select(seen: &Seen, barred: &Barred, limits: &Limits) -> Selection {
     let cut = seen.below.len() >= limits.below;
     let fresh = if cut { &[] } else { seen.fresh.as_slice() };
-    let (mut selection, mut bytes, mut messages) = (Selection::default(), 0, limits.messages);
+    let (mut selection, mut bytes, mut messages, mut is_full) = (Selection::default(), 0, limits.messages, false);
+    let mut keys = Keys::default();
     for row in seen.below.iter().chain(fresh).filter(|row| !barred.ids.contains(&row.id)) {
         selection.low = selection.low.or(Some(row.id));
-        if row.key_hash != 0 && barred.held.get(&row.key_hash).is_some_and(|head| *head < row.id) {
-            selection.defer.push(row.id);
-        } else if row.key_hash == 0 || !barred.keys.contains(&row.key_hash) {
+        let is_held = row.key_hash != 0 && barred.held.get(&row.key_hash).is_some_and(|head| *head < row.id);
+        let is_free = row.key_hash == 0 || !barred.keys.contains(&row.key_hash);
+        if is_held || is_free && !keys.have_room(row, barred, limits) {
+            selection.behind.push(row.id);
+        } else if is_free && !is_full {
             bytes += u64::from(row.bytes);
             messages = messages.min(limits.with(row));
-            if !selection.take.is_empty() && (selection.take.len() >= messages || bytes > limits.bytes) {
-                break;
+            is_full = !selection.take.is_empty() && (selection.take.len() >= messages || bytes > limits.bytes);
+            if !is_full {
+                selection.take.push(*row);
             }
-            selection.take.push(*row);
         }
     }
+    selection.queued = keys.queued(&selection.take, barred, limits);
     selection
+}
+
+/// The keys that were seen, where their messages are limited or wait: how many rows of each are not held back.
+#[derive(Default)]
+struct Keys(HashMap<u64, usize>);
+
+impl Keys {
+    /// Whether a row is among those of its key that may stay pending.
+    fn have_room(&mut self, row: &Pending, barred: &Barred, limits: &Limits) -> bool {
+        if row.key_hash == 0 || limits.of_key == usize::MAX && barred.held.is_empty() {
+            return true;
+        }
+        let rows = self.0.entry(row.key_hash).or_default();
+        *rows += 1;
+        *rows <= limits.of(row.key_hash, barred)
+    }
+
+    /// Keys of the claim that have a queue, and few rows that are not in the claim.
+    fn queued(&self, take: &[Pending], barred: &Barred, limits: &Limits) -> Vec<u64> {
+        let mut taken = BTreeMap::new();
+        for row in take {
+            let rows = self.0.get(&row.key_hash).copied().unwrap_or(0);
+            if barred.held.contains_key(&row.key_hash) || rows > limits.of(row.key_hash, barred) {
+                *taken.entry(row.key_hash).or_insert(0) += 1;
+            }
+        }
+        let few = limits.of_key.min(AT_ONCE) / 2;
+        let rows = |key: &u64| self.0.get(key).map_or(0, |rows| limits.of(*key, barred).min(*rows));
+        taken.retain(|key, taken| rows(key) < *taken + few);
+        taken.into_keys().collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { messages: 10, bytes: 1000, below: 100 };
+    const LIMITS: Limits = Limits { messages: 10, bytes: 1000, below: 100, of_key: usize::MAX };
 
     fn row(id: u64, key_hash: u64) -> Pending {
         Pending { id, key_hash, bytes: 10, attempts: 0, takeovers: 0 }
@@ -205,7 +253,28 @@ mod tests {
         let seen = Seen { fresh: vec![row(1, 7), row(5, 7), row(6, 8)], ..Seen::default() };
         let barred = Barred { held: [(7, 3)].into(), ..Barred::default() };
         let selection = select(&seen, &barred, &LIMITS);
-        assert_eq!((ids(&selection), selection.defer), (vec![1, 6], vec![5]));
+        assert_eq!((ids(&selection), selection.behind, selection.queued), (vec![1, 6], vec![5], vec![7]));
+    }
+
+    #[test]
+    fn what_is_more_of_a_key_than_a_claim_may_have_goes_behind_and_other_keys_go_on() {
+        let fresh =
+            vec![row(1, 7), row(2, 7), row(3, 8), row(4, 7), row(5, 0), row(6, 0), row(7, 0), row(8, 9), row(9, 9)];
+        let seen = Seen { fresh, ..Seen::default() };
+        let barred = Barred { crowded: [9].into(), ..Barred::default() };
+        let selection = select(&seen, &barred, &Limits { of_key: 2, ..LIMITS });
+        assert_eq!(ids(&selection), [1, 2, 3, 5, 6, 7, 8], "at least one of each key");
+        assert_eq!((selection.behind, selection.queued), (vec![4, 9], vec![7, 9]));
+    }
+
+    #[test]
+    fn a_queue_is_not_read_on_while_there_are_rows_of_its_key_to_be_claimed() {
+        let held = Barred { held: [(7, 1000)].into(), ..Barred::default() };
+        let queued = |rows| {
+            let seen = Seen { fresh: (1..=rows).map(|id| row(id, 7)).collect(), ..Seen::default() };
+            select(&seen, &held, &LIMITS).queued
+        };
+        assert_eq!((queued(10), queued(100)), (vec![7], vec![]));
     }
 
     #[test]
@@ -229,7 +298,7 @@ mod tests {
     fn what_becomes_suspect_at_the_next_take_over_is_claimed_with_few_others() {
         let seen =
             Seen { fresh: (1..=200).map(|id| Pending { takeovers: 2, ..row(id, 0) }).collect(), ..Seen::default() };
-        let limits = [1000, 100, 10].map(|messages| Limits { messages, bytes: 10_000, below: 100 });
+        let limits = [1000, 100, 10].map(|messages| Limits { messages, bytes: 10_000, ..LIMITS });
         assert_eq!(limits.map(|limits| ids(&select(&seen, &Barred::default(), &limits)).len()), [32, 4, 1]);
     }
 

@@ -27,6 +27,8 @@ const REFUSED: u64 = 1000;
 const LATE: u64 = 2000;
 /// This one is dead before anybody publishes it, and holds back its key.
 const DEAD: u64 = 3000;
+/// This key has a queue in the database.
+const QUEUED: u64 = 77;
 
 /// Answers its first batch when everything is there: that its first message is unconfirmed and the others have arrived. Of a batch
 /// that is too much for it nothing is confirmed.
@@ -91,7 +93,9 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
     let until = Instant::now() + lease;
     let lease = Lease { claim_id, lease_token: 1 };
     let ids = messages.iter().map(|(id, _)| *id).collect();
-    let tenure = Arc::new(Tenure::new(lease, 0, ids, Vec::new(), until));
+    let mut tenure = Tenure::new(lease, 0, ids, Vec::new(), until);
+    tenure.queued.extend(messages.iter().map(|(_, key)| *key).filter(|key| *key == QUEUED).take(1));
+    let tenure = Arc::new(tenure);
     context.leases.insert(&tenure);
     let pool = Pool::new(2, 1);
     let (count, bytes) = (pool.take(0).await, pool.take(0).await);
@@ -129,18 +133,25 @@ async fn sizes(order: KeyOrder, messages: impl Iterator<Item = u64>) -> Vec<usiz
 }
 
 async fn published_to(sink: Arc<Slow>, claims: &[(Duration, &[(u64, u64)])]) -> (Vec<Vec<u64>>, Vec<u64>) {
-    let context = without_database(Vec::new()).context;
+    published_by(&without_database(Vec::new()).context, sink, claims).await
+}
+
+async fn published_by(
+    context: &Arc<Context>,
+    sink: Arc<Slow>,
+    claims: &[(Duration, &[(u64, u64)])],
+) -> (Vec<Vec<u64>>, Vec<u64>) {
     let mut read = Vec::new();
     for (claim_id, (lease, messages)) in (1..).zip(claims) {
-        read.push(claim(&context, claim_id, *lease, messages).await);
+        read.push(claim(context, claim_id, *lease, messages).await);
     }
     let ((events, connected), (open, mut is_open)) = (mpsc::unbounded_channel(), watch::channel(false));
     let (finished, _at_the_settlers) = mpsc::unbounded_channel();
     let (_settlers, settled) = mpsc::unbounded_channel();
     let slow: Arc<dyn Sink> = Arc::<Slow>::clone(&sink);
     let feed = Feed { name: "slow".into(), sink: slow, batches: 1, batch: 10 };
-    let outlets = Outlets::new(&context, vec![feed], events, open);
-    let publisher = Publisher::new(&context, outlets, finished);
+    let outlets = Outlets::new(context, vec![feed], events, open);
+    let publisher = Publisher::new(context, outlets, finished);
     let all_there = Arc::clone(&sink);
     let reads = stream::once(async move { is_open.wait_for(|open| *open).await.map(|_| ()) })
         .filter_map(|_| future::ready(None))
@@ -196,6 +207,24 @@ async fn a_message_that_is_dead_before_it_is_published_holds_back_what_comes_aft
     let claims: [(_, &[_]); 1] = [(LONG, &[(1, 6), (2, 7), (3, 7), (DEAD, 7), (DEAD + 1, 7)])];
     let published = published_to(Slow::new(KeyOrder::OneInFlight), &claims).await;
     assert_eq!(published, (vec![vec![1, 2], vec![3]], vec![1]));
+}
+
+/// Here the first batch says that its first message is unconfirmed.
+#[tokio::test]
+async fn a_message_that_was_sent_reads_the_queue_of_its_key_on() {
+    let wanted = async |order, messages: &[(u64, u64)]| {
+        let context = without_database(Vec::new()).context;
+        published_by(&context, Slow::new(order), &[(LONG, messages)]).await;
+        context.queues.take_wanted()
+    };
+    let next = |above, rows| [((0, QUEUED), Wanted { above, rows })].into();
+    assert_eq!(wanted(KeyOrder::OneInFlight, &[(1, 6), (2, QUEUED), (3, QUEUED)]).await, next(2, queues::AT_ONCE));
+    assert_eq!(wanted(KeyOrder::Pipelined, &[(1, 6), (2, QUEUED), (3, QUEUED)]).await, next(2, 1000));
+    // While many of its messages are in flight it is early enough.
+    let many: Vec<_> = [(1, 6)].into_iter().chain((2..=90).map(|id| (id, QUEUED))).collect();
+    assert_eq!(wanted(KeyOrder::OneInFlight, &many).await, next(90 - queues::FEW as u64, queues::AT_ONCE));
+    // After a message that was not sent the settlement asks.
+    assert_eq!(wanted(KeyOrder::OneInFlight, &[(1, QUEUED), (2, QUEUED)]).await, [].into());
 }
 
 #[tokio::test]

@@ -72,7 +72,8 @@ impl<H: Handler> Claims<H> {
             Err(Undone::Lost) => self.lost(&claimed),
             // The settlers outlive the claims.
             Err(Undone::Settle(settlement)) => {
-                self.finished.send(Finished::new(claimed, settlement)).ok();
+                let queued = claimed.tenure.queued.clone();
+                self.finished.send(Finished::new(claimed, settlement, queued)).ok();
             }
         }
         // A key is free, or a place.
@@ -81,6 +82,7 @@ impl<H: Handler> Claims<H> {
 
     fn committed(&self, claimed: &Claimed, done: &Done, began: Instant) {
         self.context.leases.remove(claimed.tenure.lease);
+        settle::read_on(&self.context, claimed.tenure.lane, &claimed.tenure.queued);
         settle::count(&self.context, &done.settlement);
         let metrics = &self.context.metrics;
         metrics.published_messages_total.with_label_values(&[NAME]).inc_by(done.settlement.sent.len() as u64);
@@ -136,8 +138,9 @@ pub(super) fn note(settlement: &mut Settlement, id: u64, fate: Disposition, erro
     match fate {
         Disposition::Release => {}
         Disposition::Delay { wait, spent, reason } => {
-            settlement.delayed.push(Delayed { id, wait, spent, reason, error });
+            settlement.delayed.push(Delayed { id, wait: Some(wait), spent, reason, error });
         }
+        Disposition::Behind => settlement.delayed.push(Delayed::behind(id)),
         Disposition::Dead { reason, spent, holds_key } => {
             settlement.dead.push(Dead { id, spent, holds_key, reason, error });
         }

@@ -54,8 +54,8 @@ async fn claim(db: &mut MySqlConnection, above: u64, messages: u32, lease: Durat
     let message_ids: Vec<u64> = seen.fresh.iter().map(|row| row.id).collect();
     ensure!(message_ids.len() == messages as usize, "{seen:?}");
     let version = seen.version.context("the lane has a head")?;
-    let (message_ids, key_hashes) = (&*message_ids, &[1][..]);
-    let new = NewClaim { lane: 0, version, low: 0, owner, lease_token, lease, message_ids, key_hashes };
+    let (message_ids, key_hashes, behind) = (&*message_ids, &[1][..], &[][..]);
+    let new = NewClaim { lane: 0, version, low: 0, owner, lease_token, lease, message_ids, key_hashes, behind };
     let claim_id = claim::claim(db, &new).await?.context("nobody else claims")?;
     let sent = message_ids.iter().map(|id| (*id, String::new())).collect();
     Ok((Lease { claim_id, lease_token }, Settlement { sent, ..Settlement::default() }))

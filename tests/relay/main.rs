@@ -17,6 +17,7 @@ mod migrate;
 mod network;
 mod order;
 mod outage;
+mod queues;
 mod recover;
 mod rejected;
 mod rows_touched;

@@ -10,7 +10,7 @@ use outbox_core::{
     store::{
         claim::{self, Look, NewClaim},
         lease::{self, Lease},
-        promote, purge, read, session,
+        promote, purge, queue, read, session,
         settle::{self, Delayed, Settlement, Way},
     },
 };
@@ -21,6 +21,7 @@ on_both_databases!(
     a_claim_of_another_lane_or_version_changes_nothing,
     no_statement_of_a_claim_waits_for_a_neighbour,
     deleted_rows_that_a_snapshot_keeps_are_not_read,
+    however_many_rows_are_queued_a_look_and_a_part_of_a_queue_read_few,
 );
 
 const BACKLOG: u64 = 5_000;
@@ -86,11 +87,42 @@ async fn claim_100(db: &mut MySqlConnection) -> Result<(Lease, Vec<u64>)> {
         lease: Duration::from_secs(30),
         message_ids: &message_ids,
         key_hashes: &[1],
+        behind: &[],
     };
     let claim_id = claim::claim(db, &new).await?;
     at_most(db, "claim", 20).await?;
     let claim_id = claim_id.ok_or_else(|| anyhow::anyhow!("nobody else claims here"))?;
     Ok((Lease { claim_id, lease_token: 7 }, message_ids))
+}
+
+/// One key is blocked.
+async fn however_many_rows_are_queued_a_look_and_a_part_of_a_queue_read_few(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let db = &mut database.plain().await?;
+    session::prepare(db).await?;
+    fill(db).await?;
+    let queue = "UPDATE outbox_delayed SET due_at = '9999-12-31', reason = 'behind', holds_key = 1; \
+                 ANALYZE TABLE outbox_delayed; FLUSH STATUS";
+    sqlx::raw_sql(queue).execute(&mut *db).await?;
+    let key = sqlx::query_scalar("SELECT MIN(key_hash) FROM outbox_delayed").fetch_one(&mut *db).await?;
+    rows_read(db).await?;
+    let look = Look { lane: LANE, owner: "test", limit: 100, ..Look::default() };
+    let seen = claim::look(db, &look).await?;
+    at_most(db, "look", 300).await?;
+    ensure!(seen.holds && seen.fresh.len() == 100);
+    let keys: Vec<u64> = seen.fresh.iter().map(|row| row.key_hash).chain([key]).collect();
+    ensure!(claim::held_among(db, LANE, &keys).await?.len() == 1);
+    // The list of the keys, and two seeks for each, which MariaDB counts twice.
+    at_most(db, "held", 6 * 101).await?;
+    ensure!(queue::next(db, (LANE, key), 0, 128).await?.len() == 128);
+    at_most(db, "next of a queue", 150).await?;
+    ensure!(queue::keys(db, LANE, 0).await? == [(key, true)]);
+    at_most(db, "keys with a queue", 620).await?;
+    ensure!(queue::lane(db, 0).await? == Some(LANE));
+    at_most(db, "lane with a queue", 10).await?;
+    ensure!(promote::due(db, Duration::from_secs(60), 1000).await?.is_empty());
+    ensure!(rows_read(db).await? <= 10, "the search for what is due has read the queue");
+    Ok(())
 }
 
 async fn the_hot_statements_read_only_their_rows(flavor: Flavor) -> Result<()> {
@@ -110,7 +142,7 @@ async fn the_hot_statements_read_only_their_rows(flavor: Flavor) -> Result<()> {
         sent: sent.iter().map(|id| (*id, "somewhere".to_owned())).collect(),
         delayed: vec![Delayed {
             id: *last,
-            wait: Duration::ZERO,
+            wait: Some(Duration::ZERO),
             spent: true,
             reason: "unconfirmed",
             error: String::new(),
@@ -148,6 +180,7 @@ async fn a_claim_of_another_lane_or_version_changes_nothing(flavor: Flavor) -> R
         lease: Duration::from_secs(30),
         message_ids: &ids,
         key_hashes: &[],
+        behind: &[],
     };
     ensure!(claim::claim(db, &stale).await?.is_none(), "the version had been raised");
     let stranger = Lease { lease_token: 8, ..lease };
@@ -209,6 +242,7 @@ async fn claim_these(db: &mut MySqlConnection, ids: &[u64]) -> Result<Lease> {
         lease: Duration::from_secs(30),
         message_ids: ids,
         key_hashes: &[1],
+        behind: &[],
     };
     let claim_id = claim::claim(db, &new).await?.context("nobody else claims here")?;
     Ok(Lease { claim_id, lease_token: 7 })

@@ -9,9 +9,9 @@ on_both_databases!(a_key_at_work_holds_up_no_other);
 
 async fn a_key_at_work_holds_up_no_other(flavor: Flavor) -> Result<()> {
     let stage = Stage::new(flavor).await?;
-    // Far more of two keys than fit into a claim, in front of the others.
+    // Far more of two keys than fit into a claim, and of one more than a look sees, in front of the others.
     let first = [task("a", "wait")];
-    let behind: Vec<Task> = (0..50).map(|_| task("a", "ok")).collect();
+    let behind: Vec<Task> = (0..1_000).map(|_| task("a", "ok")).collect();
     let others = [tasks(200, 1, "ok"), vec![task("b", "ok"), task("c", "ok")]].concat();
     let all = [first.as_slice(), behind.as_slice(), others.as_slice()].concat();
     stage.commit(&all).await?;

@@ -61,7 +61,6 @@ pub(crate) fn relay(protocol: &Protocol, state: &State, at: usize, actions: &mut
         Claimer::Idle if relay.tenures.len() < protocol.claims => actions.push(Action::Look(at)),
         Claimer::Idle => {}
         Claimer::Looking(_) => actions.push(Action::Look(at)),
-        Claimer::Deferring(..) => actions.push(Action::Claim(at)),
         Claimer::Claiming(_) => {
             actions.push(Action::Claim(at));
             if faults {

@@ -70,16 +70,14 @@ pub(crate) enum Claimer {
     Idle,
     Looking(Look),
     Claiming(NewClaim),
-    /// Moves these rows; what is claimed after it may be nothing.
-    Deferring(Ids, NewClaim),
     /// The reply was lost: asks whether the claim stands.
     Finding(NewClaim),
 }
 
 impl Claimer {
-    /// A claim of nothing is none.
+    /// A claim of nothing that moves nothing is none.
     pub(crate) fn claiming(new: NewClaim) -> Self {
-        if new.messages.is_empty() { Self::Idle } else { Self::Claiming(new) }
+        if new.messages.union(new.behind).is_empty() { Self::Idle } else { Self::Claiming(new) }
     }
 }
 
@@ -173,11 +171,12 @@ impl Look {
     pub(crate) fn choose(self, protocol: &Protocol, db: &Database, relay: &mut Relay) -> Claimer {
         let (seen, own) = (self.seen(protocol), self.own.iter().map(|own| tenure(protocol, own)).collect::<Vec<_>>());
         let mut barred = self.bar(protocol, relay, &seen, &own);
-        for (key, id) in &seen.held {
-            barred.held.entry(*key).and_modify(|head| *head = (*head).min(*id)).or_insert(*id);
+        for id in self.held(protocol).iter() {
+            let head = barred.held.entry(protocol.key(id)).or_insert(id);
+            *head = id.min(*head);
         }
         let below = 2 * protocol.claim_messages;
-        let limits = Limits { messages: protocol.claim_messages, bytes: u64::MAX, below };
+        let limits = Limits { messages: protocol.claim_messages, bytes: u64::MAX, below, of_key: protocol.of_key };
         let selection = window::select(&seen, &barred, &limits);
         let claimed = barred.ids.iter().copied().min();
         let lowest = selection.low.into_iter().chain(claimed).min();
@@ -191,10 +190,8 @@ impl Look {
             owner: relay.owner,
             token: 0,
             messages: selection.take.iter().map(|row| row.id).collect(),
+            behind: selection.behind.into_iter().collect(),
         };
-        if !selection.defer.is_empty() {
-            return Claimer::Deferring(selection.defer.into_iter().collect(), new);
-        }
         Claimer::claiming(new)
     }
 
@@ -228,7 +225,6 @@ impl Look {
 
     fn seen(&self, protocol: &Protocol) -> Seen {
         let rows = |ids: Ids| ids.iter().map(|id| pending(protocol, id)).collect();
-        let held = if protocol.flaw == Some(Flaw::RetryHoldsNothing) { Ids::default() } else { self.waiting };
         Seen {
             version: Some(self.version),
             low: self.low,
@@ -237,9 +233,13 @@ impl Look {
             passed: Vec::new(),
             fresh: rows(self.fresh),
             below: rows(self.below),
-            held: held.iter().map(|id| (protocol.key(id), id)).collect(),
-            held_cut: false,
+            holds: !self.waiting.is_empty(),
         }
+    }
+
+    /// Messages that hold back their keys.
+    fn held(&self, protocol: &Protocol) -> Ids {
+        if protocol.flaw == Some(Flaw::RetryHoldsNothing) { Ids::default() } else { self.waiting }
     }
 }
 

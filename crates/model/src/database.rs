@@ -38,7 +38,10 @@ pub(crate) struct NewClaim {
     pub low: u64,
     pub owner: u8,
     pub token: u8,
+    /// None: nothing is claimed, rows only go behind.
     pub messages: Ids,
+    /// Rows that go behind the others of their keys.
+    pub behind: Ids,
 }
 
 /// A text that was sent and whose reply was lost: it may still be executed, at any time.
@@ -93,27 +96,24 @@ impl Database {
 
     /// Makes the claim if the version is still the one that was seen.
     pub(crate) fn claim(&mut self, new: NewClaim, flaw: Option<Flaw>) -> Option<&Claim> {
-        if self.version != new.version && flaw != Some(Flaw::NoCompareAndSet) {
+        let won = self.version == new.version || flaw == Some(Flaw::NoCompareAndSet);
+        if won || flaw == Some(Flaw::BehindNoClaim) {
+            let rows = new.behind.both(self.pending);
+            self.pending = self.pending.without(rows);
+            self.delayed = self.delayed.union(rows);
+        }
+        if !won {
             return None;
         }
         self.version += 1;
+        if new.messages.is_empty() {
+            return None;
+        }
         self.low = new.low;
         self.next_claim += 1;
         let NewClaim { owner, token, messages, .. } = new;
         self.claims.push(Claim { id: self.next_claim, owner, token, messages, expired: false });
         self.claims.last()
-    }
-
-    /// Moves rows behind the one that holds them back.
-    pub(crate) fn defer(&mut self, version: u64, rows: Ids) -> bool {
-        if self.version != version {
-            return false;
-        }
-        self.version += 1;
-        let rows = rows.both(self.pending);
-        self.pending = self.pending.without(rows);
-        self.delayed = self.delayed.union(rows);
-        true
     }
 
     /// Writes back what became of a claim, if it stands. An empty settlement is a release and leaves no mark.

@@ -51,7 +51,7 @@ fn versions(state: &mut State, visit: &mut impl FnMut(&mut u64)) {
         match &mut relay.claimer {
             Claimer::Idle => {}
             Claimer::Looking(look) => visit(&mut look.version),
-            Claimer::Deferring(_, new) | Claimer::Claiming(new) | Claimer::Finding(new) => visit(&mut new.version),
+            Claimer::Claiming(new) | Claimer::Finding(new) => visit(&mut new.version),
         }
     }
     for request in &mut state.requests {

@@ -21,6 +21,9 @@ pub(crate) fn all() -> Vec<Property<Protocol>> {
             [db.pending.both(db.delayed), db.pending.both(db.dead), db.delayed.both(db.dead)] == [Ids::default(); 3]
         }),
         Property::always("I2 no phantom", |_, state: &State| state.delivered.without(state.db.committed).is_empty()),
+        Property::always("I4 no duplicate without a fault", |protocol: &Protocol, state: &State| {
+            state.event != Event::Duplicate || state.faults < protocol.faults
+        }),
         Property::always("I5 order", |_, state: &State| state.event != Event::OutOfOrder),
         Property::always("I5 one claimer of a key", one_claimer),
         Property::always("I7 one claim of a message", one_claim),

@@ -14,6 +14,8 @@ pub struct Protocol {
     pub faults: u8,
     /// Most messages of a claim.
     pub claim_messages: usize,
+    /// Most messages of a key in a claim: the others go behind with it.
+    pub of_key: usize,
     /// Most claims of a relay.
     pub claims: usize,
     /// Most passes of a claimer between two moments without a claim.
@@ -72,6 +74,8 @@ pub enum Flaw {
     LockingScan,
     /// A claim is made whatever the version.
     NoCompareAndSet,
+    /// Rows go behind a claim that was not made.
+    BehindNoClaim,
     /// Rows are read before they are committed.
     DirtyRead,
     /// The keys of other relays' claims are not left alone.

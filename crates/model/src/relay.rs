@@ -209,7 +209,7 @@ impl Relay {
         let Some(tenure) = self.holder(slot) else { return };
         match disposition {
             Disposition::Release => {}
-            Disposition::Delay { .. } => tenure.settlement.delayed.insert(id),
+            Disposition::Delay { .. } | Disposition::Behind => tenure.settlement.delayed.insert(id),
             Disposition::Dead { .. } => tenure.settlement.dead.insert(id),
         }
         self.close(protocol, slot, id);

@@ -186,11 +186,6 @@ impl State {
                     relay.insert(protocol, claim);
                 }
             }
-            Claimer::Deferring(rows, new) => {
-                if db.defer(new.version, rows) {
-                    relay.claimer = Claimer::claiming(NewClaim { version: db.version, ..new });
-                }
-            }
             other => relay.claimer = other,
         }
     }

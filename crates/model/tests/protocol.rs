@@ -5,12 +5,18 @@ use stateright::{Checker as _, Expectation, HasDiscoveries, Model as _};
 
 /// Two relays with one claim each.
 fn world(keys: &[u64], faults: u8) -> Protocol {
-    Protocol { keys: keys.to_vec(), relays: 2, faults, claim_messages: 2, claims: 1, passes: 2, flaw: None }
+    let (claim_messages, of_key) = (2, usize::MAX);
+    Protocol { keys: keys.to_vec(), relays: 2, faults, claim_messages, of_key, claims: 1, passes: 2, flaw: None }
 }
 
 /// Two relays with two claims each and time for a third look.
 fn longer(keys: &[u64], faults: u8) -> Protocol {
     Protocol { claims: 2, passes: 3, ..world(keys, faults) }
+}
+
+/// A claim takes one message of a key, and puts the others into its queue.
+fn queued(protocol: Protocol) -> Protocol {
+    Protocol { of_key: 1, ..protocol }
 }
 
 /// Visits every state. Returns the properties that are sometimes true and were.
@@ -53,6 +59,13 @@ fn with_several_claims_of_a_key_in_flight_every_invariant_holds() {
 }
 
 #[test]
+fn with_queues_of_keys_every_invariant_holds() {
+    check(queued(world(&[1, 1, 1], 1)));
+    check(queued(world(&[1, 2, 1], 1)));
+    check(queued(longer(&[1, 1], 1)));
+}
+
+#[test]
 fn with_messages_without_a_key_every_invariant_holds() {
     check(world(&[0, 0], 1));
     check(world(&[0, 1, 0], 0));
@@ -77,6 +90,7 @@ fn larger() {
     check(world(&[1, 2, 1], 2));
     check(world(&[1, 2, 1, 2], 1));
     check(longer(&[1, 1, 1], 2));
+    check(queued(longer(&[1, 1, 1], 1)));
     check(Protocol { relays: 3, ..longer(&[1, 1], 1) });
     check(Protocol { relays: 3, claims: 1, ..longer(&[1, 2, 1], 1) });
 }
@@ -96,9 +110,10 @@ flaws! {
     a_fence_on_the_owner_alone: FenceOnOwner, Protocol { claims: 2, ..world(&[1, 2], 2) }, "I7 fence";
     a_look_below_before_the_candidates: GapsFirst, world(&[1, 2, 1], 0), "I5 order";
     no_look_below: NoGaps, world(&[1, 2, 1], 0), "I5 order";
-    a_version_that_is_read_after_the_candidates: LateVersion, world(&[1, 1], 1), "I5 order";
+    a_version_that_is_read_after_the_candidates: LateVersion, world(&[1, 1], 1), "I4 no duplicate without a fault";
     candidates_that_a_locking_scan_finds: LockingScan, world(&[1, 2, 1], 0), "I5 order";
     a_claim_whatever_the_version: NoCompareAndSet, world(&[1, 1], 0), "I5 one claimer of a key";
+    rows_that_go_behind_a_claim_that_was_not_made: BehindNoClaim, queued(world(&[1, 1], 0)), "I4 no duplicate without a fault";
     a_look_at_what_is_not_committed: DirtyRead, world(&[1], 1), "I2 no phantom";
     keys_of_other_relays_that_are_not_left_alone: KeysOfOthers, world(&[1, 1], 0), "I5 one claimer of a key";
     messages_of_claims_that_are_claimed_again: ClaimedIds, world(&[0], 0), "I7 one claim of a message";

@@ -122,7 +122,7 @@ proptest! {
         let settlement = Settlement {
             sent: sent.clone(),
             delayed: delayed.iter().cloned().map(|(id, spent, wait, error)| {
-                Delayed { id, wait, spent, reason: "unconfirmed", error }
+                Delayed { id, wait: Some(wait), spent, reason: "unconfirmed", error }
             }).collect(),
             dead: dead.iter().cloned().map(|(id, spent, _, error)| {
                 Dead { id, spent, holds_key: !spent, reason: "rejected", error }

@@ -23,6 +23,7 @@ pub mod named;
 pub mod prepare;
 pub mod promote;
 pub mod purge;
+pub mod queue;
 pub mod read;
 pub mod recover;
 pub mod schema;

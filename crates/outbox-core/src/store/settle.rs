@@ -26,14 +26,22 @@ pub struct Settlement {
 pub struct Delayed {
     /// The message.
     pub id: u64,
-    /// How long it waits from the settling on.
-    pub wait: Duration,
+    /// How long it waits from the settling on; `None`: in the queue of its key, behind an earlier message.
+    pub wait: Option<Duration>,
     /// Whether an attempt was spent.
     pub spent: bool,
-    /// A short code: `unconfirmed`, `rejected`, `behind`, `parked`, `unroutable`, `no_route` or `unread`.
+    /// A short code: `unconfirmed`, `rejected`, `behind`, `turned_away`, `parked`, `unroutable`, `no_route` or `unread`.
     pub reason: &'static str,
     /// What the broker said.
     pub error: String,
+}
+
+impl Delayed {
+    /// A message in the queue of its key.
+    #[must_use]
+    pub fn behind(id: u64) -> Self {
+        Self { id, wait: None, spent: false, reason: "behind", error: String::new() }
+    }
 }
 
 /// A message that the relay gave up on.
@@ -140,12 +148,14 @@ fn delay(text: Text, lease: Lease, delayed: &[Delayed]) -> Text {
     let failed = delayed.iter().map(|it| Failed {
         id: it.id,
         spent: it.spent,
-        how: super::enqueue::micros(it.wait).unsigned_abs(),
+        how: it.wait.map_or(u64::MAX, |wait| super::enqueue::micros(wait).unsigned_abs()),
         reason: it.reason,
         error: &it.error,
     });
     let into = "; REPLACE INTO outbox_delayed (lane, id, key_hash, bytes, attempts, reason, error, due_at, holds_key) ";
-    put(text, lease, into, ", UTC_TIMESTAMP(6) + INTERVAL l.how MICROSECOND, p.key_hash <> 0", failed)
+    let columns = ", IF(l.how = 18446744073709551615, TIMESTAMP'9999-12-31 00:00:00', UTC_TIMESTAMP(6) + INTERVAL l.how MICROSECOND), \
+                   p.key_hash <> 0";
+    put(text, lease, into, columns, failed)
 }
 
 fn bury(text: Text, lease: Lease, dead: &[Dead]) -> Text {
@@ -165,7 +175,7 @@ fn bury(text: Text, lease: Lease, dead: &[Dead]) -> Text {
 struct Failed<'a> {
     id: u64,
     spent: bool,
-    /// The microseconds that it waits, or whether it holds its key.
+    /// The microseconds that it waits, `u64::MAX` in a queue; or whether it holds its key.
     how: u64,
     reason: &'static str,
     error: &'a str,
@@ -221,8 +231,13 @@ mod tests {
     use super::*;
 
     fn statements(failed: u64) -> usize {
-        let delayed =
-            |id| Delayed { id, wait: Duration::ZERO, spent: true, reason: "unconfirmed", error: "; no reply".into() };
+        let delayed = |id| Delayed {
+            id,
+            wait: Some(Duration::ZERO),
+            spent: true,
+            reason: "unconfirmed",
+            error: "; no reply".into(),
+        };
         let settlement = Settlement { delayed: (1..=failed).map(delayed).collect(), ..Settlement::default() };
         let lease = Lease { claim_id: 1, lease_token: 1 };
         let text = settle_one(Text::default(), lease, &settlement, Way::OneByOne);

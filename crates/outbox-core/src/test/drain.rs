@@ -157,8 +157,9 @@ async fn next(conn: &mut MySqlConnection) -> Result<Option<(Lease, Pending)>, sq
         let limit = CANDIDATES;
         let look = Look { lane, owner: NAME, limit, ..Look::default() };
         let seen = claim::look(conn, &look).await?;
-        let waits =
-            |row: &Pending| seen.held.iter().any(|&(key, from)| key != 0 && key == row.key_hash && from < row.id);
+        let keys: Vec<u64> = seen.fresh.iter().map(|row| row.key_hash).filter(|key| *key != 0).collect();
+        let held = if seen.holds { claim::held_among(conn, lane, &keys).await? } else { Vec::new() };
+        let waits = |row: &Pending| held.iter().any(|&(key, from)| key == row.key_hash && from < row.id);
         let Some(row) = seen.fresh.iter().find(|row| !waits(row)).copied() else { continue };
         let lease_token = Uuid::now_v7().as_u64_pair().1;
         let new = NewClaim {
@@ -170,6 +171,7 @@ async fn next(conn: &mut MySqlConnection) -> Result<Option<(Lease, Pending)>, sq
             lease: Duration::ZERO,
             message_ids: &[row.id],
             key_hashes: if row.key_hash == 0 { &[] } else { &[row.key_hash] },
+            behind: &[],
         };
         let claim_id = claim::claim(conn, &new).await?;
         let claim_id = claim_id.ok_or_else(|| sqlx::Error::Protocol("a relay works on this database".to_owned()))?;
@@ -188,8 +190,13 @@ async fn take_over(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
 
 fn settlement(id: u64, fault: Option<Fault>, expired: bool) -> Settlement {
     let mut settlement = Settlement::default();
-    let delayed =
-        |reason| Delayed { id, wait: Duration::ZERO, spent: true, reason, error: "a fault of the test".to_owned() };
+    let delayed = |reason| Delayed {
+        id,
+        wait: Some(Duration::ZERO),
+        spent: true,
+        reason,
+        error: "a fault of the test".to_owned(),
+    };
     match fault {
         _ if expired => {
             let error = String::new();

@@ -9,7 +9,7 @@ use outbox_core::{
     store::{
         claim::{self, Look, NewClaim},
         lease::{self, Lease},
-        promote, purge, session,
+        promote, purge, queue, session,
         settle::{self, Dead, Delayed, Settlement, Way},
     },
 };
@@ -30,6 +30,7 @@ on_both_databases!(
     a_row_that_is_pending_and_delayed_at_once_stops_neither_promotion_nor_the_lane,
     a_row_that_is_pending_and_delayed_or_dead_at_once_can_be_delayed_and_given_up,
     a_retry_and_what_is_behind_it_hold_back_their_key,
+    rows_go_behind_a_claim_that_is_made_and_behind_no_other,
     what_a_broker_said_is_kept_to_500_characters_whatever_they_are,
     a_lease_runs_by_the_databases_clock,
     a_purge_deletes_only_what_a_receipt_names,
@@ -62,7 +63,9 @@ async fn version(db: &mut MySqlConnection) -> Result<u64> {
 /// Claims these messages, if this is the lane's version.
 async fn claim_at(db: &mut MySqlConnection, version: u64, lease_token: u64, ids: &[u64]) -> Result<Option<Lease>> {
     let (message_ids, key_hashes) = (ids, &[1][..]);
-    let new = NewClaim { lane: 0, version, low: 9, owner: "me", lease_token, lease: LEASE, message_ids, key_hashes };
+    let behind = &[];
+    let new =
+        NewClaim { lane: 0, version, low: 9, owner: "me", lease_token, lease: LEASE, message_ids, key_hashes, behind };
     Ok(claim::claim(db, &new).await?.map(|claim_id| Lease { claim_id, lease_token }))
 }
 
@@ -78,7 +81,7 @@ async fn settle(db: &mut MySqlConnection, lease: Lease, settlement: &Settlement)
 
 fn delayed(id: u64) -> Settlement {
     let error = String::new();
-    let delayed = Delayed { id, wait: Duration::ZERO, spent: true, reason: "unconfirmed", error };
+    let delayed = Delayed { id, wait: Some(Duration::ZERO), spent: true, reason: "unconfirmed", error };
     Settlement { delayed: vec![delayed], ..Settlement::default() }
 }
 
@@ -189,7 +192,8 @@ async fn what_a_broker_said_is_kept_to_500_characters_whatever_they_are(flavor: 
     let held = claim(&mut db, 8, &[1, 2, 3]).await?;
     let said = format!("'\";\\\0{}", "🦀".repeat(600));
     let kept: String = said.chars().take(500).collect();
-    let late = |id, error: &str| Delayed { id, wait: LEASE, spent: false, reason: "unconfirmed", error: error.into() };
+    let late =
+        |id, error: &str| Delayed { id, wait: Some(LEASE), spent: false, reason: "unconfirmed", error: error.into() };
     let dead = Dead { id: 3, spent: true, holds_key: true, reason: "rejected", error: said.clone() };
     let settlement =
         Settlement { delayed: vec![late(1, &said), late(2, "")], dead: vec![dead], ..Settlement::default() };
@@ -311,10 +315,53 @@ async fn a_retry_and_what_is_behind_it_hold_back_their_key(flavor: Flavor) -> Re
     settle(&mut db, held, &delayed(1)).await?;
     let seen = look(&mut db).await?;
     let key = seen.below.first().context("a message is left")?.key_hash;
-    assert_eq!(seen.held, [(key, 1)]);
+    ensure!(seen.holds, "the look saw nothing that waits");
+    assert_eq!(claim::held_among(&mut db, 0, &[5, key]).await?, [(key, 1)]);
     assert!(claim::defer(&mut db, (0, seen.version.context("there is no head")?, 9), &[2, 3]).await?);
-    assert_eq!(look(&mut db).await?.held, [(key, 1)]);
+    assert_eq!(claim::held_among(&mut db, 0, &[5, key]).await?, [(key, 1)]);
     assert_eq!(database.number("SELECT COUNT(*) FROM outbox_delayed WHERE holds_key = 1").await?, 3);
+    // The retry has a date; what is behind it has none, and comes after it.
+    assert_eq!(promote::due(&mut db, Duration::ZERO, 10).await?.len(), 1);
+    assert_eq!(queue::next(&mut db, (0, key), 0, 10).await?, Vec::<u64>::new());
+    assert_eq!(queue::keys(&mut db, 0, 0).await?, [(key, false)]);
+    promote::promote(&mut db, 0, &[1]).await?;
+    assert_eq!(queue::keys(&mut db, 0, 0).await?, [(key, true)]);
+    assert_eq!(queue::next(&mut db, (0, key), 0, 1).await?, [2]);
+    assert_eq!(queue::next(&mut db, (0, key), 2, 10).await?, [3]);
+    assert_eq!([queue::lane(&mut db, 0).await?, queue::lane(&mut db, 1).await?], [Some(0), None]);
+    // A dead message may hold the key as well.
+    let dead = format!(
+        "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, owner) \
+        VALUES (0, 1, {key}, 0, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'me')"
+    );
+    database.execute(&dead).await?;
+    assert_eq!(queue::next(&mut db, (0, key), 0, 10).await?, Vec::<u64>::new());
+    assert_eq!(queue::keys(&mut db, 0, 0).await?, [(key, false)], "a dead message holds it");
+    Ok(())
+}
+
+/// What is more of a key than may be in flight goes behind with the claim, if the claim is made.
+async fn rows_go_behind_a_claim_that_is_made_and_behind_no_other(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 3).await?;
+    let seen = look(&mut db).await?;
+    let (version, key) =
+        (seen.version.context("there is no head")?, seen.below.first().context("no message")?.key_hash);
+    let new = |version, lease_token| NewClaim {
+        lane: 0,
+        version,
+        low: 1,
+        owner: "me",
+        lease_token,
+        lease: LEASE,
+        message_ids: &[1],
+        key_hashes: &[1],
+        behind: &[2, 3],
+    };
+    assert_eq!(claim::claim(&mut db, &new(version + 1, 7)).await?, None);
+    assert_eq!(counts(&database).await?, [3, 0, 0, 0, 0]);
+    ensure!(claim::claim(&mut db, &new(version, 8)).await?.is_some(), "the claim was not made");
+    assert_eq!(counts(&database).await?, [1, 2, 0, 0, 1]);
+    assert_eq!(queue::next(&mut db, (0, key), 1, 10).await?, [2, 3]);
     Ok(())
 }
 
@@ -373,8 +420,8 @@ async fn a_look_is_one_statement_that_takes_no_lock(flavor: Flavor) -> Result<()
     for seen in seen {
         let ids = |rows: &[claim::Pending]| rows.iter().map(|row| row.id).collect::<Vec<_>>();
         assert_eq!((ids(&seen.below), ids(&seen.fresh)), (vec![1, 2, 3], (4..=13).collect()));
-        assert_eq!((seen.leases, seen.held), (vec![lease], vec![(5, 90), (6, 91)]));
-        ensure!(seen.version.is_some() && !seen.held_cut && seen.claims.is_empty() && seen.passed.is_empty());
+        assert_eq!(seen.leases, [lease]);
+        ensure!(seen.version.is_some() && seen.holds && seen.claims.is_empty() && seen.passed.is_empty());
     }
     Ok(())
 }

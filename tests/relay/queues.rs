@@ -1,0 +1,62 @@
+//! The queues of keys: one busy or blocked key holds up no other, and its messages go on by themselves, in order.
+
+use anyhow::{Result, ensure};
+use testkit::{
+    consume::Broker,
+    judge::Expectations,
+    ledger::Draft,
+    load::{self, Load},
+    servers::Flavor,
+};
+
+use crate::stage::{PATIENCE, Stage};
+
+/// 18 claims. 12 may be in flight, so without queues 7,000 of them would be sent before the others are claimed.
+const BUSY: u64 = 18_000;
+const UNSENT: &str = "SELECT (SELECT COUNT(*) FROM outbox_pending) + (SELECT COUNT(*) FROM outbox_delayed)";
+
+async fn busy_key(stage: &Stage) -> Result<()> {
+    let drafts: Vec<Draft> = (1..=BUSY).map(|n| stage.draft(0).key("busy", n)).collect();
+    for chunk in drafts.chunks(2_000) {
+        load::commit(&stage.database, &stage.ledger, chunk, |message| message).await?;
+    }
+    Ok(())
+}
+
+/// RabbitMQ takes the messages of a key one by one.
+#[tokio::test]
+async fn a_busy_key_holds_up_no_other_and_goes_on_after_its_relay_is_killed() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::RabbitMq).await?;
+    busy_key(&stage).await?;
+    let relay = stage.relay()?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) >= 500 FROM outbox_sent_messages").await?;
+    let others: Vec<Draft> = (0..200).map(|n| stage.draft(0).key(format!("other-{n}"), 1)).collect();
+    stage.commit(&others).await?;
+    let through =
+        "SELECT COUNT(*) = 200 FROM outbox_sent_messages WHERE id > (SELECT MAX(id) - 200 FROM outbox_messages)";
+    stage.database.wait_for(PATIENCE, through).await?;
+    let left = stage.database.number(UNSENT).await?;
+    ensure!(left > 14_000, "only {left} messages of the busy key were left when the others were through");
+    let _other = stage.relay()?;
+    relay.kill()?;
+    stage.drain_and_judge(&Expectations::new().at_least(18_200).duplicates(2_000)).await
+}
+
+/// The operator says that it need not wait, and no more.
+#[tokio::test]
+async fn a_queue_that_nothing_holds_back_any_more_goes_on_by_itself() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MariaDb, Broker::Kafka).await?.patient();
+    let drafts: Vec<Draft> = (1..=5_000).map(|n| stage.draft(0).key("blocked", n)).collect();
+    stage.commit(&drafts).await?;
+    let bury = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, owner) \
+                SELECT lane, 0, key_hash, 0, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'test' FROM outbox_pending LIMIT 1";
+    stage.database.execute(bury).await?;
+    let _relay = stage.relay()?;
+    let queued = "SELECT COUNT(*) = 5000 FROM outbox_delayed WHERE reason = 'behind' AND due_at = '9999-12-31'";
+    stage.database.wait_for(PATIENCE, queued).await?;
+    Load::new(stage.topic.name()).transactions(100).run(&stage.database, &stage.ledger).await?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_pending").await?;
+    ensure!(stage.database.number(UNSENT).await? == 5_000, "the queue has changed");
+    stage.database.execute("DELETE FROM outbox_dead WHERE id = 0").await?;
+    stage.drain_and_judge(&Expectations::new().at_least(5_100)).await
+}
