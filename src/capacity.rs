@@ -28,6 +28,12 @@ impl Capacity {
             kib: Pool::new(kib(relay.in_flight_bytes), kib(relay.claim_bytes)),
         }
     }
+
+    /// From now on room is kept for this lane, too.
+    pub fn serve(&self, lane: u16) {
+        self.count.serve(lane);
+        self.kib.serve(lane);
+    }
 }
 
 /// Places, of which each lane can have a reserve at any time, and more where nobody else needs them.

@@ -25,8 +25,9 @@ use crate::{
     capacity::{Capacity, Share},
     context::Context,
     crash,
+    lanes::Idle,
     leases::Tenure,
-    session::Session,
+    session::{Session, Sessions},
     window::{self, Limits, Selection, Start},
 };
 
@@ -73,11 +74,14 @@ pub struct Claimer {
     pub claims: mpsc::Sender<Claimed>,
     /// The number of the pass that began last.
     pub last_pass: Arc<AtomicU64>,
+    /// Connections, shared with the claimers of other lanes.
+    pub sessions: Arc<Sessions>,
+    /// Where a claimer waits in whose lane nothing comes.
+    pub idle: Arc<Idle>,
 }
 
 /// What the claimer remembers between passes.
 struct Memory {
-    session: Session,
     foreign: Foreign,
     start: Start,
     full_look_at: Instant,
@@ -100,24 +104,22 @@ impl Claimer {
     /// Claims until the relay is stopped.
     pub async fn run(mut self) {
         let now = Instant::now();
-        let mut memory = Memory {
-            session: Session::new(&self.context),
-            foreign: Foreign::default(),
-            start: Start::default(),
-            full_look_at: now,
-            last_message_at: now,
-        };
+        let mut memory =
+            Memory { foreign: Foreign::default(), start: Start::default(), full_look_at: now, last_message_at: now };
         let stop = self.context.stop.clone();
         while let Some(true) = stop.run_until_cancelled(self.ready()).await {
             let room = async { (self.capacity.count.take(self.lane).await, self.capacity.kib.take(self.lane).await) };
             let Some((count, bytes)) = stop.run_until_cancelled(room).await else { break };
+            let mut session = self.sessions.take().await;
             let started = Instant::now();
-            let outcome = self.pass(&mut memory, count, bytes).await;
+            let outcome = self.pass(&mut memory, &mut session, count, bytes).await;
             self.count(&outcome, started);
             if outcome.is_err() {
                 memory.foreign.forget_ids();
             }
-            let Some(()) = stop.run_until_cancelled(self.pace(&mut memory, &outcome)).await else { break };
+            let pause = session.time_to_pause();
+            drop(session);
+            let Some(()) = stop.run_until_cancelled(self.pace(&mut memory, &outcome, pause)).await else { break };
         }
     }
 
@@ -127,16 +129,22 @@ impl Claimer {
     }
 
     /// One pass: look, choose, claim. What the claim does not need of its room is given back.
-    async fn pass(&self, memory: &mut Memory, mut count: Share, mut bytes: Share) -> Result<Pass, sqlx::Error> {
+    async fn pass(
+        &self,
+        memory: &mut Memory,
+        session: &mut Session,
+        mut count: Share,
+        mut bytes: Share,
+    ) -> Result<Pass, sqlx::Error> {
         let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
-        let (seen, selection, start) = self.look(memory, (count.places(), bytes.places())).await?;
+        let (seen, selection, start) = self.look(memory, session, (count.places(), bytes.places())).await?;
         let Some(version) = seen.version else { return Ok(Pass::Empty) };
         match (selection.take.is_empty(), selection.behind.is_empty()) {
             (true, true) => return Ok(Pass::Empty),
-            (true, false) => return self.defer(memory, version, &selection.behind).await,
+            (true, false) => return self.defer(session, version, &selection.behind).await,
             _ => {}
         }
-        let Some(tenure) = self.claim(memory, version, &selection).await? else { return Ok(Pass::Conflict) };
+        let Some(tenure) = self.claim(memory, session, version, &selection).await? else { return Ok(Pass::Conflict) };
         self.count_late(&selection, start.id());
         self.context.leases.insert(&tenure);
         crash::point("after_claim");
@@ -154,10 +162,15 @@ impl Claimer {
 
     /// Looks at the lane and chooses, and says from where on it looked; again, if a row was put back below where it looked, or if
     /// the numbers of claims began again.
-    async fn look(&self, memory: &mut Memory, room: (usize, usize)) -> Result<(Seen, Selection, Start), sqlx::Error> {
+    async fn look(
+        &self,
+        memory: &mut Memory,
+        session: &mut Session,
+        room: (usize, usize),
+    ) -> Result<(Seen, Selection, Start), sqlx::Error> {
         loop {
             let start = memory.start;
-            match self.look_once(memory, room).await? {
+            match self.look_once(memory, session, room).await? {
                 Some((seen, selection)) if !start.is_passed(seen.low) => return Ok((seen, selection, start)),
                 _ => {}
             }
@@ -167,6 +180,7 @@ impl Claimer {
     async fn look_once(
         &self,
         memory: &mut Memory,
+        session: &mut Session,
         (messages, kib): (usize, usize),
     ) -> Result<Option<(Seen, Selection)>, sqlx::Error> {
         let own = self.context.leases.of_lane(self.lane);
@@ -190,7 +204,7 @@ impl Claimer {
             below: &gaps.below,
             below_limit: u32::try_from(below_limit).unwrap_or(u32::MAX),
         };
-        let looked = memory.session.run("look", async |db| claim::look(db, &look).await).await;
+        let looked = session.run("look", async |db| claim::look(db, &look).await).await;
         if full {
             memory.full_look_at = Instant::now() + FULL_LOOK_EVERY.max(started.elapsed() * FULL_LOOK_PAUSE);
         }
@@ -204,7 +218,7 @@ impl Claimer {
             barred.keys.extend(own.iter().flat_map(|tenure| &tenure.keys));
         }
         self.context.leases.sweep(self.lane, &seen.leases);
-        barred.held = self.held(memory, &seen).await?;
+        barred.held = self.held(session, &seen).await?;
         barred.crowded = self.context.queues.crowded(self.lane);
         let (bytes, of_key) = (1024 * kib as u64, self.context.queues.most_of_key());
         let mut selection = window::select(&seen, &barred, &Limits { messages, bytes, below: below_limit, of_key });
@@ -215,14 +229,14 @@ impl Claimer {
     }
 
     /// Of the keys that were seen, those that a message holds back.
-    async fn held(&self, memory: &mut Memory, seen: &Seen) -> Result<HashMap<u64, u64>, sqlx::Error> {
+    async fn held(&self, session: &mut Session, seen: &Seen) -> Result<HashMap<u64, u64>, sqlx::Error> {
         let rows = seen.below.iter().chain(&seen.fresh);
         let keys: HashSet<u64> = rows.map(|row| row.key_hash).filter(|key| *key != 0).collect();
         if !seen.holds || keys.is_empty() {
             return Ok(HashMap::new());
         }
         let keys: Vec<u64> = keys.into_iter().collect();
-        let held = memory.session.run("held", async |db| claim::held_among(db, self.lane, &keys).await).await?;
+        let held = session.run("held", async |db| claim::held_among(db, self.lane, &keys).await).await?;
         Ok(held.into_iter().collect())
     }
 
@@ -232,15 +246,16 @@ impl Claimer {
         self.context.metrics.late_commits_total.inc_by(late as u64);
     }
 
-    async fn defer(&self, memory: &mut Memory, version: u64, ids: &[u64]) -> Result<Pass, sqlx::Error> {
+    async fn defer(&self, session: &mut Session, version: u64, ids: &[u64]) -> Result<Pass, sqlx::Error> {
         let head = (self.lane, version, token());
-        let won = memory.session.run("defer", async |db| claim::defer(db, head, ids).await).await?;
+        let won = session.run("defer", async |db| claim::defer(db, head, ids).await).await?;
         Ok(if won { Pass::Deferred } else { Pass::Conflict })
     }
 
     async fn claim(
         &self,
         memory: &mut Memory,
+        session: &mut Session,
         version: u64,
         selection: &Selection,
     ) -> Result<Option<Arc<Tenure>>, sqlx::Error> {
@@ -261,11 +276,11 @@ impl Claimer {
         };
         // The lease runs on the server from some time after this one.
         let until = Instant::now() + new.lease;
-        let claim_id = match memory.session.run("claim", async |db| claim::claim(db, &new).await).await {
+        let claim_id = match session.run("claim", async |db| claim::claim(db, &new).await).await {
             Ok(claim_id) => claim_id,
             Err(error) => {
                 memory.foreign.forget_ids();
-                self.find(memory, new.lease_token, until).await.ok_or(error)?
+                self.find(session, new.lease_token, until).await.ok_or(error)?
             }
         };
         if claim_id.is_some_and(|claim_id| claim_id <= memory.foreign.known) {
@@ -282,13 +297,11 @@ impl Claimer {
     }
 
     /// After an error the claim stands or it does not: asks until the database says so, or the lease has passed.
-    async fn find(&self, memory: &mut Memory, token: u64, until: Instant) -> Option<Option<u64>> {
+    async fn find(&self, session: &mut Session, token: u64, until: Instant) -> Option<Option<u64>> {
         while Instant::now() < until {
-            memory.session.pause().await;
-            let found = memory
-                .session
-                .run("find", async |db| claim::find(db, self.lane, &self.context.owner, token).await)
-                .await;
+            session.pause().await;
+            let found =
+                session.run("find", async |db| claim::find(db, self.lane, &self.context.owner, token).await).await;
             if let Ok(found) = found {
                 return Some(found);
             }
@@ -315,7 +328,7 @@ impl Claimer {
     }
 
     /// Waits before the next pass: not at all while claims are full, and longer the longer nothing has come.
-    async fn pace(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>) {
+    async fn pace(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>, after_error: Duration) {
         let relay = &self.context.config.relay;
         let pace = PACE * memory.foreign.relays();
         match outcome {
@@ -330,29 +343,15 @@ impl Claimer {
             Ok(Pass::Conflict) => tokio::time::sleep(pace.mul_f64(rand::random())).await,
             Ok(Pass::Empty) => {
                 let quiet = memory.last_message_at.elapsed();
+                if quiet > IDLE {
+                    return self.idle.wait(self.lane).await;
+                }
                 let pause = (quiet / 16).max(pace).min(relay.poll_interval);
-                while !self.nudged(pause).await && quiet > IDLE && self.still_nothing(memory).await {}
+                // Cut short or not, it is time to look.
+                tokio::time::timeout(pause, self.context.nudge.notified()).await.ok();
             }
-            Err(_) => memory.session.pause().await,
+            Err(_) => tokio::time::sleep(after_error).await,
         }
-    }
-
-    /// Waits; returns whether it was cut short.
-    async fn nudged(&self, pause: Duration) -> bool {
-        tokio::time::timeout(pause, self.context.nudge.notified()).await.is_ok()
-    }
-
-    /// A cheaper question than a look, where nothing comes for long. Full looks go on, so that it need not see everything.
-    async fn still_nothing(&self, memory: &mut Memory) -> bool {
-        let start = memory.start.id();
-        if memory.full_look_at <= Instant::now() {
-            return false;
-        }
-        let empty = memory.session.run("peek", async |db| claim::is_empty(db, self.lane, start).await).await;
-        if empty.is_err() {
-            memory.foreign.forget_ids();
-        }
-        empty.unwrap_or(false)
     }
 }
 

@@ -1,14 +1,15 @@
-//! Finding lanes and giving each its claimer.
+//! Finding lanes with messages, and giving each its claimer. One look at all lanes in which nothing comes takes the place of a look at each.
 
 use std::{
-    collections::BTreeSet,
-    sync::{Arc, atomic::AtomicU64},
-    time::Duration,
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::{Arc, Mutex, atomic::AtomicU64},
+    time::{Duration, Instant},
 };
 
 use outbox_core::{sqlx, store::lanes};
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Notify, mpsc, watch},
     task::JoinSet,
 };
 
@@ -16,13 +17,43 @@ use crate::{
     capacity::Capacity,
     claim::{Claimed, Claimer},
     context::Context,
-    session::Session,
+    leases::lock,
+    session::{Session, Sessions},
 };
 
-/// How long a message in a new lane waits for its claimer.
-const EVERY: Duration = Duration::from_secs(1);
+/// Connections of all claimers together.
+const CONNECTIONS: usize = 4;
+/// Shortest pause between two looks, where something was enqueued in this process.
+const PACE: Duration = Duration::from_millis(10);
+/// The pause after a look is this many times its duration, or more: a look goes past deleted rows that a snapshot keeps, and with millions of
+/// them it takes long.
+const PAUSE: u32 = 20;
+/// At this number of lanes the log warns: each has a part of what may be in flight.
+const MANY: usize = 256;
 
-/// Starts a claimer for every lane that this relay serves, until the relay is stopped; then waits for all of them.
+/// The lanes in which nothing comes.
+#[derive(Debug, Default)]
+pub struct Idle(Mutex<BTreeMap<u16, Arc<Notify>>>);
+
+impl Idle {
+    /// Waits until a message was seen in the lane.
+    pub async fn wait(&self, lane: u16) {
+        let seen = Arc::clone(lock(&self.0).entry(lane).or_default());
+        seen.notified().await;
+    }
+
+    fn wake(&self, lane: u16) {
+        if let Some(seen) = lock(&self.0).remove(&lane) {
+            seen.notify_one();
+        }
+    }
+
+    fn contains(&self, lane: u16) -> bool {
+        lock(&self.0).contains_key(&lane)
+    }
+}
+
+/// Starts a claimer for every lane with messages that this relay serves, until the relay is stopped; then waits for all of them.
 pub async fn run(
     context: Arc<Context>,
     capacity: Capacity,
@@ -30,24 +61,44 @@ pub async fn run(
     claims: mpsc::Sender<Claimed>,
 ) -> anyhow::Result<()> {
     let mut session = Session::new(&context);
+    let (sessions, idle) = (Arc::new(Sessions::new(&context, CONNECTIONS)), Arc::new(Idle::default()));
     let (mut served, mut claimers) = (BTreeSet::new(), JoinSet::new());
-    let mut wait = Duration::ZERO;
-    while context.sleep(wait).await {
-        wait = EVERY;
-        let Ok(lanes) = find(&context, &mut session).await else {
-            session.pause().await;
+    let (mut wait, mut known) = (Duration::ZERO, None);
+    while let Some(()) = context.stop.run_until_cancelled(next(&context, wait)).await {
+        let started = Instant::now();
+        if known.is_none() {
+            // A lane that had messages once may have some again: room is kept for it.
+            known = session.run("lanes", async |db| lanes::with_head(db).await).await.ok();
+            let lanes = known.iter().flatten().filter(|lane| is_served(&context, **lane));
+            lanes.for_each(|lane| capacity.serve(*lane));
+        }
+        let Ok(lanes) = find(&context, &mut session, &served, &idle).await else {
+            wait = session.time_to_pause();
             continue;
         };
+        wait = context.config.relay.poll_interval.max(started.elapsed() * PAUSE);
         for lane in lanes {
+            idle.wake(lane);
             if served.insert(lane) {
-                let (context, open, claims) = (Arc::clone(&context), open.clone(), claims.clone());
-                let last_pass = Arc::new(AtomicU64::new(0));
-                let capacity = capacity.clone();
-                capacity.count.serve(lane);
-                capacity.kib.serve(lane);
-                claimers.spawn(Claimer { context, lane, capacity, open, claims, last_pass }.run());
+                capacity.serve(lane);
+                let claimer = Claimer {
+                    context: Arc::clone(&context),
+                    lane,
+                    capacity: capacity.clone(),
+                    open: open.clone(),
+                    claims: claims.clone(),
+                    last_pass: Arc::new(AtomicU64::new(0)),
+                    sessions: Arc::clone(&sessions),
+                    idle: Arc::clone(&idle),
+                };
+                claimers.spawn(claimer.run());
+                context.metrics.lanes.inc();
+                if served.len() == MANY {
+                    tracing::warn!("{MANY} lanes have messages: each has a part of what may be in flight");
+                }
             }
         }
+        context.alive("claim");
     }
     while let Some(ended) = claimers.join_next().await {
         ended?;
@@ -55,23 +106,87 @@ pub async fn run(
     Ok(())
 }
 
-/// The lanes to serve: those that the configuration names, or all that have a head or a pending row.
-async fn find(context: &Context, session: &mut Session) -> Result<BTreeSet<u16>, sqlx::Error> {
+fn is_served(context: &Context, lane: u16) -> bool {
     let named = &context.config.relay.lanes;
-    let mut lanes: BTreeSet<u16> =
-        session.run("lanes", async |db| lanes::with_head(db).await).await?.into_iter().collect();
-    // Not among the rows of known lanes, where a snapshot may keep millions that are deleted.
-    let mut from = 0;
-    for end in lanes.clone().into_iter().map(u32::from).chain([lanes::END]) {
-        while from < end {
-            let next = session.run("lanes", async |db| lanes::next_pending(db, from..end).await).await?;
-            let Some(lane) = next else { break };
-            session.run("lanes", async |db| lanes::create_head(db, lane).await).await?;
-            lanes.insert(lane);
-            from = u32::from(lane) + 1;
-        }
-        from = end + 1;
+    named.is_empty() || named.contains(&lane)
+}
+
+/// Waits, or until something was enqueued in this process.
+async fn next(context: &Context, wait: Duration) {
+    let nudged = async {
+        tokio::time::sleep(PACE).await;
+        context.nudge.notified().await;
+    };
+    tokio::select! {
+        () = tokio::time::sleep(wait) => {}
+        () = nudged => {}
     }
-    lanes.retain(|lane| named.is_empty() || named.contains(lane));
-    Ok(lanes)
+}
+
+/// The lanes that have a pending row, and no claimer that looks by itself.
+async fn find(
+    context: &Context,
+    session: &mut Session,
+    served: &BTreeSet<u16>,
+    idle: &Idle,
+) -> Result<Vec<u16>, sqlx::Error> {
+    let busy = served.iter().copied().filter(|lane| !idle.contains(*lane)).collect();
+    let (mut ranges, mut found) = (others(&context.config.relay.lanes, &busy), Vec::new());
+    while !ranges.is_empty() {
+        let lanes = session.run("lanes", async |db| lanes::pending(db, &ranges).await).await?;
+        let above = |range: &Range<u32>| {
+            let lane = lanes.iter().map(|lane| u32::from(*lane)).find(|lane| range.contains(lane))?;
+            Some(lane + 1..range.end)
+        };
+        ranges = ranges.iter().filter_map(above).filter(|range| !range.is_empty()).collect();
+        found.extend(lanes);
+    }
+    for lane in found.iter().filter(|lane| !served.contains(lane)) {
+        session.run("lanes", async |db| lanes::create_head(db, *lane).await).await?;
+    }
+    Ok(found)
+}
+
+/// The lanes that the configuration names, or all, without the busy ones.
+fn others(named: &[u16], busy: &BTreeSet<u16>) -> Vec<Range<u32>> {
+    let mut ranges: Vec<Range<u32>> = match named {
+        [] => std::iter::once(0..lanes::END).collect(),
+        named => named.iter().map(|lane| u32::from(*lane)..u32::from(*lane) + 1).collect(),
+    };
+    for lane in busy.iter().map(|lane| u32::from(*lane)) {
+        let parts = ranges.into_iter().flat_map(|range| {
+            let is_within = range.contains(&lane);
+            if is_within { [range.start..lane, lane + 1..range.end] } else { [range, 0..0] }
+        });
+        ranges = parts.filter(|part| !part.is_empty()).collect();
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_are_looked_for_beside_the_busy_ones() {
+        assert_eq!(others(&[], &[].into()).first(), Some(&(0..65_536)));
+        assert_eq!(others(&[], &[0, 7, 65_535].into()), [1..7, 8..65_535]);
+        assert_eq!(others(&[3, 9, 4], &[9].into()), [3..4, 4..5]);
+    }
+
+    #[tokio::test]
+    async fn a_lane_that_was_seen_is_idle_no_more() {
+        let idle = Arc::new(Idle::default());
+        let waits = tokio::spawn({
+            let idle = Arc::clone(&idle);
+            async move { idle.wait(7).await }
+        });
+        while !idle.contains(7) {
+            tokio::task::yield_now().await;
+        }
+        idle.wake(8);
+        idle.wake(7);
+        waits.await.unwrap();
+        assert!(!idle.contains(7));
+    }
 }

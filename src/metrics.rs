@@ -99,6 +99,7 @@ pub const METRICS: &[Metric] = &[
         &["cause"],
         "Messages that may have been or will be sent twice: takeover, unconfirmed, or resent by the sink itself.",
     ),
+    metric("gauge", "outbox_relay_lanes", &[], "Lanes that had messages since the relay was started."),
     metric("gauge", "outbox_relay_sink_connected", &["sink"], "1 while the sink takes messages."),
     metric(
         "gauge",
@@ -175,6 +176,7 @@ pub struct Metrics {
     pub leases_lost_total: IntCounter,
     pub late_commits_total: IntCounter,
     pub possible_duplicates_total: IntCounterVec,
+    pub lanes: IntGauge,
     pub sink_connected: IntGaugeVec,
     pub refusing_destinations: IntGaugeVec,
     pub db_call_duration_seconds: HistogramVec,
@@ -265,6 +267,7 @@ impl Metrics {
             leases_lost_total: make.counter("outbox_relay_leases_lost_total")?,
             late_commits_total: make.counter("outbox_relay_late_commits_total")?,
             possible_duplicates_total: make.counters("outbox_relay_possible_duplicates_total")?,
+            lanes: make.gauge("outbox_relay_lanes")?,
             sink_connected: make.gauges("outbox_relay_sink_connected")?,
             refusing_destinations: make.gauges("outbox_relay_refusing_destinations")?,
             db_call_duration_seconds: make.histograms("outbox_relay_db_call_duration_seconds", &FAST)?,

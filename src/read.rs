@@ -2,7 +2,7 @@
 
 use std::{
     io::ErrorKind,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -19,10 +19,9 @@ use crate::{
     claim::Claimed,
     context::Context,
     envelope,
-    leases::lock,
     retry::{Disposition, Policy, dead},
     route::{Resolved, Routes},
-    session::{Refusal, Session, describe, refusal},
+    session::{Refusal, Sessions, describe, refusal},
     sink::Outgoing,
 };
 
@@ -65,20 +64,21 @@ const STUCK: u32 = 20;
 pub struct Reader {
     context: Arc<Context>,
     routes: Routes,
-    idle: Mutex<Vec<Session>>,
+    pub(crate) sessions: Sessions,
 }
 
 impl Reader {
     /// A reader.
     #[must_use]
     pub fn new(context: &Arc<Context>, routes: Routes) -> Self {
-        Self { context: Arc::clone(context), routes, idle: Mutex::default() }
+        let sessions = Sessions::new(context, tokio::sync::Semaphore::MAX_PERMITS);
+        Self { context: Arc::clone(context), routes, sessions }
     }
 
     /// Reads a claim; tries until the database answers or the lease is lost. Then what was not read is released.
     pub async fn read(&self, claimed: Claimed) -> ReadClaim {
         // Another connection: what it hears does not shorten the pauses.
-        let (mut session, mut witness) = (self.session(), self.session());
+        let (mut session, mut witness) = (self.sessions.take().await, self.sessions.take().await);
         let (mut blamed_since, mut stuck_since) = (None, Instant::now());
         let (mut rest, mut most, mut messages) = (&*claimed.rows, claimed.rows.len(), Vec::new());
         while !rest.is_empty() && claimed.tenure.lasts(Duration::ZERO) {
@@ -122,22 +122,9 @@ impl Reader {
                 (blamed_since, stuck_since) = (None, Instant::now());
             }
         }
-        self.give_back(witness);
-        self.give_back(session);
         // Nobody has looked: that is not the same as a message that is not there.
         messages.extend(rest.iter().map(|row| (*row, Step::Decided(Disposition::Release, String::new()))));
         ReadClaim { claimed, messages }
-    }
-
-    /// A session that nobody uses.
-    pub(crate) fn session(&self) -> Session {
-        let idle = lock(&self.idle).pop();
-        idle.unwrap_or_else(|| Session::new(&self.context))
-    }
-
-    /// A session that is used no more.
-    pub(crate) fn give_back(&self, session: Session) {
-        lock(&self.idle).push(session);
     }
 
     fn prepare(&self, lane: u16, rows: &[Pending], stored: Vec<Stored>) -> Vec<(Pending, Step)> {

@@ -1,7 +1,8 @@
 //! A long-lived connection of the relay's own that is never left half-way through a call.
 
 use std::{
-    sync::Arc,
+    ops::{Deref, DerefMut},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -10,10 +11,13 @@ use outbox_core::{
     store,
 };
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
 use crate::{
     context::Context,
     database,
     explain::{Trouble, explain},
+    leases::lock,
 };
 
 /// A connection that is opened when it is first needed, and again after it was lost.
@@ -106,8 +110,64 @@ impl Session {
 
     /// Waits before the next try: longer after each failure in a row, at most two seconds.
     pub async fn pause(&self) {
-        let pause = Duration::from_millis(50).saturating_mul(1 << self.failures.min(6));
-        tokio::time::sleep(pause.min(MAX_PAUSE)).await;
+        tokio::time::sleep(self.time_to_pause()).await;
+    }
+
+    /// How long [`Self::pause`] waits, for those that do not keep the session meanwhile.
+    pub(crate) fn time_to_pause(&self) -> Duration {
+        Duration::from_millis(50).saturating_mul(1 << self.failures.min(6)).min(MAX_PAUSE)
+    }
+}
+
+/// Sessions that several tasks share: one after the other, in the order in which they ask.
+pub struct Sessions {
+    context: Arc<Context>,
+    idle: Mutex<Vec<Session>>,
+    places: Arc<Semaphore>,
+}
+
+/// A session for one task, until it is dropped.
+pub struct Loan<'a> {
+    session: Session,
+    sessions: &'a Sessions,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Sessions {
+    /// No more than `most` at the same time.
+    #[must_use]
+    pub fn new(context: &Arc<Context>, most: usize) -> Self {
+        let places = Arc::new(Semaphore::new(most));
+        Self { context: Arc::clone(context), idle: Mutex::default(), places }
+    }
+
+    /// Waits for a session; the one that was used last comes first.
+    pub async fn take(&self) -> Loan<'_> {
+        // It is never closed.
+        let place = Arc::clone(&self.places).acquire_owned().await.ok();
+        let session = lock(&self.idle).pop().unwrap_or_else(|| Session::new(&self.context));
+        Loan { session, sessions: self, _place: place }
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        let session = std::mem::replace(&mut self.session, Session::new(&self.sessions.context));
+        lock(&self.sessions.idle).push(session);
+    }
+}
+
+impl Deref for Loan<'_> {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl DerefMut for Loan<'_> {
+    fn deref_mut(&mut self) -> &mut Session {
+        &mut self.session
     }
 }
 

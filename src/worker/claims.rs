@@ -59,14 +59,14 @@ impl<H: Handler> Claims<H> {
         let in_flight = &self.context.metrics.in_flight_messages;
         let count = i64::try_from(messages.len()).unwrap_or(0);
         in_flight.add(count);
-        let (mut session, began) = (self.reader.session(), Instant::now());
+        let (mut session, began) = (self.reader.sessions.take().await, Instant::now());
         let outcome = Turn::new(self, &mut session, &claimed).run(messages).await;
         in_flight.sub(count);
         if outcome.is_err() {
             // This is how it is rolled back, whatever the state of the connection.
             session.hang_up();
         }
-        self.reader.give_back(session);
+        drop(session);
         match outcome {
             Ok(done) => self.committed(&claimed, &done, began),
             Err(Undone::Lost) => self.lost(&claimed),

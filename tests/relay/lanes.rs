@@ -1,6 +1,7 @@
 //! What waits, waits alone.
 
 use std::{
+    cell::Cell,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -15,8 +16,14 @@ use outbox_relay::{
     sink::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink, null::Null},
 };
 use testkit::{
-    accounts::Account, consume::Broker, database::Database, judge::Expectations, ledger::Draft, load, relay::Settings,
-    servers::Flavor,
+    accounts::Account,
+    consume::Broker,
+    database::Database,
+    judge::Expectations,
+    ledger::Draft,
+    load,
+    relay::Settings,
+    servers::{Flavor, until},
 };
 use tokio::sync::watch;
 
@@ -169,4 +176,33 @@ async fn only_what_is_sent_and_old_is_purged() -> Result<()> {
     let orphans = stage.database.tables().await?.orphans;
     ensure!(orphans.is_empty(), "{orphans:?}");
     Ok(())
+}
+
+/// Any service can write any lane, once and never again.
+#[tokio::test]
+async fn many_lanes_share_a_few_connections_and_each_goes_on_after_a_pause() -> Result<()> {
+    const LANES: u16 = 60;
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
+    let mut relay = stage.relay()?;
+    for round in [1_u8, 2] {
+        for lane in 0..LANES {
+            let draft = stage.draft(0).key(format!("k{lane}"), round.into());
+            load::commit(&stage.database, &stage.ledger, &[draft], |message| message.lane(lane * 7)).await?;
+        }
+        stage.database.wait_until_drained(PATIENCE).await?;
+        // Until they are idle: then nobody looks into a single one.
+        let looks = Cell::new(-1.0);
+        until(PATIENCE, "lanes in which nobody looks", || async {
+            let now = relay.metrics().await?.sum("outbox_relay_claims_total");
+            ensure!(now - looks.replace(now) < 0.5, "{now} looks");
+            Ok(())
+        })
+        .await?;
+    }
+    let lanes = |metrics: &testkit::relay::Metrics| metrics.sum("outbox_relay_lanes") >= f64::from(LANES);
+    relay.wait_for_metrics(PATIENCE, "all lanes", lanes).await?;
+    let connections = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE()";
+    let open = stage.database.number(connections).await?;
+    ensure!(open <= 16 + 4, "the relay of {LANES} lanes and this test have {open} connections");
+    stage.judge(&Expectations::new().at_least(2 * usize::from(LANES))).await
 }

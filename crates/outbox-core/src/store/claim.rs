@@ -159,12 +159,6 @@ impl Seen {
     }
 }
 
-/// Whether a lane has no pending row from this id on. One seek in the primary key, no lock.
-pub async fn is_empty(conn: &mut MySqlConnection, lane: u16, from: u64) -> Result<bool, sqlx::Error> {
-    let sql = "SELECT MIN(id) FROM outbox_pending WHERE lane = ? AND id >= ?";
-    Ok(sqlx::query_scalar::<_, Option<u64>>(sql).bind(lane).bind(from).fetch_one(conn).await?.is_none())
-}
-
 /// Whether a claim is another's and not known yet.
 fn news(text: Text, look: &Look<'_>) -> Text {
     text.sql("claim_id > ").int(look.known_claim).sql(" AND owner <> ").hex(look.owner.as_bytes())

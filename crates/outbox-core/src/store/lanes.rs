@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use sqlx::MySqlConnection;
+use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
+
+use super::text::Text;
 
 /// The lanes that have a head, in order. One row per lane, no lock.
 pub async fn with_head(conn: &mut MySqlConnection) -> Result<Vec<u16>, sqlx::Error> {
@@ -17,6 +19,23 @@ pub const END: u32 = 1 << 16;
 pub async fn next_pending(conn: &mut MySqlConnection, lanes: Range<u32>) -> Result<Option<u16>, sqlx::Error> {
     let sql = "SELECT MIN(lane) FROM outbox_pending WHERE lane BETWEEN ? AND ?";
     sqlx::query_scalar(sql).bind(lanes.start).bind(lanes.end.saturating_sub(1)).fetch_one(conn).await
+}
+
+/// The same for many ranges in one round trip: the smallest lane of each that has a pending row.
+pub async fn pending(conn: &mut MySqlConnection, ranges: &[Range<u32>]) -> Result<Vec<u16>, sqlx::Error> {
+    let text = ranges.iter().enumerate().fold(Text::default(), |text, (i, range)| {
+        text.sql(if i == 0 { "" } else { " UNION ALL " })
+            .sql("SELECT MIN(lane) FROM outbox_pending WHERE lane BETWEEN ")
+            .int(range.start)
+            .sql(" AND ")
+            .int(range.end.saturating_sub(1))
+    });
+    if ranges.is_empty() {
+        return Ok(Vec::new());
+    }
+    let replies = text.run(conn).await?;
+    let lane = |row: &MySqlRow| row.try_get::<Option<u16>, _>(0).transpose();
+    replies.iter().flat_map(|reply| &reply.rows).filter_map(lane).collect()
 }
 
 /// Gives a lane its head. Locks that one row; harmless when it is there.
