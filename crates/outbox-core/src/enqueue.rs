@@ -3,10 +3,17 @@ use std::collections::HashSet;
 use sqlx::{Connection as _, MySqlConnection};
 use uuid::Uuid;
 
-use crate::{EnqueueError, IntoMessage, Message, Prepared, backlog::Watch, sequence, store, trace};
+use crate::{
+    EnqueueError, IntoMessage, Message, Prepared,
+    backlog::Watch,
+    sequence,
+    store::{self, enqueue::Open},
+    trace,
+};
 
-/// Data of one INSERT, in bytes: far below the smallest `max_allowed_packet` in use (16 MiB on MariaDB, 64 MiB on MySQL).
-const CHUNK_BYTES: usize = 512 * 1024;
+/// Data of one text, in bytes: with two digits a byte far below the smallest `max_allowed_packet` in use (16 MiB on MariaDB, 64 MiB on
+/// MySQL). A larger message goes by prepared statements.
+const CHUNK_BYTES: usize = 256 * 1024;
 /// Bytes of a packet that are not key, headers or payload of the message, at most.
 const PACKET_OVERHEAD: usize = 16 * 1024;
 
@@ -64,7 +71,8 @@ impl Outbox {
     }
 
     /// Writes a message in the open transaction of `conn`: `outbox.enqueue(&mut tx, &event)`. It is sent if and only if the
-    /// transaction commits. Returns the message id. Three round trips; one more for a sequenced message.
+    /// transaction commits. Returns the message id. One round trip; up to four for more than 256 KiB. Logs of statements on the server show
+    /// it as hexadecimal digits.
     ///
     /// With the feature `trace` (on by default) the message gets the W3C trace context of the current OpenTelemetry span as headers
     /// `traceparent` and `tracestate`, unless it brings its own.
@@ -73,7 +81,7 @@ impl Outbox {
     /// [`EnqueueError::TransactionEnded`] roll back; after the others the transaction is still usable.
     ///
     /// Not safe to cancel: after a time-out of your own around this call (or `select!`) roll back. A transaction that is committed
-    /// nevertheless may hold half of the message, which is then never sent.
+    /// nevertheless may hold the message, or (above 256 KiB) half of it, which is then never sent.
     pub async fn enqueue(&self, conn: &mut MySqlConnection, message: impl IntoMessage) -> Result<Uuid, EnqueueError> {
         let message = begin(conn, true, message.into_message())?;
         let id = message.id();
@@ -132,11 +140,9 @@ impl Outbox {
         messages.iter_mut().for_each(trace::capture);
         self.check(messages)?;
         self.watch.check(conn).await?;
-        if !store::enqueue::savepoint(conn).await? {
-            return Err(EnqueueError::TransactionEnded);
-        }
-        let written = number_and_insert(conn, messages).await;
-        if written.is_err() {
+        let mut is_proven = false;
+        let written = insert_all(conn, messages, &mut is_proven).await;
+        if written.is_err() && is_proven {
             // The first error is the one to tell; where this one fails too, the connection is lost, and with it the transaction.
             store::enqueue::undo(conn).await.ok();
         }
@@ -159,11 +165,6 @@ impl Outbox {
     }
 }
 
-async fn number_and_insert(conn: &mut MySqlConnection, messages: &mut [Message]) -> Result<(), EnqueueError> {
-    sequence::number(conn, messages).await?;
-    insert_all(conn, messages).await
-}
-
 /// What has to be right before anything is written.
 fn begin<T>(conn: &MySqlConnection, checked: bool, made: Result<T, EnqueueError>) -> Result<T, EnqueueError> {
     let made = if checked && !conn.is_in_transaction() { Err(EnqueueError::NotInTransaction) } else { made };
@@ -174,32 +175,72 @@ fn begin<T>(conn: &MySqlConnection, checked: bool, made: Result<T, EnqueueError>
     made
 }
 
-async fn insert_all(conn: &mut MySqlConnection, mut messages: &[Message]) -> Result<(), EnqueueError> {
+/// The first text proves that there is a transaction, and sets the savepoint to return to: `is_proven`. A batch whose keys are sequenced does
+/// so before it takes their numbers; a single message takes its number in that text.
+async fn insert_all(
+    conn: &mut MySqlConnection,
+    messages: &mut [Message],
+    is_proven: &mut bool,
+) -> Result<(), EnqueueError> {
+    if messages.len() > 1 && messages.iter().any(|message| message.sequenced) {
+        prove(conn, is_proven).await?;
+        sequence::number(conn, messages).await?;
+    }
+    let mut messages = &*messages;
     while !messages.is_empty() {
-        let size = store::enqueue::chunk(messages, CHUNK_BYTES);
-        let (chunk, rest) = messages.split_at(size);
+        let (chunk, rest) = messages.split_at(store::enqueue::chunk(messages, CHUNK_BYTES));
         let headers = chunk.iter().map(Message::headers_json).collect::<Result<Vec<_>, _>>()?;
-        check_packet(conn, chunk, &headers).await?;
-        if let Err(error) = store::enqueue::insert_messages(conn, chunk, &headers).await {
-            return Err(explain(conn, chunk, error).await);
+        match (chunk, headers.as_slice()) {
+            ([message], [headers]) if message.stored_size(headers.as_deref()) > CHUNK_BYTES => {
+                insert_large(conn, message, headers.clone(), is_proven).await?;
+            }
+            _ => insert(conn, chunk, &headers, is_proven).await?,
         }
         messages = rest;
     }
     Ok(())
 }
 
-/// A chunk larger than [`CHUNK_BYTES`] is one large message: it is the only case that may not fit into a packet. The server ends the
-/// connection that sends more, so it is found before.
-async fn check_packet(
+async fn prove(conn: &mut MySqlConnection, is_proven: &mut bool) -> Result<(), EnqueueError> {
+    *is_proven = *is_proven || store::enqueue::savepoint(conn).await?;
+    if *is_proven { Ok(()) } else { Err(EnqueueError::TransactionEnded) }
+}
+
+async fn insert(
     conn: &mut MySqlConnection,
     chunk: &[Message],
     headers: &[Option<String>],
+    is_proven: &mut bool,
 ) -> Result<(), EnqueueError> {
-    let ([message], [headers]) = (chunk, headers) else { return Ok(()) };
-    let size = message.stored_size(headers.as_deref());
-    if size <= CHUNK_BYTES {
-        return Ok(());
+    let inserted = match store::enqueue::insert(conn, chunk, headers, !*is_proven).await {
+        Ok(Open::No) => return Err(EnqueueError::TransactionEnded),
+        Ok(Open::Unknown) if !store::enqueue::is_open(conn).await? => return Err(EnqueueError::TransactionEnded),
+        Ok(Open::Unknown) => store::enqueue::insert(conn, chunk, headers, false).await,
+        inserted => inserted,
+    };
+    *is_proven = true;
+    match inserted {
+        Ok(_) => Ok(()),
+        Err(error) => Err(explain(conn, chunk, error).await),
     }
+}
+
+async fn insert_large(
+    conn: &mut MySqlConnection,
+    message: &Message,
+    headers: Option<String>,
+    is_proven: &mut bool,
+) -> Result<(), EnqueueError> {
+    check_packet(conn, message.stored_size(headers.as_deref())).await?;
+    prove(conn, is_proven).await?;
+    match store::enqueue::insert_large(conn, message, headers).await {
+        Ok(()) => Ok(()),
+        Err(error) => Err(explain(conn, std::slice::from_ref(message), error).await),
+    }
+}
+
+/// A message may be too large for a packet. The server ends the connection that sends more, so it is found before.
+async fn check_packet(conn: &mut MySqlConnection, size: usize) -> Result<(), EnqueueError> {
     let packet = store::enqueue::max_allowed_packet(conn).await?;
     let limit = usize::try_from(packet).unwrap_or(usize::MAX).saturating_sub(PACKET_OVERHEAD);
     if size > limit { Err(EnqueueError::AbovePacket { size, limit }) } else { Ok(()) }

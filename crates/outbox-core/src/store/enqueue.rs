@@ -1,58 +1,55 @@
 //! Writing messages, on the service's connection and in its transaction.
 
-use std::sync::{Arc, LazyLock};
+use sqlx::{MySqlConnection, mysql::MySqlArguments, query::Query};
 
-use sqlx::{AssertSqlSafe, MySqlConnection, Row as _, mysql::MySqlArguments, query::Query};
+use super::{NO_SUCH_SAVEPOINT, OUT_OF_RANGE, TRANSACTION_OPEN, error_number, prepare, text::Text};
+use crate::{
+    Bind,
+    message::{Due, Message},
+};
 
-use super::{NO_SUCH_SAVEPOINT, TRANSACTION_OPEN, error_number};
-use crate::message::{Due, Message};
+/// Most messages of one text.
+const MOST: usize = 1000;
 
-/// Rows of one INSERT: a few sizes, so that a connection's cache of prepared statements (100 in sqlx) holds them all.
-const SIZES: [usize; 5] = [256, 64, 16, 4, 1];
-
-const MESSAGE_ROW: &str = "(?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)";
-const ID: &str = "LAST_INSERT_ID() + ? * @@auto_increment_increment";
-
-static INSERT_MESSAGES: LazyLock<[Arc<str>; 5]> = LazyLock::new(|| {
-    let head = "INSERT INTO outbox_messages \
-        (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, expires_at) VALUES ";
-    SIZES.map(|rows| insert(head, MESSAGE_ROW, rows))
-});
-
-static INSERT_PENDING: LazyLock<[Arc<str>; 5]> = LazyLock::new(|| {
-    let head = "INSERT INTO outbox_pending (id, lane, key_hash, bytes) VALUES ";
-    SIZES.map(|rows| insert(head, &format!("({ID}, ?, ?, ?)"), rows))
-});
-
-static INSERT_SCHEDULED: LazyLock<[Arc<str>; 5]> = LazyLock::new(|| {
-    let head = "INSERT INTO outbox_delayed (id, lane, key_hash, bytes, due_at, reason) VALUES ";
-    // One expression for "in so many microseconds" and "at this time": the first operand is null in the second case.
-    let due = "COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, '1970-01-01' + INTERVAL ? MICROSECOND)";
-    SIZES.map(|rows| insert(head, &format!("({ID}, ?, ?, ?, {due}, 'scheduled')"), rows))
-});
-
-fn insert(head: &str, row: &str, rows: usize) -> Arc<str> {
-    format!("{head}{}", vec![row; rows].join(", ")).into()
+/// Whether the server has the transaction in which messages are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Open {
+    /// It has.
+    Yes,
+    /// It has ended it: nothing was written.
+    No,
+    /// The session does not commit by itself, so that a savepoint tells nothing; [`is_open`] does. Nothing was written.
+    Unknown,
 }
 
-/// Sets a savepoint and returns to it at once, in one round trip: an error says that the server has no transaction, whatever
-/// the client believes. Without one SAVEPOINT is a no-op. Returns whether there is one.
-///
-/// With `autocommit = 0` a savepoint needs no transaction: then the server is asked, in one round trip more, whether one is open.
+/// The proof that the server has a transaction, whatever the client believes: without one SAVEPOINT is a no-op, and to return to it an
+/// error. With `autocommit = 0` a savepoint needs no transaction: the last statement fails then.
 ///
 /// The savepoint stays, so that [`undo`] can take back a message that was written without its pending row.
+const PROOF: &str =
+    "SAVEPOINT outbox_enqueue; ROLLBACK TO SAVEPOINT outbox_enqueue; SELECT EXP(1000 * (1 - @@autocommit))";
+
+/// Sets the savepoint and says whether there is a transaction: one round trip, with `autocommit = 0` two.
 pub async fn savepoint(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
-    let text = "SAVEPOINT outbox_enqueue; ROLLBACK TO SAVEPOINT outbox_enqueue; SELECT CAST(@@autocommit AS SIGNED)";
-    match sqlx::raw_sql(text).fetch_one(&mut *conn).await {
-        Ok(row) if row.try_get::<i64, _>(0)? == 0 => is_open(conn).await,
-        Ok(_) => Ok(true),
-        Err(error) if error_number(&error) == Some(NO_SUCH_SAVEPOINT) => Ok(false),
-        Err(error) => Err(error),
+    match proven(sqlx::raw_sql(PROOF).execute(&mut *conn).await.map(drop))? {
+        Open::Unknown => is_open(conn).await,
+        known => Ok(known == Open::Yes),
+    }
+}
+
+fn proven(done: Result<(), sqlx::Error>) -> Result<Open, sqlx::Error> {
+    match done {
+        Ok(()) => Ok(Open::Yes),
+        Err(error) => match error_number(&error) {
+            Some(NO_SUCH_SAVEPOINT) => Ok(Open::No),
+            Some(OUT_OF_RANGE) => Ok(Open::Unknown),
+            _ => Err(error),
+        },
     }
 }
 
 /// Whether the server has an open transaction: only outside of one it lets the next one's kind be chosen. Locks nothing.
-async fn is_open(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
+pub async fn is_open(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
     match sqlx::raw_sql("SET TRANSACTION READ WRITE").execute(conn).await {
         Ok(_) => Ok(false),
         Err(error) if error_number(&error) == Some(TRANSACTION_OPEN) => Ok(true),
@@ -78,76 +75,113 @@ pub async fn exists(conn: &mut MySqlConnection, message: &Message) -> Result<boo
     Ok(found.is_some())
 }
 
-/// How many of the first rows fit into one INSERT: one of the fixed sizes, and together at most `bytes`, but at least one row.
+/// How many of the first messages go into one text: together at most `bytes`, but at least one.
 #[must_use]
 pub fn chunk(messages: &[Message], bytes: usize) -> usize {
-    let fits = |size: usize| {
-        let rows = messages.get(..size);
-        rows.is_some_and(|rows| rows.iter().map(Message::size).sum::<usize>() <= bytes)
+    let mut sum = 0;
+    let fits = |message: &&Message| {
+        sum += message.size();
+        sum <= bytes
     };
-    SIZES.into_iter().find(|&size| fits(size)).unwrap_or(1)
+    messages.iter().take(MOST).take_while(fits).count().max(1)
 }
 
-/// Inserts messages (as many as [`chunk`] said), then what makes them due. The rows of one INSERT, whose number is known
-/// beforehand, get ids that are `auto_increment_increment` apart, from `LAST_INSERT_ID()` on.
-/// Locks only the new rows; the second INSERT goes to the end of its primary key.
-pub async fn insert_messages(
+/// Inserts messages and what makes them due, in one round trip; with `prove` after the proof that there is a transaction, as of [`savepoint`]. The rows of one INSERT,
+/// whose number is known beforehand, get ids that are `auto_increment_increment` apart, from `LAST_INSERT_ID()` on. A message that is sequenced must be
+/// alone.
+///
+/// Locks only the new rows (of a sequenced message also that of its key); the second INSERT goes to the end of its primary key.
+pub async fn insert(
     conn: &mut MySqlConnection,
     messages: &[Message],
     headers: &[Option<String>],
-) -> Result<(), sqlx::Error> {
-    let mut query = statement(&INSERT_MESSAGES, messages.len());
-    for (message, headers) in messages.iter().zip(headers) {
-        query = query
-            .bind(message.message_id.as_bytes().as_slice())
-            .bind(&message.topic)
-            .bind(message.key.as_deref())
-            .bind(message.event_type.as_deref())
-            .bind(message.content_type.as_deref())
-            .bind(headers.as_deref())
-            .bind(message.payload.as_deref())
-            .bind(message.expires.map(micros));
-    }
-    query.execute(&mut *conn).await?;
+    prove: bool,
+) -> Result<Open, sqlx::Error> {
+    let text = if prove { Text::default().sql(PROOF).sql("; ") } else { Text::default() };
+    let done = text.then(|text| insert_text(text, messages, headers)).run(conn).await.map(drop);
+    if prove { proven(done) } else { done.map(|()| Open::Yes) }
+}
+
+fn insert_text(text: Text, messages: &[Message], headers: &[Option<String>]) -> Text {
+    let numbered = messages.iter().find(|message| message.sequenced).map_or(Text::default(), take_number);
+    let text = text.append(&numbered).sql(
+        "INSERT INTO outbox_messages \
+         (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, expires_at) VALUES ",
+    );
+    let rows = messages.iter().zip(headers).enumerate();
+    let text = rows.fold(text, |text, (i, (message, headers))| {
+        let text = text.sql(if i == 0 { "(" } else { ", (" }).hex(message.message_id.as_bytes()).sql(", ");
+        let text = text.text(&message.topic).sql(", ").maybe(message.key.as_deref(), Text::hex).sql(", ");
+        let text = text.maybe(message.event_type.as_deref(), Text::text).sql(", ");
+        let text = text.maybe(message.content_type.as_deref(), Text::text).sql(", ");
+        let text = if message.sequenced {
+            let before = prepare::before_number(headers.clone());
+            text.sql("CONCAT(").text(&before).sql(", LAST_INSERT_ID(), '\"}')")
+        } else {
+            text.maybe(headers.as_deref(), Text::text)
+        };
+        let text = text.sql(", ").maybe(message.payload.as_deref(), Text::hex).sql(", UTC_TIMESTAMP(6), ");
+        text.maybe(message.expires, |text, after| in_future(text, micros(after))).sql(")")
+    });
     let (due, scheduled): (Vec<_>, Vec<_>) = (0u64..).zip(messages).partition(|(_, message)| message.due == Due::Now);
-    insert_pending(conn, &due).await?;
-    insert_scheduled(conn, &scheduled).await
+    let text = rows_of(text, "; INSERT INTO outbox_pending (id, lane, key_hash, bytes) VALUES ", &due, |text, _| text);
+    let into = "; INSERT INTO outbox_delayed (id, lane, key_hash, bytes, due_at, reason) VALUES ";
+    rows_of(text, into, &scheduled, |text, message| {
+        let text = match message.due.micros() {
+            (Some(after), _) => in_future(text.sql(", "), after),
+            (None, at) => text.sql(", '1970-01-01' + INTERVAL ").signed(at.unwrap_or(0)).sql(" MICROSECOND"),
+        };
+        text.sql(", 'scheduled'")
+    })
 }
 
-async fn insert_pending(conn: &mut MySqlConnection, mut rows: &[(u64, &Message)]) -> Result<(), sqlx::Error> {
-    while let Some((chunk, rest)) = split(rows) {
-        let mut query = statement(&INSERT_PENDING, chunk.len());
-        for (position, message) in chunk {
-            query = query.bind(*position).bind(message.lane).bind(message.key_hash()).bind(bytes(message));
-        }
+fn in_future(text: Text, micros: i64) -> Text {
+    text.sql("UTC_TIMESTAMP(6) + INTERVAL ").signed(micros).sql(" MICROSECOND")
+}
+
+/// The rows that make messages due; no statement for none.
+fn rows_of(text: Text, into: &'static str, rows: &[(u64, &Message)], more: impl Fn(Text, &Message) -> Text) -> Text {
+    rows.iter().enumerate().fold(text, |text, (i, (position, message))| {
+        let text = text.sql(if i == 0 { into } else { ", " }).sql("(LAST_INSERT_ID() + ").int(*position);
+        let text = text.sql(" * @@auto_increment_increment, ").int(message.lane).sql(", ").int(message.key_hash());
+        more(text.sql(", ").int(bytes(message)), message).sql(")")
+    })
+}
+
+/// As [`super::sequence::take`]: the number is in `LAST_INSERT_ID()` for the next statement.
+fn take_number(message: &Message) -> Text {
+    Text::default()
+        .sql("INSERT INTO outbox_key_sequence (topic, message_key, last_sequence) VALUES (")
+        .text(&message.topic)
+        .sql(", ")
+        .hex(message.key.as_deref().unwrap_or_default())
+        .sql(", LAST_INSERT_ID(1)) ON DUPLICATE KEY UPDATE last_sequence = LAST_INSERT_ID(last_sequence + 1); ")
+}
+
+/// Inserts one large message by prepared statements, as `Outbox::prepare` tells them to others: a text would have twice its size. A round trip
+/// a statement.
+pub async fn insert_large(
+    conn: &mut MySqlConnection,
+    message: &Message,
+    headers: Option<String>,
+) -> Result<(), sqlx::Error> {
+    for statement in prepare::statements(message, headers) {
+        let query = statement.binds.into_iter().fold(sqlx::query(statement.sql), bind);
         query.execute(&mut *conn).await?;
-        rows = rest;
     }
     Ok(())
 }
 
-async fn insert_scheduled(conn: &mut MySqlConnection, mut rows: &[(u64, &Message)]) -> Result<(), sqlx::Error> {
-    while let Some((chunk, rest)) = split(rows) {
-        let mut query = statement(&INSERT_SCHEDULED, chunk.len());
-        for (position, message) in chunk {
-            query = query.bind(*position).bind(message.lane).bind(message.key_hash()).bind(bytes(message));
-            let (after, at) = message.due.micros();
-            query = query.bind(after).bind(at);
-        }
-        query.execute(&mut *conn).await?;
-        rows = rest;
+type Statement = Query<'static, sqlx::MySql, MySqlArguments>;
+
+fn bind(query: Statement, bind: Bind) -> Statement {
+    match bind {
+        Bind::Null => query.bind(None::<u64>),
+        Bind::Bytes(bytes) => query.bind(bytes),
+        Bind::Text(text) => query.bind(text),
+        Bind::Unsigned(number) => query.bind(number),
+        Bind::Signed(number) => query.bind(number),
     }
-    Ok(())
-}
-
-fn split<T>(rows: &[T]) -> Option<(&[T], &[T])> {
-    let size = SIZES.into_iter().find(|&size| size <= rows.len())?;
-    rows.split_at_checked(size)
-}
-
-fn statement(texts: &[Arc<str>; 5], rows: usize) -> Query<'static, sqlx::MySql, MySqlArguments> {
-    let text = SIZES.iter().zip(texts).find(|(size, _)| **size == rows).map(|(_, text)| text);
-    sqlx::query(AssertSqlSafe(text.map_or_else(|| "".into(), Arc::clone)))
 }
 
 pub(super) fn bytes(message: &Message) -> u32 {
@@ -163,11 +197,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_is_a_fixed_size_within_the_limit_of_bytes() {
+    fn a_chunk_is_within_the_limit_of_bytes_and_at_least_one_message() {
         let messages: Vec<_> = (0..70).map(|_| Message::new("t", [0; 100])).collect();
-        assert_eq!(chunk(&messages, 1_000_000), 64);
-        assert_eq!(chunk(&messages, 1_700), 16);
-        assert_eq!(chunk(&messages, 10), 1);
-        assert_eq!(chunk(&messages[..3], 1_000_000), 1);
+        assert_eq!([1_000_000, 1_700, 10].map(|bytes| chunk(&messages, bytes)), [70, 17, 1]);
     }
 }

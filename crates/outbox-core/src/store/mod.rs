@@ -38,6 +38,8 @@ pub mod work;
 const DUPLICATE_ENTRY: u16 = 1062;
 /// The server's number for "savepoint does not exist".
 const NO_SUCH_SAVEPOINT: u16 = 1305;
+/// The server's number for "value is out of range".
+const OUT_OF_RANGE: u16 = 1690;
 /// The server's number for "unknown column".
 const NO_SUCH_COLUMN: u16 = 1054;
 /// The server's number for "table does not exist".

@@ -55,7 +55,7 @@ pub(crate) fn statements(message: &Message, headers: Option<String>) -> Vec<Stat
 }
 
 /// The headers as JSON, up to the digits of the number.
-fn before_number(headers: Option<String>) -> String {
+pub(super) fn before_number(headers: Option<String>) -> String {
     let mut json = headers.unwrap_or_else(|| "{}".to_owned());
     json.pop();
     let comma = if json.len() > 1 { "," } else { "" };

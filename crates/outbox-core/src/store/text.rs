@@ -77,6 +77,30 @@ impl Text {
         self.sql("JSON_TABLE('[").ints(ids).sql("]', '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$')) l")
     }
 
+    /// A string, whatever the session's character set is.
+    pub(crate) fn text(self, text: &str) -> Self {
+        self.sql("_utf8mb4 ").hex(text.as_bytes())
+    }
+
+    /// A value, or NULL.
+    pub(crate) fn maybe<T>(self, value: Option<T>, write: impl FnOnce(Self, T) -> Self) -> Self {
+        match value {
+            Some(value) => write(self, value),
+            None => self.sql("NULL"),
+        }
+    }
+
+    pub(crate) fn signed(self, number: i64) -> Self {
+        let text = if number < 0 { self.sql("-") } else { self };
+        text.int(number.unsigned_abs())
+    }
+
+    pub(crate) fn append(mut self, other: &Self) -> Self {
+        self.sql.push_str(&other.sql);
+        self.ends += other.ends;
+        self
+    }
+
     pub(crate) fn then(self, part: impl FnOnce(Self) -> Self) -> Self {
         part(self)
     }

@@ -7,7 +7,7 @@ use outbox_core::{
     store::error_number,
     test::Drain,
 };
-use testkit::{database::Database, on_both_databases, servers::Flavor};
+use testkit::{database::Database, on_both_databases, proxy::Proxy, servers::Flavor};
 
 on_both_databases!(
     a_commit_writes_the_message_and_its_pending_row,
@@ -22,7 +22,8 @@ on_both_databases!(
     a_duplicate_that_was_committed_behind_the_transactions_back_is_named,
     a_duplicate_in_a_late_chunk_takes_the_whole_batch_back,
     an_id_chosen_twice_in_one_batch_is_refused_before_anything_is_written,
-    half_a_message_of_a_cancelled_enqueue_is_never_sent,
+    a_cancelled_enqueue_leaves_a_whole_message_and_half_of_a_large_one_which_is_never_sent,
+    a_message_is_enqueued_in_one_round_trip,
     all_parts_of_a_message_are_stored_as_they_are,
 );
 
@@ -205,8 +206,9 @@ async fn an_id_chosen_twice_in_one_batch_is_refused_before_anything_is_written(f
     Ok(())
 }
 
-/// The service gives up while the server writes the message, and commits all the same.
-async fn half_a_message_of_a_cancelled_enqueue_is_never_sent(flavor: Flavor) -> Result<()> {
+/// The service gives up while the server writes a message, and commits all the same. How many messages there are then, how many of them
+/// are to be sent, and how many arrive.
+async fn cancelled(flavor: Flavor, message: Message) -> Result<[usize; 3]> {
     let database = Database::create(flavor).await?;
     let (mut service, mut other) = (database.connect().await?, database.connect().await?);
     let mut lock = other.begin().await?;
@@ -214,15 +216,22 @@ async fn half_a_message_of_a_cancelled_enqueue_is_never_sent(flavor: Flavor) -> 
     let mut tx = service.begin().await?;
     let outbox = Outbox::new();
     tokio::select! {
-        enqueued = outbox.enqueue(&mut tx, message()) => bail!("it has waited for nobody: {enqueued:?}"),
+        enqueued = outbox.enqueue(&mut tx, message) => bail!("it has waited for nobody: {enqueued:?}"),
         waits = database.wait_for_lock_waits(flavor, 1) => waits?,
     }
     lock.rollback().await?;
     tx.commit().await?;
     let tables = database.tables().await?;
-    let rows = [tables.messages.len(), tables.pending.len(), tables.delayed.len(), tables.dead.len()];
-    assert_eq!(rows, [1, 0, 0, 0], "messages, and those of them that are not sent");
-    assert_eq!(Drain::new().run(&MySqlPool::connect(database.url()).await?).await?, []);
+    assert_eq!((tables.delayed.len(), tables.dead.len()), (0, 0));
+    let arrived = Drain::new().run(&MySqlPool::connect(database.url()).await?).await?;
+    Ok([tables.messages.len(), tables.pending.len(), arrived.len()])
+}
+
+async fn a_cancelled_enqueue_leaves_a_whole_message_and_half_of_a_large_one_which_is_never_sent(
+    flavor: Flavor,
+) -> Result<()> {
+    let large = Message::new("orders", vec![0; 300_000]);
+    assert_eq!([cancelled(flavor, message()).await?, cancelled(flavor, large).await?], [[1, 1, 1], [1, 0, 0]]);
     Ok(())
 }
 
@@ -258,5 +267,30 @@ async fn all_parts_of_a_message_are_stored_as_they_are(flavor: Flavor) -> Result
         (None, None, None, None, 0),
     ];
     assert_eq!(rows, expected);
+    Ok(())
+}
+
+/// However many statements it has.
+async fn a_message_is_enqueued_in_one_round_trip(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let proxy = Proxy::start(database.url()).await?;
+    let mut service = MySqlConnection::connect(proxy.address()).await?;
+    let outbox = Outbox::new();
+    // Without autocommit the server is asked whether there is a transaction.
+    for (autocommit, expected) in [("SET autocommit = 1", [1, 1, 1]), ("SET autocommit = 0", [3, 3, 3])] {
+        sqlx::raw_sql(autocommit).execute(&mut service).await?;
+        let mut tx = service.begin().await?;
+        let mut at = vec![proxy.counts().round_trips];
+        outbox.enqueue(&mut tx, message()).await?;
+        at.push(proxy.counts().round_trips);
+        outbox.enqueue(&mut tx, message().sequenced()).await?;
+        at.push(proxy.counts().round_trips);
+        outbox.enqueue_all(&mut tx, (0..500).map(|_| message())).await?;
+        at.push(proxy.counts().round_trips);
+        let round_trips: Vec<u64> = at.iter().zip(at.iter().skip(1)).map(|(before, after)| after - before).collect();
+        assert_eq!(round_trips, expected, "of a message, a sequenced one, and 500");
+        tx.commit().await?;
+    }
+    assert_eq!(database.number("SELECT COUNT(*) FROM outbox_pending").await?, 1004);
     Ok(())
 }

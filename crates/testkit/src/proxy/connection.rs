@@ -165,8 +165,9 @@ impl Connection {
             return Err(Torn::Peer);
         }
         let to_server = direction == Direction::ToServer;
-        self.waiting.store(to_server, Relaxed);
+        let was_waiting = self.waiting.swap(to_server, Relaxed);
         self.shared.count(|counts| {
+            counts.round_trips += u64::from(to_server && !was_waiting);
             let counter = if to_server { &mut counts.to_server } else { &mut counts.to_client };
             *counter += through.len() as u64;
         });

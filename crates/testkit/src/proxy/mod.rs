@@ -47,6 +47,8 @@ pub struct Counts {
     pub replies_cut: u64,
     /// Packets that had to wait in a black hole.
     pub held: u64,
+    /// Requests: what clients sent, until something came back.
+    pub round_trips: u64,
     /// Bytes handed to the server.
     pub to_server: u64,
     /// Bytes handed to clients.

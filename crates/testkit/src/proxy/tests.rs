@@ -63,7 +63,7 @@ async fn everything_gets_through_while_no_fault_is_on() -> Result<()> {
     drop(client);
     assert_eq!(seen.recv().await, Some(None), "the end gets through, too");
     counted(&proxy, "the end", |counts| counts.open == 0).await?;
-    let expected = Counts { accepted: 1, to_server: 256, to_client: 256, ..Counts::default() };
+    let expected = Counts { accepted: 1, round_trips: 256, to_server: 256, to_client: 256, ..Counts::default() };
     assert_eq!(proxy.counts(), expected);
     Ok(())
 }
