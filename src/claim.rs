@@ -15,6 +15,7 @@ use outbox_core::{
     sqlx,
     store::{
         claim::{self, Look, NewClaim, Pending, Seen},
+        lanes,
         lease::Lease,
     },
 };
@@ -27,7 +28,7 @@ use crate::{
     crash,
     lanes::Idle,
     leases::Tenure,
-    session::{Session, Sessions},
+    session::{self, Loan, Session, Sessions},
     window::{self, Limits, Selection, Start},
 };
 
@@ -86,6 +87,8 @@ struct Memory {
     start: Start,
     full_look_at: Instant,
     last_message_at: Instant,
+    /// Passes in a row that ended with an error.
+    failures: u32,
 }
 
 /// A full look finds what committed later than the floor allows. It also reads the deleted rows that a snapshot keeps, so that with
@@ -104,22 +107,28 @@ impl Claimer {
     /// Claims until the relay is stopped.
     pub async fn run(mut self) {
         let now = Instant::now();
-        let mut memory =
-            Memory { foreign: Foreign::default(), start: Start::default(), full_look_at: now, last_message_at: now };
+        let mut memory = Memory {
+            foreign: Foreign::default(),
+            start: Start::default(),
+            full_look_at: now,
+            last_message_at: now,
+            failures: 0,
+        };
         let stop = self.context.stop.clone();
         while let Some(true) = stop.run_until_cancelled(self.ready()).await {
             let room = async { (self.capacity.count.take(self.lane).await, self.capacity.kib.take(self.lane).await) };
             let Some((count, bytes)) = stop.run_until_cancelled(room).await else { break };
-            let mut session = self.sessions.take().await;
+            let session = self.sessions.take().await;
             let started = Instant::now();
-            let outcome = self.pass(&mut memory, &mut session, count, bytes).await;
+            let outcome = self.pass(&mut memory, session, count, bytes).await;
             self.count(&outcome, started);
+            memory.failures += 1;
             if outcome.is_err() {
                 memory.foreign.forget_ids();
+            } else {
+                memory.failures = 0;
             }
-            let pause = session.time_to_pause();
-            drop(session);
-            let Some(()) = stop.run_until_cancelled(self.pace(&mut memory, &outcome, pause)).await else { break };
+            let Some(()) = stop.run_until_cancelled(self.pace(&mut memory, &outcome)).await else { break };
         }
     }
 
@@ -132,16 +141,20 @@ impl Claimer {
     async fn pass(
         &self,
         memory: &mut Memory,
-        session: &mut Session,
+        mut session: Loan<'_>,
         mut count: Share,
         mut bytes: Share,
     ) -> Result<Pass, sqlx::Error> {
         let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
-        let (seen, selection, start) = self.look(memory, session, (count.places(), bytes.places())).await?;
-        let Some(version) = seen.version else { return Ok(Pass::Empty) };
+        let (seen, selection, start) = self.look(memory, &mut session, (count.places(), bytes.places())).await?;
+        let Some(version) = seen.version else {
+            // Somebody has deleted it.
+            session.run("create_head", async |db| lanes::create_head(db, self.lane).await).await?;
+            return Ok(Pass::Empty);
+        };
         match (selection.take.is_empty(), selection.behind.is_empty()) {
             (true, true) => return Ok(Pass::Empty),
-            (true, false) => return self.defer(session, version, &selection.behind).await,
+            (true, false) => return self.defer(&mut session, version, &selection.behind).await,
             _ => {}
         }
         let Some(tenure) = self.claim(memory, session, version, &selection).await? else { return Ok(Pass::Conflict) };
@@ -255,7 +268,7 @@ impl Claimer {
     async fn claim(
         &self,
         memory: &mut Memory,
-        session: &mut Session,
+        mut session: Loan<'_>,
         version: u64,
         selection: &Selection,
     ) -> Result<Option<Arc<Tenure>>, sqlx::Error> {
@@ -280,7 +293,9 @@ impl Claimer {
             Ok(claim_id) => claim_id,
             Err(error) => {
                 memory.foreign.forget_ids();
-                self.find(session, new.lease_token, until).await.ok_or(error)?
+                // While it waits others may have the connection.
+                drop(session);
+                self.find(new.lease_token, until).await.ok_or(error)?
             }
         };
         if claim_id.is_some_and(|claim_id| claim_id <= memory.foreign.known) {
@@ -297,11 +312,14 @@ impl Claimer {
     }
 
     /// After an error the claim stands or it does not: asks until the database says so, or the lease has passed.
-    async fn find(&self, session: &mut Session, token: u64, until: Instant) -> Option<Option<u64>> {
-        while Instant::now() < until {
-            session.pause().await;
-            let found =
-                session.run("find", async |db| claim::find(db, self.lane, &self.context.owner, token).await).await;
+    async fn find(&self, token: u64, until: Instant) -> Option<Option<u64>> {
+        for failures in 1.. {
+            tokio::time::sleep(session::time_to_pause(failures)).await;
+            if Instant::now() >= until {
+                break;
+            }
+            let (mut session, owner) = (self.sessions.take().await, &self.context.owner);
+            let found = session.run("find", async |db| claim::find(db, self.lane, owner, token).await).await;
             if let Ok(found) = found {
                 return Some(found);
             }
@@ -328,7 +346,7 @@ impl Claimer {
     }
 
     /// Waits before the next pass: not at all while claims are full, and longer the longer nothing has come.
-    async fn pace(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>, after_error: Duration) {
+    async fn pace(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>) {
         let relay = &self.context.config.relay;
         let pace = PACE * memory.foreign.relays();
         match outcome {
@@ -350,7 +368,7 @@ impl Claimer {
                 // Cut short or not, it is time to look.
                 tokio::time::timeout(pause, self.context.nudge.notified()).await.ok();
             }
-            Err(_) => tokio::time::sleep(after_error).await,
+            Err(_) => tokio::time::sleep(session::time_to_pause(memory.failures)).await,
         }
     }
 }

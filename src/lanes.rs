@@ -25,9 +25,10 @@ use crate::{
 const CONNECTIONS: usize = 4;
 /// Shortest pause between two looks, where something was enqueued in this process.
 const PACE: Duration = Duration::from_millis(10);
-/// The pause after a look is this many times its duration, or more: a look goes past deleted rows that a snapshot keeps, and with millions of
-/// them it takes long.
+/// The pause after a look is this many times its duration, or more, up to a second: a look goes past deleted rows that a snapshot keeps, and with
+/// millions of them it takes long.
 const PAUSE: u32 = 20;
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// At this number of lanes the log warns: each has a part of what may be in flight.
 const MANY: usize = 256;
 
@@ -64,21 +65,23 @@ pub async fn run(
     let (sessions, idle) = (Arc::new(Sessions::new(&context, CONNECTIONS)), Arc::new(Idle::default()));
     let (mut served, mut claimers) = (BTreeSet::new(), JoinSet::new());
     let (mut wait, mut known) = (Duration::ZERO, None);
-    while let Some(()) = context.stop.run_until_cancelled(next(&context, wait)).await {
-        let started = Instant::now();
+    // A nudge counts from before the look on.
+    let mut nudged = Box::pin(context.nudge.notified());
+    while let Some(()) = context.stop.run_until_cancelled(next(wait, nudged.as_mut())).await {
+        nudged.set(context.nudge.notified());
+        nudged.as_mut().enable();
         if known.is_none() {
             // A lane that had messages once may have some again: room is kept for it.
             known = session.run("lanes", async |db| lanes::with_head(db).await).await.ok();
             let lanes = known.iter().flatten().filter(|lane| is_served(&context, **lane));
             lanes.for_each(|lane| capacity.serve(*lane));
         }
-        let Ok(lanes) = find(&context, &mut session, &served, &idle).await else {
-            wait = session.time_to_pause();
+        let Ok((lanes, took)) = find(&context, &mut session, &served, &idle).await else {
+            wait = LONGEST_PAUSE;
             continue;
         };
-        wait = context.config.relay.poll_interval.max(started.elapsed() * PAUSE);
+        wait = context.config.relay.poll_interval.max((took * PAUSE).min(LONGEST_PAUSE));
         for lane in lanes {
-            idle.wake(lane);
             if served.insert(lane) {
                 capacity.serve(lane);
                 let claimer = Claimer {
@@ -112,10 +115,10 @@ fn is_served(context: &Context, lane: u16) -> bool {
 }
 
 /// Waits, or until something was enqueued in this process.
-async fn next(context: &Context, wait: Duration) {
+async fn next(wait: Duration, nudged: impl Future<Output = ()>) {
     let nudged = async {
         tokio::time::sleep(PACE).await;
-        context.nudge.notified().await;
+        nudged.await;
     };
     tokio::select! {
         () = tokio::time::sleep(wait) => {}
@@ -123,28 +126,39 @@ async fn next(context: &Context, wait: Duration) {
     }
 }
 
-/// The lanes that have a pending row, and no claimer that looks by itself.
+/// Wakes the idle lanes that have a pending row. Returns the other ones without a claimer, with their heads, and how long the longest of its
+/// statements took.
 async fn find(
     context: &Context,
     session: &mut Session,
     served: &BTreeSet<u16>,
     idle: &Idle,
-) -> Result<Vec<u16>, sqlx::Error> {
+) -> Result<(Vec<u16>, Duration), sqlx::Error> {
     let busy = served.iter().copied().filter(|lane| !idle.contains(*lane)).collect();
     let (mut ranges, mut found) = (others(&context.config.relay.lanes, &busy), Vec::new());
+    let mut longest = Duration::ZERO;
     while !ranges.is_empty() {
+        let started = Instant::now();
         let lanes = session.run("lanes", async |db| lanes::pending(db, &ranges).await).await?;
+        longest = longest.max(started.elapsed());
+        for lane in &lanes {
+            idle.wake(*lane);
+        }
         let above = |range: &Range<u32>| {
             let lane = lanes.iter().map(|lane| u32::from(*lane)).find(|lane| range.contains(lane))?;
             Some(lane + 1..range.end)
         };
         ranges = ranges.iter().filter_map(above).filter(|range| !range.is_empty()).collect();
-        found.extend(lanes);
+        found.extend(lanes.into_iter().filter(|lane| !served.contains(lane)));
     }
-    for lane in found.iter().filter(|lane| !served.contains(lane)) {
-        session.run("lanes", async |db| lanes::create_head(db, *lane).await).await?;
+    let mut ready = Vec::new();
+    for lane in found {
+        // A lane whose head cannot be made is found again.
+        if session.run("create_head", async |db| lanes::create_head(db, lane).await).await.is_ok() {
+            ready.push(lane);
+        }
     }
-    Ok(found)
+    Ok((ready, longest))
 }
 
 /// The lanes that the configuration names, or all, without the busy ones.

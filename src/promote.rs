@@ -22,86 +22,99 @@ const EVERY: Duration = Duration::from_millis(400);
 const TOGETHER: Duration = Duration::from_millis(20);
 /// The same after some were put back: each time, what claimers have seen is void.
 const STREAM: Duration = Duration::from_millis(100);
-/// Pause between two sweeps, and how many times as long it is as a sweep at the least. A queue is read on by the process that sends its key's
-/// messages; a sweep finds those whose process has died, and those that an operator has freed.
+/// Pause between two sweeps, and between two pages of one. A queue is read on by the process that sends its key's messages; a sweep finds
+/// those whose process has died, and those that an operator has freed.
 const SWEEP: Duration = Duration::from_secs(5);
-const SWEEP_PAUSE: u32 = 50;
+const PAGE: Duration = Duration::from_millis(20);
+/// Most queues of a round: messages that are due wait for it.
+const QUEUES: usize = 100;
+
+/// When there is something to do without being asked, and how far a sweep has come.
+struct Agenda {
+    due_at: Instant,
+    sweep_at: Instant,
+    lane: u16,
+    above: u64,
+}
 
 /// Promotes until the relay is stopped. Several relays may do so: the lane's head keeps them apart.
 pub async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
-    let mut due_at = Instant::now() + EVERY.mul_f64(rand::random());
-    let mut sweep_at = Instant::now() + SWEEP.mul_f64(rand::random());
+    let now = Instant::now();
+    let (due_at, sweep_at) = (now + EVERY.mul_f64(rand::random()), now + SWEEP.mul_f64(rand::random()));
+    let mut agenda = Agenda { due_at, sweep_at, lane: 0, above: 0 };
     loop {
         let wake = async {
             tokio::select! {
-                () = tokio::time::sleep_until(due_at.min(sweep_at).into()) => {}
+                () = tokio::time::sleep_until(agenda.due_at.min(agenda.sweep_at).into()) => {}
                 () = context.queues.asked() => {}
             }
         };
         let Some(()) = context.stop.run_until_cancelled(wake).await else { break };
-        let passed = round(&context, &mut session, &mut due_at, &mut sweep_at).await;
-        if passed.is_err() {
+        if round(&context, &mut session, &mut agenda).await.is_err() {
             session.pause().await;
-            due_at = Instant::now() + TOGETHER;
+            agenda.due_at = Instant::now() + TOGETHER;
         }
         context.alive("promote");
     }
 }
 
 /// Does what is to be done now, each kind of work at its own time.
-async fn round(
-    context: &Context,
-    session: &mut Session,
-    due_at: &mut Instant,
-    sweep_at: &mut Instant,
-) -> Result<(), sqlx::Error> {
-    read_on(context, session).await?;
-    if *due_at <= Instant::now() {
-        *due_at = Instant::now() + pass(session).await?.min(EVERY);
+async fn round(context: &Context, session: &mut Session, agenda: &mut Agenda) -> Result<(), sqlx::Error> {
+    let read_on = read_on(context, session).await;
+    if agenda.due_at <= Instant::now() {
+        agenda.due_at = Instant::now() + pass(session).await?.min(EVERY);
     }
-    if *sweep_at <= Instant::now() {
-        let started = Instant::now();
-        sweep(context, session).await?;
-        *sweep_at = Instant::now() + SWEEP.max(started.elapsed() * SWEEP_PAUSE);
+    if agenda.sweep_at <= Instant::now() {
+        let is_over = sweep(context, session, agenda).await?;
+        agenda.sweep_at = Instant::now() + if is_over { SWEEP } else { PAGE };
     }
-    Ok(())
+    read_on
 }
 
 /// Puts back the parts of queues that are wanted.
 async fn read_on(context: &Context, session: &mut Session) -> Result<(), sqlx::Error> {
     let mut by_lane: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
-    for (key, Wanted { above, rows }) in context.queues.take_wanted() {
+    for (key, Wanted { above, rows }) in context.queues.take_wanted(QUEUES) {
         let limit = u32::try_from(rows).unwrap_or(u32::MAX);
         let next = session.run("queue", async |db| queue::next(db, key, above, limit).await).await?;
         by_lane.entry(key.0).or_default().extend(next);
     }
+    let mut refused = Ok(());
     for (lane, ids) in &by_lane {
         for ids in ids.chunks(CHUNK as usize) {
-            session.run("promote", async |db| promote::promote(db, *lane, ids).await).await?;
+            match session.run("promote", async |db| queue::promote(db, *lane, ids).await).await {
+                // For this lane: it does not hold up the others. A sweep finds its queues.
+                Err(error) if error.as_database_error().is_some() => refused = Err(error),
+                other => drop(other?),
+            }
             context.nudge.notify_waiters();
         }
     }
-    Ok(())
+    refused
 }
 
-/// Looks for queues that nothing holds back, and asks for them.
-async fn sweep(context: &Context, session: &mut Session) -> Result<(), sqlx::Error> {
-    let mut from = 0;
-    while let Some(lane) = session.run("sweep", async |db| queue::lane(db, from).await).await? {
-        let mut above = 0;
-        loop {
-            let keys = session.run("sweep", async |db| queue::keys(db, lane, above).await).await?;
-            let Some((last, _)) = keys.last() else { break };
-            above = *last;
-            for (key, _) in keys.iter().filter(|(_, free)| *free) {
-                context.queues.want_first((lane, *key));
-            }
-        }
-        let Some(next) = lane.checked_add(1) else { break };
-        from = next;
+/// Looks at a page of the keys that wait, and asks for the queues that nothing holds back. Returns whether it was the last page.
+async fn sweep(context: &Context, session: &mut Session, agenda: &mut Agenda) -> Result<bool, sqlx::Error> {
+    let from = agenda.lane;
+    let Some(lane) = session.run("sweep", async |db| queue::lane(db, from).await).await? else {
+        (agenda.lane, agenda.above) = (0, 0);
+        return Ok(true);
+    };
+    if lane != from {
+        (agenda.lane, agenda.above) = (lane, 0);
     }
-    Ok(())
+    let above = agenda.above;
+    let keys = session.run("sweep", async |db| queue::keys(db, lane, above).await).await?;
+    for (key, _) in keys.iter().filter(|(_, free)| *free) {
+        context.queues.want_first((lane, *key));
+    }
+    // Behind its last key a lane is done.
+    match keys.last() {
+        Some((last, _)) => agenda.above = *last,
+        None => (agenda.lane, agenda.above) = (lane.checked_add(1).unwrap_or(0), 0),
+    }
+    Ok(keys.is_empty() && agenda.lane == 0)
 }
 
 async fn promote(session: &mut Session, lane: u16, ids: &[u64]) -> Result<(), sqlx::Error> {

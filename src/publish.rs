@@ -269,6 +269,9 @@ impl Publisher {
             }
         }
         for (tag, fate, why) in left_out {
+            if fate == Disposition::Behind {
+                self.queue_stays(tag.origin);
+            }
             self.fail(tag, fate, (*why).to_owned());
         }
         (admitted, tries)

@@ -99,9 +99,15 @@ impl Queues {
         self.want(key, Wanted { above: 0, rows: self.at_once });
     }
 
-    /// The wanted parts, by key. Afterwards none is.
-    pub(crate) fn take_wanted(&self) -> HashMap<Key, Wanted> {
-        std::mem::take(&mut *lock(&self.wanted))
+    /// Takes out wanted parts, at most this number.
+    pub(crate) fn take_wanted(&self, most: usize) -> Vec<(Key, Wanted)> {
+        let mut wanted = lock(&self.wanted);
+        let keys: Vec<Key> = wanted.keys().copied().take(most).collect();
+        let taken = keys.into_iter().filter_map(|key| Some((key, wanted.remove(&key)?))).collect();
+        if !wanted.is_empty() {
+            self.asked.notify_one();
+        }
+        taken
     }
 
     /// Waits until something is wanted.
@@ -133,7 +139,7 @@ mod tests {
         let queues = Queues::new(false, 1000);
         queues.want((0, 7), Wanted { above: 9, rows: 128 });
         queues.want((0, 7), Wanted { above: 5, rows: 10 });
-        assert_eq!(queues.take_wanted(), [((0, 7), Wanted { above: 5, rows: 128 })].into());
-        assert_eq!(queues.take_wanted(), [].into());
+        assert_eq!(queues.take_wanted(1), [((0, 7), Wanted { above: 5, rows: 128 })]);
+        assert_eq!(queues.take_wanted(1), []);
     }
 }

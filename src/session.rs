@@ -110,13 +110,13 @@ impl Session {
 
     /// Waits before the next try: longer after each failure in a row, at most two seconds.
     pub async fn pause(&self) {
-        tokio::time::sleep(self.time_to_pause()).await;
+        tokio::time::sleep(time_to_pause(self.failures)).await;
     }
+}
 
-    /// How long [`Self::pause`] waits, for those that do not keep the session meanwhile.
-    pub(crate) fn time_to_pause(&self) -> Duration {
-        Duration::from_millis(50).saturating_mul(1 << self.failures.min(6)).min(MAX_PAUSE)
-    }
+/// How long to wait after this number of failures in a row.
+pub(crate) fn time_to_pause(failures: u32) -> Duration {
+    Duration::from_millis(50).saturating_mul(1 << failures.min(6)).min(MAX_PAUSE)
 }
 
 /// Sessions that several tasks share: one after the other, in the order in which they ask.

@@ -215,16 +215,16 @@ async fn a_message_that_was_sent_reads_the_queue_of_its_key_on() {
     let wanted = async |order, messages: &[(u64, u64)]| {
         let context = without_database(Vec::new()).context;
         published_by(&context, Slow::new(order), &[(LONG, messages)]).await;
-        context.queues.take_wanted()
+        context.queues.take_wanted(9)
     };
-    let next = |above, rows| [((0, QUEUED), Wanted { above, rows })].into();
+    let next = |above, rows| vec![((0, QUEUED), Wanted { above, rows })];
     assert_eq!(wanted(KeyOrder::OneInFlight, &[(1, 6), (2, QUEUED), (3, QUEUED)]).await, next(2, queues::AT_ONCE));
     assert_eq!(wanted(KeyOrder::Pipelined, &[(1, 6), (2, QUEUED), (3, QUEUED)]).await, next(2, 1000));
     // While many of its messages are in flight it is early enough.
     let many: Vec<_> = [(1, 6)].into_iter().chain((2..=90).map(|id| (id, QUEUED))).collect();
     assert_eq!(wanted(KeyOrder::OneInFlight, &many).await, next(90 - queues::FEW as u64, queues::AT_ONCE));
     // After a message that was not sent the settlement asks.
-    assert_eq!(wanted(KeyOrder::OneInFlight, &[(1, QUEUED), (2, QUEUED)]).await, [].into());
+    assert_eq!(wanted(KeyOrder::OneInFlight, &[(1, QUEUED), (2, QUEUED)]).await, []);
 }
 
 #[tokio::test]

@@ -5,12 +5,14 @@ use testkit::{
     accounts::Account,
     consume::{Broker, Topic},
     database::Database,
-    judge::judge,
+    judge::{Expectations, judge},
     ledger::{Draft, Ledger},
     load,
     relay::{Relay, Settings},
     servers::{Flavor, PATIENCE},
 };
+
+use crate::stage::Stage;
 
 /// A database with a row edited by hand, and a relay; messages that are committed afterwards must arrive.
 struct Edited {
@@ -170,4 +172,15 @@ async fn a_row_that_is_deleted_while_it_is_claimed_stops_nobody() -> Result<()> 
         ensure!(edited.database.number(missing).await? == i64::try_from(lost)?, "{edit}");
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn a_head_that_is_deleted_while_a_relay_runs_is_made_again() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
+    let _relay = stage.relay()?;
+    stage.commit(&[stage.draft(0)]).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    stage.database.execute("DELETE FROM outbox_head").await?;
+    stage.commit(&[stage.draft(1)]).await?;
+    stage.drain_and_judge(&Expectations::new().at_least(2)).await
 }

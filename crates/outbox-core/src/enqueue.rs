@@ -212,13 +212,15 @@ async fn insert(
     headers: &[Option<String>],
     is_proven: &mut bool,
 ) -> Result<(), EnqueueError> {
-    let inserted = match store::enqueue::insert(conn, chunk, headers, !*is_proven).await {
+    let inserted = match store::enqueue::insert(conn, chunk, headers, is_proven).await {
         Ok(Open::No) => return Err(EnqueueError::TransactionEnded),
         Ok(Open::Unknown) if !store::enqueue::is_open(conn).await? => return Err(EnqueueError::TransactionEnded),
-        Ok(Open::Unknown) => store::enqueue::insert(conn, chunk, headers, false).await,
+        Ok(Open::Unknown) => {
+            *is_proven = true;
+            store::enqueue::insert(conn, chunk, headers, is_proven).await
+        }
         inserted => inserted,
     };
-    *is_proven = true;
     match inserted {
         Ok(_) => Ok(()),
         Err(error) => Err(explain(conn, chunk, error).await),

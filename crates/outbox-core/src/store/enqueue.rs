@@ -86,7 +86,8 @@ pub fn chunk(messages: &[Message], bytes: usize) -> usize {
     messages.iter().take(MOST).take_while(fits).count().max(1)
 }
 
-/// Inserts messages and what makes them due, in one round trip; with `prove` after the proof that there is a transaction, as of [`savepoint`]. The rows of one INSERT,
+/// Inserts messages and what makes them due, in one round trip; unless `is_proven` after the proof that there is a
+/// transaction, as of [`savepoint`]. `is_proven` tells afterwards whether there is a savepoint to return to. The rows of one INSERT,
 /// whose number is known beforehand, get ids that are `auto_increment_increment` apart, from `LAST_INSERT_ID()` on. A message that is sequenced must be
 /// alone.
 ///
@@ -95,11 +96,18 @@ pub async fn insert(
     conn: &mut MySqlConnection,
     messages: &[Message],
     headers: &[Option<String>],
-    prove: bool,
+    is_proven: &mut bool,
 ) -> Result<Open, sqlx::Error> {
-    let text = if prove { Text::default().sql(PROOF).sql("; ") } else { Text::default() };
-    let done = text.then(|text| insert_text(text, messages, headers)).run(conn).await.map(drop);
-    if prove { proven(done) } else { done.map(|()| Open::Yes) }
+    let text = if *is_proven { Text::default() } else { Text::default().sql(PROOF).sql("; ") };
+    let mut replies = Vec::new();
+    let done = text.then(|text| insert_text(text, messages, headers)).run_into(conn, &mut replies).await;
+    if *is_proven {
+        return done.map(|()| Open::Yes);
+    }
+    let open = proven(done);
+    // Where not even the first statement was answered, the savepoint of this name is that of an earlier call.
+    *is_proven = matches!(open, Ok(Open::Yes) | Err(_)) && !replies.is_empty();
+    open
 }
 
 fn insert_text(text: Text, messages: &[Message], headers: &[Option<String>]) -> Text {

@@ -38,10 +38,22 @@ pub async fn due(conn: &mut MySqlConnection, within: Duration, limit: u32) -> Re
 /// A row may come back into `outbox_delayed` between the two statements: another relay has promoted and claimed it, and is settling its
 /// failure. So only rows are deleted that are pending, read with a lock: the other ones are nowhere else.
 pub async fn promote(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result<u64, sqlx::Error> {
+    put_back(conn, lane, ids, "").await
+}
+
+/// [`promote`] of rows that meet a condition still, ` AND …` of `d`.
+pub(super) async fn put_back(
+    conn: &mut MySqlConnection,
+    lane: u16,
+    ids: &[u64],
+    condition: &'static str,
+) -> Result<u64, sqlx::Error> {
     let smallest = ids.iter().copied().min().unwrap_or(0);
     let rows = |text: Text| {
         text.listed(ids.iter().copied())
-            .sql(" STRAIGHT_JOIN outbox_delayed d FORCE INDEX (PRIMARY) ON d.id = l.id AND d.lane = ")
+            .sql(" STRAIGHT_JOIN outbox_delayed d FORCE INDEX (PRIMARY) ON d.id = l.id")
+            .sql(condition)
+            .sql(" AND d.lane = ")
             .int(lane)
     };
     let text = Text::default()
@@ -53,10 +65,8 @@ pub async fn promote(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Resu
         .sql("SELECT d.lane, d.id, d.key_hash, d.bytes, d.attempts FROM ")
         .then(rows)
         .sql("; DELETE d FROM ")
-        .listed(ids.iter().copied())
-        .sql(" STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.id = l.id AND p.lane = ")
-        .int(lane)
-        .sql(" STRAIGHT_JOIN outbox_delayed d FORCE INDEX (PRIMARY) ON d.id = p.id AND d.lane = p.lane; COMMIT");
+        .then(rows)
+        .sql(" STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = d.lane AND p.id = d.id; COMMIT");
     let replies = text.run(conn).await?;
     Ok(replies.get(3).map_or(0, |reply| reply.done.rows_affected()))
 }

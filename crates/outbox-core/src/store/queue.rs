@@ -1,7 +1,7 @@
 //! The queue of a key: its messages behind one that waits, or behind more of them than may be in flight.
 //!
 //! Rows of a queue stand in `outbox_delayed` without a date, and no promotion for a time touches them. The relay that has sent a message of the key
-//! puts the next ones back by [`super::promote::promote`]. It needs no proof that nothing holds the key, because each look asks for that.
+//! puts the next ones back. It needs no proof that nothing holds the key, because each look asks for that.
 
 use sqlx::{MySqlConnection, Row as _};
 
@@ -43,6 +43,11 @@ pub async fn next(
         }
     }
     Ok(ids)
+}
+
+/// [`super::promote::promote`] of these rows, as far as they stand in a queue still: one that has failed meanwhile has a date.
+pub async fn promote(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result<u64, sqlx::Error> {
+    super::promote::put_back(conn, lane, ids, " AND d.due_at = TIMESTAMP'9999-12-31 00:00:00'").await
 }
 
 /// A lane from this one on that has a queue. One seek in `outbox_delayed_due`, no lock.

@@ -120,9 +120,18 @@ impl Text {
     /// Runs the text and returns what each of its statements returned. Where one fails the server runs none of the later
     /// ones: the caller rolls back before it does anything else (see [`super::session::rollback`]).
     pub(crate) async fn run(self, conn: &mut MySqlConnection) -> Result<Vec<Reply>, sqlx::Error> {
+        let mut replies = Vec::new();
+        self.run_into(conn, &mut replies).await.map(|()| replies)
+    }
+
+    /// [`Self::run`], where it also matters which statements were answered before one failed.
+    pub(crate) async fn run_into(
+        self,
+        conn: &mut MySqlConnection,
+        replies: &mut Vec<Reply>,
+    ) -> Result<(), sqlx::Error> {
         let statements = self.ends + 1;
         let mut stream = sqlx::raw_sql(AssertSqlSafe(self.sql)).fetch_many(conn);
-        let mut replies = Vec::new();
         let mut rows = Vec::new();
         while let Some(item) = stream.try_next().await? {
             match item {
@@ -133,7 +142,7 @@ impl Text {
         drop(stream);
         // Half an answer would read as "there is nothing": that no statement of these texts may say by mistake.
         if replies.len() == statements && rows.is_empty() {
-            return Ok(replies);
+            return Ok(());
         }
         let answered = replies.len();
         Err(sqlx::Error::Protocol(format!("the server answered {answered} of {statements} statements")))
