@@ -148,7 +148,7 @@ impl Claimer {
         let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
         let (seen, selection, start) = self.look(memory, &mut session, (count.places(), bytes.places())).await?;
         let Some(version) = seen.version else {
-            // Somebody has deleted it.
+            // The head was deleted by hand.
             session.run("create_head", async |db| lanes::create_head(db, self.lane).await).await?;
             return Ok(Pass::Empty);
         };

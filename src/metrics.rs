@@ -83,7 +83,7 @@ pub const METRICS: &[Metric] = &[
         "counter",
         "outbox_relay_lease_renewals_total",
         &["result"],
-        "Leases renewed, lost, or not renewed: because of an error, or locked by whoever settles the claim.",
+        "Leases renewed, lost, or not renewed: because of an error, or because their rows were locked.",
     ),
     metric("counter", "outbox_relay_lease_takeovers_total", &[], "Claims taken over after their lease had passed."),
     metric("counter", "outbox_relay_leases_lost_total", &[], "Claims of this relay that another has taken over."),

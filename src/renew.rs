@@ -54,7 +54,7 @@ async fn renew(context: &Context, session: &mut Session, tenures: &[Arc<Tenure>]
             tenure.prolong(until);
             renewals.with_label_values(&["renewed"]).inc();
         } else if standing.contains(&tenure.lease) {
-            // Somebody settles it or takes it over at the moment. The next turn tells.
+            // It is being settled or taken over. The next turn tells.
             renewals.with_label_values(&["locked"]).inc();
         } else if !tenure.leaves() && tenure.lose() {
             renewals.with_label_values(&["lost"]).inc();

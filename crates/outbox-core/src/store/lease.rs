@@ -49,12 +49,12 @@ pub(crate) fn fence(text: Text, leases: &[Lease]) -> Text {
     )
 }
 
-/// What a renewal found.
+/// The outcome of a renewal.
 #[derive(Debug, Default)]
 pub struct Renewed {
     /// The claims that run from now on again.
     pub prolonged: Vec<Lease>,
-    /// The claims that stand: those, and others whose rows somebody had locked, who settles them or takes them over.
+    /// The live claims: those, and the ones whose rows a settlement or a take-over had locked.
     pub standing: Vec<Lease>,
 }
 
