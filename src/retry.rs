@@ -92,7 +92,7 @@ pub fn wait(attempts: u16, retry: &Retry, random: f64) -> Duration {
     retry.base.saturating_mul(doubled).min(retry.max).mul_f64(random.clamp(0.0, 1.0))
 }
 
-/// What becomes of the later messages of a key, when this became of an earlier one; `None` if they go on.
+/// The fate of a key's later messages after this fate of an earlier one; `None` if they go on.
 #[must_use]
 pub fn behind(disposition: &Disposition) -> Option<Disposition> {
     match disposition {

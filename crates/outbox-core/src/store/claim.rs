@@ -248,8 +248,8 @@ pub struct NewClaim<'a> {
     pub behind: &'a [u64],
 }
 
-/// Makes the claim if nobody has changed the lane since it was looked at, in one round trip; returns its id, or none when
-/// somebody was faster. Locks the lane's head, then the rows that go behind, and not across a round trip.
+/// Makes the claim in one round trip, if the lane has not changed since the look. Returns its id; `None` if another relay was faster.
+/// Locks the lane's head, then the rows that go behind, and not across a round trip.
 ///
 /// After an error the caller must roll back, and ask [`find`] whether the claim stands.
 pub async fn claim(conn: &mut MySqlConnection, new: &NewClaim<'_>) -> Result<Option<u64>, sqlx::Error> {

@@ -6,10 +6,10 @@ use sqlx::{Connection as _, MySqlConnection, Row as _};
 
 use super::{claim::ids_from_json, enqueue::micros, read::id_list, text::Text};
 
-/// Deletes the oldest receipts that are older than this, with their messages; returns how many of each. Only what a receipt names
-/// is deleted, and of that nothing that somebody has put back to be sent again; one whose list somebody has made unreadable stays, with
-/// whatever it names. At most fifty receipts, and none more once they name so many messages: a receipt stands for one message where traffic is
-/// slow, and for a thousand where it is not. Primary keys; one transaction.
+/// Deletes the oldest receipts that are older than this, with their messages; returns how many of each. Only messages that
+/// a receipt names are deleted, without those that were put back to be sent again. A receipt with an unreadable list stays, with its messages.
+/// At most fifty receipts, and no further one once they name that number of `messages`: a receipt names one message where traffic is slow, and a
+/// thousand where it is not. Primary keys; one transaction.
 pub async fn sent(conn: &mut MySqlConnection, age: Duration, messages: usize) -> Result<(u64, u64), sqlx::Error> {
     // Receipts are nearly in the order of their age: what is behind fifty that are too young can wait until one of them is old.
     let sql = "SELECT receipt_id, message_ids, lane FROM (SELECT receipt_id, message_ids, lane, sent_at FROM outbox_sent \

@@ -340,7 +340,7 @@ async fn a_retry_and_what_is_behind_it_hold_back_their_key(flavor: Flavor) -> Re
     Ok(())
 }
 
-/// What is more of a key than may be in flight goes behind with the claim, if the claim is made.
+/// Surplus rows of a key go behind in the claim's own text, and only if the claim is made.
 async fn rows_go_behind_a_claim_that_is_made_and_behind_no_other(flavor: Flavor) -> Result<()> {
     let (database, mut db) = with_messages(flavor, 3).await?;
     let seen = look(&mut db).await?;
