@@ -8,6 +8,7 @@ use std::{
 
 use crate::rabbitmq_harness::{RabbitHarness, channel, destination, sink, take};
 use anyhow::{Context as _, Result};
+use futures_util::StreamExt as _;
 use lapin::{
     options::ExchangeDeleteOptions,
     types::{AMQPValue, FieldTable},
@@ -58,6 +59,22 @@ fn is_rejected(outcome: &Outcome, expected: &str) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn rabbitmq_conforms() -> Result<()> {
     conformance::run(&RabbitHarness::start().await?).await
+}
+
+/// lapin waits for ever if opening its socket fails in the moment before it sends its first frame: one of some ten thousands on a busy machine.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_refused_connection_is_waited_for() {
+    let checks = (0..20_000).map(|_| async {
+        let sink = sink("amqp://guest:guest@127.0.0.1:1/%2f");
+        sink.check(soon()).await
+    });
+    let checked: Vec<_> = futures_util::stream::iter(checks).buffer_unordered(8).collect().await;
+    for outcome in checked {
+        assert!(
+            matches!(&outcome, Err(PublishError::Unavailable(reason)) if reason.contains("refused")),
+            "{outcome:?}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,6 @@ use std::{
     os::fd::AsFd,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
 use lapin::{
@@ -19,12 +18,8 @@ use lapin::{
     uri::{AMQPScheme, AMQPUri},
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
-use tokio::time::timeout;
 
 use crate::config::RabbitMq;
-
-/// How long reaching the address may take, on a thread that nobody else can end.
-const DIAL: Duration = Duration::from_secs(5);
 
 /// A handle on a socket; see the module.
 #[derive(Default, Clone)]
@@ -104,29 +99,29 @@ fn unusable(file: &Path, error: &rustls_pki_types::pem::Error) -> io::Error {
     io::Error::other(format!("the file {} cannot be used ({error}): correct it", file.display()))
 }
 
-/// Connects, and gives the socket to `plug` before the handshake, which may never end.
+/// Connects, and gives the socket to `plug` before lapin's handshake, which may never end.
+///
+/// lapin gets a stream that is open. If it fails to open one itself just before it sends its first frame, it waits for ever.
 pub(super) async fn connect(
     uri: AMQPUri,
     tls: Tls,
     properties: ConnectionProperties,
     plug: Plug,
 ) -> lapin::Result<Connection> {
-    Connection::connector(
-        uri,
-        default_runtime()?,
-        async move |uri, runtime| {
-            let address = (uri.authority.host.clone(), uri.authority.port);
-            let stream = AsyncTcpStream::connect(&runtime, runtime.to_socket_addrs(address));
-            let stream = timeout(DIAL, stream).await.map_err(io::Error::from)??;
-            if let AsyncTcpStream::Plain(socket) = &stream {
-                plug.hold(socket.get_ref());
-            }
-            match uri.scheme {
-                AMQPScheme::AMQP => Ok(stream),
-                AMQPScheme::AMQPS => Ok(stream.into_rustls(&tls.connector()?, &uri.authority.host).await?),
-            }
-        },
-        properties,
-    )
-    .await
+    let runtime = default_runtime()?;
+    let address = (uri.authority.host.clone(), uri.authority.port);
+    let stream = AsyncTcpStream::connect(&runtime, runtime.to_socket_addrs(address)).await?;
+    if let AsyncTcpStream::Plain(socket) = &stream {
+        plug.hold(socket.get_ref());
+    }
+    let stream = match uri.scheme {
+        AMQPScheme::AMQP => stream,
+        AMQPScheme::AMQPS => stream.into_rustls(&tls.connector()?, &uri.authority.host).await?,
+    };
+    let stream = Mutex::new(Some(stream));
+    let once = async move |_, _| {
+        let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+        stream.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected).into())
+    };
+    Connection::connector(uri, runtime, once, properties).await
 }
