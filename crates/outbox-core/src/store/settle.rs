@@ -71,6 +71,9 @@ pub enum Way {
 
 /// From so many rows on ranges are worth while.
 const MANY: usize = 200;
+/// Longest receipts that share a statement with others: MariaDB 10.11 cuts a hexadecimal literal of 64 KiB or more in a UNION, and says
+/// nothing.
+const MAX_UNITED: usize = 16 << 10;
 /// Longest error text that is kept, in characters: the width of the columns `error`.
 const MAX_ERROR: usize = 500;
 
@@ -90,7 +93,7 @@ pub async fn settle(
         .sql("BEGIN; SELECT c.claim_id, c.lease_token FROM ")
         .then(|text| fence(text, &leases))
         .sql(" FOR UPDATE");
-    let text = claims.iter().fold(text, |text, (lease, settlement)| settle_one(text, *lease, settlement, way));
+    let text = write(text, claims, way);
     let text = text.sql("; DELETE c FROM ").then(|text| fence(text, &leases)).sql("; COMMIT");
     let replies = text.run(conn).await?;
     let locked = replies.get(1).map(|reply| reply.rows.as_slice()).unwrap_or_default();
@@ -106,25 +109,45 @@ pub fn text_size(settlement: &Settlement) -> usize {
     1000 + sent.chain(delayed).chain(dead).map(|text| 2 * text + 100).sum::<usize>()
 }
 
-/// The statements that write what became of one claim, each behind a semicolon; the claim itself stays.
-pub(crate) fn settle_one(text: Text, lease: Lease, settlement: &Settlement, way: Way) -> Text {
-    let text = mark_sent(text, lease, &settlement.sent);
-    let text = delay(text, lease, &settlement.delayed);
-    let text = bury(text, lease, &settlement.dead);
-    let mut gone: Vec<u64> = settlement.sent.iter().map(|(id, _)| *id).collect();
-    gone.extend(settlement.delayed.iter().map(|delayed| delayed.id));
-    gone.extend(settlement.dead.iter().map(|dead| dead.id));
-    gone.sort_unstable();
-    if way == Way::Ranges && gone.len() >= MANY {
+/// The statements that write what became of claims, each behind a semicolon; the claims themselves stay. A statement costs the server as
+/// much as a dozen rows, so that claims share them.
+pub(crate) fn write(text: Text, claims: &[(Lease, &Settlement)], way: Way) -> Text {
+    let text = claims.iter().fold(mark_sent(text, claims), |text, (lease, settlement)| {
+        let text = delay(text, *lease, &settlement.delayed);
+        bury(text, *lease, &settlement.dead)
+    });
+    let gone = claims.iter().map(|(lease, settlement)| (*lease, gone(settlement)));
+    let (many, few): (Vec<_>, Vec<_>) = gone.partition(|(_, ids)| way == Way::Ranges && ids.len() >= MANY);
+    let text = many.iter().fold(text, |text, (lease, ids)| {
         // Of one table alone: a join that meets statistics of an empty table reads it whole, with the millions of deleted rows that a
         // snapshot may keep in it. Without its claim the lane is NULL.
         let text = text.sql("; DELETE FROM outbox_pending WHERE lane = (SELECT c.lane FROM outbox_claims c");
-        return id_list(the_claim(text, lease).sql(") AND "), "id", &gone);
-    }
-    let text = text.sql("; DELETE p FROM outbox_claims c STRAIGHT_JOIN ").listed(gone);
-    the_claim(
-        text.sql(" STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = c.lane AND p.id = l.id"),
-        lease,
+        id_list(the_claim(text, *lease).sql(") AND "), "id", ids)
+    });
+    if few.is_empty() { text } else { delete(text, &few) }
+}
+
+/// The messages of which it is known what became of them, sorted.
+fn gone(settlement: &Settlement) -> Vec<u64> {
+    let Settlement { sent, delayed, dead } = settlement;
+    let sent = sent.iter().map(|(id, _)| *id);
+    let mut ids: Vec<u64> = sent.chain(delayed.iter().map(|it| it.id)).chain(dead.iter().map(|it| it.id)).collect();
+    ids.sort_unstable();
+    ids
+}
+
+/// Deletes pending rows of claims, each by its primary key.
+fn delete(text: Text, claims: &[(Lease, Vec<u64>)]) -> Text {
+    // A claim without an id comes first, so that all others come behind a comma.
+    let text = text.sql("; DELETE p FROM JSON_TABLE('[[0,0,[]]");
+    let text = claims.iter().fold(text, |text, (lease, ids)| {
+        text.sql(",[").ints([lease.claim_id, lease.lease_token]).sql(",[").ints(ids.iter().copied()).sql("]]")
+    });
+    text.sql(
+        "]', '$[*]' COLUMNS (claim_id BIGINT UNSIGNED PATH '$[0]', lease_token BIGINT UNSIGNED PATH '$[1]', \
+         NESTED PATH '$[2][*]' COLUMNS (id BIGINT UNSIGNED PATH '$'))) l \
+         STRAIGHT_JOIN outbox_claims c FORCE INDEX (PRIMARY) ON c.claim_id = l.claim_id AND c.lease_token = l.lease_token \
+         STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = c.lane AND p.id = l.id",
     )
 }
 
@@ -133,15 +156,29 @@ fn the_claim(text: Text, lease: Lease) -> Text {
     text.sql(" WHERE c.claim_id = ").int(lease.claim_id).sql(" AND c.lease_token = ").int(lease.lease_token)
 }
 
-/// The mark is written even where nothing was sent: it tells a lost reply from a lost claim.
-fn mark_sent(text: Text, lease: Lease, sent: &[(u64, String)]) -> Text {
-    let receipts: Vec<&str> = sent.iter().map(|(_, receipt)| receipt.as_str()).collect();
-    let receipts = serde_json::to_vec(&receipts).unwrap_or_else(|_| b"[]".to_vec());
-    let text = text
-        .sql("; INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) ")
-        .sql("SELECT c.claim_id, c.lease_token, c.lane, c.owner, c.claimed_at, UTC_TIMESTAMP(6), '[");
-    let text = if sent.is_empty() { text } else { text.ints(sent.iter().map(|(id, _)| *id)) };
-    the_claim(text.sql("]', ").hex(&receipts).sql(" FROM outbox_claims c"), lease)
+/// The marks are written even where nothing was sent: they tell a lost reply from a lost claim.
+fn mark_sent(text: Text, claims: &[(Lease, &Settlement)]) -> Text {
+    let receipts = |settlement: &Settlement| {
+        let receipts: Vec<&str> = settlement.sent.iter().map(|(_, receipt)| receipt.as_str()).collect();
+        serde_json::to_vec(&receipts).unwrap_or_else(|_| b"[]".to_vec())
+    };
+    let marks = claims.iter().map(|(lease, settlement)| (*lease, *settlement, receipts(settlement)));
+    let (long, short): (Vec<_>, Vec<_>) = marks.partition(|(_, _, receipts)| receipts.len() > MAX_UNITED);
+    let text = if short.is_empty() { text } else { insert_sent(text, &short) };
+    long.chunks(1).fold(text, insert_sent)
+}
+
+fn insert_sent(text: Text, marks: &[(Lease, &Settlement, Vec<u8>)]) -> Text {
+    let text = text.sql(
+        "; INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) ",
+    );
+    marks.iter().enumerate().fold(text, |text, (i, (lease, Settlement { sent, .. }, receipts))| {
+        let text = text
+            .sql(if i == 0 { "" } else { " UNION ALL " })
+            .sql("SELECT c.claim_id, c.lease_token, c.lane, c.owner, c.claimed_at, UTC_TIMESTAMP(6), '[");
+        let text = if sent.is_empty() { text } else { text.ints(sent.iter().map(|(id, _)| *id)) };
+        the_claim(text.sql("]', ").hex(receipts).sql(" FROM outbox_claims c"), *lease)
+    })
 }
 
 fn delay(text: Text, lease: Lease, delayed: &[Delayed]) -> Text {
@@ -240,7 +277,7 @@ mod tests {
         };
         let settlement = Settlement { delayed: (1..=failed).map(delayed).collect(), ..Settlement::default() };
         let lease = Lease { claim_id: 1, lease_token: 1 };
-        let text = settle_one(Text::default(), lease, &settlement, Way::OneByOne);
+        let text = write(Text::default(), &[(lease, &settlement)], Way::OneByOne);
         text.into_sql_str().as_str().matches(';').count()
     }
 

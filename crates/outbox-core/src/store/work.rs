@@ -11,7 +11,7 @@ use super::{
     NO_SUCH_SAVEPOINT, error_number,
     lease::{Lease, fence},
     session::{SETTINGS, reset},
-    settle::{Settlement, Way, settle_one},
+    settle::{Settlement, Way, write},
     text::Text,
 };
 
@@ -74,7 +74,7 @@ pub async fn finish(
         .sql("RELEASE SAVEPOINT outbox_work; SELECT c.claim_id FROM ")
         .then(|text| fence(text, &leases))
         .sql(" FOR UPDATE")
-        .then(|text| settle_one(text, lease, settlement, Way::OneByOne))
+        .then(|text| write(text, &[(lease, settlement)], Way::OneByOne))
         .sql("; DELETE c FROM ")
         .then(|text| fence(text, &leases));
     match text.run(conn).await {

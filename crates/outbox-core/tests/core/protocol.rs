@@ -17,6 +17,7 @@ use testkit::{database::Database, on_both_databases, servers::Flavor};
 
 on_both_databases!(
     a_settlement_needs_the_token_of_its_claim,
+    claims_that_are_settled_together_keep_what_is_theirs_however_long,
     a_receipt_of_an_earlier_claim_with_the_same_number_settles_nothing,
     a_renewal_needs_the_token_of_its_claim,
     a_claim_that_was_renewed_is_not_taken_over,
@@ -117,6 +118,31 @@ async fn a_settlement_needs_the_token_of_its_claim(flavor: Flavor) -> Result<()>
     }
     assert_eq!(settle(&mut db, held, &sent).await?, [held]);
     assert_eq!(counts(&database).await?, [1, 1, 0, 1, 0]);
+    Ok(())
+}
+
+/// MariaDB 10.11 cuts long literals in a UNION.
+async fn claims_that_are_settled_together_keep_what_is_theirs_however_long(flavor: Flavor) -> Result<()> {
+    let lengths = [0, 10, 15_000, 70_000, 200_000, 1, 7];
+    let (database, mut db) = with_messages(flavor, lengths.len()).await?;
+    let mut claims = Vec::new();
+    for (id, length) in (1_u64..).zip(lengths) {
+        let settlement = Settlement { sent: vec![(id, "p".repeat(length))], ..Settlement::default() };
+        claims.push((claim(&mut db, id, &[id]).await?, settlement));
+    }
+    let lost = claims.pop().context("no claim")?;
+    assert_eq!(lease::release(&mut db, &[lost.0]).await?, 1);
+    let all: Vec<_> = claims.iter().chain([&lost]).map(|(lease, settlement)| (*lease, settlement)).collect();
+    let held: Vec<Lease> = claims.iter().map(|(lease, _)| *lease).collect();
+    assert_eq!(settle::settle(&mut db, &all, Way::Ranges).await?, held);
+    assert_eq!(counts(&database).await?, [1, 0, 0, 6, 0]);
+    let receipts = "SELECT claim_id, lease_token, message_ids, receipts FROM outbox_sent ORDER BY claim_id";
+    let written: Vec<(u64, u64, String, String)> = sqlx::query_as(receipts).fetch_all(&mut db).await?;
+    let expected = claims.iter().map(|(lease, settlement)| {
+        let [(id, receipt)] = &*settlement.sent else { return (0, 0, String::new(), String::new()) };
+        (lease.claim_id, lease.lease_token, format!("[{id}]"), format!("[\"{receipt}\"]"))
+    });
+    ensure!(written.into_iter().eq(expected), "receipts were mixed up or cut");
     Ok(())
 }
 
