@@ -41,8 +41,13 @@ async fn pass(
     samples: &mut VecDeque<Sample>,
 ) -> Result<Option<u64>, sqlx::Error> {
     let sample = session.run("floor", async |db| floor::sample(db).await).await?;
-    let writer = session.run("floor", async |db| floor::oldest_writer(db).await).await?;
     note(&context.floor, samples, sample);
+    if context.floor.load(Ordering::Acquire) == sample.max_id {
+        // Where nothing was enqueued there is nothing to raise.
+        samples.clear();
+        return Ok(None);
+    }
+    let writer = session.run("floor", async |db| floor::oldest_writer(db).await).await?;
     let age = i64::try_from(context.config.relay.max_transaction_age.as_micros()).unwrap_or(i64::MAX);
     Ok(raise(samples, sample.at_micros, writer, age))
 }

@@ -29,6 +29,9 @@ const PACE: Duration = Duration::from_millis(10);
 /// millions of them it takes long.
 const PAUSE: u32 = 20;
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// After so long without a message in any lane one look in three is enough.
+const QUIET: Duration = Duration::from_secs(10);
+const WHEN_QUIET: u32 = 3;
 /// At this number of lanes the log warns: each has a part of what may be in flight.
 const MANY: usize = 256;
 
@@ -52,6 +55,10 @@ impl Idle {
     fn contains(&self, lane: u16) -> bool {
         lock(&self.0).contains_key(&lane)
     }
+
+    fn count(&self) -> usize {
+        lock(&self.0).len()
+    }
 }
 
 /// Starts a claimer for every lane with messages that this relay serves, until the relay is stopped; then waits for all of them.
@@ -64,7 +71,7 @@ pub async fn run(
     let mut session = Session::new(&context);
     let (sessions, idle) = (Arc::new(Sessions::new(&context, CONNECTIONS)), Arc::new(Idle::default()));
     let (mut served, mut claimers) = (BTreeSet::new(), JoinSet::new());
-    let (mut wait, mut known) = (Duration::ZERO, None);
+    let (mut wait, mut known, mut found_at) = (Duration::ZERO, None, Instant::now());
     // A nudge counts from before the look on.
     let mut nudged = Box::pin(context.nudge.notified());
     while let Some(()) = context.stop.run_until_cancelled(next(wait, nudged.as_mut())).await {
@@ -80,7 +87,11 @@ pub async fn run(
             wait = LONGEST_PAUSE;
             continue;
         };
-        wait = context.config.relay.poll_interval.max((took * PAUSE).min(LONGEST_PAUSE));
+        if idle.count() < served.len() || !lanes.is_empty() {
+            found_at = Instant::now();
+        }
+        let pause = context.config.relay.poll_interval * if found_at.elapsed() > QUIET { WHEN_QUIET } else { 1 };
+        wait = pause.max((took * PAUSE).min(LONGEST_PAUSE));
         for lane in lanes {
             if served.insert(lane) {
                 capacity.serve(lane);
