@@ -17,6 +17,7 @@ use outbox_core::{
         claim::{self, Look, NewClaim, Pending, Seen},
         lanes,
         lease::Lease,
+        read::Stored,
     },
 };
 use tokio::sync::{mpsc, watch};
@@ -42,6 +43,8 @@ pub struct Claimed {
     pub last_pass: Arc<AtomicU64>,
     /// The rows, by id.
     pub rows: Vec<Pending>,
+    /// Their messages, where the claim has brought them along.
+    pub messages: Option<Vec<Stored>>,
     /// Its share of the messages in flight, until it is settled.
     pub count: Share,
     /// Its share of the bytes in flight, in KiB, until it is published.
@@ -95,9 +98,8 @@ struct Memory {
 /// millions of them it takes long: the pause after it is so many times as long at least.
 const FULL_LOOK_EVERY: Duration = Duration::from_secs(1);
 const FULL_LOOK_PAUSE: u32 = 20;
-/// Shortest pause after a look that found nothing, and between small claims: more claims than this cost the server more
-/// commits than they save time. Relays that share a lane share the pace.
-const PACE: Duration = Duration::from_millis(3);
+/// The messages of a claim of so many KiB or fewer come with it: a round trip less. Larger claims are read while the next one is made.
+const BROUGHT_ALONG: usize = 64;
 /// Rows that a worker looks at for a claim, which is smaller: where the first ones have keys that are at work, there are others.
 const WINDOW: usize = 500;
 /// After so long without a message a lane is idle.
@@ -128,7 +130,7 @@ impl Claimer {
             } else {
                 memory.failures = 0;
             }
-            let Some(()) = stop.run_until_cancelled(self.pace(&mut memory, &outcome)).await else { break };
+            let Some(()) = stop.run_until_cancelled(self.pace(&mut memory, &outcome, started)).await else { break };
         }
     }
 
@@ -157,7 +159,9 @@ impl Claimer {
             (true, false) => return self.defer(&mut session, version, &selection.behind).await,
             _ => {}
         }
-        let Some(tenure) = self.claim(memory, session, version, &selection).await? else { return Ok(Pass::Conflict) };
+        let Some((tenure, messages)) = self.claim(memory, session, version, &selection).await? else {
+            return Ok(Pass::Conflict);
+        };
         self.count_late(&selection, start.id());
         self.context.leases.insert(&tenure);
         crash::point("after_claim");
@@ -167,7 +171,7 @@ impl Claimer {
         }
         bytes.trim(kib(&selection.take));
         let last_pass = Arc::clone(&self.last_pass);
-        let claimed = Claimed { tenure, pass, last_pass, count, bytes, rows: selection.take };
+        let claimed = Claimed { tenure, pass, last_pass, count, bytes, rows: selection.take, messages };
         // A closed channel: the process is ending, and the lease will expire or be released.
         self.claims.send(claimed).await.ok();
         Ok(Pass::Claimed(taken))
@@ -271,7 +275,7 @@ impl Claimer {
         mut session: Loan<'_>,
         version: u64,
         selection: &Selection,
-    ) -> Result<Option<Arc<Tenure>>, sqlx::Error> {
+    ) -> Result<Option<(Arc<Tenure>, Option<Vec<Stored>>)>, sqlx::Error> {
         let ids: Vec<u64> = selection.take.iter().map(|row| row.id).collect();
         let mut keys: Vec<u64> = selection.take.iter().map(|row| row.key_hash).filter(|key| *key != 0).collect();
         keys.sort_unstable();
@@ -289,26 +293,33 @@ impl Claimer {
         };
         // The lease runs on the server from some time after this one.
         let until = Instant::now() + new.lease;
-        let claim_id = match session.run("claim", async |db| claim::claim(db, &new).await).await {
-            Ok(claim_id) => claim_id,
+        let is_small = kib(&selection.take) <= BROUGHT_ALONG;
+        let claim = session.run("claim", async |db| {
+            if is_small {
+                claim::claim_and_read(db, &new).await
+            } else {
+                Ok(claim::claim(db, &new).await?.map(|claim_id| (claim_id, None)))
+            }
+        });
+        let made = match claim.await {
+            Ok(made) => made,
             Err(error) => {
                 memory.foreign.forget_ids();
                 // While it waits others may have the connection.
                 drop(session);
-                self.find(new.lease_token, until).await.ok_or(error)?
+                let found = self.find(new.lease_token, until).await.ok_or(error)?;
+                found.map(|claim_id| (claim_id, None))
             }
         };
-        if claim_id.is_some_and(|claim_id| claim_id <= memory.foreign.known) {
+        let Some((claim_id, messages)) = made else { return Ok(None) };
+        if claim_id <= memory.foreign.known {
             // The numbers began again further down: so may those of others.
             memory.foreign.forget_ids();
         }
-        let tenure = |claim_id| {
-            let lease = Lease { claim_id, lease_token: new.lease_token };
-            let mut tenure = Tenure::new(lease, self.lane, ids.clone(), keys.clone(), until);
-            tenure.queued.clone_from(&selection.queued);
-            Arc::new(tenure)
-        };
-        Ok(claim_id.map(tenure))
+        let lease = Lease { claim_id, lease_token: new.lease_token };
+        let mut tenure = Tenure::new(lease, self.lane, ids, keys, until);
+        tenure.queued.clone_from(&selection.queued);
+        Ok(Some((Arc::new(tenure), messages)))
     }
 
     /// After an error the claim stands or it does not: asks until the database says so, or the lease has passed.
@@ -345,28 +356,29 @@ impl Claimer {
         }
     }
 
-    /// Waits before the next pass: not at all while claims are full, and longer the longer nothing has come.
-    async fn pace(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>) {
+    /// Waits until the next pass: not at all while claims are full, and longer the longer nothing has come. Relays that share a lane
+    /// share the interval.
+    async fn pace(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>, started: Instant) {
         let relay = &self.context.config.relay;
-        let pace = PACE * memory.foreign.relays();
+        let interval = relay.claim_interval * memory.foreign.relays();
         match outcome {
             Ok(Pass::Claimed(messages)) => {
                 memory.last_message_at = Instant::now();
                 if *messages < relay.claim_messages / 8 {
-                    tokio::time::sleep(pace).await;
+                    tokio::time::sleep_until((started + interval).into()).await;
                 }
             }
             Ok(Pass::Deferred) => {}
             // Claimers that race without a pause lose half of their compare-and-sets.
-            Ok(Pass::Conflict) => tokio::time::sleep(pace.mul_f64(rand::random())).await,
+            Ok(Pass::Conflict) => tokio::time::sleep(interval.mul_f64(rand::random())).await,
             Ok(Pass::Empty) => {
                 let quiet = memory.last_message_at.elapsed();
                 if quiet > IDLE {
                     return self.idle.wait(self.lane).await;
                 }
-                let pause = (quiet / 16).max(pace).min(relay.poll_interval);
+                let until = started + (quiet / 16).max(interval).min(relay.poll_interval);
                 // Cut short or not, it is time to look.
-                tokio::time::timeout(pause, self.context.nudge.notified()).await.ok();
+                tokio::time::timeout_at(until.into(), self.context.nudge.notified()).await.ok();
             }
             Err(_) => tokio::time::sleep(session::time_to_pause(memory.failures)).await,
         }

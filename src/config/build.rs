@@ -57,6 +57,7 @@ impl Reader {
             in_flight_bytes: self.size("relay.in_flight_bytes"),
             readers: self.count("relay.readers"),
             settlers: self.count("relay.settlers"),
+            claim_interval: self.duration("relay.claim_interval"),
             poll_interval: self.duration("relay.poll_interval"),
             stop_deadline: self.duration("relay.stop_deadline"),
         }

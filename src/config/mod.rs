@@ -95,6 +95,8 @@ pub struct Relay {
     pub readers: usize,
     /// Connections that write outcomes back.
     pub settlers: usize,
+    /// The shortest time from one small claim of a lane to the next.
+    pub claim_interval: Duration,
     /// The longest pause between two looks into an empty queue.
     pub poll_interval: Duration,
     /// How long a stop may take before what is in flight is given up.

@@ -99,7 +99,8 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
     context.leases.insert(&tenure);
     let pool = Pool::new(2, 1);
     let (count, bytes) = (pool.take(0).await, pool.take(0).await);
-    let claimed = Claimed { tenure, pass: claim_id, last_pass: Arc::default(), rows: Vec::new(), count, bytes };
+    let claimed =
+        Claimed { tenure, pass: claim_id, last_pass: Arc::default(), rows: Vec::new(), messages: None, count, bytes };
     let messages = messages.iter().map(|&(id, key_hash)| {
         let outgoing = Outgoing {
             message_id: Uuid::from_u64_pair(0, id),

@@ -26,15 +26,15 @@ struct Edited {
 
 impl Edited {
     async fn new(edit: &str) -> Result<Self> {
-        let (database, topic, ledger) = one_message().await?;
+        let (database, topic, ledger) = one_message("before").await?;
         database.execute(edit).await?;
         let settings = Settings::new(&database.url_as(Account::Relay)?).with_broker_of(&topic);
         Ok(Self { relay: Relay::start(env!("CARGO_BIN_EXE_relay"), &settings)?, database, topic, ledger, lost: 0 })
     }
 
     /// Edited while the relay holds a claim of the row.
-    async fn while_claimed(edit: &str) -> Result<Self> {
-        let (database, topic, ledger) = one_message().await?;
+    async fn while_claimed(edit: &str, payload: &str) -> Result<Self> {
+        let (database, topic, ledger) = one_message(payload).await?;
         let settings =
             Settings::new(&database.url_as(Account::Relay)?).with_broker_of(&topic).patient().pause_at("after_claim");
         let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings)?;
@@ -64,10 +64,10 @@ impl Edited {
     }
 }
 
-async fn one_message() -> Result<(Database, Topic, Ledger)> {
+async fn one_message(payload: &str) -> Result<(Database, Topic, Ledger)> {
     let (database, topic) = (Database::create(Flavor::MySql).await?, Topic::create(Broker::Kafka).await?);
     let ledger = Ledger::new();
-    load::commit(&database, &ledger, &[Draft::new(topic.name(), "before")], |message| message).await?;
+    load::commit(&database, &ledger, &[Draft::new(topic.name(), payload)], |message| message).await?;
     Ok((database, topic, ledger))
 }
 
@@ -158,13 +158,18 @@ async fn a_code_that_nobody_knows_stops_nobody() -> Result<()> {
     Ok(())
 }
 
-/// Its claim, its place in the queue, its text: whatever somebody deletes while a relay works on it.
+/// Its claim, its place in the queue, its text: whatever somebody deletes while a relay works on it. A large message is read after its claim
+/// was made.
 #[tokio::test]
 async fn a_row_that_is_deleted_while_it_is_claimed_stops_nobody() -> Result<()> {
-    for (edit, lost) in
-        [("DELETE FROM outbox_claims", 0), ("DELETE FROM outbox_pending", 0), ("DELETE FROM outbox_messages", 1)]
-    {
-        let mut edited = Edited { lost, ..Edited::while_claimed(edit).await? };
+    let (small, large) = ("before".to_owned(), "before".repeat(20_000));
+    for (edit, payload, lost) in [
+        ("DELETE FROM outbox_claims", &small, 0),
+        ("DELETE FROM outbox_pending", &small, 0),
+        ("DELETE FROM outbox_messages", &small, 0),
+        ("DELETE FROM outbox_messages", &large, 1),
+    ] {
+        let mut edited = Edited { lost, ..Edited::while_claimed(edit, payload).await? };
         edited.others_flow().await.map_err(|error| error.context(edit))?;
         let left = "SELECT COUNT(*) = 0 FROM outbox_claims WHERE lease_until < UTC_TIMESTAMP(6)";
         edited.database.wait_for(PATIENCE, left).await?;

@@ -4,7 +4,12 @@ use std::ops::RangeInclusive;
 
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
-use super::{lease::Lease, queue::UNDATED, text::Text};
+use super::{
+    lease::Lease,
+    queue::UNDATED,
+    read::{self, Stored},
+    text::{Reply, Text},
+};
 
 /// A pending row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -253,8 +258,24 @@ pub struct NewClaim<'a> {
 ///
 /// After an error the caller must roll back, and ask [`find`] whether the claim stands.
 pub async fn claim(conn: &mut MySqlConnection, new: &NewClaim<'_>) -> Result<Option<u64>, sqlx::Error> {
+    Ok(made(&text(new).run(conn).await?))
+}
+
+/// [`claim`] and [`read::messages`] in one round trip: for claims of few bytes. The messages are `None` where they cannot be decoded.
+///
+/// An error may come from the reading, after the claim was made.
+pub async fn claim_and_read(
+    conn: &mut MySqlConnection,
+    new: &NewClaim<'_>,
+) -> Result<Option<(u64, Option<Vec<Stored>>)>, sqlx::Error> {
+    let mut replies = text(new).sql("; ").then(|text| read::text(text, new.message_ids)).run(conn).await?;
+    let messages = replies.split_off(replies.len().saturating_sub(read::STATEMENTS));
+    Ok(made(&replies).map(|claim_id| (claim_id, read::decoded(&messages).ok())))
+}
+
+fn text(new: &NewClaim<'_>) -> Text {
     let micros = super::enqueue::micros(new.lease).unsigned_abs();
-    let text = Text::default()
+    Text::default()
         .sql("BEGIN; UPDATE outbox_head SET low = ")
         .int(new.low)
         .then(|text| compare_and_set(text, new.lane, new.version, new.lease_token))
@@ -274,10 +295,12 @@ pub async fn claim(conn: &mut MySqlConnection, new: &NewClaim<'_>) -> Result<Opt
         .sql(" AND claimer = ")
         .int(new.lease_token)
         .then(|text| move_behind(text, (new.lane, new.lease_token), new.behind))
-        .sql("; COMMIT");
-    let replies = text.run(conn).await?;
-    let inserted = replies.get(2).filter(|reply| reply.done.rows_affected() == 1);
-    Ok(inserted.map(|reply| reply.done.last_insert_id()))
+        .sql("; COMMIT")
+}
+
+/// The number of the claim, if it was made.
+fn made(replies: &[Reply]) -> Option<u64> {
+    replies.get(2).filter(|reply| reply.done.rows_affected() == 1).map(|reply| reply.done.last_insert_id())
 }
 
 /// The end of an `UPDATE outbox_head`: afterwards the lane's `claimer` is `token` if and only if nobody was faster.

@@ -3,7 +3,7 @@
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 use uuid::Uuid;
 
-use super::text::Text;
+use super::text::{Reply, Text};
 
 /// A message as it is stored.
 #[derive(Debug, Clone)]
@@ -37,16 +37,24 @@ pub struct Stored {
 /// Reads messages by id, in the order of ids. Primary key, no lock, as many rows as ids; runs of neighbours are read as ranges.
 /// A message that is not there is missing from the answer. Reads all epochs besides, a row for each recovery.
 pub async fn messages(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Stored>, sqlx::Error> {
-    let text = Text::default()
-        .sql(
-            "SELECT id, message_id, topic, message_key, event_type, content_type, headers, payload, \
-             TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)), \
-             expires_at IS NOT NULL AND expires_at <= UTC_TIMESTAMP(6) FROM outbox_messages WHERE ",
-        )
-        .then(|text| id_list(text, "id", ids))
-        .sql(" ORDER BY id; SELECT first_id, epoch FROM outbox_epochs");
-    let replies = text.run(conn).await?;
-    let [messages, epochs] = replies.as_slice() else {
+    decoded(&text(Text::default(), ids).run(conn).await?)
+}
+
+/// How many statements [`text`] adds.
+pub(crate) const STATEMENTS: usize = 2;
+
+pub(crate) fn text(text: Text, ids: &[u64]) -> Text {
+    text.sql(
+        "SELECT id, message_id, topic, message_key, event_type, content_type, headers, payload, \
+         TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)), \
+         expires_at IS NOT NULL AND expires_at <= UTC_TIMESTAMP(6) FROM outbox_messages WHERE ",
+    )
+    .then(|text| id_list(text, "id", ids))
+    .sql(" ORDER BY id; SELECT first_id, epoch FROM outbox_epochs")
+}
+
+pub(crate) fn decoded(replies: &[Reply]) -> Result<Vec<Stored>, sqlx::Error> {
+    let [messages, epochs] = replies else {
         return Err(sqlx::Error::Protocol("the server did not answer both statements".to_owned()));
     };
     let epochs = epochs.rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
