@@ -52,11 +52,11 @@ pub(crate) async fn measure(common: &Common, messages: u64) -> Result<Report> {
     let broker_alone = ceiling::broker(common, messages).await?;
     let mut stage = Stage::new(common).await?;
     stage.fill(common, messages).await?;
-    let before = stage.costs(None).await?;
+    let before = stage.costs(&[]).await?;
     let mut relay = stage.relay(false)?;
     let curve = watch(&relay, messages).await?;
     stage.database.wait_until_drained(Duration::from_secs(60)).await?;
-    let (spent, peak) = (stage.costs(Some(&relay)).await?.since(&before), peak_mib(relay.pid()));
+    let (spent, peak) = (stage.costs(&[&relay]).await?.since(&before), peak_mib(relay.pid()));
     relay.stop(Duration::from_secs(30)).await?;
     let arrivals = stage.topic.read().await?;
     let numbers = arrivals.iter().map(|arrival| number(arrival.payload.as_deref())).collect::<Result<Vec<_>>>()?;

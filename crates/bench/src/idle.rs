@@ -23,16 +23,16 @@ pub(crate) struct Report {
 
 pub(crate) async fn measure(common: &Common, seconds: u64) -> Result<Report> {
     let stage = Stage::new(common).await?;
-    let before = stage.costs(None).await?;
+    let before = stage.costs(&[]).await?;
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    let without = stage.costs(None).await?.since(&before);
+    let without = stage.costs(&[]).await?.since(&before);
     let mut relay = stage.relay(false)?;
     ready(&relay).await?;
-    // Polling slows down over the first seconds without a message.
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let before = stage.costs(Some(&relay)).await?;
+    // Polling slows down over the first ten seconds without a message.
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    let before = stage.costs(&[&relay]).await?;
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    let spent = stage.costs(Some(&relay)).await?.since(&before);
+    let spent = stage.costs(&[&relay]).await?.since(&before);
     relay.stop(Duration::from_secs(30)).await?;
     stage.remove().await?;
     Ok(Report {

@@ -90,12 +90,12 @@ impl Way {
             Self::Worker(_) => stage.fill(common, jobs).await?,
         }
         let (lock_waits, deadlocks) = (database.number(LOCK_WAITS).await?, database.number(DEADLOCKS).await?);
-        let before = stage.costs(None).await?;
+        let before = stage.costs(&[]).await?;
         let seconds = match self {
             Self::Classic(classic) => classic.run(database, workers).await?,
             Self::Worker(batch) => worker::run(database, jobs, workers, batch).await?,
         };
-        let spent = stage.costs(None).await?.since(&before);
+        let spent = stage.costs(&[]).await?.since(&before);
         let figures = Figures {
             jobs_per_second: precise(jobs) / seconds,
             statements_per_job: spent.statements / precise(jobs),

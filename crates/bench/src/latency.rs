@@ -130,9 +130,9 @@ pub(crate) async fn measure(common: &Common, rate: u32, seconds: u32) -> Result<
 
 async fn without(common: &Common, rate: u32) -> Result<Without> {
     let stage = Stage::new(common).await?;
-    let before = stage.costs(None).await?;
+    let before = stage.costs(&[]).await?;
     let sent = load(&stage, common, rate, ALONE + WARM_UP).await?;
-    let used = stage.costs(None).await?.since(&before);
+    let used = stage.costs(&[]).await?.since(&before);
     stage.remove().await?;
     Ok(Without { insert_p50_ms: at(&inserts(&sent, rate)?, 0.5), mysql_cpu_percent: used.percent(used.mysql) })
 }
@@ -143,9 +143,9 @@ async fn with(common: &Common, rate: u32, seconds: u32) -> Result<With> {
     let listener = listen(&stage.topic, Arc::clone(&arrivals)).await?;
     let mut relay = stage.relay(false)?;
     ready(&relay).await?;
-    let before = stage.costs(Some(&relay)).await?;
+    let before = stage.costs(&[&relay]).await?;
     let sent = load(&stage, common, rate, seconds + WARM_UP).await?;
-    let used = stage.costs(Some(&relay)).await?.since(&before);
+    let used = stage.costs(&[&relay]).await?.since(&before);
     wait_for(&arrivals, sent.len() as u64).await;
     let peak_memory_mib = peak_mib(relay.pid());
     relay.stop(Duration::from_secs(30)).await?;
@@ -190,7 +190,11 @@ pub(crate) async fn load(stage: &Stage, common: &Common, rate: u32, seconds: u32
 
 /// From commit to arrival and from due to arrival, in microseconds, without the warm-up. A consumer may be faster than the
 /// return of the commit: that is zero.
-fn latencies(sent: &[Sent], arrivals: &[(u64, Instant)], rate: u32) -> Result<(Histogram<u64>, Histogram<u64>)> {
+pub(crate) fn latencies(
+    sent: &[Sent],
+    arrivals: &[(u64, Instant)],
+    rate: u32,
+) -> Result<(Histogram<u64>, Histogram<u64>)> {
     let arrived = first_arrivals(arrivals);
     let (mut late, mut intended) = (Histogram::new(3)?, Histogram::new(3)?);
     let counted = sent.iter().filter(|sent| sent.number >= u64::from(rate * WARM_UP));

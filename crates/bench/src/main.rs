@@ -7,6 +7,7 @@ mod ceiling;
 mod costs;
 mod drain;
 mod enqueue;
+mod everyday;
 mod fill;
 mod idle;
 mod jobs;
@@ -104,6 +105,13 @@ enum What {
         #[arg(long, default_value_t = 4000)]
         transactions: u64,
     },
+    /// 100 and 1,000 messages a second without a relay, with one, two and three, and then idle: what relays add to the database. The last line
+    /// is one JSON object, with goals and whether they are reached. Takes about three minutes.
+    Everyday {
+        /// Seconds of each load that count, after a warm-up of three.
+        #[arg(long, default_value_t = 10)]
+        seconds: u32,
+    },
     /// A relay with nothing to do.
     Idle {
         /// How long to look.
@@ -146,9 +154,16 @@ async fn run(options: &Options) -> Result<bool> {
         runs.push(report);
         all_good = good;
     }
-    match options.common.format {
-        Format::Json => println!("{}", summary::object(&runs)),
-        Format::Table => print!("{}", summary::table(&runs)),
+    let mut report = summary::object(&runs);
+    let has_goals = matches!(options.what, What::Everyday { .. });
+    if has_goals {
+        report.insert("goals".to_owned(), Value::Object(everyday::goals(&report)));
+    }
+    if options.common.format == Format::Table {
+        print!("{}", summary::table(&runs));
+    }
+    if has_goals || options.common.format == Format::Json {
+        println!("{}", Value::Object(report));
     }
     Ok(all_good)
 }
@@ -168,6 +183,7 @@ async fn measure(options: &Options) -> Result<(Map<String, Value>, bool)> {
             let report = jobs::measure(common, jobs.max(1)).await?;
             (serde_json::to_value(&report)?, report.is_good())
         }
+        What::Everyday { seconds } => everyday::measure(common, seconds).await?,
         What::Latency { rate, seconds } => {
             let report = latency::measure(common, rate, seconds).await?;
             (serde_json::to_value(&report)?, report.is_good())

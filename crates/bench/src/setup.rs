@@ -14,7 +14,7 @@ use testkit::{
     accounts::Account,
     consume::Topic,
     database::Database,
-    relay::{Metrics, Relay, Settings},
+    relay::{Relay, Settings},
     servers::{Flavor, until},
     usage::cpu_seconds,
 };
@@ -72,28 +72,29 @@ impl Stage {
         Ok(settings.set("log", "level", "warn"))
     }
 
-    /// What everything has used so far, and the relay if there is one.
-    pub(crate) async fn costs(&self, relay: Option<&Relay>) -> Result<Costs> {
+    /// What everything has used so far, and these relays.
+    pub(crate) async fn costs(&self, relays: &[&Relay]) -> Result<Costs> {
         let mut db = self.database.connect().await?;
         // A text of several statements counts each of them.
         let sql = "SHOW GLOBAL STATUS LIKE 'Questions'";
         let (_, statements): (String, String) = sqlx::query_as(sql).fetch_one(&mut db).await?;
         db.close().await?;
-        let metrics = match relay {
-            Some(relay) => relay.metrics().await.unwrap_or_default(),
-            None => Metrics::default(),
-        };
+        let mut round_trips = 0.0;
+        for relay in relays {
+            let metrics = relay.metrics().await.unwrap_or_default();
+            round_trips += metrics.sum("outbox_relay_db_call_duration_seconds_count");
+        }
         // None for servers elsewhere.
         let cpu = |pid: Option<u32>| pid.and_then(|pid| cpu_seconds(pid).ok()).unwrap_or(0.0);
         Ok(Costs {
             at: Instant::now(),
-            relay: cpu(relay.map(Relay::pid)),
+            relay: relays.iter().map(|relay| cpu(Some(relay.pid()))).sum(),
             mysql: cpu(self.mysql),
             broker: cpu(self.broker),
             own: cpu(Some(std::process::id())),
             machine: machine_seconds(),
             statements: statements.parse()?,
-            round_trips: metrics.sum("outbox_relay_db_call_duration_seconds_count"),
+            round_trips,
         })
     }
 

@@ -131,11 +131,11 @@ impl Ground {
     /// Fills a backlog and drains it.
     async fn drain(&mut self, kind: &str, pending: u64, means: &mut Means) -> Result<()> {
         self.stage.fill_pending(&self.common, pending).await?;
-        let before = self.stage.costs(None).await?;
+        let before = self.stage.costs(&[]).await?;
         let mut relay = self.stage.relay(true)?;
         let curve = watch(&relay, pending).await?;
         let metrics = relay.metrics().await?;
-        let others = self.stage.costs(Some(&relay)).await?.since(&before).others_percent();
+        let others = self.stage.costs(&[&relay]).await?.since(&before).others_percent();
         self.stage.database.wait_until_drained(PATIENCE).await?;
         relay.stop(PATIENCE).await?;
         self.count(pending).await?;
