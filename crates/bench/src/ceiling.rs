@@ -72,7 +72,7 @@ pub(crate) async fn broker(common: &Common, messages: u64) -> Result<f64> {
 pub(crate) async fn latency(common: &Common, rate: u32, seconds: u32) -> Result<Histogram<u64>> {
     let topic = Topic::create(common.broker.into()).await?;
     let arrivals = Arrivals::default();
-    let listener = listen(&topic, Arc::clone(&arrivals)).await?;
+    let listener = listen(&topic, &[topic.name().to_owned()], Arc::clone(&arrivals)).await?;
     let (sink, ..) = open(common, &topic).await?;
     let (destination, start) = (Arc::new(destination(common.broker, &topic)), Instant::now());
     let messages = u64::from(rate) * u64::from(seconds);

@@ -91,7 +91,7 @@ struct Run {
 async fn run(common: &Common, rate: u32, seconds: u32, relays: usize) -> Result<Run> {
     let stage = Stage::new(common).await?;
     let arrivals = Arrivals::default();
-    let listener = listen(&stage.topic, Arc::clone(&arrivals)).await?;
+    let listener = listen(&stage.topic, &stage.topics, Arc::clone(&arrivals)).await?;
     let mut relays = (0..relays).map(|_| stage.relay(false)).collect::<Result<Vec<Relay>>>()?;
     for relay in &relays {
         ready(relay).await?;

@@ -16,7 +16,7 @@ use crate::{
     drain::precise,
     listen::{Arrivals, first_arrivals, listen, wait_for},
     process::peak_mib,
-    setup::{Stage, enqueue, judge, key, message, ready},
+    setup::{Stage, enqueue, judge, key, message, ready, topic_of},
 };
 
 /// Services that send at the same time; a key always has the same one.
@@ -140,7 +140,7 @@ async fn without(common: &Common, rate: u32) -> Result<Without> {
 async fn with(common: &Common, rate: u32, seconds: u32) -> Result<With> {
     let stage = Stage::new(common).await?;
     let arrivals = Arrivals::default();
-    let listener = listen(&stage.topic, Arc::clone(&arrivals)).await?;
+    let listener = listen(&stage.topic, &stage.topics, Arc::clone(&arrivals)).await?;
     let mut relay = stage.relay(false)?;
     ready(&relay).await?;
     let before = stage.costs(&[&relay]).await?;
@@ -168,14 +168,14 @@ pub(crate) async fn load(stage: &Stage, common: &Common, rate: u32, seconds: u32
     let mut connections = JoinSet::new();
     for connection in 0..CONNECTIONS {
         let mut db = stage.database.connect().await?;
-        let (common, topic, sent) = (common.clone(), stage.topic.name().to_owned(), Arc::clone(&sent));
+        let (common, topics, sent) = (common.clone(), stage.topics.clone(), Arc::clone(&sent));
         connections.spawn(async move {
             let own = |number: &u64| key(*number, common.keys) % CONNECTIONS == connection;
             for number in (0..messages).filter(own) {
                 let due = due(start, number, rate);
                 tokio::time::sleep_until(due.into()).await;
                 let began = Instant::now();
-                enqueue(&mut db, message(&topic, &common, number)).await?;
+                enqueue(&mut db, message(topic_of(&topics, &common, number), &common, number)).await?;
                 sent.lock().await.push(Sent { number, due, began, committed: Instant::now() });
             }
             anyhow::Ok(())

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Result;
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, stream::SelectAll};
 use lapin::{
     Connection, ConnectionProperties,
     options::{BasicAckOptions, BasicConsumeOptions},
@@ -49,24 +49,28 @@ pub(crate) async fn wait_for(arrivals: &Arrivals, messages: u64) {
 /// After so long without an arrival there will be none.
 const STALLED: Duration = Duration::from_secs(60);
 
-/// Listens to the topic until it is dropped.
-pub(crate) async fn listen(topic: &Topic, arrivals: Arrivals) -> Result<tokio::task::JoinHandle<Result<()>>> {
-    let (address, name) = (topic.address().to_owned(), topic.name().to_owned());
+/// Listens to these topics on the broker of `topic` until it is dropped.
+pub(crate) async fn listen(
+    topic: &Topic,
+    names: &[String],
+    arrivals: Arrivals,
+) -> Result<tokio::task::JoinHandle<Result<()>>> {
+    let address = topic.address().to_owned();
     Ok(match topic.broker() {
         Broker::Kafka => {
             let mut config = ClientConfig::new();
-            config.set("bootstrap.servers", &address).set("group.id", &name).set("fetch.wait.max.ms", "10");
+            config.set("bootstrap.servers", &address).set("group.id", topic.name()).set("fetch.wait.max.ms", "10");
             let consumer: StreamConsumer = config.create()?;
             let mut partitions = TopicPartitionList::new();
-            for partition in 0..4 {
-                partitions.add_partition_offset(&name, partition, Offset::Beginning)?;
+            for (name, partition) in names.iter().flat_map(|name| (0..4).map(move |partition| (name, partition))) {
+                partitions.add_partition_offset(name, partition, Offset::Beginning)?;
             }
             consumer.assign(&partitions)?;
             tokio::spawn(kafka(consumer, arrivals))
         }
         Broker::RabbitMq => {
             let connection = Connection::connect(&address, ConnectionProperties::default()).await?;
-            tokio::spawn(rabbitmq(connection, name, arrivals))
+            tokio::spawn(rabbitmq(connection, names.to_vec(), arrivals))
         }
     })
 }
@@ -78,11 +82,14 @@ async fn kafka(consumer: StreamConsumer, arrivals: Arrivals) -> Result<()> {
     }
 }
 
-async fn rabbitmq(connection: Connection, queue: String, arrivals: Arrivals) -> Result<()> {
+async fn rabbitmq(connection: Connection, names: Vec<String>, arrivals: Arrivals) -> Result<()> {
     let channel = connection.create_channel().await?;
-    let options = BasicConsumeOptions::default();
-    let mut deliveries = channel.basic_consume(queue.into(), "bench".into(), options, FieldTable::default()).await?;
-    while let Some(delivery) = deliveries.next().await {
+    let mut all = SelectAll::new();
+    for name in names {
+        let (tag, options) = (name.clone().into(), BasicConsumeOptions::default());
+        all.push(channel.basic_consume(name.into(), tag, options, FieldTable::default()).await?);
+    }
+    while let Some(delivery) = all.next().await {
         let delivery = delivery?;
         arrivals.lock().await.push((number(Some(&delivery.data))?, Instant::now()));
         delivery.ack(BasicAckOptions::default()).await?;

@@ -13,6 +13,7 @@ mod idle;
 mod jobs;
 mod latency;
 mod listen;
+mod neighbours;
 mod process;
 mod setup;
 mod summary;
@@ -125,6 +126,9 @@ enum What {
         #[arg(long, default_value_t = 20_000)]
         jobs: u64,
     },
+    /// A steady load to ten destinations beside a sick one, a hot key, messages that nobody takes, and many lanes: what the others keep. The last
+    /// line is one JSON object, with goals and whether they are reached. Takes about five minutes.
+    Neighbours(neighbours::Size),
     /// Tables with millions of rows: drains, claims, an open snapshot, the services' inserts beside the purge. Sends nothing to a
     /// broker. Takes about ten minutes and five gigabytes; --sent and --pending make it smaller.
     Volume(volume::Size),
@@ -155,10 +159,13 @@ async fn run(options: &Options) -> Result<bool> {
         all_good = good;
     }
     let mut report = summary::object(&runs);
-    let has_goals = matches!(options.what, What::Everyday { .. });
-    if has_goals {
-        report.insert("goals".to_owned(), Value::Object(everyday::goals(&report)));
-    }
+    let goals = match options.what {
+        What::Everyday { .. } => Some(everyday::goals(&report)),
+        What::Neighbours(_) => Some(neighbours::goals(&report)),
+        _ => None,
+    };
+    let has_goals = goals.is_some();
+    report.extend(goals.map(|goals| ("goals".to_owned(), Value::Object(goals))));
     if options.common.format == Format::Table {
         print!("{}", summary::table(&runs));
     }
@@ -183,6 +190,7 @@ async fn measure(options: &Options) -> Result<(Map<String, Value>, bool)> {
             let report = jobs::measure(common, jobs.max(1)).await?;
             (serde_json::to_value(&report)?, report.is_good())
         }
+        What::Neighbours(size) => neighbours::measure(common, size).await?,
         What::Everyday { seconds } => everyday::measure(common, seconds).await?,
         What::Latency { rate, seconds } => {
             let report = latency::measure(common, rate, seconds).await?;

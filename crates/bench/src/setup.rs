@@ -12,7 +12,7 @@ use outbox_core::{
 };
 use testkit::{
     accounts::Account,
-    consume::Topic,
+    consume::{self, Topic},
     database::Database,
     relay::{Relay, Settings},
     servers::{Flavor, until},
@@ -29,6 +29,8 @@ use crate::{
 pub(crate) struct Stage {
     pub(crate) database: Database,
     pub(crate) topic: Topic,
+    /// The names of the destinations of its load.
+    pub(crate) topics: Vec<String>,
     program: PathBuf,
     mysql: Option<u32>,
     broker: Option<u32>,
@@ -45,8 +47,21 @@ impl Stage {
             broker: pid(topic.address()),
             program: common.relay.clone().unwrap_or(beside),
             database,
+            topics: vec![topic.name().to_owned()],
             topic,
         })
+    }
+
+    /// More destinations for its load.
+    pub(crate) async fn beside(&mut self, count: usize) -> Result<()> {
+        for _ in 0..count {
+            let name = match self.topic.broker() {
+                consume::Broker::Kafka => self.topic.beside_replicated(1).await?,
+                consume::Broker::RabbitMq => self.topic.beside(None).await?,
+            };
+            self.topics.push(name);
+        }
+        Ok(())
     }
 
     /// A relay with the default settings, apart from the log. `null`: with a sink that confirms at once and sends nothing.
@@ -131,6 +146,12 @@ pub(crate) async fn ready(relay: &Relay) -> Result<()> {
 /// Message `number` of a run.
 pub(crate) fn message(topic: &str, common: &Common, number: u64) -> Message {
     Message::new(topic, payload(number, common.bytes)).key(format!("key-{}", key(number, common.keys)))
+}
+
+/// The destination of message `number` of a run: that of its key.
+pub(crate) fn topic_of<'a>(topics: &'a [String], common: &Common, number: u64) -> &'a str {
+    let place = usize::try_from(key(number, common.keys)).unwrap_or(0) % topics.len().max(1);
+    topics.get(place).map_or("", String::as_str)
 }
 
 /// The key of a message: any of `keys`, in no order, but the same in every run. In turn would be too kind: then no key would

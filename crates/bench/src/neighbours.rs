@@ -1,0 +1,342 @@
+//! A steady load to ten destinations beside a neighbour that is sick, hot, or many.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use outbox_core::{Message, Outbox, sqlx::Connection as _};
+use serde_json::{Map, Value, json};
+use testkit::{
+    accounts::Account,
+    relay::{Relay, Settings},
+};
+
+use crate::{
+    Broker, Common,
+    drain::precise,
+    latency::{WARM_UP, at, latencies, load},
+    listen::{Arrivals, first_arrivals, listen, wait_for},
+    setup::{Stage, enqueue, judge, message, payload, ready},
+};
+
+/// How large the neighbours are.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Size {
+    /// Messages per second of the others.
+    #[arg(long, default_value_t = 1000)]
+    rate: u32,
+    /// Seconds of each load that count, after a warm-up of three.
+    #[arg(long, default_value_t = 15)]
+    seconds: u32,
+    /// Messages of the hot key, unroutable ones, and messages of each busy lane.
+    #[arg(long, default_value_t = 20_000)]
+    rows: u64,
+    /// Lanes with one message each, beside ten busy ones.
+    #[arg(long, default_value_t = 190)]
+    lanes: u16,
+}
+
+/// The destinations of the others.
+const DESTINATIONS: usize = 10;
+/// How often a message comes for the sick destination.
+const SICK_EVERY: Duration = Duration::from_millis(10);
+/// Longest wait for a backlog.
+const PATIENCE: Duration = Duration::from_secs(300);
+const NOW: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+const BUSY_LANES: u16 = 10;
+/// The goals: what the others keep of their rate, how much later their p99 may be, in times and milliseconds, and beside a hot key.
+const RATE_KEPT: f64 = 0.9;
+const P99: (f64, f64) = (2.0, 50.0);
+const P99_BESIDE_HOT_KEY: f64 = 250.0;
+/// What the hot key keeps of its own rate, and how even busy lanes are.
+const EVEN: f64 = 0.9;
+/// Most connections of a relay, whatever the number of lanes, and how much more idle lanes may cost than one.
+const CONNECTIONS: f64 = 16.0;
+const IDLE: f64 = 1.5;
+
+type Figures = Map<String, Value>;
+
+pub(crate) async fn measure(common: &Common, size: Size) -> Result<(Value, bool)> {
+    let mut report = Figures::new();
+    report.insert("broker".into(), json!(common.broker));
+    let without = beside_a_sick_destination(common, size, false).await?;
+    report.extend(figures(
+        "without",
+        [
+            ("p99_ms", json!(without.p99_ms)),
+            ("lost", json!(without.lost)),
+            ("out_of_order", json!(without.out_of_order)),
+        ],
+    ));
+    let with = beside_a_sick_destination(common, size, true).await?;
+    report.extend(figures(
+        "sick_destination",
+        [
+            ("rate_ratio", json!(with.per_second / without.per_second)),
+            ("p99_ms", json!(with.p99_ms)),
+            ("lost", json!(with.lost)),
+            ("duplicates", json!(with.duplicates)),
+            ("out_of_order", json!(with.out_of_order)),
+        ],
+    ));
+    report.extend(beside_a_hot_key(common, size).await?);
+    report.extend(beside_unroutable(common, size, &without).await?);
+    report.extend(with_many_lanes(common, size).await?);
+    let faults = report.iter().filter(|(name, _)| name.ends_with("lost") || name.ends_with("out_of_order"));
+    let good = faults.into_iter().all(|(_, count)| count.as_u64() == Some(0));
+    Ok((Value::Object(report), good))
+}
+
+/// Which goals the figures reach.
+pub(crate) fn goals(report: &Figures) -> Figures {
+    let figure = |name: &str| report.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN);
+    let in_time = figure("sick_destination_p99_ms") <= P99.0 * figure("without_p99_ms") + P99.1;
+    let goals = [
+        ("sick_destination_others_keep_their_rate", figure("sick_destination_rate_ratio") >= RATE_KEPT),
+        ("sick_destination_others_are_in_time", in_time),
+        ("sick_destination_others_have_no_duplicates", figure("sick_destination_duplicates") == 0.0),
+        ("hot_key_others_are_in_time", figure("hot_key_p99_ms") <= P99_BESIDE_HOT_KEY),
+        ("hot_key_keeps_its_rate", figure("hot_key_rate_ratio") >= EVEN),
+        ("unroutable_good_ones_keep_their_rate", figure("unroutable_rate_ratio") >= RATE_KEPT),
+        ("lanes_take_few_connections", figure("lanes_connections_of_a_relay") <= CONNECTIONS),
+        ("lanes_cost_little_when_idle", figure("lanes_idle_cost_ratio") <= IDLE),
+        ("lanes_are_even", figure("lanes_fastest_to_slowest") >= EVEN),
+    ];
+    goals.into_iter().map(|(name, reached)| (name.to_owned(), json!(reached))).collect()
+}
+
+/// A stage with the destinations of the others, and the settings of a relay that sends to any destination.
+async fn stage(common: &Common) -> Result<(Stage, Settings)> {
+    let mut stage = Stage::new(common).await?;
+    stage.beside(DESTINATIONS - 1).await?;
+    let settings = match common.broker {
+        Broker::Kafka => stage.settings(false)?,
+        Broker::Rabbitmq => stage.settings(false)?.first_route([
+            ("topics", "*"),
+            ("sink", "rabbitmq"),
+            ("exchange", "{topic}"),
+            ("routing_key", "{topic}"),
+        ]),
+    };
+    Ok((stage, settings))
+}
+
+/// What the others got.
+struct Others {
+    per_second: f64,
+    p99_ms: f64,
+    lost: u64,
+    duplicates: u64,
+    out_of_order: u64,
+}
+
+async fn others(stage: &Stage, common: &Common, rate: u32, seconds: u32) -> Result<Others> {
+    let arrivals = Arrivals::default();
+    let listener = listen(&stage.topic, &stage.topics, Arc::clone(&arrivals)).await?;
+    let sent = load(stage, common, rate, seconds + WARM_UP).await?;
+    wait_for(&arrivals, sent.len() as u64).await;
+    listener.abort();
+    let arrivals = arrivals.lock().await.clone();
+    let verdict = judge(arrivals.iter().map(|(number, _)| *number), sent.len() as u64, common.keys);
+    let (late, _) = latencies(&sent, &arrivals, rate)?;
+    Ok(Others {
+        per_second: per_second(&arrivals),
+        p99_ms: at(&late, 0.99),
+        lost: verdict.lost,
+        duplicates: verdict.duplicates,
+        out_of_order: verdict.out_of_order,
+    })
+}
+
+/// From the first arrival to the last.
+fn per_second(arrivals: &[(u64, std::time::Instant)]) -> f64 {
+    let first = first_arrivals(arrivals);
+    match (first.values().min(), first.values().max()) {
+        (Some(start), Some(end)) => precise(first.len() as u64) / (*end - *start).as_secs_f64().max(0.001),
+        _ => 0.0,
+    }
+}
+
+/// A Kafka topic that has too few replicas, or a RabbitMQ queue that takes no more.
+async fn beside_a_sick_destination(common: &Common, size: Size, is_sick: bool) -> Result<Others> {
+    let (mut stage, settings) = stage(common).await?;
+    let sick = match common.broker {
+        Broker::Kafka => stage.topic.beside_replicated(2).await?,
+        Broker::Rabbitmq => stage.topic.beside(Some(10)).await?,
+    };
+    let mut relay = stage.start(&settings)?;
+    ready(&relay).await?;
+    let (mut db, bytes) = (stage.database.connect().await?, common.bytes);
+    let neighbour = async {
+        let mut each = tokio::time::interval(SICK_EVERY);
+        for number in 0.. {
+            each.tick().await;
+            let message = Message::new(&sick, payload(number, bytes)).key(format!("sick-{}", number % 100));
+            enqueue(&mut db, message).await?;
+        }
+        anyhow::Ok(())
+    };
+    let others = others(&stage, common, size.rate, size.seconds);
+    let others = if is_sick {
+        tokio::select! {
+            ended = neighbour => anyhow::bail!("the neighbour ended: {ended:?}"),
+            others = others => others?,
+        }
+    } else {
+        others.await?
+    };
+    relay.stop(Duration::from_secs(30)).await?;
+    stage.remove().await?;
+    Ok(others)
+}
+
+/// One key with a large backlog: alone, and beside half of the others' load.
+async fn beside_a_hot_key(common: &Common, size: Size) -> Result<Figures> {
+    let (alone, _) = hot_key(common, size, false).await?;
+    let (with, others) = hot_key(common, size, true).await?;
+    let others = others.context("the others were not measured")?;
+    Ok(figures(
+        "hot_key",
+        [
+            ("per_second_alone", json!(alone)),
+            ("rate_ratio", json!(with / alone)),
+            ("p99_ms", json!(others.p99_ms)),
+            ("lost", json!(others.lost)),
+            ("out_of_order", json!(others.out_of_order)),
+        ],
+    ))
+}
+
+/// The rate of the hot key, and what the others got.
+async fn hot_key(common: &Common, size: Size, has_others: bool) -> Result<(f64, Option<Others>)> {
+    let (mut stage, settings) = stage(common).await?;
+    let hot = match common.broker {
+        Broker::Kafka => stage.topic.beside_replicated(1).await?,
+        Broker::Rabbitmq => stage.topic.beside(None).await?,
+    };
+    fill(&stage, size.rows, |number| Message::new(&hot, payload(number, common.bytes)).key("hot")).await?;
+    let mut relay = stage.start(&settings)?;
+    ready(&relay).await?;
+    let others = if has_others { Some(others(&stage, common, size.rate / 2, size.seconds).await?) } else { None };
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let rate = sent_per_second(&stage, &hot).await?;
+    relay.stop(Duration::from_secs(30)).await?;
+    stage.remove().await?;
+    Ok((rate, others))
+}
+
+/// A backlog of messages that no destination takes.
+async fn beside_unroutable(common: &Common, size: Size, without: &Others) -> Result<Figures> {
+    let (stage, settings) = stage(common).await?;
+    let nowhere = |number| Message::new("no-such-destination", payload(number, common.bytes)).key(number.to_string());
+    fill(&stage, size.rows, nowhere).await?;
+    let mut relay = stage.start(&settings)?;
+    ready(&relay).await?;
+    let with = others(&stage, common, size.rate, size.seconds).await?;
+    relay.stop(Duration::from_secs(30)).await?;
+    stage.remove().await?;
+    Ok(figures(
+        "unroutable",
+        [
+            ("rate_ratio", json!(with.per_second / without.per_second)),
+            ("p99_ms", json!(with.p99_ms)),
+            ("lost", json!(with.lost)),
+            ("duplicates", json!(with.duplicates)),
+            ("out_of_order", json!(with.out_of_order)),
+        ],
+    ))
+}
+
+/// How fast the messages of a topic were sent, by their receipts.
+async fn sent_per_second(stage: &Stage, topic: &str) -> Result<f64> {
+    let sql = format!(
+        "SELECT CAST(COUNT(*) * 1000000 / GREATEST(TIMESTAMPDIFF(MICROSECOND, MIN(s.sent_at), MAX(s.sent_at)), 1) AS SIGNED) \
+         FROM outbox_sent_messages s JOIN outbox_messages m ON m.id = s.id WHERE m.topic = '{topic}'"
+    );
+    Ok(precise(stage.database.number(&sql).await?.unsigned_abs()))
+}
+
+/// Two relays: what many idle lanes cost, and whether busy ones beside them get the same.
+async fn with_many_lanes(common: &Common, size: Size) -> Result<Figures> {
+    let (stage, settings) = stage(common).await?;
+    let mut relays = vec![stage.start(&settings)?, stage.start(&settings)?];
+    for relay in &relays {
+        ready(relay).await?;
+    }
+    fill(&stage, 1, |number| message(stage.topic.name(), common, number)).await?;
+    let one = idle(&stage, &relays, size).await?;
+    fill(&stage, u64::from(size.lanes), |number| {
+        let lane = u16::try_from(number).unwrap_or(0) + BUSY_LANES;
+        message(stage.topic.name(), common, number).lane(lane)
+    })
+    .await?;
+    let many = idle(&stage, &relays, size).await?;
+    let open = format!(
+        "SELECT COUNT(*) FROM performance_schema.threads WHERE processlist_db = DATABASE() AND processlist_user = '{}'",
+        stage.database.url_as(Account::Relay)?.split(['/', ':']).nth(3).unwrap_or_default()
+    );
+    let connections = precise(stage.database.number(&open).await?.unsigned_abs()) / precise(relays.len() as u64);
+
+    for relay in &relays {
+        relay.pause()?;
+    }
+    let before = stage.database.number("SELECT CAST(MAX(id) AS SIGNED) FROM outbox_messages").await?;
+    let lanes = u64::from(BUSY_LANES);
+    let drained = |number| message(stage.topic.name(), common, number).lane(u16::try_from(number % lanes).unwrap_or(0));
+    fill(&stage, size.rows * lanes, drained).await?;
+    let started = stage.database.number(NOW).await?;
+    for relay in &relays {
+        relay.resume()?;
+    }
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let [fastest, slowest] = ["MIN", "MAX"].map(|which| {
+        format!(
+            "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {which}(at)) FROM (SELECT s.lane, MAX(s.sent_at) AS at \
+             FROM outbox_sent_messages s WHERE s.id > {before} GROUP BY s.lane) lanes"
+        )
+    });
+    let took = async |sql: &str| anyhow::Ok(precise((stage.database.number(sql).await? - started).unsigned_abs()));
+    let even = took(&fastest).await? / took(&slowest).await?;
+    for relay in &mut relays {
+        relay.stop(Duration::from_secs(30)).await?;
+    }
+    stage.remove().await?;
+    Ok(figures(
+        "lanes",
+        [
+            ("connections_of_a_relay", json!(connections)),
+            ("idle_mysql_cpu_percent_with_one", json!(one)),
+            ("idle_mysql_cpu_percent", json!(many)),
+            ("idle_cost_ratio", json!(many / one)),
+            ("fastest_to_slowest", json!(even)),
+        ],
+    ))
+}
+
+/// What MySQL takes while nothing comes.
+async fn idle(stage: &Stage, relays: &[Relay], size: Size) -> Result<f64> {
+    stage.database.wait_until_drained(Duration::from_secs(60)).await?;
+    let all: Vec<&Relay> = relays.iter().collect();
+    // Polling slows down over the first ten seconds without a message.
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    let before = stage.costs(&all).await?;
+    tokio::time::sleep(Duration::from_secs(size.seconds.into())).await;
+    let used = stage.costs(&all).await?.since(&before);
+    Ok(used.percent(used.mysql))
+}
+
+/// Commits messages, a thousand a transaction.
+async fn fill(stage: &Stage, messages: u64, message: impl Fn(u64) -> Message) -> Result<()> {
+    let mut db = stage.database.connect().await?;
+    let outbox = Outbox::new();
+    for first in (0..messages).step_by(1000) {
+        let mut tx = db.begin().await?;
+        outbox.enqueue_all(&mut tx, (first..messages.min(first + 1000)).map(&message)).await?;
+        tx.commit().await?;
+    }
+    Ok(db.close().await?)
+}
+
+fn figures<const N: usize>(of: &str, figures: [(&str, Value); N]) -> Figures {
+    figures.into_iter().map(|(name, value)| (format!("{of}_{name}"), value)).collect()
+}
