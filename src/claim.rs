@@ -29,7 +29,7 @@ use crate::{
     crash,
     lanes::Idle,
     leases::Tenure,
-    session::{self, Loan, Session, Sessions},
+    session::{self, Loan, Patience, Session, Sessions},
     window::{self, Limits, Selection, Start},
 };
 
@@ -89,6 +89,8 @@ struct Memory {
     foreign: Foreign,
     start: Start,
     full_look_at: Instant,
+    /// For looks that begin at the first row.
+    patience: Patience,
     last_message_at: Instant,
     /// Passes in a row that ended with an error.
     failures: u32,
@@ -113,6 +115,7 @@ impl Claimer {
             foreign: Foreign::default(),
             start: Start::default(),
             full_look_at: now,
+            patience: Patience::new(&self.context),
             last_message_at: now,
             failures: 0,
         };
@@ -221,7 +224,11 @@ impl Claimer {
             below: &gaps.below,
             below_limit: u32::try_from(below_limit).unwrap_or(u32::MAX),
         };
-        let looked = session.run("look", async |db| claim::look(db, &look).await).await;
+        let looked = if full || start == 0 {
+            session.run_patiently(&mut memory.patience, "look", async |db| claim::look(db, &look).await).await
+        } else {
+            session.run("look", async |db| claim::look(db, &look).await).await
+        };
         if full {
             memory.full_look_at = Instant::now() + FULL_LOOK_EVERY.max(started.elapsed() * FULL_LOOK_PAUSE);
         }

@@ -18,7 +18,7 @@ use crate::{
     claim::{Claimed, Claimer},
     context::Context,
     leases::lock,
-    session::{Session, Sessions},
+    session::{Patience, Session, Sessions},
 };
 
 /// Connections of all claimers together.
@@ -72,6 +72,7 @@ pub async fn run(
     let (sessions, idle) = (Arc::new(Sessions::new(&context, CONNECTIONS)), Arc::new(Idle::default()));
     let (mut served, mut claimers) = (BTreeSet::new(), JoinSet::new());
     let (mut wait, mut known, mut found_at) = (Duration::ZERO, None, Instant::now());
+    let mut patience = Patience::new(&context);
     // A nudge counts from before the look on.
     let mut nudged = Box::pin(context.nudge.notified());
     while let Some(()) = context.stop.run_until_cancelled(next(wait, nudged.as_mut())).await {
@@ -83,7 +84,7 @@ pub async fn run(
             let lanes = known.iter().flatten().filter(|lane| is_served(&context, **lane));
             lanes.for_each(|lane| capacity.serve(*lane));
         }
-        let Ok((lanes, took)) = find(&context, &mut session, &served, &idle).await else {
+        let Ok((lanes, took)) = find(&context, (&mut session, &mut patience), &served, &idle).await else {
             wait = LONGEST_PAUSE;
             continue;
         };
@@ -141,7 +142,7 @@ async fn next(wait: Duration, nudged: impl Future<Output = ()>) {
 /// statements took.
 async fn find(
     context: &Context,
-    session: &mut Session,
+    (session, patience): (&mut Session, &mut Patience),
     served: &BTreeSet<u16>,
     idle: &Idle,
 ) -> Result<(Vec<u16>, Duration), sqlx::Error> {
@@ -150,7 +151,8 @@ async fn find(
     let mut longest = Duration::ZERO;
     while !ranges.is_empty() {
         let started = Instant::now();
-        let lanes = session.run("lanes", async |db| lanes::pending(db, &ranges).await).await?;
+        let find = session.run_patiently(patience, "lanes", async |db| lanes::pending(db, &ranges).await);
+        let lanes = find.await?;
         longest = longest.max(started.elapsed());
         for lane in &lanes {
             idle.wake(*lane);

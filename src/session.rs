@@ -1,6 +1,7 @@
 //! A long-lived connection of the relay's own that is never left half-way through a call.
 
 use std::{
+    io::ErrorKind,
     ops::{Deref, DerefMut},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -32,6 +33,8 @@ pub struct Session {
 
 /// Longest pause between two tries to reach the database.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
+/// Longest deadline of a read: so long a connection whose server is gone may be waited for.
+const MAX_PATIENCE: Duration = Duration::from_secs(40);
 
 impl Session {
     /// A session that is not connected yet.
@@ -48,8 +51,35 @@ impl Session {
         operation: &'static str,
         work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
+        let deadline = self.context.config.relay.settle_deadline;
+        self.run_within(deadline, operation, work).await
+    }
+
+    /// [`Self::run`] for a call that only reads, and goes past the deleted rows that a snapshot keeps.
+    pub async fn run_patiently<T>(
+        &mut self,
+        patience: &mut Patience,
+        operation: &'static str,
+        work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
         let started = Instant::now();
-        let outcome = self.attempt(work).await;
+        let outcome = self.run_within(patience.now, operation, work).await;
+        match &outcome {
+            Ok(_) => patience.took(started.elapsed()),
+            Err(sqlx::Error::Io(error)) if error.kind() == ErrorKind::TimedOut => patience.is_out(),
+            Err(_) => {}
+        }
+        outcome
+    }
+
+    async fn run_within<T>(
+        &mut self,
+        deadline: Duration,
+        operation: &'static str,
+        work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
+        let started = Instant::now();
+        let outcome = self.attempt(deadline, work).await;
         let duration = &self.context.metrics.db_call_duration_seconds;
         duration.with_label_values(&[operation]).observe(started.elapsed().as_secs_f64());
         self.report(operation, &outcome);
@@ -58,6 +88,7 @@ impl Session {
 
     async fn attempt<T>(
         &mut self,
+        deadline: Duration,
         work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
         // The connection is out of its place while the call runs: a future that is dropped drops it too.
@@ -65,7 +96,7 @@ impl Session {
             Some(connection) => connection,
             None => Box::pin(self.in_time(connect(&self.context))).await?,
         };
-        let outcome = self.in_time(work(&mut connection)).await;
+        let outcome = within(deadline, work(&mut connection)).await;
         let refused = outcome.as_ref().is_err_and(|error| error.as_database_error().is_some());
         if outcome.is_ok() || refused && self.in_time(store::session::rollback(&mut connection)).await.is_ok() {
             self.connection = Some(connection);
@@ -74,9 +105,7 @@ impl Session {
     }
 
     async fn in_time<T>(&self, call: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
-        let deadline = self.context.config.relay.settle_deadline;
-        let timed_out = |_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into());
-        tokio::time::timeout(deadline, call).await.map_err(timed_out).flatten()
+        within(self.context.config.relay.settle_deadline, call).await
     }
 
     fn report<T>(&mut self, operation: &'static str, outcome: &Result<T, sqlx::Error>) {
@@ -111,6 +140,36 @@ impl Session {
     /// Waits before the next try: longer after each failure in a row, at most two seconds.
     pub async fn pause(&self) {
         tokio::time::sleep(time_to_pause(self.failures)).await;
+    }
+}
+
+async fn within<T>(deadline: Duration, call: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+    let timed_out = |_| sqlx::Error::Io(ErrorKind::TimedOut.into());
+    tokio::time::timeout(deadline, call).await.map_err(timed_out).flatten()
+}
+
+/// How long a read may take whose duration depends on a snapshot that somebody holds: a hundred million deleted rows take longer than a
+/// call is given, and a read that is given up begins at the first one again.
+#[derive(Debug)]
+pub struct Patience {
+    usual: Duration,
+    now: Duration,
+}
+
+impl Patience {
+    /// As long as any call, at first.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        let usual = context.config.relay.settle_deadline;
+        Self { usual, now: usual }
+    }
+
+    fn took(&mut self, duration: Duration) {
+        self.now = self.usual.max(duration * 2);
+    }
+
+    fn is_out(&mut self) {
+        self.now = (self.now * 2).min(MAX_PATIENCE.max(self.usual));
     }
 }
 
@@ -209,4 +268,24 @@ pub async fn connect(context: &Context) -> Result<MySqlConnection, sqlx::Error> 
 /// The text of an error, with the remedy where one is known, without what it may quote of a statement.
 pub(crate) fn describe(error: &sqlx::Error) -> String {
     explain(Trouble::Database(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_that_does_not_end_in_time_gets_twice_as_long_up_to_a_bound() {
+        let seconds = Duration::from_secs;
+        let mut patience = Patience { usual: seconds(5), now: seconds(5) };
+        let given = [(); 4].map(|()| {
+            patience.is_out();
+            patience.now
+        });
+        assert_eq!(given, [10, 20, 40, 40].map(seconds));
+        patience.took(seconds(9));
+        assert_eq!(patience.now, seconds(18), "the next read is not given up first");
+        patience.took(seconds(1));
+        assert_eq!(patience.now, seconds(5));
+    }
 }

@@ -1,6 +1,6 @@
 //! What is committed is delivered as it was, and nothing else is.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use testkit::{
@@ -58,6 +58,25 @@ async fn ten_thousand_messages_of_one_transaction_all_arrive() -> Result<()> {
         let _relay = stage.relay()?;
         stage.drain_and_judge(&Expectations::new().at_least(10_000)).await?;
     }
+    Ok(())
+}
+
+/// The interval counts from one claim to the next, and no message is late because of it alone.
+#[tokio::test]
+async fn small_claims_keep_their_interval() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
+    stage.settings = stage.settings.clone().set("relay", "claim_interval", "1s").set("relay", "poll_interval", "1s");
+    let relay = stage.relay()?;
+    let started = Instant::now();
+    for number in 0..100 {
+        stage.commit(&[stage.draft(number)]).await?;
+        // Of a fast machine's hundred transactions each would be in a claim of its own.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    stage.drain_and_judge(&Expectations::new().at_least(100)).await?;
+    let most = started.elapsed().as_secs_f64() + 2.0;
+    let claims = relay.metrics().await?.sum_where("outbox_relay_claims_total", "result=\"claimed\"");
+    ensure!((1.0..most).contains(&claims), "{claims} claims, {most} at the most");
     Ok(())
 }
 
