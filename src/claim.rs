@@ -225,7 +225,12 @@ impl Claimer {
             below_limit: u32::try_from(below_limit).unwrap_or(u32::MAX),
         };
         let looked = if full || start == 0 {
-            session.run_patiently(&mut memory.patience, "look", async |db| claim::look(db, &look).await).await
+            let patience = &mut memory.patience;
+            let looked = session.run_patiently(patience, "look", async |db| claim::look(db, &look).await).await;
+            if looked.is_ok() {
+                patience.took(started.elapsed());
+            }
+            looked
         } else {
             session.run("look", async |db| claim::look(db, &look).await).await
         };
@@ -363,8 +368,8 @@ impl Claimer {
         }
     }
 
-    /// Waits until the next pass: not at all while claims are full, and longer the longer nothing has come. Relays that share a lane
-    /// share the interval.
+    /// Waits until the next pass: not at all while claims have many messages, and longer the longer nothing has come. Relays that share a
+    /// lane share the interval.
     async fn pace(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>, started: Instant) {
         let relay = &self.context.config.relay;
         let interval = relay.claim_interval * memory.foreign.relays();
@@ -372,7 +377,9 @@ impl Claimer {
             Ok(Pass::Claimed(messages)) => {
                 memory.last_message_at = Instant::now();
                 if *messages < relay.claim_messages / 8 {
-                    tokio::time::sleep_until((started + interval).into()).await;
+                    // Where a pass takes longer than the interval, others have their turn all the same.
+                    let until = (started + interval).max(Instant::now() + interval / 4);
+                    tokio::time::sleep_until(until.into()).await;
                 }
             }
             Ok(Pass::Deferred) => {}

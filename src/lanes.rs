@@ -164,6 +164,7 @@ async fn find(
         ranges = ranges.iter().filter_map(above).filter(|range| !range.is_empty()).collect();
         found.extend(lanes.into_iter().filter(|lane| !served.contains(lane)));
     }
+    patience.took(longest);
     let mut ready = Vec::new();
     for lane in found {
         // A lane whose head cannot be made is found again.

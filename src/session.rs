@@ -55,19 +55,19 @@ impl Session {
         self.run_within(deadline, operation, work).await
     }
 
-    /// [`Self::run`] for a call that only reads, and goes past the deleted rows that a snapshot keeps.
+    /// [`Self::run`] for a call that only reads, and goes past the deleted rows that a snapshot keeps. A stop does not wait for it.
     pub async fn run_patiently<T>(
         &mut self,
         patience: &mut Patience,
         operation: &'static str,
         work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
-        let started = Instant::now();
-        let outcome = self.run_within(patience.now, operation, work).await;
-        match &outcome {
-            Ok(_) => patience.took(started.elapsed()),
-            Err(sqlx::Error::Io(error)) if error.kind() == ErrorKind::TimedOut => patience.is_out(),
-            Err(_) => {}
+        let stop = self.context.stop.clone();
+        let call = self.run_within(patience.now, operation, work);
+        let stopped = || Err(sqlx::Error::Io(ErrorKind::Interrupted.into()));
+        let outcome = stop.run_until_cancelled(call).await.unwrap_or_else(stopped);
+        if matches!(&outcome, Err(sqlx::Error::Io(error)) if error.kind() == ErrorKind::TimedOut) {
+            patience.is_out();
         }
         outcome
     }
@@ -164,12 +164,17 @@ impl Patience {
         Self { usual, now: usual }
     }
 
-    fn took(&mut self, duration: Duration) {
-        self.now = self.usual.max(duration * 2);
+    /// After the reads of a round: how long the longest of them took.
+    pub fn took(&mut self, longest: Duration) {
+        self.now = self.bounded(longest * 2);
     }
 
     fn is_out(&mut self) {
-        self.now = (self.now * 2).min(MAX_PATIENCE.max(self.usual));
+        self.now = self.bounded(self.now * 2);
+    }
+
+    fn bounded(&self, time: Duration) -> Duration {
+        time.max(self.usual).min(MAX_PATIENCE.max(self.usual))
     }
 }
 
@@ -287,5 +292,7 @@ mod tests {
         assert_eq!(patience.now, seconds(18), "the next read is not given up first");
         patience.took(seconds(1));
         assert_eq!(patience.now, seconds(5));
+        patience.took(seconds(39));
+        assert_eq!(patience.now, seconds(40));
     }
 }

@@ -120,7 +120,7 @@ pub(super) const KEYS: &[Key] = &[
         "relay.settle_deadline",
         Duration,
         "5s",
-        "How long writing back its outcome, or any other call of the database, may take; connecting has as long again.",
+        "How long writing back its outcome, or any other call of the database, may take; connecting has as long again. A read past millions of deleted rows gets up to 40 s.",
     ),
     default(
         "relay.unroutable_grace",

@@ -194,7 +194,8 @@ async fn a_message_whose_transfer_is_cut_again_and_again_is_sent_once_it_is_not(
 async fn a_message_that_is_read_while_the_database_stands_still_is_sent_afterwards() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
     let proxy = Proxy::start(&stage.database.url_as(Account::Relay)?).await?;
-    stage.commit(&[stage.draft(0)]).await?;
+    // So large that it does not come with its claim.
+    stage.commit(&[Draft::new(stage.topic.name(), vec![7; 100_000])]).await?;
     let settings = stage.settings.clone().set("database", "url", proxy.address()).set("relay", "lease", "15s");
     let mut relay = start(&settings.pause_at("after_claim"))?;
     relay.wait_for_pause(PATIENCE).await?;

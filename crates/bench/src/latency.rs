@@ -67,7 +67,7 @@ impl Report {
 #[derive(Clone, Copy)]
 pub(crate) struct Sent {
     number: u64,
-    due: Instant,
+    pub(crate) due: Instant,
     began: Instant,
     committed: Instant,
 }

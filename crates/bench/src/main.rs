@@ -107,7 +107,7 @@ enum What {
         transactions: u64,
     },
     /// 100 and 1,000 messages a second without a relay, with one, two and three, and then idle: what relays add to the database. The last line
-    /// is one JSON object, with goals and whether they are reached. Takes about three minutes.
+    /// is one JSON object, with goals and whether they are reached. Takes about four minutes.
     Everyday {
         /// Seconds of each load that count, after a warm-up of three.
         #[arg(long, default_value_t = 10)]
@@ -126,7 +126,7 @@ enum What {
         #[arg(long, default_value_t = 20_000)]
         jobs: u64,
     },
-    /// A steady load to ten destinations beside a sick one, a hot key, messages that nobody takes, and many lanes: what the others keep. The last
+    /// A steady load to ten destinations beside a sick one, a hot key (RabbitMQ), messages that nobody takes, and many lanes: what the others keep. The last
     /// line is one JSON object, with goals and whether they are reached. Takes about five minutes.
     Neighbours(neighbours::Size),
     /// Tables with millions of rows: drains, claims, an open snapshot, the services' inserts beside the purge. Sends nothing to a

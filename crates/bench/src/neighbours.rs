@@ -1,6 +1,9 @@
 //! A steady load to ten destinations beside a neighbour that is sick, hot, or many.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -14,7 +17,7 @@ use testkit::{
 use crate::{
     Broker, Common,
     drain::precise,
-    latency::{WARM_UP, at, latencies, load},
+    latency::{Sent, WARM_UP, at, latencies, load},
     listen::{Arrivals, first_arrivals, listen, wait_for},
     setup::{Stage, enqueue, judge, message, payload, ready},
 };
@@ -79,7 +82,10 @@ pub(crate) async fn measure(common: &Common, size: Size) -> Result<(Value, bool)
             ("out_of_order", json!(with.out_of_order)),
         ],
     ));
-    report.extend(beside_a_hot_key(common, size).await?);
+    // Kafka takes a key's messages many at a time: there its backlog is gone before the load begins.
+    if common.broker == Broker::Rabbitmq {
+        report.extend(beside_a_hot_key(common, size).await?);
+    }
     report.extend(beside_unroutable(common, size, &without).await?);
     report.extend(with_many_lanes(common, size).await?);
     let faults = report.iter().filter(|(name, _)| name.ends_with("lost") || name.ends_with("out_of_order"));
@@ -90,6 +96,7 @@ pub(crate) async fn measure(common: &Common, size: Size) -> Result<(Value, bool)
 /// Which goals the figures reach.
 pub(crate) fn goals(report: &Figures) -> Figures {
     let figure = |name: &str| report.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN);
+    let has_hot_key = report.contains_key("hot_key_p99_ms");
     let in_time = figure("sick_destination_p99_ms") <= P99.0 * figure("without_p99_ms") + P99.1;
     let goals = [
         ("sick_destination_others_keep_their_rate", figure("sick_destination_rate_ratio") >= RATE_KEPT),
@@ -102,7 +109,8 @@ pub(crate) fn goals(report: &Figures) -> Figures {
         ("lanes_cost_little_when_idle", figure("lanes_idle_cost_ratio") <= IDLE),
         ("lanes_are_even", figure("lanes_fastest_to_slowest") >= EVEN),
     ];
-    goals.into_iter().map(|(name, reached)| (name.to_owned(), json!(reached))).collect()
+    let goals = goals.into_iter().filter(|(name, _)| has_hot_key || !name.starts_with("hot_key"));
+    goals.map(|(name, reached)| (name.to_owned(), json!(reached))).collect()
 }
 
 /// A stage with the destinations of the others, and the settings of a relay that sends to any destination.
@@ -140,7 +148,7 @@ async fn others(stage: &Stage, common: &Common, rate: u32, seconds: u32) -> Resu
     let verdict = judge(arrivals.iter().map(|(number, _)| *number), sent.len() as u64, common.keys);
     let (late, _) = latencies(&sent, &arrivals, rate)?;
     Ok(Others {
-        per_second: per_second(&arrivals),
+        per_second: per_second(&sent, &arrivals),
         p99_ms: at(&late, 0.99),
         lost: verdict.lost,
         duplicates: verdict.duplicates,
@@ -148,11 +156,11 @@ async fn others(stage: &Stage, common: &Common, rate: u32, seconds: u32) -> Resu
     })
 }
 
-/// From the first arrival to the last.
-fn per_second(arrivals: &[(u64, std::time::Instant)]) -> f64 {
+/// From the time at which the first was due to the last arrival.
+fn per_second(sent: &[Sent], arrivals: &[(u64, Instant)]) -> f64 {
     let first = first_arrivals(arrivals);
-    match (first.values().min(), first.values().max()) {
-        (Some(start), Some(end)) => precise(first.len() as u64) / (*end - *start).as_secs_f64().max(0.001),
+    match (sent.iter().map(|sent| sent.due).min(), first.values().max()) {
+        (Some(start), Some(end)) => precise(first.len() as u64) / (*end - start).as_secs_f64().max(0.001),
         _ => 0.0,
     }
 }
@@ -210,10 +218,7 @@ async fn beside_a_hot_key(common: &Common, size: Size) -> Result<Figures> {
 /// The rate of the hot key, and what the others got.
 async fn hot_key(common: &Common, size: Size, has_others: bool) -> Result<(f64, Option<Others>)> {
     let (mut stage, settings) = stage(common).await?;
-    let hot = match common.broker {
-        Broker::Kafka => stage.topic.beside_replicated(1).await?,
-        Broker::Rabbitmq => stage.topic.beside(None).await?,
-    };
+    let hot = stage.topic.beside(None).await?;
     fill(&stage, size.rows, |number| Message::new(&hot, payload(number, common.bytes)).key("hot")).await?;
     let mut relay = stage.start(&settings)?;
     ready(&relay).await?;
@@ -259,6 +264,7 @@ async fn sent_per_second(stage: &Stage, topic: &str) -> Result<f64> {
 /// Two relays: what many idle lanes cost, and whether busy ones beside them get the same.
 async fn with_many_lanes(common: &Common, size: Size) -> Result<Figures> {
     let (stage, settings) = stage(common).await?;
+    let without = idle(&stage, &[], size).await?;
     let mut relays = vec![stage.start(&settings)?, stage.start(&settings)?];
     for relay in &relays {
         ready(relay).await?;
@@ -305,9 +311,9 @@ async fn with_many_lanes(common: &Common, size: Size) -> Result<Figures> {
         "lanes",
         [
             ("connections_of_a_relay", json!(connections)),
-            ("idle_mysql_cpu_percent_with_one", json!(one)),
-            ("idle_mysql_cpu_percent", json!(many)),
-            ("idle_cost_ratio", json!(many / one)),
+            ("idle_mysql_added_percent_with_one", json!(one - without)),
+            ("idle_mysql_added_percent", json!(many - without)),
+            ("idle_cost_ratio", json!((many - without) / (one - without))),
             ("fastest_to_slowest", json!(even)),
         ],
     ))

@@ -18,6 +18,7 @@ use lapin::{
     uri::{AMQPScheme, AMQPUri},
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use tokio::task::spawn_blocking;
 
 use crate::config::RabbitMq;
 
@@ -116,7 +117,10 @@ pub(super) async fn connect(
     }
     let stream = match uri.scheme {
         AMQPScheme::AMQP => stream,
-        AMQPScheme::AMQPS => stream.into_rustls(&tls.connector()?, &uri.authority.host).await?,
+        AMQPScheme::AMQPS => {
+            let connector = spawn_blocking(move || tls.connector()).await.map_err(io::Error::other)??;
+            stream.into_rustls(&connector, &uri.authority.host).await?
+        }
     };
     let stream = Mutex::new(Some(stream));
     let once = async move |_, _| {

@@ -163,7 +163,8 @@ fn mark_sent(text: Text, claims: &[(Lease, &Settlement)]) -> Text {
         serde_json::to_vec(&receipts).unwrap_or_else(|_| b"[]".to_vec())
     };
     let marks = claims.iter().map(|(lease, settlement)| (*lease, *settlement, receipts(settlement)));
-    let (long, short): (Vec<_>, Vec<_>) = marks.partition(|(_, _, receipts)| receipts.len() > MAX_UNITED);
+    let is_long = |sent: &[_], receipts: &[u8]| sent.len() >= MANY || receipts.len() > MAX_UNITED;
+    let (long, short): (Vec<_>, Vec<_>) = marks.partition(|(_, it, receipts)| is_long(&it.sent, receipts));
     let text = if short.is_empty() { text } else { insert_sent(text, &short) };
     long.chunks(1).fold(text, insert_sent)
 }
