@@ -100,7 +100,7 @@ struct Memory {
 /// millions of them it takes long: the pause after it is so many times as long at least.
 const FULL_LOOK_EVERY: Duration = Duration::from_secs(1);
 const FULL_LOOK_PAUSE: u32 = 20;
-/// The messages of a claim of so many KiB or fewer come with it: a round trip less. Larger claims are read while the next one is made.
+/// Largest claim, in KiB, whose messages are read in the same round trip. The messages of larger claims are read while the next claim is made.
 const BROUGHT_ALONG: usize = 64;
 /// Rows that a worker looks at for a claim, which is smaller: where the first ones have keys that are at work, there are others.
 const WINDOW: usize = 500;

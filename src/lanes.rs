@@ -29,7 +29,7 @@ const PACE: Duration = Duration::from_millis(10);
 /// millions of them it takes long.
 const PAUSE: u32 = 20;
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// After so long without a message in any lane one look in three is enough.
+/// After this time without a message in any lane the pause between two looks is [`WHEN_QUIET`] times as long.
 const QUIET: Duration = Duration::from_secs(10);
 const WHEN_QUIET: u32 = 3;
 /// At this number of lanes the log warns: each has a part of what may be in flight.

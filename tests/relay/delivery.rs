@@ -61,7 +61,7 @@ async fn ten_thousand_messages_of_one_transaction_all_arrive() -> Result<()> {
     Ok(())
 }
 
-/// The interval counts from one claim to the next, and no message is late because of it alone.
+/// A relay makes at most one small claim in each interval.
 #[tokio::test]
 async fn small_claims_keep_their_interval() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
@@ -70,7 +70,7 @@ async fn small_claims_keep_their_interval() -> Result<()> {
     let started = Instant::now();
     for number in 0..100 {
         stage.commit(&[stage.draft(number)]).await?;
-        // Of a fast machine's hundred transactions each would be in a claim of its own.
+        // The load: without the interval, nearly each transaction would have a claim of its own.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     stage.drain_and_judge(&Expectations::new().at_least(100)).await?;

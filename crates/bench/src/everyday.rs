@@ -19,9 +19,10 @@ const RATES: [u32; 2] = [100, 1000];
 const IDLE_SECONDS: u64 = 30;
 /// Most relays beside one another.
 const RELAYS: usize = 3;
-/// What the first relay may add to the database, in percent of a core, at each rate and when idle, and each further one of that.
+/// Goal for MySQL's additional CPU with one relay, at each rate and when idle, in percent of a core.
 const MOST_ADDED: f64 = 8.0;
 const MOST_ADDED_IDLE: f64 = 0.25;
+/// Goal for each further relay, as a share of the first one's cost.
 const FURTHER: f64 = 0.1;
 /// How much slower the services' transactions may be.
 const MOST_INSERT_RATIO: f64 = 1.1;

@@ -21,6 +21,9 @@ pub(crate) struct Report {
     others_cpu_percent: f64,
 }
 
+/// A relay polls less often from the tenth second without a message on.
+pub(crate) const UNTIL_QUIET: Duration = Duration::from_secs(12);
+
 pub(crate) async fn measure(common: &Common, seconds: u64) -> Result<Report> {
     let stage = Stage::new(common).await?;
     let before = stage.costs(&[]).await?;
@@ -28,8 +31,7 @@ pub(crate) async fn measure(common: &Common, seconds: u64) -> Result<Report> {
     let without = stage.costs(&[]).await?.since(&before);
     let mut relay = stage.relay(false)?;
     ready(&relay).await?;
-    // Polling slows down over the first ten seconds without a message.
-    tokio::time::sleep(Duration::from_secs(12)).await;
+    tokio::time::sleep(UNTIL_QUIET).await;
     let before = stage.costs(&[&relay]).await?;
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     let spent = stage.costs(&[&relay]).await?.since(&before);

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use outbox_core::{Message, Outbox, sqlx::Connection as _};
+use outbox_core::Message;
 use serde_json::{Map, Value, json};
 use testkit::{
     accounts::Account,
@@ -17,6 +17,7 @@ use testkit::{
 use crate::{
     Broker, Common,
     drain::precise,
+    idle::UNTIL_QUIET,
     latency::{Sent, WARM_UP, at, latencies, load},
     listen::{Arrivals, first_arrivals, listen, wait_for},
     setup::{Stage, enqueue, judge, message, payload, ready},
@@ -47,11 +48,12 @@ const SICK_EVERY: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(300);
 const NOW: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 const BUSY_LANES: u16 = 10;
-/// The goals: what the others keep of their rate, how much later their p99 may be, in times and milliseconds, and beside a hot key.
+/// Goals for the load: the smallest share of its rate, the largest p99 as a factor and an addend in milliseconds, and the largest p99 beside a
+/// hot key in milliseconds.
 const RATE_KEPT: f64 = 0.9;
 const P99: (f64, f64) = (2.0, 50.0);
 const P99_BESIDE_HOT_KEY: f64 = 250.0;
-/// What the hot key keeps of its own rate, and how even busy lanes are.
+/// Goals for the hot key and for busy lanes: the smallest share of the rate alone, and the smallest ratio of the first lane's time to the last's.
 const EVEN: f64 = 0.9;
 /// Most connections of a relay, whatever the number of lanes, and how much more idle lanes may cost than one.
 const CONNECTIONS: f64 = 16.0;
@@ -129,7 +131,7 @@ async fn stage(common: &Common) -> Result<(Stage, Settings)> {
     Ok((stage, settings))
 }
 
-/// What the others got.
+/// Rate, latency and faults of the load on the ten destinations.
 struct Others {
     per_second: f64,
     p99_ms: f64,
@@ -215,11 +217,11 @@ async fn beside_a_hot_key(common: &Common, size: Size) -> Result<Figures> {
     ))
 }
 
-/// The rate of the hot key, and what the others got.
+/// The rate of the hot key, and the figures of the load beside it.
 async fn hot_key(common: &Common, size: Size, has_others: bool) -> Result<(f64, Option<Others>)> {
     let (mut stage, settings) = stage(common).await?;
     let hot = stage.topic.beside(None).await?;
-    fill(&stage, size.rows, |number| Message::new(&hot, payload(number, common.bytes)).key("hot")).await?;
+    stage.fill_with(size.rows, |number| Message::new(&hot, payload(number, common.bytes)).key("hot")).await?;
     let mut relay = stage.start(&settings)?;
     ready(&relay).await?;
     let others = if has_others { Some(others(&stage, common, size.rate / 2, size.seconds).await?) } else { None };
@@ -234,7 +236,7 @@ async fn hot_key(common: &Common, size: Size, has_others: bool) -> Result<(f64, 
 async fn beside_unroutable(common: &Common, size: Size, without: &Others) -> Result<Figures> {
     let (stage, settings) = stage(common).await?;
     let nowhere = |number| Message::new("no-such-destination", payload(number, common.bytes)).key(number.to_string());
-    fill(&stage, size.rows, nowhere).await?;
+    stage.fill_with(size.rows, nowhere).await?;
     let mut relay = stage.start(&settings)?;
     ready(&relay).await?;
     let with = others(&stage, common, size.rate, size.seconds).await?;
@@ -269,13 +271,14 @@ async fn with_many_lanes(common: &Common, size: Size) -> Result<Figures> {
     for relay in &relays {
         ready(relay).await?;
     }
-    fill(&stage, 1, |number| message(stage.topic.name(), common, number)).await?;
+    stage.fill_with(1, |number| message(stage.topic.name(), common, number)).await?;
     let one = idle(&stage, &relays, size).await?;
-    fill(&stage, u64::from(size.lanes), |number| {
-        let lane = u16::try_from(number).unwrap_or(0) + BUSY_LANES;
-        message(stage.topic.name(), common, number).lane(lane)
-    })
-    .await?;
+    stage
+        .fill_with(u64::from(size.lanes), |number| {
+            let lane = u16::try_from(number).unwrap_or(0) + BUSY_LANES;
+            message(stage.topic.name(), common, number).lane(lane)
+        })
+        .await?;
     let many = idle(&stage, &relays, size).await?;
     let open = format!(
         "SELECT COUNT(*) FROM performance_schema.threads WHERE processlist_db = DATABASE() AND processlist_user = '{}'",
@@ -289,7 +292,7 @@ async fn with_many_lanes(common: &Common, size: Size) -> Result<Figures> {
     let before = stage.database.number("SELECT CAST(MAX(id) AS SIGNED) FROM outbox_messages").await?;
     let lanes = u64::from(BUSY_LANES);
     let drained = |number| message(stage.topic.name(), common, number).lane(u16::try_from(number % lanes).unwrap_or(0));
-    fill(&stage, size.rows * lanes, drained).await?;
+    stage.fill_with(size.rows * lanes, drained).await?;
     let started = stage.database.number(NOW).await?;
     for relay in &relays {
         relay.resume()?;
@@ -319,28 +322,15 @@ async fn with_many_lanes(common: &Common, size: Size) -> Result<Figures> {
     ))
 }
 
-/// What MySQL takes while nothing comes.
+/// MySQL's CPU without a load, in percent of a core.
 async fn idle(stage: &Stage, relays: &[Relay], size: Size) -> Result<f64> {
     stage.database.wait_until_drained(Duration::from_secs(60)).await?;
     let all: Vec<&Relay> = relays.iter().collect();
-    // Polling slows down over the first ten seconds without a message.
-    tokio::time::sleep(Duration::from_secs(12)).await;
+    tokio::time::sleep(UNTIL_QUIET).await;
     let before = stage.costs(&all).await?;
     tokio::time::sleep(Duration::from_secs(size.seconds.into())).await;
     let used = stage.costs(&all).await?.since(&before);
     Ok(used.percent(used.mysql))
-}
-
-/// Commits messages, a thousand a transaction.
-async fn fill(stage: &Stage, messages: u64, message: impl Fn(u64) -> Message) -> Result<()> {
-    let mut db = stage.database.connect().await?;
-    let outbox = Outbox::new();
-    for first in (0..messages).step_by(1000) {
-        let mut tx = db.begin().await?;
-        outbox.enqueue_all(&mut tx, (first..messages.min(first + 1000)).map(&message)).await?;
-        tx.commit().await?;
-    }
-    Ok(db.close().await?)
 }
 
 fn figures<const N: usize>(of: &str, figures: [(&str, Value); N]) -> Figures {

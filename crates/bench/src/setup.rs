@@ -87,7 +87,7 @@ impl Stage {
         Ok(settings.set("log", "level", "warn"))
     }
 
-    /// What everything has used so far, and these relays.
+    /// CPU time, statements and round trips so far, of the servers and of these relays.
     pub(crate) async fn costs(&self, relays: &[&Relay]) -> Result<Costs> {
         let mut db = self.database.connect().await?;
         // A text of several statements counts each of them.
@@ -119,14 +119,18 @@ impl Stage {
         self.topic.remove().await
     }
 
-    /// Commits messages, a thousand a transaction. The payload begins with the message's number.
+    /// Commits messages as [`message`] makes them, a thousand a transaction.
     pub(crate) async fn fill(&self, common: &Common, messages: u64) -> Result<()> {
+        self.fill_with(messages, |number| message(self.topic.name(), common, number)).await
+    }
+
+    /// The same with other messages.
+    pub(crate) async fn fill_with(&self, messages: u64, message: impl Fn(u64) -> Message) -> Result<()> {
         let mut db = self.database.connect().await?;
         let outbox = Outbox::new();
         for first in (0..messages).step_by(1000) {
             let mut tx = db.begin().await?;
-            let batch = (first..messages.min(first + 1000)).map(|number| message(self.topic.name(), common, number));
-            outbox.enqueue_all(&mut tx, batch).await?;
+            outbox.enqueue_all(&mut tx, (first..messages.min(first + 1000)).map(&message)).await?;
             tx.commit().await?;
         }
         Ok(db.close().await?)
@@ -143,7 +147,7 @@ pub(crate) async fn ready(relay: &Relay) -> Result<()> {
     until(Duration::from_secs(30), "a relay that is ready", ask).await
 }
 
-/// Message `number` of a run.
+/// Message `number` of a run. The payload begins with the number.
 pub(crate) fn message(topic: &str, common: &Common, number: u64) -> Message {
     Message::new(topic, payload(number, common.bytes)).key(format!("key-{}", key(number, common.keys)))
 }
