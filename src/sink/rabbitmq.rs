@@ -10,8 +10,8 @@
 //! - When the broker ends a channel because of one message (too large, forbidden, an exchange that has just gone), those in
 //!   flight go out again one by one, so that only the guilty one is refused. Some neighbours may arrive twice.
 //! - A nack is *unconfirmed*: one queue of several may have the message, and a full queue is to hold up its own messages only.
-//! - A round in which one queue confirms nothing until the deadline is *unconfirmed* as a whole, and loses its channel. The connection is
-//!   dropped only where no other round was confirmed meanwhile.
+//! - A round in which one queue confirms nothing until the deadline loses its channel. What was confirmed of it counts, unless a message
+//!   of it was returned. The connection is dropped only where no other round was confirmed meanwhile.
 //! - While the broker blocks the connection (memory or disk alarm) messages are *unavailable*. lapin's calls never return
 //!   then: each has a deadline, and when one passes, the connection is dropped with its socket.
 //!
@@ -38,7 +38,7 @@ use tokio::{sync::Mutex, time::timeout_at};
 
 use self::{
     link::{Link, blocked},
-    round::{Ready, Round, guilty, unroutable},
+    round::{Ready, Round, guilty, late, unroutable},
     session::{Failure, Session},
 };
 use super::{KeyOrder, Outcome, Outgoing, PublishError, Sink};
@@ -147,7 +147,7 @@ impl RabbitMq {
         let mut last: Option<(Arc<Session>, Option<Channel>)> = None;
         for message in round.chunks(1) {
             let ended = match self.session(deadline).await {
-                Ok(_) if Instant::now() >= deadline => Ok(Round::Late),
+                Ok(_) if Instant::now() >= deadline => Ok(Round::Late(vec![Err(late())])),
                 Ok(session) => {
                     let place = last.take().filter(|(before, _)| Arc::ptr_eq(before, &session));
                     let (session, place) = last.insert(place.unwrap_or((session, None)));
@@ -247,11 +247,10 @@ async fn attempt(
     match &ended {
         Round::Settled(_) => session.prove(),
         Round::Killed(_) => session.forget_exchanges(),
-        // Nothing of a round counts before its last confirm, but the other rounds go on.
-        Round::Late if session.has_confirmed_lately(began) => {
+        Round::Late(_) if session.has_confirmed_lately(began) => {
             place.take().map(|mut place| place.take());
         }
-        Round::Late | Round::Lost(_) => session.give_up(),
+        Round::Late(_) | Round::Lost(_) => session.give_up(),
     }
     if place.is_none() {
         session::leave(channel.clone(), GOODBYE);
@@ -293,10 +292,11 @@ async fn acceptable<'a>(
 
 fn settled(messages: &[Ready<'_>], ended: Round) -> Vec<(usize, Outcome)> {
     match ended {
-        Round::Settled(outcomes) => messages.iter().map(|message| message.index).zip(outcomes).collect(),
+        Round::Settled(outcomes) | Round::Late(outcomes) => {
+            messages.iter().map(|message| message.index).zip(outcomes).collect()
+        }
         Round::Killed(error) => same(messages, &guilty(&error)),
         Round::Lost(reason) => same(messages, &PublishError::Unconfirmed(reason)),
-        Round::Late => same(messages, &PublishError::Unconfirmed("no confirm before the deadline".to_owned())),
     }
 }
 

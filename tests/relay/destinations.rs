@@ -1,5 +1,7 @@
 //! Destinations that take nothing for a while: what becomes of their messages, and of the others.
 
+use std::cell::Cell;
+
 use anyhow::{Context as _, Result, ensure};
 use testkit::{
     consume::{Broker, Topic},
@@ -94,10 +96,9 @@ async fn a_kafka_topic_that_confirms_nothing_holds_up_no_other() -> Result<()> {
     stage.commit(&[keyed(&silent, "a", 1..=50), keyed(&silent, "b", 1..=50)].concat()).await?;
     let mut relay = stage.relay()?;
     relay.wait_for_metrics(PATIENCE, "the relay", |_| true).await?;
-    let tried = |metrics: &Metrics| metrics.sum("outbox_relay_publish_failures_total") > 4.5;
     let mut good = 0;
     // The first two on the way, and three more tries.
-    while !tried(&relay.metrics().await?) {
+    while unconfirmed(&relay.metrics().await?) < 5.0 {
         stage.commit(&(good..good + 20).map(|number| stage.draft(number)).collect::<Vec<_>>()).await?;
         good += 20;
         let sent = format!("SELECT COUNT(*) >= {good} FROM outbox_sent_messages");
@@ -121,31 +122,41 @@ async fn a_rabbitmq_queue_that_confirms_nothing_holds_up_no_other() -> Result<()
     let mut stage = Stage::with(Database::create(Flavor::MySql).await?, topic)?;
     let silent = beside(&mut stage).await?;
     stage.settings = stage.settings.patient().set("relay", "publish_deadline", "4s");
-    let queue = format!("{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"{silent}\">>))");
-    server.ctl(&["eval", &format!("{queue}, sys:suspend(amqqueue:get_pid(Q)).")]).await?;
+    server.suspend_queue(&silent).await?;
     let mut relay = stage.relay()?;
     relay.wait_for_metrics(PATIENCE, "the relay", |_| true).await?;
-    let mut good = 0;
-    let mut more = async |relay: &Relay, until: f64| -> Result<()> {
-        while refused(relay).await? < until {
+    stage.commit(&keyed(&silent, "a", 1..=50)).await?;
+    let wait_for = async |what: &str, wanted: &dyn Fn(&Metrics) -> bool| {
+        let are_as_wanted = || async {
+            ensure!(wanted(&relay.metrics().await?), "the metrics are not as wanted");
+            Ok(())
+        };
+        until(PATIENCE, what, are_as_wanted).await
+    };
+    // While nothing else is confirmed the relay drops the connection with reason.
+    let (mut good, mut wanted, checked) = (0, 0.0, Cell::new(false));
+    let others = async {
+        while !checked.get() {
             stage.commit(&(good..good + 20).map(|number| stage.draft(number)).collect::<Vec<_>>()).await?;
-            good += 20;
-            let sent = format!("SELECT COUNT(*) >= {good} FROM outbox_sent_messages");
-            stage.database.wait_for(PATIENCE, &sent).await?;
+            (good, wanted) = (good + 20, wanted + 20.0);
+            let published = |metrics: &Metrics| metrics.sum("outbox_relay_published_messages_total") >= wanted;
+            wait_for("the others to be published", &published).await?;
         }
         Ok(())
     };
-    stage.commit(&keyed(&silent, "a", 1..=50)).await?;
-    more(&relay, 1.0).await?;
-    relay.wait_for_metrics(PATIENCE, "a silent destination", |metrics| metrics.sum(REFUSING) > 0.5).await?;
-    // A try has just ended, and the next one takes seconds: while nothing is confirmed the relay would drop the connection with reason.
-    more(&relay, 2.0).await?;
-    let before = connection(&server).await?;
-    more(&relay, 4.0).await?;
-    ensure!(before == connection(&server).await?, "the connection was dropped");
-    let log = relay.log()?;
-    ensure!(!log.contains("the sink is unavailable"), "one queue was taken for the sink:\n{log}");
-    server.ctl(&["eval", &format!("{queue}, sys:resume(amqqueue:get_pid(Q)).")]).await?;
+    let checks = async {
+        wait_for("a silent destination", &|metrics| metrics.sum(REFUSING) > 0.5).await?;
+        let before = connection(&server).await?;
+        let tried = unconfirmed(&relay.metrics().await?);
+        wait_for("two tries", &|metrics| unconfirmed(metrics) > tried + 1.5).await?;
+        let (after, log) = (connection(&server).await?, relay.log()?);
+        ensure!(before == after, "the connection was dropped: {before}, then {after}:\n{log}");
+        ensure!(!log.contains("the sink is unavailable"), "one queue was taken for the sink:\n{log}");
+        checked.set(true);
+        anyhow::Ok(())
+    };
+    tokio::try_join!(others, checks)?;
+    server.resume_queue(&silent).await?;
     stage.database.wait_until_drained(PATIENCE).await?;
     let silent =
         stage.ledger.entries().into_iter().filter(|entry| entry.contents.topic == silent).map(|entry| entry.id);
@@ -170,6 +181,11 @@ const BRAKED: &str = "the others wait until the destination takes one";
 /// How many messages were refused.
 async fn refused(relay: &Relay) -> Result<f64> {
     Ok(relay.metrics().await?.sum("outbox_relay_publish_failures_total"))
+}
+
+/// How many messages were on the way and not confirmed.
+fn unconfirmed(metrics: &Metrics) -> f64 {
+    metrics.sum_where("outbox_relay_publish_failures_total", "reason=\"unconfirmed\"")
 }
 
 async fn the_others_arrive(stage: &mut Stage, reason: &str) -> Result<()> {

@@ -296,6 +296,40 @@ async fn a_broker_that_hangs_confirms_nothing_and_leaves_no_connection() -> Resu
     publish_until_sent(&sink, &some(&queue, 20), PATIENCE).await
 }
 
+/// A silent queue, as a quorum queue is whose other nodes are away.
+#[tokio::test(flavor = "multi_thread")]
+async fn beside_a_queue_that_confirms_nothing_counts_what_is_confirmed_unless_a_message_was_returned() -> Result<()> {
+    let broker = servers::RabbitMq::start().await?;
+    let harness = RabbitHarness::at(&broker.amqp_url());
+    let (good, silent) = (harness.queue(FieldTable::default()).await?, harness.queue(FieldTable::default()).await?);
+    let unrouted = destination(&good.target, "nowhere");
+    let config = config::RabbitMq { channels: 1, ..config::RabbitMq::new(broker.amqp_url()) };
+    let sink = RabbitMq::new("rabbit", &config)?;
+    let messages = async |destinations: &[&Arc<Destination>]| {
+        let messages: Vec<_> = destinations.iter().flat_map(|destination| some(destination, 1)).collect();
+        sink.publish(&messages, soon()).await
+    };
+    assert!(messages(&[&good, &silent]).await.iter().all(Result::is_ok), "the queues take nothing");
+    broker.suspend_queue(&silent.target).await?;
+    let outcomes = messages(&[&good, &silent, &good]).await;
+    let is_unconfirmed = |outcome: &Outcome| matches!(outcome, Err(PublishError::Unconfirmed(_)));
+    assert!(
+        matches!(outcomes.as_slice(), [Ok(_), silent, Ok(_)] if is_unconfirmed(silent)),
+        "beside a silent queue: {outcomes:?}"
+    );
+    // A new connection has one message on the way until one is confirmed.
+    assert!(messages(&[&good]).await.iter().all(Result::is_ok), "nothing is sent any more");
+    let outcomes = messages(&[&good, &unrouted, &silent, &good]).await;
+    assert!(outcomes.iter().all(is_unconfirmed), "beside a silent queue and a return: {outcomes:?}");
+    assert!(messages(&[&good]).await.iter().all(Result::is_ok), "nothing is sent any more");
+    let outcomes = messages(&[&good, &unrouted, &good]).await;
+    assert!(
+        matches!(outcomes.as_slice(), [Ok(_), unrouted, Ok(_)] if is_rejected(unrouted, "unroutable")),
+        "beside a return: {outcomes:?}"
+    );
+    Ok(())
+}
+
 /// The first publish to an exchange asks whether it is there. A connection that does not answer counts as whole no longer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_for_an_exchange_without_an_answer_ends_the_connection() -> Result<()> {

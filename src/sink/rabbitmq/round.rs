@@ -2,7 +2,10 @@
 
 use std::{collections::HashSet, time::Duration, time::Instant};
 
-use futures_util::future::join_all;
+use futures_util::{
+    FutureExt as _,
+    future::{join_all, maybe_done},
+};
 use lapin::{
     Channel, Confirmation, Error,
     options::BasicPublishOptions,
@@ -34,16 +37,13 @@ pub(super) enum Round {
     Killed(Error),
     /// The connection was lost: any of them may have arrived.
     Lost(String),
-    /// The deadline passed: any of them may have arrived.
-    Late,
+    /// The deadline passed before the last confirm: any that is not known to be sent may have arrived.
+    Late(Vec<Outcome>),
 }
 
 /// Publishes the messages and waits for all confirms.
-///
-/// Nothing is settled before the last confirm is in: RabbitMQ returns an unroutable message and then acknowledges it, and
-/// lapin hangs the return on the next acknowledgement that it processes, which may be another message's.
 pub(super) async fn run(session: &Session, channel: &Channel, messages: &[Ready<'_>], deadline: Instant) -> Round {
-    let confirms = join_all(messages.iter().map(|message| publish(channel, message)));
+    let mut confirms: Vec<_> = messages.iter().map(|message| Box::pin(maybe_done(publish(channel, message)))).collect();
     let blocked = async {
         while session.is_proven() || !session.is_blocked() {
             sleep(LOOK).await;
@@ -51,15 +51,20 @@ pub(super) async fn run(session: &Session, channel: &Channel, messages: &[Ready<
     };
     let ended = async {
         tokio::select! {
-            confirms = confirms => Ok(confirms),
-            () = blocked => Err("broker_blocked: it may take the message when its alarm is over"),
+            _ = join_all(&mut confirms) => None,
+            () = blocked => Some("broker_blocked: it may take the message when its alarm is over"),
         }
     };
-    match timeout_at(deadline.into(), ended).await {
-        Ok(Ok(confirms)) => settle(messages, confirms),
-        Ok(Err(reason)) => Round::Lost(reason.to_owned()),
-        Err(_) => Round::Late,
+    if let Ok(Some(reason)) = timeout_at(deadline.into(), ended).await {
+        return Round::Lost(reason.to_owned());
     }
+    let mut look = || -> Vec<bool> {
+        let known = confirms.iter_mut().map(|confirm| confirm.as_mut().now_or_never().is_some());
+        known.collect()
+    };
+    // What was confirmed before a confirm that the first look has seen is seen by the second.
+    let (known, _) = (look(), look());
+    settle(messages, &known, confirms.iter_mut().map(|confirm| confirm.as_mut().take_output()))
 }
 
 async fn publish(channel: &Channel, message: &Ready<'_>) -> lapin::Result<Confirmation> {
@@ -68,24 +73,42 @@ async fn publish(channel: &Channel, message: &Ready<'_>) -> lapin::Result<Confir
     channel.basic_publish(exchange, routing_key, options, message.payload, properties).await?.await
 }
 
-fn settle(messages: &[Ready<'_>], confirms: Vec<lapin::Result<Confirmation>>) -> Round {
+/// What became of messages of which some are known to be confirmed, or all.
+///
+/// RabbitMQ returns an unroutable message and then acknowledges it, and lapin hangs the return on the next acknowledgement that it
+/// processes, which may be another message's, but none later than the message's own. So no message counts as sent beside a return
+/// while a confirm is missing.
+fn settle(
+    messages: &[Ready<'_>],
+    known: &[bool],
+    confirms: impl Iterator<Item = Option<lapin::Result<Confirmation>>>,
+) -> Round {
     let mut acked = Vec::with_capacity(messages.len());
     let mut returned = HashSet::new();
     for confirm in confirms {
-        match confirm {
-            Ok(confirm) => {
-                acked.push(confirm.is_ack());
-                returned.extend(confirm.take_message().and_then(|it| it.delivery.properties.message_id().clone()));
+        acked.push(match confirm {
+            Some(Ok(confirm)) => {
+                let is_ack = confirm.is_ack();
+                returned.extend(confirm.take_message().map(|it| it.delivery.properties.message_id().clone()));
+                is_ack
             }
-            Err(error) if soft(&error).is_some() => return Round::Killed(error),
-            Err(error) => return Round::Lost(error.to_string()),
-        }
+            Some(Err(error)) if soft(&error).is_some() => return Round::Killed(error),
+            Some(Err(error)) => return Round::Lost(error.to_string()),
+            None => false,
+        });
     }
-    let outcomes = messages.iter().zip(acked).map(|(message, acked)| {
-        let id = message.publish.properties.message_id();
-        outcome(message, id.as_ref().is_some_and(|id| returned.contains(id)), acked)
+    let is_late = known.contains(&false);
+    let outcomes = messages.iter().zip(acked).zip(known).map(|((message, acked), known)| {
+        if is_late && (!known || !returned.is_empty()) {
+            return Err(late());
+        }
+        outcome(message, returned.contains(message.publish.properties.message_id()), acked)
     });
-    Round::Settled(outcomes.collect())
+    if is_late { Round::Late(outcomes.collect()) } else { Round::Settled(outcomes.collect()) }
+}
+
+pub(super) fn late() -> PublishError {
+    PublishError::Unconfirmed("no confirm before the deadline".to_owned())
 }
 
 fn outcome(message: &Ready<'_>, returned: bool, acked: bool) -> Outcome {

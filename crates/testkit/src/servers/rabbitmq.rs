@@ -62,6 +62,29 @@ impl RabbitMq {
         }
     }
 
+    /// Lets a queue of the default virtual host stand still, so that it takes and confirms nothing: as a quorum queue does whose other
+    /// nodes are away.
+    ///
+    /// # Errors
+    /// When there is no such queue, or as [`Self::ctl`].
+    pub async fn suspend_queue(&self, name: &str) -> Result<()> {
+        self.tell_queue("suspend", name).await
+    }
+
+    /// Lets a queue go on.
+    ///
+    /// # Errors
+    /// As [`Self::suspend_queue`].
+    pub async fn resume_queue(&self, name: &str) -> Result<()> {
+        self.tell_queue("resume", name).await
+    }
+
+    async fn tell_queue(&self, what: &str, name: &str) -> Result<()> {
+        let queue = format!("rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"{name}\">>))");
+        self.ctl(&["eval", &format!("{{ok, Q}} = {queue}, sys:{what}(amqqueue:get_pid(Q)).")]).await?;
+        Ok(())
+    }
+
     async fn ready(&mut self) -> Result<()> {
         let url = self.amqp_url();
         self.host.ready(|| answers(url.clone())).await
