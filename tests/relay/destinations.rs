@@ -93,7 +93,8 @@ async fn a_kafka_topic_that_confirms_nothing_holds_up_no_other() -> Result<()> {
     cluster.kill()?;
     cluster.led_by_others().await?;
     stage.settings = stage.settings.patient().set("relay", "publish_deadline", "3s");
-    stage.commit(&[keyed(&silent, "a", 1..=50), keyed(&silent, "b", 1..=50)].concat()).await?;
+    let silent = [keyed(&silent, "a", 1..=50), keyed(&silent, "b", 1..=50)].concat();
+    stage.commit(&silent).await?;
     let mut relay = stage.relay()?;
     relay.wait_for_metrics(PATIENCE, "the relay", |_| true).await?;
     let mut good = 0;
@@ -110,7 +111,9 @@ async fn a_kafka_topic_that_confirms_nothing_holds_up_no_other() -> Result<()> {
     let spent = stage.database.number("SELECT CAST(COALESCE(SUM(attempts), 0) AS SIGNED) FROM outbox_delayed").await?;
     ensure!(spent < 20, "{spent} attempts were spent, by messages that were not on the way");
     cluster.restart().await?;
-    stage.drain_and_judge(&Expectations::new().at_least(good + 100)).await?;
+    // A broker that counts the killed one as in sync still writes what is tried.
+    let tried = silent.iter().map(|draft| draft.id);
+    stage.drain_and_judge(&Expectations::new().at_least(good + 100).duplicates_among(tried)).await?;
     relay.wait_for_metrics(PATIENCE, "all to be taken", |metrics| metrics.sum(REFUSING) < 0.5).await
 }
 
