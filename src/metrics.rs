@@ -53,7 +53,7 @@ pub const METRICS: &[Metric] = &[
         "histogram",
         "outbox_relay_delivery_latency_seconds",
         &[],
-        "From the enqueue (database clock) to the broker's confirmation.",
+        "From the time at which a message is due (enqueue or schedule, database clock) to the broker's confirmation.",
     ),
     metric(
         "histogram",

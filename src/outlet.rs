@@ -226,7 +226,7 @@ impl Outlets {
                     if receipt.resent {
                         metrics.possible_duplicates_total.with_label_values(&["resent"]).inc();
                     }
-                    metrics.delivery_latency_seconds.observe(tag.created_at.elapsed().as_secs_f64());
+                    metrics.delivery_latency_seconds.observe(tag.due_at.elapsed().as_secs_f64());
                 }
                 Err(PublishError::Unavailable(reason)) => down = Some(reason.clone()),
                 Err(PublishError::Unconfirmed(_)) => {

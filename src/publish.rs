@@ -54,8 +54,8 @@ pub struct Tag {
     pub pipelined: bool,
     /// Whether nothing of its key is on the way with it.
     pub alone: bool,
-    /// When it was enqueued.
-    pub created_at: Instant,
+    /// When it was due.
+    pub due_at: Instant,
     /// To which outlet it goes.
     pub outlet: usize,
 }
@@ -149,9 +149,9 @@ impl Publisher {
             Step::Decided(disposition, error) => self.decided(origin, disposition, error),
             Step::Publish(ready) => {
                 let outlet = self.outlets.find(&ready.outgoing.destination.sink);
-                let Ready { outgoing, policy, pipelined, created_at } = *ready;
+                let Ready { outgoing, policy, pipelined, due_at } = *ready;
                 let attempts = row.attempts;
-                let tag = Tag { origin, attempts, policy, pipelined, alone: false, created_at, outlet };
+                let tag = Tag { origin, attempts, policy, pipelined, alone: false, due_at, outlet };
                 self.admit(self.ordered(Item { outgoing, tag }));
             }
         }

@@ -49,8 +49,8 @@ pub struct Ready {
     pub policy: Policy,
     /// Whether its route wants no waiting between messages of a key.
     pub pipelined: bool,
-    /// When it was enqueued, by this process's clock.
-    pub created_at: Instant,
+    /// When it was due, by this process's clock.
+    pub due_at: Instant,
 }
 
 /// How long a message without a route waits before its route is looked for again.
@@ -179,7 +179,7 @@ fn ready(row: Pending, message: Stored, route: Resolved, policy: Policy) -> Resu
     let mut headers = headers(message.headers.as_deref())
         .map_err(|_quotes| "the headers are not a JSON object of strings".to_owned())?;
     add_epoch(&mut headers, message.epoch);
-    let age = Duration::from_micros(message.age_micros.max(0).unsigned_abs());
+    let waited = Duration::from_micros(message.waited_micros.max(0).unsigned_abs());
     let now = Instant::now();
     let mut outgoing = Outgoing {
         message_id: message.message_id,
@@ -194,7 +194,7 @@ fn ready(row: Pending, message: Stored, route: Resolved, policy: Policy) -> Resu
         destination: route.destination,
     };
     envelope::wrap(&mut outgoing, route.envelope, &route.source)?;
-    Ok(Ready { outgoing, policy, pipelined: route.pipelined, created_at: now.checked_sub(age).unwrap_or(now) })
+    Ok(Ready { outgoing, policy, pipelined: route.pipelined, due_at: now.checked_sub(waited).unwrap_or(now) })
 }
 
 /// A number that is given again after a restore is told from the first one by its epoch.

@@ -114,7 +114,7 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
             created_at_micros: 0,
             destination: destination(if UNROUTABLE.contains(&id) { "nowhere" } else { "" }),
         };
-        let ready = Ready { outgoing, policy: POLICY, pipelined: false, created_at: Instant::now() };
+        let ready = Ready { outgoing, policy: POLICY, pipelined: false, due_at: Instant::now() };
         let dead = Disposition::Dead { reason: "expired", spent: false, holds_key: true };
         let step = if id == DEAD { Step::Decided(dead, String::new()) } else { Step::Publish(Box::new(ready)) };
         (Pending { id, key_hash, bytes: 1, attempts: 0, takeovers: 0 }, step)
@@ -176,8 +176,8 @@ fn in_an_outage(sinks: usize) -> Disposition {
     let outlets = Outlets::new(&context, (0..sinks).map(feed).collect(), events, open);
     let mut publisher = Publisher::new(&context, outlets, finished);
     let lease = Lease { claim_id: 1, lease_token: 1 };
-    let (origin, created_at) = (Origin { key: (0, 7), lease, pass: 1, id: 1 }, Instant::now());
-    let tag = Tag { origin, attempts: u16::MAX, policy: POLICY, pipelined: false, alone: true, created_at, outlet: 0 };
+    let (origin, due_at) = (Origin { key: (0, 7), lease, pass: 1, id: 1 }, Instant::now());
+    let tag = Tag { origin, attempts: u16::MAX, policy: POLICY, pipelined: false, alone: true, due_at, outlet: 0 };
     publisher.disposition(tag, &destination(""), &PublishError::Unavailable("down".into()))
 }
 

@@ -87,8 +87,8 @@ impl<H: Handler> Claims<H> {
         let metrics = &self.context.metrics;
         metrics.published_messages_total.with_label_values(&[NAME]).inc_by(done.settlement.sent.len() as u64);
         metrics.publish_duration_seconds.with_label_values(&[NAME]).observe(began.elapsed().as_secs_f64());
-        for created_at in &done.created_at {
-            metrics.delivery_latency_seconds.observe(created_at.elapsed().as_secs_f64());
+        for due_at in &done.due_at {
+            metrics.delivery_latency_seconds.observe(due_at.elapsed().as_secs_f64());
         }
         self.context.alive("settle");
     }

@@ -39,8 +39,8 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Done {
     pub(super) settlement: Settlement,
-    /// When the messages that were done were enqueued.
-    pub(super) created_at: Vec<Instant>,
+    /// When the messages that were done were due.
+    pub(super) due_at: Vec<Instant>,
 }
 
 /// Why nothing is committed.
@@ -107,10 +107,10 @@ impl<'a, H: Handler> Turn<'a, H> {
             Step::Publish(_) if !self.has_time() => return Ok(false),
             Step::Publish(ready) => {
                 self.keep().await?;
-                let Ready { outgoing, created_at, .. } = *ready;
+                let Ready { outgoing, due_at, .. } = *ready;
                 let Some(failed) = self.handle(row, outgoing).await? else {
                     self.done.settlement.sent.push((row.id, NAME.to_owned()));
-                    self.done.created_at.push(created_at);
+                    self.done.due_at.push(due_at);
                     self.last = Some(row);
                     return Ok(true);
                 };

@@ -112,6 +112,25 @@ async fn a_delayed_message_is_sent_when_it_is_due_and_an_expired_one_never() -> 
     Ok(())
 }
 
+#[tokio::test]
+async fn the_latency_of_a_scheduled_message_counts_from_its_time() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
+    let hour = |message: outbox_core::Message| message.delay(Duration::from_secs(3600));
+    load::commit(&stage.database, &stage.ledger, &[stage.draft(1)], hour).await?;
+    load::commit(&stage.database, &stage.ledger, &[stage.draft(2)], |message| message).await?;
+    // One was due an hour after its enqueue, just now; the other an hour ago.
+    let an_hour_ago = "UPDATE outbox_messages SET created_at = created_at - INTERVAL 1 HOUR, due_at = due_at - INTERVAL 1 HOUR; \
+                       UPDATE outbox_delayed SET due_at = due_at - INTERVAL 1 HOUR";
+    stage.database.execute(an_hour_ago).await?;
+    let relay = stage.relay()?;
+    stage.drain_and_judge(&Expectations::new().at_least(2)).await?;
+    let metrics = relay.metrics().await?;
+    let latency = metrics.sum("outbox_relay_delivery_latency_seconds_sum");
+    ensure!(metrics.sum("outbox_relay_delivery_latency_seconds_count") > 1.5);
+    ensure!((3600.0..7200.0).contains(&latency), "{latency} s");
+    Ok(())
+}
+
 /// The relay has read it, and stands still.
 #[tokio::test]
 async fn a_message_that_expires_after_it_was_read_still_goes_out() -> Result<()> {

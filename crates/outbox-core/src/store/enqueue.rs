@@ -114,7 +114,7 @@ fn insert_text(text: Text, messages: &[Message], headers: &[Option<String>]) -> 
     let numbered = messages.iter().find(|message| message.sequenced).map_or(Text::default(), take_number);
     let text = text.append(&numbered).sql(
         "INSERT INTO outbox_messages \
-         (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, expires_at) VALUES ",
+         (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, due_at, expires_at) VALUES ",
     );
     let rows = messages.iter().zip(headers).enumerate();
     let text = rows.fold(text, |text, (i, (message, headers))| {
@@ -129,18 +129,20 @@ fn insert_text(text: Text, messages: &[Message], headers: &[Option<String>]) -> 
             text.maybe(headers.as_deref(), Text::text)
         };
         let text = text.sql(", ").maybe(message.payload.as_deref(), Text::hex).sql(", UTC_TIMESTAMP(6), ");
+        let text = if message.due == Due::Now { text.sql("NULL") } else { due_at(text, message) }.sql(", ");
         text.maybe(message.expires, |text, after| in_future(text, micros(after))).sql(")")
     });
     let (due, scheduled): (Vec<_>, Vec<_>) = (0u64..).zip(messages).partition(|(_, message)| message.due == Due::Now);
     let text = rows_of(text, "; INSERT INTO outbox_pending (id, lane, key_hash, bytes) VALUES ", &due, |text, _| text);
     let into = "; INSERT INTO outbox_delayed (id, lane, key_hash, bytes, due_at, reason) VALUES ";
-    rows_of(text, into, &scheduled, |text, message| {
-        let text = match message.due.micros() {
-            (Some(after), _) => in_future(text.sql(", "), after),
-            (None, at) => text.sql(", '1970-01-01' + INTERVAL ").signed(at.unwrap_or(0)).sql(" MICROSECOND"),
-        };
-        text.sql(", 'scheduled'")
-    })
+    rows_of(text, into, &scheduled, |text, message| due_at(text.sql(", "), message).sql(", 'scheduled'"))
+}
+
+fn due_at(text: Text, message: &Message) -> Text {
+    match message.due.micros() {
+        (Some(after), _) => in_future(text, after),
+        (None, at) => text.sql("'1970-01-01' + INTERVAL ").signed(at.unwrap_or(0)).sql(" MICROSECOND"),
+    }
 }
 
 fn in_future(text: Text, micros: i64) -> Text {

@@ -12,14 +12,17 @@ const TAKE_NUMBER: &str = "INSERT INTO outbox_key_sequence (topic, message_key, 
     VALUES (?, ?, LAST_INSERT_ID(1)) ON DUPLICATE KEY UPDATE last_sequence = LAST_INSERT_ID(last_sequence + 1)";
 
 const INSERT_MESSAGE: &str = "INSERT INTO outbox_messages \
-    (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, expires_at) \
-    VALUES (?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)";
+    (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, due_at, expires_at) \
+    VALUES (?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), \
+    COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, '1970-01-01' + INTERVAL ? MICROSECOND), \
+    UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)";
 
 /// The headers are text before and after the number.
 const INSERT_SEQUENCED: &str = "INSERT INTO outbox_messages \
-    (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, expires_at) \
-    VALUES (?, ?, ?, ?, ?, CONCAT(?, LAST_INSERT_ID(), ?), ?, \
-    UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)";
+    (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, due_at, expires_at) \
+    VALUES (?, ?, ?, ?, ?, CONCAT(?, LAST_INSERT_ID(), ?), ?, UTC_TIMESTAMP(6), \
+    COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, '1970-01-01' + INTERVAL ? MICROSECOND), \
+    UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)";
 
 const INSERT_PENDING: &str =
     "INSERT INTO outbox_pending (id, lane, key_hash, bytes) VALUES (LAST_INSERT_ID(), ?, ?, ?)";
@@ -47,7 +50,8 @@ pub(crate) fn statements(message: &Message, headers: Option<String>) -> Vec<Stat
     } else {
         binds.push(headers.as_deref().into());
     }
-    binds.extend([message.payload.as_deref().into(), message.expires.map(micros).into()]);
+    let (after, at) = if message.due == Due::Now { (None, None) } else { message.due.micros() };
+    binds.extend([message.payload.as_deref().into(), after.into(), at.into(), message.expires.map(micros).into()]);
     let sql = if message.sequenced { INSERT_SEQUENCED } else { INSERT_MESSAGE };
     statements.push(Statement { sql, binds });
     statements.push(due(message));

@@ -26,8 +26,8 @@ pub struct Stored {
     pub payload: Option<Vec<u8>>,
     /// Microseconds since 1970.
     pub created_at_micros: i64,
-    /// Age when it was read, in microseconds, by the database's clock.
-    pub age_micros: i64,
+    /// How long it had been due when it was read, in microseconds, by the database's clock.
+    pub waited_micros: i64,
     /// Whether its expiry had passed when it was read.
     pub expired: bool,
     /// Its epoch: 0 before the first recovery.
@@ -46,7 +46,8 @@ pub(crate) const STATEMENTS: usize = 2;
 pub(crate) fn text(text: Text, ids: &[u64]) -> Text {
     text.sql(
         "SELECT id, message_id, topic, message_key, event_type, content_type, headers, payload, \
-         TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)), \
+         TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), \
+         TIMESTAMPDIFF(MICROSECOND, COALESCE(GREATEST(due_at, created_at), created_at), UTC_TIMESTAMP(6)), \
          expires_at IS NOT NULL AND expires_at <= UTC_TIMESTAMP(6) FROM outbox_messages WHERE ",
     )
     .then(|text| id_list(text, "id", ids))
@@ -75,7 +76,7 @@ fn stored(row: &MySqlRow, epochs: &[(u64, u64)]) -> Result<Stored, sqlx::Error> 
         headers: row.try_get(6)?,
         payload: row.try_get(7)?,
         created_at_micros: row.try_get(8)?,
-        age_micros: row.try_get(9)?,
+        waited_micros: row.try_get(9)?,
         expired: row.try_get::<i64, _>(10)? != 0,
         epoch: epochs.iter().filter(|(first, _)| *first <= id).map(|(_, epoch)| *epoch).max().unwrap_or(0),
     })

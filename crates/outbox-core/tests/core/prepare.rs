@@ -35,7 +35,8 @@ const ROWS: &str = "SELECT CONCAT_WS('|', topic, COALESCE(HEX(message_key), '-')
     COALESCE(TIMESTAMPDIFF(SECOND, created_at, expires_at), '-'), \
     ABS(TIMESTAMPDIFF(SECOND, created_at, UTC_TIMESTAMP(6))) < 300, \
     COALESCE(p.lane, d.lane), COALESCE(p.key_hash, d.key_hash), COALESCE(p.attempts, d.attempts), \
-    p.id IS NULL, COALESCE(d.reason, '-'), COALESCE(ROUND(TIMESTAMPDIFF(SECOND, created_at, d.due_at), -3), '-')) AS line, \
+    p.id IS NULL, COALESCE(d.reason, '-'), COALESCE(ROUND(TIMESTAMPDIFF(SECOND, created_at, d.due_at), -3), '-'), \
+    COALESCE(ROUND(TIMESTAMPDIFF(SECOND, created_at, m.due_at), -3), '-')) AS line, \
     COALESCE(p.bytes, d.bytes) AS bytes \
     FROM outbox_messages m LEFT JOIN outbox_pending p USING (id) LEFT JOIN outbox_delayed d USING (id) ORDER BY m.id";
 

@@ -34,8 +34,10 @@ async fn after_the_enqueue(database: &Database, column: &str) -> Result<i64> {
 async fn a_delayed_message_waits_from_the_enqueue_on(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     enqueue(&database, Message::new("t", "").key("k").delay(Duration::from_micros(90_000_001))).await?;
-    let late = after_the_enqueue(&database, "d.due_at").await? - 90_000_001;
-    assert!((0..5_000_000).contains(&late), "{late} µs late");
+    for due_at in ["d.due_at", "m.due_at"] {
+        let late = after_the_enqueue(&database, due_at).await? - 90_000_001;
+        assert!((0..5_000_000).contains(&late), "{due_at}: {late} µs late");
+    }
     let row = "SELECT COUNT(*) FROM outbox_delayed WHERE reason = 'scheduled' AND holds_key = 0 AND attempts = 0 \
                AND key_hash > 0 AND bytes = 1 AND error IS NULL";
     assert_eq!(database.number(row).await?, 1);
@@ -51,7 +53,9 @@ async fn a_scheduled_message_waits_for_its_time(flavor: Flavor) -> Result<()> {
     for (time, text) in [(time, "2033-05-18 03:33:20.123456"), (past, "1970-01-01 00:00:01.000000")] {
         let database = Database::create(flavor).await?;
         enqueue(&database, Message::new("t", "").deliver_at(time)).await?;
-        let sql = format!("SELECT COUNT(*) FROM outbox_delayed WHERE due_at = '{text}'");
+        let sql = format!(
+            "SELECT COUNT(*) FROM outbox_delayed d JOIN outbox_messages m USING (id, due_at) WHERE due_at = '{text}'"
+        );
         assert_eq!(database.number(&sql).await?, 1, "{text}");
     }
     Ok(())
@@ -61,6 +65,7 @@ async fn an_expiry_counts_from_the_enqueue_on(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     enqueue(&database, Message::new("t", "").expires_after(Duration::from_secs(7))).await?;
     assert_eq!(after_the_enqueue(&database, "m.expires_at").await?, 7_000_000);
-    assert_eq!(database.number("SELECT COUNT(*) FROM outbox_pending").await?, 1);
+    let due_at_once = "SELECT COUNT(*) FROM outbox_pending JOIN outbox_messages USING (id) WHERE due_at IS NULL";
+    assert_eq!(database.number(due_at_once).await?, 1);
     Ok(())
 }
