@@ -212,17 +212,14 @@ async fn insert(
     headers: &[Option<String>],
     is_proven: &mut bool,
 ) -> Result<(), EnqueueError> {
-    let inserted = match store::enqueue::insert(conn, chunk, headers, is_proven).await {
-        Ok(Open::No) => return Err(EnqueueError::TransactionEnded),
-        Ok(Open::Unknown) if !store::enqueue::is_open(conn).await? => return Err(EnqueueError::TransactionEnded),
-        Ok(Open::Unknown) => {
-            *is_proven = true;
-            store::enqueue::insert(conn, chunk, headers, is_proven).await
-        }
-        inserted => inserted,
-    };
+    let mut inserted = store::enqueue::insert(conn, chunk, headers, is_proven).await;
+    if matches!(inserted, Ok(Open::Unknown)) && store::enqueue::is_open(conn).await? {
+        *is_proven = true;
+        inserted = store::enqueue::insert(conn, chunk, headers, is_proven).await;
+    }
     match inserted {
-        Ok(_) => Ok(()),
+        Ok(Open::Yes) => Ok(()),
+        Ok(Open::No | Open::Unknown) => Err(EnqueueError::TransactionEnded),
         Err(error) => Err(explain(conn, chunk, error).await),
     }
 }
