@@ -15,7 +15,7 @@ async fn dies_at(point: &str, broker: Broker, sent: bool) -> Result<()> {
     let mut first = start(&stage.settings.clone().crash_at(point))?;
     let status = first.wait_for_end(PATIENCE).await?;
     ensure!(!status.success(), "the relay was to die at {point}");
-    let mut second = start(&stage.settings.clone().patient())?;
+    let second = start(&stage.settings.clone().patient())?;
     let expected = Expectations::new().at_least(200);
     let expected = if sent { expected.duplicates(200) } else { expected };
     stage.database.wait_until_drained(PATIENCE).await?;
@@ -95,7 +95,7 @@ async fn a_relay_that_was_frozen_beyond_its_lease_changes_nothing() -> Result<()
     frozen.wait_for_pause(PATIENCE).await?;
     let expired = "SELECT COUNT(*) FROM outbox_claims WHERE lease_until < UTC_TIMESTAMP(6)";
     stage.database.wait_for(PATIENCE, expired).await?;
-    let mut second = start(&stage.settings.clone().patient())?;
+    let second = start(&stage.settings.clone().patient())?;
     stage.database.wait_until_drained(PATIENCE).await?;
     let marks = stage.database.number("SELECT COUNT(*) FROM outbox_sent").await?;
     frozen.resume()?;

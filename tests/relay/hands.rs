@@ -72,7 +72,7 @@ async fn what_is_put_back_by_hand_arrives_again_and_no_metric_says_so() -> Resul
     stage.commit(&[stage.draft(1)]).await?;
     start(&stage.settings.clone().crash_at("after_publish"))?.wait_for_end(PATIENCE).await?;
     // The take-over is the first attempt, and the last.
-    let mut relay = start(&stage.settings.clone().patient().set("retry", "max_attempts", 1))?;
+    let relay = start(&stage.settings.clone().patient().set("retry", "max_attempts", 1))?;
     let dead = "SELECT COUNT(*) FROM outbox_dead WHERE reason = 'attempts_exhausted'";
     stage.database.wait_for(PATIENCE, dead).await?;
     let runbook = sql_block(include_str!("../../docs/runbook.md"), "CREATE TEMPORARY TABLE back")?;

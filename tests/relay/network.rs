@@ -232,8 +232,7 @@ async fn a_settlement_that_outlives_its_connection_is_not_taken_for_lost() -> Re
     let mut locker = stage.database.plain().await?;
     let mut lock = locker.begin().await?;
     sqlx::query("SELECT id FROM outbox_pending FOR UPDATE").fetch_all(&mut *lock).await?;
-    let mut relay =
-        start(&stage.settings.clone().set("relay", "lease", "60s").set("relay", "publish_deadline", "20s"))?;
+    let relay = start(&stage.settings.clone().set("relay", "lease", "60s").set("relay", "publish_deadline", "20s"))?;
     stage.database.wait_for_lock_waits(Flavor::MariaDb, 1).await?;
     proxy.reset();
     stage.database.wait_for_lock_waits(Flavor::MariaDb, 2).await?;
@@ -276,7 +275,7 @@ async fn a_claim_that_takes_longer_than_its_lease_is_renewed_and_kept() -> Resul
     stage.settings = stage.settings.clone().set("relay", "lease", "24s").set("relay", "publish_deadline", "8s");
     let drafts: Vec<Draft> = (1..=130).map(|n| stage.draft(0).key("k", n)).collect();
     stage.commit(&drafts).await?;
-    let mut relay = stage.relay()?;
+    let relay = stage.relay()?;
     stage.database.wait_until_drained(PATIENCE).await?;
     let claims = stage.database.number("SELECT COUNT(*) FROM outbox_sent").await?;
     ensure!(claims == 1, "the messages went out in {claims} claims");

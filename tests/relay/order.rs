@@ -173,7 +173,7 @@ async fn late(flavor: Flavor, account: Account) -> Result<()> {
 async fn a_commit_later_than_the_longest_transaction_is_delivered_and_counted() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
     stage.settings = stage.settings.clone().set("relay", "max_transaction_age", "1s");
-    let mut relay = stage.relay()?;
+    let relay = stage.relay()?;
     relay.metrics_within(PATIENCE).await?;
     let late = [Draft::new(stage.topic.name(), "very late").key("late", 1)];
     let mut slow = stage.database.plain().await?;

@@ -129,7 +129,7 @@ async fn a_claim_that_the_database_does_not_let_settle_is_sent_once_a_lease() ->
     let trigger = "CREATE TRIGGER refuse BEFORE INSERT ON outbox_sent FOR EACH ROW \
                    IF NEW.message_ids LIKE '[1,%' THEN SIGNAL SQLSTATE '45000'; END IF";
     stage.database.execute(trigger).await?;
-    let mut relay = start(
+    let relay = start(
         &stage
             .settings
             .clone()

@@ -48,7 +48,7 @@ async fn dies_at(point: &str) -> Result<Report> {
     let mut first = start(&stage.settings.clone().crash_at(point))?;
     ensure!(!first.wait_for_end(PATIENCE).await?.success(), "it was to die at {point}");
     let claimed = claimed(&stage).await?;
-    let mut second = start(&stage.settings.clone().patient())?;
+    let second = start(&stage.settings.clone().patient())?;
     stage.database.wait_until_drained(PATIENCE).await?;
     let metrics = second.metrics_within(PATIENCE).await?;
     let takeovers = metrics.sum("outbox_relay_lease_takeovers_total");

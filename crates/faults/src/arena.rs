@@ -343,7 +343,7 @@ impl Arena {
         let mut before = Vec::new();
         for relay in &self.relays {
             // One that was just started does not listen yet.
-            let metrics = until(PATIENCE, "a relay's metrics", async || relay.metrics().await).await?;
+            let metrics = relay.metrics_within(PATIENCE).await?;
             before.push(metrics.sum("outbox_relay_published_messages_total"));
         }
         let total: f64 = before.iter().sum();

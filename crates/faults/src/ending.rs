@@ -110,7 +110,7 @@ impl Arena {
     /// Adds up what the relays say of themselves, and notes what they use and have printed.
     async fn gather(&mut self) -> Result<Totals> {
         for relay in &self.relays {
-            let metrics = until(PATIENCE, "a relay's metrics", async || relay.metrics().await).await?;
+            let metrics = relay.metrics_within(PATIENCE).await?;
             let limits = [("process_open_fds", DESCRIPTORS), ("process_resident_memory_bytes", MEMORY)];
             for (name, limit) in limits {
                 let used = whole(metrics.sum(name));

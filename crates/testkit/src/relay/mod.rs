@@ -148,10 +148,10 @@ impl Relay {
     /// Its metrics, as soon as its listener answers.
     ///
     /// # Errors
-    /// When it does not within the deadline.
-    pub async fn metrics_within(&mut self, deadline: Duration) -> Result<Metrics> {
-        self.wait_for_metrics(deadline, "a relay that answers", |_| true).await?;
-        self.metrics().await
+    /// When it does not within the deadline; with its log.
+    pub async fn metrics_within(&self, deadline: Duration) -> Result<Metrics> {
+        let metrics = until(deadline, "a relay's metrics", async || self.metrics().await).await;
+        metrics.with_context(|| format!("the relay's log:\n{}", self.log().unwrap_or_default()))
     }
 
     /// Asks its listener; returns the status and the body.

@@ -8,7 +8,7 @@ use outbox_core::{
     sqlx::{self, AssertSqlSafe, MySqlConnection, mysql::MySqlConnectOptions},
     store::backlog,
 };
-use testkit::{database::Database, servers::until};
+use testkit::database::Database;
 
 use crate::trend::Trend;
 
@@ -63,7 +63,7 @@ impl Probe {
     /// Looks once, so many hours after the start.
     pub(crate) async fn look(&mut self, arena: &Arena, at: f64) -> Result<()> {
         for (number, relay) in (1..).zip(&arena.relays) {
-            let metrics = until(PATIENCE, "a relay's metrics", async || relay.metrics().await).await?;
+            let metrics = relay.metrics_within(PATIENCE).await?;
             let memory = metrics.sum("process_resident_memory_bytes") / MIB;
             let connections = f64::from(connections(relay.pid(), self.port));
             self.note(&format!("relay {number}: memory, MiB"), MEMORY, (at, memory));
