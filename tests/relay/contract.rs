@@ -134,8 +134,8 @@ async fn numbers_and_delays_that_the_text_writes_are_kept(flavor: Flavor) -> Res
     let _relay = stage.relay()?;
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 2 FROM outbox_sent_messages").await?;
     let waits = format!(
-        "SELECT COUNT(*) FROM outbox_delayed JOIN outbox_messages m USING (id) \
-         WHERE due_at >= m.created_at + INTERVAL 1 HOUR AND key_hash = {}",
+        "SELECT COUNT(*) FROM outbox_delayed d JOIN outbox_messages m USING (id) \
+         WHERE d.due_at >= m.created_at + INTERVAL 1 HOUR AND key_hash = {}",
         key_hash(&topic, Some("größe".as_bytes()))
     );
     assert_eq!(stage.database.number(&waits).await?, 1, "it does not wait for its hour");
