@@ -173,7 +173,9 @@ async fn a_rabbitmq_queue_that_confirms_nothing_holds_up_no_other() -> Result<()
 /// The connection of the relay, as the broker names it.
 async fn connection(server: &RabbitMq) -> Result<String> {
     until(PATIENCE, "a connection of the relay", || async {
-        let connections = server.ctl(&["list_connections", "--quiet", "pid", "client_properties"]).await?;
+        // It may wait without end for a connection that is being opened: asked again, it answers.
+        let list = ["--timeout", "30", "list_connections", "--quiet", "pid", "client_properties"];
+        let connections = server.ctl(&list).await?;
         let line =
             connections.lines().find(|line| line.contains("outbox-relay")).context("no connection of a relay")?;
         Ok(line.to_owned())
