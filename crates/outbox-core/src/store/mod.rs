@@ -26,6 +26,8 @@ pub mod purge;
 pub mod queue;
 pub mod read;
 pub mod recover;
+#[cfg(test)]
+mod rolled_back;
 pub mod schema;
 pub mod sequence;
 pub mod session;

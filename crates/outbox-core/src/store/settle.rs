@@ -7,7 +7,7 @@ use sqlx::MySqlConnection;
 use super::{
     lease::{Lease, fence, listed},
     read::id_list,
-    text::Text,
+    text::{Reply, Text},
 };
 
 /// What became of all messages of a claim. What is in none of the lists goes back to pending as it was.
@@ -77,27 +77,45 @@ const MAX_UNITED: usize = 16 << 10;
 /// Longest error text that is kept, in characters: the width of the columns `error`.
 const MAX_ERROR: usize = 500;
 
-/// Settles claims in one transaction and one round trip; returns those that still stood and are settled now. Where a claim was
-/// lost nothing is written for it: every statement joins the claim row by its token.
+/// Settles claims in one transaction and one round trip; returns those that were live and are settled now. For a claim that was
+/// lost nothing is written: every statement joins the claim row by its token.
 ///
 /// Locks the claim rows first (primary key), so that no take-over comes in between; then deletes pending rows by primary key.
 /// After an error the caller must roll back and ask [`settled`] before it tries again, with the way [`Way::OneByOne`]
 /// where the server refused.
+///
+/// A Galera node may roll the transaction back between two statements, say nothing, and commit each later statement by itself.
+/// So the statements behind the receipts join the receipt ([`RECEIPT`]), which the rollback has taken back: they change nothing. That
+/// the claims are still there is an error. A rollback just before COMMIT goes unnoticed: the messages are pending, and are sent again.
 pub async fn settle(
     conn: &mut MySqlConnection,
     claims: &[(Lease, &Settlement)],
     way: Way,
 ) -> Result<Vec<Lease>, sqlx::Error> {
+    let mut replies = settlement(claims, way).run(conn).await?;
+    let (_commit, deleted) = (replies.pop(), deleted(&replies));
+    let locked = Lease::all(&replies)?;
+    if locked.len() as u64 == deleted { Ok(locked) } else { Err(taken_back()) }
+}
+
+pub(super) fn settlement(claims: &[(Lease, &Settlement)], way: Way) -> Text {
     let leases: Vec<Lease> = claims.iter().map(|(lease, _)| *lease).collect();
-    let text = Text::default()
+    Text::default()
         .sql("BEGIN; SELECT c.claim_id, c.lease_token FROM ")
         .then(|text| fence(text, &leases))
-        .sql(" FOR UPDATE");
-    let text = write(text, claims, way);
-    let text = text.sql("; DELETE c FROM ").then(|text| fence(text, &leases)).sql("; COMMIT");
-    let replies = text.run(conn).await?;
-    let locked = replies.get(1).map(|reply| reply.rows.as_slice()).unwrap_or_default();
-    locked.iter().map(Lease::of).collect()
+        .sql(" FOR UPDATE")
+        .then(|text| mark_sent(text, claims))
+        .then(|text| write(text, claims, way))
+        .sql("; COMMIT")
+}
+
+/// How many claims the last of these statements deleted.
+pub(super) fn deleted(replies: &[Reply]) -> u64 {
+    replies.last().map_or(0, |reply| reply.done.rows_affected())
+}
+
+fn taken_back() -> sqlx::Error {
+    sqlx::Error::Protocol("the server took a settlement back, and reported no error".into())
 }
 
 /// About how many bytes of text a settlement makes: to keep a text below `max_allowed_packet`.
@@ -109,10 +127,14 @@ pub fn text_size(settlement: &Settlement) -> usize {
     1000 + sent.chain(delayed).chain(dead).map(|text| 2 * text + 100).sum::<usize>()
 }
 
-/// The statements that write what became of claims, each behind a semicolon; the claims themselves stay. A statement costs the server as
-/// much as a dozen rows, so that claims share them.
+/// The receipt of a claim `c`, which this transaction has written: one entry of a unique index.
+pub(super) const RECEIPT: &str = " STRAIGHT_JOIN outbox_sent s FORCE INDEX (outbox_sent_claim) \
+    ON s.claim_id = c.claim_id AND s.lease_token = c.lease_token";
+
+/// The statements behind the receipts, each behind a semicolon: outcomes, pending rows, and last the claims. A statement costs the
+/// server as much as a dozen rows, so that claims share them.
 pub(crate) fn write(text: Text, claims: &[(Lease, &Settlement)], way: Way) -> Text {
-    let text = claims.iter().fold(mark_sent(text, claims), |text, (lease, settlement)| {
+    let text = claims.iter().fold(text, |text, (lease, settlement)| {
         let text = delay(text, *lease, &settlement.delayed);
         bury(text, *lease, &settlement.dead)
     });
@@ -120,11 +142,14 @@ pub(crate) fn write(text: Text, claims: &[(Lease, &Settlement)], way: Way) -> Te
     let (many, few): (Vec<_>, Vec<_>) = gone.partition(|(_, ids)| way == Way::Ranges && ids.len() >= MANY);
     let text = many.iter().fold(text, |text, (lease, ids)| {
         // Of one table alone: a join that meets statistics of an empty table reads it whole, with the millions of deleted rows that a
-        // snapshot may keep in it. Without its claim the lane is NULL.
-        let text = text.sql("; DELETE FROM outbox_pending WHERE lane = (SELECT c.lane FROM outbox_claims c");
+        // snapshot may keep in it. Without its claim or receipt the lane is NULL.
+        let text =
+            text.sql("; DELETE FROM outbox_pending WHERE lane = (SELECT c.lane FROM outbox_claims c").sql(RECEIPT);
         id_list(the_claim(text, *lease).sql(") AND "), "id", ids)
     });
-    if few.is_empty() { text } else { delete(text, &few) }
+    let text = if few.is_empty() { text } else { delete(text, &few) };
+    let leases: Vec<Lease> = claims.iter().map(|(lease, _)| *lease).collect();
+    text.sql("; DELETE c FROM ").then(|text| fence(text, &leases)).sql(RECEIPT)
 }
 
 /// The messages of which it is known what became of them, sorted.
@@ -146,9 +171,10 @@ fn delete(text: Text, claims: &[(Lease, Vec<u64>)]) -> Text {
     text.sql(
         "]', '$[*]' COLUMNS (claim_id BIGINT UNSIGNED PATH '$[0]', lease_token BIGINT UNSIGNED PATH '$[1]', \
          NESTED PATH '$[2][*]' COLUMNS (id BIGINT UNSIGNED PATH '$'))) l \
-         STRAIGHT_JOIN outbox_claims c FORCE INDEX (PRIMARY) ON c.claim_id = l.claim_id AND c.lease_token = l.lease_token \
-         STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = c.lane AND p.id = l.id",
+         STRAIGHT_JOIN outbox_claims c FORCE INDEX (PRIMARY) ON c.claim_id = l.claim_id AND c.lease_token = l.lease_token",
     )
+    .sql(RECEIPT)
+    .sql(" STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = c.lane AND p.id = l.id")
 }
 
 /// ` WHERE c.claim_id = … AND c.lease_token = …`
@@ -157,7 +183,7 @@ fn the_claim(text: Text, lease: Lease) -> Text {
 }
 
 /// The marks are written even where nothing was sent: they tell a lost reply from a lost claim.
-fn mark_sent(text: Text, claims: &[(Lease, &Settlement)]) -> Text {
+pub(super) fn mark_sent(text: Text, claims: &[(Lease, &Settlement)]) -> Text {
     let receipts = |settlement: &Settlement| {
         let receipts: Vec<&str> = settlement.sent.iter().map(|(_, receipt)| receipt.as_str()).collect();
         serde_json::to_vec(&receipts).unwrap_or_else(|_| b"[]".to_vec())
@@ -234,8 +260,10 @@ fn put<'a>(
         .sql(into)
         .sql("SELECT p.lane, p.id, p.key_hash, p.bytes, LEAST(p.attempts, 65534) + l.spent, UNHEX(l.reason), UNHEX(l.error)")
         .sql(columns)
+        .sql(" FROM outbox_claims c")
+        .sql(RECEIPT)
         // One without an id comes first, so that all others come behind a comma.
-        .sql(" FROM outbox_claims c STRAIGHT_JOIN JSON_TABLE('[[]");
+        .sql(" STRAIGHT_JOIN JSON_TABLE('[[]");
     let text = failed.fold(text, |text, failed| {
         let error: String = failed.error.chars().take(MAX_ERROR).collect();
         text.sql(",[")
@@ -284,6 +312,6 @@ mod tests {
 
     #[test]
     fn however_many_failed_they_are_written_in_one_statement() {
-        assert_eq!([0, 1, 1000].map(statements), [2, 3, 3]);
+        assert_eq!([0, 1, 1000].map(statements), [2, 3, 3], "pending rows and claims are deleted by one each");
     }
 }

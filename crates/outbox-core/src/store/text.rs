@@ -110,6 +110,12 @@ impl Text {
         AssertSqlSafe(self.sql).into_sql_str()
     }
 
+    /// For a test that runs them one by one. No value holds a semicolon.
+    #[cfg(test)]
+    pub(crate) fn statements(&self) -> Vec<String> {
+        self.sql.split(';').map(str::to_owned).collect()
+    }
+
     fn push_int(&mut self, number: u64) {
         // Writing to a String cannot fail.
         if write!(self.sql, "{number}").is_err() {

@@ -11,7 +11,7 @@ use super::{
     NO_SUCH_SAVEPOINT, error_number,
     lease::{Lease, fence},
     session::{SETTINGS, reset},
-    settle::{Settlement, Way, write},
+    settle::{RECEIPT, Settlement, Way, deleted, mark_sent, write},
     text::Text,
 };
 
@@ -54,36 +54,52 @@ async fn marked(conn: &mut MySqlConnection, database: Option<&str>, sql: &'stati
 pub enum Finish {
     /// It may: the claim stands, and nobody can take it over before the end of the transaction.
     Standing,
-    /// The claim is another's, or gone: nothing was written.
+    /// The claim is another's, or deleted: nothing was written.
     Lost,
-    /// The server had ended the transaction already: nothing was written.
+    /// The server had ended the transaction: nothing was written.
     Ended,
 }
 
 /// Settles the claim in the transaction of its work, to be committed with it; what is in none of the lists goes back to pending.
 /// [`super::settle::settle`] without its BEGIN and COMMIT: locks the claim, then deletes pending rows, all by primary key. One
-/// round trip.
+/// round trip, and a second one where the server has ended the transaction.
 pub async fn finish(
     conn: &mut MySqlConnection,
     database: Option<&str>,
     lease: Lease,
     settlement: &Settlement,
 ) -> Result<Finish, sqlx::Error> {
-    let leases = [lease];
-    let text = reset(Text::default(), database)
-        .sql("RELEASE SAVEPOINT outbox_work; SELECT c.claim_id FROM ")
-        .then(|text| fence(text, &leases))
-        .sql(" FOR UPDATE")
-        .then(|text| write(text, &[(lease, settlement)], Way::OneByOne))
-        .sql("; DELETE c FROM ")
-        .then(|text| fence(text, &leases));
-    match text.run(conn).await {
+    match finishing(database, lease, settlement).run(conn).await {
+        Ok(replies) if deleted(&replies) > 0 => Ok(Finish::Standing),
         // Of all statements only the fence returns rows.
-        Ok(replies) if replies.iter().any(|reply| !reply.rows.is_empty()) => Ok(Finish::Standing),
+        Ok(replies) if replies.iter().any(|reply| !reply.rows.is_empty()) => Ok(Finish::Ended),
         Ok(_) => Ok(Finish::Lost),
-        Err(error) if error_number(&error) == Some(NO_SUCH_SAVEPOINT) => Ok(Finish::Ended),
+        Err(error) if error_number(&error) == Some(NO_SUCH_SAVEPOINT) => {
+            forget_early(conn, lease).await?;
+            Ok(Finish::Ended)
+        }
         Err(error) => Err(error),
     }
+}
+
+/// The first release of the savepoint shows that the work's transaction is open, the second that the receipt belongs to it: a Galera
+/// node may end it in between and say nothing. What follows joins the receipt.
+pub(super) fn finishing(database: Option<&str>, lease: Lease, settlement: &Settlement) -> Text {
+    let claims = [(lease, settlement)];
+    reset(Text::default(), database)
+        .sql("RELEASE SAVEPOINT outbox_work; SAVEPOINT outbox_work; SELECT c.claim_id FROM ")
+        .then(|text| fence(text, &[lease]))
+        .sql(" FOR UPDATE")
+        .then(|text| mark_sent(text, &claims))
+        .sql("; RELEASE SAVEPOINT outbox_work")
+        .then(|text| write(text, &claims, Way::OneByOne))
+}
+
+/// Deletes a receipt that was committed without its work, beside a claim that is still live: the claim's settlement would meet it. Locks
+/// the claim and the receipt, each by a unique key.
+pub(super) async fn forget_early(conn: &mut MySqlConnection, lease: Lease) -> Result<(), sqlx::Error> {
+    let text = Text::default().sql("DELETE s FROM ").then(|text| fence(text, &[lease])).sql(RECEIPT);
+    text.run(conn).await.map(drop)
 }
 
 /// Commits work and settlement. After an error without an answer of the server it may have happened: [`super::lease::release`] waits

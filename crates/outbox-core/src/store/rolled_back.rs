@@ -1,0 +1,151 @@
+//! A settlement whose transaction the server rolls back between two statements, without an error: as a Galera node may do. Each statement
+//! after it commits by itself.
+
+use anyhow::{Context as _, Result, ensure};
+use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
+use testkit::{database::Database, on_both_databases, servers::Flavor};
+
+use super::{
+    NO_SUCH_SAVEPOINT,
+    claim::{self, NewClaim},
+    error_number,
+    lease::Lease,
+    session,
+    settle::{self, Dead, Delayed, Settlement, Way},
+    text::Text,
+    work::{self, Finish},
+};
+use crate::{Message, Outbox};
+
+on_both_databases!(
+    a_settlement_that_is_rolled_back_in_its_middle_loses_no_message,
+    a_worker_whose_transaction_is_rolled_back_in_its_settlement_settles_no_lost_work,
+);
+
+/// Few pending rows are deleted one by one, many as ranges.
+const COUNTS: [u64; 2] = [3, 300];
+const LEASE: std::time::Duration = std::time::Duration::from_secs(600);
+
+/// Messages without a row in any table and without a receipt.
+const LOST: &str = "SELECT COUNT(*) FROM outbox_messages m WHERE NOT EXISTS (SELECT 1 FROM outbox_pending p WHERE p.id = m.id) \
+    AND NOT EXISTS (SELECT 1 FROM outbox_delayed d WHERE d.id = m.id) AND NOT EXISTS (SELECT 1 FROM outbox_dead x WHERE x.id = m.id) \
+    AND NOT EXISTS (SELECT 1 FROM outbox_sent_messages s WHERE s.id = m.id)";
+const EMPTY: &str = "DELETE FROM outbox_messages; DELETE FROM outbox_pending; DELETE FROM outbox_delayed; DELETE FROM outbox_dead; \
+    DELETE FROM outbox_sent; DELETE FROM outbox_claims; DELETE FROM test_orders";
+
+async fn claimed(db: &mut MySqlConnection, count: u64) -> Result<(Lease, Vec<u64>)> {
+    let mut tx = db.begin().await?;
+    Outbox::new().enqueue_all(&mut tx, (0..count).map(|_| Message::new("orders", "x"))).await?;
+    tx.commit().await?;
+    let ids: Vec<u64> = sqlx::query_scalar("SELECT id FROM outbox_pending ORDER BY id").fetch_all(&mut *db).await?;
+    let version = sqlx::query_scalar("SELECT version FROM outbox_head WHERE lane = 0").fetch_one(&mut *db).await?;
+    let lease_token = version + 100;
+    let new = NewClaim {
+        lane: 0,
+        version,
+        low: 0,
+        owner: "me",
+        lease_token,
+        lease: LEASE,
+        message_ids: &ids,
+        key_hashes: &[],
+        behind: &[],
+    };
+    let claim_id = claim::claim(db, &new).await?.context("another claim was made")?;
+    Ok((Lease { claim_id, lease_token }, ids))
+}
+
+/// A third each is sent, delayed and dead.
+fn outcomes(ids: &[u64]) -> Settlement {
+    let mut settlement = Settlement::default();
+    for (id, outcome) in ids.iter().copied().zip([0, 1, 2].into_iter().cycle()) {
+        let error = String::from("; refused");
+        match outcome {
+            0 => settlement.sent.push((id, "0/1".into())),
+            1 => settlement.delayed.push(Delayed { id, wait: Some(LEASE), spent: true, reason: "unconfirmed", error }),
+            _ => settlement.dead.push(Dead { id, spent: true, holds_key: false, reason: "rejected", error }),
+        }
+    }
+    settlement
+}
+
+/// Runs the statements with a ROLLBACK before the one at `cut`; the first error ends the text.
+async fn cut_at(db: &mut MySqlConnection, text: Text, cut: usize) -> Result<(), sqlx::Error> {
+    for (index, statement) in text.statements().into_iter().enumerate() {
+        if index == cut {
+            session::rollback(db).await?;
+        }
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *db).await?;
+    }
+    Ok(())
+}
+
+async fn a_settlement_that_is_rolled_back_in_its_middle_loses_no_message(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut db = database.plain().await?;
+    session::prepare(&mut db).await?;
+    for count in COUNTS {
+        for cut in 1.. {
+            let (lease, ids) = claimed(&mut db, count).await?;
+            let outcomes = outcomes(&ids);
+            let claims = [(lease, &outcomes)];
+            let text = settle::settlement(&claims, Way::Ranges);
+            if cut == text.statements().len() {
+                break;
+            }
+            cut_at(&mut db, text, cut).await?;
+            let lost = database.number(LOST).await?;
+            ensure!(lost == 0, "{lost} of {count} messages are lost by a rollback before statement {cut}");
+            // What is still claimed can be settled.
+            if settle::settled(&mut db, &[lease]).await?.is_empty() {
+                ensure!(settle::settle(&mut db, &claims, Way::Ranges).await? == [lease], "not settled after {cut}");
+            }
+            ensure!(database.number("SELECT COUNT(*) FROM outbox_pending").await? == 0, "pending after {cut}");
+            database.execute(EMPTY).await?;
+        }
+        database.execute(EMPTY).await?;
+    }
+    Ok(())
+}
+
+/// A transaction of a worker, with its work.
+async fn work(db: &mut MySqlConnection) -> Result<()> {
+    work::begin(db, None, LEASE).await?;
+    sqlx::query("INSERT INTO test_orders (message_id) VALUES (REPEAT('x', 16))").execute(db).await?;
+    Ok(())
+}
+
+async fn a_worker_whose_transaction_is_rolled_back_in_its_settlement_settles_no_lost_work(
+    flavor: Flavor,
+) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    for cut in 0.. {
+        let mut db = database.plain().await?;
+        session::prepare(&mut db).await?;
+        let (lease, ids) = claimed(&mut db, 3).await?;
+        let settlement = outcomes(&ids);
+        work(&mut db).await?;
+        let text = work::finishing(None, lease, &settlement);
+        if cut == text.statements().len() {
+            break;
+        }
+        match cut_at(&mut db, text, cut).await {
+            Err(error) if error_number(&error) == Some(NO_SUCH_SAVEPOINT) => work::forget_early(&mut db, lease).await?,
+            other => other?,
+        }
+        sqlx::raw_sql("COMMIT").execute(&mut db).await?;
+        let pending = database.number("SELECT COUNT(*) FROM outbox_pending").await?;
+        ensure!(pending == 3, "a rollback before statement {cut} settled work that is not there: {pending} pending");
+        // The claim is live, and its next settlement meets nothing of this one.
+        let mut again = database.plain().await?;
+        session::prepare(&mut again).await?;
+        work(&mut again).await?;
+        let finish = work::finish(&mut again, None, lease, &settlement).await;
+        ensure!(matches!(finish, Ok(Finish::Standing)), "after a rollback before statement {cut}: {finish:?}");
+        work::commit(&mut again).await?;
+        let settled = database.number("SELECT COUNT(*) = 1 FROM test_orders").await?;
+        ensure!(settled == 1 && database.number(LOST).await? == 0, "not settled after {cut}");
+        database.execute(EMPTY).await?;
+    }
+    Ok(())
+}
