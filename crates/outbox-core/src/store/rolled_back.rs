@@ -2,17 +2,15 @@
 //! after it commits by itself.
 
 use anyhow::{Context as _, Result, ensure};
-use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
+use sqlx::{Connection as _, MySqlConnection};
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 
 use super::{
-    NO_SUCH_SAVEPOINT,
     claim::{self, NewClaim},
-    error_number,
     lease::Lease,
     session,
     settle::{self, Dead, Delayed, Settlement, Way},
-    text::Text,
+    text::{Reply, Text},
     work::{self, Finish},
 };
 use crate::{Message, Outbox};
@@ -70,14 +68,15 @@ fn outcomes(ids: &[u64]) -> Settlement {
 }
 
 /// Runs the statements with a ROLLBACK before the one at `cut`; the first error ends the text.
-async fn cut_at(db: &mut MySqlConnection, text: Text, cut: usize) -> Result<(), sqlx::Error> {
+async fn cut_at(db: &mut MySqlConnection, text: &Text, cut: usize) -> Result<Vec<Reply>, sqlx::Error> {
+    let mut replies = Vec::new();
     for (index, statement) in text.statements().into_iter().enumerate() {
         if index == cut {
             session::rollback(db).await?;
         }
-        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *db).await?;
+        replies.extend(statement.run(db).await?);
     }
-    Ok(())
+    Ok(replies)
 }
 
 async fn a_settlement_that_is_rolled_back_in_its_middle_loses_no_message(flavor: Flavor) -> Result<()> {
@@ -90,14 +89,18 @@ async fn a_settlement_that_is_rolled_back_in_its_middle_loses_no_message(flavor:
             let outcomes = outcomes(&ids);
             let claims = [(lease, &outcomes)];
             let text = settle::settlement(&claims, Way::Ranges);
-            if cut == text.statements().len() {
+            let statements = text.statements().len();
+            if cut == statements {
                 break;
             }
-            cut_at(&mut db, text, cut).await?;
+            let ended = settle::ended(&cut_at(&mut db, &text, cut).await?);
+            let is_settled = settle::settled(&mut db, &[lease]).await? == [lease];
+            // A rollback just before COMMIT goes unnoticed.
+            ensure!(ended.is_ok() == is_settled || cut == statements - 1, "before statement {cut}: {ended:?}");
             let lost = database.number(LOST).await?;
             ensure!(lost == 0, "{lost} of {count} messages are lost by a rollback before statement {cut}");
             // What is still claimed can be settled.
-            if settle::settled(&mut db, &[lease]).await?.is_empty() {
+            if !is_settled {
                 ensure!(settle::settle(&mut db, &claims, Way::Ranges).await? == [lease], "not settled after {cut}");
             }
             ensure!(database.number("SELECT COUNT(*) FROM outbox_pending").await? == 0, "pending after {cut}");
@@ -129,10 +132,9 @@ async fn a_worker_whose_transaction_is_rolled_back_in_its_settlement_settles_no_
         if cut == text.statements().len() {
             break;
         }
-        match cut_at(&mut db, text, cut).await {
-            Err(error) if error_number(&error) == Some(NO_SUCH_SAVEPOINT) => work::forget_early(&mut db, lease).await?,
-            other => other?,
-        }
+        let outcome = cut_at(&mut db, &text, cut).await;
+        let finish = work::conclude(&mut db, lease, outcome).await?;
+        ensure!(finish == Finish::Ended, "a rollback before statement {cut}: {finish:?}");
         sqlx::raw_sql("COMMIT").execute(&mut db).await?;
         let pending = database.number("SELECT COUNT(*) FROM outbox_pending").await?;
         ensure!(pending == 3, "a rollback before statement {cut} settled work that is not there: {pending} pending");

@@ -92,10 +92,17 @@ pub async fn settle(
     claims: &[(Lease, &Settlement)],
     way: Way,
 ) -> Result<Vec<Lease>, sqlx::Error> {
-    let mut replies = settlement(claims, way).run(conn).await?;
-    let (_commit, deleted) = (replies.pop(), deleted(&replies));
-    let locked = Lease::all(&replies)?;
-    if locked.len() as u64 == deleted { Ok(locked) } else { Err(taken_back()) }
+    ended(&settlement(claims, way).run(conn).await?)
+}
+
+/// The claims that the statements of [`settlement`] locked, if they deleted as many.
+pub(super) fn ended(replies: &[Reply]) -> Result<Vec<Lease>, sqlx::Error> {
+    let [statements @ .., _commit] = replies else { return Ok(Vec::new()) };
+    let locked = Lease::all(statements)?;
+    if locked.len() as u64 == deleted(statements) {
+        return Ok(locked);
+    }
+    Err(sqlx::Error::Protocol("the server took a settlement back, and reported no error".into()))
 }
 
 pub(super) fn settlement(claims: &[(Lease, &Settlement)], way: Way) -> Text {
@@ -112,10 +119,6 @@ pub(super) fn settlement(claims: &[(Lease, &Settlement)], way: Way) -> Text {
 /// How many claims the last of these statements deleted.
 pub(super) fn deleted(replies: &[Reply]) -> u64 {
     replies.last().map_or(0, |reply| reply.done.rows_affected())
-}
-
-fn taken_back() -> sqlx::Error {
-    sqlx::Error::Protocol("the server took a settlement back, and reported no error".into())
 }
 
 /// About how many bytes of text a settlement makes: to keep a text below `max_allowed_packet`.

@@ -112,8 +112,8 @@ impl Text {
 
     /// For a test that runs them one by one. No value holds a semicolon.
     #[cfg(test)]
-    pub(crate) fn statements(&self) -> Vec<String> {
-        self.sql.split(';').map(str::to_owned).collect()
+    pub(crate) fn statements(&self) -> Vec<Self> {
+        self.sql.split(';').map(|sql| Self { sql: sql.to_owned(), ends: 0 }).collect()
     }
 
     fn push_int(&mut self, number: u64) {

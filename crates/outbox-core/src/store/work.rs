@@ -12,7 +12,7 @@ use super::{
     lease::{Lease, fence},
     session::{SETTINGS, reset},
     settle::{RECEIPT, Settlement, Way, deleted, mark_sent, write},
-    text::Text,
+    text::{Reply, Text},
 };
 
 /// Opens the transaction, with the mark that the other functions look for. Should the server hear nothing for `silence` (whole
@@ -69,7 +69,17 @@ pub async fn finish(
     lease: Lease,
     settlement: &Settlement,
 ) -> Result<Finish, sqlx::Error> {
-    match finishing(database, lease, settlement).run(conn).await {
+    let outcome = finishing(database, lease, settlement).run(conn).await;
+    conclude(conn, lease, outcome).await
+}
+
+/// What the replies to [`finishing`] say.
+pub(super) async fn conclude(
+    conn: &mut MySqlConnection,
+    lease: Lease,
+    outcome: Result<Vec<Reply>, sqlx::Error>,
+) -> Result<Finish, sqlx::Error> {
+    match outcome {
         Ok(replies) if deleted(&replies) > 0 => Ok(Finish::Standing),
         // Of all statements only the fence returns rows.
         Ok(replies) if replies.iter().any(|reply| !reply.rows.is_empty()) => Ok(Finish::Ended),
@@ -97,7 +107,7 @@ pub(super) fn finishing(database: Option<&str>, lease: Lease, settlement: &Settl
 
 /// Deletes a receipt that was committed without its work, beside a claim that is still live: the claim's settlement would meet it. Locks
 /// the claim and the receipt, each by a unique key.
-pub(super) async fn forget_early(conn: &mut MySqlConnection, lease: Lease) -> Result<(), sqlx::Error> {
+async fn forget_early(conn: &mut MySqlConnection, lease: Lease) -> Result<(), sqlx::Error> {
     let text = Text::default().sql("DELETE s FROM ").then(|text| fence(text, &[lease])).sql(RECEIPT);
     text.run(conn).await.map(drop)
 }
