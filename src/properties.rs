@@ -11,9 +11,10 @@ use uuid::Uuid;
 
 use crate::{
     config::{self, AfterDead, Binding, Envelope, Inputs, OnRejected, Route},
-    envelope,
-    read::headers,
-    route::{self, Routes},
+    pipeline::read::{
+        envelope, headers,
+        route::{self, Routes},
+    },
     sink::{Destination, Outgoing, Receipt, conformance::Draft},
 };
 

@@ -15,25 +15,26 @@ use tokio::{
 };
 
 use crate::{
-    capacity::Capacity,
-    claim::Claimed,
     config::{self, Config},
-    context::Context,
-    database, floor, gauges,
-    health::Health,
-    lanes,
-    metrics::Metrics,
-    outlet::{Feed, Outlets},
-    promote,
-    publish::Publisher,
-    purge,
-    read::{ReadClaim, Reader},
-    renew,
-    route::Routes,
-    session::{self, Session},
-    settle::{Finished, Settler},
+    keepers::{floor, gauges, promote, purge, renew, takeover},
+    observe::{health::Health, metrics::Metrics},
+    pipeline::{
+        claim::Claimed,
+        lanes,
+        publish::{
+            Publisher,
+            outlet::{Feed, Outlets},
+        },
+        read::{ReadClaim, Reader, route::Routes},
+        settle::{Finished, Settler},
+    },
     sink::{self, Sink},
-    takeover,
+    state::{
+        capacity::Capacity,
+        context::Context,
+        database,
+        session::{self, Session},
+    },
 };
 
 /// Pause between two looks for a database that is down, or for tables that are not there yet.

@@ -13,9 +13,10 @@ use serde_json::Value;
 use super::{database, output::Format, run::unusable};
 use crate::{
     config::{Config, Loaded},
-    outlet::Feed,
-    purge, run,
-    session::describe,
+    keepers::purge,
+    pipeline::publish::outlet::Feed,
+    run,
+    state::session::describe,
 };
 
 /// The database can be used.

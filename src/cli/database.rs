@@ -5,7 +5,10 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use outbox_core::sqlx::MySqlConnection;
 
-use crate::{config::Config, database, session::describe};
+use crate::{
+    config::Config,
+    state::{database, session::describe},
+};
 
 /// How long connecting may take.
 const DEADLINE: Duration = Duration::from_secs(10);

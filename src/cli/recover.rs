@@ -16,7 +16,7 @@ use super::{
     database,
     output::{self, Format},
 };
-use crate::{config::Config, session::describe};
+use crate::{config::Config, state::session::describe};
 
 /// The server's number for "lock wait time-out exceeded".
 const LOCK_WAIT: u16 = 1205;

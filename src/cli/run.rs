@@ -9,9 +9,11 @@ use tokio_util::sync::CancellationToken;
 use super::{Options, log};
 use crate::{
     config::{ConfigError, Inputs, Loaded, Problem, load},
-    health::Health,
-    http::{self, Sources},
-    metrics::Metrics,
+    observe::{
+        health::Health,
+        http::{self, Sources},
+        metrics::Metrics,
+    },
     run::Relay,
 };
 

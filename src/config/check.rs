@@ -108,7 +108,7 @@ impl Reader {
                 format!("`{path}` names no database: put its name behind the port, as in mysql://user@host:3306/shop"),
             );
         }
-        match crate::database::options(&config.database) {
+        match crate::state::database::options(&config.database) {
             Ok(options) => self.check_database_authority(path, text, options.get_ssl_mode()),
             Err(error) => self.add(path, format!("`{path}` cannot be used: {error}")),
         }

@@ -12,13 +12,15 @@ use super::{
     turn::{Done, Turn, Undone},
 };
 use crate::{
-    claim::Claimed,
     config::{AfterDead, OnRejected},
-    context::Context,
-    read::{ReadClaim, Reader},
-    retry::{self, Disposition, Policy},
-    settle::{self, Finished},
+    pipeline::{
+        claim::Claimed,
+        read::{ReadClaim, Reader},
+        retry::{self, Disposition, Policy},
+        settle::{self, Finished},
+    },
     sink::PublishError,
+    state::context::Context,
 };
 
 pub(super) struct Claims<H> {

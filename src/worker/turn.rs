@@ -26,13 +26,17 @@ use super::{
     claims::{Claims, note},
 };
 use crate::{
-    claim::Claimed,
-    crash,
-    read::{Ready, Step},
-    retry::{self, Disposition},
-    session::{Session, describe},
-    settle,
+    pipeline::{
+        claim::Claimed,
+        read::{Ready, Step},
+        retry::{self, Disposition},
+        settle,
+    },
     sink::Outgoing,
+    state::{
+        crash,
+        session::{Session, describe},
+    },
 };
 
 /// What is committed.

@@ -1,6 +1,6 @@
 //! What dashboard and alerts name must exist: metrics with their labels, units, sections of the runbook.
 
-use outbox_relay::metrics::METRICS;
+use outbox_relay::observe::metrics::METRICS;
 use serde_json::Value;
 
 const DASHBOARD: &str = include_str!("../../dashboards/relay.json");

@@ -9,9 +9,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use outbox_relay::{
     config::{self, AfterDead, Envelope, Inputs, OnRejected, Route},
-    health::Health,
-    metrics::Metrics,
-    outlet::Feed,
+    observe::{health::Health, metrics::Metrics},
+    pipeline::publish::outlet::Feed,
     run::Relay,
     sink::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink, null::Null},
 };

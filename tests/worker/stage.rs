@@ -16,7 +16,7 @@ use outbox_core::{
 };
 use outbox_relay::{
     config::Retry,
-    metrics::Metrics,
+    observe::metrics::Metrics,
     worker::{Delivery, Failure, Handler, Worker},
 };
 use testkit::{

@@ -10,9 +10,11 @@ use outbox_core::store::{
     lease::Lease,
 };
 use outbox_relay::{
-    claim::Foreign,
-    leases::Tenure,
-    window::{self, Barred, Limits, Start},
+    pipeline::claim::{
+        Foreign,
+        window::{self, Barred, Limits, Start},
+    },
+    state::leases::Tenure,
 };
 
 use crate::{
@@ -86,7 +88,7 @@ pub(crate) fn begin(protocol: &Protocol, db: &Database, relay: &mut Relay) -> Lo
     let own = relay.tenures.iter().map(|t| Own { claim: t.claim, messages: t.messages, may_return: t.may_return });
     let own: Vec<Own> = own.collect();
     let tenures: Vec<_> = own.iter().map(|own| tenure(protocol, own)).collect();
-    let claimed = outbox_relay::claim::claimed_ids(&tenures, &foreign(protocol, relay).claims);
+    let claimed = outbox_relay::pipeline::claim::claimed_ids(&tenures, &foreign(protocol, relay).claims);
     let floor = db.floor();
     let gaps = window::gaps(relay.start.id(), &claimed);
     let below = gaps.below.into_iter().flatten().take_while(|id| *id <= 7).filter(|id| *id > 0).collect();
@@ -213,7 +215,7 @@ impl Look {
             Some(Flaw::ClaimedIds) => barred.ids.clear(),
             Some(Flaw::VanishedIdsForgotten) => {
                 let stand: Vec<_> = own.iter().filter(|t| seen.leases.contains(&t.lease)).cloned().collect();
-                barred.ids = outbox_relay::claim::claimed_ids(&stand, &foreign.claims).into_iter().collect();
+                barred.ids = outbox_relay::pipeline::claim::claimed_ids(&stand, &foreign.claims).into_iter().collect();
             }
             Some(Flaw::VanishedKeysForgotten) => {
                 barred.keys = foreign.claims.values().flat_map(|claim| &claim.key_hashes).copied().collect();

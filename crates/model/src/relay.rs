@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use outbox_relay::{
-    chains::{Admission, Chains, Origin},
     config::{AfterDead, OnRejected, Retry},
-    retry::{self, Disposition, Policy},
+    pipeline::{
+        claim::window::Start,
+        publish::chains::{Admission, Chains, Origin},
+        retry::{self, Disposition, Policy},
+    },
     sink::PublishError,
-    window::Start,
 };
 
 use crate::{

@@ -6,10 +6,12 @@ use anyhow::{Context as _, Result, ensure};
 use custom_sink::{CONNECTIONS, Webhook};
 use outbox_relay::{
     config::{self, AfterDead, Config, Envelope, Inputs, OnRejected, Route},
-    health::Health,
-    http::{self, Sources},
-    metrics::Metrics,
-    outlet::Feed,
+    observe::{
+        health::Health,
+        http::{self, Sources},
+        metrics::Metrics,
+    },
+    pipeline::publish::outlet::Feed,
     run::Relay,
 };
 use tokio::signal::unix::{SignalKind, signal};

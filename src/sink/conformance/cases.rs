@@ -15,7 +15,7 @@ use super::{
     messages::{Draft, comparable, expected, publish, publish_until_sent},
 };
 use crate::{
-    outlet::GRACE,
+    pipeline::publish::outlet::GRACE,
     sink::{Destination, KeyOrder, Outcome, Outgoing, PublishError},
 };
 

@@ -23,8 +23,8 @@ use super::{
     written::{Admission, Written},
 };
 use crate::{
-    explain::{Trouble, explain},
     sink::{Outcome, Outgoing, PublishError},
+    state::explain::{Trouble, explain},
 };
 
 /// How long the broker may take to say whether a topic exists.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::session::Session;
-use crate::{backoff::Backoff, config::RabbitMq, sink::PublishError};
+use crate::{config::RabbitMq, sink::PublishError, state::backoff::Backoff};
 
 /// The shortest and the longest wait between two attempts to connect.
 const WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));

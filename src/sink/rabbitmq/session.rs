@@ -23,8 +23,8 @@ use tokio::{
 use super::plug::{self, Guard, Plug, Tls};
 use crate::{
     config::RabbitMq,
-    explain::{Trouble, explain},
     sink::PublishError,
+    state::explain::{Trouble, explain},
 };
 
 /// How long a round has a channel for itself.

@@ -8,7 +8,7 @@ use std::{
 use anyhow::Result;
 use outbox_core::sqlx::{self, MySqlConnection, mysql::MySqlConnectOptions};
 use outbox_relay::{
-    metrics::Metrics,
+    observe::metrics::Metrics,
     worker::{Delivery, Failure, Handler, Worker},
 };
 use testkit::{accounts::Account, database::Database};

@@ -1,0 +1,130 @@
+//! Creates and upgrades the tables, and says whether this program can use them.
+
+mod change;
+mod check;
+mod due;
+mod error;
+mod plan;
+mod run;
+
+use std::{borrow::Cow, sync::LazyLock};
+
+use sqlx::{
+    MySqlConnection, SqlStr,
+    migrate::{Migration, MigrationType, Migrator},
+};
+
+use self::run::{Mode, run};
+pub use self::{
+    check::{SchemaError, check_schema, check_schema_to_read},
+    due::Due,
+    error::MigrateError,
+};
+use crate::store::migrate::{RECORD, note_in_script};
+
+/// The number of the newest migration that this version knows: its version of the tables.
+pub const SCHEMA_VERSION: i64 = 20;
+
+/// The migrations as text: number, name, SQL. One statement each.
+pub const MIGRATIONS: [(i64, &str, &str); 20] = [
+    (1, "messages", include_str!("../../migrations/0001_messages.sql")),
+    (2, "pending", include_str!("../../migrations/0002_pending.sql")),
+    (3, "delayed", include_str!("../../migrations/0003_delayed.sql")),
+    (4, "claims", include_str!("../../migrations/0004_claims.sql")),
+    (5, "head", include_str!("../../migrations/0005_head.sql")),
+    (6, "lane", include_str!("../../migrations/0006_lane.sql")),
+    (7, "sent", include_str!("../../migrations/0007_sent.sql")),
+    (8, "dead", include_str!("../../migrations/0008_dead.sql")),
+    (9, "inbox_processed", include_str!("../../migrations/0009_inbox_processed.sql")),
+    (10, "leases", include_str!("../../migrations/0010_leases.sql")),
+    (11, "key_sequence", include_str!("../../migrations/0011_key_sequence.sql")),
+    (12, "inbox_dead", include_str!("../../migrations/0012_inbox_dead.sql")),
+    (13, "inbox_sequence", include_str!("../../migrations/0013_inbox_sequence.sql")),
+    (14, "claimed_messages", include_str!("../../migrations/0014_claimed_messages.sql")),
+    (15, "sent_messages", include_str!("../../migrations/0015_sent_messages.sql")),
+    (16, "schema", include_str!("../../migrations/0016_schema.sql")),
+    (17, "baseline", include_str!("../../migrations/0017_baseline.sql")),
+    (18, "epochs", include_str!("../../migrations/0018_epochs.sql")),
+    (19, "sequence_epoch", include_str!("../../migrations/0019_sequence_epoch.sql")),
+    (20, "due_at", include_str!("../../migrations/0020_due_at.sql")),
+];
+
+/// The migrations for `#[sqlx::test(migrator = "outbox_core::MIGRATOR")]`: sqlx applies them to an empty database.
+///
+/// Everywhere else use [`migrate`]: sqlx waits for tables in a way that stalls services, cannot complete what stopped half-way, and
+/// asks for its lock in a way that MariaDB does not understand. Both keep the same record, `outbox_migrations`, which a service's own
+/// migrations do not share.
+pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
+    let mut migrator = Migrator::with_migrations(MIGRATIONS.into_iter().map(migration).collect());
+    migrator.dangerous_set_table_name("outbox_migrations");
+    // A newer release may have migrated.
+    migrator.set_ignore_missing(true);
+    migrator
+});
+
+fn migration((version, name, sql): (i64, &'static str, &'static str)) -> Migration {
+    Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, SqlStr::from_static(sql), false)
+}
+
+/// Creates and upgrades the tables. Harmless where there is nothing to do, also where a newer release has migrated; then it only reads
+/// the record. Of several processes one migrates, and the others wait for up to ten minutes.
+///
+/// Privileges and names are checked before anything is changed. A statement that has to wait for a table gives up after two seconds, so
+/// that services do not wait behind it, and is tried again for about two minutes. What stopped half-way is completed by the next
+/// call. No transaction may be open on the connection: it would be committed. After an error close the connection: it may hold the
+/// lock against other migrations.
+pub async fn migrate(conn: &mut MySqlConnection) -> Result<(), MigrateError> {
+    run(conn, MIGRATOR.migrations.as_ref(), Mode::Apply).await
+}
+
+/// The plan of [`migrate`]: the migrations that the record lacks, in their order. Changes nothing. Another process may migrate
+/// meanwhile.
+pub async fn migrations_due(conn: &mut MySqlConnection) -> Result<Vec<Due>, MigrateError> {
+    due::due(conn, MIGRATOR.migrations.as_ref()).await
+}
+
+/// Takes over tables that another tool has made from [`migration_script`], or that came without their record: compares columns, keys
+/// and engines with what the migrations make, and then writes the record. Changes no table.
+pub async fn baseline(conn: &mut MySqlConnection) -> Result<(), MigrateError> {
+    run(conn, MIGRATOR.migrations.as_ref(), Mode::Adopt).await
+}
+
+/// [`migrate`] of a later release, for tests: with these migrations (number, name, SQL) after those of this one.
+#[cfg(feature = "test")]
+#[doc(hidden)]
+pub async fn migrate_with(
+    conn: &mut MySqlConnection,
+    more: &[(i64, &'static str, &'static str)],
+) -> Result<(), MigrateError> {
+    let migrations: Vec<_> = MIGRATIONS.iter().chain(more).copied().map(migration).collect();
+    run(conn, &migrations, Mode::Apply).await
+}
+
+/// The migrations above a number (0: all) as SQL for another tool: the statements, and the record that [`check_schema`] reads.
+#[must_use]
+pub fn migration_script(after: i64) -> String {
+    let mut script = String::new();
+    if after == 0 {
+        script.extend(["-- The record of what was applied.\n", RECORD, ";\n"]);
+    }
+    for migration in MIGRATOR.iter().filter(|migration| migration.version > after) {
+        let heading = format!("\n-- Migration {}: {}\n", migration.version, migration.description);
+        let note = note_in_script(migration.version, &migration.description, &migration.checksum);
+        script.extend([heading.as_str(), migration.sql.as_str(), &note]);
+    }
+    script
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{change::Change, *};
+
+    #[test]
+    fn the_runner_understands_every_migration() {
+        for (number, (version, name, sql)) in (1..).zip(MIGRATIONS) {
+            assert_eq!(version, number, "{name}");
+            assert!(Change::of(sql).is_some(), "{name}: {sql}");
+        }
+        assert_eq!(MIGRATIONS.last().map(|(version, ..)| *version), Some(SCHEMA_VERSION));
+    }
+}

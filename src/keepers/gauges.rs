@@ -1,0 +1,40 @@
+//! What is in the queue, as gauges: read from the database, the same from every relay.
+
+use std::{sync::Arc, time::Duration};
+
+use outbox_core::store::stats::{self, Stats};
+
+use crate::state::{context::Context, session::Session};
+
+/// How old the gauges may be.
+const EVERY: Duration = Duration::from_secs(15);
+
+/// Counts every 15 seconds until the relay is stopped.
+pub async fn run(context: Arc<Context>) {
+    let mut session = Session::new(&context);
+    let mut wait = Duration::ZERO;
+    while context.sleep(wait).await {
+        wait = EVERY;
+        match session.run("stats", async |db| stats::stats(db).await).await {
+            Ok(stats) => show(&context, stats),
+            Err(_) => session.pause().await,
+        }
+    }
+}
+
+fn show(context: &Context, stats: Stats) {
+    let queue = &context.metrics.queue;
+    let set = |state: &str, count: u64| {
+        queue.messages.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    };
+    set("pending", stats.pending);
+    set("leased", stats.leased);
+    set("delayed", stats.delayed);
+    set("dead", stats.dead);
+    #[expect(clippy::cast_precision_loss, reason = "a lag in seconds needs no more than 53 bits")]
+    queue.lag_seconds.set(stats.lag_micros as f64 / 1e6);
+    queue.blocked_keys.set(i64::try_from(stats.blocked_keys).unwrap_or(i64::MAX));
+    queue.instances.with_label_values(&["active"]).set(i64::try_from(stats.owners).unwrap_or(i64::MAX));
+    queue.expired_leases.set(i64::try_from(stats.expired_leases).unwrap_or(i64::MAX));
+    context.alive("stats");
+}

@@ -1,0 +1,9 @@
+//! Tasks beside the way of a message, one of each in every relay: they renew leases, take over those of dead relays, promote delayed
+//! messages, raise the floor, purge and count.
+
+pub mod floor;
+pub mod gauges;
+pub mod promote;
+pub mod purge;
+pub mod renew;
+pub mod takeover;

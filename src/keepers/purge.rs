@@ -1,0 +1,129 @@
+//! Deleting what is older than its retention: one relay at a time, in small chunks.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use outbox_core::{
+    WindowTooShort, check_window,
+    lease::{Lease, LeaseError, Leases},
+    sqlx,
+    store::purge,
+};
+
+use crate::{
+    config::Retention,
+    state::{
+        context::Context,
+        session::{Session, describe},
+    },
+};
+
+/// How long the lease on the purging lasts.
+const LEASE: Duration = Duration::from_secs(60);
+/// Pause between two looks for something to delete.
+const EVERY: Duration = Duration::from_secs(10);
+/// Between two chunks the services' work has the server for so many times as long as a chunk took. Not much longer, where round trips
+/// or the disk are slow: the purge has to keep up with what is sent.
+const REST: u32 = 9;
+const SHORTEST_REST: Duration = Duration::from_millis(50);
+const LONGEST_REST: Duration = Duration::from_millis(250);
+/// Messages of one chunk.
+const MESSAGES: usize = 1000;
+const ROWS: u32 = 1000;
+
+/// Whether the inbox remembers for as long as a message that was sent can be sent again.
+pub(crate) fn inbox_window(keep: &Retention) -> Result<(), WindowTooShort> {
+    let sent = if keep.sent.is_zero() { Duration::MAX } else { keep.sent };
+    check_window(keep.inbox, sent)
+}
+
+/// Purges until the relay is stopped.
+pub async fn run(context: Arc<Context>) {
+    if let Err(error) = inbox_window(&context.config.retention) {
+        tracing::warn!(%error, "a replay of sent messages can apply some of them twice");
+        context.metrics.inbox_window_too_short.set(1);
+    }
+    let mut session = Session::new(&context);
+    let mut lease = None;
+    let mut wait = Duration::from_millis(500);
+    while context.sleep(wait).await {
+        wait = EVERY;
+        if !is_mine(&context, &mut lease).await {
+            continue;
+        }
+        let started = Instant::now();
+        if let Ok(rows) = pass(&context, &mut session).await {
+            context.alive("purge");
+            if rows > 0 {
+                wait = (started.elapsed() * REST).clamp(SHORTEST_REST, LONGEST_REST);
+            }
+        }
+    }
+    if let Some(lease) = lease
+        && let Err(error) = lease.release().await
+    {
+        tracing::debug!(%error, "the lease on the purging ends by itself");
+    }
+}
+
+/// Whether this relay is the one that purges.
+///
+/// Leases keep the options with which they are made, so others are made for each try: a password may have changed.
+async fn is_mine(context: &Context, lease: &mut Option<Lease>) -> bool {
+    if lease.as_ref().is_some_and(Lease::is_held) {
+        return true;
+    }
+    let acquired = match context.login.options() {
+        Ok(options) => Leases::new(options).owner(context.owner.as_str()).length(LEASE).try_acquire("purge").await,
+        Err(error) => Err(error.into()),
+    };
+    match acquired {
+        Ok(acquired) => *lease = acquired,
+        Err(LeaseError::Database(error)) => {
+            *lease = None;
+            tracing::warn!(error = %describe(&error), "the lease on the purging could not be acquired");
+            return false;
+        }
+        Err(error) => {
+            *lease = None;
+            tracing::warn!(%error, "the lease on the purging could not be acquired");
+            return false;
+        }
+    }
+    lease.is_some()
+}
+
+/// Receipts and their messages, until a chunk is full. A receipt can stand for one message.
+async fn purge_sent(session: &mut Session, age: Duration) -> Result<(u64, u64), sqlx::Error> {
+    let mut gone = (0, 0);
+    while gone.0 < MESSAGES as u64 && gone.1 < MESSAGES as u64 {
+        let (receipts, messages) = session.run("purge", async |db| purge::sent(db, age, MESSAGES).await).await?;
+        if receipts == 0 {
+            break;
+        }
+        gone = (gone.0 + receipts, gone.1 + messages);
+    }
+    Ok(gone)
+}
+
+/// Deletes one chunk of each kind; returns how many rows went. One kind that cannot be purged does not hold up the others.
+async fn pass(context: &Context, session: &mut Session) -> Result<u64, sqlx::Error> {
+    let keep = &context.config.retention;
+    let (mut sent, mut dead, mut inbox) = (Ok((0, 0)), Ok(0), Ok(0));
+    if !keep.sent.is_zero() {
+        sent = purge_sent(session, keep.sent).await;
+    }
+    if !keep.dead.is_zero() {
+        dead = session.run("purge", async |db| purge::dead(db, keep.dead, ROWS).await).await;
+    }
+    if !keep.inbox.is_zero() {
+        inbox = session.run("purge", async |db| purge::inbox(db, keep.inbox, ROWS).await).await;
+    }
+    let gone = |table, rows| context.metrics.purged_messages_total.with_label_values(&[table]).inc_by(rows);
+    gone("outbox_messages", sent.as_ref().map_or(0, |(_, messages)| *messages));
+    gone("outbox_dead", *dead.as_ref().unwrap_or(&0));
+    gone("inbox_processed", *inbox.as_ref().unwrap_or(&0));
+    Ok(sent?.0 + dead? + inbox?)
+}

@@ -1,0 +1,69 @@
+//! Renewing the leases of what is in flight.
+
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use outbox_core::{
+    sqlx,
+    store::lease::{self, Lease},
+};
+
+use crate::state::{context::Context, crash, leases::Tenure, session::Session};
+
+/// Longest pause between two renewals, however long a lease is: the loop shows that it lives.
+pub(crate) const LONGEST: Duration = Duration::from_secs(20);
+
+/// Renews all leases, three times within each, until it is dropped.
+///
+/// A lease that cannot be renewed is not extended: no publish is started that might outlast it.
+pub async fn run(context: Arc<Context>) {
+    let mut session = Session::new(&context);
+    loop {
+        tokio::time::sleep((context.config.relay.lease / 3).min(LONGEST)).await;
+        loop {
+            let mut tenures = context.leases.all();
+            tenures.retain(|tenure| !tenure.is_abandoned());
+            context.alive("renew");
+            // Every claim in flight depends on it: a connection that broke is no reason to wait for the next turn.
+            if tenures.is_empty() || renew(&context, &mut session, &tenures).await.is_ok() {
+                break;
+            }
+            session.pause().await;
+        }
+    }
+}
+
+async fn renew(context: &Context, session: &mut Session, tenures: &[Arc<Tenure>]) -> Result<(), sqlx::Error> {
+    let leases: Vec<Lease> = tenures.iter().map(|tenure| tenure.lease).collect();
+    // The lease runs on the server from some time after this one.
+    let until = Instant::now() + context.config.relay.lease;
+    let time = context.config.relay.lease;
+    crash::point("before_renew");
+    let renewed = session.run("renew", async |db| lease::renew(db, &leases, time).await).await;
+    let renewals = &context.metrics.lease_renewals_total;
+    if renewed.is_err() {
+        renewals.with_label_values(&["error"]).inc_by(leases.len() as u64);
+    }
+    let lease::Renewed { prolonged, standing } = renewed?;
+    let [prolonged, standing] = [prolonged, standing].map(HashSet::<Lease>::from_iter);
+    for tenure in tenures {
+        if prolonged.contains(&tenure.lease) {
+            tenure.prolong(until);
+            renewals.with_label_values(&["renewed"]).inc();
+        } else if standing.contains(&tenure.lease) {
+            // It is being settled or taken over. The next turn tells.
+            renewals.with_label_values(&["locked"]).inc();
+        } else if !tenure.leaves() && tenure.lose() {
+            renewals.with_label_values(&["lost"]).inc();
+            context.metrics.leases_lost_total.inc();
+            tracing::warn!(
+                claim_id = tenure.lease.claim_id,
+                "the lease was lost: another relay has taken the claim over"
+            );
+        }
+    }
+    Ok(())
+}

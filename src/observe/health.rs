@@ -1,0 +1,84 @@
+//! What `/livez` and `/readyz` tell.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant, SystemTime},
+};
+
+use crate::{observe::metrics::Metrics, state::leases::lock};
+
+/// A loop that has not come round for so long is stuck.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// The state of a relay's own loops and of what it depends on.
+pub struct Health {
+    metrics: Arc<Metrics>,
+    loops: Mutex<BTreeMap<&'static str, Instant>>,
+    dependencies: Mutex<BTreeMap<String, Result<(), String>>>,
+    /// What the database refused last, and when.
+    refused: Mutex<Option<(Instant, String)>>,
+}
+
+/// For how long a refusal is told: longer than the pause between two calls that write where there is nothing to send.
+const REFUSED: Duration = Duration::from_secs(15);
+
+impl Health {
+    /// Nothing is known yet: ready only when the database has answered.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>) -> Arc<Self> {
+        let starting = ("database".to_owned(), Err("not reached yet".to_owned()));
+        Arc::new(Self {
+            metrics,
+            loops: Mutex::default(),
+            dependencies: Mutex::new([starting].into()),
+            refused: Mutex::default(),
+        })
+    }
+
+    /// A loop came round.
+    pub fn loop_ok(&self, name: &'static str) {
+        lock(&self.loops).insert(name, Instant::now());
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        self.metrics.loop_last_success_timestamp_seconds.with_label_values(&[name]).set(now.as_secs_f64());
+    }
+
+    /// The database or a sink works, or why not.
+    pub fn dependency(&self, name: &str, state: Result<(), String>) {
+        let mut dependencies = lock(&self.dependencies);
+        match dependencies.get_mut(name) {
+            Some(known) => *known = state,
+            None => {
+                dependencies.insert(name.to_owned(), state);
+            }
+        }
+    }
+
+    /// The database refused a call, though it answers others: it is read-only, for example.
+    pub fn refused(&self, reason: String) {
+        *lock(&self.refused) = Some((Instant::now(), reason));
+    }
+
+    /// Loops that have not come round for a minute. `claim` and `settle` come round only while there is something to do.
+    #[must_use]
+    pub fn stuck(&self) -> Vec<String> {
+        let loops = lock(&self.loops);
+        let stuck = |(name, at): (&&'static str, &Instant)| {
+            let idle = matches!(*name, "claim" | "settle" | "stats" | "purge");
+            (!idle && at.elapsed() > STUCK)
+                .then(|| format!("the loop {name} has not come round for {:?}", at.elapsed()))
+        };
+        loops.iter().filter_map(stuck).collect()
+    }
+
+    /// Why the relay is not ready; empty: it is.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        let refused = lock(&self.refused);
+        let refused = refused.iter().filter(|(at, _)| at.elapsed() < REFUSED);
+        let refused = refused.map(|(_, reason)| format!("database: {reason}"));
+        let dependencies = lock(&self.dependencies);
+        let down = dependencies.iter().filter_map(|(name, state)| Some(format!("{name}: {}", state.as_ref().err()?)));
+        down.chain(refused).collect()
+    }
+}

@@ -1,0 +1,5 @@
+//! What a relay shows: metrics, health, and the HTTP listener for both.
+
+pub mod health;
+pub mod http;
+pub mod metrics;

@@ -1,0 +1,413 @@
+//! The claimer of a lane: looks for unsent messages and claims them, one claim after the other.
+
+mod foreign;
+pub mod window;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use outbox_core::{
+    sqlx,
+    store::{
+        claim::{self, Look, NewClaim, Pending, Seen},
+        lanes,
+        lease::Lease,
+        read::Stored,
+    },
+};
+use tokio::sync::{mpsc, watch};
+
+pub use self::foreign::{Foreign, claimed_ids};
+use self::window::{Limits, Selection, Start};
+use crate::{
+    pipeline::lanes::Idle,
+    state::{
+        capacity::{Capacity, Share},
+        context::Context,
+        crash,
+        leases::Tenure,
+        session::{self, Loan, Patience, Session, Sessions},
+    },
+};
+
+/// Rows that this process has claimed, on their way to be read.
+pub struct Claimed {
+    /// The claim.
+    pub tenure: Arc<Tenure>,
+    /// In which pass of its lane's claimer it was made.
+    pub pass: u64,
+    /// The number of the pass that began last.
+    pub last_pass: Arc<AtomicU64>,
+    /// The rows, by id.
+    pub rows: Vec<Pending>,
+    /// Their messages, where the claim has brought them along.
+    pub messages: Option<Vec<Stored>>,
+    /// Its share of the messages in flight, until it is settled.
+    pub count: Share,
+    /// Its share of the bytes in flight, in KiB, until it is published.
+    pub bytes: Share,
+}
+
+/// How a pass ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// So many messages were claimed.
+    Claimed(usize),
+    /// There was nothing to claim.
+    Empty,
+    /// Rows went into the queues of their keys, and there was nothing else.
+    Deferred,
+    /// Another relay was faster.
+    Conflict,
+}
+
+/// The claimer of one lane.
+pub struct Claimer {
+    /// What all parts share.
+    pub context: Arc<Context>,
+    /// The lane.
+    pub lane: u16,
+    /// What may be in flight.
+    pub capacity: Capacity,
+    /// Whether there is a sink to publish to.
+    pub open: watch::Receiver<bool>,
+    /// Where claims go.
+    pub claims: mpsc::Sender<Claimed>,
+    /// The number of the pass that began last.
+    pub last_pass: Arc<AtomicU64>,
+    /// Connections, shared with the claimers of other lanes.
+    pub sessions: Arc<Sessions>,
+    /// Where a claimer waits in whose lane nothing comes.
+    pub idle: Arc<Idle>,
+}
+
+/// What the claimer remembers between passes.
+struct Memory {
+    foreign: Foreign,
+    start: Start,
+    full_look_at: Instant,
+    /// For looks that begin at the first row.
+    patience: Patience,
+    last_message_at: Instant,
+    /// Passes in a row that ended with an error.
+    failures: u32,
+}
+
+/// A full look finds what committed later than the floor allows. It also reads the deleted rows that a snapshot keeps, so that with
+/// millions of them it takes long: the pause after it is so many times as long at least.
+const FULL_LOOK_EVERY: Duration = Duration::from_secs(1);
+const FULL_LOOK_PAUSE: u32 = 20;
+/// Largest claim, in KiB, whose messages are read in the same round trip. The messages of larger claims are read while the next claim is made.
+const BROUGHT_ALONG: usize = 64;
+/// Rows that a worker looks at for a claim, which is smaller: where the first ones have keys that are at work, there are others.
+const WINDOW: usize = 500;
+/// After so long without a message a lane is idle.
+const IDLE: Duration = Duration::from_secs(1);
+
+impl Claimer {
+    /// Claims until the relay is stopped.
+    pub async fn run(mut self) {
+        let now = Instant::now();
+        let mut memory = Memory {
+            foreign: Foreign::default(),
+            start: Start::default(),
+            full_look_at: now,
+            patience: Patience::new(&self.context),
+            last_message_at: now,
+            failures: 0,
+        };
+        let stop = self.context.stop.clone();
+        while let Some(true) = stop.run_until_cancelled(self.ready()).await {
+            let room = async { (self.capacity.count.take(self.lane).await, self.capacity.kib.take(self.lane).await) };
+            let Some((count, bytes)) = stop.run_until_cancelled(room).await else { break };
+            let session = self.sessions.take().await;
+            let started = Instant::now();
+            let outcome = self.pass(&mut memory, session, count, bytes).await;
+            self.count(&outcome, started);
+            memory.failures += 1;
+            if outcome.is_err() {
+                memory.foreign.forget_ids();
+            } else {
+                memory.failures = 0;
+            }
+            let Some(()) = stop.run_until_cancelled(self.pace(&mut memory, &outcome, started)).await else { break };
+        }
+    }
+
+    /// Waits until there is a sink to publish to.
+    async fn ready(&mut self) -> bool {
+        self.open.wait_for(|open| *open).await.is_ok()
+    }
+
+    /// One pass: look, choose, claim. What the claim does not need of its room is given back.
+    async fn pass(
+        &self,
+        memory: &mut Memory,
+        mut session: Loan<'_>,
+        mut count: Share,
+        mut bytes: Share,
+    ) -> Result<Pass, sqlx::Error> {
+        let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
+        let (seen, selection, start) = self.look(memory, &mut session, (count.places(), bytes.places())).await?;
+        let Some(version) = seen.version else {
+            // The head was deleted by hand.
+            session.run("create_head", async |db| lanes::create_head(db, self.lane).await).await?;
+            return Ok(Pass::Empty);
+        };
+        match (selection.take.is_empty(), selection.behind.is_empty()) {
+            (true, true) => return Ok(Pass::Empty),
+            (true, false) => return self.defer(&mut session, version, &selection.behind).await,
+            _ => {}
+        }
+        let Some((tenure, messages)) = self.claim(memory, session, version, &selection).await? else {
+            return Ok(Pass::Conflict);
+        };
+        self.count_late(&selection, start.id());
+        self.context.leases.insert(&tenure);
+        crash::point("after_claim");
+        let taken = selection.take.len();
+        if !self.context.worker {
+            count.trim(taken);
+        }
+        bytes.trim(kib(&selection.take));
+        let last_pass = Arc::clone(&self.last_pass);
+        let claimed = Claimed { tenure, pass, last_pass, count, bytes, rows: selection.take, messages };
+        // A closed channel: the process is ending, and the lease will expire or be released.
+        self.claims.send(claimed).await.ok();
+        Ok(Pass::Claimed(taken))
+    }
+
+    /// Looks at the lane and chooses, and says from where on it looked; again, if a row was put back below where it looked, or if
+    /// the numbers of claims began again.
+    async fn look(
+        &self,
+        memory: &mut Memory,
+        session: &mut Session,
+        room: (usize, usize),
+    ) -> Result<(Seen, Selection, Start), sqlx::Error> {
+        loop {
+            let start = memory.start;
+            match self.look_once(memory, session, room).await? {
+                Some((seen, selection)) if !start.is_passed(seen.low) => return Ok((seen, selection, start)),
+                _ => {}
+            }
+        }
+    }
+
+    async fn look_once(
+        &self,
+        memory: &mut Memory,
+        session: &mut Session,
+        (messages, kib): (usize, usize),
+    ) -> Result<Option<(Seen, Selection)>, sqlx::Error> {
+        let own = self.context.leases.of_lane(self.lane);
+        let started = Instant::now();
+        let full = memory.full_look_at <= started;
+        if full {
+            memory.foreign.forget_ids();
+        }
+        let (floor, start) = (self.context.floor.load(Ordering::Acquire), memory.start.id());
+        let gaps = window::gaps(if full { 0 } else { start }, &claimed_ids(&own, &memory.foreign.claims));
+        let rows = if self.context.worker { messages.max(WINDOW) } else { messages };
+        let limit = u32::try_from(rows).unwrap_or(u32::MAX);
+        let below_limit = 2 * rows + gaps.claimed_within;
+        let look = Look {
+            lane: self.lane,
+            owner: &self.context.owner,
+            known_claim: memory.foreign.known,
+            gone_claim: memory.foreign.gone,
+            above: gaps.above,
+            limit,
+            below: &gaps.below,
+            below_limit: u32::try_from(below_limit).unwrap_or(u32::MAX),
+        };
+        let looked = if full || start == 0 {
+            let patience = &mut memory.patience;
+            let looked = session.run_patiently(patience, "look", async |db| claim::look(db, &look).await).await;
+            if looked.is_ok() {
+                patience.took(started.elapsed());
+            }
+            looked
+        } else {
+            session.run("look", async |db| claim::look(db, &look).await).await
+        };
+        if full {
+            memory.full_look_at = Instant::now() + FULL_LOOK_EVERY.max(started.elapsed() * FULL_LOOK_PAUSE);
+        }
+        let seen = looked?;
+        if memory.foreign.misses(&seen) {
+            memory.foreign.forget_ids();
+            return Ok(None);
+        }
+        let mut barred = memory.foreign.bar(&seen, &own);
+        if self.context.worker {
+            barred.keys.extend(own.iter().flat_map(|tenure| &tenure.keys));
+        }
+        self.context.leases.sweep(self.lane, &seen.leases);
+        barred.held = self.held(session, &seen).await?;
+        barred.crowded = self.context.queues.crowded(self.lane);
+        let (bytes, of_key) = (1024 * kib as u64, self.context.queues.most_of_key());
+        let mut selection = window::select(&seen, &barred, &Limits { messages, bytes, below: below_limit, of_key });
+        let claimed = barred.ids.iter().copied().min();
+        selection.low = selection.low.into_iter().chain(claimed).min();
+        memory.start = Start::after(floor, seen.low, selection.low);
+        Ok(Some((seen, selection)))
+    }
+
+    /// Of the keys that were seen, those that a message holds back.
+    async fn held(&self, session: &mut Session, seen: &Seen) -> Result<HashMap<u64, u64>, sqlx::Error> {
+        let rows = seen.below.iter().chain(&seen.fresh);
+        let keys: HashSet<u64> = rows.map(|row| row.key_hash).filter(|key| *key != 0).collect();
+        if !seen.holds || keys.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let keys: Vec<u64> = keys.into_iter().collect();
+        let held = session.run("held", async |db| claim::held_among(db, self.lane, &keys).await).await?;
+        Ok(held.into_iter().collect())
+    }
+
+    /// Rows below the start were committed later than the floor allows.
+    fn count_late(&self, selection: &Selection, start: u64) {
+        let late = selection.take.iter().take_while(|row| row.id < start).count();
+        self.context.metrics.late_commits_total.inc_by(late as u64);
+    }
+
+    async fn defer(&self, session: &mut Session, version: u64, ids: &[u64]) -> Result<Pass, sqlx::Error> {
+        let head = (self.lane, version, token());
+        let won = session.run("defer", async |db| claim::defer(db, head, ids).await).await?;
+        Ok(if won { Pass::Deferred } else { Pass::Conflict })
+    }
+
+    async fn claim(
+        &self,
+        memory: &mut Memory,
+        mut session: Loan<'_>,
+        version: u64,
+        selection: &Selection,
+    ) -> Result<Option<(Arc<Tenure>, Option<Vec<Stored>>)>, sqlx::Error> {
+        let ids: Vec<u64> = selection.take.iter().map(|row| row.id).collect();
+        let mut keys: Vec<u64> = selection.take.iter().map(|row| row.key_hash).filter(|key| *key != 0).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let new = NewClaim {
+            lane: self.lane,
+            version,
+            low: selection.low.unwrap_or(0),
+            owner: &self.context.owner,
+            lease_token: token(),
+            lease: self.context.config.relay.lease,
+            message_ids: &ids,
+            key_hashes: &keys,
+            behind: &selection.behind,
+        };
+        // The lease runs on the server from some time after this one.
+        let until = Instant::now() + new.lease;
+        let is_small = kib(&selection.take) <= BROUGHT_ALONG;
+        let claim = session.run("claim", async |db| {
+            if is_small {
+                claim::claim_and_read(db, &new).await
+            } else {
+                Ok(claim::claim(db, &new).await?.map(|claim_id| (claim_id, None)))
+            }
+        });
+        let made = match claim.await {
+            Ok(made) => made,
+            Err(error) => {
+                memory.foreign.forget_ids();
+                // While it waits others may have the connection.
+                drop(session);
+                let found = self.find(new.lease_token, until).await.ok_or(error)?;
+                found.map(|claim_id| (claim_id, None))
+            }
+        };
+        let Some((claim_id, messages)) = made else { return Ok(None) };
+        if claim_id <= memory.foreign.known {
+            // The numbers began again further down: so may those of others.
+            memory.foreign.forget_ids();
+        }
+        let lease = Lease { claim_id, lease_token: new.lease_token };
+        let mut tenure = Tenure::new(lease, self.lane, ids, keys, until);
+        tenure.queued.clone_from(&selection.queued);
+        Ok(Some((Arc::new(tenure), messages)))
+    }
+
+    /// After an error the claim stands or it does not: asks until the database says so, or the lease has passed.
+    async fn find(&self, token: u64, until: Instant) -> Option<Option<u64>> {
+        for failures in 1.. {
+            tokio::time::sleep(session::time_to_pause(failures)).await;
+            if Instant::now() >= until {
+                break;
+            }
+            let (mut session, owner) = (self.sessions.take().await, &self.context.owner);
+            let found = session.run("find", async |db| claim::find(db, self.lane, owner, token).await).await;
+            if let Ok(found) = found {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    fn count(&self, outcome: &Result<Pass, sqlx::Error>, started: Instant) {
+        let metrics = &self.context.metrics;
+        let result = match outcome {
+            Ok(Pass::Claimed(messages)) => {
+                metrics.claimed_messages_total.inc_by(*messages as u64);
+                metrics.claim_duration_seconds.observe(started.elapsed().as_secs_f64());
+                "claimed"
+            }
+            Ok(Pass::Empty | Pass::Deferred) => "empty",
+            Ok(Pass::Conflict) => "conflict",
+            Err(_) => "error",
+        };
+        metrics.claims_total.with_label_values(&[result]).inc();
+        if outcome.is_ok() {
+            self.context.alive("claim");
+        }
+    }
+
+    /// Waits until the next pass: not at all while claims have many messages, and longer the longer nothing has come. Relays that share a
+    /// lane share the interval.
+    async fn pace(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>, started: Instant) {
+        let relay = &self.context.config.relay;
+        let interval = relay.claim_interval * memory.foreign.relays();
+        match outcome {
+            Ok(Pass::Claimed(messages)) => {
+                memory.last_message_at = Instant::now();
+                if *messages < relay.claim_messages / 8 {
+                    // Where a pass takes longer than the interval, others have their turn all the same.
+                    let until = (started + interval).max(Instant::now() + interval / 4);
+                    tokio::time::sleep_until(until.into()).await;
+                }
+            }
+            Ok(Pass::Deferred) => {}
+            // Claimers that race without a pause lose half of their compare-and-sets.
+            Ok(Pass::Conflict) => tokio::time::sleep(interval.mul_f64(rand::random())).await,
+            Ok(Pass::Empty) => {
+                let quiet = memory.last_message_at.elapsed();
+                if quiet > IDLE {
+                    return self.idle.wait(self.lane).await;
+                }
+                let until = started + (quiet / 16).max(interval).min(relay.poll_interval);
+                // Cut short or not, it is time to look.
+                tokio::time::timeout_at(until.into(), self.context.nudge.notified()).await.ok();
+            }
+            Err(_) => tokio::time::sleep(session::time_to_pause(memory.failures)).await,
+        }
+    }
+}
+
+fn kib(rows: &[Pending]) -> usize {
+    let bytes: u64 = rows.iter().map(|row| u64::from(row.bytes)).sum();
+    usize::try_from(bytes.div_ceil(1024)).unwrap_or(usize::MAX).max(1)
+}
+
+/// A fence that nobody else has; 0 means none.
+fn token() -> u64 {
+    rand::random::<u64>().max(1)
+}

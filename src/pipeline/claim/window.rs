@@ -1,0 +1,311 @@
+//! Which rows a claim takes: pure decisions over what was seen.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    ops::RangeInclusive,
+};
+
+use outbox_core::store::claim::{Pending, Seen};
+
+use crate::state::queues::AT_ONCE;
+
+/// A message that was taken over so often may be the one that kills relays: it is claimed alone, and at the take-over before with few others,
+/// so that few become suspects with it. Attempts do not tell: an outage costs many messages some, and each in a claim of its own they
+/// would keep all others waiting.
+pub const SUSPECT_TAKEOVERS: u8 = 3;
+/// What part of a claim those few are.
+const FEW: usize = 32;
+/// More gaps than this are read as one range that includes what is claimed.
+const MAX_GAPS: usize = 64;
+
+/// Where to look for rows that nobody has claimed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gaps {
+    /// The gaps between claimed ids, from the start on.
+    pub below: Vec<RangeInclusive<u64>>,
+    /// The largest claimed id: fresh rows are above.
+    pub above: u64,
+    /// Claimed rows that lie in `below` all the same.
+    pub claimed_within: usize,
+}
+
+/// The gaps between claimed ids (sorted), from `start` on.
+#[must_use]
+pub fn gaps(start: u64, claimed: &[u64]) -> Gaps {
+    let (mut below, mut next) = (Vec::new(), start);
+    for &id in claimed {
+        if id > next {
+            below.push(next..=id - 1);
+        }
+        next = next.max(id + 1);
+    }
+    let above = next.saturating_sub(1);
+    if below.len() > MAX_GAPS {
+        return Gaps { below: vec![start..=above], above, claimed_within: claimed.len() };
+    }
+    Gaps { below, above, claimed_within: 0 }
+}
+
+/// From where on to look: no pending row has a smaller id, except one that was committed later than the floor allows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Start(u64);
+
+impl Start {
+    /// The smallest id to look at.
+    #[must_use]
+    pub fn id(self) -> u64 {
+        self.0
+    }
+
+    /// After a look. `floor` was read *before* it: a row that was committed just before the floor rose above it may not have been seen
+    /// by anybody yet. `low` is the lane's, and `lowest` the smallest id of a row that was seen or is claimed.
+    #[must_use]
+    pub fn after(floor: u64, low: u64, lowest: Option<u64>) -> Self {
+        Self(floor.min(low).min(lowest.unwrap_or(u64::MAX)))
+    }
+
+    /// Whether a row was put back below, by what the lane's `low` is now. What was seen must not be claimed before it.
+    #[must_use]
+    pub fn is_passed(self, low: u64) -> bool {
+        low < self.0
+    }
+}
+
+/// What limits a claim.
+#[derive(Debug)]
+pub struct Limits {
+    /// Most messages.
+    pub messages: usize,
+    /// Most bytes; one message may have more.
+    pub bytes: u64,
+    /// So many rows below mean that there may be more: nothing above may be claimed then.
+    pub below: usize,
+    /// Most pending rows of a key.
+    pub of_key: usize,
+}
+
+impl Limits {
+    /// Most pending rows of this key.
+    fn of(&self, key: u64, barred: &Barred) -> usize {
+        if barred.crowded.contains(&key) { 1 } else { self.of_key }
+    }
+
+    /// Most messages of a claim with this one.
+    fn with(&self, row: &Pending) -> usize {
+        match row.takeovers {
+            SUSPECT_TAKEOVERS.. => 1,
+            takeovers if takeovers + 1 == SUSPECT_TAKEOVERS => self.messages.div_ceil(FEW),
+            _ => self.messages,
+        }
+    }
+}
+
+/// What must not be claimed.
+#[derive(Debug, Default)]
+pub struct Barred {
+    /// Ids in live claims.
+    pub ids: HashSet<u64>,
+    /// Keys in live claims of others, and in claims that vanished while this relay was looking: their rows may be pending
+    /// again where it did not look.
+    pub keys: HashSet<u64>,
+    /// Keys that wait, with the smallest id that holds them back.
+    pub held: HashMap<u64, u64>,
+    /// Keys with as many messages in flight as they may have: a claim takes one at the most.
+    pub crowded: HashSet<u64>,
+}
+
+/// What to claim.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// The rows of the claim, by id.
+    pub take: Vec<Pending>,
+    /// Rows that go into the queue of their key: behind one that waits, or behind as many rows of their key as may be pending.
+    pub behind: Vec<u64>,
+    /// Keys of the claim whose queue is to be read on, because only few of their rows are left.
+    pub queued: Vec<u64>,
+    /// The smallest id of a row that was seen.
+    pub low: Option<u64>,
+}
+
+/// Chooses the rows of a claim: the lowest ids first, and of a key nothing that a row before it holds back.
+#[must_use]
+pub fn select(seen: &Seen, barred: &Barred, limits: &Limits) -> Selection {
+    let cut = seen.below.len() >= limits.below;
+    let fresh = if cut { &[] } else { seen.fresh.as_slice() };
+    let (mut selection, mut bytes, mut messages, mut is_full) = (Selection::default(), 0, limits.messages, false);
+    let mut keys = Keys::default();
+    for row in seen.below.iter().chain(fresh).filter(|row| !barred.ids.contains(&row.id)) {
+        selection.low = selection.low.or(Some(row.id));
+        let is_held = row.key_hash != 0 && barred.held.get(&row.key_hash).is_some_and(|head| *head < row.id);
+        let is_free = row.key_hash == 0 || !barred.keys.contains(&row.key_hash);
+        if is_held || is_free && !keys.have_room(row, barred, limits) {
+            selection.behind.push(row.id);
+        } else if is_free && !is_full {
+            bytes += u64::from(row.bytes);
+            messages = messages.min(limits.with(row));
+            is_full = !selection.take.is_empty() && (selection.take.len() >= messages || bytes > limits.bytes);
+            if !is_full {
+                selection.take.push(*row);
+            }
+        }
+    }
+    selection.queued = keys.queued(&selection.take, barred, limits);
+    selection
+}
+
+/// The keys that were seen, where their messages are limited or wait: how many rows of each are not held back.
+#[derive(Default)]
+struct Keys(HashMap<u64, usize>);
+
+impl Keys {
+    /// Whether a row is among those of its key that may stay pending.
+    fn have_room(&mut self, row: &Pending, barred: &Barred, limits: &Limits) -> bool {
+        if row.key_hash == 0 || limits.of_key == usize::MAX && barred.held.is_empty() {
+            return true;
+        }
+        let rows = self.0.entry(row.key_hash).or_default();
+        *rows += 1;
+        *rows <= limits.of(row.key_hash, barred)
+    }
+
+    /// Keys of the claim that have a queue, and few rows that are not in the claim.
+    fn queued(&self, take: &[Pending], barred: &Barred, limits: &Limits) -> Vec<u64> {
+        let mut taken = BTreeMap::new();
+        for row in take {
+            let rows = self.0.get(&row.key_hash).copied().unwrap_or(0);
+            if barred.held.contains_key(&row.key_hash) || rows > limits.of(row.key_hash, barred) {
+                *taken.entry(row.key_hash).or_insert(0) += 1;
+            }
+        }
+        let few = limits.of_key.min(AT_ONCE) / 2;
+        let rows = |key: &u64| self.0.get(key).map_or(0, |rows| limits.of(*key, barred).min(*rows));
+        taken.retain(|key, taken| rows(key) < *taken + few);
+        taken.into_keys().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { messages: 10, bytes: 1000, below: 100, of_key: usize::MAX };
+
+    fn row(id: u64, key_hash: u64) -> Pending {
+        Pending { id, key_hash, bytes: 10, attempts: 0, takeovers: 0 }
+    }
+
+    fn ids(selection: &Selection) -> Vec<u64> {
+        selection.take.iter().map(|row| row.id).collect()
+    }
+
+    #[test]
+    fn gaps_lie_between_claimed_ids_and_above_is_the_largest() {
+        let found = gaps(3, &[5, 6, 9]);
+        assert_eq!(found, Gaps { below: vec![3..=4, 7..=8], above: 9, claimed_within: 0 });
+        assert_eq!(gaps(7, &[]), Gaps { below: vec![], above: 6, claimed_within: 0 });
+        assert_eq!(gaps(7, &[5, 7]).below, vec![]);
+        assert_eq!(gaps(0, &[0, 1]), Gaps { below: vec![], above: 1, claimed_within: 0 });
+    }
+
+    #[test]
+    fn a_look_starts_at_the_floor_before_the_last_one_or_at_what_that_saw_or_at_what_was_put_back() {
+        assert_eq!(Start::default().id(), 0);
+        let starts = [(7, 9, None), (7, 9, Some(5)), (7, 4, Some(5))];
+        assert_eq!(starts.map(|(floor, low, lowest)| Start::after(floor, low, lowest).id()), [7, 5, 4]);
+    }
+
+    #[test]
+    fn a_row_that_was_put_back_below_the_start_is_noticed_by_low() {
+        let start = Start::after(7, 9, None);
+        assert_eq!([6, 7, 9].map(|low| start.is_passed(low)), [true, false, false]);
+    }
+
+    #[test]
+    fn many_gaps_become_one_range() {
+        let claimed: Vec<u64> = (0..200).map(|i| i * 2 + 1).collect();
+        assert_eq!(gaps(0, &claimed), Gaps { below: vec![0..=399], above: 399, claimed_within: 200 });
+    }
+
+    #[test]
+    fn rows_below_come_first_and_claimed_ids_are_left_out() {
+        let seen = Seen { below: vec![row(3, 0)], fresh: vec![row(8, 0), row(9, 0)], ..Seen::default() };
+        let barred = Barred { ids: [8].into(), ..Barred::default() };
+        let selection = select(&seen, &barred, &LIMITS);
+        assert_eq!((ids(&selection), selection.low), (vec![3, 9], Some(3)));
+    }
+
+    #[test]
+    fn nothing_above_is_claimed_while_there_may_be_more_below() {
+        let seen = Seen { below: vec![row(3, 7), row(4, 7)], fresh: vec![row(9, 7)], ..Seen::default() };
+        assert_eq!(ids(&select(&seen, &Barred::default(), &Limits { below: 2, ..LIMITS })), [3, 4]);
+    }
+
+    #[test]
+    fn a_key_of_another_relay_is_left_and_keeps_low_down() {
+        let seen = Seen { fresh: vec![row(1, 7), row(2, 8), row(3, 7)], ..Seen::default() };
+        let barred = Barred { keys: [7].into(), ..Barred::default() };
+        let selection = select(&seen, &barred, &LIMITS);
+        assert_eq!((ids(&selection), selection.low), (vec![2], Some(1)));
+    }
+
+    #[test]
+    fn a_row_behind_a_waiting_one_is_deferred_but_the_waiting_ones_predecessors_are_not() {
+        let seen = Seen { fresh: vec![row(1, 7), row(5, 7), row(6, 8)], ..Seen::default() };
+        let barred = Barred { held: [(7, 3)].into(), ..Barred::default() };
+        let selection = select(&seen, &barred, &LIMITS);
+        assert_eq!((ids(&selection), selection.behind, selection.queued), (vec![1, 6], vec![5], vec![7]));
+    }
+
+    #[test]
+    fn what_is_more_of_a_key_than_a_claim_may_have_goes_behind_and_other_keys_go_on() {
+        let fresh =
+            vec![row(1, 7), row(2, 7), row(3, 8), row(4, 7), row(5, 0), row(6, 0), row(7, 0), row(8, 9), row(9, 9)];
+        let seen = Seen { fresh, ..Seen::default() };
+        let barred = Barred { crowded: [9].into(), ..Barred::default() };
+        let selection = select(&seen, &barred, &Limits { of_key: 2, ..LIMITS });
+        assert_eq!(ids(&selection), [1, 2, 3, 5, 6, 7, 8], "at least one of each key");
+        assert_eq!((selection.behind, selection.queued), (vec![4, 9], vec![7, 9]));
+    }
+
+    #[test]
+    fn a_queue_is_not_read_on_while_there_are_rows_of_its_key_to_be_claimed() {
+        let held = Barred { held: [(7, 1000)].into(), ..Barred::default() };
+        let queued = |rows| {
+            let seen = Seen { fresh: (1..=rows).map(|id| row(id, 7)).collect(), ..Seen::default() };
+            select(&seen, &held, &LIMITS).queued
+        };
+        assert_eq!((queued(10), queued(100)), (vec![7], vec![]));
+    }
+
+    #[test]
+    fn limits_of_count_and_bytes_hold_but_one_message_is_always_taken() {
+        let seen = Seen { fresh: (1..=20).map(|id| row(id, 0)).collect(), ..Seen::default() };
+        assert_eq!(ids(&select(&seen, &Barred::default(), &LIMITS)).len(), 10);
+        assert_eq!(ids(&select(&seen, &Barred::default(), &Limits { bytes: 35, ..LIMITS })).len(), 3);
+        assert_eq!(ids(&select(&seen, &Barred::default(), &Limits { bytes: 1, ..LIMITS })), [1]);
+    }
+
+    #[test]
+    fn a_suspect_is_claimed_alone() {
+        let suspect = |id| Pending { takeovers: SUSPECT_TAKEOVERS, ..row(id, 0) };
+        let seen = Seen { fresh: vec![row(1, 0), suspect(2), row(3, 0)], ..Seen::default() };
+        assert_eq!(ids(&select(&seen, &Barred::default(), &LIMITS)), [1]);
+        let seen = Seen { fresh: vec![suspect(2), row(3, 0)], ..Seen::default() };
+        assert_eq!(ids(&select(&seen, &Barred::default(), &LIMITS)), [2]);
+    }
+
+    #[test]
+    fn what_becomes_suspect_at_the_next_take_over_is_claimed_with_few_others() {
+        let seen =
+            Seen { fresh: (1..=200).map(|id| Pending { takeovers: 2, ..row(id, 0) }).collect(), ..Seen::default() };
+        let limits = [1000, 100, 10].map(|messages| Limits { messages, bytes: 10_000, ..LIMITS });
+        assert_eq!(limits.map(|limits| ids(&select(&seen, &Barred::default(), &limits)).len()), [32, 4, 1]);
+    }
+
+    #[test]
+    fn what_has_failed_often_is_claimed_together_with_others() {
+        let failed = |id| Pending { attempts: u16::MAX, ..row(id, 0) };
+        let seen = Seen { fresh: vec![failed(1), failed(2), row(3, 0)], ..Seen::default() };
+        assert_eq!(ids(&select(&seen, &Barred::default(), &LIMITS)), [1, 2, 3]);
+    }
+}

@@ -1,0 +1,222 @@
+//! Finding lanes with messages, and giving each its claimer. One look at all lanes in which nothing comes takes the place of a look at each.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::{Arc, Mutex, atomic::AtomicU64},
+    time::{Duration, Instant},
+};
+
+use outbox_core::{sqlx, store::lanes};
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    task::JoinSet,
+};
+
+use crate::{
+    pipeline::claim::{Claimed, Claimer},
+    state::{
+        capacity::Capacity,
+        context::Context,
+        leases::lock,
+        session::{Patience, Session, Sessions},
+    },
+};
+
+/// Connections of all claimers together.
+const CONNECTIONS: usize = 4;
+/// Shortest pause between two looks, where something was enqueued in this process.
+const PACE: Duration = Duration::from_millis(10);
+/// The pause after a look is this many times its duration, or more, up to a second: a look goes past deleted rows that a snapshot keeps, and with
+/// millions of them it takes long.
+const PAUSE: u32 = 20;
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// After this time without a message in any lane the pause between two looks is [`WHEN_QUIET`] times as long.
+const QUIET: Duration = Duration::from_secs(10);
+const WHEN_QUIET: u32 = 3;
+/// At this number of lanes the log warns: each has a part of what may be in flight.
+const MANY: usize = 256;
+
+/// The lanes in which nothing comes.
+#[derive(Debug, Default)]
+pub struct Idle(Mutex<BTreeMap<u16, Arc<Notify>>>);
+
+impl Idle {
+    /// Waits until a message was seen in the lane.
+    pub async fn wait(&self, lane: u16) {
+        let seen = Arc::clone(lock(&self.0).entry(lane).or_default());
+        seen.notified().await;
+    }
+
+    fn wake(&self, lane: u16) {
+        if let Some(seen) = lock(&self.0).remove(&lane) {
+            seen.notify_one();
+        }
+    }
+
+    fn contains(&self, lane: u16) -> bool {
+        lock(&self.0).contains_key(&lane)
+    }
+
+    fn count(&self) -> usize {
+        lock(&self.0).len()
+    }
+}
+
+/// Starts a claimer for every lane with messages that this relay serves, until the relay is stopped; then waits for all of them.
+pub async fn run(
+    context: Arc<Context>,
+    capacity: Capacity,
+    open: watch::Receiver<bool>,
+    claims: mpsc::Sender<Claimed>,
+) -> anyhow::Result<()> {
+    let mut session = Session::new(&context);
+    let (sessions, idle) = (Arc::new(Sessions::new(&context, CONNECTIONS)), Arc::new(Idle::default()));
+    let (mut served, mut claimers) = (BTreeSet::new(), JoinSet::new());
+    let (mut wait, mut known, mut found_at) = (Duration::ZERO, None, Instant::now());
+    let mut patience = Patience::new(&context);
+    // A nudge counts from before the look on.
+    let mut nudged = Box::pin(context.nudge.notified());
+    while let Some(()) = context.stop.run_until_cancelled(next(wait, nudged.as_mut())).await {
+        nudged.set(context.nudge.notified());
+        nudged.as_mut().enable();
+        if known.is_none() {
+            // A lane that had messages once may have some again: room is kept for it.
+            known = session.run("lanes", async |db| lanes::with_head(db).await).await.ok();
+            let lanes = known.iter().flatten().filter(|lane| is_served(&context, **lane));
+            lanes.for_each(|lane| capacity.serve(*lane));
+        }
+        let Ok((lanes, took)) = find(&context, (&mut session, &mut patience), &served, &idle).await else {
+            wait = LONGEST_PAUSE;
+            continue;
+        };
+        if idle.count() < served.len() || !lanes.is_empty() {
+            found_at = Instant::now();
+        }
+        let pause = context.config.relay.poll_interval * if found_at.elapsed() > QUIET { WHEN_QUIET } else { 1 };
+        wait = pause.max((took * PAUSE).min(LONGEST_PAUSE));
+        for lane in lanes {
+            if served.insert(lane) {
+                capacity.serve(lane);
+                let claimer = Claimer {
+                    context: Arc::clone(&context),
+                    lane,
+                    capacity: capacity.clone(),
+                    open: open.clone(),
+                    claims: claims.clone(),
+                    last_pass: Arc::new(AtomicU64::new(0)),
+                    sessions: Arc::clone(&sessions),
+                    idle: Arc::clone(&idle),
+                };
+                claimers.spawn(claimer.run());
+                context.metrics.lanes.inc();
+                if served.len() == MANY {
+                    tracing::warn!("{MANY} lanes have messages: each has a part of what may be in flight");
+                }
+            }
+        }
+        context.alive("claim");
+    }
+    while let Some(ended) = claimers.join_next().await {
+        ended?;
+    }
+    Ok(())
+}
+
+fn is_served(context: &Context, lane: u16) -> bool {
+    let named = &context.config.relay.lanes;
+    named.is_empty() || named.contains(&lane)
+}
+
+/// Waits, or until something was enqueued in this process.
+async fn next(wait: Duration, nudged: impl Future<Output = ()>) {
+    let nudged = async {
+        tokio::time::sleep(PACE).await;
+        nudged.await;
+    };
+    tokio::select! {
+        () = tokio::time::sleep(wait) => {}
+        () = nudged => {}
+    }
+}
+
+/// Wakes the idle lanes that have a pending row. Returns the other ones without a claimer, with their heads, and how long the longest of its
+/// statements took.
+async fn find(
+    context: &Context,
+    (session, patience): (&mut Session, &mut Patience),
+    served: &BTreeSet<u16>,
+    idle: &Idle,
+) -> Result<(Vec<u16>, Duration), sqlx::Error> {
+    let busy = served.iter().copied().filter(|lane| !idle.contains(*lane)).collect();
+    let (mut ranges, mut found) = (others(&context.config.relay.lanes, &busy), Vec::new());
+    let mut longest = Duration::ZERO;
+    while !ranges.is_empty() {
+        let started = Instant::now();
+        let find = session.run_patiently(patience, "lanes", async |db| lanes::pending(db, &ranges).await);
+        let lanes = find.await?;
+        longest = longest.max(started.elapsed());
+        for lane in &lanes {
+            idle.wake(*lane);
+        }
+        let above = |range: &Range<u32>| {
+            let lane = lanes.iter().map(|lane| u32::from(*lane)).find(|lane| range.contains(lane))?;
+            Some(lane + 1..range.end)
+        };
+        ranges = ranges.iter().filter_map(above).filter(|range| !range.is_empty()).collect();
+        found.extend(lanes.into_iter().filter(|lane| !served.contains(lane)));
+    }
+    patience.took(longest);
+    let mut ready = Vec::new();
+    for lane in found {
+        // A lane whose head cannot be made is found again.
+        if session.run("create_head", async |db| lanes::create_head(db, lane).await).await.is_ok() {
+            ready.push(lane);
+        }
+    }
+    Ok((ready, longest))
+}
+
+/// The lanes that the configuration names, or all, without the busy ones.
+fn others(named: &[u16], busy: &BTreeSet<u16>) -> Vec<Range<u32>> {
+    let mut ranges: Vec<Range<u32>> = match named {
+        [] => std::iter::once(0..lanes::END).collect(),
+        named => named.iter().map(|lane| u32::from(*lane)..u32::from(*lane) + 1).collect(),
+    };
+    for lane in busy.iter().map(|lane| u32::from(*lane)) {
+        let parts = ranges.into_iter().flat_map(|range| {
+            let is_within = range.contains(&lane);
+            if is_within { [range.start..lane, lane + 1..range.end] } else { [range, 0..0] }
+        });
+        ranges = parts.filter(|part| !part.is_empty()).collect();
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_are_looked_for_beside_the_busy_ones() {
+        assert_eq!(others(&[], &[].into()).first(), Some(&(0..65_536)));
+        assert_eq!(others(&[], &[0, 7, 65_535].into()), [1..7, 8..65_535]);
+        assert_eq!(others(&[3, 9, 4], &[9].into()), [3..4, 4..5]);
+    }
+
+    #[tokio::test]
+    async fn a_lane_that_was_seen_is_idle_no_more() {
+        let idle = Arc::new(Idle::default());
+        let waits = tokio::spawn({
+            let idle = Arc::clone(&idle);
+            async move { idle.wait(7).await }
+        });
+        while !idle.contains(7) {
+            tokio::task::yield_now().await;
+        }
+        idle.wake(8);
+        idle.wake(7);
+        waits.await.unwrap();
+        assert!(!idle.contains(7));
+    }
+}

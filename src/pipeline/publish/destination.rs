@@ -1,0 +1,345 @@
+//! Destinations that take nothing, though their sink can be reached: a topic that one broker does not know yet, a partition without a leader, a
+//! queue whose node is away, a grant that is refused. Their messages wait, and nobody else waits with them.
+//!
+//! Where the broker refuses, no message is rejected within a grace time. After it a bounded number is, so that somebody looks; a refused
+//! grant must not bury everything that is enqueued. From then on all wait. Where the broker only confirms nothing, none is rejected. Now
+//! and then some messages are tried, until the destination takes one.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{pipeline::retry::Disposition, sink::Destination, state::context::Context};
+
+/// Most messages of one destination that are rejected before it takes one again.
+const REJECTIONS: u32 = 100;
+/// The shortest and the longest time between two tries, and for which a message waits.
+const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// For how long a destination that is not tried any more is remembered.
+const REMEMBERED: Duration = Duration::from_secs(300);
+/// Most destinations that are remembered: a routing key can have as many as there are message keys. Messages of others wait and are not rejected.
+const MOST: usize = 10_000;
+
+/// How a message may go to its destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// With others.
+    Go,
+    /// In a batch without messages for sound destinations: on RabbitMQ a refused grant ends the channel.
+    Try,
+}
+
+/// Why a message is held back, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Held {
+    wait: Duration,
+    reason: &'static str,
+    /// What was wrong with the last message.
+    pub(crate) error: Arc<str>,
+}
+
+impl Held {
+    /// What becomes of the message.
+    pub(crate) fn disposition(&self) -> Disposition {
+        Disposition::Delay { wait: self.wait, spent: false, reason: self.reason }
+    }
+}
+
+/// What is wrong with a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    /// It refuses its messages; so many were rejected.
+    Refuses { rejected: u32 },
+    /// It confirms nothing, though others of its sink do.
+    Silent,
+}
+
+/// A destination that takes nothing.
+#[derive(Debug)]
+struct Sick {
+    trouble: Trouble,
+    since: Instant,
+    /// When a message was last refused, and why.
+    last: Instant,
+    error: Arc<str>,
+    next_try: Instant,
+    /// How many messages may go before the next try.
+    left: u32,
+}
+
+impl Sick {
+    fn held(&self, now: Instant) -> Held {
+        let reason = if self.trouble == Trouble::Silent { "parked" } else { "unroutable" };
+        Held { wait: self.wait(now), reason, error: Arc::clone(&self.error) }
+    }
+
+    /// Half of the outage so far, so that a message that waits is written only a few times, however long it lasts.
+    fn wait(&self, now: Instant) -> Duration {
+        ((now - self.since) / 2).clamp(WAIT.0, WAIT.1)
+    }
+}
+
+/// The destinations that take nothing.
+pub(crate) struct Destinations {
+    context: Arc<Context>,
+    sick: HashMap<Arc<Destination>, Sick>,
+    /// When each last took a message, and when any of a sink did.
+    confirmed: HashMap<Arc<Destination>, Instant>,
+    last_confirmed: HashMap<String, Instant>,
+}
+
+impl Destinations {
+    /// None yet.
+    #[must_use]
+    pub(crate) fn new(context: &Arc<Context>) -> Self {
+        let context = Arc::clone(context);
+        Self { context, sick: HashMap::new(), confirmed: HashMap::new(), last_confirmed: HashMap::new() }
+    }
+
+    /// Decides over a message that is ready to go out; the error says why it has to wait.
+    pub(crate) fn admit(&mut self, destination: &Destination, now: Instant) -> Result<Admission, Held> {
+        if self.sick.is_empty() {
+            return Ok(Admission::Go);
+        }
+        let grace = self.context.config.relay.unroutable_grace;
+        let deadline = self.context.config.relay.publish_deadline;
+        let Some(sick) = self.sick.get_mut(destination) else { return Ok(Admission::Go) };
+        if now >= sick.next_try {
+            // A silent one's try takes the deadline: not before that has ended.
+            let least = if sick.trouble == Trouble::Silent { deadline + WAIT.0 } else { WAIT.0 };
+            sick.next_try = now + sick.wait(now).max(least);
+            sick.left = match sick.trouble {
+                Trouble::Refuses { rejected } if now - sick.since >= grace => {
+                    REJECTIONS.saturating_sub(rejected).max(1)
+                }
+                _ => 1,
+            };
+        }
+        if sick.left == 0 {
+            return Err(sick.held(now));
+        }
+        sick.left -= 1;
+        Ok(Admission::Try)
+    }
+
+    /// Messages were confirmed that went to these.
+    pub(crate) fn took<'a>(&mut self, destinations: impl Iterator<Item = &'a Arc<Destination>>, now: Instant) {
+        let mut last: Option<&Arc<Destination>> = None;
+        for destination in destinations {
+            if last.replace(destination).is_some_and(|last| Arc::ptr_eq(last, destination)) {
+                continue;
+            }
+            if self.confirmed.len() >= MOST {
+                self.confirmed.clear();
+            }
+            self.confirmed.insert(Arc::clone(destination), now);
+            match self.last_confirmed.get_mut(&destination.sink) {
+                Some(last) => *last = now,
+                None => drop(self.last_confirmed.insert(destination.sink.clone(), now)),
+            }
+            if !self.sick.is_empty() && self.sick.remove(destination).is_some() {
+                let Destination { sink, target, .. } = &**destination;
+                tracing::info!(sink, destination = target, "the destination takes messages again");
+                self.gauge(destination).dec();
+            }
+        }
+    }
+
+    /// A destination has refused a message: how it is held back, or none if it is rejected.
+    pub(crate) fn refused(&mut self, destination: &Arc<Destination>, error: &str, now: Instant) -> Option<Held> {
+        let refuses = Trouble::Refuses { rejected: 0 };
+        let grace = self.context.config.relay.unroutable_grace;
+        let Some(sick) = self.note(destination, refuses, error, now) else {
+            return Some(Held { wait: WAIT.1, reason: "unroutable", error: error.into() });
+        };
+        if sick.trouble == Trouble::Silent {
+            (sick.trouble, sick.since) = (refuses, now);
+        }
+        match &mut sick.trouble {
+            Trouble::Refuses { rejected } if now - sick.since >= grace && *rejected < REJECTIONS => {
+                *rejected += 1;
+                if *rejected == REJECTIONS {
+                    let Destination { sink, target, .. } = &**destination;
+                    tracing::error!(
+                        sink,
+                        destination = target,
+                        error,
+                        "{REJECTIONS} messages were rejected; the others wait until the destination takes one"
+                    );
+                }
+                None
+            }
+            _ => Some(sick.held(now)),
+        }
+    }
+
+    /// A message that was on the way since then was not confirmed in time. It is the destination that is silent if it took no other one
+    /// meanwhile and others took some.
+    pub(crate) fn confirmed_nothing(
+        &mut self,
+        destination: &Arc<Destination>,
+        since: Instant,
+        error: &str,
+        now: Instant,
+    ) {
+        let is_meanwhile = |at: &Instant| *at >= since;
+        let took_another = self.confirmed.get(destination).is_some_and(is_meanwhile);
+        if !took_another && self.last_confirmed.get(&destination.sink).is_some_and(is_meanwhile) {
+            self.note(destination, Trouble::Silent, error, now);
+        }
+    }
+
+    /// Notes what is wrong with a destination, if there is room for it.
+    fn note(
+        &mut self,
+        destination: &Arc<Destination>,
+        trouble: Trouble,
+        error: &str,
+        now: Instant,
+    ) -> Option<&mut Sick> {
+        if !self.sick.contains_key(destination) {
+            if self.sick.len() >= MOST {
+                return None;
+            }
+            let Destination { sink, target, .. } = &**destination;
+            tracing::warn!(sink, destination = target, error, "the destination takes nothing: its messages wait");
+            self.gauge(destination).inc();
+            let sick = Sick { trouble, since: now, last: now, error: error.into(), next_try: now + WAIT.0, left: 0 };
+            self.sick.insert(Arc::clone(destination), sick);
+        }
+        let sick = self.sick.get_mut(destination)?;
+        (sick.last, sick.error) = (now, error.into());
+        Some(sick)
+    }
+
+    /// A sink was reached again: that its destinations were silent was its own silence.
+    pub(crate) fn reached(&mut self, sink: Option<&str>) {
+        self.drop_if(|destination, sick| Some(destination.sink.as_str()) == sink && sick.trouble == Trouble::Silent);
+    }
+
+    /// Forgets the destinations that were not tried for a while: nothing waits for them any more.
+    pub(crate) fn forget(&mut self, now: Instant) {
+        self.drop_if(|_, sick| now - sick.last > REMEMBERED);
+        self.confirmed.retain(|_, at| now - *at <= REMEMBERED);
+    }
+
+    fn drop_if(&mut self, is_over: impl Fn(&Destination, &Sick) -> bool) {
+        let over: Vec<_> = self.sick.iter().filter(|(it, sick)| is_over(it, sick)).map(|it| it.0.clone()).collect();
+        for destination in over {
+            self.sick.remove(&destination);
+            self.gauge(&destination).dec();
+        }
+    }
+
+    fn gauge(&self, destination: &Destination) -> prometheus::IntGauge {
+        let labels = [destination.sink.as_str(), destination.target.as_str()];
+        self.context.metrics.refusing_destinations.with_label_values(&labels)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Admission, Destination, Destinations, Duration, Held, Instant, REJECTIONS, REMEMBERED, WAIT};
+    use crate::run::without_database;
+
+    fn to(routing_key: &str) -> std::sync::Arc<Destination> {
+        let routing_key = routing_key.to_owned();
+        Destination { sink: "rabbitmq".to_owned(), target: "orders".to_owned(), routing_key }.into()
+    }
+
+    fn destinations() -> Destinations {
+        Destinations::new(&without_database(Vec::new()).context)
+    }
+
+    fn held(reason: &'static str, wait: Duration) -> Held {
+        Held { wait, reason, error: "no queue".into() }
+    }
+
+    fn waits(wait: Duration) -> Held {
+        held("unroutable", wait)
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn within_the_grace_time_one_message_at_a_time_is_tried_and_none_is_rejected() {
+        let (mut destinations, start) = (destinations(), Instant::now());
+        assert_eq!(destinations.refused(&to("missing"), "no queue", start), Some(waits(WAIT.0)));
+        let admit = |destinations: &mut Destinations, after| destinations.admit(&to("missing"), start + after);
+        let wait = |wait| Err(waits(wait));
+        assert_eq!(admit(&mut destinations, Duration::ZERO), wait(WAIT.0));
+        assert_eq!(admit(&mut destinations, seconds(20)), Ok(Admission::Try));
+        assert_eq!(admit(&mut destinations, seconds(20)), wait(seconds(10)));
+        assert_eq!(destinations.admit(&to("there"), start), Ok(Admission::Go));
+        assert_eq!(
+            destinations.refused(&to("missing"), "no queue", start + seconds(29)),
+            Some(waits(Duration::from_millis(14_500)))
+        );
+        assert_eq!(destinations.gauge(&to("missing")).get(), 1);
+        destinations.took([&to("missing")].into_iter(), start);
+        assert_eq!(admit(&mut destinations, seconds(20)), Ok(Admission::Go));
+        assert_eq!(destinations.gauge(&to("missing")).get(), 0);
+    }
+
+    #[test]
+    fn after_the_grace_time_so_many_are_rejected_and_then_no_more() {
+        let (mut destinations, start) = (destinations(), Instant::now());
+        destinations.refused(&to("missing"), "no queue", start);
+        let mut fates = |after| {
+            let now = start + after;
+            let tried = std::iter::repeat_with(|| destinations.admit(&to("missing"), now)).take(500);
+            let tried = tried.filter(|admission| *admission == Ok(Admission::Try)).count();
+            let rejected =
+                (0..tried).filter(|_| destinations.refused(&to("missing"), "no queue", now).is_none()).count();
+            (tried, rejected)
+        };
+        let most = REJECTIONS as usize;
+        assert_eq!([seconds(40), seconds(41), seconds(60)].map(&mut fates), [(most, most), (0, 0), (1, 0)]);
+    }
+
+    #[test]
+    fn a_destination_that_nobody_uses_any_more_is_forgotten() {
+        let (mut destinations, start) = (destinations(), Instant::now());
+        destinations.refused(&to("missing"), "no queue", start);
+        destinations.forget(start + REMEMBERED);
+        assert_eq!(destinations.gauge(&to("missing")).get(), 1);
+        destinations.forget(start + REMEMBERED + seconds(1));
+        assert_eq!(destinations.gauge(&to("missing")).get(), 0);
+        assert_eq!(destinations.refused(&to("missing"), "no queue", start + seconds(900)), Some(waits(WAIT.0)));
+    }
+
+    #[test]
+    fn a_destination_is_silent_that_takes_nothing_while_others_do() {
+        let (mut destinations, start) = (destinations(), Instant::now());
+        let mut silent = |took: &[(&str, u64)]| {
+            for (to_it, after) in took {
+                destinations.took([&to(to_it)].into_iter(), start + seconds(*after));
+            }
+            destinations.confirmed_nothing(&to("silent"), start + seconds(5), "no queue", start + seconds(15));
+            let admitted = destinations.admit(&to("silent"), start + seconds(15));
+            admitted == Err(held("parked", WAIT.0))
+        };
+        assert!(!silent(&[("other", 4)]), "the whole sink may be silent");
+        assert!(!silent(&[("other", 6), ("silent", 6)]), "it is one of its partitions");
+        assert!(silent(&[("silent", 4), ("other", 6)]));
+        destinations.reached(Some("another"));
+        assert_eq!(destinations.admit(&to("silent"), start + seconds(17)), Ok(Admission::Try));
+        destinations.reached(Some("rabbitmq"));
+        assert_eq!(destinations.admit(&to("silent"), start + seconds(17)), Ok(Admission::Go));
+    }
+
+    #[test]
+    fn a_silent_destination_rejects_nothing_until_it_refuses() {
+        let (mut destinations, start) = (destinations(), Instant::now());
+        destinations.took([&to("other")].into_iter(), start);
+        destinations.confirmed_nothing(&to("silent"), start, "no queue", start);
+        let later = start + seconds(600);
+        let fates = [later, later + seconds(29), later + seconds(31)]
+            .map(|now| destinations.refused(&to("silent"), "no queue", now));
+        assert_eq!(fates, [Some(waits(WAIT.0)), Some(waits(Duration::from_millis(14_500))), None]);
+    }
+}

@@ -1,0 +1,442 @@
+//! The publisher: hands messages to the sinks in the order of their keys and notes what became of each.
+
+pub mod chains;
+pub mod destination;
+pub mod outlet;
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::{
+    FutureExt as _, StreamExt as _,
+    future::BoxFuture,
+    stream::{BoxStream, FuturesUnordered},
+};
+use outbox_core::store::{
+    claim::Pending,
+    lease::Lease,
+    settle::{Dead, Delayed, Settlement},
+};
+use tokio::{sync::mpsc, task};
+
+use self::{
+    chains::{Admission, Chains, Key, Origin},
+    destination::Destinations,
+    outlet::{Batch, Done, Event, Outlets},
+};
+use crate::{
+    pipeline::{
+        claim::Claimed,
+        read::{ReadClaim, Ready, Step},
+        retry::{self, Disposition, Policy},
+        settle::{Finished, Settled},
+    },
+    sink::{Destination, KeyOrder, Outcome, Outgoing, PublishError},
+    state::{
+        context::Context,
+        crash,
+        queues::{self, Wanted},
+    },
+};
+
+/// A message on its way through the publisher.
+#[derive(Debug)]
+pub struct Item {
+    /// What the sink gets.
+    pub outgoing: Outgoing,
+    /// What the publisher needs to know of it.
+    pub tag: Tag,
+}
+
+/// What the publisher needs to know of a message.
+#[derive(Debug, Clone, Copy)]
+pub struct Tag {
+    /// From where it comes.
+    pub origin: Origin,
+    /// Attempts that were spent before.
+    pub attempts: u16,
+    /// What its route says about failures.
+    pub policy: Policy,
+    /// Whether its route lets messages of a key overtake each other.
+    pub pipelined: bool,
+    /// Whether nothing of its key is on the way with it.
+    pub alone: bool,
+    /// When it was due.
+    pub due_at: Instant,
+    /// To which outlet it goes.
+    pub outlet: usize,
+}
+
+/// A claim that is being published.
+struct InFlight {
+    claimed: Claimed,
+    settlement: Settlement,
+    /// Messages of which nothing is known yet.
+    open: usize,
+    /// Keys whose queue is still to be read on.
+    queued: Vec<u64>,
+}
+
+/// The publisher. One task owns all of it.
+pub struct Publisher {
+    context: Arc<Context>,
+    outlets: Outlets,
+    destinations: Destinations,
+    claims: HashMap<Lease, InFlight>,
+    chains: Chains<Item>,
+    publishing: FuturesUnordered<BoxFuture<'static, Done>>,
+    finished: mpsc::UnboundedSender<Finished>,
+}
+
+impl Publisher {
+    /// A publisher that sends what it has finished to the settlers.
+    #[must_use]
+    pub fn new(context: &Arc<Context>, outlets: Outlets, finished: mpsc::UnboundedSender<Finished>) -> Self {
+        Self {
+            context: Arc::clone(context),
+            outlets,
+            destinations: Destinations::new(context),
+            claims: HashMap::new(),
+            chains: Chains::default(),
+            publishing: FuturesUnordered::new(),
+            finished,
+        }
+    }
+
+    /// Publishes until the claimers have stopped and everything in flight is finished.
+    pub async fn run(
+        mut self,
+        mut reads: BoxStream<'static, ReadClaim>,
+        mut events: mpsc::UnboundedReceiver<Event>,
+        mut settled: mpsc::UnboundedReceiver<Settled>,
+    ) {
+        let (mut more, hurry) = (true, self.context.hurry.clone());
+        let mut minutes = tokio::time::interval(Duration::from_secs(60));
+        while more || !self.claims.is_empty() {
+            tokio::select! {
+                Some(Settled { lease, pass }) = settled.recv() => self.chains.settled(lease, pass),
+                Some(done) = self.publishing.next() => self.done(done),
+                read = reads.next(), if more => match read {
+                    Some(read) => self.accept(read),
+                    None => more = false,
+                },
+                Some(event) = events.recv() => {
+                    let sink = self.outlets.handle(event);
+                    self.destinations.reached(sink.as_deref());
+                }
+                _ = minutes.tick() => self.destinations.forget(Instant::now()),
+                () = hurry.cancelled(), if self.waiting() => self.give_up(),
+            }
+            self.start();
+        }
+        self.outlets.close().await;
+    }
+
+    fn waiting(&self) -> bool {
+        self.outlets.waiting() || self.chains.waiting()
+    }
+
+    /// Takes in a claim: decides what needs no publishing, and queues the rest.
+    fn accept(&mut self, read: ReadClaim) {
+        let ReadClaim { claimed, messages } = read;
+        let (lease, pass, lane) = (claimed.tenure.lease, claimed.pass, claimed.tenure.lane);
+        self.chains.prune(lane, pass);
+        self.context.metrics.in_flight_messages.add(i64::try_from(messages.len()).unwrap_or(0));
+        let settlement = Settlement { sent: Vec::with_capacity(messages.len()), ..Settlement::default() };
+        let queued = claimed.tenure.queued.clone();
+        self.claims.insert(lease, InFlight { claimed, settlement, open: messages.len(), queued });
+        for (row, step) in messages {
+            let origin = Origin { key: (lane, row.key_hash), lease, pass, id: row.id };
+            self.take(origin, row, step);
+        }
+    }
+
+    fn take(&mut self, origin: Origin, row: Pending, step: Step) {
+        match step {
+            Step::Decided(disposition, error) => self.decided(origin, disposition, error),
+            Step::Publish(ready) => {
+                let outlet = self.outlets.find(&ready.outgoing.destination.sink);
+                let Ready { outgoing, policy, pipelined, due_at } = *ready;
+                let attempts = row.attempts;
+                let tag = Tag { origin, attempts, policy, pipelined, alone: false, due_at, outlet };
+                self.admit(self.ordered(Item { outgoing, tag }));
+            }
+        }
+    }
+
+    /// A message that is not to be published still has its place in the order of its key.
+    fn decided(&mut self, origin: Origin, disposition: Disposition, error: String) {
+        if let Some(fate) = retry::behind(&disposition) {
+            self.chains.hold(origin, &fate);
+        }
+        self.finish(origin, disposition, error);
+    }
+
+    /// Notes whether nothing of its key may be on the way with a message.
+    fn ordered(&self, mut item: Item) -> Item {
+        let tag = &mut item.tag;
+        let order = self.outlets.key_order(tag.outlet, &item.outgoing);
+        tag.alone = match order {
+            KeyOrder::FirstAlone => true,
+            KeyOrder::OneInFlight => !tag.pipelined,
+            KeyOrder::Pipelined => !tag.pipelined && tag.policy.rejection_holds_key(),
+        };
+        if tag.alone && tag.origin.key.1 != 0 && order != KeyOrder::FirstAlone {
+            self.context.queues.go_one_by_one();
+        }
+        item
+    }
+
+    fn admit(&mut self, item: Item) {
+        let tag = item.tag;
+        match self.chains.admit(tag.origin, tag.alone, item) {
+            Admission::Go(item) => self.queue(item),
+            Admission::Queued => {
+                if self.chains.waiting_of(tag.origin.key) == queues::AT_ONCE {
+                    self.context.queues.crowd(tag.origin.key, true);
+                }
+            }
+            Admission::Blocked(_, fate) => {
+                self.queue_stays(tag.origin);
+                self.finish(tag.origin, fate, String::new());
+            }
+        }
+    }
+
+    fn queue(&mut self, item: Item) {
+        let tag = item.tag;
+        if self.context.hurry.is_cancelled() {
+            self.fail(tag, Disposition::Release, "the relay is stopping".into());
+        } else if let Some(refused) = self.outlets.push(item) {
+            self.fail(tag, refused, "the sink is unavailable".into());
+        }
+    }
+
+    /// Starts as many batches as the outlets take.
+    fn start(&mut self) {
+        while let Some(Batch { outlet, items, is_try }) = self.outlets.next_batch() {
+            let (items, mut tries) = self.admitted(items);
+            if !items.is_empty() {
+                self.publish(Batch { outlet, items, is_try });
+            }
+            while let Some(first) = tries.first().map(|item| Arc::clone(&item.outgoing.destination)) {
+                let (items, others) = tries.into_iter().partition(|item| item.outgoing.destination == first);
+                self.publish(Batch { outlet, items, is_try: true });
+                tries = others;
+            }
+        }
+    }
+
+    fn publish(&mut self, batch: Batch) {
+        crash::point("before_publish");
+        let mut publishing = self.outlets.publish(batch).boxed();
+        // The first poll hands the batch in, before the next one and before any failure that is not known here yet: a sink
+        // believes its caller to know what it had returned by then.
+        match task::unconstrained(publishing.as_mut()).now_or_never() {
+            Some(done) => self.done(done),
+            None => self.publishing.push(publishing),
+        }
+    }
+
+    /// Leaves out what could still be on the way when its lease has ended, what its destination would refuse, and what comes after either
+    /// in its key. Second: what goes out as a try.
+    fn admitted(&mut self, items: Vec<Item>) -> (Vec<Item>, Vec<Item>) {
+        let relay = &self.context.config.relay;
+        let (time, now) = (relay.publish_deadline + relay.settle_deadline, Instant::now());
+        // Keys of which a message is left out or goes out as a try, and what becomes of those behind it.
+        let mut held: HashMap<Key, Disposition> = HashMap::new();
+        let (mut admitted, mut tries, mut left_out) = (Vec::with_capacity(items.len()), Vec::new(), Vec::new());
+        for item in items {
+            let Origin { key, lease, .. } = item.tag.origin;
+            let lasts = self.claims.get(&lease).is_some_and(|claim| claim.claimed.tenure.lasts(time));
+            let admission = match held.get(&key) {
+                Some(fate) => Err((*fate, Arc::default())),
+                None if !lasts => Err((Disposition::Release, "the lease would not last".into())),
+                None => {
+                    let admission = self.destinations.admit(&item.outgoing.destination, now);
+                    admission.map_err(|held| (held.disposition(), held.error))
+                }
+            };
+            let fate = match admission {
+                Ok(destination::Admission::Go) => {
+                    admitted.push(item);
+                    continue;
+                }
+                Ok(destination::Admission::Try) => {
+                    tries.push(item);
+                    Disposition::Release
+                }
+                Err((fate, why)) => {
+                    left_out.push((item.tag, fate, why));
+                    fate
+                }
+            };
+            if let Some(fate) = retry::behind(&fate).filter(|_| key.1 != 0) {
+                held.insert(key, fate);
+            }
+        }
+        for (tag, fate, why) in left_out {
+            if fate == Disposition::Behind {
+                self.queue_stays(tag.origin);
+            }
+            self.fail(tag, fate, (*why).to_owned());
+        }
+        (admitted, tries)
+    }
+
+    fn done(&mut self, done: Done) {
+        crash::point("after_publish");
+        self.outlets.note(&done);
+        for item in self.outlets.refused() {
+            self.fail(item.tag, self.outlets.when_unavailable(item.tag.outlet), "the sink is unavailable".into());
+        }
+        let confirmed =
+            done.outcomes.iter().filter(|(.., outcome)| outcome.is_ok()).map(|(_, destination, _)| destination);
+        self.destinations.took(confirmed, Instant::now());
+        let late = done.is_late(self.context.config.relay.publish_deadline).then_some(done.started);
+        for (tag, destination, outcome) in done.outcomes {
+            self.outcome(tag, &destination, outcome, late);
+        }
+    }
+
+    /// What became of a message; `late`: since when it was on the way, if its batch ran into the deadline.
+    fn outcome(&mut self, tag: Tag, destination: &Arc<Destination>, outcome: Outcome, late: Option<Instant>) {
+        match outcome {
+            Ok(receipt) => {
+                if let Some(claim) = self.claims.get_mut(&tag.origin.lease) {
+                    claim.settlement.sent.push((tag.origin.id, receipt.place));
+                }
+                self.read_on(tag);
+                self.close(tag.origin.lease);
+                self.advance(tag);
+            }
+            Err(error) => {
+                if let (PublishError::Unconfirmed(_), Some(since)) = (&error, late) {
+                    self.destinations.confirmed_nothing(destination, since, &error.to_string(), Instant::now());
+                }
+                let disposition = self.disposition(tag, destination, &error);
+                tracing::debug!(id = tag.origin.id, %error, ?disposition, "a message was not published");
+                self.fail(tag, disposition, error.to_string());
+            }
+        }
+    }
+
+    fn disposition(&mut self, tag: Tag, destination: &Arc<Destination>, error: &PublishError) -> Disposition {
+        if matches!(error, PublishError::Unavailable(_)) {
+            return self.outlets.when_unavailable(tag.outlet);
+        }
+        if let PublishError::Unroutable { .. } = error
+            && let Some(held) = self.destinations.refused(destination, &error.to_string(), Instant::now())
+        {
+            return held.disposition();
+        }
+        retry::decide(error, tag.attempts, tag.policy, &self.context.config.retry, rand::random())
+    }
+
+    /// A message was not sent: notes it, and what that means for the later ones of its key.
+    fn fail(&mut self, tag: Tag, disposition: Disposition, error: String) {
+        match retry::behind(&disposition) {
+            Some(fate) => self.block(tag.origin, &fate),
+            None => self.advance(tag),
+        }
+        self.finish(tag.origin, disposition, error);
+    }
+
+    /// What waits behind a message that was not sent shares its fate: in its chain, and in the queue of an outlet.
+    fn block(&mut self, origin: Origin, fate: &Disposition) {
+        let mut behind: Vec<Item> = self.chains.block(origin, fate).into();
+        if behind.len() >= queues::AT_ONCE {
+            self.context.queues.crowd(origin.key, false);
+        }
+        if origin.key.1 != 0 {
+            behind.extend(self.outlets.take(|tag| tag.origin.key == origin.key && tag.origin.id > origin.id));
+        }
+        for item in behind {
+            // The waiting message's own claim must hold the block as well.
+            self.chains.block(item.tag.origin, fate);
+            if item.tag.origin.lease != origin.lease {
+                self.queue_stays(item.tag.origin);
+            }
+            self.finish(item.tag.origin, *fate, String::new());
+        }
+    }
+
+    fn advance(&mut self, tag: Tag) {
+        let mut alone = !tag.alone;
+        while !alone && let Some(next) = self.chains.advance(tag.origin.key) {
+            if self.chains.waiting_of(tag.origin.key) + 1 == queues::AT_ONCE {
+                self.context.queues.crowd(tag.origin.key, false);
+            }
+            // A sink may keep the order from now on.
+            let next = self.ordered(next);
+            alone = next.tag.alone;
+            self.queue(next);
+        }
+    }
+
+    /// A message of a key was confirmed: fetches the next ones from its queue, if few are left in flight.
+    fn read_on(&mut self, tag: Tag) {
+        let Origin { key, lease, id, .. } = tag.origin;
+        let Some(claim) = self.claims.get_mut(&lease).filter(|claim| claim.queued.contains(&key.1)) else { return };
+        if self.chains.waiting_of(key) > queues::FEW {
+            return;
+        }
+        claim.queued.retain(|queued| *queued != key.1);
+        let rows = if tag.alone { queues::AT_ONCE } else { self.context.config.relay.claim_messages };
+        self.context.queues.want(key, Wanted { above: id, rows });
+    }
+
+    /// A message goes into the queue of its key with another claim than the message before it. If that claim is settled first, only the
+    /// settlement of this one can read the queue on.
+    fn queue_stays(&mut self, origin: Origin) {
+        if let Some(claim) = self.claims.get_mut(&origin.lease)
+            && !claim.queued.contains(&origin.key.1)
+        {
+            claim.queued.push(origin.key.1);
+        }
+    }
+
+    fn finish(&mut self, Origin { lease, id, .. }: Origin, disposition: Disposition, error: String) {
+        let Some(claim) = self.claims.get_mut(&lease) else { return };
+        match disposition {
+            Disposition::Release => {}
+            Disposition::Delay { wait, spent, reason } => {
+                claim.settlement.delayed.push(Delayed { id, wait: Some(wait), spent, reason, error });
+            }
+            Disposition::Behind => claim.settlement.delayed.push(Delayed::behind(id)),
+            Disposition::Dead { reason, spent, holds_key } => {
+                claim.settlement.dead.push(Dead { id, spent, holds_key, reason, error });
+            }
+        }
+        self.close(lease);
+    }
+
+    /// One message less is open; the last one ends the claim.
+    fn close(&mut self, lease: Lease) {
+        let Some(claim) = self.claims.get_mut(&lease) else { return };
+        claim.open -= 1;
+        self.context.metrics.in_flight_messages.dec();
+        if claim.open > 0 {
+            return;
+        }
+        let Some(InFlight { claimed, mut settlement, queued, .. }) = self.claims.remove(&lease) else { return };
+        settlement.sent.sort_unstable_by_key(|(id, _)| *id);
+        // The settlers outlive the publisher.
+        self.finished.send(Finished::new(claimed, settlement, queued)).ok();
+    }
+
+    /// The deadline of the stop is near: what has not started goes back.
+    fn give_up(&mut self) {
+        let mut left = self.outlets.drain();
+        left.extend(self.chains.drain());
+        for item in left {
+            self.fail(item.tag, Disposition::Release, "the relay is stopping".into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,412 @@
+//! The sinks as the publisher sees them: what is ready for each, how much is on the way, and whether it can take anything.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{mpsc, watch};
+
+use crate::{
+    pipeline::{
+        publish::{Item, Tag},
+        retry::Disposition,
+    },
+    sink::{Destination, KeyOrder, Outcome, Outgoing, PublishError, Sink},
+    state::{backoff::Backoff, context::Context},
+};
+
+/// A sink and how it is fed.
+pub struct Feed {
+    /// Its name in the configuration.
+    pub name: String,
+    /// The sink.
+    pub sink: Arc<dyn Sink>,
+    /// Most batches on the way.
+    pub batches: usize,
+    /// Most messages of a batch.
+    pub batch: usize,
+}
+
+struct Outlet {
+    feed: Feed,
+    ready: VecDeque<Item>,
+    on_the_way: usize,
+    /// Messages on the way, and how many may be: fewer after a batch that was not confirmed in time. What is more than the broker takes
+    /// within the deadline would be sent again and again, to the end of its attempts.
+    messages: usize,
+    room: usize,
+    up: bool,
+    /// Outages in a row, without a message confirmed in between, and when they began.
+    outages: u32,
+    since: Instant,
+}
+
+/// Messages that go to a sink together.
+pub struct Batch {
+    /// To which outlet it goes.
+    pub outlet: usize,
+    /// Its messages, in order.
+    pub items: Vec<Item>,
+    /// Whether they are tries of a destination that takes nothing, which may take all of the deadline and must not take the room of others.
+    pub is_try: bool,
+}
+
+/// What became of a batch.
+pub struct Done {
+    outlet: usize,
+    /// When it was handed in.
+    pub started: Instant,
+    took: Duration,
+    is_try: bool,
+    /// Whether the sink leaves the order of a key to the publisher.
+    one_in_flight: bool,
+    /// What became of each message, and where it was to go.
+    pub outcomes: Vec<(Tag, Arc<Destination>, Outcome)>,
+    counts: Vec<(String, u64, u64)>,
+}
+
+impl Done {
+    /// Whether it ran into its deadline.
+    #[must_use]
+    pub fn is_late(&self, deadline: Duration) -> bool {
+        is_late(self.took, deadline)
+    }
+}
+
+/// What happens to an outlet from outside.
+#[derive(Debug, Clone, Copy)]
+pub enum Event {
+    /// Its sink can be reached.
+    Up(usize),
+}
+
+/// All sinks.
+pub struct Outlets {
+    context: Arc<Context>,
+    outlets: Vec<Outlet>,
+    names: HashMap<String, usize>,
+    events: mpsc::UnboundedSender<Event>,
+    open: watch::Sender<bool>,
+}
+
+/// How long a message waits at least whose sink is down while others of its lane go elsewhere, and at most.
+const PARKED: Duration = Duration::from_secs(5);
+const LONGEST_PARKED: Duration = Duration::from_secs(60);
+/// First pause between two looks at a sink that is down.
+const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(100);
+/// Longest pause between two looks at a sink that is down.
+const MAX_PROBE_PAUSE: Duration = Duration::from_secs(5);
+/// What a sink may take beyond its deadline before it is given up on.
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
+
+impl Outlets {
+    /// All sinks, each down until it was reached. `open` tells the claimers whether one is up.
+    #[must_use]
+    pub fn new(
+        context: &Arc<Context>,
+        feeds: Vec<Feed>,
+        events: mpsc::UnboundedSender<Event>,
+        open: watch::Sender<bool>,
+    ) -> Self {
+        let names = feeds.iter().enumerate().map(|(i, feed)| (feed.name.clone(), i)).collect();
+        let connected = &context.metrics.sink_connected;
+        for feed in &feeds {
+            connected.with_label_values(&[feed.name.as_str()]).set(0);
+        }
+        let outlet = |feed: Feed| {
+            let room = feed.batches * feed.batch;
+            let (ready, since) = (VecDeque::new(), Instant::now());
+            Outlet { feed, ready, on_the_way: 0, messages: 0, room, up: false, outages: 0, since }
+        };
+        let outlets = feeds.into_iter().map(outlet).collect::<Vec<_>>();
+        let outlets = Self { context: Arc::clone(context), outlets, names, events, open };
+        (0..outlets.outlets.len()).for_each(|i| outlets.probe(i));
+        outlets
+    }
+
+    /// The outlet of a sink. Routes name only sinks that there are.
+    #[must_use]
+    pub fn find(&self, sink: &str) -> usize {
+        self.names.get(sink).copied().unwrap_or(0)
+    }
+
+    /// How much of the order of this message's key its sink keeps by itself.
+    #[must_use]
+    pub fn key_order(&self, outlet: usize, message: &Outgoing) -> KeyOrder {
+        self.outlets.get(outlet).map_or(KeyOrder::OneInFlight, |outlet| outlet.feed.sink.key_order(message))
+    }
+
+    /// Queues a message; where its sink is down, says what becomes of it instead.
+    pub fn push(&mut self, item: Item) -> Option<Disposition> {
+        match self.outlets.get_mut(item.tag.outlet) {
+            Some(outlet) if outlet.up => {
+                outlet.ready.push_back(item);
+                None
+            }
+            _ => Some(self.when_unavailable(item.tag.outlet)),
+        }
+    }
+
+    /// What becomes of a message whose sink is down. With one sink it goes back, and nothing is claimed until the sink is up. Where
+    /// others go on it is parked, so that it is not claimed again and again in front of theirs: the longer the outage has been, the
+    /// longer, because more and more messages take part in that.
+    #[must_use]
+    pub fn when_unavailable(&self, outlet: usize) -> Disposition {
+        if self.outlets.len() > 1 {
+            let outage = self.outlets.get(outlet).map_or(Duration::ZERO, |outlet| outlet.since.elapsed());
+            return Disposition::Delay { wait: parked(outage), spent: false, reason: "parked" };
+        }
+        Disposition::Release
+    }
+
+    /// The next batch that a sink would take.
+    pub fn next_batch(&mut self) -> Option<Batch> {
+        let free = |outlet: &Outlet| {
+            let room = outlet.on_the_way < outlet.feed.batches && outlet.messages < outlet.room;
+            outlet.up && !outlet.ready.is_empty() && room
+        };
+        let i = self.outlets.iter().position(free)?;
+        let outlet = self.outlets.get_mut(i)?;
+        let size = outlet.feed.batch.min(outlet.ready.len()).min(outlet.room - outlet.messages);
+        Some(Batch { outlet: i, items: outlet.ready.drain(..size).collect(), is_try: false })
+    }
+
+    /// Publishes a batch.
+    pub fn publish(&mut self, batch: Batch) -> impl Future<Output = Done> + Send + 'static + use<> {
+        let sink = self.outlets.get_mut(batch.outlet).map(|outlet| {
+            if !batch.is_try {
+                outlet.on_the_way += 1;
+                outlet.messages += batch.items.len();
+            }
+            Arc::clone(&outlet.feed.sink)
+        });
+        let deadline = Instant::now() + self.context.config.relay.publish_deadline;
+        async move {
+            let started = Instant::now();
+            let (outgoing, tags): (Vec<_>, Vec<_>) =
+                batch.items.into_iter().map(|item| (item.outgoing, item.tag)).unzip();
+            let order = sink.iter().zip(outgoing.first()).map(|(sink, first)| sink.key_order(first)).next();
+            let one_in_flight = order == Some(KeyOrder::OneInFlight);
+            let outcomes = match sink {
+                Some(sink) => publish(&*sink, &outgoing, deadline).await,
+                None => Vec::new(),
+            };
+            let counts = count(&outgoing);
+            let lost = || Err(PublishError::Unconfirmed("the sink did not say what became of it".into()));
+            let outcomes = outcomes.into_iter().chain(std::iter::repeat_with(lost));
+            let destinations = outgoing.into_iter().map(|message| message.destination);
+            let outcomes = tags.into_iter().zip(destinations).zip(outcomes);
+            let outcomes = outcomes.map(|((tag, destination), outcome)| (tag, destination, outcome)).collect();
+            let (outlet, took, is_try) = (batch.outlet, started.elapsed(), batch.is_try);
+            Done { outlet, started, took, is_try, one_in_flight, outcomes, counts }
+        }
+    }
+
+    /// Notes how a batch went, for the metrics and for whether the sink is up.
+    pub fn note(&mut self, done: &Done) {
+        let Some(outlet) = self.outlets.get_mut(done.outlet) else { return };
+        if !done.is_try {
+            outlet.on_the_way -= 1;
+            outlet.messages -= done.outcomes.len();
+        }
+        let metrics = &self.context.metrics;
+        let name = outlet.feed.name.as_str();
+        metrics.publish_duration_seconds.with_label_values(&[name]).observe(done.took.as_secs_f64());
+        for (target, messages, bytes) in &done.counts {
+            metrics.publish_attempts_total.with_label_values(&[name, target]).inc_by(*messages);
+            metrics.published_bytes_total.with_label_values(&[name]).inc_by(*bytes);
+        }
+        let (mut confirmed, mut unconfirmed) = (0, 0);
+        let mut down = None;
+        for (tag, _, outcome) in &done.outcomes {
+            match outcome {
+                Ok(receipt) => {
+                    confirmed += 1;
+                    if receipt.resent {
+                        metrics.possible_duplicates_total.with_label_values(&["resent"]).inc();
+                    }
+                    metrics.delivery_latency_seconds.observe(tag.due_at.elapsed().as_secs_f64());
+                }
+                Err(PublishError::Unavailable(reason)) => down = Some(reason.clone()),
+                Err(PublishError::Unconfirmed(_)) => {
+                    unconfirmed += 1;
+                    metrics.possible_duplicates_total.with_label_values(&["unconfirmed"]).inc();
+                }
+                Err(PublishError::TurnedAway(_) | PublishError::Rejected { .. } | PublishError::Unroutable { .. }) => {}
+            }
+            if let Err(error) = outcome {
+                metrics.publish_failures_total.with_label_values(&[name, error.reason()]).inc();
+            }
+        }
+        metrics.published_messages_total.with_label_values(&[name]).inc_by(confirmed as u64);
+        if confirmed > 0 {
+            outlet.outages = 0;
+        }
+        let late = done.is_late(self.context.config.relay.publish_deadline);
+        if done.is_try {
+            // Says nothing of how much the sink takes.
+        } else if late && unconfirmed > confirmed {
+            outlet.room = (outlet.room / 2).max(1);
+        } else if !late || unconfirmed == 0 {
+            // A broker that refuses for now says so at once: that is no matter of how much is on the way. But a pipelined sink gives up
+            // its younger batches at once when one is late.
+            let refused = if done.one_in_flight { unconfirmed } else { 0 };
+            outlet.room = (outlet.room + confirmed + refused).min(outlet.feed.batches * outlet.feed.batch);
+        }
+        if let Some(reason) = down {
+            self.down(done.outlet, &reason);
+        }
+    }
+
+    fn down(&mut self, i: usize, reason: &str) {
+        let Some(outlet) = self.outlets.get_mut(i).filter(|outlet| outlet.up) else { return };
+        outlet.up = false;
+        if outlet.outages == 0 {
+            outlet.since = Instant::now();
+        }
+        outlet.outages += 1;
+        let name = outlet.feed.name.clone();
+        tracing::warn!(sink = name, reason, "the sink is unavailable");
+        self.context.metrics.sink_connected.with_label_values(&[name.as_str()]).set(0);
+        self.context.health.dependency(&name, Err(reason.to_owned()));
+        self.tell();
+        self.probe(i);
+    }
+
+    /// A sink was reached; returns its name.
+    pub fn handle(&mut self, event: Event) -> Option<String> {
+        let Event::Up(i) = event;
+        let outlet = self.outlets.get_mut(i)?;
+        outlet.up = true;
+        let name = outlet.feed.name.clone();
+        tracing::info!(sink = name, "the sink is available");
+        self.context.metrics.sink_connected.with_label_values(&[name.as_str()]).set(1);
+        self.context.health.dependency(&name, Ok(()));
+        self.tell();
+        Some(name)
+    }
+
+    fn tell(&self) {
+        self.open.send_replace(self.outlets.iter().any(|outlet| outlet.up));
+    }
+
+    /// Looks at a sink until it can be reached.
+    fn probe(&self, i: usize) {
+        let Some(outlet) = self.outlets.get(i) else { return };
+        let (sink, name) = (Arc::clone(&outlet.feed.sink), outlet.feed.name.clone());
+        let (context, events) = (Arc::clone(&self.context), self.events.clone());
+        let mut pauses = Backoff::new(FIRST_PROBE_PAUSE, MAX_PROBE_PAUSE);
+        // A sink that answers and then takes nothing, again and again, is looked at less and less often.
+        let mut pause = (0..outlet.outages.min(10)).map(|_| pauses.next()).last().unwrap_or_default();
+        tokio::spawn(async move {
+            while context.sleep(pause).await {
+                match sink.check(Instant::now() + context.config.relay.publish_deadline).await {
+                    Ok(()) => {
+                        // No receiver: the relay is ending.
+                        events.send(Event::Up(i)).ok();
+                        break;
+                    }
+                    Err(error) => {
+                        tracing::warn!(sink = name, %error, "the sink cannot be reached; trying again");
+                        context.health.dependency(&name, Err(error.to_string()));
+                    }
+                }
+                pause = pauses.next();
+            }
+        });
+    }
+
+    /// Messages for sinks that went down in the meantime.
+    pub fn refused(&mut self) -> Vec<Item> {
+        self.outlets.iter_mut().filter(|outlet| !outlet.up).flat_map(|outlet| outlet.ready.drain(..)).collect()
+    }
+
+    /// Takes out the messages that wait here and are meant.
+    pub fn take(&mut self, meant: impl Fn(&Tag) -> bool) -> Vec<Item> {
+        let mut taken = Vec::new();
+        for outlet in &mut self.outlets {
+            if outlet.ready.iter().any(|item| meant(&item.tag)) {
+                let (these, rest) = outlet.ready.drain(..).partition(|item| meant(&item.tag));
+                outlet.ready = rest;
+                taken.extend::<VecDeque<_>>(these);
+            }
+        }
+        taken
+    }
+
+    /// Whether messages wait here.
+    #[must_use]
+    pub fn waiting(&self) -> bool {
+        self.outlets.iter().any(|outlet| !outlet.ready.is_empty())
+    }
+
+    /// Takes out everything that waits.
+    pub fn drain(&mut self) -> Vec<Item> {
+        self.outlets.iter_mut().flat_map(|outlet| outlet.ready.drain(..)).collect()
+    }
+
+    /// Closes all sinks.
+    pub async fn close(&self) {
+        for outlet in &self.outlets {
+            outlet.feed.sink.close().await;
+        }
+    }
+}
+
+/// Kafka's sink gives up at most a quarter before the deadline; a broker that refuses, and is slow to say so, says it earlier.
+fn is_late(took: Duration, deadline: Duration) -> bool {
+    took * 10 >= deadline * 7
+}
+
+/// How long a message is parked in an outage that has lasted so long: half of that, so that it costs half of it again at most.
+fn parked(outage: Duration) -> Duration {
+    (outage / 2).clamp(PARKED, LONGEST_PARKED)
+}
+
+/// A sink that overruns its deadline is a fault; its messages must not wait for it for ever.
+async fn publish(sink: &dyn Sink, outgoing: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
+    let publish = sink.publish(outgoing, deadline);
+    match tokio::time::timeout_at((deadline + GRACE).into(), publish).await {
+        Ok(outcomes) => outcomes,
+        Err(_) => {
+            tracing::error!("a sink did not keep its deadline");
+            Vec::new()
+        }
+    }
+}
+
+/// Messages and bytes by target.
+fn count(outgoing: &[Outgoing]) -> Vec<(String, u64, u64)> {
+    let mut counts: Vec<(String, u64, u64)> = Vec::new();
+    for group in outgoing.chunk_by(|a, b| Arc::ptr_eq(&a.destination, &b.destination)) {
+        let bytes = group.iter().map(|message| message.payload.as_ref().map_or(0, Vec::len) as u64).sum();
+        let Some(first) = group.first() else { continue };
+        match counts.iter_mut().find(|(target, ..)| *target == first.destination.target) {
+            Some(count) => {
+                count.1 += group.len() as u64;
+                count.2 += bytes;
+            }
+            None => counts.push((first.destination.target.clone(), group.len() as u64, bytes)),
+        }
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_late_that_nobody_answered_and_not_one_that_was_refused_slowly() {
+        let late = [600, 750, 1000].map(|took| is_late(Duration::from_millis(took), Duration::from_secs(1)));
+        assert_eq!(late, [false, true, true]);
+    }
+
+    #[test]
+    fn the_longer_an_outage_the_longer_a_message_is_parked_up_to_a_minute() {
+        let parked = [0, 9, 40, 119, 9_999].map(|seconds| parked(Duration::from_secs(seconds)).as_millis());
+        assert_eq!(parked, [5_000, 5_000, 20_000, 59_500, 60_000]);
+    }
+}

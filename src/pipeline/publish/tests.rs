@@ -1,0 +1,254 @@
+use std::{future, sync::Mutex, time::Duration};
+
+use async_trait::async_trait;
+use futures_util::stream;
+use outbox_core::store::lease::Lease;
+use tokio::sync::{Notify, watch};
+use uuid::Uuid;
+
+use super::*;
+use crate::{
+    config::{AfterDead, OnRejected},
+    pipeline::{publish::outlet::Feed, read::Ready},
+    run::without_database,
+    sink::{Destination, Receipt, Sink},
+    state::{
+        capacity::Pool,
+        leases::{Tenure, lock},
+    },
+};
+
+/// What the sink takes in time.
+const TAKES: usize = 8;
+/// There is no way to the destination of these.
+const UNROUTABLE: std::ops::Range<u64> = 100..200;
+/// It refuses messages from this one on, for now and at once.
+const REFUSED: u64 = 1000;
+/// It takes messages from this one on, but all of the deadline for them.
+const LATE: u64 = 2000;
+/// This one is dead before anybody publishes it, and holds back its key.
+const DEAD: u64 = 3000;
+/// This key has a queue in the database.
+const QUEUED: u64 = 77;
+
+/// Answers its first batch when everything is there: that its first message is unconfirmed and the others have arrived. Of a batch
+/// that is too much for it nothing is confirmed.
+struct Slow {
+    order: KeyOrder,
+    answer: Notify,
+    batches: Mutex<Vec<Vec<u64>>>,
+}
+
+impl Slow {
+    fn new(order: KeyOrder) -> Arc<Self> {
+        Arc::new(Self { order, answer: Notify::new(), batches: Mutex::default() })
+    }
+}
+
+#[async_trait]
+impl Sink for Slow {
+    fn key_order(&self, _message: &Outgoing) -> KeyOrder {
+        self.order
+    }
+
+    async fn publish(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
+        let first = {
+            let mut batches = lock(&self.batches);
+            batches.push(batch.iter().map(|message| message.message_id.as_u64_pair().1).collect());
+            batches.len() == 1
+        };
+        if first {
+            self.answer.notified().await;
+        }
+        let number = |message: &Outgoing| message.message_id.as_u64_pair().1;
+        let too_many = batch.len() > TAKES;
+        if too_many || batch.iter().any(|message| number(message) >= LATE) {
+            tokio::time::sleep_until(deadline.into()).await;
+        }
+        let refused = |message: &Outgoing| (REFUSED..LATE).contains(&number(message));
+        let unconfirmed = || Err(PublishError::Unconfirmed("no reply".into()));
+        let outcome = |(index, message)| {
+            if UNROUTABLE.contains(&number(message)) {
+                return Err(PublishError::Unroutable { reason: "unroutable", detail: String::new() });
+            }
+            let fails = too_many || (first && index == 0) || refused(message);
+            if fails { unconfirmed() } else { Ok(Receipt::new("there")) }
+        };
+        batch.iter().enumerate().map(outcome).collect()
+    }
+
+    async fn check(&self, _deadline: Instant) -> Result<(), PublishError> {
+        Ok(())
+    }
+
+    async fn close(&self) {}
+}
+
+fn destination(routing_key: &str) -> Arc<Destination> {
+    Destination { sink: "slow".into(), target: "t".into(), routing_key: routing_key.into() }.into()
+}
+
+const POLICY: Policy = Policy { on_rejected: OnRejected::Dead, after_dead: AfterDead::Skip };
+
+async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u64, u64)]) -> ReadClaim {
+    let until = Instant::now() + lease;
+    let lease = Lease { claim_id, lease_token: 1 };
+    let ids = messages.iter().map(|(id, _)| *id).collect();
+    let mut tenure = Tenure::new(lease, 0, ids, Vec::new(), until);
+    tenure.queued.extend(messages.iter().map(|(_, key)| *key).filter(|key| *key == QUEUED).take(1));
+    let tenure = Arc::new(tenure);
+    context.leases.insert(&tenure);
+    let pool = Pool::new(2, 1);
+    let (count, bytes) = (pool.take(0).await, pool.take(0).await);
+    let claimed =
+        Claimed { tenure, pass: claim_id, last_pass: Arc::default(), rows: Vec::new(), messages: None, count, bytes };
+    let messages = messages.iter().map(|&(id, key_hash)| {
+        let outgoing = Outgoing {
+            message_id: Uuid::from_u64_pair(0, id),
+            key_hash,
+            topic: "t".into(),
+            key: None,
+            event_type: None,
+            content_type: None,
+            headers: Vec::new(),
+            payload: None,
+            created_at_micros: 0,
+            destination: destination(if UNROUTABLE.contains(&id) { "nowhere" } else { "" }),
+        };
+        let ready = Ready { outgoing, policy: POLICY, pipelined: false, due_at: Instant::now() };
+        let dead = Disposition::Dead { reason: "expired", spent: false, holds_key: true };
+        let step = if id == DEAD { Step::Decided(dead, String::new()) } else { Step::Publish(Box::new(ready)) };
+        (Pending { id, key_hash, bytes: 1, attempts: 0, takeovers: 0 }, step)
+    });
+    ReadClaim { claimed, messages: messages.collect() }
+}
+
+/// What a pipelined sink got of claims with these leases and these messages and keys, and which of them may leave messages behind.
+async fn published(claims: &[(Duration, &[(u64, u64)])]) -> (Vec<Vec<u64>>, Vec<u64>) {
+    published_to(Slow::new(KeyOrder::Pipelined), claims).await
+}
+
+/// How many messages without keys a sink of this order got at a time.
+async fn sizes(order: KeyOrder, messages: impl Iterator<Item = u64>) -> Vec<usize> {
+    let messages: Vec<_> = messages.map(|id| (id, 0)).collect();
+    published_to(Slow::new(order), &[(LONG, &messages)]).await.0.iter().map(Vec::len).collect()
+}
+
+async fn published_to(sink: Arc<Slow>, claims: &[(Duration, &[(u64, u64)])]) -> (Vec<Vec<u64>>, Vec<u64>) {
+    published_by(&without_database(Vec::new()).context, sink, claims).await
+}
+
+async fn published_by(
+    context: &Arc<Context>,
+    sink: Arc<Slow>,
+    claims: &[(Duration, &[(u64, u64)])],
+) -> (Vec<Vec<u64>>, Vec<u64>) {
+    let mut read = Vec::new();
+    for (claim_id, (lease, messages)) in (1..).zip(claims) {
+        read.push(claim(context, claim_id, *lease, messages).await);
+    }
+    let ((events, connected), (open, mut is_open)) = (mpsc::unbounded_channel(), watch::channel(false));
+    let (finished, _at_the_settlers) = mpsc::unbounded_channel();
+    let (_settlers, settled) = mpsc::unbounded_channel();
+    let slow: Arc<dyn Sink> = Arc::<Slow>::clone(&sink);
+    let feed = Feed { name: "slow".into(), sink: slow, batches: 1, batch: 10 };
+    let outlets = Outlets::new(context, vec![feed], events, open);
+    let publisher = Publisher::new(context, outlets, finished);
+    let all_there = Arc::clone(&sink);
+    let reads = stream::once(async move { is_open.wait_for(|open| *open).await.map(|_| ()) })
+        .filter_map(|_| future::ready(None))
+        .chain(stream::iter(read))
+        .chain(stream::poll_fn(move |_| {
+            all_there.answer.notify_one();
+            std::task::Poll::Ready(None)
+        }));
+    publisher.run(reads.boxed(), connected, settled).await;
+    let returning = context.leases.all().into_iter().filter(|tenure| tenure.may_return());
+    let returning = returning.map(|tenure| tenure.lease.claim_id).collect();
+    (std::mem::take(&mut lock(&sink.batches)), returning)
+}
+
+/// What becomes of a message, however often it was tried, where there are so many sinks and its own is down.
+fn in_an_outage(sinks: usize) -> Disposition {
+    let context = without_database(Vec::new()).context;
+    let ((events, _connected), (open, _is_open)) = (mpsc::unbounded_channel(), watch::channel(false));
+    let (finished, _at_the_settlers) = mpsc::unbounded_channel();
+    let feed = |n: usize| Feed { name: n.to_string(), sink: Slow::new(KeyOrder::Pipelined), batches: 1, batch: 10 };
+    let outlets = Outlets::new(&context, (0..sinks).map(feed).collect(), events, open);
+    let mut publisher = Publisher::new(&context, outlets, finished);
+    let lease = Lease { claim_id: 1, lease_token: 1 };
+    let (origin, due_at) = (Origin { key: (0, 7), lease, pass: 1, id: 1 }, Instant::now());
+    let tag = Tag { origin, attempts: u16::MAX, policy: POLICY, pipelined: false, alone: true, due_at, outlet: 0 };
+    publisher.disposition(tag, &destination(""), &PublishError::Unavailable("down".into()))
+}
+
+const LONG: Duration = Duration::from_secs(600);
+/// Not over yet, but before an answer would be there.
+const SHORT: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn what_waits_in_a_queue_behind_a_failure_of_its_key_is_not_published() {
+    let claims: [(_, &[_]); 2] = [(LONG, &[(1, 7), (2, 8)]), (LONG, &[(3, 7), (4, 8), (5, 0)])];
+    assert_eq!(published(&claims).await, (vec![vec![1, 2], vec![4, 5]], vec![1, 2]));
+}
+
+#[tokio::test]
+async fn what_follows_a_message_whose_lease_is_too_short_is_not_published() {
+    let claims: [(_, &[_]); 3] = [(LONG, &[(1, 6)]), (SHORT, &[(2, 7), (3, 0)]), (LONG, &[(4, 7), (5, 8), (6, 0)])];
+    assert_eq!(published(&claims).await, (vec![vec![1], vec![5, 6]], vec![1, 2, 3]));
+}
+
+#[tokio::test]
+async fn what_its_destination_would_refuse_is_not_published_nor_what_follows_it_in_its_key() {
+    let claims: [(_, &[_]); 2] = [(LONG, &[(1, 6), (100, 7)]), (LONG, &[(2, 8), (101, 9), (3, 9), (102, 0), (4, 0)])];
+    assert_eq!(published(&claims).await, (vec![vec![1, 100], vec![2, 4]], vec![1, 2]));
+}
+
+#[tokio::test]
+async fn a_message_that_is_dead_before_it_is_published_holds_back_what_comes_after_it() {
+    let claims: [(_, &[_]); 1] = [(LONG, &[(1, 6), (2, 7), (3, 7), (DEAD, 7), (DEAD + 1, 7)])];
+    let published = published_to(Slow::new(KeyOrder::OneInFlight), &claims).await;
+    assert_eq!(published, (vec![vec![1, 2], vec![3]], vec![1]));
+}
+
+/// Here the first batch says that its first message is unconfirmed.
+#[tokio::test]
+async fn a_message_that_was_sent_reads_the_queue_of_its_key_on() {
+    let wanted = async |order, messages: &[(u64, u64)]| {
+        let context = without_database(Vec::new()).context;
+        published_by(&context, Slow::new(order), &[(LONG, messages)]).await;
+        context.queues.take_wanted(9)
+    };
+    let next = |above, rows| vec![((0, QUEUED), Wanted { above, rows })];
+    assert_eq!(wanted(KeyOrder::OneInFlight, &[(1, 6), (2, QUEUED), (3, QUEUED)]).await, next(2, queues::AT_ONCE));
+    assert_eq!(wanted(KeyOrder::Pipelined, &[(1, 6), (2, QUEUED), (3, QUEUED)]).await, next(2, 1000));
+    // While many of its messages are in flight it is early enough.
+    let many: Vec<_> = [(1, 6)].into_iter().chain((2..=90).map(|id| (id, QUEUED))).collect();
+    assert_eq!(wanted(KeyOrder::OneInFlight, &many).await, next(90 - queues::FEW as u64, queues::AT_ONCE));
+    // After a message that was not sent the settlement asks.
+    assert_eq!(wanted(KeyOrder::OneInFlight, &[(1, QUEUED), (2, QUEUED)]).await, []);
+}
+
+#[tokio::test]
+async fn a_sink_that_confirms_nothing_in_time_gets_less_at_a_time_and_more_again() {
+    assert_eq!(sizes(KeyOrder::Pipelined, 1..=40).await, [10, 5, 10, 5, 10]);
+}
+
+#[tokio::test]
+async fn a_sink_that_refuses_at_once_gets_more_again_unless_it_gives_up_what_is_behind_a_late_batch() {
+    let messages = || (1..=10).chain(REFUSED..REFUSED + 15);
+    assert_eq!(sizes(KeyOrder::OneInFlight, messages()).await, [10, 5, 10]);
+    assert_eq!(sizes(KeyOrder::Pipelined, messages()).await, [10, 5, 5, 5]);
+}
+
+#[tokio::test]
+async fn a_sink_that_confirms_most_and_late_gets_no_more() {
+    let late = [REFUSED, REFUSED + 1, LATE, LATE + 1, LATE + 2];
+    assert_eq!(sizes(KeyOrder::OneInFlight, (1..=10).chain(late).chain(11..=20)).await, [10, 5, 5, 5]);
+}
+
+#[tokio::test]
+async fn an_outage_spends_no_attempt_whatever_other_sinks_there_are() {
+    assert_eq!(in_an_outage(1), Disposition::Release);
+    assert!(matches!(in_an_outage(2), Disposition::Delay { spent: false, .. }));
+}

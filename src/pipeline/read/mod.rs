@@ -1,0 +1,242 @@
+//! Reading claimed messages and resolving where they go.
+
+pub mod envelope;
+pub mod route;
+
+use std::{
+    io::ErrorKind,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use outbox_core::{
+    EPOCH_HEADER, SEQUENCE_HEADER,
+    sqlx::{self, Connection as _},
+    store::{
+        claim::Pending,
+        read::{self, Stored},
+    },
+};
+
+use self::route::{Resolved, Routes};
+use crate::{
+    pipeline::{
+        claim::Claimed,
+        retry::{Disposition, Policy, dead},
+    },
+    sink::Outgoing,
+    state::{
+        context::Context,
+        session::{Refusal, Sessions, describe, refusal},
+    },
+};
+
+/// A claim with its messages.
+pub struct ReadClaim {
+    /// The claim.
+    pub claimed: Claimed,
+    /// Its messages in the order of ids: each is to be published, or decided already.
+    pub messages: Vec<(Pending, Step)>,
+}
+
+/// What is to happen to a message.
+pub enum Step {
+    /// It is to be published.
+    Publish(Box<Ready>),
+    /// It is decided without publishing, for this reason.
+    Decided(Disposition, String),
+}
+
+/// A message that can be published.
+pub struct Ready {
+    /// The message.
+    pub outgoing: Outgoing,
+    /// What its route says about failures.
+    pub policy: Policy,
+    /// Whether its route wants no waiting between messages of a key.
+    pub pipelined: bool,
+    /// When it was due, by this process's clock.
+    pub due_at: Instant,
+}
+
+/// How long a message without a route waits before its route is looked for again.
+const NO_ROUTE_WAIT: Duration = Duration::from_secs(60);
+/// How long a message waits that the database does not give out. While it is found its relay reads nothing else, for a minute or so.
+const UNREAD_WAIT: Duration = Duration::from_secs(600);
+/// After so many leases a message is set aside even if all that is known is that its transfer breaks.
+const STUCK: u32 = 20;
+
+/// Reads claims, several at a time.
+pub struct Reader {
+    context: Arc<Context>,
+    routes: Routes,
+    pub(crate) sessions: Sessions,
+}
+
+impl Reader {
+    /// A reader.
+    #[must_use]
+    pub fn new(context: &Arc<Context>, routes: Routes) -> Self {
+        let sessions = Sessions::new(context, tokio::sync::Semaphore::MAX_PERMITS);
+        Self { context: Arc::clone(context), routes, sessions }
+    }
+
+    /// Reads a claim; tries until the database answers or the lease is lost. Then what was not read is released.
+    pub async fn read(&self, mut claimed: Claimed) -> ReadClaim {
+        if let Some(stored) = claimed.messages.take() {
+            let messages = self.prepare(claimed.tenure.lane, &claimed.rows, stored);
+            return ReadClaim { claimed, messages };
+        }
+        // Another connection: what it hears does not shorten the pauses.
+        let (mut session, mut witness) = (self.sessions.take().await, self.sessions.take().await);
+        let (mut blamed_since, mut stuck_since) = (None, Instant::now());
+        let (mut rest, mut most, mut messages) = (&*claimed.rows, claimed.rows.len(), Vec::new());
+        while !rest.is_empty() && claimed.tenure.lasts(Duration::ZERO) {
+            let (rows, behind) = rest.split_at(most.min(rest.len()));
+            let ids: Vec<u64> = rows.iter().map(|row| row.id).collect();
+            let error = match session.run("read", async |db| read::messages(db, &ids).await).await {
+                Ok(stored) => {
+                    messages.extend(self.prepare(claimed.tenure.lane, rows, stored));
+                    (rest, most) = (behind, most * 2);
+                    (blamed_since, stuck_since) = (None, Instant::now());
+                    continue;
+                }
+                Err(error) => error,
+            };
+            session.pause().await;
+            // They may be more bytes than the network carries within the deadline.
+            most = (rows.len() / 2).max(1);
+            // A path that breaks transfers and a server that takes no calls are not the message's doing.
+            let blameless = match refusal(&error) {
+                Some(refusal) => refusal != Refusal::Call,
+                None => matches!(&error, sqlx::Error::Io(error) if error.kind() != ErrorKind::TimedOut),
+            };
+            // It has to fail alone for as long, and each time beside a database that answers: what failed together may have been
+            // too much together, and a database that stands still gives out nothing.
+            let answers = rows.len() == 1 && witness.run("ping", async |db| db.ping().await).await.is_ok();
+            blamed_since = (answers && !blameless).then(|| blamed_since.unwrap_or_else(Instant::now));
+            let lease = self.context.config.relay.lease;
+            let blamed = blamed_since.is_some_and(|since| since.elapsed() > lease);
+            if let [row] = rows
+                && answers
+                && (blamed || stuck_since.elapsed() > lease * STUCK)
+            {
+                tracing::error!(
+                    id = row.id,
+                    error = describe(&error),
+                    "the database answers, but cannot be made to give a message out"
+                );
+                let wait = Disposition::Delay { wait: UNREAD_WAIT, spent: false, reason: "unread" };
+                messages.push((*row, Step::Decided(wait, describe(&error))));
+                rest = behind;
+                (blamed_since, stuck_since) = (None, Instant::now());
+            }
+        }
+        // Nobody has looked: that is not the same as a message that is not there.
+        messages.extend(rest.iter().map(|row| (*row, Step::Decided(Disposition::Release, String::new()))));
+        ReadClaim { claimed, messages }
+    }
+
+    fn prepare(&self, lane: u16, rows: &[Pending], stored: Vec<Stored>) -> Vec<(Pending, Step)> {
+        let mut stored = stored.into_iter().peekable();
+        let step = |row: &Pending| {
+            let message = stored.next_if(|message| message.id == row.id);
+            (*row, message.map_or_else(missing, |message| self.step(lane, *row, message)))
+        };
+        rows.iter().map(step).collect()
+    }
+
+    fn step(&self, lane: u16, row: Pending, message: Stored) -> Step {
+        let key = message.key.as_deref();
+        let Ok(route) = self.routes.resolve(&message.topic, message.event_type.as_deref(), key, lane) else {
+            let wait = Disposition::Delay { wait: NO_ROUTE_WAIT, spent: false, reason: "no_route" };
+            return Step::Decided(wait, format!("no route matches the topic {}", message.topic));
+        };
+        let policy = Policy { on_rejected: route.on_rejected, after_dead: route.after_dead };
+        if message.expired {
+            return Step::Decided(dead("expired", false, policy), "it was not published before its expiry".into());
+        }
+        if u32::from(row.attempts) >= self.context.config.retry.max_attempts {
+            let error = "a relay lost its lease with this message too often";
+            return Step::Decided(dead("attempts_exhausted", false, policy), error.into());
+        }
+        match ready(row, message, route, policy) {
+            Ok(ready) => Step::Publish(Box::new(ready)),
+            Err(error) => Step::Decided(dead("invalid", false, policy), error),
+        }
+    }
+}
+
+fn missing() -> Step {
+    let end = Disposition::Dead { reason: "message_missing", spent: false, holds_key: false };
+    Step::Decided(end, "the pending row has no message in outbox_messages".into())
+}
+
+/// The headers in the order in which the service wrote them.
+pub(crate) fn headers(json: Option<&str>) -> Result<Vec<(String, String)>, serde_json::Error> {
+    let Some(json) = json else { return Ok(Vec::new()) };
+    let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json)?;
+    object.into_iter().map(|(name, value)| Ok((name, serde_json::from_value(value)?))).collect()
+}
+
+/// The error says why the message can never be published.
+fn ready(row: Pending, message: Stored, route: Resolved, policy: Policy) -> Result<Ready, String> {
+    // What the parser says may quote a value.
+    let mut headers = headers(message.headers.as_deref())
+        .map_err(|_quotes| "the headers are not a JSON object of strings".to_owned())?;
+    add_epoch(&mut headers, message.epoch);
+    let waited = Duration::from_micros(message.waited_micros.max(0).unsigned_abs());
+    let now = Instant::now();
+    let mut outgoing = Outgoing {
+        message_id: message.message_id,
+        key_hash: row.key_hash,
+        topic: message.topic.into(),
+        key: message.key,
+        event_type: message.event_type,
+        content_type: message.content_type,
+        headers,
+        payload: message.payload,
+        created_at_micros: message.created_at_micros,
+        destination: route.destination,
+    };
+    envelope::wrap(&mut outgoing, route.envelope, &route.source)?;
+    Ok(Ready { outgoing, policy, pipelined: route.pipelined, due_at: now.checked_sub(waited).unwrap_or(now) })
+}
+
+/// A number that is given again after a restore is told from the first one by its epoch.
+fn add_epoch(headers: &mut Vec<(String, String)>, epoch: u64) {
+    if epoch > 0 && headers.iter().any(|(name, _)| name == SEQUENCE_HEADER) {
+        headers.retain(|(name, _)| name != EPOCH_HEADER);
+        headers.push((EPOCH_HEADER.to_owned(), epoch.to_string()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_core::store::lease::Lease;
+
+    use super::*;
+    use crate::{
+        run::without_database,
+        state::{capacity::Pool, leases::Tenure},
+    };
+
+    #[tokio::test]
+    async fn a_claim_whose_lease_has_passed_before_it_was_read_goes_back_as_it_was() {
+        let relay = without_database(Vec::new());
+        let reader = Reader::new(&relay.context, Routes::new(&[]));
+        let tenure = Tenure::new(Lease { claim_id: 1, lease_token: 1 }, 0, vec![7], Vec::new(), Instant::now());
+        let pool = Pool::new(2, 1);
+        let claimed = Claimed {
+            tenure: Arc::new(tenure),
+            pass: 1,
+            last_pass: Arc::default(),
+            rows: vec![Pending { id: 7, key_hash: 0, bytes: 1, attempts: 0, takeovers: 0 }],
+            messages: None,
+            count: pool.take(0).await,
+            bytes: pool.take(0).await,
+        };
+        let read = reader.read(claimed).await;
+        assert!(matches!(*read.messages, [(_, Step::Decided(Disposition::Release, _))]));
+    }
+}

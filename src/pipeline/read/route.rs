@@ -1,0 +1,181 @@
+//! Which message goes where: the first route whose pattern matches the topic.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use crate::{
+    config::{AfterDead, Envelope, OnRejected, Route},
+    sink::Destination,
+    state::leases::lock,
+};
+
+/// Where a message goes, and what its route says about failures.
+#[derive(Debug, Clone)]
+pub struct Resolved {
+    /// Where.
+    pub destination: Arc<Destination>,
+    /// What becomes of a rejected message.
+    pub on_rejected: OnRejected,
+    /// What a dead message means for its key.
+    pub after_dead: AfterDead,
+    /// Whether a key may have several unconfirmed messages.
+    pub pipelined: bool,
+    /// The shape on the wire.
+    pub envelope: Envelope,
+    /// The attribute `source` of CloudEvents; empty where the envelope has none.
+    pub source: String,
+}
+
+/// No route matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoRoute;
+
+/// All routes.
+#[derive(Debug)]
+pub struct Routes {
+    routes: Vec<Route>,
+    /// Destinations are few: messages share them.
+    known: Mutex<HashMap<Destination, Arc<Destination>>>,
+}
+
+/// Destinations that are remembered; a template with `{key}` makes one for each key.
+const MAX_KNOWN: usize = 10_000;
+
+impl Routes {
+    /// Routes in the order in which they are tried.
+    #[must_use]
+    pub fn new(routes: &[Route]) -> Self {
+        Self { routes: routes.to_vec(), known: Mutex::default() }
+    }
+
+    /// Where a message goes.
+    pub fn resolve(
+        &self,
+        topic: &str,
+        event_type: Option<&str>,
+        key: Option<&[u8]>,
+        lane: u16,
+    ) -> Result<Resolved, NoRoute> {
+        let route = self.routes.iter().find(|route| matches(&route.topics, topic)).ok_or(NoRoute)?;
+        let fill = |template: &str| fill(template, topic, event_type, key, lane);
+        let destination = Destination {
+            sink: route.sink.clone(),
+            target: fill(&route.target),
+            routing_key: fill(&route.routing_key),
+        };
+        let destination = self.share(destination);
+        let Route { on_rejected, after_dead, pipelined, envelope, .. } = *route;
+        let source = match envelope {
+            Envelope::CloudEventsBinary(_) | Envelope::CloudEventsJson(_) => fill(&route.source),
+            Envelope::Raw | Envelope::Debezium => String::new(),
+        };
+        Ok(Resolved { destination, on_rejected, after_dead, pipelined, envelope, source })
+    }
+
+    fn share(&self, destination: Destination) -> Arc<Destination> {
+        let mut known = lock(&self.known);
+        if let Some(shared) = known.get(&destination) {
+            return Arc::clone(shared);
+        }
+        let shared = Arc::new(destination.clone());
+        if known.len() < MAX_KNOWN {
+            known.insert(destination, Arc::clone(&shared));
+        }
+        shared
+    }
+}
+
+/// Whether a pattern with `*` for any number of characters matches the whole of a text.
+#[must_use]
+pub fn matches(pattern: &str, text: &str) -> bool {
+    let Some((head, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(text) = text.strip_prefix(head) else { return false };
+    (0..=text.len()).filter_map(|i| text.get(i..)).any(|tail| matches(rest, tail))
+}
+
+/// Replaces placeholders in one pass: what a message puts in is not looked at again.
+fn fill(template: &str, topic: &str, event_type: Option<&str>, key: Option<&[u8]>, lane: u16) -> String {
+    let Some((head, rest)) = template.split_once('{') else { return template.to_owned() };
+    let mut text = head.to_owned();
+    for part in rest.split('{') {
+        match part.split_once('}') {
+            Some(("topic", tail)) => text.extend([topic, tail]),
+            Some(("type", tail)) => text.extend([event_type.unwrap_or_default(), tail]),
+            Some(("lane", tail)) => text.extend([lane.to_string().as_str(), tail]),
+            Some(("key", tail)) => text.extend([&*String::from_utf8_lossy(key.unwrap_or_default()), tail]),
+            _ => text.extend(["{", part]),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Binding;
+
+    fn route(topics: &str, target: &str, routing_key: &str) -> Route {
+        Route {
+            topics: topics.into(),
+            sink: "s".into(),
+            target: target.into(),
+            routing_key: routing_key.into(),
+            on_rejected: OnRejected::Dead,
+            after_dead: AfterDead::Skip,
+            pipelined: false,
+            envelope: Envelope::Raw,
+            source: "/{topic}".into(),
+        }
+    }
+
+    #[test]
+    fn a_star_stands_for_any_number_of_characters() {
+        for (pattern, text, expected) in [
+            ("*", "", true),
+            ("*", "orders", true),
+            ("orders", "orders", true),
+            ("orders", "orders2", false),
+            ("orders.*", "orders.placed", true),
+            ("orders.*", "orders", false),
+            ("*.placed", "orders.placed", true),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "a-c-b", false),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn the_first_route_that_matches_decides_and_templates_are_filled() {
+        let routes = Routes::new(&[route("mail.*", "mail", "{topic}.{type}.{key}.{lane}"), route("*", "{topic}", "")]);
+        let mail = routes.resolve("mail.sent", Some("t"), Some(b"k"), 3).unwrap().destination;
+        assert_eq!((mail.target.as_str(), mail.routing_key.as_str()), ("mail", "mail.sent.t.k.3"));
+        let other = routes.resolve("orders", None, None, 0).unwrap().destination;
+        assert_eq!(other.target, "orders");
+        assert!(Arc::ptr_eq(&other, &routes.resolve("orders", None, None, 0).unwrap().destination));
+    }
+
+    #[test]
+    fn what_a_message_puts_into_a_template_is_not_a_template() {
+        let routes = Routes::new(&[route("*", "{type}-{topic}", "{none}")]);
+        let found = routes.resolve("t", Some("{topic}"), None, 0).unwrap().destination;
+        assert_eq!((found.target.as_str(), found.routing_key.as_str()), ("{topic}-t", "{none}"));
+    }
+
+    #[test]
+    fn the_source_of_an_event_is_filled_where_the_envelope_has_one() {
+        let events = Envelope::CloudEventsJson(Binding::Kafka);
+        for (envelope, source) in [(events, "/orders/3"), (Envelope::Raw, ""), (Envelope::Debezium, "")] {
+            let route = Route { envelope, source: "/{topic}/{lane}".into(), ..route("*", "t", "") };
+            assert_eq!(Routes::new(&[route]).resolve("orders", None, None, 3).unwrap().source, source);
+        }
+    }
+
+    #[test]
+    fn a_topic_without_route_has_no_destination() {
+        let routes = Routes::new(&[route("mail.*", "mail", "")]);
+        assert_eq!(routes.resolve("orders", None, None, 0).unwrap_err(), NoRoute);
+    }
+}

@@ -1,0 +1,283 @@
+//! The settlers: write back what became of claims, many in one round trip.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use futures_util::FutureExt as _;
+use outbox_core::{
+    sqlx,
+    store::{
+        lease::{self, Lease},
+        settle::{self, Settlement, Way},
+    },
+};
+use tokio::sync::{Mutex, mpsc};
+
+use crate::{
+    pipeline::claim::Claimed,
+    state::{
+        capacity::Share,
+        context::Context,
+        crash,
+        leases::Tenure,
+        session::{Refusal, Session, refusal},
+    },
+};
+
+/// A claim of whose messages it is known what became of each.
+pub struct Finished {
+    tenure: Arc<Tenure>,
+    settlement: Settlement,
+    last_pass: Arc<AtomicU64>,
+    /// Keys whose queue is to be read on afterwards.
+    queued: Vec<u64>,
+    _count: Share,
+}
+
+/// A claim that is no longer in the database.
+pub struct Settled {
+    /// Its number and token.
+    pub lease: Lease,
+    /// The pass of its claimer that had begun last when it was gone.
+    pub pass: u64,
+}
+
+/// How long a settler waits for more: nobody waits for it, and a commit costs the server as much as a hundred rows.
+const LINGER: Duration = Duration::from_millis(40);
+/// So many messages are worth a commit: waiting for more would only keep room for new ones.
+const ENOUGH: usize = 2000;
+/// Most claims of one round trip.
+const MAX_CLAIMS: usize = 32;
+/// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
+const MAX_TEXT: usize = 2 << 20;
+/// After so many refusals for something in the call a group is settled one by one.
+const MAX_REFUSALS: u32 = 3;
+
+impl Finished {
+    /// A claim that was published; `queued` are the keys whose queue is to be read on once it is settled.
+    #[must_use]
+    pub fn new(claimed: Claimed, settlement: Settlement, queued: Vec<u64>) -> Self {
+        // If the claim was lost, whatever was to be written is not: then those that failed are pending again, too.
+        claimed.tenure.leave(settlement.sent.len() < claimed.tenure.ids.len());
+        Self { tenure: claimed.tenure, settlement, last_pass: claimed.last_pass, queued, _count: claimed.count }
+    }
+
+    fn lease(&self) -> Lease {
+        self.tenure.lease
+    }
+
+    /// Nothing became of any message: the claim only has to go.
+    fn is_empty(&self) -> bool {
+        let Settlement { sent, delayed, dead } = &self.settlement;
+        sent.is_empty() && delayed.is_empty() && dead.is_empty()
+    }
+}
+
+/// One settler; several share a queue.
+pub struct Settler {
+    /// What all parts share.
+    pub context: Arc<Context>,
+    /// Claims to be settled.
+    pub queue: Arc<Mutex<mpsc::UnboundedReceiver<Finished>>>,
+    /// Tells the publisher which claims are gone.
+    pub settled: mpsc::UnboundedSender<Settled>,
+}
+
+impl Settler {
+    /// Settles until the publisher has ended and the queue is empty.
+    pub async fn run(self) {
+        let mut session = Session::new(&self.context);
+        loop {
+            let group = self.collect().await;
+            if group.is_empty() {
+                break;
+            }
+            crash::point("before_settle");
+            self.settle(&mut session, group).await;
+            self.context.alive("settle");
+        }
+    }
+
+    /// Waits for a claim, and a little longer for more.
+    async fn collect(&self) -> Vec<Finished> {
+        let mut queue = self.queue.lock().await;
+        let Some(first) = queue.recv().await else { return Vec::new() };
+        let mut text = settle::text_size(&first.settlement);
+        let mut messages = first.tenure.ids.len();
+        let mut group = vec![first];
+        let linger = if self.context.stop.is_cancelled() { Duration::ZERO } else { LINGER };
+        let until = tokio::time::Instant::now() + linger;
+        while group.len() < MAX_CLAIMS && text < MAX_TEXT && messages < ENOUGH {
+            let Ok(Some(more)) = tokio::time::timeout_at(until, queue.recv()).await else { break };
+            text += settle::text_size(&more.settlement);
+            messages += more.tenure.ids.len();
+            group.push(more);
+        }
+        group
+    }
+
+    /// Settles a group; tries until the database has said what became of each claim.
+    async fn settle(&self, session: &mut Session, mut group: Vec<Finished>) {
+        let (mut refusals, mut way) = (0, Way::Ranges);
+        while !group.is_empty() {
+            let started = Instant::now();
+            let outcome = self.write(session, &group, way).await;
+            let answered = outcome.is_ok();
+            match outcome {
+                Ok(standing) => group = self.close(group, &standing, started),
+                Err(error) => {
+                    self.observe("error", started);
+                    // Ranges may have met what somebody else holds: a list of rows does not.
+                    way = Way::OneByOne;
+                    refusals += u32::from(refusal(&error) == Some(Refusal::Call));
+                    session.pause().await;
+                }
+            }
+            let Ok(settled) = self.settled(session, &group).await else {
+                session.pause().await;
+                continue;
+            };
+            group = self.close(group, &settled, started);
+            if answered {
+                return self.lose(group, started);
+            }
+            if refusals >= MAX_REFUSALS {
+                return self.one_by_one(session, group).await;
+            }
+        }
+    }
+
+    async fn write(&self, session: &mut Session, group: &[Finished], way: Way) -> Result<Vec<Lease>, sqlx::Error> {
+        let (empty, full): (Vec<_>, Vec<_>) = group.iter().partition(|finished| finished.is_empty());
+        let mut standing = Vec::new();
+        if !full.is_empty() {
+            let claims: Vec<_> = full.iter().map(|finished| (finished.lease(), &finished.settlement)).collect();
+            standing =
+                session.run("settle", async |db| send("mid_settle", settle::settle(db, &claims, way)).await).await?;
+        }
+        if !empty.is_empty() {
+            let leases: Vec<Lease> = empty.iter().map(|finished| finished.lease()).collect();
+            session.run("release", async |db| lease::release(db, &leases).await).await?;
+            // One that was lost is not there either way: nothing was to be written for it.
+            standing.extend(leases);
+        }
+        Ok(standing)
+    }
+
+    /// Which are settled already: by an attempt whose reply was lost, perhaps only while the next one waited for it.
+    async fn settled(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<Lease>, sqlx::Error> {
+        if group.is_empty() {
+            return Ok(Vec::new());
+        }
+        let leases: Vec<Lease> = group.iter().map(Finished::lease).collect();
+        session.run("settled", async |db| settle::settled(db, &leases).await).await
+    }
+
+    /// Finds the claim that the server does not take, and settles the others. That one is left to its lease: whoever takes it
+    /// over counts an attempt for each message.
+    async fn one_by_one(&self, session: &mut Session, group: Vec<Finished>) {
+        if let [finished] = group.as_slice() {
+            tracing::error!(claim_id = finished.lease().claim_id, "a claim cannot be settled: it is left to its lease");
+            finished.tenure.abandon();
+            return self.tell(finished);
+        }
+        for finished in group {
+            Box::pin(self.settle(session, vec![finished])).await;
+        }
+    }
+
+    /// Closes those of these claims; returns the others.
+    fn close(&self, group: Vec<Finished>, ended: &[Lease], started: Instant) -> Vec<Finished> {
+        let (done, open): (Vec<_>, Vec<_>) = group.into_iter().partition(|finished| ended.contains(&finished.lease()));
+        for finished in done {
+            self.count(&finished.settlement);
+            self.observe("settled", started);
+            self.forget(&finished);
+        }
+        open
+    }
+
+    /// These claims neither stand nor are settled.
+    fn lose(&self, group: Vec<Finished>, started: Instant) {
+        for finished in group {
+            self.lost(&finished);
+            self.observe("lost", started);
+            self.forget(&finished);
+        }
+    }
+
+    fn forget(&self, finished: &Finished) {
+        self.context.leases.remove(finished.lease());
+        read_on(&self.context, finished.tenure.lane, &finished.queued);
+        if self.context.worker {
+            // Its keys are free.
+            self.context.nudge.notify_waiters();
+        }
+        self.tell(finished);
+    }
+
+    fn tell(&self, finished: &Finished) {
+        let lease = finished.lease();
+        let pass = finished.last_pass.load(Ordering::Acquire);
+        // No receiver: the relay is ending.
+        self.settled.send(Settled { lease, pass }).ok();
+    }
+
+    /// The fence: the lease was another's, so nothing was written.
+    fn lost(&self, finished: &Finished) {
+        let sent = finished.settlement.sent.len();
+        self.context.metrics.possible_duplicates_total.with_label_values(&["takeover"]).inc_by(sent as u64);
+        if finished.tenure.lose() {
+            self.context.metrics.leases_lost_total.inc();
+        }
+        tracing::warn!(
+            claim_id = finished.lease().claim_id,
+            sent,
+            "the lease was lost before the claim was settled: nothing was written, another relay sends its messages again"
+        );
+    }
+
+    fn count(&self, settlement: &Settlement) {
+        count(&self.context, settlement);
+    }
+
+    fn observe(&self, outcome: &str, started: Instant) {
+        let seconds = started.elapsed().as_secs_f64();
+        self.context.metrics.settle_duration_seconds.with_label_values(&[outcome]).observe(seconds);
+    }
+}
+
+/// After a claim was settled: whatever became of a key's messages, its queue may have nothing before it now.
+pub(crate) fn read_on(context: &Context, lane: u16, keys: &[u64]) {
+    for key in keys {
+        context.queues.want_first((lane, *key));
+    }
+}
+
+/// Counts what is written.
+pub(crate) fn count(context: &Context, settlement: &Settlement) {
+    let metrics = &context.metrics;
+    for delayed in &settlement.delayed {
+        metrics.retries_scheduled_total.with_label_values(&[delayed.reason]).inc();
+    }
+    for dead in &settlement.dead {
+        metrics.dead_messages_total.with_label_values(&[dead.reason]).inc();
+        tracing::warn!(id = dead.id, reason = dead.reason, error = dead.error, "a message is dead");
+    }
+}
+
+/// Sends a request; a test can let the process die at `point`, when it is on its way and the reply is not read.
+pub(crate) async fn send<T>(point: &'static str, request: impl Future<Output = T>) -> T {
+    let mut request = std::pin::pin!(request);
+    if crash::is(point) {
+        // One poll writes the request to the socket.
+        request.as_mut().now_or_never();
+        crash::point(point);
+    }
+    request.await
+}

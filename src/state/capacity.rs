@@ -1,0 +1,195 @@
+//! How much may be in flight, shared by the lanes: one that goes slowly must not take the room of all.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use tokio::sync::Notify;
+
+use crate::{config, state::leases::lock};
+
+/// What may be in flight.
+#[derive(Debug, Clone)]
+pub struct Capacity {
+    /// Messages.
+    pub count: Pool,
+    /// Bytes, in KiB.
+    pub kib: Pool,
+}
+
+impl Capacity {
+    /// What the configuration allows, and at least one claim.
+    #[must_use]
+    pub fn new(relay: &config::Relay) -> Self {
+        let kib = |bytes: usize| (bytes / 1024).max(1);
+        Self {
+            count: Pool::new(relay.in_flight_messages, relay.claim_messages),
+            kib: Pool::new(kib(relay.in_flight_bytes), kib(relay.claim_bytes)),
+        }
+    }
+
+    /// From now on room is kept for this lane, too.
+    pub fn serve(&self, lane: u16) {
+        self.count.serve(lane);
+        self.kib.serve(lane);
+    }
+}
+
+/// Places, of which each lane can have a reserve at any time, and more where nobody else needs them.
+#[derive(Debug, Clone)]
+pub struct Pool(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    total: usize,
+    claim: usize,
+    state: Mutex<State>,
+    returned: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    free: usize,
+    /// What each lane holds.
+    held: HashMap<u16, usize>,
+}
+
+/// Places that a lane has, until it is dropped.
+#[derive(Debug)]
+pub struct Share {
+    pool: Pool,
+    lane: u16,
+    places: usize,
+}
+
+impl Pool {
+    /// So many places, at least those of one claim.
+    #[must_use]
+    pub fn new(total: usize, claim: usize) -> Self {
+        let total = total.max(claim);
+        let state = Mutex::new(State { free: total, held: HashMap::new() });
+        Self(Arc::new(Inner { total, claim, state, returned: Notify::new() }))
+    }
+
+    /// From now on places are kept for this lane, too.
+    pub fn serve(&self, lane: u16) {
+        lock(&self.0.state).held.entry(lane).or_default();
+    }
+
+    /// The places of a whole claim, or what there is of them beyond the reserves of other lanes; waits until that is the lane's reserve.
+    pub async fn take(&self, lane: u16) -> Share {
+        loop {
+            let returned = self.0.returned.notified();
+            if let Some(places) = self.try_take(lane) {
+                return Share { pool: self.clone(), lane, places };
+            }
+            returned.await;
+        }
+    }
+
+    fn try_take(&self, lane: u16) -> Option<usize> {
+        let state = &mut *lock(&self.0.state);
+        state.held.entry(lane).or_default();
+        // A claim, and half of all at the most: with many lanes the other half goes where it is needed.
+        let reserve = match state.held.len() {
+            1 => self.0.claim,
+            lanes => (self.0.total / 2 / lanes).clamp(1, self.0.claim),
+        };
+        let others = state.held.iter().filter(|(other, _)| **other != lane);
+        let kept: usize = others.map(|(_, held)| reserve.saturating_sub(*held)).sum();
+        let places = self.0.claim.min(state.free.saturating_sub(kept));
+        if places < reserve {
+            return None;
+        }
+        state.free -= places;
+        state.held.entry(lane).and_modify(|held| *held += places);
+        Some(places)
+    }
+}
+
+impl Share {
+    /// How many places.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.places
+    }
+
+    /// Gives back what is beyond `needed`.
+    pub fn trim(&mut self, needed: usize) {
+        let surplus = self.places.saturating_sub(needed);
+        if surplus == 0 {
+            return;
+        }
+        self.places -= surplus;
+        let state = &mut *lock(&self.pool.0.state);
+        state.free += surplus;
+        state.held.entry(self.lane).and_modify(|held| *held -= surplus);
+        self.pool.0.returned.notify_waiters();
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Pool, Share};
+
+    fn share(pool: &Pool, lane: u16) -> Option<Share> {
+        let places = pool.try_take(lane)?;
+        Some(Share { pool: pool.clone(), lane, places })
+    }
+
+    fn shares(pool: &Pool, lane: u16) -> Vec<Share> {
+        std::iter::from_fn(|| share(pool, lane)).collect()
+    }
+
+    fn places(shares: &[Share]) -> usize {
+        shares.iter().map(Share::places).sum()
+    }
+
+    #[test]
+    fn one_lane_alone_gets_everything() {
+        let pool = Pool::new(12_000, 1000);
+        assert_eq!(shares(&pool, 0).len(), 12);
+    }
+
+    #[test]
+    fn a_claim_is_kept_for_each_other_lane() {
+        let pool = Pool::new(12_000, 1000);
+        pool.serve(1);
+        let slow = shares(&pool, 0);
+        assert_eq!(places(&slow), 11_000);
+        let quick = share(&pool, 1);
+        assert_eq!(quick.as_ref().map(Share::places), Some(1000));
+        assert!(share(&pool, 1).is_none() && share(&pool, 0).is_none());
+        drop(quick);
+        assert!(share(&pool, 0).is_none() && share(&pool, 1).is_some());
+    }
+
+    #[test]
+    fn of_many_lanes_none_is_left_without_and_the_slow_ones_take_no_more_than_there_is() {
+        let pool = Pool::new(1200, 100);
+        (0..60).for_each(|lane| pool.serve(lane));
+        let slow: Vec<Share> = (0..30).flat_map(|lane| shares(&pool, lane)).collect();
+        assert!(places(&slow) <= 1200 - 30 * 10, "{}", places(&slow));
+        assert!((30..60).all(|lane| share(&pool, lane).is_some_and(|share| share.places() >= 10)));
+    }
+
+    #[tokio::test]
+    async fn what_is_given_back_goes_to_who_waits() {
+        let pool = Pool::new(10, 10);
+        let mut first = pool.take(0).await;
+        let second = pool.take(0);
+        let (second, ()) = tokio::join!(second, async {
+            tokio::task::yield_now().await;
+            first.trim(3);
+            drop(first);
+        });
+        assert_eq!(second.places(), 10);
+    }
+}

@@ -1,0 +1,76 @@
+//! What all parts of a running relay share.
+
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::Config,
+    observe::{health::Health, metrics::Metrics},
+    state::{database::Login, leases::Leases, queues::Queues},
+};
+
+/// What all parts of a running relay share.
+pub struct Context {
+    /// The effective configuration.
+    pub config: Config,
+    /// The name under which this process holds claims: the configured one and a random suffix, so that a process that was
+    /// restarted does not take the claims of its predecessor for its own.
+    pub owner: String,
+    /// How to reach the database.
+    pub login: Login,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// What `/livez` and `/readyz` tell.
+    pub health: Arc<Health>,
+    /// The claims that this process holds.
+    pub leases: Leases,
+    /// The queues of keys, as far as this process works on them.
+    pub queues: Queues,
+    /// No message with a smaller id can still be committed.
+    pub floor: AtomicU64,
+    /// Wakes the claimers: something was enqueued in this process.
+    pub nudge: Notify,
+    /// Stops claiming; what is claimed is finished.
+    pub stop: CancellationToken,
+    /// Stops publishing; what is not published is released.
+    pub hurry: CancellationToken,
+    /// Whether a handler takes the place of the sinks. Each claim is a transaction then: no two of this process share a key, and each
+    /// takes a whole place, however few messages it has.
+    pub worker: bool,
+}
+
+impl Context {
+    /// What the parts of a relay share before it runs, with a name for its claims that no other process has.
+    #[must_use]
+    pub fn new(config: Config, login: Login, metrics: Arc<Metrics>, health: Arc<Health>, worker: bool) -> Self {
+        Self {
+            owner: format!("{}/{:08x}", config.relay.owner, rand::random::<u32>()),
+            login,
+            metrics,
+            health,
+            leases: Leases::default(),
+            queues: Queues::new(worker, config.relay.claim_messages),
+            floor: AtomicU64::new(0),
+            nudge: Notify::new(),
+            stop: CancellationToken::new(),
+            hurry: CancellationToken::new(),
+            worker,
+            config,
+        }
+    }
+
+    /// Sleeps; false when the relay is to stop.
+    pub async fn sleep(&self, time: Duration) -> bool {
+        self.stop.run_until_cancelled(tokio::time::sleep(time)).await.is_some()
+    }
+
+    /// Notes that a loop came round.
+    pub fn alive(&self, name: &'static str) {
+        self.health.loop_ok(name);
+    }
+}

@@ -1,0 +1,11 @@
+//! What the tasks of a relay share: configuration and stop signal ([`context`]), sessions of the database, claims in flight, room.
+
+pub(crate) mod backoff;
+pub mod capacity;
+pub mod context;
+pub(crate) mod crash;
+pub mod database;
+pub(crate) mod explain;
+pub mod leases;
+pub mod queues;
+pub mod session;

@@ -1,0 +1,145 @@
+//! The queues of keys, as far as this process works on them. They are in the database (`outbox_core::store::queue`). This module notes which keys
+//! have as many messages in flight as they may, and which queues are to be read on.
+//!
+//! A sink that takes the messages of a key one by one would get claims full of one busy key, and nothing of the others. So a claim has few messages of each key there,
+//! and the rest goes into the queue. The publisher asks for more when few of them are left.
+
+use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::sync::Notify;
+
+use crate::{pipeline::publish::chains::Key, state::leases::lock};
+
+/// Most messages of a key in a claim, where a sink takes them one by one. At 1 ms each they last while the next ones are fetched, which takes
+/// about 20 ms.
+pub const AT_ONCE: usize = 128;
+/// The same for a worker, whose claims are smaller: a look of its claimer sees 500 rows, and should see many keys.
+const OF_WORKER: usize = 16;
+/// With no more than these of a key in flight the next ones are fetched.
+pub(crate) const FEW: usize = AT_ONCE / 2;
+
+/// The state of keys' queues that claimers, publisher and promotion share.
+#[derive(Debug)]
+pub struct Queues {
+    at_once: usize,
+    one_by_one: AtomicBool,
+    crowded: Mutex<HashSet<Key>>,
+    /// A key is here once, and only after something was in flight of it.
+    wanted: Mutex<HashMap<Key, Wanted>>,
+    asked: Notify,
+}
+
+/// A part of a queue that is to be put back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// Messages above this id.
+    pub above: u64,
+    /// How many at the most.
+    pub rows: usize,
+}
+
+impl Queues {
+    /// No queue is known yet. A worker takes each key one by one, in claims of `claim_messages`.
+    #[must_use]
+    pub fn new(is_worker: bool, claim_messages: usize) -> Self {
+        Self {
+            at_once: if is_worker { OF_WORKER.max(2 * claim_messages) } else { AT_ONCE },
+            one_by_one: AtomicBool::new(is_worker),
+            crowded: Mutex::default(),
+            wanted: Mutex::default(),
+            asked: Notify::new(),
+        }
+    }
+
+    /// A message was seen whose sink or route takes its key one by one.
+    pub(crate) fn go_one_by_one(&self) {
+        self.one_by_one.store(true, Ordering::Relaxed);
+    }
+
+    /// Most pending messages of a key that is not blocked.
+    pub(crate) fn most_of_key(&self) -> usize {
+        if self.one_by_one.load(Ordering::Relaxed) { self.at_once } else { usize::MAX }
+    }
+
+    /// Notes whether a key has as many messages in flight as it may: a claim takes one of them then.
+    pub(crate) fn crowd(&self, key: Key, is_crowded: bool) {
+        let mut crowded = lock(&self.crowded);
+        if is_crowded {
+            crowded.insert(key);
+        } else {
+            crowded.remove(&key);
+        }
+    }
+
+    /// The crowded keys of a lane.
+    pub(crate) fn crowded(&self, lane: u16) -> HashSet<u64> {
+        lock(&self.crowded).iter().filter(|key| key.0 == lane).map(|key| key.1).collect()
+    }
+
+    /// Asks for the next part of a queue.
+    pub(crate) fn want(&self, key: Key, wanted: Wanted) {
+        match lock(&self.wanted).entry(key) {
+            Entry::Occupied(mut other) => {
+                let other = other.get_mut();
+                *other = Wanted { above: other.above.min(wanted.above), rows: other.rows.max(wanted.rows) };
+            }
+            Entry::Vacant(vacant) => drop(vacant.insert(wanted)),
+        }
+        self.asked.notify_one();
+    }
+
+    /// Asks for the next part of a queue of which it is not known where it begins.
+    pub(crate) fn want_first(&self, key: Key) {
+        self.want(key, Wanted { above: 0, rows: self.at_once });
+    }
+
+    /// Takes out wanted parts, at most this number.
+    pub(crate) fn take_wanted(&self, most: usize) -> Vec<(Key, Wanted)> {
+        let mut wanted = lock(&self.wanted);
+        let keys: Vec<Key> = wanted.keys().copied().take(most).collect();
+        let taken = keys.into_iter().filter_map(|key| Some((key, wanted.remove(&key)?))).collect();
+        if !wanted.is_empty() {
+            self.asked.notify_one();
+        }
+        taken
+    }
+
+    /// Waits until something is wanted.
+    pub(crate) async fn asked(&self) {
+        self.asked.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_limited_once_a_sink_takes_one_by_one_and_crowded_each_for_itself() {
+        let queues = Queues::new(false, 1000);
+        let workers = [1, 100].map(|batch| Queues::new(true, batch).most_of_key());
+        assert_eq!((queues.most_of_key(), workers), (usize::MAX, [OF_WORKER, 200]));
+        queues.go_one_by_one();
+        assert_eq!(queues.most_of_key(), AT_ONCE);
+        queues.crowd((0, 7), true);
+        queues.crowd((1, 8), true);
+        assert_eq!((queues.crowded(0), queues.crowded(1)), ([7].into(), [8].into()));
+        queues.crowd((0, 7), false);
+        assert_eq!(queues.crowded(0), [].into());
+    }
+
+    #[test]
+    fn what_is_wanted_twice_is_read_once_from_the_smaller_id_on() {
+        let queues = Queues::new(false, 1000);
+        queues.want((0, 7), Wanted { above: 9, rows: 128 });
+        queues.want((0, 7), Wanted { above: 5, rows: 10 });
+        assert_eq!(queues.take_wanted(1), [((0, 7), Wanted { above: 5, rows: 128 })]);
+        assert_eq!(queues.take_wanted(1), []);
+    }
+}

@@ -1,0 +1,298 @@
+//! A long-lived connection of the relay's own that is never left half-way through a call.
+
+use std::{
+    io::ErrorKind,
+    ops::{Deref, DerefMut},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use outbox_core::{
+    sqlx::{self, MySqlConnection},
+    store,
+};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::state::{
+    context::Context,
+    database,
+    explain::{Trouble, explain},
+    leases::lock,
+};
+
+/// A connection that is opened when it is first needed, and again after it was lost.
+///
+/// A call that does not end (deadline, cancelled future) takes its connection with it: the protocol would be out of step, and
+/// the server rolls back what was open.
+pub struct Session {
+    context: Arc<Context>,
+    connection: Option<MySqlConnection>,
+    failures: u32,
+}
+
+/// Longest pause between two tries to reach the database.
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+/// Longest deadline of a read: so long a connection whose server is gone may be waited for.
+const MAX_PATIENCE: Duration = Duration::from_secs(40);
+
+impl Session {
+    /// A session that is not connected yet.
+    pub fn new(context: &Arc<Context>) -> Self {
+        Self { context: Arc::clone(context), connection: None, failures: 0 }
+    }
+
+    /// Runs one operation, within the settle deadline. Connecting has as long again: it takes more round trips than most calls.
+    ///
+    /// After an error nothing is open on the server that belongs to this session; whether the operation took effect is unknown
+    /// unless the server itself refused it.
+    pub async fn run<T>(
+        &mut self,
+        operation: &'static str,
+        work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
+        let deadline = self.context.config.relay.settle_deadline;
+        self.run_within(deadline, operation, work).await
+    }
+
+    /// [`Self::run`] for a call that only reads, and goes past the deleted rows that a snapshot keeps. A stop does not wait for it.
+    pub async fn run_patiently<T>(
+        &mut self,
+        patience: &mut Patience,
+        operation: &'static str,
+        work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
+        let stop = self.context.stop.clone();
+        let call = self.run_within(patience.now, operation, work);
+        let stopped = || Err(sqlx::Error::Io(ErrorKind::Interrupted.into()));
+        let outcome = stop.run_until_cancelled(call).await.unwrap_or_else(stopped);
+        if matches!(&outcome, Err(sqlx::Error::Io(error)) if error.kind() == ErrorKind::TimedOut) {
+            patience.is_out();
+        }
+        outcome
+    }
+
+    async fn run_within<T>(
+        &mut self,
+        deadline: Duration,
+        operation: &'static str,
+        work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
+        let started = Instant::now();
+        let outcome = self.attempt(deadline, work).await;
+        let duration = &self.context.metrics.db_call_duration_seconds;
+        duration.with_label_values(&[operation]).observe(started.elapsed().as_secs_f64());
+        self.report(operation, &outcome);
+        outcome
+    }
+
+    async fn attempt<T>(
+        &mut self,
+        deadline: Duration,
+        work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
+        // The connection is out of its place while the call runs: a future that is dropped drops it too.
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Box::pin(self.in_time(connect(&self.context))).await?,
+        };
+        let outcome = within(deadline, work(&mut connection)).await;
+        let refused = outcome.as_ref().is_err_and(|error| error.as_database_error().is_some());
+        if outcome.is_ok() || refused && self.in_time(store::session::rollback(&mut connection)).await.is_ok() {
+            self.connection = Some(connection);
+        }
+        outcome
+    }
+
+    async fn in_time<T>(&self, call: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+        within(self.context.config.relay.settle_deadline, call).await
+    }
+
+    fn report<T>(&mut self, operation: &'static str, outcome: &Result<T, sqlx::Error>) {
+        let Err(error) = outcome else {
+            if self.failures > 0 {
+                tracing::info!(operation, "the database answers again");
+            }
+            self.failures = 0;
+            return self.context.health.dependency("database", Ok(()));
+        };
+        self.failures += 1;
+        let kind = if error.as_database_error().is_some() { "refused" } else { "lost" };
+        self.context.metrics.db_errors_total.with_label_values(&[operation, kind]).inc();
+        tracing::warn!(operation, kind, error = %describe(error), "a database call failed");
+        match refusal(error) {
+            None => self.context.health.dependency("database", Err(describe(error))),
+            Some(Refusal::Contention) => {}
+            Some(Refusal::State | Refusal::Call) => self.context.health.refused(describe(error)),
+        }
+    }
+
+    /// The connection, if it is open: for work with a deadline of its own.
+    pub(crate) fn connection(&mut self) -> Option<&mut MySqlConnection> {
+        self.connection.as_mut()
+    }
+
+    /// Closes the connection, and with it whatever is open on it.
+    pub(crate) fn hang_up(&mut self) {
+        self.connection = None;
+    }
+
+    /// Waits before the next try: longer after each failure in a row, at most two seconds.
+    pub async fn pause(&self) {
+        tokio::time::sleep(time_to_pause(self.failures)).await;
+    }
+}
+
+async fn within<T>(deadline: Duration, call: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
+    let timed_out = |_| sqlx::Error::Io(ErrorKind::TimedOut.into());
+    tokio::time::timeout(deadline, call).await.map_err(timed_out).flatten()
+}
+
+/// How long a read may take whose duration depends on a snapshot that somebody holds: a hundred million deleted rows take longer than a
+/// call is given, and a read that is given up begins at the first one again.
+#[derive(Debug)]
+pub struct Patience {
+    usual: Duration,
+    now: Duration,
+}
+
+impl Patience {
+    /// As long as any call, at first.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        let usual = context.config.relay.settle_deadline;
+        Self { usual, now: usual }
+    }
+
+    /// After the reads of a round: how long the longest of them took.
+    pub fn took(&mut self, longest: Duration) {
+        self.now = self.bounded(longest * 2);
+    }
+
+    fn is_out(&mut self) {
+        self.now = self.bounded(self.now * 2);
+    }
+
+    fn bounded(&self, time: Duration) -> Duration {
+        time.max(self.usual).min(MAX_PATIENCE.max(self.usual))
+    }
+}
+
+/// How long to wait after this number of failures in a row.
+pub(crate) fn time_to_pause(failures: u32) -> Duration {
+    Duration::from_millis(50).saturating_mul(1 << failures.min(6)).min(MAX_PAUSE)
+}
+
+/// Sessions that several tasks share: one after the other, in the order in which they ask.
+pub struct Sessions {
+    context: Arc<Context>,
+    idle: Mutex<Vec<Session>>,
+    places: Arc<Semaphore>,
+}
+
+/// A session for one task, until it is dropped.
+pub struct Loan<'a> {
+    session: Session,
+    sessions: &'a Sessions,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Sessions {
+    /// No more than `most` at the same time.
+    #[must_use]
+    pub fn new(context: &Arc<Context>, most: usize) -> Self {
+        let places = Arc::new(Semaphore::new(most));
+        Self { context: Arc::clone(context), idle: Mutex::default(), places }
+    }
+
+    /// Waits for a session; the one that was used last comes first.
+    pub async fn take(&self) -> Loan<'_> {
+        // It is never closed.
+        let place = Arc::clone(&self.places).acquire_owned().await.ok();
+        let session = lock(&self.idle).pop().unwrap_or_else(|| Session::new(&self.context));
+        Loan { session, sessions: self, _place: place }
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        let session = std::mem::replace(&mut self.session, Session::new(&self.sessions.context));
+        lock(&self.sessions.idle).push(session);
+    }
+}
+
+impl Deref for Loan<'_> {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl DerefMut for Loan<'_> {
+    fn deref_mut(&mut self) -> &mut Session {
+        &mut self.session
+    }
+}
+
+/// Why the server refused a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Others were in the way.
+    Contention,
+    /// For a state of the server, whatever the call: it takes none of its kind.
+    State,
+    /// For something in the call.
+    Call,
+}
+
+/// Why the server refused a call; none: it did not answer.
+pub(crate) fn refusal(error: &sqlx::Error) -> Option<Refusal> {
+    Some(match store::error_number(error)? {
+        // A lock wait that timed out, a deadlock.
+        1205 | 1213 => Refusal::Contention,
+        // Disk or table space full, a storage engine's or a file's error.
+        1021 | 1026 | 1030 | 1114
+        // Too many connections, of all or of this user; a shutdown.
+        | 1040 | 1053 | 1203 | 1226
+        // Access denied: to the server, a database, a table, a column, a command; an account that is locked or expired.
+        | 1044 | 1045 | 1142 | 1143 | 1227 | 1820 | 1862 | 3118 | 4151
+        // Read-only: by an option, by the transaction's default, by the server's mode; MariaDB's own code for the first.
+        | 1290 | 1792 | 1836 | 1874
+        // The database or a table is missing: a restore is on its way.
+        | 1049 | 1146 => Refusal::State,
+        _ => Refusal::Call,
+    })
+}
+
+/// Opens a connection and sets it up for the relay.
+pub async fn connect(context: &Context) -> Result<MySqlConnection, sqlx::Error> {
+    database::connect(&context.login).await
+}
+
+/// The text of an error, with the remedy where one is known, without what it may quote of a statement.
+pub(crate) fn describe(error: &sqlx::Error) -> String {
+    explain(Trouble::Database(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_that_does_not_end_in_time_gets_twice_as_long_up_to_a_bound() {
+        let seconds = Duration::from_secs;
+        let mut patience = Patience { usual: seconds(5), now: seconds(5) };
+        let given = [(); 4].map(|()| {
+            patience.is_out();
+            patience.now
+        });
+        assert_eq!(given, [10, 20, 40, 40].map(seconds));
+        patience.took(seconds(9));
+        assert_eq!(patience.now, seconds(18), "the next read is not given up first");
+        patience.took(seconds(1));
+        assert_eq!(patience.now, seconds(5));
+        patience.took(seconds(39));
+        assert_eq!(patience.now, seconds(40));
+    }
+}

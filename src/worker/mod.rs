@@ -1,0 +1,241 @@
+//! Working without a broker: a service's own handler takes the place of the sinks, and each claim is one transaction.
+//!
+//! ```no_run
+//! use outbox_core::sqlx::{self, MySqlConnection, MySqlPool};
+//! use outbox_relay::worker::{Delivery, Failure, Handler, Worker, stop_signal};
+//!
+//! struct Billing;
+//!
+//! impl Handler for Billing {
+//!     async fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> Result<(), Failure> {
+//!         let order: u64 = message.json()?;
+//!         sqlx::query("INSERT INTO invoices (order_id) VALUES (?)").bind(order).execute(tx).await?;
+//!         Ok(())
+//!     }
+//! }
+//!
+//! # async fn work(pool: MySqlPool) -> anyhow::Result<()> {
+//! Worker::new(pool.connect_options(), 7).concurrency(8).run(Billing, stop_signal()).await
+//! # }
+//! ```
+//!
+//! What the handler writes, the removal from the queue, the receipt and the end of the claim are committed together, under the claim's
+//! fence: so the effect of a message happens once, as far as it is in this database. All other parts are the relay's own: claims,
+//! leases, take-over, order per key, delayed and expiring messages, retries, dead messages, purge, metrics. docs/worker.md has the rules.
+
+mod claims;
+mod turn;
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, ensure};
+pub use outbox_consumer::{BoxError, Delivery, Failure, Handler, stop_signal};
+use outbox_core::sqlx::mysql::MySqlConnectOptions;
+use tokio::{
+    sync::{Mutex, mpsc, watch},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+use self::claims::Claims;
+use crate::{
+    config::{self, AfterDead, Config, Envelope, OnRejected, Route},
+    keepers::renew,
+    observe::{
+        health::Health,
+        http::{self, Sources},
+        metrics::Metrics,
+    },
+    pipeline::{
+        lanes,
+        read::{Reader, route::Routes},
+        settle::Settler,
+    },
+    run,
+    state::{capacity::Capacity, context::Context, database::Login},
+};
+
+/// What stands in receipts and in the label `sink` of the metrics.
+const NAME: &str = "worker";
+
+/// Gives the messages of one lane to a handler. Any number of processes may do so for one lane; they need no supervisor.
+///
+/// No relay may serve the lane: give relays `relay.lanes` without it.
+pub struct Worker {
+    options: Arc<MySqlConnectOptions>,
+    config: Config,
+    concurrency: usize,
+    after_dead: AfterDead,
+    metrics: Option<Arc<Metrics>>,
+}
+
+impl Worker {
+    /// A worker for this lane: `pool.connect_options()`, or options of one's own. It has connections of its own, about ten and one
+    /// more for each transaction, and connects to nothing yet.
+    ///
+    /// The account needs what `deploy/grants/relay.sql` gives, and its rights on the tables of the handler.
+    #[must_use]
+    pub fn new(options: impl Into<Arc<MySqlConnectOptions>>, lane: u16) -> Self {
+        let mut config = config::defaults();
+        config.relay.lanes = vec![lane];
+        config.relay.claim_messages = 1;
+        config.http.listen = None;
+        Self { options: options.into(), config, concurrency: 8, after_dead: AfterDead::Skip, metrics: None }
+    }
+
+    /// How many transactions are open at the same time, 8 by default; no two of them have messages of one key. From 1 to 1,000.
+    #[must_use]
+    pub fn concurrency(mut self, transactions: usize) -> Self {
+        self.concurrency = transactions.clamp(1, 1000);
+        self
+    }
+
+    /// How many messages share a claim and a transaction, 1 by default; from 1 to 1,000. More are faster, because a commit costs as much for
+    /// ten messages as for one. What one of them does to the transaction (a deadlock, a time-out, a panic) makes the others be done again;
+    /// a failure that the handler returns does not.
+    #[must_use]
+    pub fn batch(mut self, messages: usize) -> Self {
+        self.config.relay.claim_messages = messages.clamp(1, 1000);
+        self
+    }
+
+    /// How long the handler may take for a message, 10 s by default; then its work is taken back, and counts as failed. The lease becomes as
+    /// long as that needs.
+    #[must_use]
+    pub fn deadline(mut self, time: Duration) -> Self {
+        let relay = &mut self.config.relay;
+        relay.publish_deadline = time;
+        let need = time + relay.settle_deadline + relay.safety;
+        // Also just before it is renewed, which is after a third of it.
+        relay.lease = relay.lease.max((need * 3 / 2).min(need + renew::LONGEST));
+        self
+    }
+
+    /// What a dead message means for the later ones of its key; by default they go on.
+    #[must_use]
+    pub fn after_dead(mut self, what: AfterDead) -> Self {
+        self.after_dead = what;
+        self
+    }
+
+    /// Where `/metrics`, `/livez` and `/readyz` are served; by default nowhere. There is no authentication.
+    #[must_use]
+    pub fn listen(mut self, address: SocketAddr) -> Self {
+        self.config.http.listen = Some(address);
+        self
+    }
+
+    /// Where to count, for a service that shows the metrics itself.
+    #[must_use]
+    pub fn metrics(mut self, metrics: Arc<Metrics>) -> Self {
+        self.metrics = Some(metrics);
+        self
+    }
+
+    /// Changes any other setting: times, retries, retention. They mean what docs/configuration.md says of them for a relay; database, sinks and
+    /// routes are not looked at.
+    #[must_use]
+    pub fn configure(mut self, change: impl FnOnce(&mut Config)) -> Self {
+        change(&mut self.config);
+        self
+    }
+
+    /// Works until `stop` ends; then lets what is at work end, and gives the rest back.
+    ///
+    /// Waits for a database that is down and for tables that are not there yet. An error: a setting that cannot be, an address that is in
+    /// use, tables of another version, or a bug of this library.
+    pub async fn run<H: Handler>(mut self, handler: H, stop: impl Future<Output = ()> + Send) -> anyhow::Result<()> {
+        let relay = &mut self.config.relay;
+        relay.in_flight_messages = self.concurrency.saturating_mul(relay.claim_messages);
+        check(relay)?;
+        let metrics = match self.metrics {
+            Some(metrics) => metrics,
+            None => Metrics::new().context("the metrics cannot be made")?,
+        };
+        let health = Health::new(Arc::clone(&metrics));
+        let ended = CancellationToken::new();
+        let _ends = ended.clone().drop_guard();
+        if let Some(address) = self.config.http.listen {
+            let listener = http::bind(address).await?;
+            let sources = Sources { metrics: Arc::clone(&metrics), health: Arc::clone(&health) };
+            tokio::spawn(http::serve(listener, sources, ended.cancelled_owned()));
+        }
+        let (login, after_dead) = (Login::Given(self.options), self.after_dead);
+        let context = Arc::new(Context::new(self.config, login, metrics, health, true));
+        run::supervise(&context, || start(&context, handler, after_dead), stop).await
+    }
+}
+
+/// The rule under which nothing is begun that could outlast its lease.
+fn check(relay: &config::Relay) -> anyhow::Result<()> {
+    let need = relay.publish_deadline + relay.settle_deadline + relay.safety;
+    ensure!(
+        need <= relay.lease,
+        "the lease ({:?}) is shorter than publish_deadline + settle_deadline + safety = {need:?}: raise it",
+        relay.lease
+    );
+    Ok(())
+}
+
+/// The tasks through which a message passes, joined by channels.
+fn start<H: Handler>(context: &Arc<Context>, handler: H, after_dead: AfterDead) -> JoinSet<anyhow::Result<()>> {
+    let (claims, claimed) = mpsc::channel(1);
+    let (finished, queue) = mpsc::unbounded_channel();
+    // Nobody asks which claims are settled: no key is in two of them.
+    let (settled, _) = mpsc::unbounded_channel();
+    let (_always, open) = watch::channel(true);
+    let reader = Reader::new(context, Routes::new(&[route(after_dead)]));
+    let database = context.login.options().ok().and_then(|options| options.get_database().map(str::to_owned));
+    let worker = Claims { context: Arc::clone(context), reader, handler, database, after_dead, finished };
+    let settler = Settler { context: Arc::clone(context), queue: Arc::new(Mutex::new(queue)), settled };
+
+    let mut tasks = JoinSet::new();
+    tasks.spawn(lanes::run(Arc::clone(context), Capacity::new(&context.config.relay), open, claims));
+    tasks.spawn(worker.run(claimed));
+    tasks.spawn(async move {
+        settler.run().await;
+        Ok(())
+    });
+    tasks
+}
+
+/// Every message goes to the handler, as it is.
+fn route(after_dead: AfterDead) -> Route {
+    Route {
+        topics: "*".to_owned(),
+        sink: NAME.to_owned(),
+        target: "{topic}".to_owned(),
+        routing_key: String::new(),
+        on_rejected: OnRejected::Dead,
+        after_dead,
+        pipelined: false,
+        envelope: Envelope::Raw,
+        source: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker() -> Worker {
+        Worker::new(MySqlConnectOptions::new(), 7)
+    }
+
+    #[test]
+    fn a_worker_serves_its_lane_alone_and_shows_nothing_unless_told() {
+        let config = worker().config;
+        assert_eq!((config.relay.lanes, config.relay.claim_messages), (vec![7], 1));
+        assert!(config.http.listen.is_none() && config.relay.lease > Duration::ZERO && config.retry.max_attempts > 1);
+    }
+
+    #[test]
+    fn a_longer_deadline_makes_the_lease_longer_and_one_that_does_not_fit_is_refused() {
+        let patient = worker().deadline(Duration::from_secs(300));
+        assert_eq!(patient.config.relay.lease, Duration::from_secs(330));
+        assert_eq!(worker().deadline(Duration::from_secs(20)).config.relay.lease, Duration::from_secs(45));
+        assert!(check(&patient.config.relay).is_ok());
+        let hasty = patient.configure(|config| config.relay.lease = Duration::from_secs(30));
+        assert!(check(&hasty.config.relay).unwrap_err().to_string().contains("310s"));
+    }
+}
