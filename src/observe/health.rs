@@ -2,11 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
-use crate::{observe::metrics::Metrics, state::leases::lock};
+use parking_lot::Mutex;
+
+use crate::observe::metrics::Metrics;
 
 /// A loop that has not come round for so long is stuck.
 const STUCK: Duration = Duration::from_secs(60);
@@ -38,14 +40,14 @@ impl Health {
 
     /// A loop came round.
     pub fn loop_ok(&self, name: &'static str) {
-        lock(&self.loops).insert(name, Instant::now());
+        self.loops.lock().insert(name, Instant::now());
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         self.metrics.loop_last_success_timestamp_seconds.with_label_values(&[name]).set(now.as_secs_f64());
     }
 
     /// The database or a sink works, or why not.
     pub fn dependency(&self, name: &str, state: Result<(), String>) {
-        let mut dependencies = lock(&self.dependencies);
+        let mut dependencies = self.dependencies.lock();
         match dependencies.get_mut(name) {
             Some(known) => *known = state,
             None => {
@@ -56,13 +58,13 @@ impl Health {
 
     /// The database refused a call, though it answers others: it is read-only, for example.
     pub fn refused(&self, reason: String) {
-        *lock(&self.refused) = Some((Instant::now(), reason));
+        *self.refused.lock() = Some((Instant::now(), reason));
     }
 
     /// Loops that have not come round for a minute. `claim` and `settle` come round only while there is something to do.
     #[must_use]
     pub fn stuck(&self) -> Vec<String> {
-        let loops = lock(&self.loops);
+        let loops = self.loops.lock();
         let stuck = |(name, at): (&&'static str, &Instant)| {
             let idle = matches!(*name, "claim" | "settle" | "stats" | "purge");
             (!idle && at.elapsed() > STUCK)
@@ -74,10 +76,10 @@ impl Health {
     /// Why the relay is not ready; empty: it is.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
-        let refused = lock(&self.refused);
+        let refused = self.refused.lock();
         let refused = refused.iter().filter(|(at, _)| at.elapsed() < REFUSED);
         let refused = refused.map(|(_, reason)| format!("database: {reason}"));
-        let dependencies = lock(&self.dependencies);
+        let dependencies = self.dependencies.lock();
         let down = dependencies.iter().filter_map(|(name, state)| Some(format!("{name}: {}", state.as_ref().err()?)));
         down.chain(refused).collect()
     }

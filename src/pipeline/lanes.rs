@@ -3,11 +3,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
-    sync::{Arc, Mutex, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
 use outbox_core::{sqlx, store::lanes};
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc, watch},
     task::JoinSet,
@@ -18,7 +19,6 @@ use crate::{
     state::{
         capacity::Capacity,
         context::Context,
-        leases::lock,
         session::{Patience, Session, Sessions},
     },
 };
@@ -44,22 +44,22 @@ pub struct Idle(Mutex<BTreeMap<u16, Arc<Notify>>>);
 impl Idle {
     /// Waits until a message was seen in the lane.
     pub async fn wait(&self, lane: u16) {
-        let seen = Arc::clone(lock(&self.0).entry(lane).or_default());
+        let seen = Arc::clone(self.0.lock().entry(lane).or_default());
         seen.notified().await;
     }
 
     fn wake(&self, lane: u16) {
-        if let Some(seen) = lock(&self.0).remove(&lane) {
+        if let Some(seen) = self.0.lock().remove(&lane) {
             seen.notify_one();
         }
     }
 
     fn contains(&self, lane: u16) -> bool {
-        lock(&self.0).contains_key(&lane)
+        self.0.lock().contains_key(&lane)
     }
 
     fn count(&self) -> usize {
-        lock(&self.0).len()
+        self.0.lock().len()
     }
 }
 

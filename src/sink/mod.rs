@@ -8,10 +8,16 @@ pub mod null;
 pub mod rabbitmq;
 pub mod stdout;
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use uuid::Uuid;
+
+/// What a sink may take beyond its deadline before it is given up on.
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 /// A message on its way to a sink.
 #[derive(Debug, Clone)]

@@ -2,11 +2,11 @@
 
 use std::{
     io::{self, Write},
-    sync::{Mutex, PoisonError},
     time::Instant,
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink};
@@ -32,7 +32,7 @@ impl Stdout {
     }
 
     fn write(&self, lines: &str) -> io::Result<()> {
-        let mut out = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut out = self.0.lock();
         out.write_all(lines.as_bytes())?;
         out.flush()
     }

@@ -1,13 +1,11 @@
 //! How much may be in flight, shared by the lanes: one that goes slowly must not take the room of all.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::{config, state::leases::lock};
+use crate::config;
 
 /// What may be in flight.
 #[derive(Debug, Clone)]
@@ -74,7 +72,7 @@ impl Pool {
 
     /// From now on places are kept for this lane, too.
     pub fn serve(&self, lane: u16) {
-        lock(&self.0.state).held.entry(lane).or_default();
+        self.0.state.lock().held.entry(lane).or_default();
     }
 
     /// The places of a whole claim, or what there is of them beyond the reserves of other lanes; waits until that is the lane's reserve.
@@ -89,7 +87,7 @@ impl Pool {
     }
 
     fn try_take(&self, lane: u16) -> Option<usize> {
-        let state = &mut *lock(&self.0.state);
+        let state = &mut *self.0.state.lock();
         state.held.entry(lane).or_default();
         // A claim, and half of all at the most: with many lanes the other half goes where it is needed.
         let reserve = match state.held.len() {
@@ -122,7 +120,7 @@ impl Share {
             return;
         }
         self.places -= surplus;
-        let state = &mut *lock(&self.pool.0.state);
+        let state = &mut *self.pool.0.state.lock();
         state.free += surplus;
         state.held.entry(self.lane).and_modify(|held| *held -= surplus);
         self.pool.0.returned.notify_waiters();

@@ -8,13 +8,14 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use outbox_core::store::lease::Lease;
+use parking_lot::Mutex;
 
 /// A claim that this process holds or held.
 #[derive(Debug)]
@@ -49,12 +50,12 @@ impl Tenure {
     /// Whether the lease surely stands for so long.
     #[must_use]
     pub fn lasts(&self, time: Duration) -> bool {
-        !self.lost.load(Ordering::Acquire) && Instant::now() + time <= *lock(&self.until)
+        !self.lost.load(Ordering::Acquire) && Instant::now() + time <= *self.until.lock()
     }
 
     /// The lease was renewed: it stands at least until then.
     pub fn prolong(&self, until: Instant) {
-        *lock(&self.until) = until;
+        *self.until.lock() = until;
     }
 
     /// The lease is another's now. Returns whether that is news.
@@ -104,36 +105,31 @@ pub struct Leases(Mutex<BTreeMap<Lease, Arc<Tenure>>>);
 impl Leases {
     /// Adds a claim.
     pub fn insert(&self, tenure: &Arc<Tenure>) {
-        lock(&self.0).insert(tenure.lease, Arc::clone(tenure));
+        self.0.lock().insert(tenure.lease, Arc::clone(tenure));
     }
 
     /// Forgets a claim that was settled, released or lost.
     pub fn remove(&self, lease: Lease) -> Option<Arc<Tenure>> {
-        lock(&self.0).remove(&lease)
+        self.0.lock().remove(&lease)
     }
 
     /// Forgets a claim of a lane that was abandoned and is no longer among the live ones.
     pub fn sweep(&self, lane: u16, live: &[Lease]) {
         let gone = |tenure: &Tenure| tenure.lane == lane && tenure.is_abandoned() && !live.contains(&tenure.lease);
-        lock(&self.0).retain(|_, tenure| !gone(tenure));
+        self.0.lock().retain(|_, tenure| !gone(tenure));
     }
 
     /// All claims.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Tenure>> {
-        lock(&self.0).values().map(Arc::clone).collect()
+        self.0.lock().values().map(Arc::clone).collect()
     }
 
     /// The claims of a lane.
     #[must_use]
     pub fn of_lane(&self, lane: u16) -> Vec<Arc<Tenure>> {
-        lock(&self.0).values().filter(|tenure| tenure.lane == lane).map(Arc::clone).collect()
+        self.0.lock().values().filter(|tenure| tenure.lane == lane).map(Arc::clone).collect()
     }
-}
-
-/// A panic while a lock was held ends the process anyway.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

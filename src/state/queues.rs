@@ -6,15 +6,14 @@
 
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::{pipeline::publish::chains::Key, state::leases::lock};
+/// A key in its lane: the lane, and the hash of topic and key.
+pub type LaneKey = (u16, u64);
 
 /// Most messages of a key in a claim, where a sink takes them one by one. At 1 ms each they last while the next ones are fetched, which takes
 /// about 20 ms.
@@ -29,9 +28,9 @@ pub(crate) const FEW: usize = AT_ONCE / 2;
 pub struct Queues {
     at_once: usize,
     one_by_one: AtomicBool,
-    crowded: Mutex<HashSet<Key>>,
+    crowded: Mutex<HashSet<LaneKey>>,
     /// A key is here once, and only after something was in flight of it.
-    wanted: Mutex<HashMap<Key, Wanted>>,
+    wanted: Mutex<HashMap<LaneKey, Wanted>>,
     asked: Notify,
 }
 
@@ -68,8 +67,8 @@ impl Queues {
     }
 
     /// Notes whether a key has as many messages in flight as it may: a claim takes one of them then.
-    pub(crate) fn crowd(&self, key: Key, is_crowded: bool) {
-        let mut crowded = lock(&self.crowded);
+    pub(crate) fn crowd(&self, key: LaneKey, is_crowded: bool) {
+        let mut crowded = self.crowded.lock();
         if is_crowded {
             crowded.insert(key);
         } else {
@@ -79,12 +78,12 @@ impl Queues {
 
     /// The crowded keys of a lane.
     pub(crate) fn crowded(&self, lane: u16) -> HashSet<u64> {
-        lock(&self.crowded).iter().filter(|key| key.0 == lane).map(|key| key.1).collect()
+        self.crowded.lock().iter().filter(|key| key.0 == lane).map(|key| key.1).collect()
     }
 
     /// Asks for the next part of a queue.
-    pub(crate) fn want(&self, key: Key, wanted: Wanted) {
-        match lock(&self.wanted).entry(key) {
+    pub(crate) fn want(&self, key: LaneKey, wanted: Wanted) {
+        match self.wanted.lock().entry(key) {
             Entry::Occupied(mut other) => {
                 let other = other.get_mut();
                 *other = Wanted { above: other.above.min(wanted.above), rows: other.rows.max(wanted.rows) };
@@ -95,14 +94,14 @@ impl Queues {
     }
 
     /// Asks for the next part of a queue of which it is not known where it begins.
-    pub(crate) fn want_first(&self, key: Key) {
+    pub(crate) fn want_first(&self, key: LaneKey) {
         self.want(key, Wanted { above: 0, rows: self.at_once });
     }
 
     /// Takes out wanted parts, at most this number.
-    pub(crate) fn take_wanted(&self, most: usize) -> Vec<(Key, Wanted)> {
-        let mut wanted = lock(&self.wanted);
-        let keys: Vec<Key> = wanted.keys().copied().take(most).collect();
+    pub(crate) fn take_wanted(&self, most: usize) -> Vec<(LaneKey, Wanted)> {
+        let mut wanted = self.wanted.lock();
+        let keys: Vec<LaneKey> = wanted.keys().copied().take(most).collect();
         let taken = keys.into_iter().filter_map(|key| Some((key, wanted.remove(&key)?))).collect();
         if !wanted.is_empty() {
             self.asked.notify_one();

@@ -3,7 +3,7 @@
 use std::{
     io::ErrorKind,
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -11,6 +11,7 @@ use outbox_core::{
     sqlx::{self, MySqlConnection},
     store,
 };
+use parking_lot::Mutex;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -18,7 +19,6 @@ use crate::state::{
     context::Context,
     database,
     explain::{Trouble, explain},
-    leases::lock,
 };
 
 /// A connection that is opened when it is first needed, and again after it was lost.
@@ -209,7 +209,7 @@ impl Sessions {
     pub async fn take(&self) -> Loan<'_> {
         // It is never closed.
         let place = Arc::clone(&self.places).acquire_owned().await.ok();
-        let session = lock(&self.idle).pop().unwrap_or_else(|| Session::new(&self.context));
+        let session = self.idle.lock().pop().unwrap_or_else(|| Session::new(&self.context));
         Loan { session, sessions: self, _place: place }
     }
 }
@@ -217,7 +217,7 @@ impl Sessions {
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
         let session = std::mem::replace(&mut self.session, Session::new(&self.sessions.context));
-        lock(&self.sessions.idle).push(session);
+        self.sessions.idle.lock().push(session);
     }
 }
 

@@ -11,17 +11,14 @@ use std::{
 
 use outbox_core::store::lease::Lease;
 
-use crate::pipeline::retry::Disposition;
-
-/// A key in its lane.
-pub type Key = (u16, u64);
+use crate::{pipeline::retry::Disposition, state::queues::LaneKey};
 
 /// What is in flight, by key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chains<T> {
     /// Keys with a message on the way, and what waits behind it.
-    busy: HashMap<Key, VecDeque<T>>,
-    blocked: HashMap<Key, Block>,
+    busy: HashMap<LaneKey, VecDeque<T>>,
+    blocked: HashMap<LaneKey, Block>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +52,7 @@ pub enum Admission<T> {
 #[derive(Debug, Clone, Copy)]
 pub struct Origin {
     /// Its key; a hash of 0 has no order.
-    pub key: Key,
+    pub key: LaneKey,
     /// Its claim.
     pub lease: Lease,
     /// The pass in which it was claimed.
@@ -112,7 +109,7 @@ impl<T> Chains<T> {
     }
 
     /// The message on the way is done with; the next one of its key may be published.
-    pub fn advance(&mut self, key: Key) -> Option<T> {
+    pub fn advance(&mut self, key: LaneKey) -> Option<T> {
         let queue = self.busy.get_mut(&key)?;
         let next = queue.pop_front();
         if next.is_none() {
@@ -153,7 +150,7 @@ impl<T> Chains<T> {
 
     /// How many messages of a key wait.
     #[must_use]
-    pub fn waiting_of(&self, key: Key) -> usize {
+    pub fn waiting_of(&self, key: LaneKey) -> usize {
         self.busy.get(&key).map_or(0, VecDeque::len)
     }
 
@@ -194,7 +191,7 @@ fn unordered<T: Hash>(items: impl Iterator<Item = T>) -> u64 {
 mod tests {
     use super::*;
 
-    const KEY: Key = (0, 7);
+    const KEY: LaneKey = (0, 7);
 
     /// The id of the message is ten times the number of the claim.
     fn origin(claim_id: u64, pass: u64) -> Origin {

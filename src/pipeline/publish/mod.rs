@@ -23,7 +23,7 @@ use outbox_core::store::{
 use tokio::{sync::mpsc, task};
 
 use self::{
-    chains::{Admission, Chains, Key, Origin},
+    chains::{Admission, Chains, Origin},
     destination::Destinations,
     outlet::{Batch, Done, Event, Outlets},
 };
@@ -38,7 +38,7 @@ use crate::{
     state::{
         context::Context,
         crash,
-        queues::{self, Wanted},
+        queues::{self, LaneKey, Wanted},
     },
 };
 
@@ -247,7 +247,7 @@ impl Publisher {
         let relay = &self.context.config.relay;
         let (time, now) = (relay.publish_deadline + relay.settle_deadline, Instant::now());
         // Keys of which a message is left out or goes out as a try, and what becomes of those behind it.
-        let mut held: HashMap<Key, Disposition> = HashMap::new();
+        let mut held: HashMap<LaneKey, Disposition> = HashMap::new();
         let (mut admitted, mut tries, mut left_out) = (Vec::with_capacity(items.len()), Vec::new(), Vec::new());
         for item in items {
             let Origin { key, lease, .. } = item.tag.origin;

@@ -13,7 +13,7 @@ use crate::{
         publish::{Item, Tag},
         retry::Disposition,
     },
-    sink::{Destination, KeyOrder, Outcome, Outgoing, PublishError, Sink},
+    sink::{Destination, GRACE, KeyOrder, Outcome, Outgoing, PublishError, Sink},
     state::{backoff::Backoff, context::Context},
 };
 
@@ -98,8 +98,6 @@ const LONGEST_PARKED: Duration = Duration::from_secs(60);
 const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause between two looks at a sink that is down.
 const MAX_PROBE_PAUSE: Duration = Duration::from_secs(5);
-/// What a sink may take beyond its deadline before it is given up on.
-pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 impl Outlets {
     /// All sinks, each down until it was reached. `open` tells the claimers whether one is up.

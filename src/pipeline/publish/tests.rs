@@ -1,8 +1,9 @@
-use std::{future, sync::Mutex, time::Duration};
+use std::{future, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::stream;
 use outbox_core::store::lease::Lease;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
@@ -12,10 +13,7 @@ use crate::{
     pipeline::{publish::outlet::Feed, read::Ready},
     run::without_database,
     sink::{Destination, Receipt, Sink},
-    state::{
-        capacity::Pool,
-        leases::{Tenure, lock},
-    },
+    state::{capacity::Pool, leases::Tenure},
 };
 
 /// What the sink takes in time.
@@ -53,7 +51,7 @@ impl Sink for Slow {
 
     async fn publish(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
         let first = {
-            let mut batches = lock(&self.batches);
+            let mut batches = self.batches.lock();
             batches.push(batch.iter().map(|message| message.message_id.as_u64_pair().1).collect());
             batches.len() == 1
         };
@@ -165,7 +163,7 @@ async fn published_by(
     publisher.run(reads.boxed(), connected, settled).await;
     let returning = context.leases.all().into_iter().filter(|tenure| tenure.may_return());
     let returning = returning.map(|tenure| tenure.lease.claim_id).collect();
-    (std::mem::take(&mut lock(&sink.batches)), returning)
+    (std::mem::take(&mut sink.batches.lock()), returning)
 }
 
 /// What becomes of a message, however often it was tried, where there are so many sinks and its own is down.

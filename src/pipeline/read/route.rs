@@ -1,14 +1,12 @@
 //! Which message goes where: the first route whose pattern matches the topic.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::Mutex;
 
 use crate::{
     config::{AfterDead, Envelope, OnRejected, Route},
     sink::Destination,
-    state::leases::lock,
 };
 
 /// Where a message goes, and what its route says about failures.
@@ -75,7 +73,7 @@ impl Routes {
     }
 
     fn share(&self, destination: Destination) -> Arc<Destination> {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         if let Some(shared) = known.get(&destination) {
             return Arc::clone(shared);
         }

@@ -14,10 +14,7 @@ use super::{
     Arrived, DEADLINE, Harness,
     messages::{Draft, comparable, expected, publish, publish_until_sent},
 };
-use crate::{
-    pipeline::publish::outlet::GRACE,
-    sink::{Destination, KeyOrder, Outcome, Outgoing, PublishError},
-};
+use crate::sink::{Destination, GRACE, KeyOrder, Outcome, Outgoing, PublishError};
 
 /// How soon a broker that came back must be used again.
 const RECOVERY: Duration = Duration::from_secs(30);

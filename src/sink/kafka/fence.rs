@@ -1,9 +1,8 @@
 //! Keeps the order of a key over several batches in flight.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{HashMap, HashSet};
+
+use parking_lot::Mutex;
 
 use crate::sink::PublishError;
 
@@ -45,32 +44,32 @@ pub(super) struct Ticket {
 impl Fence {
     /// Taken when a batch is handed in.
     pub(super) fn ticket(&self) -> Ticket {
-        let state = self.lock();
+        let state = self.0.lock();
         Ticket { failures: state.returned, refusals: state.refusals }
     }
 
     /// Hands a message over, unless a batch failed that the holder of this ticket did not know of. None fails meanwhile: what is
     /// given up after a failure is all that was handed over before.
     pub(super) fn pass<T>(&self, ticket: Ticket, hand_over: impl FnOnce() -> T) -> Option<T> {
-        let state = self.lock();
+        let state = self.0.lock();
         (state.failing == 0 && state.returned == ticket.failures).then(hand_over)
     }
 
     /// A batch has failed, at least in part.
     pub(super) fn close(&self) {
-        self.lock().failing += 1;
+        self.0.lock().failing += 1;
     }
 
     /// The failed batch goes back to its caller, and older tickets become void.
     pub(super) fn open(&self) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.returned += 1;
         state.failing -= 1;
     }
 
     /// A message of this batch has met a topic that takes nothing.
     pub(super) fn refuse(&self, topic: &str, batch: u32, error: PublishError) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let new = || Refusal { error: error.clone(), batches: HashSet::new(), returned: 0 };
         let refusal = state.topics.entry(topic.to_owned()).or_insert_with(new);
         refusal.batches.insert(batch);
@@ -79,7 +78,7 @@ impl Fence {
 
     /// Why a message of this batch is turned away: its topic has refused one of which the holder of this ticket did not know.
     pub(super) fn refusal(&self, topic: &str, batch: u32, ticket: Ticket) -> Option<PublishError> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let refusal = state.topics.get_mut(topic)?;
         let is_unknown = !refusal.batches.is_empty() || refusal.returned > ticket.refusals;
         is_unknown.then(|| {
@@ -90,18 +89,13 @@ impl Fence {
 
     /// A batch goes back to its caller, with all refusals that it has met.
     pub(super) fn give_back(&self, batch: u32) {
-        let state = &mut *self.lock();
+        let state = &mut *self.0.lock();
         for refusal in state.topics.values_mut() {
             if refusal.batches.remove(&batch) {
                 state.refusals += 1;
                 refusal.returned = state.refusals;
             }
         }
-    }
-
-    /// Nothing that runs under this lock can leave it half-changed.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,11 +3,12 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use rdkafka::{
     ClientContext, Message as _,
     config::RDKafkaLogLevel,
@@ -63,7 +64,7 @@ impl Batch {
     }
 
     fn record(&self, index: usize, report: Report) {
-        if let Some(slot) = lock(&self.reports).get_mut(index) {
+        if let Some(slot) = self.reports.lock().get_mut(index) {
             *slot = report;
         }
         self.count_down(1);
@@ -92,7 +93,7 @@ impl Reports {
     pub(super) fn open(self: &Arc<Self>, messages: &[&Outgoing]) -> Open {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let batch = Arc::new(Batch::new(messages.iter().map(|message| message.key_hash).collect()));
-        lock(&self.batches).insert(number, Arc::clone(&batch));
+        self.batches.lock().insert(number, Arc::clone(&batch));
         Open { reports: Arc::clone(self), number, batch }
     }
 
@@ -103,12 +104,12 @@ impl Reports {
 
     /// What last went wrong with a connection.
     pub(super) fn trouble(&self) -> Option<String> {
-        lock(&self.trouble).clone()
+        self.trouble.lock().clone()
     }
 
     /// What is known of topics and keys.
     pub(super) fn written(&self) -> MutexGuard<'_, Written> {
-        lock(&self.written)
+        self.written.lock()
     }
 
     fn fail(&self, batch: &Batch) {
@@ -194,13 +195,13 @@ impl Open {
 
     /// The reports so far.
     pub(super) fn take(&self) -> Vec<Report> {
-        std::mem::take(&mut lock(&self.batch.reports))
+        std::mem::take(&mut self.batch.reports.lock())
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        lock(&self.reports.batches).remove(&self.number);
+        self.reports.batches.lock().remove(&self.number);
         self.reports.written().returned(|opaque| self.has(opaque));
         self.reports.fence.give_back(self.number);
         if self.batch.failed.load(Ordering::SeqCst) {
@@ -226,7 +227,7 @@ impl ClientContext for Context {
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown) {
             self.0.doubt();
         } else {
-            *lock(&self.0.trouble) = Some(reason.to_owned());
+            *self.0.trouble.lock() = Some(reason.to_owned());
         }
     }
 }
@@ -236,7 +237,7 @@ impl ProducerContext for Context {
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
         let number = u32::try_from(opaque >> 32).unwrap_or_default();
-        let Some(batch) = lock(&self.0.batches).get(&number).cloned() else { return };
+        let Some(batch) = self.0.batches.lock().get(&number).cloned() else { return };
         let index = opaque & u32::MAX as usize;
         let (topic, report) = match result {
             Ok(message) if message.offset() < 0 => {
@@ -259,9 +260,4 @@ impl ProducerContext for Context {
 
 pub(super) fn turned_away(why: &str) -> PublishError {
     PublishError::TurnedAway(why.to_owned())
-}
-
-/// No code that holds these locks can panic half-way through a change.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

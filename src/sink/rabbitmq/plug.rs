@@ -8,7 +8,7 @@ use std::{
     net::{Shutdown, TcpStream},
     os::fd::AsFd,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use lapin::{
@@ -17,6 +17,7 @@ use lapin::{
     tcp::{RustlsConnector, RustlsConnectorConfig},
     uri::{AMQPScheme, AMQPUri},
 };
+use parking_lot::Mutex;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tokio::task::spawn_blocking;
 
@@ -35,13 +36,13 @@ struct State {
 impl Plug {
     /// Ends the socket now, or as soon as there is one.
     pub(super) fn pull(&self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         state.pulled = true;
         end(state.socket.take());
     }
 
     fn hold(&self, socket: &impl AsFd) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         state.socket = socket.as_fd().try_clone_to_owned().ok().map(TcpStream::from);
         if state.pulled {
             end(state.socket.take());
@@ -124,7 +125,7 @@ pub(super) async fn connect(
     };
     let stream = Mutex::new(Some(stream));
     let once = async move |_, _| {
-        let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let stream = stream.lock().take();
         stream.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected).into())
     };
     Connection::connector(uri, runtime, once, properties).await

@@ -2,10 +2,7 @@
 
 use std::{
     collections::HashSet,
-    sync::{
-        Mutex as SyncMutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -15,6 +12,7 @@ use lapin::{
     protocol::{AMQPErrorKind, AMQPSoftError},
     types::{FieldTable, ShortString},
 };
+use parking_lot::{Mutex as SyncMutex, MutexGuard};
 use tokio::{
     sync::Mutex,
     time::{sleep, timeout_at},
@@ -88,17 +86,17 @@ impl Session {
     }
 
     pub(super) fn is_proven(&self) -> bool {
-        lock(&self.proven).is_some()
+        self.proven.lock().is_some()
     }
 
     pub(super) fn prove(&self) {
-        *lock(&self.proven) = Some(Instant::now());
+        *self.proven.lock() = Some(Instant::now());
     }
 
     /// Whether another round was confirmed in the second half of the time since then, or in the last second: the connection is sound.
     pub(super) fn has_confirmed_lately(&self, began: Instant) -> bool {
         let lately = (began.elapsed() / 2).max(LONG);
-        lock(&self.proven).is_some_and(|last| last.elapsed() <= lately)
+        self.proven.lock().is_some_and(|last| last.elapsed() <= lately)
     }
 
     /// Waits until a round has taken long, on a connection that takes messages.
@@ -169,7 +167,7 @@ impl Session {
     }
 
     fn known(&self) -> MutexGuard<'_, HashSet<String>> {
-        lock(&self.exchanges)
+        self.exchanges.lock()
     }
 }
 
@@ -180,11 +178,6 @@ pub(super) fn leave(channel: Channel, deadline: Duration) {
             tracing::debug!("a channel to RabbitMQ did not end in time");
         }
     });
-}
-
-/// Nothing that runs under these locks can leave them half-changed.
-fn lock<T>(mutex: &SyncMutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn in_time<T>(deadline: Instant, call: impl Future<Output = lapin::Result<T>>) -> Result<T, Failure> {
