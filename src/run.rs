@@ -218,7 +218,7 @@ async fn release_rest(context: &Arc<Context>) {
     if held.is_empty() {
         return;
     }
-    let leases: Vec<lease::Lease> = held.iter().map(|tenure| tenure.lease).collect();
+    let leases: Vec<lease::ClaimLease> = held.iter().map(|tenure| tenure.lease).collect();
     let messages = held.iter().map(|tenure| tenure.ids.len()).sum::<usize>();
     let mut session = Session::new(context);
     match session.run("release", async |db| lease::release(db, &leases).await).await {
@@ -265,18 +265,18 @@ async fn look_at_database(context: &Context) -> Result<Option<String>, SchemaErr
 
 /// The sink that the configuration names, and how it is fed.
 #[cfg_attr(not(feature = "kafka"), expect(unused_variables, reason = "Kafka's client alone has a deadline of its own"))]
-pub fn feed(name: &str, sink: &config::Sink, config: &Config) -> anyhow::Result<Feed> {
+pub fn feed(name: &str, sink: &config::SinkConfig, config: &Config) -> anyhow::Result<Feed> {
     let (sink, batches, batch): (Arc<dyn Sink>, usize, usize) = match sink {
         #[cfg(feature = "kafka")]
-        config::Sink::Kafka(kafka) => {
+        config::SinkConfig::Kafka(kafka) => {
             (Arc::new(sink::kafka::Kafka::new(name, kafka, config.relay.publish_deadline)?), 64, 1000)
         }
         #[cfg(feature = "rabbitmq")]
-        config::Sink::RabbitMq(rabbit) => {
+        config::SinkConfig::RabbitMq(rabbit) => {
             (Arc::new(sink::rabbitmq::RabbitMq::new(name, rabbit)?), rabbit.channels, rabbit.window)
         }
-        config::Sink::Stdout => (Arc::new(sink::stdout::Stdout::new()), 1, 1000),
-        config::Sink::Null => (Arc::new(sink::null::Null), 64, 1000),
+        config::SinkConfig::Stdout => (Arc::new(sink::stdout::Stdout::new()), 1, 1000),
+        config::SinkConfig::Null => (Arc::new(sink::null::Null), 64, 1000),
         #[cfg(not(all(feature = "kafka", feature = "rabbitmq")))]
         _ => anyhow::bail!("this relay was built without the sink {name}"),
     };

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 use super::{
-    Options,
+    Arguments,
     output::{self, Format},
 };
 use crate::config;
@@ -18,7 +18,7 @@ pub(super) enum Show {
 }
 
 impl Show {
-    pub(super) fn run(self, options: &Options) -> anyhow::Result<bool> {
+    pub(super) fn run(self, options: &Arguments) -> anyhow::Result<bool> {
         match self {
             Self::Show(format) => {
                 let values = options.load()?.values;

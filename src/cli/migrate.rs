@@ -6,7 +6,7 @@ use outbox_core::{MIGRATOR, SCHEMA_VERSION, store::migrate};
 use serde_json::Value;
 
 use super::{
-    Options, database,
+    Arguments, database,
     output::{self, Format},
 };
 
@@ -34,7 +34,7 @@ pub(super) struct Script {
 }
 
 impl Migrate {
-    pub(super) async fn run(self, options: &Options) -> anyhow::Result<bool> {
+    pub(super) async fn run(self, options: &Arguments) -> anyhow::Result<bool> {
         match self {
             Self::Up => up(options).await,
             Self::Status(format) => status(format, options).await,
@@ -47,7 +47,7 @@ impl Migrate {
     }
 }
 
-async fn up(options: &Options) -> anyhow::Result<bool> {
+async fn up(options: &Arguments) -> anyhow::Result<bool> {
     let mut connection = database::connect(&options.database()?).await?;
     let due = outbox_core::migrations_due(&mut connection).await.context(NOT_APPLIED)?;
     let plan = due.iter().map(|due| format!("Migration {} ({}) {}.\n", due.version, due.name, due.work));
@@ -57,14 +57,14 @@ async fn up(options: &Options) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-async fn baseline(options: &Options) -> anyhow::Result<bool> {
+async fn baseline(options: &Arguments) -> anyhow::Result<bool> {
     let mut connection = database::connect(&options.database()?).await?;
     outbox_core::baseline(&mut connection).await.context("the tables could not be adopted")?;
     output::text(&format!("The outbox tables have version {SCHEMA_VERSION}, and that is recorded.\n"))?;
     Ok(true)
 }
 
-async fn status(format: Format, options: &Options) -> anyhow::Result<bool> {
+async fn status(format: Format, options: &Arguments) -> anyhow::Result<bool> {
     let mut connection = database::connect(&options.database()?).await?;
     let record = migrate::applied(&mut connection).await.context("the record of migrations cannot be read")?;
     let record = record.unwrap_or_default();

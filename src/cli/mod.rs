@@ -29,7 +29,7 @@ use crate::config::{Config, ConfigError, Inputs, Loaded, default_file, listen_ad
 #[command(name = "relay", version, max_term_width = 100, after_help = AFTER)]
 struct Cli {
     #[command(flatten)]
-    options: Options,
+    options: Arguments,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -39,7 +39,7 @@ const AFTER: &str =
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Configuration")]
-struct Options {
+struct Arguments {
     /// TOML file; `relay.toml` if there is one
     #[arg(long, global = true, env = "RELAY_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -94,7 +94,7 @@ pub async fn main() -> ExitCode {
 }
 
 /// False: a condition that was to be checked does not hold.
-async fn dispatch(command: Command, options: &Options) -> anyhow::Result<bool> {
+async fn dispatch(command: Command, options: &Arguments) -> anyhow::Result<bool> {
     match command {
         Command::Run => run::run(options).await,
         Command::Migrate(migrate) => migrate.run(options).await,
@@ -118,7 +118,7 @@ fn complain(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-impl Options {
+impl Arguments {
     /// For a relay.
     fn load(&self) -> Result<Loaded, ConfigError> {
         load(&self.inputs())

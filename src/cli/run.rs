@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::{Options, log};
+use super::{Arguments, log};
 use crate::{
     config::{ConfigError, Inputs, Loaded, Problem, load},
     observe::{
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Runs a relay until a signal stops it.
-pub(super) async fn run(options: &Options) -> anyhow::Result<bool> {
+pub(super) async fn run(options: &Arguments) -> anyhow::Result<bool> {
     // Before anything else: without a handler it would end the process.
     let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be handled")?;
     let Loaded { config, warnings, .. } = options.load()?;

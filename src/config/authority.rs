@@ -6,9 +6,9 @@ use outbox_core::sqlx::mysql::MySqlSslMode;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use url::Url;
 
-use super::{Kafka, RabbitMq, Secret, reader::Reader, value::quote};
+use super::{KafkaConfig, RabbitMqConfig, Secret, reader::SettingsReader, value::quote};
 
-impl Reader {
+impl SettingsReader {
     /// Looks into the file that a URL of the database names, where the driver would: only to verify. What looks like PEM is no path.
     pub(super) fn check_database_authority(&mut self, path: &str, url: &str, mode: MySqlSslMode) {
         let Ok(url) = Url::parse(url) else { return };
@@ -23,7 +23,7 @@ impl Reader {
     }
 
     /// The same for Kafka. `probe` stands for the system's, and a directory has them under names of OpenSSL's own.
-    pub(super) fn check_kafka_authority(&mut self, section: &str, kafka: &Kafka) {
+    pub(super) fn check_kafka_authority(&mut self, section: &str, kafka: &KafkaConfig) {
         let Some(file) = kafka.properties.get("ssl.ca.location").map(Secret::text) else { return };
         if file != "probe" && !Path::new(file).is_dir() {
             let path = format!("{section}.properties.ssl.ca.location");
@@ -32,7 +32,7 @@ impl Reader {
     }
 
     /// Looks into the files of a RabbitMQ sink.
-    pub(super) fn check_rabbit_files(&mut self, section: &str, rabbit: &RabbitMq) {
+    pub(super) fn check_rabbit_files(&mut self, section: &str, rabbit: &RabbitMqConfig) {
         let files = [("ca_file", &rabbit.ca_file), ("certificate_file", &rabbit.certificate_file)];
         for (name, file) in files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?))) {
             let path = format!("{section}.{name}");

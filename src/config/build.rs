@@ -3,17 +3,17 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
 use super::{
-    AfterDead, Binding, Config, Database, Envelope, Http, Kafka, Log, LogFormat, OnRejected, RabbitMq, Relay,
-    Retention, Retry, Route, Secret, Sink, reader::Reader, value,
+    AfterDead, Binding, Config, Database, Envelope, Http, KafkaConfig, Log, LogFormat, OnRejected, RabbitMqConfig,
+    RelayConfig, Retention, RetryConfig, Route, Secret, SinkConfig, reader::SettingsReader, value,
 };
 
-impl Reader {
+impl SettingsReader {
     /// Builds the configuration. Where problems were noted it is incomplete.
     pub(super) fn config(&mut self) -> Config {
         Config {
             database: self.database(),
             relay: self.relay(),
-            retry: Retry {
+            retry: RetryConfig {
                 base: self.duration("retry.base"),
                 max: self.duration("retry.max"),
                 max_attempts: u32::try_from(self.count("retry.max_attempts")).unwrap_or(u32::MAX),
@@ -41,8 +41,8 @@ impl Reader {
         self.text("http.listen").and_then(|text| text.parse().ok())
     }
 
-    fn relay(&self) -> Relay {
-        Relay {
+    fn relay(&self) -> RelayConfig {
+        RelayConfig {
             owner: self.text("relay.owner").map_or_else(default_owner, str::to_owned),
             lanes: self.text("relay.lanes").and_then(value::lanes).unwrap_or_default(),
             lease: self.duration("relay.lease"),
@@ -67,27 +67,27 @@ impl Reader {
         if self.text("log.format") == Some("json") { LogFormat::Json } else { LogFormat::Text }
     }
 
-    fn sinks(&mut self) -> BTreeMap<String, Sink> {
+    fn sinks(&mut self) -> BTreeMap<String, SinkConfig> {
         let names: Vec<_> = self.settings.sinks.keys().cloned().collect();
         names.into_iter().map(|name| (name.clone(), self.sink(&format!("sinks.{name}")))).collect()
     }
 
-    fn sink(&mut self, path: &str) -> Sink {
+    fn sink(&mut self, path: &str) -> SinkConfig {
         match self.string(&format!("{path}.type")).as_str() {
             "kafka" => {
                 let brokers = self.string(&format!("{path}.brokers"));
-                Sink::Kafka(Kafka { brokers, properties: self.properties(path) })
+                SinkConfig::Kafka(KafkaConfig { brokers, properties: self.properties(path) })
             }
-            "rabbitmq" => Sink::RabbitMq(self.rabbit(path)),
-            "stdout" => Sink::Stdout,
-            _ => Sink::Null,
+            "rabbitmq" => SinkConfig::RabbitMq(self.rabbit(path)),
+            "stdout" => SinkConfig::Stdout,
+            _ => SinkConfig::Null,
         }
     }
 
-    fn rabbit(&mut self, path: &str) -> RabbitMq {
+    fn rabbit(&mut self, path: &str) -> RabbitMqConfig {
         let (url, password) = self.url(path, &["amqps", "amqp"]);
         let file = |name: &str| self.text(&format!("{path}.{name}")).map(PathBuf::from);
-        RabbitMq {
+        RabbitMqConfig {
             url: url.unwrap_or_else(|| Secret::new("")),
             password,
             ca_file: file("ca_file"),

@@ -2,9 +2,11 @@
 
 use std::net::IpAddr;
 
-use super::{Config, Kafka, RabbitMq, Route, Sink, keys::SINK_TYPES, reader::Reader, source::Problem};
+use super::{
+    Config, KafkaConfig, RabbitMqConfig, Route, SinkConfig, keys::SINK_TYPES, reader::SettingsReader, source::Problem,
+};
 
-impl Reader {
+impl SettingsReader {
     /// Notes what does not fit together.
     pub(super) fn check(&mut self, config: &Config) {
         self.check_relay(config);
@@ -30,8 +32,10 @@ impl Reader {
         }
         for (name, sink) in &config.sinks {
             match sink {
-                Sink::Kafka(kafka) if speaks_tls(kafka) => self.check_kafka_authority(&format!("sinks.{name}"), kafka),
-                Sink::RabbitMq(rabbit) => self.check_rabbit_files(&format!("sinks.{name}"), rabbit),
+                SinkConfig::Kafka(kafka) if speaks_tls(kafka) => {
+                    self.check_kafka_authority(&format!("sinks.{name}"), kafka)
+                }
+                SinkConfig::RabbitMq(rabbit) => self.check_rabbit_files(&format!("sinks.{name}"), rabbit),
                 _ => {}
             }
         }
@@ -114,7 +118,7 @@ impl Reader {
         }
     }
 
-    fn check_sink(&mut self, name: &str, sink: &Sink) {
+    fn check_sink(&mut self, name: &str, sink: &SinkConfig) {
         let section = format!("sinks.{name}");
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if name == "database" || name.is_empty() || name.contains("__") || !name.chars().all(good) {
@@ -125,13 +129,13 @@ impl Reader {
             self.settings.problems.push(Problem { at, text });
         }
         match sink {
-            Sink::Kafka(kafka) => self.check_kafka(&section, kafka),
-            Sink::RabbitMq(rabbit) => self.check_rabbit(&section, rabbit),
-            Sink::Stdout | Sink::Null => {}
+            SinkConfig::Kafka(kafka) => self.check_kafka(&section, kafka),
+            SinkConfig::RabbitMq(rabbit) => self.check_rabbit(&section, rabbit),
+            SinkConfig::Stdout | SinkConfig::Null => {}
         }
     }
 
-    fn check_kafka(&mut self, section: &str, kafka: &Kafka) {
+    fn check_kafka(&mut self, section: &str, kafka: &KafkaConfig) {
         for (name, value) in &kafka.properties {
             for problem in kafka_properties(name, value) {
                 self.add(&format!("{section}.properties.{name}"), format!("`{section}.properties`: {problem}"));
@@ -149,7 +153,7 @@ impl Reader {
         }
     }
 
-    fn check_rabbit(&mut self, section: &str, rabbit: &RabbitMq) {
+    fn check_rabbit(&mut self, section: &str, rabbit: &RabbitMqConfig) {
         let Ok(url) = url::Url::parse(rabbit.url.text()) else { return };
         if url.scheme() == "amqp" && !url.host_str().is_some_and(is_local) && !self.allows_plaintext(section) {
             let (path, path_file) = (format!("{section}.url"), format!("{section}.url_file"));
@@ -237,7 +241,7 @@ fn kafka_properties(_name: &str, _value: &super::Secret) -> Vec<String> {
     Vec::new()
 }
 
-fn speaks_tls(kafka: &Kafka) -> bool {
+fn speaks_tls(kafka: &KafkaConfig) -> bool {
     kafka.properties.get("security.protocol").is_some_and(|protocol| protocol.text().to_lowercase().ends_with("ssl"))
 }
 

@@ -1,6 +1,6 @@
 //! A commented configuration file, and docs/configuration.md, from the table of keys.
 
-use super::keys::{KEYS, Key, SECTIONS, Unset};
+use super::keys::{ConfigKey, KEYS, SECTIONS, Unset};
 
 /// A configuration file with all keys: those that must be given, and the others commented out at their defaults.
 #[must_use]
@@ -36,14 +36,14 @@ fn block(pattern: &str, help: &str, sink: &str) -> String {
     text
 }
 
-fn keys_of(pattern: &str) -> impl Iterator<Item = &'static Key> {
+fn keys_of(pattern: &str) -> impl Iterator<Item = &'static ConfigKey> {
     KEYS.iter().filter(move |key| {
         let name = key.path.strip_prefix(pattern).and_then(|rest| rest.strip_prefix('.'));
         name.is_some_and(|name| !name.contains('.') || key.is_map())
     })
 }
 
-fn line(key: &Key, sink: &str) -> String {
+fn line(key: &ConfigKey, sink: &str) -> String {
     if key.is_map() {
         return format!("properties = {{ \"security.protocol\" = \"ssl\" }}  # {}\n", plain(key.help));
     }
@@ -77,7 +77,7 @@ pub fn reference() -> String {
     text + &format!("\n## Example\n\n`relay config example` prints it:\n\n```toml\n{}```\n", example())
 }
 
-fn row(key: &Key) -> String {
+fn row(key: &ConfigKey) -> String {
     let default = match key.unset {
         Unset::Default(text) => format!("`{}`", key.kind.toml(text)),
         Unset::Optional(_) => "not set".to_owned(),

@@ -5,10 +5,10 @@ use std::{fs, path::Path, sync::Arc};
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    keys::Key,
+    keys::ConfigKey,
     lookup,
-    source::{Origin, Settings},
-    value::{Shape, Written},
+    source::{Settings, ValueOrigin},
+    value::{Shape, WrittenValue},
 };
 
 /// Reads a file.
@@ -46,11 +46,11 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn origin(&self, offset: usize) -> Origin {
+    fn origin(&self, offset: usize) -> ValueOrigin {
         let before = self.text.get(..offset).unwrap_or(self.text);
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        Origin::File { file: Arc::clone(&self.name), line, column }
+        ValueOrigin::File { file: Arc::clone(&self.name), line, column }
     }
 
     fn table(&mut self, path: &str, table: &DeTable<'_>) {
@@ -61,11 +61,11 @@ impl Walk<'_> {
         }
     }
 
-    fn entry(&mut self, path: String, value: &DeValue<'_>, origin: Origin) {
+    fn entry(&mut self, path: String, value: &DeValue<'_>, origin: ValueOrigin) {
         let key = lookup::find(&path);
         let section = lookup::is_section(&path);
         match (value, key) {
-            (DeValue::Table(table), _) if section || key.is_some_and(Key::is_map) => {
+            (DeValue::Table(table), _) if section || key.is_some_and(ConfigKey::is_map) => {
                 self.settings.note(&path, &origin);
                 self.table(&path, table);
             }
@@ -85,7 +85,7 @@ impl Walk<'_> {
     }
 }
 
-fn written(value: &DeValue<'_>) -> Written {
+fn written(value: &DeValue<'_>) -> WrittenValue {
     let (text, shape) = match value {
         DeValue::String(text) => (text.to_string(), Shape::Text),
         DeValue::Integer(number) => (number.to_string(), Shape::Number),
@@ -98,5 +98,5 @@ fn written(value: &DeValue<'_>) -> Written {
         DeValue::Datetime(_) => ("a date".to_owned(), Shape::Other),
         DeValue::Table(_) => ("a table".to_owned(), Shape::Other),
     };
-    Written { text, shape }
+    WrittenValue { text, shape }
 }

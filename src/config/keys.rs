@@ -17,7 +17,7 @@ pub(super) enum Unset {
 
 /// A key of the configuration.
 #[derive(Debug)]
-pub(super) struct Key {
+pub(super) struct ConfigKey {
     /// Its path; `*` stands for the name of a sink, the number of a route or the name of a property.
     pub(super) path: &'static str,
     /// What it may hold.
@@ -30,7 +30,7 @@ pub(super) struct Key {
     pub(super) help: &'static str,
 }
 
-impl Key {
+impl ConfigKey {
     /// The last part of the path.
     pub(super) fn name(&self) -> &'static str {
         self.path.rsplit_once('.').map_or(self.path, |(_, name)| name)
@@ -69,29 +69,29 @@ pub(super) const SINK_TYPES: &[&str] = &["kafka", "rabbitmq", "stdout", "null"];
 const KAFKA: &[&str] = &["kafka"];
 const RABBIT: &[&str] = &["rabbitmq"];
 
-const fn key(path: &'static str, kind: Kind, unset: Unset, help: &'static str) -> Key {
-    Key { path, kind, unset, only: &[], help }
+const fn key(path: &'static str, kind: Kind, unset: Unset, help: &'static str) -> ConfigKey {
+    ConfigKey { path, kind, unset, only: &[], help }
 }
 
-const fn only(only: &'static [&'static str], mut key: Key) -> Key {
+const fn only(only: &'static [&'static str], mut key: ConfigKey) -> ConfigKey {
     key.only = only;
     key
 }
 
-const fn default(path: &'static str, kind: Kind, text: &'static str, help: &'static str) -> Key {
+const fn default(path: &'static str, kind: Kind, text: &'static str, help: &'static str) -> ConfigKey {
     key(path, kind, Unset::Default(text), help)
 }
 
-const fn optional(path: &'static str, kind: Kind, text: &'static str, help: &'static str) -> Key {
+const fn optional(path: &'static str, kind: Kind, text: &'static str, help: &'static str) -> ConfigKey {
     key(path, kind, Unset::Optional(text), help)
 }
 
-const fn required(path: &'static str, kind: Kind, text: &'static str, help: &'static str) -> Key {
+const fn required(path: &'static str, kind: Kind, text: &'static str, help: &'static str) -> ConfigKey {
     key(path, kind, Unset::Required(text), help)
 }
 
 /// All keys.
-pub(super) const KEYS: &[Key] = &[
+pub(super) const KEYS: &[ConfigKey] = &[
     required(
         "database.url",
         Secret,

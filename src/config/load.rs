@@ -4,7 +4,7 @@ use std::{fmt, net::SocketAddr};
 
 use super::{
     Config,
-    reader::Reader,
+    reader::SettingsReader,
     show::Effective,
     source::{Inputs, Problem, Settings},
 };
@@ -47,17 +47,17 @@ pub fn load_for_database(inputs: &Inputs) -> Result<Loaded, ConfigError> {
 /// The defaults, without database, sinks and routes: for what is configured by code.
 #[must_use]
 pub fn defaults() -> Config {
-    Reader::new(Settings::default()).config()
+    SettingsReader::new(Settings::default()).config()
 }
 
 /// The address to listen on, whatever else is wrong; none: `off`.
 #[must_use]
 pub fn listen_address(inputs: &Inputs) -> Option<SocketAddr> {
-    Reader::new(Settings::gather(inputs)).listen()
+    SettingsReader::new(Settings::gather(inputs)).listen()
 }
 
 fn loaded(inputs: &Inputs, publishes: bool) -> Result<Loaded, ConfigError> {
-    let mut reader = Reader::new(Settings::gather(inputs));
+    let mut reader = SettingsReader::new(Settings::gather(inputs));
     let config = reader.config();
     reader.check(&config);
     if publishes {

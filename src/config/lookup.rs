@@ -1,9 +1,9 @@
 //! Finding keys in the table by path.
 
-use super::keys::{KEYS, Key};
+use super::keys::{ConfigKey, KEYS};
 
 /// The key that a path names, if there is one.
-pub(super) fn find(path: &str) -> Option<&'static Key> {
+pub(super) fn find(path: &str) -> Option<&'static ConfigKey> {
     KEYS.iter().find(|key| matches(key.path, path))
 }
 

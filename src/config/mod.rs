@@ -28,7 +28,7 @@ pub use self::{
     load::{ConfigError, Loaded, defaults, listen_address, load, load_for_database},
     secret::Secret,
     show::Effective,
-    source::{Inputs, Origin, Problem, default_file},
+    source::{Inputs, Problem, ValueOrigin, default_file},
 };
 
 /// The effective configuration: defaults, overridden by the file, the environment and flags, in this order.
@@ -37,9 +37,9 @@ pub struct Config {
     /// `[database]`
     pub database: Database,
     /// `[relay]`
-    pub relay: Relay,
+    pub relay: RelayConfig,
     /// `[retry]`
-    pub retry: Retry,
+    pub retry: RetryConfig,
     /// `[retention]`
     pub retention: Retention,
     /// `[http]`
@@ -47,7 +47,7 @@ pub struct Config {
     /// `[log]`
     pub log: Log,
     /// `[sinks.<name>]`
-    pub sinks: BTreeMap<String, Sink>,
+    pub sinks: BTreeMap<String, SinkConfig>,
     /// `[[routes]]`: the first whose pattern matches the topic decides.
     pub routes: Vec<Route>,
 }
@@ -65,7 +65,7 @@ pub struct Database {
 
 /// How this relay claims and publishes.
 #[derive(Debug, Clone)]
-pub struct Relay {
+pub struct RelayConfig {
     /// The name under which this process holds claims; by default host and process id; a random suffix is
     /// added to either.
     pub owner: String,
@@ -105,7 +105,7 @@ pub struct Relay {
 
 /// What happens to a message that was not confirmed.
 #[derive(Debug, Clone)]
-pub struct Retry {
+pub struct RetryConfig {
     /// Upper bound of the first wait; each further bound is twice the last (exponential, full jitter).
     pub base: Duration,
     /// Upper bound of every wait.
@@ -152,11 +152,11 @@ pub enum LogFormat {
 
 /// A broker.
 #[derive(Debug, Clone)]
-pub enum Sink {
+pub enum SinkConfig {
     /// Kafka.
-    Kafka(Kafka),
+    Kafka(KafkaConfig),
     /// RabbitMQ.
-    RabbitMq(RabbitMq),
+    RabbitMq(RabbitMqConfig),
     /// One JSON line per message on standard output.
     Stdout,
     /// Confirms everything and sends nothing: for measuring.
@@ -165,7 +165,7 @@ pub enum Sink {
 
 /// A Kafka cluster.
 #[derive(Debug, Clone)]
-pub struct Kafka {
+pub struct KafkaConfig {
     /// `host:port`, several separated by commas.
     pub brokers: String,
     /// Properties of librdkafka; those that would weaken the guarantees are refused.
@@ -174,7 +174,7 @@ pub struct Kafka {
 
 /// A RabbitMQ node or cluster.
 #[derive(Debug, Clone)]
-pub struct RabbitMq {
+pub struct RabbitMqConfig {
     /// `amqp://user:password@host:port/vhost`.
     pub url: Secret,
     /// The password, if it is not part of the URL.
@@ -191,7 +191,7 @@ pub struct RabbitMq {
     pub window: usize,
 }
 
-impl RabbitMq {
+impl RabbitMqConfig {
     /// A node without files for TLS, with four channels of 512 messages.
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{
-    keys::{KEYS, Key, Unset},
+    keys::{ConfigKey, KEYS, Unset},
     lookup::find,
-    source::{Origin, Problem, Settings, is_secret},
+    source::{Problem, Settings, ValueOrigin, is_secret},
     value,
 };
 
@@ -17,33 +17,33 @@ pub(super) struct Section {
     pub(super) path: String,
     /// The type of sink that decides which keys belong to it.
     pub(super) sink_type: Option<String>,
-    origin: Option<Origin>,
+    origin: Option<ValueOrigin>,
 }
 
 impl Section {
     /// The keys that belong here, with their paths; those of a map excepted.
-    pub(super) fn keys(&self) -> impl Iterator<Item = (&'static Key, String)> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = (&'static ConfigKey, String)> {
         let keys = KEYS.iter().filter(|key| !key.is_map());
         keys.filter_map(|key| Some((key, self.own(key)?))).filter(|(key, _)| self.takes(key))
     }
 
-    fn own(&self, key: &Key) -> Option<String> {
+    fn own(&self, key: &ConfigKey) -> Option<String> {
         let name = key.path.strip_prefix(self.pattern)?.strip_prefix('.')?;
         Some(format!("{}.{name}", self.path))
     }
 
-    fn takes(&self, key: &Key) -> bool {
+    fn takes(&self, key: &ConfigKey) -> bool {
         let Some(sink_type) = self.sink_type.as_deref() else { return key.only.is_empty() };
         key.only.is_empty() || key.only.contains(&sink_type)
     }
 }
 
 /// Settings that are read by path.
-pub(super) struct Reader {
+pub(super) struct SettingsReader {
     pub(super) settings: Settings,
 }
 
-impl Reader {
+impl SettingsReader {
     /// Checks all settings one by one. What is wrong is replaced by its default, so that the rest can be checked too.
     pub(super) fn new(settings: Settings) -> Self {
         let mut reader = Self { settings };

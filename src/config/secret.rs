@@ -9,7 +9,7 @@ use std::{
 
 use url::Url;
 
-use super::{reader::Reader, source::Problem, value::quote};
+use super::{reader::SettingsReader, source::Problem, value::quote};
 
 /// A text that is never printed, and the file that it was read from, if any.
 #[derive(Clone, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl Reader {
+impl SettingsReader {
     /// A secret, given as `path` or in the file that `path_file` names.
     pub(super) fn secret(&mut self, path: &str) -> Option<Secret> {
         let path_file = format!("{path}_file");

@@ -1,11 +1,11 @@
 //! The effective values, and where each comes from.
 
 use super::{
-    keys::{Key, Unset},
+    keys::{ConfigKey, Unset},
     lookup::find,
-    reader::Reader,
-    source::{Origin, is_secret},
-    value::{Shape, Written},
+    reader::SettingsReader,
+    source::{ValueOrigin, is_secret},
+    value::{Shape, WrittenValue},
 };
 
 /// An effective value.
@@ -16,10 +16,10 @@ pub struct Effective {
     /// Its value as TOML; `***` for a secret.
     pub value: String,
     /// Where it comes from.
-    pub origin: Origin,
+    pub origin: ValueOrigin,
 }
 
-impl Reader {
+impl SettingsReader {
     /// All effective values, in the order of the table of keys.
     pub(super) fn effective(&self) -> Vec<Effective> {
         self.sections()
@@ -35,20 +35,20 @@ impl Reader {
             .collect()
     }
 
-    fn given(&self, key: &Key, path: &str) -> Option<Effective> {
+    fn given(&self, key: &ConfigKey, path: &str) -> Option<Effective> {
         let setting = self.settings.values.get(path)?;
         let value = if is_secret(key, path) { "***".to_owned() } else { show(key, &setting.written) };
         Some(Effective { key: path.to_owned(), value, origin: setting.origin.clone() })
     }
 }
 
-fn default(key: &Key, path: &str) -> Option<Effective> {
+fn default(key: &ConfigKey, path: &str) -> Option<Effective> {
     let Unset::Default(text) = key.unset else { return None };
     let value = key.kind.toml(text);
-    Some(Effective { key: path.to_owned(), value, origin: Origin::Default })
+    Some(Effective { key: path.to_owned(), value, origin: ValueOrigin::Default })
 }
 
-fn show(key: &Key, written: &Written) -> String {
+fn show(key: &ConfigKey, written: &WrittenValue) -> String {
     match written.shape {
         Shape::Word => key.kind.toml(&written.text),
         _ => written.show(),

@@ -9,9 +9,9 @@ use std::{
 
 use super::{
     file,
-    keys::Key,
+    keys::ConfigKey,
     lookup,
-    value::{Kind, Shape, Written},
+    value::{Kind, Shape, WrittenValue},
 };
 
 /// What a configuration is made from.
@@ -27,7 +27,7 @@ pub struct Inputs {
 
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+pub enum ValueOrigin {
     /// It was not given.
     Default,
     /// A place in the file.
@@ -45,7 +45,7 @@ pub enum Origin {
     Flag(String),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -74,16 +74,16 @@ impl fmt::Display for Problem {
 /// A value and where it comes from.
 #[derive(Debug)]
 pub(super) struct Setting {
-    pub(super) written: Written,
-    pub(super) origin: Origin,
+    pub(super) written: WrittenValue,
+    pub(super) origin: ValueOrigin,
 }
 
 /// All that was given, by path, and what was wrong with it so far.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub(super) values: BTreeMap<String, Setting>,
-    pub(super) sinks: BTreeMap<String, Origin>,
-    pub(super) routes: BTreeMap<usize, Origin>,
+    pub(super) sinks: BTreeMap<String, ValueOrigin>,
+    pub(super) routes: BTreeMap<usize, ValueOrigin>,
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Problem>,
     /// Where to add what is missing.
@@ -113,13 +113,13 @@ impl Settings {
     }
 
     /// Takes a value, in place of an earlier one.
-    pub(super) fn insert(&mut self, path: String, written: Written, origin: Origin) {
+    pub(super) fn insert(&mut self, path: String, written: WrittenValue, origin: ValueOrigin) {
         self.note(&path, &origin);
         self.values.insert(path, Setting { written, origin });
     }
 
     /// Notes that there is a sink or a route.
-    pub(super) fn note(&mut self, path: &str, origin: &Origin) {
+    pub(super) fn note(&mut self, path: &str, origin: &ValueOrigin) {
         let mut parts = path.split('.');
         match (parts.next(), parts.next()) {
             (Some("sinks"), Some(name)) => {
@@ -136,16 +136,16 @@ impl Settings {
     fn variable(&mut self, name: &str, value: &str) {
         let Some(rest) = name.strip_prefix("RELAY__") else { return };
         let path = property_dots(&rest.to_lowercase().replace("__", "."));
-        let origin = Origin::Variable(name.to_owned());
+        let origin = ValueOrigin::Variable(name.to_owned());
         if lookup::find(&path).is_none() {
             let near = lookup::nearest(&path).map(|near| variable_name(&near));
             return self.unknown("variable", name, near, &origin);
         }
-        self.insert(path, Written { text: value.to_owned(), shape: Shape::Word }, origin);
+        self.insert(path, WrittenValue { text: value.to_owned(), shape: Shape::Word }, origin);
     }
 
     fn flag(&mut self, flag: &str, path: &str, value: &str) {
-        let origin = Origin::Flag(if flag == "--set" { format!("--set {path}") } else { flag.to_owned() });
+        let origin = ValueOrigin::Flag(if flag == "--set" { format!("--set {path}") } else { flag.to_owned() });
         let Some(key) = lookup::find(path) else {
             return self.unknown("key", path, lookup::nearest(path), &origin);
         };
@@ -156,11 +156,11 @@ impl Settings {
                 format!("arguments can be read by every user of this machine: set {instead} or {instead}_FILE instead"),
             );
         }
-        self.insert(path.to_owned(), Written { text: value.to_owned(), shape: Shape::Word }, origin);
+        self.insert(path.to_owned(), WrittenValue { text: value.to_owned(), shape: Shape::Word }, origin);
     }
 
     /// Notes an unknown key.
-    pub(super) fn unknown(&mut self, what: &str, name: &str, near: Option<String>, origin: &Origin) {
+    pub(super) fn unknown(&mut self, what: &str, name: &str, near: Option<String>, origin: &ValueOrigin) {
         let advice = match near {
             Some(near) => format!("did you mean `{near}`?"),
             None => "remove it, or see `relay config example`".to_owned(),
@@ -185,7 +185,7 @@ fn property_dots(path: &str) -> String {
 }
 
 /// Whether the value of a key must not be shown.
-pub(super) fn is_secret(key: &Key, path: &str) -> bool {
+pub(super) fn is_secret(key: &ConfigKey, path: &str) -> bool {
     const MARKS: [&str; 6] = ["password", "secret", "pem", "oauthbearer", "jaas", "token"];
     key.kind == Kind::Secret || key.is_map() && !path.ends_with("_file") && MARKS.iter().any(|mark| path.contains(mark))
 }

@@ -54,12 +54,12 @@ pub(super) enum Shape {
 
 /// What was written for a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Written {
+pub(super) struct WrittenValue {
     pub(super) text: String,
     pub(super) shape: Shape,
 }
 
-impl Written {
+impl WrittenValue {
     /// As it would be written in TOML.
     pub(super) fn show(&self) -> String {
         match self.shape {
@@ -81,7 +81,7 @@ const SIZES: std::ops::RangeInclusive<usize> = 64 * 1024..=16 << 30;
 
 impl Kind {
     /// Whether this can be the value.
-    pub(super) fn accepts(self, written: &Written) -> bool {
+    pub(super) fn accepts(self, written: &WrittenValue) -> bool {
         let text = written.text.as_str();
         self.takes(written.shape)
             && match self {

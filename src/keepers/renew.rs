@@ -8,7 +8,7 @@ use std::{
 
 use outbox_core::{
     sqlx,
-    store::lease::{self, Lease},
+    store::lease::{self, ClaimLease},
 };
 
 use crate::state::{context::Context, crash, leases::Tenure, session::Session};
@@ -37,7 +37,7 @@ pub async fn run(context: Arc<Context>) {
 }
 
 async fn renew(context: &Context, session: &mut Session, tenures: &[Arc<Tenure>]) -> Result<(), sqlx::Error> {
-    let leases: Vec<Lease> = tenures.iter().map(|tenure| tenure.lease).collect();
+    let leases: Vec<ClaimLease> = tenures.iter().map(|tenure| tenure.lease).collect();
     // The lease runs on the server from some time after this one.
     let until = Instant::now() + context.config.relay.lease;
     let time = context.config.relay.lease;
@@ -48,7 +48,7 @@ async fn renew(context: &Context, session: &mut Session, tenures: &[Arc<Tenure>]
         renewals.with_label_values(&["error"]).inc_by(leases.len() as u64);
     }
     let lease::Renewed { prolonged, standing } = renewed?;
-    let [prolonged, standing] = [prolonged, standing].map(HashSet::<Lease>::from_iter);
+    let [prolonged, standing] = [prolonged, standing].map(HashSet::<ClaimLease>::from_iter);
     for tenure in tenures {
         if prolonged.contains(&tenure.lease) {
             tenure.prolong(until);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    config::{AfterDead, OnRejected, Retry},
+    config::{AfterDead, OnRejected, RetryConfig},
     sink::PublishError,
 };
 
@@ -57,7 +57,7 @@ impl Policy {
 
 /// Decides; for an unroutable message after its grace time. `attempts` were spent before this one; `random` is between 0 and 1.
 #[must_use]
-pub fn decide(error: &PublishError, attempts: u16, policy: Policy, retry: &Retry, random: f64) -> Disposition {
+pub fn decide(error: &PublishError, attempts: u16, policy: Policy, retry: &RetryConfig, random: f64) -> Disposition {
     let again = |reason| delay_or_bury(reason, attempts, policy, retry, random);
     match error {
         PublishError::Unavailable(_) => Disposition::Release,
@@ -71,7 +71,7 @@ pub fn decide(error: &PublishError, attempts: u16, policy: Policy, retry: &Retry
     }
 }
 
-fn delay_or_bury(reason: &'static str, attempts: u16, policy: Policy, retry: &Retry, random: f64) -> Disposition {
+fn delay_or_bury(reason: &'static str, attempts: u16, policy: Policy, retry: &RetryConfig, random: f64) -> Disposition {
     if u32::from(attempts) + 1 >= retry.max_attempts {
         return dead("attempts_exhausted", true, policy);
     }
@@ -87,7 +87,7 @@ pub fn dead(reason: &'static str, spent: bool, policy: Policy) -> Disposition {
 /// Exponential back-off with full jitter: anything between zero and `base × 2^attempts`, at most `max`. Full jitter spreads the
 /// retries of a crowd better than equal steps do (Marc Brooker, "Exponential Backoff and Jitter", 2015).
 #[must_use]
-pub fn wait(attempts: u16, retry: &Retry, random: f64) -> Duration {
+pub fn wait(attempts: u16, retry: &RetryConfig, random: f64) -> Duration {
     let doubled = 2_u32.saturating_pow(u32::from(attempts.min(31)));
     retry.base.saturating_mul(doubled).min(retry.max).mul_f64(random.clamp(0.0, 1.0))
 }
@@ -109,7 +109,8 @@ mod tests {
     use super::*;
 
     const POLICY: Policy = Policy { on_rejected: OnRejected::Dead, after_dead: AfterDead::Skip };
-    const RETRY: Retry = Retry { base: Duration::from_secs(1), max: Duration::from_secs(60), max_attempts: 5 };
+    const RETRY: RetryConfig =
+        RetryConfig { base: Duration::from_secs(1), max: Duration::from_secs(60), max_attempts: 5 };
 
     fn unconfirmed() -> PublishError {
         PublishError::Unconfirmed("time-out".into())

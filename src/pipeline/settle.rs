@@ -12,7 +12,7 @@ use futures_util::FutureExt as _;
 use outbox_core::{
     sqlx,
     store::{
-        lease::{self, Lease},
+        lease::{self, ClaimLease},
         settle::{self, Settlement, Way},
     },
 };
@@ -42,7 +42,7 @@ pub struct Finished {
 /// A claim that is no longer in the database.
 pub struct Settled {
     /// Its number and token.
-    pub lease: Lease,
+    pub lease: ClaimLease,
     /// The pass of its claimer that had begun last when it was gone.
     pub pass: u64,
 }
@@ -67,7 +67,7 @@ impl Finished {
         Self { tenure: claimed.tenure, settlement, last_pass: claimed.last_pass, queued, _count: claimed.count }
     }
 
-    fn lease(&self) -> Lease {
+    fn lease(&self) -> ClaimLease {
         self.tenure.lease
     }
 
@@ -152,7 +152,7 @@ impl Settler {
         }
     }
 
-    async fn write(&self, session: &mut Session, group: &[Finished], way: Way) -> Result<Vec<Lease>, sqlx::Error> {
+    async fn write(&self, session: &mut Session, group: &[Finished], way: Way) -> Result<Vec<ClaimLease>, sqlx::Error> {
         let (empty, full): (Vec<_>, Vec<_>) = group.iter().partition(|finished| finished.is_empty());
         let mut standing = Vec::new();
         if !full.is_empty() {
@@ -161,7 +161,7 @@ impl Settler {
                 session.run("settle", async |db| send("mid_settle", settle::settle(db, &claims, way)).await).await?;
         }
         if !empty.is_empty() {
-            let leases: Vec<Lease> = empty.iter().map(|finished| finished.lease()).collect();
+            let leases: Vec<ClaimLease> = empty.iter().map(|finished| finished.lease()).collect();
             session.run("release", async |db| lease::release(db, &leases).await).await?;
             // One that was lost is not there either way: nothing was to be written for it.
             standing.extend(leases);
@@ -170,11 +170,11 @@ impl Settler {
     }
 
     /// Which are settled already: by an attempt whose reply was lost, perhaps only while the next one waited for it.
-    async fn settled(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<Lease>, sqlx::Error> {
+    async fn settled(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<ClaimLease>, sqlx::Error> {
         if group.is_empty() {
             return Ok(Vec::new());
         }
-        let leases: Vec<Lease> = group.iter().map(Finished::lease).collect();
+        let leases: Vec<ClaimLease> = group.iter().map(Finished::lease).collect();
         session.run("settled", async |db| settle::settled(db, &leases).await).await
     }
 
@@ -192,7 +192,7 @@ impl Settler {
     }
 
     /// Closes those of these claims; returns the others.
-    fn close(&self, group: Vec<Finished>, ended: &[Lease], started: Instant) -> Vec<Finished> {
+    fn close(&self, group: Vec<Finished>, ended: &[ClaimLease], started: Instant) -> Vec<Finished> {
         let (done, open): (Vec<_>, Vec<_>) = group.into_iter().partition(|finished| ended.contains(&finished.lease()));
         for finished in done {
             self.count(&finished.settlement);

@@ -19,7 +19,7 @@ pub struct Capacity {
 impl Capacity {
     /// What the configuration allows, and at least one claim.
     #[must_use]
-    pub fn new(relay: &config::Relay) -> Self {
+    pub fn new(relay: &config::RelayConfig) -> Self {
         let kib = |bytes: usize| (bytes / 1024).max(1);
         Self {
             count: Pool::new(relay.in_flight_messages, relay.claim_messages),
@@ -36,18 +36,18 @@ impl Capacity {
 
 /// Places, of which each lane can have a reserve at any time, and more where nobody else needs them.
 #[derive(Debug, Clone)]
-pub struct Pool(Arc<Inner>);
+pub struct Pool(Arc<Permits>);
 
 #[derive(Debug)]
-struct Inner {
+struct Permits {
     total: usize,
     claim: usize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     returned: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct PoolState {
     free: usize,
     /// What each lane holds.
     held: HashMap<u16, usize>,
@@ -66,8 +66,8 @@ impl Pool {
     #[must_use]
     pub fn new(total: usize, claim: usize) -> Self {
         let total = total.max(claim);
-        let state = Mutex::new(State { free: total, held: HashMap::new() });
-        Self(Arc::new(Inner { total, claim, state, returned: Notify::new() }))
+        let state = Mutex::new(PoolState { free: total, held: HashMap::new() });
+        Self(Arc::new(Permits { total, claim, state, returned: Notify::new() }))
     }
 
     /// From now on places are kept for this lane, too.

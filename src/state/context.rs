@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::Config,
     observe::{health::Health, metrics::Metrics},
-    state::{database::Login, leases::Leases, queues::Queues},
+    state::{database::Login, leases::HeldClaims, queues::Queues},
 };
 
 /// What all parts of a running relay share.
@@ -28,7 +28,7 @@ pub struct Context {
     /// What `/livez` and `/readyz` tell.
     pub health: Arc<Health>,
     /// The claims that this process holds.
-    pub leases: Leases,
+    pub leases: HeldClaims,
     /// The queues of keys, as far as this process works on them.
     pub queues: Queues,
     /// No message with a smaller id can still be committed.
@@ -53,7 +53,7 @@ impl Context {
             login,
             metrics,
             health,
-            leases: Leases::default(),
+            leases: HeldClaims::default(),
             queues: Queues::new(worker, config.relay.claim_messages),
             floor: AtomicU64::new(0),
             nudge: Notify::new(),

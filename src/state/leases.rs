@@ -14,14 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outbox_core::store::lease::Lease;
+use outbox_core::store::lease::ClaimLease;
 use parking_lot::Mutex;
 
 /// A claim that this process holds or held.
 #[derive(Debug)]
 pub struct Tenure {
     /// The claim and its token.
-    pub lease: Lease,
+    pub lease: ClaimLease,
     /// The lane.
     pub lane: u16,
     /// The messages, in order.
@@ -40,7 +40,7 @@ pub struct Tenure {
 impl Tenure {
     /// A claim that stands at least until then.
     #[must_use]
-    pub fn new(lease: Lease, lane: u16, ids: Vec<u64>, keys: Vec<u64>, until: Instant) -> Self {
+    pub fn new(lease: ClaimLease, lane: u16, ids: Vec<u64>, keys: Vec<u64>, until: Instant) -> Self {
         let (lost, leaving, returns) = (AtomicBool::default(), AtomicBool::default(), AtomicBool::new(true));
         let abandoned = AtomicBool::default();
         let queued = Vec::new();
@@ -100,21 +100,21 @@ impl Tenure {
 
 /// The claims that this process holds.
 #[derive(Debug, Default)]
-pub struct Leases(Mutex<BTreeMap<Lease, Arc<Tenure>>>);
+pub struct HeldClaims(Mutex<BTreeMap<ClaimLease, Arc<Tenure>>>);
 
-impl Leases {
+impl HeldClaims {
     /// Adds a claim.
     pub fn insert(&self, tenure: &Arc<Tenure>) {
         self.0.lock().insert(tenure.lease, Arc::clone(tenure));
     }
 
     /// Forgets a claim that was settled, released or lost.
-    pub fn remove(&self, lease: Lease) -> Option<Arc<Tenure>> {
+    pub fn remove(&self, lease: ClaimLease) -> Option<Arc<Tenure>> {
         self.0.lock().remove(&lease)
     }
 
     /// Forgets a claim of a lane that was abandoned and is no longer among the live ones.
-    pub fn sweep(&self, lane: u16, live: &[Lease]) {
+    pub fn sweep(&self, lane: u16, live: &[ClaimLease]) {
         let gone = |tenure: &Tenure| tenure.lane == lane && tenure.is_abandoned() && !live.contains(&tenure.lease);
         self.0.lock().retain(|_, tenure| !gone(tenure));
     }
@@ -141,11 +141,11 @@ mod tests {
         Arc::new(Tenure::new(lease(claim_id), 0, Vec::new(), Vec::new(), until))
     }
 
-    fn lease(claim_id: u64) -> Lease {
-        Lease { claim_id, lease_token: 1 }
+    fn lease(claim_id: u64) -> ClaimLease {
+        ClaimLease { claim_id, lease_token: 1 }
     }
 
-    fn left(leases: &Leases, lane: u16, live: &[u64]) -> Vec<u64> {
+    fn left(leases: &HeldClaims, lane: u16, live: &[u64]) -> Vec<u64> {
         leases.sweep(lane, &live.iter().copied().map(lease).collect::<Vec<_>>());
         leases.all().iter().map(|tenure| tenure.lease.claim_id).collect()
     }
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_claim_that_was_abandoned_is_kept_until_the_database_has_it_no_longer() {
-        let (leases, abandoned, other) = (Leases::default(), held(1), held(2));
+        let (leases, abandoned, other) = (HeldClaims::default(), held(1), held(2));
         leases.insert(&abandoned);
         leases.insert(&other);
         abandoned.abandon();

@@ -9,7 +9,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
     NAME,
-    turn::{Done, Turn, Undone},
+    turn::{CommittedWork, Turn, Undone},
 };
 use crate::{
     config::{AfterDead, OnRejected},
@@ -82,7 +82,7 @@ impl<H: Handler> Claims<H> {
         self.context.nudge.notify_waiters();
     }
 
-    fn committed(&self, claimed: &Claimed, done: &Done, began: Instant) {
+    fn committed(&self, claimed: &Claimed, done: &CommittedWork, began: Instant) {
         self.context.leases.remove(claimed.tenure.lease);
         settle::read_on(&self.context, claimed.tenure.lane, &claimed.tenure.queued);
         settle::count(&self.context, &done.settlement);

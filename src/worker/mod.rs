@@ -167,7 +167,7 @@ impl Worker {
 }
 
 /// The rule under which nothing is begun that could outlast its lease.
-fn check(relay: &config::Relay) -> anyhow::Result<()> {
+fn check(relay: &config::RelayConfig) -> anyhow::Result<()> {
     let need = relay.publish_deadline + relay.settle_deadline + relay.safety;
     ensure!(
         need <= relay.lease,

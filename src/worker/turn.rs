@@ -41,7 +41,7 @@ use crate::{
 
 /// What is committed.
 #[derive(Default)]
-pub(super) struct Done {
+pub(super) struct CommittedWork {
     pub(super) settlement: Settlement,
     /// When the messages that were done were due.
     pub(super) due_at: Vec<Instant>,
@@ -74,7 +74,7 @@ pub(super) struct Turn<'a, H> {
     session: &'a mut Session,
     claimed: &'a Claimed,
     began: Instant,
-    done: Done,
+    done: CommittedWork,
     /// Keys whose later messages must wait.
     held: HashSet<u64>,
     /// A message whose work is done, and not marked yet.
@@ -83,12 +83,12 @@ pub(super) struct Turn<'a, H> {
 
 impl<'a, H: Handler> Turn<'a, H> {
     pub(super) fn new(claims: &'a Claims<H>, session: &'a mut Session, claimed: &'a Claimed) -> Self {
-        let (began, done, held) = (Instant::now(), Done::default(), HashSet::new());
+        let (began, done, held) = (Instant::now(), CommittedWork::default(), HashSet::new());
         Self { claims, session, claimed, began, done, held, last: None }
     }
 
     /// Works on the messages and commits. After an error the caller closes the connection.
-    pub(super) async fn run(mut self, messages: Vec<(Pending, Step)>) -> Result<Done, Undone> {
+    pub(super) async fn run(mut self, messages: Vec<(Pending, Step)>) -> Result<CommittedWork, Undone> {
         let (silence, database) = (self.claims.context.config.relay.lease, self.claims.database.as_deref());
         let begun = self.session.run("begin", async |db| work::begin(db, database, silence).await).await;
         begun.map_err(|error| self.refused(&error))?;

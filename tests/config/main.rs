@@ -7,7 +7,7 @@ mod secrets;
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
 use outbox_relay::config::{
-    Binding, Config, Envelope, Inputs, Loaded, Sink, example, listen_address, load, load_for_database,
+    Binding, Config, Envelope, Inputs, Loaded, SinkConfig, example, listen_address, load, load_for_database,
 };
 use tempfile::TempDir;
 
@@ -82,7 +82,7 @@ fn the_defaults_are_those_of_the_documentation() {
     assert_eq!((retry.base, retry.max, retry.max_attempts), (Duration::from_secs(1), Duration::from_secs(300), 20));
     assert_eq!(retention.dead, Duration::from_secs(30 * 86_400));
     assert_eq!(http.listen, Some(([127, 0, 0, 1], 9464).into()));
-    assert!(matches!(sinks["main"], Sink::Stdout));
+    assert!(matches!(sinks["main"], SinkConfig::Stdout));
     assert!(relay.owner.ends_with(&format!("-{}", std::process::id())));
 }
 
@@ -117,7 +117,7 @@ fn everything_can_be_given_in_the_environment() {
         .variable("RELAY__RETENTION__SENT", "0")
         .variable("RELAY__HTTP__LISTEN", "off");
     let config = case.load().config;
-    let Sink::Kafka(kafka) = &config.sinks["main"] else { panic!("no Kafka") };
+    let SinkConfig::Kafka(kafka) = &config.sinks["main"] else { panic!("no Kafka") };
     assert_eq!(kafka.properties["security.protocol"].text(), "SASL_SSL");
     assert_eq!((config.routes[0].target.as_str(), config.routes[0].sink.as_str()), ("{topic}", "main"));
     assert_eq!((config.relay.lanes, config.retention.sent, config.http.listen), (vec![0, 7], Duration::ZERO, None));

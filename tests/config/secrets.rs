@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use outbox_relay::config::{Origin, Sink};
+use outbox_relay::config::{SinkConfig, ValueOrigin};
 
 use super::{Case, GOOD, KAFKA, RABBIT, problems_with};
 
@@ -85,7 +85,7 @@ fn a_secret_comes_from_one_place_and_a_file_that_others_can_read_is_warned_of() 
 #[test]
 fn a_password_apart_is_put_into_the_url_of_rabbitmq_whatever_it_holds() {
     let case = Case::new(&format!("{GOOD}{RABBIT}url = \"amqp://u@localhost:5672/%2f\"\npassword = \"p@:/?#ü\"\n"));
-    let Sink::RabbitMq(rabbit) = &case.load().config.sinks["r"] else { panic!("no RabbitMQ") };
+    let SinkConfig::RabbitMq(rabbit) = &case.load().config.sinks["r"] else { panic!("no RabbitMQ") };
     assert_eq!(rabbit.address().unwrap().as_str(), "amqp://u:p%40%3A%2F%3F%23%C3%BC@localhost:5672/%2f");
 }
 
@@ -183,7 +183,7 @@ fn a_property_of_librdkafka_can_be_read_from_a_file() {
     let case = Case::new(&format!("{GOOD}{KAFKA}"));
     let path = case.secret("hunter2\n", 0o600).display().to_string();
     let case = case.variable("RELAY__SINKS__K__PROPERTIES__SASL_PASSWORD_FILE", &path);
-    let Sink::Kafka(kafka) = &case.load().config.sinks["k"] else { panic!("no Kafka") };
+    let SinkConfig::Kafka(kafka) = &case.load().config.sinks["k"] else { panic!("no Kafka") };
     assert_eq!(kafka.properties["sasl.password"].text(), "hunter2");
 }
 
@@ -194,7 +194,7 @@ fn no_secret_is_printed() {
     let loaded = case.load();
     assert!(!format!("{loaded:?}").contains("hunter2"));
     let url = loaded.values.iter().find(|value| value.key == "database.url").unwrap();
-    assert_eq!((url.value.as_str(), &url.origin), ("***", &Origin::Variable("RELAY__DATABASE__URL".into())));
+    assert_eq!((url.value.as_str(), &url.origin), ("***", &ValueOrigin::Variable("RELAY__DATABASE__URL".into())));
     let wrong = Case::new("[database]\nurl = [\"hunter2\"]\npassword = [\"hunter2\"]\n");
     assert!(!wrong.problems().concat().contains("hunter2"), "{:?}", wrong.problems());
 }

@@ -9,7 +9,7 @@ use outbox_core::{
     sqlx::{self, Connection as _, MySqlConnection},
     store::{
         claim::{self, Look, NewClaim},
-        lease::{self, Lease},
+        lease::{self, ClaimLease},
         promote, session,
         settle::{self, Settlement, Way},
     },
@@ -47,7 +47,12 @@ async fn committed(database: &Database, messages: usize, delay: Option<Duration>
 }
 
 /// Claims the first messages that are above an id.
-async fn claim(db: &mut MySqlConnection, above: u64, messages: u32, lease: Duration) -> Result<(Lease, Settlement)> {
+async fn claim(
+    db: &mut MySqlConnection,
+    above: u64,
+    messages: u32,
+    lease: Duration,
+) -> Result<(ClaimLease, Settlement)> {
     let (owner, lease_token) = ("test", u64::MAX - above);
     let look = Look { owner, above, limit: messages, ..Look::default() };
     let seen = claim::look(db, &look).await?;
@@ -58,7 +63,7 @@ async fn claim(db: &mut MySqlConnection, above: u64, messages: u32, lease: Durat
     let new = NewClaim { lane: 0, version, low: 0, owner, lease_token, lease, message_ids, key_hashes, behind };
     let claim_id = claim::claim(db, &new).await?.context("nobody else claims")?;
     let sent = message_ids.iter().map(|id| (*id, String::new())).collect();
-    Ok((Lease { claim_id, lease_token }, Settlement { sent, ..Settlement::default() }))
+    Ok((ClaimLease { claim_id, lease_token }, Settlement { sent, ..Settlement::default() }))
 }
 
 async fn settling_and_renewing_wait_for_no_open_transaction_and_no_other_settler(flavor: Flavor) -> Result<()> {

@@ -9,7 +9,7 @@ use outbox_core::{
     sqlx::{self, Connection as _, MySqlConnection, Row as _},
     store::{
         claim::{self, Look, NewClaim},
-        lease::{self, Lease},
+        lease::{self, ClaimLease},
         promote, purge, queue, read, session,
         settle::{self, Delayed, Settlement, Way},
     },
@@ -71,7 +71,7 @@ async fn young_receipts(db: &mut MySqlConnection) -> Result<()> {
     Ok(())
 }
 
-async fn claim_100(db: &mut MySqlConnection) -> Result<(Lease, Vec<u64>)> {
+async fn claim_100(db: &mut MySqlConnection) -> Result<(ClaimLease, Vec<u64>)> {
     let look =
         Look { lane: LANE, owner: "test", limit: 100, below: &[1..=10, 50..=60], below_limit: 200, ..Look::default() };
     let seen = claim::look(db, &look).await?;
@@ -92,7 +92,7 @@ async fn claim_100(db: &mut MySqlConnection) -> Result<(Lease, Vec<u64>)> {
     let claim_id = claim::claim(db, &new).await?;
     at_most(db, "claim", 20).await?;
     let claim_id = claim_id.ok_or_else(|| anyhow::anyhow!("nobody else claims here"))?;
-    Ok((Lease { claim_id, lease_token: 7 }, message_ids))
+    Ok((ClaimLease { claim_id, lease_token: 7 }, message_ids))
 }
 
 /// One key is blocked.
@@ -183,7 +183,7 @@ async fn a_claim_of_another_lane_or_version_changes_nothing(flavor: Flavor) -> R
         behind: &[],
     };
     ensure!(claim::claim(db, &stale).await?.is_none(), "the version had been raised");
-    let stranger = Lease { lease_token: 8, ..lease };
+    let stranger = ClaimLease { lease_token: 8, ..lease };
     let settlement = Settlement { sent: ids.iter().map(|id| (*id, String::new())).collect(), ..Settlement::default() };
     ensure!(settle::settle(db, &[(stranger, &settlement)], Way::Ranges).await?.is_empty(), "the token is another's");
     ensure!(lease::renew(db, &[stranger], Duration::from_secs(30)).await?.standing.is_empty());
@@ -219,7 +219,7 @@ async fn no_statement_of_a_claim_waits_for_a_neighbour(flavor: Flavor) -> Result
         sqlx::query(sql).bind(LANE).bind(id).fetch_one(&mut *other).await?;
     }
     sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut *db).await?;
-    let own_leases: Vec<Lease> = own.iter().map(|(lease, _)| *lease).collect();
+    let own_leases: Vec<ClaimLease> = own.iter().map(|(lease, _)| *lease).collect();
     lease::renew(db, &own_leases, Duration::from_secs(30)).await.context("renew")?;
     let (released, settled_leases) = own_leases.split_at(2);
     lease::release(db, released).await.context("release")?;
@@ -231,7 +231,7 @@ async fn no_statement_of_a_claim_waits_for_a_neighbour(flavor: Flavor) -> Result
     Ok(())
 }
 
-async fn claim_these(db: &mut MySqlConnection, ids: &[u64]) -> Result<Lease> {
+async fn claim_these(db: &mut MySqlConnection, ids: &[u64]) -> Result<ClaimLease> {
     let version: u64 = sqlx::query_scalar("SELECT version FROM outbox_head").fetch_one(&mut *db).await?;
     let new = NewClaim {
         lane: LANE,
@@ -245,7 +245,7 @@ async fn claim_these(db: &mut MySqlConnection, ids: &[u64]) -> Result<Lease> {
         behind: &[],
     };
     let claim_id = claim::claim(db, &new).await?.context("nobody else claims here")?;
-    Ok(Lease { claim_id, lease_token: 7 })
+    Ok(ClaimLease { claim_id, lease_token: 7 })
 }
 
 /// A transaction that somebody leaves open keeps all rows that are deleted meanwhile, and the statistics say that there are none: a plan

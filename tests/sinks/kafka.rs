@@ -391,7 +391,7 @@ async fn a_topic_that_confirms_nothing_costs_the_others_nothing() -> Result<()> 
 async fn weakened_properties_and_unknown_ones_are_refused_without_their_values() {
     for (name, value) in [("acks", "S3CRET"), ("no.such.property", "S3CRET"), ("linger.ms", "S3CRET")] {
         let properties = BTreeMap::from([(name.to_owned(), config::Secret::new(value))]);
-        let config = config::Kafka { brokers: "127.0.0.1:1".to_owned(), properties };
+        let config = config::KafkaConfig { brokers: "127.0.0.1:1".to_owned(), properties };
         let Err(error) = Kafka::new("k", &config, DEADLINE) else { panic!("{name} was taken") };
         assert!(error.to_string().contains(name) && !error.to_string().contains("S3CRET"), "{error}");
     }

@@ -57,7 +57,8 @@ pub(crate) fn sink(bootstrap: &str) -> Kafka {
 
 pub(crate) fn sink_with(bootstrap: &str, properties: &[(&str, &str)]) -> Kafka {
     let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), config::Secret::new(*value)));
-    let config = config::Kafka { brokers: bootstrap.to_owned(), properties: properties.collect::<BTreeMap<_, _>>() };
+    let config =
+        config::KafkaConfig { brokers: bootstrap.to_owned(), properties: properties.collect::<BTreeMap<_, _>>() };
     Kafka::new("kafka", &config, DEADLINE).unwrap()
 }
 

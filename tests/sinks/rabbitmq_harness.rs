@@ -81,7 +81,7 @@ pub(crate) fn destination(exchange: &str, routing_key: &str) -> Arc<Destination>
 }
 
 pub(crate) fn sink(url: &str) -> RabbitMq {
-    let config = config::RabbitMq { window: 500, ..config::RabbitMq::new(url) };
+    let config = config::RabbitMqConfig { window: 500, ..config::RabbitMqConfig::new(url) };
     RabbitMq::new("rabbit", &config).unwrap()
 }
 

@@ -15,7 +15,7 @@ use outbox_core::{
     sqlx::{self, Connection as _, MySqlConnection, MySqlPool},
 };
 use outbox_relay::{
-    config::Retry,
+    config::RetryConfig,
     observe::metrics::Metrics,
     worker::{Delivery, Failure, Handler, Worker},
 };
@@ -80,7 +80,7 @@ impl Stage {
             config.relay.publish_deadline = Duration::from_secs(5);
             config.relay.lease = Duration::from_secs(15);
             let (base, max) = (Duration::from_millis(20), Duration::from_millis(100));
-            config.retry = Retry { base, max, max_attempts: 3 };
+            config.retry = RetryConfig { base, max, max_attempts: 3 };
         })
     }
 

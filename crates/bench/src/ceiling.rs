@@ -37,11 +37,11 @@ type Fed = (Arc<dyn Sink>, u64, usize);
 async fn open(common: &Common, topic: &Topic) -> Result<Fed> {
     let fed: Fed = match common.broker {
         Broker::Kafka => {
-            let config = config::Kafka { brokers: topic.address().to_owned(), properties: BTreeMap::new() };
+            let config = config::KafkaConfig { brokers: topic.address().to_owned(), properties: BTreeMap::new() };
             (Arc::new(Kafka::new("bench", &config, DEADLINE)?), BATCH, 6)
         }
         Broker::Rabbitmq => {
-            let config = config::RabbitMq::new(topic.address());
+            let config = config::RabbitMqConfig::new(topic.address());
             (Arc::new(RabbitMq::new("bench", &config)?), 512, 4)
         }
     };

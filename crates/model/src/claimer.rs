@@ -7,7 +7,7 @@ use std::{
 
 use outbox_core::store::{
     claim::{ForeignClaim, Pending, Seen},
-    lease::Lease,
+    lease::ClaimLease,
 };
 use outbox_relay::{
     pipeline::claim::{
@@ -267,8 +267,8 @@ fn foreign(protocol: &Protocol, relay: &Relay) -> Foreign {
 }
 
 /// The model's numbers do not come again.
-pub(crate) fn lease(claim_id: u64) -> Lease {
-    Lease { claim_id, lease_token: claim_id }
+pub(crate) fn lease(claim_id: u64) -> ClaimLease {
+    ClaimLease { claim_id, lease_token: claim_id }
 }
 
 /// The relay's own record of a claim. Its clock plays no part here.

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use outbox_relay::{
-    config::{AfterDead, OnRejected, Retry},
+    config::{AfterDead, OnRejected, RetryConfig},
     pipeline::{
         claim::window::Start,
-        publish::chains::{Admission, Chains, Origin},
+        publish::chains::{ChainEntry, Chains, Origin},
         retry::{self, Disposition, Policy},
     },
     sink::PublishError,
@@ -144,9 +144,9 @@ impl Relay {
         for id in messages.iter() {
             let Some(origin) = self.origin(protocol, id) else { continue };
             match self.chains.admit(origin, true, id) {
-                Admission::Go(id) => self.ready.insert(id),
-                Admission::Queued => {}
-                Admission::Blocked(id, fate) => self.finish(protocol, slot, id, &fate),
+                ChainEntry::Go(id) => self.ready.insert(id),
+                ChainEntry::Queued => {}
+                ChainEntry::Blocked(id, fate) => self.finish(protocol, slot, id, &fate),
             }
         }
     }
@@ -179,7 +179,7 @@ impl Relay {
         if protocol.flaw == Some(Flaw::TimeOutIsSent) && matches!(error, PublishError::Unconfirmed(_)) {
             return self.confirmed(protocol, id);
         }
-        let retry = Retry { base: Duration::from_secs(1), max: Duration::from_secs(1), max_attempts: u32::MAX };
+        let retry = RetryConfig { base: Duration::from_secs(1), max: Duration::from_secs(1), max_attempts: u32::MAX };
         self.on_the_way.remove(id);
         self.fail(protocol, id, &retry::decide(error, 0, POLICY, &retry, 1.0));
     }

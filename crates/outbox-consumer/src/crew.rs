@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A message's place at its broker: what is told about it, and where.
-pub(crate) trait Tag: Send + 'static {
+pub(crate) trait Acknowledge: Send + 'static {
     /// Tells the broker, where that is done message by message. Returns what is left to be done.
     fn settle(&self, delivery: &Delivery, verdict: Verdict) -> impl Future<Output = Verdict> + Send;
 }
@@ -27,7 +27,7 @@ pub(crate) struct Job<T> {
 }
 
 /// A message that is decided.
-pub(crate) struct Finished<T> {
+pub(crate) struct FinishedTask<T> {
     pub(crate) job: Job<T>,
     pub(crate) verdict: Verdict,
 }
@@ -37,11 +37,11 @@ pub(crate) struct Crew<H, T> {
     /// Ends all waits.
     pub(crate) stop: CancellationToken,
     keys: Keys<u64, Job<T>>,
-    tasks: JoinSet<Finished<T>>,
+    tasks: JoinSet<FinishedTask<T>>,
     in_flight: i64,
 }
 
-impl<H: Handler, T: Tag> Crew<H, T> {
+impl<H: Handler, T: Acknowledge> Crew<H, T> {
     pub(crate) fn new(processor: Processor<H>) -> Self {
         let (stop, keys, tasks) = (CancellationToken::new(), Keys::new(), JoinSet::new());
         Self { processor: Arc::new(processor), stop, keys, tasks, in_flight: 0 }
@@ -61,14 +61,14 @@ impl<H: Handler, T: Tag> Crew<H, T> {
         self.tasks.spawn(async move {
             let verdict = processor.process(&mut job.delivery, &job.stop).await;
             let verdict = job.tag.settle(&job.delivery, verdict).await;
-            Finished { job, verdict }
+            FinishedTask { job, verdict }
         });
     }
 
     /// Waits for the next message that is decided; none: nothing is in flight. May be cancelled.
-    pub(crate) async fn next(&mut self) -> Option<Result<Finished<T>, ConsumerError>> {
+    pub(crate) async fn next(&mut self) -> Option<Result<FinishedTask<T>, ConsumerError>> {
         loop {
-            let Finished { job, verdict } = match self.tasks.join_next().await? {
+            let FinishedTask { job, verdict } = match self.tasks.join_next().await? {
                 Ok(finished) => finished,
                 Err(error) => return Some(Err(ConsumerError::Internal(error.to_string()))),
             };
@@ -86,13 +86,13 @@ impl<H: Handler, T: Tag> Crew<H, T> {
                 self.start(next);
             }
             self.count(-1);
-            return Some(Ok(Finished { job, verdict }));
+            return Some(Ok(FinishedTask { job, verdict }));
         }
     }
 
     /// Ends all waits, and lets messages at work end, each of which is told to `finished`. Those that do not end in time go on
     /// by themselves: a call of the database must not be cancelled.
-    pub(crate) async fn wind_down(&mut self, mut finished: impl FnMut(Finished<T>)) {
+    pub(crate) async fn wind_down(&mut self, mut finished: impl FnMut(FinishedTask<T>)) {
         self.stop.cancel();
         let deadline = self.processor.options.stop_deadline;
         let all = async {

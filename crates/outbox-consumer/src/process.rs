@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use outbox_core::{
     Admission, Inbox, InboxError, InboxTransaction, Sequence,
     sqlx::{self, MySqlConnection, MySqlPool},
-    store::inbox::{Dead, insert_dead},
+    store::inbox::{DeadDelivery, insert_dead},
 };
 use tokio::{
     sync::Semaphore,
@@ -19,7 +19,7 @@ use crate::{
     metrics::age,
     options::Options,
     retry::Next,
-    sequence::{self, Step},
+    sequence::{self, SequenceStep},
 };
 
 /// What the broker is told about a message.
@@ -46,7 +46,7 @@ pub(crate) struct Obituary {
 }
 
 /// Why a message was not processed this time.
-enum Refusal {
+enum Unprocessed {
     Failed(Failure),
     /// The inbox could not be asked: that is never the message's fault.
     NotTried(InboxError),
@@ -56,7 +56,7 @@ enum Refusal {
     OutOfSequence,
 }
 
-impl<E: Into<Failure>> From<E> for Refusal {
+impl<E: Into<Failure>> From<E> for Unprocessed {
     fn from(failure: E) -> Self {
         Self::Failed(failure.into())
     }
@@ -88,16 +88,16 @@ impl<H: Handler> Processor<H> {
             failures += 1;
             let (failure, next) = match failure {
                 Ok(()) => return Verdict::Done,
-                Err(Refusal::Early) => {
+                Err(Unprocessed::Early) => {
                     return self.pause(failures, stop).await.map_or(Verdict::Undecided, |()| Verdict::Later);
                 }
-                Err(Refusal::OutOfSequence) => {
+                Err(Unprocessed::OutOfSequence) => {
                     let error = "its number is not the next one of its key".to_owned();
                     let obituary = Obituary { reason: "sequence", error, attempts: delivery.attempt };
                     return self.give_up(delivery, obituary, stop).await;
                 }
-                Err(Refusal::NotTried(error)) => (Failure::from(error), Next::Again { counted: false }),
-                Err(Refusal::Failed(failure)) => {
+                Err(Unprocessed::NotTried(error)) => (Failure::from(error), Next::Again { counted: false }),
+                Err(Unprocessed::Failed(failure)) => {
                     let next = self.options.retry.next(&failure, delivery.attempt, self.can_requeue);
                     (failure, next)
                 }
@@ -123,7 +123,7 @@ impl<H: Handler> Processor<H> {
     }
 
     /// One attempt; none: stopped while it waited for its turn.
-    async fn attempt(&self, delivery: &Delivery, stop: &CancellationToken) -> Option<Result<(), Refusal>> {
+    async fn attempt(&self, delivery: &Delivery, stop: &CancellationToken) -> Option<Result<(), Unprocessed>> {
         if stop.is_cancelled() {
             return None;
         }
@@ -135,23 +135,23 @@ impl<H: Handler> Processor<H> {
     }
 
     /// Claims the message, lets the handler do its work, and commits both.
-    async fn apply(&self, delivery: &Delivery) -> Result<(), Refusal> {
-        let admission = self.in_time(self.inbox.admit(&self.pool, delivery.id)).await.map_err(Refusal::NotTried)?;
+    async fn apply(&self, delivery: &Delivery) -> Result<(), Unprocessed> {
+        let admission = self.in_time(self.inbox.admit(&self.pool, delivery.id)).await.map_err(Unprocessed::NotTried)?;
         let Admission::First(mut tx) = admission else {
             self.options.metrics.count(self.consumer(), "duplicate");
             return Ok(());
         };
-        let (seen, step) = self.in_time(self.follow(&mut tx, delivery)).await.map_err(Refusal::NotTried)?;
+        let (seen, step) = self.in_time(self.follow(&mut tx, delivery)).await.map_err(Unprocessed::NotTried)?;
         match step {
-            Step::Process => {}
-            Step::Wait => {
+            SequenceStep::Process => {}
+            SequenceStep::Wait => {
                 self.undo(tx).await;
-                return Err(Refusal::Early);
+                return Err(Unprocessed::Early);
             }
-            Step::Refuse => {
+            SequenceStep::Refuse => {
                 self.undo(tx).await;
                 self.tell(delivery, seen, step);
-                return Err(Refusal::OutOfSequence);
+                return Err(Unprocessed::OutOfSequence);
             }
         }
         let limit = self.options.deadline;
@@ -188,14 +188,20 @@ impl<H: Handler> Processor<H> {
     }
 
     /// Notes the number of a sequenced message, and says what follows from it.
-    async fn follow(&self, tx: &mut MySqlConnection, delivery: &Delivery) -> Result<(Sequence, Step), InboxError> {
-        let Some((number, key)) = sequence::number(delivery) else { return Ok((Sequence::Next, Step::Process)) };
+    async fn follow(
+        &self,
+        tx: &mut MySqlConnection,
+        delivery: &Delivery,
+    ) -> Result<(Sequence, SequenceStep), InboxError> {
+        let Some((number, key)) = sequence::number(delivery) else {
+            return Ok((Sequence::Next, SequenceStep::Process));
+        };
         let seen = self.inbox.follow(tx, &delivery.topic, key, number).await?;
         Ok((seen, self.options.sequence.step(seen, delivery.received_at.elapsed())))
     }
 
     /// A message that was processed or refused, and is not the next one of its key. Told once, however often it was tried.
-    fn tell(&self, delivery: &Delivery, seen: Sequence, step: Step) {
+    fn tell(&self, delivery: &Delivery, seen: Sequence, step: SequenceStep) {
         if seen != Sequence::Next {
             self.options.metrics.sequence.with_label_values(&[self.consumer(), sequence::word(seen)]).inc();
             tracing::warn!(message_id = %delivery.id, topic = delivery.topic, consumer = self.consumer(), ?seen, ?step,
@@ -227,7 +233,7 @@ impl<H: Handler> Processor<H> {
     async fn bury(&self, delivery: &Delivery, obituary: &Obituary) -> Result<(), InboxError> {
         let Admission::First(mut tx) = self.inbox.admit(&self.pool, delivery.id).await? else { return Ok(()) };
         let headers = delivery.headers_json();
-        let dead = Dead {
+        let dead = DeadDelivery {
             consumer: self.consumer(),
             message_id: delivery.id,
             topic: &delivery.topic,

@@ -21,7 +21,7 @@ pub enum SequencePolicy {
 
 /// What is done with a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum SequenceStep {
     Process,
     Wait,
     Refuse,
@@ -29,11 +29,13 @@ pub(crate) enum Step {
 
 impl SequencePolicy {
     /// `waited`: since its arrival.
-    pub(crate) fn step(self, seen: Sequence, waited: Duration) -> Step {
+    pub(crate) fn step(self, seen: Sequence, waited: Duration) -> SequenceStep {
         match (self, seen) {
-            (Self::Wait(limit), Sequence::Gap { .. }) if waited < limit => Step::Wait,
-            (Self::Refuse, Sequence::Gap { .. }) | (Self::Wait(_) | Self::Refuse, Sequence::Repeated) => Step::Refuse,
-            _ => Step::Process,
+            (Self::Wait(limit), Sequence::Gap { .. }) if waited < limit => SequenceStep::Wait,
+            (Self::Refuse, Sequence::Gap { .. }) | (Self::Wait(_) | Self::Refuse, Sequence::Repeated) => {
+                SequenceStep::Refuse
+            }
+            _ => SequenceStep::Process,
         }
     }
 }
@@ -67,16 +69,16 @@ mod tests {
         let (gap, second) = (Sequence::Gap { expected: 2 }, Duration::from_secs(1));
         let wait = SequencePolicy::Wait(2 * second);
         let cases = [
-            (SequencePolicy::Accept, gap, Step::Process),
-            (SequencePolicy::Accept, Sequence::Repeated, Step::Process),
-            (wait, gap, Step::Wait),
-            (SequencePolicy::Wait(second), gap, Step::Process),
-            (wait, Sequence::Repeated, Step::Refuse),
-            (wait, Sequence::Late, Step::Process),
-            (SequencePolicy::Refuse, gap, Step::Refuse),
-            (SequencePolicy::Refuse, Sequence::Repeated, Step::Refuse),
-            (SequencePolicy::Refuse, Sequence::Late, Step::Process),
-            (SequencePolicy::Refuse, Sequence::Next, Step::Process),
+            (SequencePolicy::Accept, gap, SequenceStep::Process),
+            (SequencePolicy::Accept, Sequence::Repeated, SequenceStep::Process),
+            (wait, gap, SequenceStep::Wait),
+            (SequencePolicy::Wait(second), gap, SequenceStep::Process),
+            (wait, Sequence::Repeated, SequenceStep::Refuse),
+            (wait, Sequence::Late, SequenceStep::Process),
+            (SequencePolicy::Refuse, gap, SequenceStep::Refuse),
+            (SequencePolicy::Refuse, Sequence::Repeated, SequenceStep::Refuse),
+            (SequencePolicy::Refuse, Sequence::Late, SequenceStep::Process),
+            (SequencePolicy::Refuse, Sequence::Next, SequenceStep::Process),
         ];
         for (policy, seen, step) in cases {
             assert_eq!(policy.step(seen, second), step, "{policy:?} {seen:?}");

@@ -31,7 +31,7 @@ pub struct Message {
     pub(crate) content_type: Option<String>,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) payload: Option<Vec<u8>>,
-    pub(crate) due: Due,
+    pub(crate) due: Schedule,
     pub(crate) expires: Option<Duration>,
     pub(crate) lane: u16,
     pub(crate) sequenced: bool,
@@ -39,13 +39,13 @@ pub struct Message {
 
 /// When a message may be published, by the database's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(crate) enum Schedule {
     Now,
     After(Duration),
     At(SystemTime),
 }
 
-impl Due {
+impl Schedule {
     /// Microseconds from now, or since 1970: one of the two.
     pub(crate) fn micros(self) -> (Option<i64>, Option<i64>) {
         match self {
@@ -89,7 +89,7 @@ impl Message {
             content_type: None,
             headers: Vec::new(),
             payload,
-            due: Due::Now,
+            due: Schedule::Now,
             expires: None,
             lane: 0,
             sequenced: false,
@@ -128,14 +128,14 @@ impl Message {
     /// It does not hold back later messages of its key. At most 100 years.
     #[must_use]
     pub fn delay(mut self, delay: Duration) -> Self {
-        self.due = Due::After(delay);
+        self.due = Schedule::After(delay);
         self
     }
 
     /// Publishes the message not before this time, within 100 years. It does not hold back later messages of its key.
     #[must_use]
     pub fn deliver_at(mut self, time: SystemTime) -> Self {
-        self.due = Due::At(time);
+        self.due = Schedule::At(time);
         self
     }
 
@@ -229,9 +229,9 @@ impl Message {
         self.validate_headers()?;
         self.validate_sequenced()?;
         let wait = match self.due {
-            Due::Now => Duration::ZERO,
-            Due::After(delay) => delay,
-            Due::At(time) => time.duration_since(SystemTime::now()).unwrap_or_default(),
+            Schedule::Now => Duration::ZERO,
+            Schedule::After(delay) => delay,
+            Schedule::At(time) => time.duration_since(SystemTime::now()).unwrap_or_default(),
         };
         if wait > MAX_WAIT {
             return Err(InvalidMessage::new("delay", "is longer than 100 years"));
@@ -249,7 +249,7 @@ impl Message {
         if self.key.is_none() {
             return Err(InvalidMessage::new("key", "is missing: a sequence counts the messages of a key"));
         }
-        if self.due != Due::Now {
+        if self.due != Schedule::Now {
             let problem = "does not go with a sequence: later messages of the key would overtake this one";
             return Err(InvalidMessage::new("delay", problem));
         }

@@ -10,7 +10,7 @@ use crate::{
     Message, key_hash,
     store::{
         claim::{hashes_from_bytes, hashes_to_bytes, ids_from_json},
-        lease::Lease,
+        lease::ClaimLease,
         read::id_list,
         settle::{Dead, Delayed, Settlement, Way, write},
         text::Text,
@@ -128,7 +128,7 @@ proptest! {
                 Dead { id, spent, holds_key: !spent, reason: "rejected", error }
             }).collect(),
         };
-        let text = write(Text::default(), &[(Lease { claim_id: 1, lease_token: 2 }, &settlement)], Way::OneByOne);
+        let text = write(Text::default(), &[(ClaimLease { claim_id: 1, lease_token: 2 }, &settlement)], Way::OneByOne);
         let text = text.into_sql_str();
         let sql = text.as_str();
         let statements = 2 + usize::from(!delayed.is_empty()) + usize::from(!dead.is_empty());

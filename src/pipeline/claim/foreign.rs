@@ -8,7 +8,7 @@ use std::{
 
 use outbox_core::store::{
     claim::{ForeignClaim, Seen},
-    lease::Lease,
+    lease::ClaimLease,
 };
 
 use crate::{pipeline::claim::window::Barred, state::leases::Tenure};
@@ -17,7 +17,7 @@ use crate::{pipeline::claim::window::Barred, state::leases::Tenure};
 #[derive(Debug, Default)]
 pub struct Foreign {
     /// Their claims, as far as they were live at the last look.
-    pub claims: BTreeMap<Lease, ForeignClaim>,
+    pub claims: BTreeMap<ClaimLease, ForeignClaim>,
     /// The newest claim that was seen: only newer ones are read whole.
     pub known: u64,
     /// No claim up to this one stands: the others are looked at. Claims of a lane are made under the lock of its head, so a claim
@@ -52,7 +52,7 @@ impl Foreign {
 
     /// What must not be claimed, by what was seen and by what was known before.
     pub fn bar(&mut self, seen: &Seen, own: &[Arc<Tenure>]) -> Barred {
-        let live: HashSet<Lease> = seen.leases.iter().copied().collect();
+        let live: HashSet<ClaimLease> = seen.leases.iter().copied().collect();
         let mut barred = Barred::default();
         for tenure in own {
             let stands = live.contains(&tenure.lease);
@@ -86,7 +86,7 @@ impl Foreign {
 
 /// The ids that are known to be claimed, sorted.
 #[must_use]
-pub fn claimed_ids(own: &[Arc<Tenure>], foreign: &BTreeMap<Lease, ForeignClaim>) -> Vec<u64> {
+pub fn claimed_ids(own: &[Arc<Tenure>], foreign: &BTreeMap<ClaimLease, ForeignClaim>) -> Vec<u64> {
     let own = own.iter().flat_map(|tenure| &tenure.ids);
     let mut ids: Vec<u64> = own.chain(foreign.values().flat_map(|claim| &claim.message_ids)).copied().collect();
     ids.sort_unstable();
@@ -101,8 +101,8 @@ mod tests {
         Arc::new(Tenure::new(lease(claim_id), 0, vec![claim_id * 10], vec![claim_id], Instant::now()))
     }
 
-    fn lease(claim_id: u64) -> Lease {
-        Lease { claim_id, lease_token: 1 }
+    fn lease(claim_id: u64) -> ClaimLease {
+        ClaimLease { claim_id, lease_token: 1 }
     }
 
     fn sorted(set: HashSet<u64>) -> Vec<u64> {
@@ -151,7 +151,7 @@ mod tests {
     fn a_number_that_comes_again_is_another_claim() {
         let mut foreign = Foreign::default();
         barred(&mut foreign, &[5], &[5]);
-        let again = Lease { claim_id: 5, lease_token: 2 };
+        let again = ClaimLease { claim_id: 5, lease_token: 2 };
         let seen = |passed| Seen { leases: vec![passed], passed: vec![passed], ..Seen::default() };
         assert!(!foreign.misses(&seen(lease(5))) && foreign.misses(&seen(again)));
         let claims = vec![ForeignClaim { lease: again, ..claim(6) }];

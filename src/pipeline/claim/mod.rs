@@ -17,7 +17,7 @@ use outbox_core::{
     store::{
         claim::{self, Look, NewClaim, Pending, Seen},
         lanes,
-        lease::Lease,
+        lease::ClaimLease,
         read::Stored,
     },
 };
@@ -331,7 +331,7 @@ impl Claimer {
             // The numbers began again further down: so may those of others.
             memory.foreign.forget_ids();
         }
-        let lease = Lease { claim_id, lease_token: new.lease_token };
+        let lease = ClaimLease { claim_id, lease_token: new.lease_token };
         let mut tenure = Tenure::new(lease, self.lane, ids, keys, until);
         tenure.queued.clone_from(&selection.queued);
         Ok(Some((Arc::new(tenure), messages)))

@@ -133,7 +133,7 @@ pub fn select(seen: &Seen, barred: &Barred, limits: &Limits) -> Selection {
     let cut = seen.below.len() >= limits.below;
     let fresh = if cut { &[] } else { seen.fresh.as_slice() };
     let (mut selection, mut bytes, mut messages, mut is_full) = (Selection::default(), 0, limits.messages, false);
-    let mut keys = Keys::default();
+    let mut keys = KeyRooms::default();
     for row in seen.below.iter().chain(fresh).filter(|row| !barred.ids.contains(&row.id)) {
         selection.low = selection.low.or(Some(row.id));
         let is_held = row.key_hash != 0 && barred.held.get(&row.key_hash).is_some_and(|head| *head < row.id);
@@ -155,9 +155,9 @@ pub fn select(seen: &Seen, barred: &Barred, limits: &Limits) -> Selection {
 
 /// The keys that were seen, where their messages are limited or wait: how many rows of each are not held back.
 #[derive(Default)]
-struct Keys(HashMap<u64, usize>);
+struct KeyRooms(HashMap<u64, usize>);
 
-impl Keys {
+impl KeyRooms {
     /// Whether a row is among those of its key that may stay pending.
     fn have_room(&mut self, row: &Pending, barred: &Barred, limits: &Limits) -> bool {
         if row.key_hash == 0 || limits.of_key == usize::MAX && barred.held.is_empty() {

@@ -9,7 +9,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-use outbox_core::store::lease::Lease;
+use outbox_core::store::lease::ClaimLease;
 
 use crate::{pipeline::retry::Disposition, state::queues::LaneKey};
 
@@ -25,13 +25,13 @@ pub struct Chains<T> {
 struct Block {
     disposition: Disposition,
     /// Claims with messages that share the fate.
-    claims: HashMap<Lease, Held>,
+    claims: HashMap<ClaimLease, BlockedPart>,
 }
 
 /// The part of a key that one claim blocks: the messages behind the claim's first message that was not sent. Smaller ids may go.
 /// Without that exception two claims in turn block each other for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Held {
+struct BlockedPart {
     first: u64,
     /// When the claim is settled: the claimer's last pass that may have looked before.
     until: Option<u64>,
@@ -39,7 +39,7 @@ struct Held {
 
 /// What is to happen to a message now.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Admission<T> {
+pub enum ChainEntry<T> {
     /// It may be published.
     Go(T),
     /// It waits behind an earlier one of its key.
@@ -54,7 +54,7 @@ pub struct Origin {
     /// Its key; a hash of 0 has no order.
     pub key: LaneKey,
     /// Its claim.
-    pub lease: Lease,
+    pub lease: ClaimLease,
     /// The pass in which it was claimed.
     pub pass: u64,
     /// Its id.
@@ -77,24 +77,24 @@ impl<T> Default for Chains<T> {
 
 impl<T> Chains<T> {
     /// Decides over a message that was read. `alone`: nothing of its key may be on the way with it.
-    pub fn admit(&mut self, origin: Origin, alone: bool, message: T) -> Admission<T> {
+    pub fn admit(&mut self, origin: Origin, alone: bool, message: T) -> ChainEntry<T> {
         if origin.key.1 == 0 {
-            return Admission::Go(message);
+            return ChainEntry::Go(message);
         }
         if let Some(disposition) = self.fate(origin) {
             self.hold(origin, &disposition);
-            return Admission::Blocked(message, disposition);
+            return ChainEntry::Blocked(message, disposition);
         }
         match self.busy.entry(origin.key) {
             Entry::Occupied(mut queue) => {
                 queue.get_mut().push_back(message);
-                Admission::Queued
+                ChainEntry::Queued
             }
             Entry::Vacant(vacant) => {
                 if alone {
                     vacant.insert(VecDeque::new());
                 }
-                Admission::Go(message)
+                ChainEntry::Go(message)
             }
         }
     }
@@ -132,12 +132,12 @@ impl<T> Chains<T> {
         }
         let new = || Block { disposition: *disposition, claims: HashMap::new() };
         let block = self.blocked.entry(origin.key).or_insert_with(new);
-        let held = block.claims.entry(origin.lease).or_insert(Held { first: origin.id, until: None });
+        let held = block.claims.entry(origin.lease).or_insert(BlockedPart { first: origin.id, until: None });
         (held.first, held.until) = (held.first.min(origin.id), None);
     }
 
     /// A claim is settled; the last pass of its claimer that began before has this number.
-    pub fn settled(&mut self, lease: Lease, pass: u64) {
+    pub fn settled(&mut self, lease: ClaimLease, pass: u64) {
         for held in self.blocked.values_mut().filter_map(|block| block.claims.get_mut(&lease)) {
             held.until = Some(pass);
         }
@@ -198,27 +198,27 @@ mod tests {
         Origin { key: KEY, lease: lease(claim_id), pass, id: 10 * claim_id }
     }
 
-    fn lease(claim_id: u64) -> Lease {
-        Lease { claim_id, lease_token: 1 }
+    fn lease(claim_id: u64) -> ClaimLease {
+        ClaimLease { claim_id, lease_token: 1 }
     }
 
     #[test]
     fn a_key_has_one_message_on_the_way() {
         let mut chains = Chains::default();
-        assert_eq!(chains.admit(origin(1, 1), true, 'a'), Admission::Go('a'));
-        assert_eq!(chains.admit(origin(1, 1), true, 'b'), Admission::Queued);
+        assert_eq!(chains.admit(origin(1, 1), true, 'a'), ChainEntry::Go('a'));
+        assert_eq!(chains.admit(origin(1, 1), true, 'b'), ChainEntry::Queued);
         assert_eq!((chains.advance(KEY), chains.advance(KEY)), (Some('b'), None));
-        assert_eq!(chains.admit(origin(2, 2), true, 'c'), Admission::Go('c'));
+        assert_eq!(chains.admit(origin(2, 2), true, 'c'), ChainEntry::Go('c'));
     }
 
     #[test]
     fn what_is_held_back_from_the_start_holds_back_nothing_before_it() {
         let mut chains = Chains::default();
-        assert_eq!(chains.admit(origin(1, 1), true, 'a'), Admission::Go('a'));
-        assert_eq!(chains.admit(origin(1, 1), true, 'b'), Admission::Queued);
+        assert_eq!(chains.admit(origin(1, 1), true, 'a'), ChainEntry::Go('a'));
+        assert_eq!(chains.admit(origin(1, 1), true, 'b'), ChainEntry::Queued);
         chains.hold(origin(1, 1), &Disposition::Release);
         let later = Origin { id: 11, ..origin(1, 1) };
-        assert_eq!(chains.admit(later, true, 'c'), Admission::Blocked('c', Disposition::Release));
+        assert_eq!(chains.admit(later, true, 'c'), ChainEntry::Blocked('c', Disposition::Release));
         assert_eq!((chains.advance(KEY), chains.advance(KEY)), (Some('b'), None));
     }
 
@@ -226,14 +226,14 @@ mod tests {
     fn claims_that_follow_each_other_do_not_hold_each_other_back_for_ever() {
         let mut chains = Chains::default();
         chains.block(origin(1, 1), &Disposition::Release);
-        assert_eq!(chains.admit(origin(2, 2), true, 'b'), Admission::Blocked('b', Disposition::Release));
+        assert_eq!(chains.admit(origin(2, 2), true, 'b'), ChainEntry::Blocked('b', Disposition::Release));
         chains.settled(lease(1), 2);
         // The message of the first claim came back before the second claim was settled.
         let again = Origin { id: 10, ..origin(3, 3) };
-        assert_eq!(chains.admit(again, true, 'a'), Admission::Go('a'));
+        assert_eq!(chains.admit(again, true, 'a'), ChainEntry::Go('a'));
         // One behind the message of the second claim must wait until that is known to be back.
         let behind = Origin { id: 21, ..origin(3, 3) };
-        assert_eq!(chains.admit(behind, true, 'c'), Admission::Blocked('c', Disposition::Release));
+        assert_eq!(chains.admit(behind, true, 'c'), ChainEntry::Blocked('c', Disposition::Release));
     }
 
     #[test]
@@ -255,32 +255,32 @@ mod tests {
     fn messages_without_key_wait_for_nothing() {
         let mut chains = Chains::default();
         let origin = Origin { key: (0, 0), ..origin(1, 1) };
-        assert_eq!(chains.admit(origin, true, 'a'), Admission::Go('a'));
-        assert_eq!(chains.admit(origin, true, 'b'), Admission::Go('b'));
+        assert_eq!(chains.admit(origin, true, 'a'), ChainEntry::Go('a'));
+        assert_eq!(chains.admit(origin, true, 'b'), ChainEntry::Go('b'));
     }
 
     #[test]
     fn a_failure_takes_the_rest_of_its_key_along_until_the_database_knows() {
         let mut chains = Chains::default();
-        assert_eq!(chains.admit(origin(1, 1), true, 'a'), Admission::Go('a'));
-        assert_eq!(chains.admit(origin(1, 1), true, 'b'), Admission::Queued);
+        assert_eq!(chains.admit(origin(1, 1), true, 'a'), ChainEntry::Go('a'));
+        assert_eq!(chains.admit(origin(1, 1), true, 'b'), ChainEntry::Queued);
         assert_eq!(chains.block(origin(1, 1), &Disposition::Release), ['b']);
-        assert_eq!(chains.admit(origin(2, 2), true, 'c'), Admission::Blocked('c', Disposition::Release));
+        assert_eq!(chains.admit(origin(2, 2), true, 'c'), ChainEntry::Blocked('c', Disposition::Release));
         chains.settled(lease(1), 2);
-        assert_eq!(chains.admit(origin(3, 3), true, 'd'), Admission::Blocked('d', Disposition::Release));
+        assert_eq!(chains.admit(origin(3, 3), true, 'd'), ChainEntry::Blocked('d', Disposition::Release));
         chains.settled(lease(2), 3);
         chains.settled(lease(3), 4);
-        assert_eq!(chains.admit(origin(4, 4), true, 'e'), Admission::Blocked('e', Disposition::Release));
+        assert_eq!(chains.admit(origin(4, 4), true, 'e'), ChainEntry::Blocked('e', Disposition::Release));
         chains.settled(lease(4), 5);
-        assert_eq!(chains.admit(origin(5, 6), true, 'f'), Admission::Go('f'));
+        assert_eq!(chains.admit(origin(5, 6), true, 'f'), ChainEntry::Go('f'));
     }
 
     #[test]
     fn lanes_do_not_share_keys() {
         let mut chains = Chains::default();
         chains.block(origin(1, 1), &Disposition::Release);
-        assert_eq!(chains.admit(Origin { key: (1, 7), ..origin(2, 1) }, true, 'a'), Admission::Go('a'));
-        assert!(matches!(chains.admit(origin(2, 1), false, 'a'), Admission::Blocked('a', _)));
+        assert_eq!(chains.admit(Origin { key: (1, 7), ..origin(2, 1) }, true, 'a'), ChainEntry::Go('a'));
+        assert!(matches!(chains.admit(origin(2, 1), false, 'a'), ChainEntry::Blocked('a', _)));
     }
 
     #[test]

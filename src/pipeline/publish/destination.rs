@@ -24,7 +24,7 @@ const MOST: usize = 10_000;
 
 /// How a message may go to its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub(crate) enum Sending {
     /// With others.
     Go,
     /// In a batch without messages for sound destinations: on RabbitMQ a refused grant ends the channel.
@@ -33,14 +33,14 @@ pub(crate) enum Admission {
 
 /// Why a message is held back, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct HeldBack {
     wait: Duration,
     reason: &'static str,
     /// What was wrong with the last message.
     pub(crate) error: Arc<str>,
 }
 
-impl Held {
+impl HeldBack {
     /// What becomes of the message.
     pub(crate) fn disposition(&self) -> Disposition {
         Disposition::Delay { wait: self.wait, spent: false, reason: self.reason }
@@ -49,7 +49,7 @@ impl Held {
 
 /// What is wrong with a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trouble {
+enum Sickness {
     /// It refuses its messages; so many were rejected.
     Refuses { rejected: u32 },
     /// It confirms nothing, though others of its sink do.
@@ -59,7 +59,7 @@ enum Trouble {
 /// A destination that takes nothing.
 #[derive(Debug)]
 struct Sick {
-    trouble: Trouble,
+    trouble: Sickness,
     since: Instant,
     /// When a message was last refused, and why.
     last: Instant,
@@ -70,9 +70,9 @@ struct Sick {
 }
 
 impl Sick {
-    fn held(&self, now: Instant) -> Held {
-        let reason = if self.trouble == Trouble::Silent { "parked" } else { "unroutable" };
-        Held { wait: self.wait(now), reason, error: Arc::clone(&self.error) }
+    fn held(&self, now: Instant) -> HeldBack {
+        let reason = if self.trouble == Sickness::Silent { "parked" } else { "unroutable" };
+        HeldBack { wait: self.wait(now), reason, error: Arc::clone(&self.error) }
     }
 
     /// Half of the outage so far, so that a message that waits is written only a few times, however long it lasts.
@@ -99,19 +99,19 @@ impl Destinations {
     }
 
     /// Decides over a message that is ready to go out; the error says why it has to wait.
-    pub(crate) fn admit(&mut self, destination: &Destination, now: Instant) -> Result<Admission, Held> {
+    pub(crate) fn admit(&mut self, destination: &Destination, now: Instant) -> Result<Sending, HeldBack> {
         if self.sick.is_empty() {
-            return Ok(Admission::Go);
+            return Ok(Sending::Go);
         }
         let grace = self.context.config.relay.unroutable_grace;
         let deadline = self.context.config.relay.publish_deadline;
-        let Some(sick) = self.sick.get_mut(destination) else { return Ok(Admission::Go) };
+        let Some(sick) = self.sick.get_mut(destination) else { return Ok(Sending::Go) };
         if now >= sick.next_try {
             // A silent one's try takes the deadline: not before that has ended.
-            let least = if sick.trouble == Trouble::Silent { deadline + WAIT.0 } else { WAIT.0 };
+            let least = if sick.trouble == Sickness::Silent { deadline + WAIT.0 } else { WAIT.0 };
             sick.next_try = now + sick.wait(now).max(least);
             sick.left = match sick.trouble {
-                Trouble::Refuses { rejected } if now - sick.since >= grace => {
+                Sickness::Refuses { rejected } if now - sick.since >= grace => {
                     REJECTIONS.saturating_sub(rejected).max(1)
                 }
                 _ => 1,
@@ -121,7 +121,7 @@ impl Destinations {
             return Err(sick.held(now));
         }
         sick.left -= 1;
-        Ok(Admission::Try)
+        Ok(Sending::Try)
     }
 
     /// Messages were confirmed that went to these.
@@ -148,17 +148,17 @@ impl Destinations {
     }
 
     /// A destination has refused a message: how it is held back, or none if it is rejected.
-    pub(crate) fn refused(&mut self, destination: &Arc<Destination>, error: &str, now: Instant) -> Option<Held> {
-        let refuses = Trouble::Refuses { rejected: 0 };
+    pub(crate) fn refused(&mut self, destination: &Arc<Destination>, error: &str, now: Instant) -> Option<HeldBack> {
+        let refuses = Sickness::Refuses { rejected: 0 };
         let grace = self.context.config.relay.unroutable_grace;
         let Some(sick) = self.note(destination, refuses, error, now) else {
-            return Some(Held { wait: WAIT.1, reason: "unroutable", error: error.into() });
+            return Some(HeldBack { wait: WAIT.1, reason: "unroutable", error: error.into() });
         };
-        if sick.trouble == Trouble::Silent {
+        if sick.trouble == Sickness::Silent {
             (sick.trouble, sick.since) = (refuses, now);
         }
         match &mut sick.trouble {
-            Trouble::Refuses { rejected } if now - sick.since >= grace && *rejected < REJECTIONS => {
+            Sickness::Refuses { rejected } if now - sick.since >= grace && *rejected < REJECTIONS => {
                 *rejected += 1;
                 if *rejected == REJECTIONS {
                     let Destination { sink, target, .. } = &**destination;
@@ -187,7 +187,7 @@ impl Destinations {
         let is_meanwhile = |at: &Instant| *at >= since;
         let took_another = self.confirmed.get(destination).is_some_and(is_meanwhile);
         if !took_another && self.last_confirmed.get(&destination.sink).is_some_and(is_meanwhile) {
-            self.note(destination, Trouble::Silent, error, now);
+            self.note(destination, Sickness::Silent, error, now);
         }
     }
 
@@ -195,7 +195,7 @@ impl Destinations {
     fn note(
         &mut self,
         destination: &Arc<Destination>,
-        trouble: Trouble,
+        trouble: Sickness,
         error: &str,
         now: Instant,
     ) -> Option<&mut Sick> {
@@ -216,7 +216,7 @@ impl Destinations {
 
     /// A sink was reached again: that its destinations were silent was its own silence.
     pub(crate) fn reached(&mut self, sink: Option<&str>) {
-        self.drop_if(|destination, sick| Some(destination.sink.as_str()) == sink && sick.trouble == Trouble::Silent);
+        self.drop_if(|destination, sick| Some(destination.sink.as_str()) == sink && sick.trouble == Sickness::Silent);
     }
 
     /// Forgets the destinations that were not tried for a while: nothing waits for them any more.
@@ -241,7 +241,7 @@ impl Destinations {
 
 #[cfg(test)]
 mod tests {
-    use super::{Admission, Destination, Destinations, Duration, Held, Instant, REJECTIONS, REMEMBERED, WAIT};
+    use super::{Destination, Destinations, Duration, HeldBack, Instant, REJECTIONS, REMEMBERED, Sending, WAIT};
     use crate::run::without_database;
 
     fn to(routing_key: &str) -> std::sync::Arc<Destination> {
@@ -253,11 +253,11 @@ mod tests {
         Destinations::new(&without_database(Vec::new()).context)
     }
 
-    fn held(reason: &'static str, wait: Duration) -> Held {
-        Held { wait, reason, error: "no queue".into() }
+    fn held(reason: &'static str, wait: Duration) -> HeldBack {
+        HeldBack { wait, reason, error: "no queue".into() }
     }
 
-    fn waits(wait: Duration) -> Held {
+    fn waits(wait: Duration) -> HeldBack {
         held("unroutable", wait)
     }
 
@@ -272,16 +272,16 @@ mod tests {
         let admit = |destinations: &mut Destinations, after| destinations.admit(&to("missing"), start + after);
         let wait = |wait| Err(waits(wait));
         assert_eq!(admit(&mut destinations, Duration::ZERO), wait(WAIT.0));
-        assert_eq!(admit(&mut destinations, seconds(20)), Ok(Admission::Try));
+        assert_eq!(admit(&mut destinations, seconds(20)), Ok(Sending::Try));
         assert_eq!(admit(&mut destinations, seconds(20)), wait(seconds(10)));
-        assert_eq!(destinations.admit(&to("there"), start), Ok(Admission::Go));
+        assert_eq!(destinations.admit(&to("there"), start), Ok(Sending::Go));
         assert_eq!(
             destinations.refused(&to("missing"), "no queue", start + seconds(29)),
             Some(waits(Duration::from_millis(14_500)))
         );
         assert_eq!(destinations.gauge(&to("missing")).get(), 1);
         destinations.took([&to("missing")].into_iter(), start);
-        assert_eq!(admit(&mut destinations, seconds(20)), Ok(Admission::Go));
+        assert_eq!(admit(&mut destinations, seconds(20)), Ok(Sending::Go));
         assert_eq!(destinations.gauge(&to("missing")).get(), 0);
     }
 
@@ -292,7 +292,7 @@ mod tests {
         let mut fates = |after| {
             let now = start + after;
             let tried = std::iter::repeat_with(|| destinations.admit(&to("missing"), now)).take(500);
-            let tried = tried.filter(|admission| *admission == Ok(Admission::Try)).count();
+            let tried = tried.filter(|admission| *admission == Ok(Sending::Try)).count();
             let rejected =
                 (0..tried).filter(|_| destinations.refused(&to("missing"), "no queue", now).is_none()).count();
             (tried, rejected)
@@ -327,9 +327,9 @@ mod tests {
         assert!(!silent(&[("other", 6), ("silent", 6)]), "it is one of its partitions");
         assert!(silent(&[("silent", 4), ("other", 6)]));
         destinations.reached(Some("another"));
-        assert_eq!(destinations.admit(&to("silent"), start + seconds(17)), Ok(Admission::Try));
+        assert_eq!(destinations.admit(&to("silent"), start + seconds(17)), Ok(Sending::Try));
         destinations.reached(Some("rabbitmq"));
-        assert_eq!(destinations.admit(&to("silent"), start + seconds(17)), Ok(Admission::Go));
+        assert_eq!(destinations.admit(&to("silent"), start + seconds(17)), Ok(Sending::Go));
     }
 
     #[test]

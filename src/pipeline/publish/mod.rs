@@ -17,15 +17,15 @@ use futures_util::{
 };
 use outbox_core::store::{
     claim::Pending,
-    lease::Lease,
+    lease::ClaimLease,
     settle::{Dead, Delayed, Settlement},
 };
 use tokio::{sync::mpsc, task};
 
 use self::{
-    chains::{Admission, Chains, Origin},
+    chains::{ChainEntry, Chains, Origin},
     destination::Destinations,
-    outlet::{Batch, Done, Event, Outlets},
+    outlet::{Batch, Done, OutletEvent, Outlets},
 };
 use crate::{
     pipeline::{
@@ -85,7 +85,7 @@ pub struct Publisher {
     context: Arc<Context>,
     outlets: Outlets,
     destinations: Destinations,
-    claims: HashMap<Lease, InFlight>,
+    claims: HashMap<ClaimLease, InFlight>,
     chains: Chains<Item>,
     publishing: FuturesUnordered<BoxFuture<'static, Done>>,
     finished: mpsc::UnboundedSender<Finished>,
@@ -110,7 +110,7 @@ impl Publisher {
     pub async fn run(
         mut self,
         mut reads: BoxStream<'static, ReadClaim>,
-        mut events: mpsc::UnboundedReceiver<Event>,
+        mut events: mpsc::UnboundedReceiver<OutletEvent>,
         mut settled: mpsc::UnboundedReceiver<Settled>,
     ) {
         let (mut more, hurry) = (true, self.context.hurry.clone());
@@ -193,13 +193,13 @@ impl Publisher {
     fn admit(&mut self, item: Item) {
         let tag = item.tag;
         match self.chains.admit(tag.origin, tag.alone, item) {
-            Admission::Go(item) => self.queue(item),
-            Admission::Queued => {
+            ChainEntry::Go(item) => self.queue(item),
+            ChainEntry::Queued => {
                 if self.chains.waiting_of(tag.origin.key) == queues::AT_ONCE {
                     self.context.queues.crowd(tag.origin.key, true);
                 }
             }
-            Admission::Blocked(_, fate) => {
+            ChainEntry::Blocked(_, fate) => {
                 self.queue_stays(tag.origin);
                 self.finish(tag.origin, fate, String::new());
             }
@@ -261,11 +261,11 @@ impl Publisher {
                 }
             };
             let fate = match admission {
-                Ok(destination::Admission::Go) => {
+                Ok(destination::Sending::Go) => {
                     admitted.push(item);
                     continue;
                 }
-                Ok(destination::Admission::Try) => {
+                Ok(destination::Sending::Try) => {
                     tries.push(item);
                     Disposition::Release
                 }
@@ -415,7 +415,7 @@ impl Publisher {
     }
 
     /// One message less is open; the last one ends the claim.
-    fn close(&mut self, lease: Lease) {
+    fn close(&mut self, lease: ClaimLease) {
         let Some(claim) = self.claims.get_mut(&lease) else { return };
         claim.open -= 1;
         self.context.metrics.in_flight_messages.dec();

@@ -77,7 +77,7 @@ impl Done {
 
 /// What happens to an outlet from outside.
 #[derive(Debug, Clone, Copy)]
-pub enum Event {
+pub enum OutletEvent {
     /// Its sink can be reached.
     Up(usize),
 }
@@ -87,7 +87,7 @@ pub struct Outlets {
     context: Arc<Context>,
     outlets: Vec<Outlet>,
     names: HashMap<String, usize>,
-    events: mpsc::UnboundedSender<Event>,
+    events: mpsc::UnboundedSender<OutletEvent>,
     open: watch::Sender<bool>,
 }
 
@@ -105,7 +105,7 @@ impl Outlets {
     pub fn new(
         context: &Arc<Context>,
         feeds: Vec<Feed>,
-        events: mpsc::UnboundedSender<Event>,
+        events: mpsc::UnboundedSender<OutletEvent>,
         open: watch::Sender<bool>,
     ) -> Self {
         let names = feeds.iter().enumerate().map(|(i, feed)| (feed.name.clone(), i)).collect();
@@ -274,8 +274,8 @@ impl Outlets {
     }
 
     /// A sink was reached; returns its name.
-    pub fn handle(&mut self, event: Event) -> Option<String> {
-        let Event::Up(i) = event;
+    pub fn handle(&mut self, event: OutletEvent) -> Option<String> {
+        let OutletEvent::Up(i) = event;
         let outlet = self.outlets.get_mut(i)?;
         outlet.up = true;
         let name = outlet.feed.name.clone();
@@ -303,7 +303,7 @@ impl Outlets {
                 match sink.check(Instant::now() + context.config.relay.publish_deadline).await {
                     Ok(()) => {
                         // No receiver: the relay is ending.
-                        events.send(Event::Up(i)).ok();
+                        events.send(OutletEvent::Up(i)).ok();
                         break;
                     }
                     Err(error) => {

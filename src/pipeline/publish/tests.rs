@@ -2,7 +2,7 @@ use std::{future, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::stream;
-use outbox_core::store::lease::Lease;
+use outbox_core::store::lease::ClaimLease;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
@@ -90,7 +90,7 @@ const POLICY: Policy = Policy { on_rejected: OnRejected::Dead, after_dead: After
 
 async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u64, u64)]) -> ReadClaim {
     let until = Instant::now() + lease;
-    let lease = Lease { claim_id, lease_token: 1 };
+    let lease = ClaimLease { claim_id, lease_token: 1 };
     let ids = messages.iter().map(|(id, _)| *id).collect();
     let mut tenure = Tenure::new(lease, 0, ids, Vec::new(), until);
     tenure.queued.extend(messages.iter().map(|(_, key)| *key).filter(|key| *key == QUEUED).take(1));
@@ -174,7 +174,7 @@ fn in_an_outage(sinks: usize) -> Disposition {
     let feed = |n: usize| Feed { name: n.to_string(), sink: Slow::new(KeyOrder::Pipelined), batches: 1, batch: 10 };
     let outlets = Outlets::new(&context, (0..sinks).map(feed).collect(), events, open);
     let mut publisher = Publisher::new(&context, outlets, finished);
-    let lease = Lease { claim_id: 1, lease_token: 1 };
+    let lease = ClaimLease { claim_id: 1, lease_token: 1 };
     let (origin, due_at) = (Origin { key: (0, 7), lease, pass: 1, id: 1 }, Instant::now());
     let tag = Tag { origin, attempts: u16::MAX, policy: POLICY, pipelined: false, alone: true, due_at, outlet: 0 };
     publisher.disposition(tag, &destination(""), &PublishError::Unavailable("down".into()))

@@ -213,7 +213,7 @@ fn add_epoch(headers: &mut Vec<(String, String)>, epoch: u64) {
 
 #[cfg(test)]
 mod tests {
-    use outbox_core::store::lease::Lease;
+    use outbox_core::store::lease::ClaimLease;
 
     use super::*;
     use crate::{
@@ -225,7 +225,7 @@ mod tests {
     async fn a_claim_whose_lease_has_passed_before_it_was_read_goes_back_as_it_was() {
         let relay = without_database(Vec::new());
         let reader = Reader::new(&relay.context, Routes::new(&[]));
-        let tenure = Tenure::new(Lease { claim_id: 1, lease_token: 1 }, 0, vec![7], Vec::new(), Instant::now());
+        let tenure = Tenure::new(ClaimLease { claim_id: 1, lease_token: 1 }, 0, vec![7], Vec::new(), Instant::now());
         let pool = Pool::new(2, 1);
         let claimed = Claimed {
             tenure: Arc::new(tenure),

@@ -19,8 +19,8 @@ use super::{
     fence::Ticket,
     outcome, properties,
     record::{check_topic, record},
-    reports::{Context, Open, Report, Reports, turned_away},
-    written::{Admission, Written},
+    reports::{OpenBatch, Report, ReportContext, Reports, turned_away},
+    written::{PartitionEntry, Written},
 };
 use crate::{
     sink::{Outcome, Outgoing, PublishError},
@@ -40,11 +40,11 @@ const QUIET: Duration = Duration::from_millis(100);
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// The producer, ended on a thread of its own: its last step waits for librdkafka's threads.
-pub(super) struct Producer(Option<ThreadedProducer<Context>>);
+pub(super) struct Producer(Option<ThreadedProducer<ReportContext>>);
 
 impl Producer {
     fn new(config: &ClientConfig, reports: &Arc<Reports>) -> KafkaResult<Self> {
-        ThreadedProducer::from_config_and_context(config, Context(Arc::clone(reports))).map(|it| Self(Some(it)))
+        ThreadedProducer::from_config_and_context(config, ReportContext(Arc::clone(reports))).map(|it| Self(Some(it)))
     }
 
     fn send(&self, message: &Outgoing, opaque: usize) -> Result<(), Code> {
@@ -120,13 +120,13 @@ impl Drop for Producer {
 
 /// Until when a batch may be handed over.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct CallLimits {
     /// No batch before it has failed in the meantime.
     pub(super) ticket: Ticket,
     pub(super) deadline: Instant,
 }
 
-impl Limits {
+impl CallLimits {
     /// Until when to wait for others.
     fn patience(self) -> Instant {
         let now = Instant::now();
@@ -175,9 +175,9 @@ impl Entry {
     pub(super) async fn hand_over(
         &mut self,
         messages: &[&Outgoing],
-        open: &Open,
+        open: &OpenBatch,
         outcomes: &mut [Option<Outcome>],
-        limits: Limits,
+        limits: CallLimits,
     ) {
         let mut down = self.refresh(limits).await.err();
         for (index, (message, outcome)) in messages.iter().zip(outcomes).enumerate() {
@@ -199,7 +199,13 @@ impl Entry {
     }
 
     /// Hands a message over.
-    async fn offer(&mut self, message: &Outgoing, index: usize, open: &Open, limits: Limits) -> Result<(), Miss> {
+    async fn offer(
+        &mut self,
+        message: &Outgoing,
+        index: usize,
+        open: &OpenBatch,
+        limits: CallLimits,
+    ) -> Result<(), Miss> {
         let (topic, opaque) = (message.destination.target.as_str(), open.opaque(index));
         loop {
             if let Some(error) = open.refusal(topic, limits.ticket) {
@@ -207,7 +213,7 @@ impl Entry {
             }
             let admission = self.reports.written().admit(topic, message.key_hash, opaque);
             match admission {
-                Admission::Go => {
+                PartitionEntry::Go => {
                     let sent = self.send(message, opaque, limits).await;
                     if let Err(miss) = &sent {
                         self.reports.done(topic, message.key_hash, opaque, Report::None);
@@ -217,12 +223,12 @@ impl Entry {
                     }
                     return sent;
                 }
-                Admission::Behind => {
+                PartitionEntry::Behind => {
                     let error = turned_away("an earlier one of its key is not confirmed");
                     open.refuse(topic, &error);
                     return Err(Miss::One(error));
                 }
-                Admission::Ask => {
+                PartitionEntry::Ask => {
                     check_topic(topic).map_err(Miss::One)?;
                     match self.ask(topic, limits.deadline).await {
                         Err(error @ PublishError::Unroutable { .. }) => {
@@ -240,7 +246,7 @@ impl Entry {
 
     /// Replaces a producer that ended with a fatal error, or whose secrets have changed and that reaches no broker. Forgets what was
     /// written long ago.
-    async fn refresh(&mut self, limits: Limits) -> Result<(), PublishError> {
+    async fn refresh(&mut self, limits: CallLimits) -> Result<(), PublishError> {
         let old = self.down.is_some() && self.has_old_secrets();
         if !old && !self.producer.is_broken() && self.since.elapsed() < REMEMBERED {
             return Ok(());
@@ -304,7 +310,7 @@ impl Entry {
     }
 
     /// Hands over one message; waits while librdkafka's queue is full, so that the order is kept.
-    async fn send(&self, message: &Outgoing, opaque: usize, limits: Limits) -> Result<(), Miss> {
+    async fn send(&self, message: &Outgoing, opaque: usize, limits: CallLimits) -> Result<(), Miss> {
         loop {
             match self.reports.fence.pass(limits.ticket, || self.producer.send(message, opaque)) {
                 Some(Ok(())) => return Ok(()),
@@ -327,7 +333,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 }
 
 /// What librdkafka says of a question without answer is a time-out; what it says of its connections is the cause.
-fn not_reached(producer: &ThreadedProducer<Context>, error: &KafkaError) -> PublishError {
+fn not_reached(producer: &ThreadedProducer<ReportContext>, error: &KafkaError) -> PublishError {
     match (error.rdkafka_error_code(), producer.context().0.trouble()) {
         (Some(_), Some(trouble)) => unavailable(&format!("no broker answers: {}", explain(Trouble::Kafka(&trouble)))),
         (Some(code), None) => unavailable(&format!("no broker answers: {code}")),

@@ -11,26 +11,26 @@ use crate::sink::PublishError;
 /// It may be of the same key; if it went out, it would overtake the one that failed. Where a topic takes nothing, only messages for that topic
 /// are turned away.
 #[derive(Debug, Default)]
-pub(super) struct Fence(Mutex<State>);
+pub(super) struct Fence(Mutex<FenceState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct FenceState {
     /// How many failed batches have been returned to the caller.
     returned: u64,
     /// How many batches have failed and are not yet returned.
     failing: usize,
     /// How often a topic's refusal has been returned to a caller.
     refusals: u64,
-    topics: HashMap<String, Refusal>,
+    topics: HashMap<String, TopicRefusal>,
 }
 
 /// That a topic takes nothing.
 #[derive(Debug)]
-struct Refusal {
+struct TopicRefusal {
     error: PublishError,
     /// The batches that have met it and are not yet returned.
     batches: HashSet<u32>,
-    /// `State::refusals` when the last of the others was.
+    /// `FenceState::refusals` when the last of the others was.
     returned: u64,
 }
 
@@ -70,7 +70,7 @@ impl Fence {
     /// A message of this batch has met a topic that takes nothing.
     pub(super) fn refuse(&self, topic: &str, batch: u32, error: PublishError) {
         let mut state = self.0.lock();
-        let new = || Refusal { error: error.clone(), batches: HashSet::new(), returned: 0 };
+        let new = || TopicRefusal { error: error.clone(), batches: HashSet::new(), returned: 0 };
         let refusal = state.topics.entry(topic.to_owned()).or_insert_with(new);
         refusal.batches.insert(batch);
         refusal.error = error;

@@ -41,9 +41,9 @@ use tokio::{
 };
 
 use self::{
-    entry::{Entry, Limits, Producer, blocking, unavailable},
+    entry::{CallLimits, Entry, Producer, blocking, unavailable},
     fence::Ticket,
-    reports::{Open, Report, Reports, turned_away},
+    reports::{OpenBatch, Report, Reports, turned_away},
 };
 use super::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink};
 use crate::config;
@@ -89,7 +89,7 @@ impl Kafka {
     /// # Errors
     ///
     /// When librdkafka refuses the configuration or [`check_properties`] does. Values are not repeated.
-    pub fn new(name: &str, config: &config::Kafka, publish_deadline: Duration) -> Result<Self, KafkaConfigError> {
+    pub fn new(name: &str, config: &config::KafkaConfig, publish_deadline: Duration) -> Result<Self, KafkaConfigError> {
         let problems = check_properties(&config.properties);
         if !problems.is_empty() {
             return Err(KafkaConfigError::Properties { sink: name.to_owned(), problems });
@@ -105,7 +105,7 @@ impl Kafka {
     }
 
     /// Waits until it is a batch's turn to be handed over. No other one is before the entry is dropped.
-    async fn enter(&self, limits: Limits) -> Result<MutexGuard<'_, Entry>, PublishError> {
+    async fn enter(&self, limits: CallLimits) -> Result<MutexGuard<'_, Entry>, PublishError> {
         let entry = timeout_at(limits.deadline.into(), self.entry.lock()).await;
         let entry = entry.map_err(|_late| turned_away("the batches before took all the time"))?;
         let passed = self.reports.fence.pass(limits.ticket, || entry);
@@ -113,7 +113,7 @@ impl Kafka {
     }
 
     /// Hands messages over.
-    async fn send<'a>(&self, messages: &'a [&'a Outgoing], entry: &mut Entry, limits: Limits) -> Sent<'a> {
+    async fn send<'a>(&self, messages: &'a [&'a Outgoing], entry: &mut Entry, limits: CallLimits) -> Sent<'a> {
         let open = self.reports.open(messages);
         let mut outcomes = vec![None; messages.len()];
         entry.hand_over(messages, &open, &mut outcomes, limits).await;
@@ -121,8 +121,8 @@ impl Kafka {
         Sent { messages, outcomes, open, producer: entry.producer() }
     }
 
-    async fn together(&self, messages: &[&Outgoing], ticket: Ticket, deadline: Instant) -> (Vec<Attempt>, Open) {
-        let limits = Limits { ticket, deadline: give_up_at(deadline) };
+    async fn together(&self, messages: &[&Outgoing], ticket: Ticket, deadline: Instant) -> (Vec<Attempt>, OpenBatch) {
+        let limits = CallLimits { ticket, deadline: give_up_at(deadline) };
         match self.enter(limits).await {
             Ok(mut entry) => {
                 let sent = self.send(messages, &mut entry, limits).await;
@@ -146,13 +146,13 @@ impl Kafka {
         attempts: &mut [Attempt],
         ticket: Ticket,
         deadline: Instant,
-    ) -> Vec<Open> {
+    ) -> Vec<OpenBatch> {
         let mut opens = Vec::new();
         if !attempts.iter().any(Attempt::is_shared) {
             return opens;
         }
         let until = give_up_at(deadline);
-        let limits = Limits { ticket, deadline: until };
+        let limits = CallLimits { ticket, deadline: until };
         let Ok(mut entry) = self.enter(limits).await else { return opens };
         for (message, attempt) in messages.iter().zip(attempts).filter(|(_, attempt)| attempt.is_shared()) {
             if Instant::now() >= until || timeout_at(until.into(), entry.producer().idle()).await.is_err() {
@@ -208,12 +208,12 @@ impl Kafka {
 struct Sent<'a> {
     messages: &'a [&'a Outgoing],
     outcomes: Vec<Option<Outcome>>,
-    open: Open,
+    open: OpenBatch,
     producer: Arc<Producer>,
 }
 
 impl Sent<'_> {
-    fn attempts(self) -> (Vec<Attempt>, Open) {
+    fn attempts(self) -> (Vec<Attempt>, OpenBatch) {
         let known = self.outcomes.into_iter().zip(self.open.take()).zip(self.messages);
         (known.map(|((known, report), message)| Attempt::new(known, report, message)).collect(), self.open)
     }

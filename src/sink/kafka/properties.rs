@@ -47,7 +47,7 @@ pub fn check_properties(properties: &BTreeMap<String, config::Secret>) -> Vec<St
 }
 
 /// The configuration of the producer.
-pub(super) fn client(name: &str, config: &config::Kafka, publish_deadline: Duration) -> ClientConfig {
+pub(super) fn client(name: &str, config: &config::KafkaConfig, publish_deadline: Duration) -> ClientConfig {
     let timeout = (publish_deadline + MARGIN).as_millis().to_string();
     let mut client = ClientConfig::new();
     client.set("client.id", format!("outbox-relay-{name}"));

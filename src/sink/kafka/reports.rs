@@ -43,7 +43,7 @@ pub(super) enum Report {
 
 /// The reports of one batch: for all of its messages together, and one wake-up when the last report is in.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct BatchReports {
     reports: Mutex<Vec<Report>>,
     keys: Vec<u64>,
     /// Reports still to come, and one more until all messages are handed over.
@@ -52,7 +52,7 @@ pub(super) struct Batch {
     failed: AtomicBool,
 }
 
-impl Batch {
+impl BatchReports {
     fn new(keys: Vec<u64>) -> Self {
         Self {
             reports: Mutex::new(vec![Report::None; keys.len()]),
@@ -80,7 +80,7 @@ impl Batch {
 /// The batches in flight. librdkafka's threads reach them through the number that each message carries.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
-    batches: Mutex<HashMap<u32, Arc<Batch>>>,
+    batches: Mutex<HashMap<u32, Arc<BatchReports>>>,
     next: AtomicU32,
     /// What last went wrong with a connection, in librdkafka's words: addresses and causes, no credentials.
     trouble: Mutex<Option<String>>,
@@ -90,11 +90,11 @@ pub(super) struct Reports {
 
 impl Reports {
     /// Opens a batch of these messages.
-    pub(super) fn open(self: &Arc<Self>, messages: &[&Outgoing]) -> Open {
+    pub(super) fn open(self: &Arc<Self>, messages: &[&Outgoing]) -> OpenBatch {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let batch = Arc::new(Batch::new(messages.iter().map(|message| message.key_hash).collect()));
+        let batch = Arc::new(BatchReports::new(messages.iter().map(|message| message.key_hash).collect()));
         self.batches.lock().insert(number, Arc::clone(&batch));
-        Open { reports: Arc::clone(self), number, batch }
+        OpenBatch { reports: Arc::clone(self), number, batch }
     }
 
     /// Something happened after which brokers and topics are to be asked again.
@@ -112,7 +112,7 @@ impl Reports {
         self.written.lock()
     }
 
-    fn fail(&self, batch: &Batch) {
+    fn fail(&self, batch: &BatchReports) {
         if !batch.failed.swap(true, Ordering::SeqCst) {
             self.fence.close();
         }
@@ -124,7 +124,7 @@ impl Reports {
         self.written().reported(topic, key_hash, opaque, partition);
     }
 
-    fn failed(&self, (number, batch): (u32, &Batch), code: RDKafkaErrorCode, topic: &str) {
+    fn failed(&self, (number, batch): (u32, &BatchReports), code: RDKafkaErrorCode, topic: &str) {
         if outcome::is_missing_topic(code) {
             let mut written = self.written();
             written.missing(topic);
@@ -145,13 +145,13 @@ impl Reports {
 }
 
 /// A batch that is being published; dropped when its outcomes go back to the caller.
-pub(super) struct Open {
+pub(super) struct OpenBatch {
     reports: Arc<Reports>,
     number: u32,
-    batch: Arc<Batch>,
+    batch: Arc<BatchReports>,
 }
 
-impl Open {
+impl OpenBatch {
     /// Whether what a message carries is of this batch.
     fn has(&self, opaque: usize) -> bool {
         opaque >> 32 == self.number as usize
@@ -199,7 +199,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenBatch {
     fn drop(&mut self) {
         self.reports.batches.lock().remove(&self.number);
         self.reports.written().returned(|opaque| self.has(opaque));
@@ -211,9 +211,9 @@ impl Drop for Open {
 }
 
 /// What librdkafka calls, on the producer's own thread.
-pub(super) struct Context(pub(super) Arc<Reports>);
+pub(super) struct ReportContext(pub(super) Arc<Reports>);
 
-impl ClientContext for Context {
+impl ClientContext for ReportContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         if level as i32 <= RDKafkaLogLevel::Warning as i32 {
             tracing::warn!(target: "librdkafka", facility, "{text}");
@@ -232,7 +232,7 @@ impl ClientContext for Context {
     }
 }
 
-impl ProducerContext for Context {
+impl ProducerContext for ReportContext {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {

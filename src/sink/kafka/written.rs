@@ -32,7 +32,7 @@ struct Topic {
 
 /// Whether a message may be handed over.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum PartitionEntry {
     /// Yes.
     Go,
     /// Not while an earlier one of its key is on the way.
@@ -68,16 +68,16 @@ impl Written {
     }
 
     /// Decides over a message, and notes that it is on the way with what it carries. A hash of 0 has no order.
-    pub(super) fn admit(&mut self, topic: &str, key_hash: u64, opaque: usize) -> Admission {
-        let Some(topic) = self.topics.get(topic).filter(|topic| topic.exists) else { return Admission::Ask };
+    pub(super) fn admit(&mut self, topic: &str, key_hash: u64, opaque: usize) -> PartitionEntry {
+        let Some(topic) = self.topics.get(topic).filter(|topic| topic.exists) else { return PartitionEntry::Ask };
         // Also where others were written since: that may be why this one comes too late.
         if self.on_the_way.contains_key(&key_hash) {
-            return Admission::Behind;
+            return PartitionEntry::Behind;
         }
         if key_hash != 0 && !topic.keeps_order(key_hash) {
             self.on_the_way.insert(key_hash, opaque);
         }
-        Admission::Go
+        PartitionEntry::Go
     }
 
     /// Whether messages of a key may be on the way together.
@@ -136,7 +136,7 @@ impl Topic {
 #[cfg(test)]
 mod tests {
     use super::{
-        Admission::{self, Ask, Behind, Go},
+        PartitionEntry::{self, Ask, Behind, Go},
         Written,
     };
 
@@ -147,7 +147,7 @@ mod tests {
     }
 
     /// Messages with these keys; the first carries 1.
-    fn admit<const N: usize>(written: &mut Written, keys: [u64; N]) -> [Admission; N] {
+    fn admit<const N: usize>(written: &mut Written, keys: [u64; N]) -> [PartitionEntry; N] {
         let mut opaque = 0;
         keys.map(|key| {
             opaque += 1;

@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::session::Session;
-use crate::{config::RabbitMq, sink::PublishError, state::backoff::Backoff};
+use super::session::BrokerSession;
+use crate::{config::RabbitMqConfig, sink::PublishError, state::backoff::Backoff};
 
 /// The shortest and the longest wait between two attempts to connect.
 const WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -16,20 +16,20 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Holds one connection and replaces it when it is of no more use.
 pub(super) struct Link {
     name: String,
-    config: RabbitMq,
-    session: Option<Arc<Session>>,
+    config: RabbitMqConfig,
+    session: Option<Arc<BrokerSession>>,
     backoff: Backoff,
     down: Option<(Instant, PublishError)>,
 }
 
 impl Link {
-    pub(super) fn new(name: &str, config: RabbitMq) -> Self {
+    pub(super) fn new(name: &str, config: RabbitMqConfig) -> Self {
         let backoff = Backoff::new(WAIT.0, WAIT.1);
         Self { name: name.to_owned(), config, session: None, backoff, down: None }
     }
 
     /// A connection that takes messages.
-    pub(super) async fn session(&mut self, deadline: Instant) -> Result<Arc<Session>, PublishError> {
+    pub(super) async fn session(&mut self, deadline: Instant) -> Result<Arc<BrokerSession>, PublishError> {
         match &self.session {
             Some(session) if session.is_blocked() => return Err(blocked()),
             Some(session) if session.is_usable() => return Ok(Arc::clone(session)),
@@ -41,9 +41,9 @@ impl Link {
         }
     }
 
-    async fn connect(&mut self, deadline: Instant) -> Result<Arc<Session>, PublishError> {
+    async fn connect(&mut self, deadline: Instant) -> Result<Arc<BrokerSession>, PublishError> {
         let deadline = deadline.min(Instant::now() + CONNECT);
-        match Session::connect(&self.config, &self.name, deadline).await {
+        match BrokerSession::connect(&self.config, &self.name, deadline).await {
             Ok(session) => {
                 self.backoff.reset();
                 self.down = None;
@@ -59,7 +59,7 @@ impl Link {
         }
     }
 
-    pub(super) fn take(&mut self) -> Option<Arc<Session>> {
+    pub(super) fn take(&mut self) -> Option<Arc<BrokerSession>> {
         self.session.take()
     }
 }

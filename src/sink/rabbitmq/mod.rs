@@ -38,8 +38,8 @@ use tokio::{sync::Mutex, time::timeout_at};
 
 use self::{
     link::{Link, blocked},
-    round::{Ready, Round, guilty, late, unroutable},
-    session::{Failure, Session},
+    round::{ReadyPublish, Round, guilty, late, unroutable},
+    session::{BrokerSession, ChannelFailure},
 };
 use super::{KeyOrder, Outcome, Outgoing, PublishError, Sink};
 use crate::config;
@@ -73,18 +73,18 @@ impl RabbitMq {
     /// # Errors
     ///
     /// When the URL is none.
-    pub fn new(name: &str, config: &config::RabbitMq) -> Result<Self, RabbitMqConfigError> {
+    pub fn new(name: &str, config: &config::RabbitMqConfig) -> Result<Self, RabbitMqConfigError> {
         address(config).ok_or_else(|| RabbitMqConfigError::Url(name.to_owned()))?;
         Ok(Self { link: Mutex::new(Link::new(name, config.clone())), window: config.window.max(1) })
     }
 
-    async fn session(&self, deadline: Instant) -> Result<Arc<Session>, PublishError> {
+    async fn session(&self, deadline: Instant) -> Result<Arc<BrokerSession>, PublishError> {
         let late = |_| PublishError::Unavailable("RabbitMQ did not answer in time".to_owned());
         timeout_at(deadline.into(), async { self.link.lock().await.session(deadline).await }).await.map_err(late)?
     }
 
     /// Publishes what is ready, spread over the channels. Messages of one key keep to one channel.
-    async fn spread(&self, ready: Vec<Ready<'_>>, keys: &[u64], deadline: Instant) -> Vec<(usize, Outcome)> {
+    async fn spread(&self, ready: Vec<ReadyPublish<'_>>, keys: &[u64], deadline: Instant) -> Vec<(usize, Outcome)> {
         let session = match self.session(deadline).await {
             Ok(session) => session,
             Err(error) => return same(&ready, &error),
@@ -108,9 +108,9 @@ impl RabbitMq {
     /// Publishes on one channel, a window at a time.
     async fn lane(
         &self,
-        session: &Session,
+        session: &BrokerSession,
         channel: &Mutex<Option<Channel>>,
-        messages: Vec<Ready<'_>>,
+        messages: Vec<ReadyPublish<'_>>,
         deadline: Instant,
     ) -> Vec<(usize, Outcome)> {
         let mut outcomes = Vec::with_capacity(messages.len());
@@ -142,9 +142,9 @@ impl RabbitMq {
     /// Finds the message for which the broker ended the channel. Each may have arrived in the round before.
     ///
     /// The connection may have ended as well: what lapin still writes to an ended channel is an error to the broker.
-    async fn one_by_one(&self, round: &[Ready<'_>], deadline: Instant) -> Vec<(usize, Outcome)> {
+    async fn one_by_one(&self, round: &[ReadyPublish<'_>], deadline: Instant) -> Vec<(usize, Outcome)> {
         let mut outcomes = Vec::with_capacity(round.len());
-        let mut last: Option<(Arc<Session>, Option<Channel>)> = None;
+        let mut last: Option<(Arc<BrokerSession>, Option<Channel>)> = None;
         for message in round.chunks(1) {
             let ended = match self.session(deadline).await {
                 Ok(_) if Instant::now() >= deadline => Ok(Round::Late(vec![Err(late())])),
@@ -181,7 +181,9 @@ impl Sink for RabbitMq {
         let mut known = Vec::new();
         for (index, message) in batch.iter().enumerate() {
             match wire::publish(message) {
-                Ok(publish) => ready.push(Ready { index, publish, payload: message.payload.as_deref().unwrap_or(&[]) }),
+                Ok(publish) => {
+                    ready.push(ReadyPublish { index, publish, payload: message.payload.as_deref().unwrap_or(&[]) })
+                }
                 Err(error) => known.push((index, Err(error))),
             }
         }
@@ -210,7 +212,7 @@ impl Sink for RabbitMq {
 }
 
 /// Where to connect, with the login as it is now; none: the URL does not read as one.
-fn address(config: &config::RabbitMq) -> Option<AMQPUri> {
+fn address(config: &config::RabbitMqConfig) -> Option<AMQPUri> {
     let mut uri = config.address()?.as_str().parse::<AMQPUri>().ok()?;
     uri.query.heartbeat.get_or_insert(HEARTBEAT);
     uri.query.frame_max.get_or_insert(FRAME_MAX);
@@ -220,9 +222,9 @@ fn address(config: &config::RabbitMq) -> Option<AMQPUri> {
 /// Runs one round; an error means that nothing of it was handed over. A round that takes long goes on without its place, where a new
 /// channel is opened for the next one: one of its queues may confirm nothing.
 async fn attempt(
-    session: &Session,
+    session: &BrokerSession,
     mut place: impl DerefMut<Target = Option<Channel>>,
-    messages: &[Ready<'_>],
+    messages: &[ReadyPublish<'_>],
     deadline: Instant,
 ) -> Result<Round, PublishError> {
     if session.is_blocked() {
@@ -261,10 +263,10 @@ async fn attempt(
 /// Parts the messages from the others that the broker would answer with the end of the channel or the connection: properties that
 /// are larger than its frames, an exchange that does not exist.
 async fn acceptable<'a>(
-    session: &Session,
-    ready: Vec<Ready<'a>>,
+    session: &BrokerSession,
+    ready: Vec<ReadyPublish<'a>>,
     deadline: Instant,
-) -> (Vec<Ready<'a>>, Vec<(usize, Outcome)>) {
+) -> (Vec<ReadyPublish<'a>>, Vec<(usize, Outcome)>) {
     let mut exists: HashMap<String, Result<bool, PublishError>> = HashMap::new();
     let (mut left, mut outcomes) = (Vec::with_capacity(ready.len()), Vec::new());
     for message in ready {
@@ -275,7 +277,7 @@ async fn acceptable<'a>(
         let name = message.publish.exchange.as_str();
         if !exists.contains_key(name) {
             let answer = session.has_exchange(name, deadline).await;
-            if matches!(answer, Err(Failure::Late)) {
+            if matches!(answer, Err(ChannelFailure::Late)) {
                 session.give_up();
             }
             let answer = answer.map_err(PublishError::from);
@@ -290,7 +292,7 @@ async fn acceptable<'a>(
     (left, outcomes)
 }
 
-fn settled(messages: &[Ready<'_>], ended: Round) -> Vec<(usize, Outcome)> {
+fn settled(messages: &[ReadyPublish<'_>], ended: Round) -> Vec<(usize, Outcome)> {
     match ended {
         Round::Settled(outcomes) | Round::Late(outcomes) => {
             messages.iter().map(|message| message.index).zip(outcomes).collect()
@@ -300,6 +302,6 @@ fn settled(messages: &[Ready<'_>], ended: Round) -> Vec<(usize, Outcome)> {
     }
 }
 
-fn same(messages: &[Ready<'_>], error: &PublishError) -> Vec<(usize, Outcome)> {
+fn same(messages: &[ReadyPublish<'_>], error: &PublishError) -> Vec<(usize, Outcome)> {
     messages.iter().map(|message| (message.index, Err(error.clone()))).collect()
 }

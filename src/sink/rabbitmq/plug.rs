@@ -21,14 +21,14 @@ use parking_lot::Mutex;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tokio::task::spawn_blocking;
 
-use crate::config::RabbitMq;
+use crate::config::RabbitMqConfig;
 
 /// A handle on a socket; see the module.
 #[derive(Default, Clone)]
-pub(super) struct Plug(Arc<Mutex<State>>);
+pub(super) struct Plug(Arc<Mutex<PlugState>>);
 
 #[derive(Default)]
-struct State {
+struct PlugState {
     socket: Option<TcpStream>,
     pulled: bool,
 }
@@ -73,7 +73,7 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    pub(super) fn of(config: &RabbitMq) -> Self {
+    pub(super) fn of(config: &RabbitMqConfig) -> Self {
         Self { authorities: config.ca_file.clone(), own: config.certificate_file.clone().zip(config.key_file.clone()) }
     }
 

@@ -14,7 +14,7 @@ use lapin::{
 use tokio::time::{sleep, timeout_at};
 
 use super::{
-    session::{Session, soft},
+    session::{BrokerSession, soft},
     wire::Publish,
 };
 use crate::sink::{Outcome, PublishError, Receipt};
@@ -23,7 +23,7 @@ use crate::sink::{Outcome, PublishError, Receipt};
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A message that is ready to go out.
-pub(super) struct Ready<'a> {
+pub(super) struct ReadyPublish<'a> {
     pub(super) index: usize,
     pub(super) publish: Publish,
     pub(super) payload: &'a [u8],
@@ -42,7 +42,12 @@ pub(super) enum Round {
 }
 
 /// Publishes the messages and waits for all confirms.
-pub(super) async fn run(session: &Session, channel: &Channel, messages: &[Ready<'_>], deadline: Instant) -> Round {
+pub(super) async fn run(
+    session: &BrokerSession,
+    channel: &Channel,
+    messages: &[ReadyPublish<'_>],
+    deadline: Instant,
+) -> Round {
     let mut confirms: Vec<_> = messages.iter().map(|message| Box::pin(maybe_done(publish(channel, message)))).collect();
     let blocked = async {
         while session.is_proven() || !session.is_blocked() {
@@ -67,7 +72,7 @@ pub(super) async fn run(session: &Session, channel: &Channel, messages: &[Ready<
     settle(messages, &known, confirms.iter_mut().map(|confirm| confirm.as_mut().take_output()))
 }
 
-async fn publish(channel: &Channel, message: &Ready<'_>) -> lapin::Result<Confirmation> {
+async fn publish(channel: &Channel, message: &ReadyPublish<'_>) -> lapin::Result<Confirmation> {
     let Publish { exchange, routing_key, properties, .. } = message.publish.clone();
     let options = BasicPublishOptions { mandatory: true, immediate: false };
     channel.basic_publish(exchange, routing_key, options, message.payload, properties).await?.await
@@ -79,7 +84,7 @@ async fn publish(channel: &Channel, message: &Ready<'_>) -> lapin::Result<Confir
 /// processes, which may be another message's, but none later than the message's own. So no message counts as sent beside a return
 /// while a confirm is missing.
 fn settle(
-    messages: &[Ready<'_>],
+    messages: &[ReadyPublish<'_>],
     known: &[bool],
     confirms: impl Iterator<Item = Option<lapin::Result<Confirmation>>>,
 ) -> Round {
@@ -111,7 +116,7 @@ pub(super) fn late() -> PublishError {
     PublishError::Unconfirmed("no confirm before the deadline".to_owned())
 }
 
-fn outcome(message: &Ready<'_>, returned: bool, acked: bool) -> Outcome {
+fn outcome(message: &ReadyPublish<'_>, returned: bool, acked: bool) -> Outcome {
     match (returned, acked) {
         (true, _) => Err(unroutable("unroutable", "no queue is bound for the routing key")),
         (false, true) => Ok(Receipt::new(&format!("{}/{}", message.publish.exchange, message.publish.routing_key))),

@@ -20,7 +20,7 @@ use tokio::{
 
 use super::plug::{self, Guard, Plug, Tls};
 use crate::{
-    config::RabbitMq,
+    config::RabbitMqConfig,
     sink::PublishError,
     state::explain::{Trouble, explain},
 };
@@ -29,7 +29,7 @@ use crate::{
 const LONG: Duration = Duration::from_secs(1);
 
 /// Why a call on a connection did not succeed.
-pub(super) enum Failure {
+pub(super) enum ChannelFailure {
     /// Its deadline passed. The connection is of no more use: what was called may still happen.
     Late,
     /// lapin says so.
@@ -39,7 +39,7 @@ pub(super) enum Failure {
 }
 
 /// A connection with its channels. Its socket ends with it.
-pub(super) struct Session {
+pub(super) struct BrokerSession {
     connection: Connection,
     guard: Guard,
     channels: Vec<Mutex<Option<Channel>>>,
@@ -51,10 +51,14 @@ pub(super) struct Session {
     given_up: AtomicBool,
 }
 
-impl Session {
+impl BrokerSession {
     /// Connects before the deadline.
-    pub(super) async fn connect(config: &RabbitMq, name: &str, deadline: Instant) -> Result<Self, Failure> {
-        let uri = super::address(config).ok_or(Failure::Address)?;
+    pub(super) async fn connect(
+        config: &RabbitMqConfig,
+        name: &str,
+        deadline: Instant,
+    ) -> Result<Self, ChannelFailure> {
+        let uri = super::address(config).ok_or(ChannelFailure::Address)?;
         let tls = Tls::of(config);
         let properties = ConnectionProperties::default().with_connection_name(format!("outbox-relay {name}").into());
         let guard = Guard(Plug::default());
@@ -122,7 +126,11 @@ impl Session {
     }
 
     /// The channel in this place, opened if need be.
-    pub(super) async fn channel(&self, place: &mut Option<Channel>, deadline: Instant) -> Result<Channel, Failure> {
+    pub(super) async fn channel(
+        &self,
+        place: &mut Option<Channel>,
+        deadline: Instant,
+    ) -> Result<Channel, ChannelFailure> {
         if let Some(channel) = place.as_ref().filter(|channel| channel.status().connected()) {
             return Ok(channel.clone());
         }
@@ -133,7 +141,7 @@ impl Session {
     }
 
     /// Whether the exchange exists. Publishing to one that does not would end the channel, with all that is in flight.
-    pub(super) async fn has_exchange(&self, exchange: &str, deadline: Instant) -> Result<bool, Failure> {
+    pub(super) async fn has_exchange(&self, exchange: &str, deadline: Instant) -> Result<bool, ChannelFailure> {
         if exchange.is_empty() || self.known().contains(exchange) {
             return Ok(true);
         }
@@ -143,11 +151,11 @@ impl Session {
         let name = ShortString::try_new(exchange).unwrap_or_default();
         let declared = channel.exchange_declare(name, ExchangeKind::Direct, passive, FieldTable::default());
         match in_time(deadline, declared).await {
-            Err(Failure::Error(error)) if soft(&error) == Some(AMQPSoftError::NOTFOUND) => return Ok(false),
-            Err(Failure::Error(error)) if soft(&error).is_none() => return Err(Failure::Error(error)),
-            Err(failure @ (Failure::Late | Failure::Address)) => return Err(failure),
+            Err(ChannelFailure::Error(error)) if soft(&error) == Some(AMQPSoftError::NOTFOUND) => return Ok(false),
+            Err(ChannelFailure::Error(error)) if soft(&error).is_none() => return Err(ChannelFailure::Error(error)),
+            Err(failure @ (ChannelFailure::Late | ChannelFailure::Address)) => return Err(failure),
             // Forbidden to look is not missing: the publish itself will tell.
-            Ok(()) | Err(Failure::Error(_)) => {}
+            Ok(()) | Err(ChannelFailure::Error(_)) => {}
         }
         self.known().insert(exchange.to_owned());
         Ok(true)
@@ -180,10 +188,10 @@ pub(super) fn leave(channel: Channel, deadline: Duration) {
     });
 }
 
-async fn in_time<T>(deadline: Instant, call: impl Future<Output = lapin::Result<T>>) -> Result<T, Failure> {
+async fn in_time<T>(deadline: Instant, call: impl Future<Output = lapin::Result<T>>) -> Result<T, ChannelFailure> {
     match timeout_at(deadline.into(), call).await {
-        Ok(result) => result.map_err(Failure::Error),
-        Err(_) => Err(Failure::Late),
+        Ok(result) => result.map_err(ChannelFailure::Error),
+        Err(_) => Err(ChannelFailure::Late),
     }
 }
 
@@ -198,15 +206,15 @@ pub(super) fn soft(error: &Error) -> Option<AMQPSoftError> {
     }
 }
 
-impl From<Failure> for PublishError {
+impl From<ChannelFailure> for PublishError {
     /// For calls before a message is handed over: it surely did not arrive.
-    fn from(failure: Failure) -> Self {
+    fn from(failure: ChannelFailure) -> Self {
         match failure {
-            Failure::Late => Self::Unavailable("RabbitMQ did not answer in time".to_owned()),
-            Failure::Address => {
+            ChannelFailure::Late => Self::Unavailable("RabbitMQ did not answer in time".to_owned()),
+            ChannelFailure::Address => {
                 Self::Unavailable("the URL does not read as amqp://user:password@host:port/vhost".to_owned())
             }
-            Failure::Error(error) => Self::Unavailable(explain(Trouble::RabbitMq(&error))),
+            ChannelFailure::Error(error) => Self::Unavailable(explain(Trouble::RabbitMq(&error))),
         }
     }
 }

@@ -16,30 +16,30 @@ pub(super) type Place = (String, i32);
 
 /// A change of what this member consumes.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum GroupEvent {
     Assigned(Vec<Place>),
     Revoked(Vec<Place>),
 }
 
 /// Passes rebalances on. They happen while messages are received, so each is in the channel before a message that follows it.
-pub(super) struct Context(pub(super) UnboundedSender<Event>);
+pub(super) struct GroupContext(pub(super) UnboundedSender<GroupEvent>);
 
-impl ConsumerContext for Context {
+impl ConsumerContext for GroupContext {
     fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if let Rebalance::Revoke(list) = rebalance {
-            self.tell(Event::Revoked(places(list)));
+            self.tell(GroupEvent::Revoked(places(list)));
         }
     }
 
     fn post_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if let Rebalance::Assign(list) = rebalance {
-            self.tell(Event::Assigned(places(list)));
+            self.tell(GroupEvent::Assigned(places(list)));
         }
     }
 }
 
-impl Context {
-    fn tell(&self, event: Event) {
+impl GroupContext {
+    fn tell(&self, event: GroupEvent) {
         tracing::info!(?event, "partitions");
         if self.0.send(event).is_err() {
             tracing::debug!("a rebalance after the end of the loop");
@@ -47,7 +47,7 @@ impl Context {
     }
 }
 
-impl ClientContext for Context {
+impl ClientContext for GroupContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         log(level, facility, message);
     }

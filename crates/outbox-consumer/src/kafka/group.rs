@@ -13,14 +13,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    context::{Context, Event, Place, client_error, only},
+    context::{GroupContext, GroupEvent, Place, client_error, only},
     dead::DeadLetters,
     offsets::Offsets,
     wire,
 };
 use crate::{
     ConsumerError, Delivery, Handler,
-    crew::{Crew, Finished, Job, Tag},
+    crew::{Acknowledge, Crew, FinishedTask, Job},
     process::{Processor, Verdict},
 };
 
@@ -42,7 +42,7 @@ struct Record {
     dead: Option<DeadLetters>,
 }
 
-impl Tag for Record {
+impl Acknowledge for Record {
     /// Offsets are committed by the loop; only dead messages are sent from here.
     async fn settle(&self, delivery: &Delivery, verdict: Verdict) -> Verdict {
         match (verdict, &self.dead) {
@@ -55,8 +55,8 @@ impl Tag for Record {
 
 /// A member of the group.
 pub(super) struct Group<H> {
-    consumer: Arc<StreamConsumer<Context>>,
-    events: UnboundedReceiver<Event>,
+    consumer: Arc<StreamConsumer<GroupContext>>,
+    events: UnboundedReceiver<GroupEvent>,
     partitions: HashMap<Place, Partition>,
     turn: u64,
     window: usize,
@@ -73,7 +73,7 @@ impl<H: Handler> Group<H> {
         dead: Option<DeadLetters>,
     ) -> Result<Self, ConsumerError> {
         let (sender, events) = unbounded_channel();
-        let consumer = StreamConsumer::from_config_and_context(config, Context(sender)).map_err(client_error)?;
+        let consumer = StreamConsumer::from_config_and_context(config, GroupContext(sender)).map_err(client_error)?;
         let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics).map_err(client_error)?;
         let (consumer, crew) = (Arc::new(consumer), Crew::new(processor));
@@ -117,16 +117,16 @@ impl<H: Handler> Group<H> {
         }
     }
 
-    fn follow(&mut self, event: Event) {
+    fn follow(&mut self, event: GroupEvent) {
         match event {
-            Event::Assigned(places) => {
+            GroupEvent::Assigned(places) => {
                 for place in places {
                     // It may have been paused the last time that it was here.
                     self.pause(&place, false);
                     self.partition(place);
                 }
             }
-            Event::Revoked(places) => {
+            GroupEvent::Revoked(places) => {
                 for partition in places.iter().filter_map(|place| self.partitions.remove(place)) {
                     // Whoever has it now gets what is not committed yet, and waits in the inbox for what is at work here.
                     partition.stop.cancel();
@@ -161,7 +161,7 @@ impl<H: Handler> Group<H> {
         }
     }
 
-    fn finished(&mut self, finished: &Finished<Record>) {
+    fn finished(&mut self, finished: &FinishedTask<Record>) {
         let Record { place, turn, offset, .. } = &finished.job.tag;
         let Some(partition) = self.partitions.get_mut(place).filter(|partition| partition.turn == *turn) else {
             return;

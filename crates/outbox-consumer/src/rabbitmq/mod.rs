@@ -7,7 +7,7 @@ use lapin::{types::ShortString, uri::AMQPUri};
 use outbox_core::{Inbox, sqlx::MySqlPool};
 use tokio::{sync::Semaphore, time::sleep};
 
-use self::session::{Link, Session};
+use self::session::{ConsumerSession, QueueAddress};
 use crate::{BoxError, ConsumerError, Handler, Retry, crew::Crew, options::Options, process::Processor};
 
 /// Waits between two attempts to connect: at most 100 ms at first, 5 s later.
@@ -90,7 +90,7 @@ impl Consumer {
     ///
     /// A broker, a queue or a database that cannot be reached is waited for, without end. An error: a bug of this library.
     pub async fn run<H: Handler>(self, handler: H, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
-        let link = Link { uri: self.uri, queue: self.queue, prefetch: self.prefetch };
+        let link = QueueAddress { uri: self.uri, queue: self.queue, prefetch: self.prefetch };
         let mut crew = Crew::new(Processor {
             at_work: Semaphore::new(self.options.concurrency),
             inbox: self.inbox,
@@ -103,7 +103,7 @@ impl Consumer {
         tokio::pin!(stop);
         let mut failures = 0;
         loop {
-            let error = match Session::open(&link, &crew.stop).await {
+            let error = match ConsumerSession::open(&link, &crew.stop).await {
                 Ok(mut session) => {
                     failures = 0;
                     match session.consume(&mut crew, stop.as_mut()).await {

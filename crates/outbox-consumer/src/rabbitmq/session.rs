@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::wire;
 use crate::{
     BoxError, Delivery, Handler,
-    crew::{Crew, Job, Tag},
+    crew::{Acknowledge, Crew, Job},
     process::Verdict,
 };
 
@@ -26,20 +26,20 @@ const CONNECT: Duration = Duration::from_secs(10);
 const CLOSE: Duration = Duration::from_secs(5);
 
 /// Where the messages are.
-pub(super) struct Link {
+pub(super) struct QueueAddress {
     pub(super) uri: AMQPUri,
     pub(super) queue: ShortString,
     pub(super) prefetch: u16,
 }
 
 /// The handle with which RabbitMQ is told what became of a message, once. A failure leaves the message to come again.
-pub(super) struct Receipt {
+pub(super) struct Delivered {
     acker: Acker,
     /// The connection is gone: lapin may leave a call that was under way then without an end, and the message would hold its key.
     gone: CancellationToken,
 }
 
-impl Tag for Receipt {
+impl Acknowledge for Delivered {
     async fn settle(&self, delivery: &Delivery, verdict: Verdict) -> Verdict {
         if matches!(verdict, Verdict::Later | Verdict::Undecided) {
             return verdict;
@@ -60,7 +60,7 @@ impl Tag for Receipt {
 }
 
 /// A connection that consumes.
-pub(super) struct Session {
+pub(super) struct ConsumerSession {
     connection: Connection,
     deliveries: lapin::Consumer,
     channel: lapin::Channel,
@@ -70,14 +70,14 @@ pub(super) struct Session {
     gone: CancellationToken,
 }
 
-impl Session {
-    pub(super) async fn open(link: &Link, stop: &CancellationToken) -> Result<Self, BoxError> {
+impl ConsumerSession {
+    pub(super) async fn open(link: &QueueAddress, stop: &CancellationToken) -> Result<Self, BoxError> {
         timeout(CONNECT, Self::connect(link, stop.child_token()))
             .await
             .map_err(|_elapsed| "RabbitMQ does not answer")?
     }
 
-    async fn connect(link: &Link, stop: CancellationToken) -> Result<Self, BoxError> {
+    async fn connect(link: &QueueAddress, stop: CancellationToken) -> Result<Self, BoxError> {
         let connection = Connection::connect_uri(link.uri.clone(), ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         channel.basic_qos(link.prefetch, BasicQosOptions::default()).await?;
@@ -89,7 +89,7 @@ impl Session {
     /// Takes messages until `stop` ends. An error: the connection or the queue is gone.
     pub(super) async fn consume<H: Handler>(
         &mut self,
-        crew: &mut Crew<H, Receipt>,
+        crew: &mut Crew<H, Delivered>,
         mut stop: impl Future<Output = ()> + Unpin,
     ) -> Result<(), BoxError> {
         loop {
@@ -98,7 +98,7 @@ impl Session {
                 Some(finished) = crew.next() => drop(finished?),
                 delivery = self.deliveries.next() => {
                     let delivery = delivery.ok_or("the queue was deleted, or the connection has ended")??;
-                    let tag = Receipt { acker: delivery.acker.clone(), gone: self.gone.clone() };
+                    let tag = Delivered { acker: delivery.acker.clone(), gone: self.gone.clone() };
                     let delivery = wire::delivery(delivery, self.queue.as_str());
                     crew.arrived(Job { delivery, tag, stop: self.stop.clone() });
                 }
@@ -107,7 +107,7 @@ impl Session {
     }
 
     /// Takes no more messages, lets those at work end, and closes. What is not acknowledged comes again.
-    pub(super) async fn close<H: Handler>(self, crew: &mut Crew<H, Receipt>) {
+    pub(super) async fn close<H: Handler>(self, crew: &mut Crew<H, Delivered>) {
         let cancel = self.channel.basic_cancel(self.deliveries.tag(), BasicCancelOptions::default());
         if !matches!(timeout(CLOSE, cancel).await, Ok(Ok(()))) {
             tracing::info!("RabbitMQ did not confirm the end of the consumer");
@@ -124,7 +124,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for ConsumerSession {
     fn drop(&mut self) {
         self.stop.cancel();
         self.gone.cancel();

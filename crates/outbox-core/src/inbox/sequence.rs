@@ -70,8 +70,8 @@ impl Inbox {
         let (highest, epoch, missing) = store::inbox::lock_sequence(conn, place).await?;
         let mut seen = match number.epoch.cmp(&epoch) {
             Ordering::Less => return Ok(Sequence::Late),
-            Ordering::Equal => Seen::read(highest, &missing),
-            Ordering::Greater => Seen { highest: 0, missing: Vec::new() },
+            Ordering::Equal => LastNumber::read(highest, &missing),
+            Ordering::Greater => LastNumber { highest: 0, missing: Vec::new() },
         };
         let sequence = seen.note(number.number);
         let highest = SequenceNumber { number: seen.highest, ..number };
@@ -82,12 +82,12 @@ impl Inbox {
 
 /// What was processed of a key: all up to `highest` but these ranges, both ends included. Zero: nothing yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Seen {
+struct LastNumber {
     highest: u64,
     missing: Vec<(u64, u64)>,
 }
 
-impl Seen {
+impl LastNumber {
     /// Gaps that were edited by hand and do not read as such are none.
     fn read(highest: u64, gaps: &str) -> Self {
         Self { highest, missing: serde_json::from_str(gaps).unwrap_or_default() }
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn gaps_late_ones_and_repetitions_are_told_apart() {
-        let mut seen = Seen { highest: 0, missing: Vec::new() };
+        let mut seen = LastNumber { highest: 0, missing: Vec::new() };
         let steps = [
             (3, Sequence::Next),
             (4, Sequence::Next),
@@ -158,12 +158,12 @@ mod tests {
         for (number, expected) in steps {
             assert_eq!(seen.note(number), expected, "{number}");
         }
-        assert_eq!(seen, Seen { highest: 11, missing: vec![(2, 2), (10, 10)] });
+        assert_eq!(seen, LastNumber { highest: 11, missing: vec![(2, 2), (10, 10)] });
     }
 
     #[test]
     fn the_latest_gaps_are_remembered() {
-        let mut seen = Seen { highest: 1, missing: Vec::new() };
+        let mut seen = LastNumber { highest: 1, missing: Vec::new() };
         for number in 1..=100 {
             assert_eq!(seen.note(number * 2 + 1), Sequence::Gap { expected: number * 2 });
         }
@@ -200,13 +200,13 @@ mod properties {
             ],
             numbers in vec(number(), 1..8),
         ) {
-            let mut seen = Seen::read(highest, &gaps);
+            let mut seen = LastNumber::read(highest, &gaps);
             prop_assert!(seen.missing.capacity() <= gaps.len().max(4), "room for more than the text can hold");
             for number in numbers {
                 seen.note(number);
                 let gaps = seen.gaps();
                 prop_assert!(seen.missing.len() <= GAPS && gaps.len() <= COLUMN);
-                let back = Seen::read(seen.highest, &gaps);
+                let back = LastNumber::read(seen.highest, &gaps);
                 prop_assert_eq!(&back, &seen);
                 seen = back;
             }
@@ -214,7 +214,7 @@ mod properties {
 
         #[test]
         fn each_number_is_told_apart_by_those_that_came_before(numbers in vec(1..60_u64, 0..80)) {
-            let (mut seen, mut processed) = (Seen::read(0, "[]"), BTreeSet::<u64>::new());
+            let (mut seen, mut processed) = (LastNumber::read(0, "[]"), BTreeSet::<u64>::new());
             for number in numbers {
                 let highest = processed.last().copied().unwrap_or(0);
                 let expected = if processed.contains(&number) {
@@ -234,7 +234,7 @@ mod properties {
         /// However a wide gap is filled.
         #[test]
         fn a_gap_that_is_filled_here_and_there_is_remembered_in_few_parts(late in vec(2..100_000_u64, 0..150)) {
-            let mut seen = Seen::read(1, "[]");
+            let mut seen = LastNumber::read(1, "[]");
             prop_assert_eq!(seen.note(100_000), Sequence::Gap { expected: 2 });
             for number in late {
                 let sequence = seen.note(number);

@@ -14,20 +14,20 @@ use super::Lease;
 use crate::store::named;
 
 /// Where the outcome of a release goes: false, it had ended before.
-pub(super) type Reply = oneshot::Sender<Result<bool, sqlx::Error>>;
+pub(super) type LeaseReply = oneshot::Sender<Result<bool, sqlx::Error>>;
 
 /// What the keeper is asked to do.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(super) enum LeaseRequest {
     Acquire {
         name: Arc<str>,
-        keeper: mpsc::UnboundedSender<Command>,
+        keeper: mpsc::UnboundedSender<LeaseRequest>,
         reply: oneshot::Sender<Result<Answer, sqlx::Error>>,
     },
     Release {
         name: Arc<str>,
         fence: u64,
-        reply: Option<Reply>,
+        reply: Option<LeaseReply>,
     },
 }
 
@@ -39,13 +39,13 @@ pub(super) enum Answer {
 }
 
 /// What the database said to an attempt to acquire.
-enum Outcome {
+enum Renewal {
     Won(u64),
     Busy { holder: String, left: Duration },
 }
 
 /// A lease that is held.
-struct Tenure {
+struct HeldLease {
     fence: u64,
     /// How many [`Lease`]s of it there are.
     held: usize,
@@ -58,7 +58,7 @@ pub(super) struct Keeper {
     owner: Arc<str>,
     length: Duration,
     connection: Option<MySqlConnection>,
-    tenures: HashMap<Arc<str>, Tenure>,
+    tenures: HashMap<Arc<str>, HeldLease>,
 }
 
 impl Keeper {
@@ -67,7 +67,7 @@ impl Keeper {
         options: &Arc<MySqlConnectOptions>,
         owner: &Arc<str>,
         length: Duration,
-    ) -> mpsc::UnboundedSender<Command> {
+    ) -> mpsc::UnboundedSender<LeaseRequest> {
         let (sender, commands) = mpsc::unbounded_channel();
         let (options, owner) = (Arc::clone(options), Arc::clone(owner));
         let keeper = Self { options, owner, length, connection: None, tenures: HashMap::new() };
@@ -75,7 +75,7 @@ impl Keeper {
         sender
     }
 
-    async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
+    async fn run(mut self, mut commands: mpsc::UnboundedReceiver<LeaseRequest>) {
         loop {
             let next = self.tenures.values().map(|tenure| tenure.renew_at).min();
             let command = match next {
@@ -92,14 +92,14 @@ impl Keeper {
         }
     }
 
-    async fn obey(&mut self, command: Command) {
+    async fn obey(&mut self, command: LeaseRequest) {
         match command {
-            Command::Acquire { name, keeper, reply } => {
+            LeaseRequest::Acquire { name, keeper, reply } => {
                 let answer = self.acquire(name, keeper).await;
                 // A caller that is gone drops the lease in the answer, which gives it back.
                 drop(reply.send(answer));
             }
-            Command::Release { name, fence, reply } => {
+            LeaseRequest::Release { name, fence, reply } => {
                 let released = self.release(&name, fence).await;
                 if let Some(reply) = reply {
                     drop(reply.send(released));
@@ -108,14 +108,18 @@ impl Keeper {
         }
     }
 
-    async fn acquire(&mut self, name: Arc<str>, keeper: mpsc::UnboundedSender<Command>) -> Result<Answer, sqlx::Error> {
+    async fn acquire(
+        &mut self,
+        name: Arc<str>,
+        keeper: mpsc::UnboundedSender<LeaseRequest>,
+    ) -> Result<Answer, sqlx::Error> {
         // What is held already is asked for all the same: its end may be known to the database alone.
         if !self.renew(&name).await? {
             let start = Instant::now();
             let (length, owner) = (self.length, Arc::clone(&self.owner));
             match self.call(async |conn| win(conn, &name, &owner, length).await).await? {
-                Outcome::Busy { holder, left } => return Ok(Answer::Busy { holder, left }),
-                Outcome::Won(fence) => self.begin(Arc::clone(&name), fence, start),
+                Renewal::Busy { holder, left } => return Ok(Answer::Busy { holder, left }),
+                Renewal::Won(fence) => self.begin(Arc::clone(&name), fence, start),
             }
         }
         let Some(tenure) = self.tenures.get_mut(&name) else { return Err(sqlx::Error::WorkerCrashed) };
@@ -127,7 +131,7 @@ impl Keeper {
     /// Notes a lease that was won by a call which began at `start`.
     fn begin(&mut self, name: Arc<str>, fence: u64, start: Instant) {
         let (until, _) = watch::channel(Some(self.surely_until(start)));
-        self.tenures.insert(name, Tenure { fence, held: 0, until, renew_at: start + self.length / 3 });
+        self.tenures.insert(name, HeldLease { fence, held: 0, until, renew_at: start + self.length / 3 });
     }
 
     /// A tenth early: the clocks of two machines do not run at the same speed.
@@ -159,7 +163,7 @@ impl Keeper {
 
     /// Renews what is due. Where the database does not answer it tries again soon, until the lease is lost.
     async fn renew_due(&mut self) {
-        let due = |tenure: &Tenure| tenure.renew_at <= Instant::now();
+        let due = |tenure: &HeldLease| tenure.renew_at <= Instant::now();
         let names: Vec<_> =
             self.tenures.iter().filter(|(_, tenure)| due(tenure)).map(|(name, _)| Arc::clone(name)).collect();
         for name in names {
@@ -224,16 +228,16 @@ impl Keeper {
 }
 
 /// Looks first, without locks, so that those who wait disturb nobody; then takes what is free, or was this owner's.
-async fn win(conn: &mut MySqlConnection, name: &str, owner: &str, length: Duration) -> Result<Outcome, sqlx::Error> {
+async fn win(conn: &mut MySqlConnection, name: &str, owner: &str, length: Duration) -> Result<Renewal, sqlx::Error> {
     let Some(row) = named::look(conn, name).await? else {
         let won = named::create(conn, name, owner, length).await?;
-        let lost = Outcome::Busy { holder: "another".to_owned(), left: Duration::ZERO };
-        return Ok(won.map_or(lost, Outcome::Won));
+        let lost = Renewal::Busy { holder: "another".to_owned(), left: Duration::ZERO };
+        return Ok(won.map_or(lost, Renewal::Won));
     };
     let left = Duration::from_micros(u64::try_from(row.left).unwrap_or(0));
     let free = left.is_zero() || row.owner == owner;
     if free && named::take(conn, name, owner, row.fence, length).await? {
-        return Ok(Outcome::Won(row.fence + 1));
+        return Ok(Renewal::Won(row.fence + 1));
     }
-    Ok(Outcome::Busy { holder: row.owner, left })
+    Ok(Renewal::Busy { holder: row.owner, left })
 }

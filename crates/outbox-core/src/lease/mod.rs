@@ -57,7 +57,7 @@ use tokio::{
     time::Instant,
 };
 
-use self::keeper::{Answer, Command, Keeper, Reply};
+use self::keeper::{Answer, Keeper, LeaseReply, LeaseRequest};
 use crate::store;
 
 /// Pause between two looks of one that waits.
@@ -108,7 +108,7 @@ pub struct Leases {
     options: Arc<MySqlConnectOptions>,
     owner: Arc<str>,
     length: Duration,
-    keeper: OnceLock<mpsc::UnboundedSender<Command>>,
+    keeper: OnceLock<mpsc::UnboundedSender<LeaseRequest>>,
 }
 
 impl Leases {
@@ -172,7 +172,7 @@ impl Leases {
         self.validate(name)?;
         let keeper = self.keeper.get_or_init(|| Keeper::start(&self.options, &self.owner, self.length));
         let (reply, answer) = oneshot::channel();
-        let command = Command::Acquire { name: name.into(), keeper: keeper.clone(), reply };
+        let command = LeaseRequest::Acquire { name: name.into(), keeper: keeper.clone(), reply };
         keeper.send(command).map_err(|_gone| LeaseError::Stopped)?;
         Ok(answer.await.map_err(|_gone| LeaseError::Stopped)??)
     }
@@ -204,7 +204,7 @@ pub struct Lease {
     fence: u64,
     /// Until when it is surely held; none: lost.
     until: watch::Receiver<Option<Instant>>,
-    keeper: mpsc::UnboundedSender<Command>,
+    keeper: mpsc::UnboundedSender<LeaseRequest>,
     given_back: bool,
 }
 
@@ -268,11 +268,11 @@ impl Lease {
     }
 
     /// Tells the keeper, once.
-    fn give_back(&mut self, reply: Option<Reply>) -> Result<(), mpsc::error::SendError<Command>> {
+    fn give_back(&mut self, reply: Option<LeaseReply>) -> Result<(), mpsc::error::SendError<LeaseRequest>> {
         if std::mem::replace(&mut self.given_back, true) {
             return Ok(());
         }
-        self.keeper.send(Command::Release { name: Arc::clone(&self.name), fence: self.fence, reply })
+        self.keeper.send(LeaseRequest::Release { name: Arc::clone(&self.name), fence: self.fence, reply })
     }
 
     fn lost_error(&self) -> LeaseError {

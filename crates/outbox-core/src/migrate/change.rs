@@ -1,14 +1,14 @@
 //! The change that a migration makes, read from its text.
 
-use crate::store::catalogue::{Kind, Shape};
+use crate::store::catalogue::{ObjectKind, ObjectShape};
 
 /// The change of one migration. A migration is one statement, because no statement that changes tables can be rolled back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
     /// It creates a table or a view.
-    Create(Shape),
+    Create(ObjectShape),
     /// It adds columns or keys to a table.
-    Add(Shape),
+    Add(ObjectShape),
     /// It writes rows, and writes nothing the second time.
     Rows,
 }
@@ -27,7 +27,11 @@ impl Change {
             let (name, select) = rest.split_once(" AS SELECT ")?;
             let columns = top_level(select.split_once(" FROM ")?.0);
             let parts = columns.filter_map(|column| Some(column.rsplit([' ', '.']).next()?.to_owned()));
-            return Some(Self::Create(Shape { kind: Kind::View, name: name.to_owned(), parts: parts.collect() }));
+            return Some(Self::Create(ObjectShape {
+                kind: ObjectKind::View,
+                name: name.to_owned(),
+                parts: parts.collect(),
+            }));
         }
         if let Some(rest) = text.strip_prefix("ALTER TABLE ") {
             let (name, adds) = rest.split_once(' ')?;
@@ -39,7 +43,7 @@ impl Change {
     }
 
     /// The table or view.
-    pub(super) fn shape(&self) -> Option<&Shape> {
+    pub(super) fn shape(&self) -> Option<&ObjectShape> {
         match self {
             Self::Create(shape) | Self::Add(shape) => Some(shape),
             Self::Rows => None,
@@ -68,8 +72,8 @@ const ROWS: [&str; 2] = ["INSERT IGNORE INTO ", "UPDATE "];
 /// How a table's engine is spelt among its parts.
 const ENGINE: &str = "engine innodb";
 
-fn table(name: &str, parts: impl IntoIterator<Item = String>) -> Shape {
-    Shape { kind: Kind::Table, name: name.to_owned(), parts: parts.into_iter().collect() }
+fn table(name: &str, parts: impl IntoIterator<Item = String>) -> ObjectShape {
+    ObjectShape { kind: ObjectKind::Table, name: name.to_owned(), parts: parts.into_iter().collect() }
 }
 
 /// `ADD COLUMN …` or `ADD KEY …`.
@@ -92,7 +96,7 @@ fn top_level(text: &str) -> impl Iterator<Item = &str> {
     .map(str::trim)
 }
 
-/// A column or a key in the spelling of [`Shape`].
+/// A column or a key in the spelling of [`ObjectShape`].
 fn part(text: &str) -> String {
     let text = text.to_lowercase().replace(", ", ",");
     let mut words = text.split(' ');
@@ -141,7 +145,7 @@ mod tests {
     fn a_view_is_the_names_of_its_columns() {
         let sql = "CREATE VIEW v AS\n  SELECT m.id, IF(a, b, CONCAT('x', c)) AS receipt\n  FROM t m;\n";
         let Some(Change::Create(shape)) = Change::of(sql) else { panic!() };
-        assert_eq!((shape.kind, shape.name.as_str()), (Kind::View, "v"));
+        assert_eq!((shape.kind, shape.name.as_str()), (ObjectKind::View, "v"));
         assert_eq!(Vec::from_iter(shape.parts), ["id", "receipt"]);
         assert_eq!(rows(sql).as_deref(), Some("SELECT m.id, IF(a, b, CONCAT('x', c)) AS receipt FROM t m"));
     }

@@ -5,8 +5,8 @@ use sqlx::{MySqlConnection, migrate::Migration};
 use super::{
     MigrateError,
     change::Change,
-    plan::State,
-    run::{Mode, Step, steps},
+    plan::PlannedState,
+    run::{MigrationStep, Mode, steps},
 };
 use crate::store::catalogue;
 
@@ -31,13 +31,13 @@ pub(super) async fn due(conn: &mut MySqlConnection, migrations: &[Migration]) ->
     Ok(due)
 }
 
-async fn work(conn: &mut MySqlConnection, step: &Step<'_>) -> Result<String, sqlx::Error> {
+async fn work(conn: &mut MySqlConnection, step: &MigrationStep<'_>) -> Result<String, sqlx::Error> {
     Ok(match (&step.state, &step.change) {
-        (State::Differs(how), _) => format!("cannot be applied: {how}"),
-        (State::Done, _) => "is applied already, and is recorded".to_owned(),
-        (State::Missing, Change::Create(shape)) => format!("creates the {} {}", shape.kind.word(), shape.name),
-        (State::Missing, Change::Rows) => "writes rows".to_owned(),
-        (State::Missing, Change::Add(shape)) => {
+        (PlannedState::Differs(how), _) => format!("cannot be applied: {how}"),
+        (PlannedState::Done, _) => "is applied already, and is recorded".to_owned(),
+        (PlannedState::Missing, Change::Create(shape)) => format!("creates the {} {}", shape.kind.word(), shape.name),
+        (PlannedState::Missing, Change::Rows) => "writes rows".to_owned(),
+        (PlannedState::Missing, Change::Add(shape)) => {
             let (rows, bytes) = catalogue::size(conn, &shape.name).await?;
             format!(
                 "adds to the table {}: at once, without a copy of its rows (ALGORITHM = INSTANT), or not at all; it has about {rows} rows \

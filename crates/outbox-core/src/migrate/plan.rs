@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::change::Change;
-use crate::store::catalogue::Shape;
+use crate::store::catalogue::ObjectShape;
 
 /// The rest that is still to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum PlannedState {
     /// Nothing: it was done, and only its record is missing.
     Done,
     /// All of it.
@@ -17,9 +17,9 @@ pub(super) enum State {
 }
 
 /// Compares what a migration makes with what is there. `later` are the parts that later migrations add to the same table.
-pub(super) fn state(change: &Change, found: Option<&Shape>, later: &BTreeSet<String>) -> State {
+pub(super) fn state(change: &Change, found: Option<&ObjectShape>, later: &BTreeSet<String>) -> PlannedState {
     match (change, found) {
-        (Change::Rows, _) | (_, None) => State::Missing,
+        (Change::Rows, _) | (_, None) => PlannedState::Missing,
         (Change::Create(wanted), Some(found)) => {
             let additional: BTreeSet<_> = found.parts.difference(&wanted.parts).cloned().collect();
             compared(wanted, found, additional.difference(later))
@@ -29,24 +29,28 @@ pub(super) fn state(change: &Change, found: Option<&Shape>, later: &BTreeSet<Str
             if found.parts.iter().any(|part| names.contains(name(part))) {
                 compared(wanted, found, [].iter())
             } else {
-                State::Missing
+                PlannedState::Missing
             }
         }
     }
 }
 
-fn compared<'a>(wanted: &Shape, found: &Shape, additional: impl Iterator<Item = &'a String>) -> State {
+fn compared<'a>(
+    wanted: &ObjectShape,
+    found: &ObjectShape,
+    additional: impl Iterator<Item = &'a String>,
+) -> PlannedState {
     let lacking = list(wanted.parts.difference(&found.parts));
     let additional = list(additional);
     let what = format!("the {} {}", found.kind.word(), found.name);
     if wanted.kind != found.kind {
-        return State::Differs(format!("{what} is no {}", wanted.kind.word()));
+        return PlannedState::Differs(format!("{what} is no {}", wanted.kind.word()));
     }
     match (lacking.is_empty(), additional.is_empty()) {
-        (true, true) => State::Done,
-        (false, true) => State::Differs(format!("{what} lacks {lacking}")),
-        (true, false) => State::Differs(format!("{what} has {additional} besides")),
-        (false, false) => State::Differs(format!("{what} lacks {lacking} and has {additional}")),
+        (true, true) => PlannedState::Done,
+        (false, true) => PlannedState::Differs(format!("{what} lacks {lacking}")),
+        (true, false) => PlannedState::Differs(format!("{what} has {additional} besides")),
+        (false, false) => PlannedState::Differs(format!("{what} lacks {lacking} and has {additional}")),
     }
 }
 
@@ -63,18 +67,18 @@ fn name(part: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::catalogue::Kind;
+    use crate::store::catalogue::ObjectKind;
 
-    fn shape(parts: &[&str]) -> Shape {
-        Shape { kind: Kind::Table, name: "t".to_owned(), parts: set(parts) }
+    fn shape(parts: &[&str]) -> ObjectShape {
+        ObjectShape { kind: ObjectKind::Table, name: "t".to_owned(), parts: set(parts) }
     }
 
     fn set(parts: &[&str]) -> BTreeSet<String> {
         parts.iter().map(|part| (*part).to_owned()).collect()
     }
 
-    fn differs(text: &str) -> State {
-        State::Differs(text.to_owned())
+    fn differs(text: &str) -> PlannedState {
+        PlannedState::Differs(text.to_owned())
     }
 
     #[test]
@@ -82,8 +86,8 @@ mod tests {
         let create = Change::Create(shape(&["a int null", "primary key (a)"]));
         let later = set(&["b int null"]);
         for (found, expected) in [
-            (&["a int null", "primary key (a)"][..], State::Done),
-            (&["a int null", "primary key (a)", "b int null"], State::Done),
+            (&["a int null", "primary key (a)"][..], PlannedState::Done),
+            (&["a int null", "primary key (a)", "b int null"], PlannedState::Done),
             (&["a int null"], differs("the table t lacks `primary key (a)`")),
             (&["a int null", "primary key (a)", "c int null"], differs("the table t has `c int null` besides")),
             (
@@ -93,8 +97,8 @@ mod tests {
         ] {
             assert_eq!(state(&create, Some(&shape(found)), &later), expected, "{found:?}");
         }
-        assert_eq!(state(&create, None, &later), State::Missing);
-        let view = Shape { kind: Kind::View, ..shape(&["a"]) };
+        assert_eq!(state(&create, None, &later), PlannedState::Missing);
+        let view = ObjectShape { kind: ObjectKind::View, ..shape(&["a"]) };
         assert_eq!(state(&create, Some(&view), &later), differs("the view t is no table"));
     }
 
@@ -102,18 +106,18 @@ mod tests {
     fn what_is_added_is_there_as_a_whole_or_not_at_all() {
         let add = Change::Add(shape(&["b int null", "key t_b (b)"]));
         for (found, expected) in [
-            (&["a int null", "b int null", "key t_b (b)"][..], State::Done),
-            (&["a int null"], State::Missing),
+            (&["a int null", "b int null", "key t_b (b)"][..], PlannedState::Done),
+            (&["a int null"], PlannedState::Missing),
             (&["b bigint null"], differs("the table t lacks `b int null`, `key t_b (b)`")),
             (&["b int null"], differs("the table t lacks `key t_b (b)`")),
         ] {
             assert_eq!(state(&add, Some(&shape(found)), &BTreeSet::new()), expected, "{found:?}");
         }
-        assert_eq!(state(&add, None, &BTreeSet::new()), State::Missing, "its table is made before");
+        assert_eq!(state(&add, None, &BTreeSet::new()), PlannedState::Missing, "its table is made before");
     }
 
     #[test]
     fn rows_are_written_again() {
-        assert_eq!(state(&Change::Rows, None, &BTreeSet::new()), State::Missing);
+        assert_eq!(state(&Change::Rows, None, &BTreeSet::new()), PlannedState::Missing);
     }
 }

@@ -7,10 +7,10 @@ use sqlx::{MySqlConnection, SqlStr, migrate::Migration};
 use super::{
     MigrateError,
     change::{Change, rows},
-    plan::{State, state},
+    plan::{PlannedState, state},
 };
 use crate::store::{
-    catalogue::{self, Kind, Shape},
+    catalogue::{self, ObjectKind, ObjectShape},
     migrate::{self as statements, RECORD, RECORD_COLUMNS},
     schema,
 };
@@ -36,10 +36,10 @@ pub(super) enum Mode {
 }
 
 /// A migration that the record does not know.
-pub(super) struct Step<'a> {
+pub(super) struct MigrationStep<'a> {
     pub(super) migration: &'a Migration,
     pub(super) change: Change,
-    pub(super) state: State,
+    pub(super) state: PlannedState,
 }
 
 pub(super) async fn run(conn: &mut MySqlConnection, migrations: &[Migration], mode: Mode) -> Result<(), MigrateError> {
@@ -73,7 +73,7 @@ async fn locked(conn: &mut MySqlConnection, migrations: &[Migration], mode: Mode
         statements::run(conn, SqlStr::from_static(RECORD)).await?;
     }
     for step in &steps {
-        if step.state == State::Missing {
+        if step.state == PlannedState::Missing {
             apply(conn, step).await?;
         }
         let Migration { version, description, checksum, .. } = step.migration;
@@ -110,7 +110,7 @@ pub(super) async fn steps<'a>(
     conn: &mut MySqlConnection,
     migrations: &'a [Migration],
     mode: Mode,
-) -> Result<Vec<Step<'a>>, MigrateError> {
+) -> Result<Vec<MigrationStep<'a>>, MigrateError> {
     let mut steps = Vec::new();
     for migration in unrecorded(conn, migrations, mode).await? {
         let change = Change::of(migration.sql.as_str()).unwrap_or(Change::Rows);
@@ -119,7 +119,7 @@ pub(super) async fn steps<'a>(
             None => None,
         };
         let state = state(&change, found.as_ref(), &added_later(migrations, &change));
-        steps.push(Step { migration, change, state });
+        steps.push(MigrationStep { migration, change, state });
     }
     Ok(steps)
 }
@@ -135,13 +135,17 @@ fn added_later(migrations: &[Migration], change: &Change) -> BTreeSet<String> {
 }
 
 /// Refuses where something else has the name of a table or a view, and where there should be nothing left to do and is.
-fn refuse_differences(record: Option<&Shape>, steps: &[Step<'_>], mode: Mode) -> Result<(), MigrateError> {
+fn refuse_differences(
+    record: Option<&ObjectShape>,
+    steps: &[MigrationStep<'_>],
+    mode: Mode,
+) -> Result<(), MigrateError> {
     let record = record.filter(|found| !is_record(found));
     let record = record.map(|found| format!("the {} {RECORD_TABLE} is no record of migrations", found.kind.word()));
     let differences = steps.iter().filter_map(|step| match (&step.state, step.change.shape()) {
-        (State::Differs(how), _) => Some(how.clone()),
-        (State::Missing, Some(shape)) if mode == Mode::Adopt => Some(missing(&step.change, shape)),
-        (State::Missing | State::Done, _) => None,
+        (PlannedState::Differs(how), _) => Some(how.clone()),
+        (PlannedState::Missing, Some(shape)) if mode == Mode::Adopt => Some(missing(&step.change, shape)),
+        (PlannedState::Missing | PlannedState::Done, _) => None,
     });
     let differences = record.into_iter().chain(differences).collect::<Vec<_>>().join("; ");
     match mode {
@@ -151,7 +155,7 @@ fn refuse_differences(record: Option<&Shape>, steps: &[Step<'_>], mode: Mode) ->
     }
 }
 
-fn missing(change: &Change, shape: &Shape) -> String {
+fn missing(change: &Change, shape: &ObjectShape) -> String {
     match change {
         Change::Create(_) => format!("the {} {} does not exist", shape.kind.word(), shape.name),
         Change::Add(_) | Change::Rows => {
@@ -161,23 +165,23 @@ fn missing(change: &Change, shape: &Shape) -> String {
     }
 }
 
-fn is_record(found: &Shape) -> bool {
+fn is_record(found: &ObjectShape) -> bool {
     let has = |column: &&str| found.parts.iter().any(|part| part.split(' ').next() == Some(*column));
-    found.kind == Kind::Table && RECORD_COLUMNS.iter().all(has)
+    found.kind == ObjectKind::Table && RECORD_COLUMNS.iter().all(has)
 }
 
 /// Refuses where the account lacks a privilege that a statement needs.
 async fn refuse_without_privileges(
     conn: &mut MySqlConnection,
-    record: Option<&Shape>,
-    steps: &[Step<'_>],
+    record: Option<&ObjectShape>,
+    steps: &[MigrationStep<'_>],
 ) -> Result<(), MigrateError> {
     let mut denied = BTreeSet::new();
     if record.is_none() {
-        denied.extend(statements::denied_creation(conn, Kind::Table, RECORD_TABLE).await?);
+        denied.extend(statements::denied_creation(conn, ObjectKind::Table, RECORD_TABLE).await?);
     }
     denied.extend(statements::denied_note(conn).await?);
-    for step in steps.iter().filter(|step| step.state == State::Missing) {
+    for step in steps.iter().filter(|step| step.state == PlannedState::Missing) {
         denied.extend(match &step.change {
             Change::Create(shape) => statements::denied_creation(conn, shape.kind, &shape.name).await?,
             Change::Add(shape) => statements::denied_alteration(conn, &shape.name).await?,
@@ -194,7 +198,7 @@ async fn refuse_without_privileges(
 }
 
 /// Runs the statement of a migration; while a transaction holds its table open, again.
-async fn apply(conn: &mut MySqlConnection, step: &Step<'_>) -> Result<(), MigrateError> {
+async fn apply(conn: &mut MySqlConnection, step: &MigrationStep<'_>) -> Result<(), MigrateError> {
     let version = step.migration.version;
     let table = step.change.shape().map(|shape| shape.name.clone()).unwrap_or_default();
     let mut pause = PAUSE;

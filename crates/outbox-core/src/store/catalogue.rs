@@ -7,20 +7,20 @@ use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 /// A table or a view, and its parts in one spelling: `topic varchar(249) ascii_bin not null`, `key outbox_delayed_due (due_at)`. Of a
 /// view the parts are the names of its columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) kind: Kind,
+pub(crate) struct ObjectShape {
+    pub(crate) kind: ObjectKind,
     pub(crate) name: String,
     pub(crate) parts: BTreeSet<String>,
 }
 
 /// What a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ObjectKind {
     Table,
     View,
 }
 
-impl Kind {
+impl ObjectKind {
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Table => "table",
@@ -30,20 +30,20 @@ impl Kind {
 }
 
 /// The table or view with this name, if there is one. Reads the dictionary.
-pub(crate) async fn shape(conn: &mut MySqlConnection, name: &str) -> Result<Option<Shape>, sqlx::Error> {
+pub(crate) async fn shape(conn: &mut MySqlConnection, name: &str) -> Result<Option<ObjectShape>, sqlx::Error> {
     let sql = "SELECT table_type = 'VIEW', LOWER(CAST(engine AS CHAR)) FROM information_schema.tables \
                WHERE table_schema = DATABASE() AND table_name = ?";
     let found: Option<(bool, Option<String>)> = sqlx::query_as(sql).bind(name).fetch_optional(&mut *conn).await?;
     let Some((is_view, engine)) = found else { return Ok(None) };
     let columns = columns(conn, name).await?;
     let (kind, parts) = if is_view {
-        (Kind::View, columns.into_iter().map(|column| column.name).collect())
+        (ObjectKind::View, columns.into_iter().map(|column| column.name).collect())
     } else {
         let columns = columns.into_iter().map(Column::part);
         let engine = engine.map(|engine| format!("engine {engine}"));
-        (Kind::Table, columns.chain(engine).chain(keys(conn, name).await?).collect())
+        (ObjectKind::Table, columns.chain(engine).chain(keys(conn, name).await?).collect())
     };
-    Ok(Some(Shape { kind, name: name.to_owned(), parts }))
+    Ok(Some(ObjectShape { kind, name: name.to_owned(), parts }))
 }
 
 /// About how many rows a table has, and how many bytes. Reads the server's statistics.

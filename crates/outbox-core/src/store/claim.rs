@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
 use super::{
-    lease::Lease,
+    lease::ClaimLease,
     queue::UNDATED,
     read::{self, Stored},
     text::{Reply, Text},
@@ -30,7 +30,7 @@ pub struct Pending {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignClaim {
     /// Its number and token.
-    pub lease: Lease,
+    pub lease: ClaimLease,
     /// Who made it.
     pub owner: String,
     /// The messages that it covers.
@@ -69,11 +69,11 @@ pub struct Seen {
     /// The lane's `low`.
     pub low: u64,
     /// All live claims of the lane, as far as they were looked at.
-    pub leases: Vec<Lease>,
+    pub leases: Vec<ClaimLease>,
     /// Claims of others that were not known, by their number.
     pub claims: Vec<ForeignClaim>,
     /// Claims of others that were not read whole, because their number was known.
-    pub passed: Vec<Lease>,
+    pub passed: Vec<ClaimLease>,
     /// Candidates, by id.
     pub fresh: Vec<Pending>,
     /// Rows in the gaps, by id.
@@ -146,7 +146,7 @@ pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, s
 
 impl Seen {
     fn add_claim(&mut self, row: &MySqlRow, owner: &str) -> Result<(), sqlx::Error> {
-        let lease = Lease { claim_id: row.try_get(1)?, lease_token: row.try_get(2)? };
+        let lease = ClaimLease { claim_id: row.try_get(1)?, lease_token: row.try_get(2)? };
         self.leases.push(lease);
         let holder: &str = row.try_get(4)?;
         if let (Some(ids), Some(packed)) = (row.try_get(5)?, row.try_get::<Option<&[u8]>, _>(6)?) {

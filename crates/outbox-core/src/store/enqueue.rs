@@ -5,7 +5,7 @@ use sqlx::{MySqlConnection, mysql::MySqlArguments, query::Query};
 use super::{NO_SUCH_SAVEPOINT, OUT_OF_RANGE, TRANSACTION_OPEN, error_number, prepare, text::Text};
 use crate::{
     Bind,
-    message::{Due, Message},
+    message::{Message, Schedule},
 };
 
 /// Most messages of one text.
@@ -132,11 +132,12 @@ fn insert_text(text: Text, messages: &[Message], headers: &[Option<String>]) -> 
             text.maybe(headers.as_deref(), Text::text)
         };
         let text = text.sql(", ").maybe(message.payload.as_deref(), Text::hex).sql(", UTC_TIMESTAMP(6), ");
-        let text = if message.due == Due::Now { text.sql("NULL") } else { due_at(text, message) }.sql(", ");
+        let text = if message.due == Schedule::Now { text.sql("NULL") } else { due_at(text, message) }.sql(", ");
         text.maybe(message.expires, |text, after| in_future(text, micros(after))).sql(")")
     });
     let text = text.sql(MARK_IS_THERE);
-    let (due, scheduled): (Vec<_>, Vec<_>) = (0u64..).zip(messages).partition(|(_, message)| message.due == Due::Now);
+    let (due, scheduled): (Vec<_>, Vec<_>) =
+        (0u64..).zip(messages).partition(|(_, message)| message.due == Schedule::Now);
     let text = rows_of(text, "; INSERT INTO outbox_pending (id, lane, key_hash, bytes) VALUES ", &due, |text, _| text);
     let into = "; INSERT INTO outbox_delayed (id, lane, key_hash, bytes, due_at, reason) VALUES ";
     rows_of(text, into, &scheduled, |text, message| due_at(text.sql(", "), message).sql(", 'scheduled'"))
@@ -186,9 +187,9 @@ pub async fn insert_large(
     Ok(())
 }
 
-type Statement = Query<'static, sqlx::MySql, MySqlArguments>;
+type EnqueueText = Query<'static, sqlx::MySql, MySqlArguments>;
 
-fn bind(query: Statement, bind: Bind) -> Statement {
+fn bind(query: EnqueueText, bind: Bind) -> EnqueueText {
     match bind {
         Bind::Null => query.bind(None::<u64>),
         Bind::Bytes(bytes) => query.bind(bytes),

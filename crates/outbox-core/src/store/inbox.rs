@@ -32,7 +32,7 @@ pub async fn insert(conn: &mut MySqlConnection, consumer: &str, message_id: Uuid
 
 /// A message that a consumer gives up on.
 #[derive(Debug, Clone, Copy)]
-pub struct Dead<'a> {
+pub struct DeadDelivery<'a> {
     /// The consumer.
     pub consumer: &'a str,
     /// The message id.
@@ -58,7 +58,7 @@ pub struct Dead<'a> {
 }
 
 /// Keeps a message that a consumer gives up on. Primary key, one row. A second one of the same id replaces nothing.
-pub async fn insert_dead(conn: &mut MySqlConnection, dead: &Dead<'_>) -> Result<(), sqlx::Error> {
+pub async fn insert_dead(conn: &mut MySqlConnection, dead: &DeadDelivery<'_>) -> Result<(), sqlx::Error> {
     let sql = "INSERT IGNORE INTO inbox_dead (consumer, message_id, topic, message_key, event_type, content_type, headers, \
                payload, attempts, died_at, reason, error) \
                VALUES (?, ?, LEFT(?, 255), ?, LEFT(?, 255), LEFT(?, 255), ?, ?, ?, UTC_TIMESTAMP(6), ?, LEFT(?, 500))";

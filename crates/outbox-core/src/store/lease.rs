@@ -12,14 +12,14 @@ use super::{
 /// A claim and its fence. Only both together name a claim: the number may come again, where tables were copied without their
 /// counters, truncated or restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lease {
+pub struct ClaimLease {
     /// The claim.
     pub claim_id: u64,
     /// Its token, random.
     pub lease_token: u64,
 }
 
-impl Lease {
+impl ClaimLease {
     /// From the first two columns, `claim_id` and `lease_token`.
     pub(crate) fn of(row: &MySqlRow) -> Result<Self, sqlx::Error> {
         Ok(Self { claim_id: row.try_get(0)?, lease_token: row.try_get(1)? })
@@ -32,7 +32,7 @@ impl Lease {
 }
 
 /// A table `l` of claim numbers and tokens.
-pub(crate) fn listed(text: Text, leases: &[Lease]) -> Text {
+pub(crate) fn listed(text: Text, leases: &[ClaimLease]) -> Text {
     // Derived, because MySQL takes no FOR UPDATE on a table function.
     let text = text.sql("(SELECT claim_id, lease_token FROM JSON_TABLE('[[0,0]");
     let text = leases
@@ -43,7 +43,7 @@ pub(crate) fn listed(text: Text, leases: &[Lease]) -> Text {
 
 /// The claims `c` of these leases that still stand, to be read, changed or deleted: each is found by its primary key (see
 /// [`Text::listed`]), and only under its token, which is the fence.
-pub(crate) fn fence(text: Text, leases: &[Lease]) -> Text {
+pub(crate) fn fence(text: Text, leases: &[ClaimLease]) -> Text {
     listed(text, leases).sql(
         " STRAIGHT_JOIN outbox_claims c FORCE INDEX (PRIMARY) ON c.claim_id = l.claim_id AND c.lease_token = l.lease_token",
     )
@@ -53,31 +53,31 @@ pub(crate) fn fence(text: Text, leases: &[Lease]) -> Text {
 #[derive(Debug, Default)]
 pub struct Renewed {
     /// The claims that run from now on again.
-    pub prolonged: Vec<Lease>,
+    pub prolonged: Vec<ClaimLease>,
     /// The live claims: those, and the ones whose rows a settlement or a take-over had locked.
-    pub standing: Vec<Lease>,
+    pub standing: Vec<ClaimLease>,
 }
 
 /// Prolongs claims from now on. Waits for nobody: one connection that is silent while it settles a claim must not cost all others
 /// their lease. Primary key; locks just these rows, across one of its two round trips.
-pub async fn renew(conn: &mut MySqlConnection, leases: &[Lease], lease: Duration) -> Result<Renewed, sqlx::Error> {
-    let select = |text: Text, leases: &[Lease]| {
+pub async fn renew(conn: &mut MySqlConnection, leases: &[ClaimLease], lease: Duration) -> Result<Renewed, sqlx::Error> {
+    let select = |text: Text, leases: &[ClaimLease]| {
         text.sql("SELECT c.claim_id, c.lease_token FROM ").then(|text| fence(text, leases))
     };
     let text = select(Text::default().sql("BEGIN; "), leases).sql(" FOR UPDATE SKIP LOCKED");
-    let prolonged = Lease::all(&text.run(conn).await?)?;
+    let prolonged = ClaimLease::all(&text.run(conn).await?)?;
     let text = Text::default()
         .sql("UPDATE ")
         .then(|text| fence(text, &prolonged))
         .sql(" SET c.lease_until = UTC_TIMESTAMP(6) + INTERVAL ")
         .int(super::enqueue::micros(lease).unsigned_abs())
         .sql(" MICROSECOND; COMMIT; ");
-    let standing = Lease::all(&select(text, leases).run(conn).await?)?;
+    let standing = ClaimLease::all(&select(text, leases).run(conn).await?)?;
     Ok(Renewed { prolonged, standing })
 }
 
 /// Gives claims back: their messages are pending as before, no attempt is spent. Primary key, just these rows.
-pub async fn release(conn: &mut MySqlConnection, leases: &[Lease]) -> Result<u64, sqlx::Error> {
+pub async fn release(conn: &mut MySqlConnection, leases: &[ClaimLease]) -> Result<u64, sqlx::Error> {
     let text = Text::default().sql("DELETE c FROM ").then(|text| fence(text, leases));
     let replies = text.run(conn).await?;
     Ok(replies.first().map_or(0, |reply| reply.done.rows_affected()))
@@ -87,7 +87,7 @@ pub async fn release(conn: &mut MySqlConnection, leases: &[Lease]) -> Result<u64
 #[derive(Debug, Clone)]
 pub struct Expired {
     /// The claim and its fence.
-    pub lease: Lease,
+    pub lease: ClaimLease,
     /// Who held it.
     pub owner: String,
     /// The lane.
@@ -104,7 +104,7 @@ pub async fn expired(conn: &mut MySqlConnection) -> Result<Vec<Expired>, sqlx::E
     let rows = sqlx::query(sql).fetch_all(conn).await?;
     let expired = |row: &MySqlRow| {
         Ok(Expired {
-            lease: Lease::of(row)?,
+            lease: ClaimLease::of(row)?,
             owner: row.try_get(2)?,
             lane: row.try_get(3)?,
             message_ids: ids_from_json(row.try_get(4)?).unwrap_or_default(),

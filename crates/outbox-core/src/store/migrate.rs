@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, Executor as _, MySqlConnection, SqlSafeStr as _, SqlStr};
 
-use super::{LOCK_WAIT, NO_SUCH_COLUMN, NO_SUCH_TABLE, catalogue::Kind, error_number};
+use super::{LOCK_WAIT, NO_SUCH_COLUMN, NO_SUCH_TABLE, catalogue::ObjectKind, error_number};
 
 /// The record of migrations: the columns are those of sqlx, which may keep it, too.
 pub(crate) const RECORD: &str = "CREATE TABLE IF NOT EXISTS outbox_migrations (
@@ -105,12 +105,12 @@ pub(crate) async fn denied_note(conn: &mut MySqlConnection) -> Result<Option<Str
 /// server looks at privileges before.
 pub(crate) async fn denied_creation(
     conn: &mut MySqlConnection,
-    kind: Kind,
+    kind: ObjectKind,
     name: &str,
 ) -> Result<Option<String>, sqlx::Error> {
     let sql = match kind {
-        Kind::Table => format!("CREATE TABLE {name} (a INT, a INT)"),
-        Kind::View => format!("CREATE VIEW {name} AS SELECT 1 AS a, 1 AS a"),
+        ObjectKind::Table => format!("CREATE TABLE {name} (a INT, a INT)"),
+        ObjectKind::View => format!("CREATE VIEW {name} AS SELECT 1 AS a, 1 AS a"),
     };
     refusal(run(conn, AssertSqlSafe(sql).into_sql_str()).await)
 }

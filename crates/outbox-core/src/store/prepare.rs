@@ -3,7 +3,7 @@
 use super::enqueue::{bytes, micros};
 use crate::{
     Bind, Statement,
-    message::{Due, Message},
+    message::{Message, Schedule},
     sequence::SEQUENCE_HEADER,
 };
 
@@ -50,7 +50,7 @@ pub(crate) fn statements(message: &Message, headers: Option<String>) -> Vec<Stat
     } else {
         binds.push(headers.as_deref().into());
     }
-    let (after, at) = if message.due == Due::Now { (None, None) } else { message.due.micros() };
+    let (after, at) = if message.due == Schedule::Now { (None, None) } else { message.due.micros() };
     binds.extend([message.payload.as_deref().into(), after.into(), at.into(), message.expires.map(micros).into()]);
     let sql = if message.sequenced { INSERT_SEQUENCED } else { INSERT_MESSAGE };
     statements.push(Statement { sql, binds });
@@ -69,7 +69,7 @@ pub(super) fn before_number(headers: Option<String>) -> String {
 fn due(message: &Message) -> Statement {
     let bytes = u64::from(bytes(message));
     let mut binds = vec![u64::from(message.lane).into(), message.key_hash().into(), bytes.into()];
-    if message.due == Due::Now {
+    if message.due == Schedule::Now {
         return Statement { sql: INSERT_PENDING, binds };
     }
     let (after, at) = message.due.micros();

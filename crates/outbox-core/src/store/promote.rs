@@ -8,7 +8,7 @@ use super::{enqueue::micros, text::Text};
 
 /// A delayed message whose time comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Due {
+pub struct DelayedRow {
     /// The lane.
     pub lane: u16,
     /// The message.
@@ -19,14 +19,14 @@ pub struct Due {
 
 /// Delayed messages that are due before `within` has passed, the longest first. Index `outbox_delayed_due`, at most `limit`
 /// rows, no lock.
-pub async fn due(conn: &mut MySqlConnection, within: Duration, limit: u32) -> Result<Vec<Due>, sqlx::Error> {
+pub async fn due(conn: &mut MySqlConnection, within: Duration, limit: u32) -> Result<Vec<DelayedRow>, sqlx::Error> {
     let sql = "SELECT lane, id, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) FROM outbox_delayed \
                WHERE due_at <= UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND ORDER BY due_at, id LIMIT ?";
     let rows = sqlx::query(sql).bind(micros(within)).bind(limit).fetch_all(conn).await?;
     let due = |row: &MySqlRow| {
         let micros: i64 = row.try_get(2)?;
         let wait = Duration::from_micros(u64::try_from(micros).unwrap_or(0));
-        Ok(Due { lane: row.try_get(0)?, id: row.try_get(1)?, wait })
+        Ok(DelayedRow { lane: row.try_get(0)?, id: row.try_get(1)?, wait })
     };
     rows.iter().map(due).collect()
 }

@@ -7,7 +7,7 @@ use testkit::{database::Database, on_both_databases, servers::Flavor};
 
 use super::{
     claim::{self, NewClaim},
-    lease::Lease,
+    lease::ClaimLease,
     session,
     settle::{self, Dead, Delayed, Settlement, Way},
     text::{Reply, Text},
@@ -31,7 +31,7 @@ const LOST: &str = "SELECT COUNT(*) FROM outbox_messages m WHERE NOT EXISTS (SEL
 const EMPTY: &str = "DELETE FROM outbox_messages; DELETE FROM outbox_pending; DELETE FROM outbox_delayed; DELETE FROM outbox_dead; \
     DELETE FROM outbox_sent; DELETE FROM outbox_claims; DELETE FROM test_orders";
 
-async fn claimed(db: &mut MySqlConnection, count: u64) -> Result<(Lease, Vec<u64>)> {
+async fn claimed(db: &mut MySqlConnection, count: u64) -> Result<(ClaimLease, Vec<u64>)> {
     let mut tx = db.begin().await?;
     Outbox::new().enqueue_all(&mut tx, (0..count).map(|_| Message::new("orders", "x"))).await?;
     tx.commit().await?;
@@ -50,7 +50,7 @@ async fn claimed(db: &mut MySqlConnection, count: u64) -> Result<(Lease, Vec<u64
         behind: &[],
     };
     let claim_id = claim::claim(db, &new).await?.context("another claim was made")?;
-    Ok((Lease { claim_id, lease_token }, ids))
+    Ok((ClaimLease { claim_id, lease_token }, ids))
 }
 
 /// A third each is sent, delayed and dead.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::MySqlConnection;
 
 use super::{
-    lease::{Lease, fence, listed},
+    lease::{ClaimLease, fence, listed},
     read::id_list,
     text::{Reply, Text},
 };
@@ -89,24 +89,24 @@ const MAX_ERROR: usize = 500;
 /// the claims are still there is an error. A rollback just before COMMIT goes unnoticed: the messages are pending, and are sent again.
 pub async fn settle(
     conn: &mut MySqlConnection,
-    claims: &[(Lease, &Settlement)],
+    claims: &[(ClaimLease, &Settlement)],
     way: Way,
-) -> Result<Vec<Lease>, sqlx::Error> {
+) -> Result<Vec<ClaimLease>, sqlx::Error> {
     ended(&settlement(claims, way).run(conn).await?)
 }
 
 /// The claims that the statements of [`settlement`] locked, if they deleted as many.
-pub(super) fn ended(replies: &[Reply]) -> Result<Vec<Lease>, sqlx::Error> {
+pub(super) fn ended(replies: &[Reply]) -> Result<Vec<ClaimLease>, sqlx::Error> {
     let [statements @ .., _commit] = replies else { return Ok(Vec::new()) };
-    let locked = Lease::all(statements)?;
+    let locked = ClaimLease::all(statements)?;
     if locked.len() as u64 == deleted(statements) {
         return Ok(locked);
     }
     Err(sqlx::Error::Protocol("the server took a settlement back, and reported no error".into()))
 }
 
-pub(super) fn settlement(claims: &[(Lease, &Settlement)], way: Way) -> Text {
-    let leases: Vec<Lease> = claims.iter().map(|(lease, _)| *lease).collect();
+pub(super) fn settlement(claims: &[(ClaimLease, &Settlement)], way: Way) -> Text {
+    let leases: Vec<ClaimLease> = claims.iter().map(|(lease, _)| *lease).collect();
     Text::default()
         .sql("BEGIN; SELECT c.claim_id, c.lease_token FROM ")
         .then(|text| fence(text, &leases))
@@ -136,7 +136,7 @@ pub(super) const RECEIPT: &str = " STRAIGHT_JOIN outbox_sent s FORCE INDEX (outb
 
 /// The statements behind the receipts, each behind a semicolon: outcomes, pending rows, and last the claims. A statement costs the
 /// server as much as a dozen rows, so that claims share them.
-pub(crate) fn write(text: Text, claims: &[(Lease, &Settlement)], way: Way) -> Text {
+pub(crate) fn write(text: Text, claims: &[(ClaimLease, &Settlement)], way: Way) -> Text {
     let text = claims.iter().fold(text, |text, (lease, settlement)| {
         let text = delay(text, *lease, &settlement.delayed);
         bury(text, *lease, &settlement.dead)
@@ -151,7 +151,7 @@ pub(crate) fn write(text: Text, claims: &[(Lease, &Settlement)], way: Way) -> Te
         id_list(the_claim(text, *lease).sql(") AND "), "id", ids)
     });
     let text = if few.is_empty() { text } else { delete(text, &few) };
-    let leases: Vec<Lease> = claims.iter().map(|(lease, _)| *lease).collect();
+    let leases: Vec<ClaimLease> = claims.iter().map(|(lease, _)| *lease).collect();
     text.sql("; DELETE c FROM ").then(|text| fence(text, &leases)).sql(RECEIPT)
 }
 
@@ -165,7 +165,7 @@ fn gone(settlement: &Settlement) -> Vec<u64> {
 }
 
 /// Deletes pending rows of claims, each by its primary key.
-fn delete(text: Text, claims: &[(Lease, Vec<u64>)]) -> Text {
+fn delete(text: Text, claims: &[(ClaimLease, Vec<u64>)]) -> Text {
     // A claim without an id comes first, so that all others come behind a comma.
     let text = text.sql("; DELETE p FROM JSON_TABLE('[[0,0,[]]");
     let text = claims.iter().fold(text, |text, (lease, ids)| {
@@ -181,12 +181,12 @@ fn delete(text: Text, claims: &[(Lease, Vec<u64>)]) -> Text {
 }
 
 /// ` WHERE c.claim_id = … AND c.lease_token = …`
-fn the_claim(text: Text, lease: Lease) -> Text {
+fn the_claim(text: Text, lease: ClaimLease) -> Text {
     text.sql(" WHERE c.claim_id = ").int(lease.claim_id).sql(" AND c.lease_token = ").int(lease.lease_token)
 }
 
 /// The marks are written even where nothing was sent: they tell a lost reply from a lost claim.
-pub(super) fn mark_sent(text: Text, claims: &[(Lease, &Settlement)]) -> Text {
+pub(super) fn mark_sent(text: Text, claims: &[(ClaimLease, &Settlement)]) -> Text {
     let receipts = |settlement: &Settlement| {
         let receipts: Vec<&str> = settlement.sent.iter().map(|(_, receipt)| receipt.as_str()).collect();
         serde_json::to_vec(&receipts).unwrap_or_else(|_| b"[]".to_vec())
@@ -198,7 +198,7 @@ pub(super) fn mark_sent(text: Text, claims: &[(Lease, &Settlement)]) -> Text {
     long.chunks(1).fold(text, insert_sent)
 }
 
-fn insert_sent(text: Text, marks: &[(Lease, &Settlement, Vec<u8>)]) -> Text {
+fn insert_sent(text: Text, marks: &[(ClaimLease, &Settlement, Vec<u8>)]) -> Text {
     let text = text.sql(
         "; INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) ",
     );
@@ -211,7 +211,7 @@ fn insert_sent(text: Text, marks: &[(Lease, &Settlement, Vec<u8>)]) -> Text {
     })
 }
 
-fn delay(text: Text, lease: Lease, delayed: &[Delayed]) -> Text {
+fn delay(text: Text, lease: ClaimLease, delayed: &[Delayed]) -> Text {
     let failed = delayed.iter().map(|it| Failed {
         id: it.id,
         spent: it.spent,
@@ -225,7 +225,7 @@ fn delay(text: Text, lease: Lease, delayed: &[Delayed]) -> Text {
     put(text, lease, into, columns, failed)
 }
 
-fn bury(text: Text, lease: Lease, dead: &[Dead]) -> Text {
+fn bury(text: Text, lease: ClaimLease, dead: &[Dead]) -> Text {
     let failed = dead.iter().map(|it| Failed {
         id: it.id,
         spent: it.spent,
@@ -251,7 +251,7 @@ struct Failed<'a> {
 /// All in one statement: after an outage a claim fails as a whole, and 1,000 statements take the server ten times as long.
 fn put<'a>(
     text: Text,
-    lease: Lease,
+    lease: ClaimLease,
     into: &'static str,
     columns: &'static str,
     failed: impl ExactSizeIterator<Item = Failed<'a>>,
@@ -287,12 +287,12 @@ fn put<'a>(
 
 /// Which of these claims are settled: after a reply was lost. Only a receipt with the claim's token tells: its number may be that of
 /// an earlier claim. Index `outbox_sent_claim`, one row a claim, no lock.
-pub async fn settled(conn: &mut MySqlConnection, leases: &[Lease]) -> Result<Vec<Lease>, sqlx::Error> {
+pub async fn settled(conn: &mut MySqlConnection, leases: &[ClaimLease]) -> Result<Vec<ClaimLease>, sqlx::Error> {
     let text = Text::default().sql("SELECT s.claim_id, s.lease_token FROM ").then(|text| listed(text, leases)).sql(
         " STRAIGHT_JOIN outbox_sent s FORCE INDEX (outbox_sent_claim) \
          ON s.claim_id = l.claim_id AND s.lease_token = l.lease_token",
     );
-    Lease::all(&text.run(conn).await?)
+    ClaimLease::all(&text.run(conn).await?)
 }
 
 #[cfg(test)]
@@ -308,7 +308,7 @@ mod tests {
             error: "; no reply".into(),
         };
         let settlement = Settlement { delayed: (1..=failed).map(delayed).collect(), ..Settlement::default() };
-        let lease = Lease { claim_id: 1, lease_token: 1 };
+        let lease = ClaimLease { claim_id: 1, lease_token: 1 };
         let text = write(Text::default(), &[(lease, &settlement)], Way::OneByOne);
         text.into_sql_str().as_str().matches(';').count()
     }

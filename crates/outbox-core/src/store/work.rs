@@ -9,7 +9,7 @@ use sqlx_core::transaction::TransactionManager as _;
 
 use super::{
     NO_SUCH_SAVEPOINT, error_number,
-    lease::{Lease, fence},
+    lease::{ClaimLease, fence},
     session::{SETTINGS, reset},
     settle::{RECEIPT, Settlement, Way, deleted, mark_sent, write},
     text::{Reply, Text},
@@ -66,7 +66,7 @@ pub enum Finish {
 pub async fn finish(
     conn: &mut MySqlConnection,
     database: Option<&str>,
-    lease: Lease,
+    lease: ClaimLease,
     settlement: &Settlement,
 ) -> Result<Finish, sqlx::Error> {
     let outcome = finishing(database, lease, settlement).run(conn).await;
@@ -76,7 +76,7 @@ pub async fn finish(
 /// What the replies to [`finishing`] say.
 pub(super) async fn conclude(
     conn: &mut MySqlConnection,
-    lease: Lease,
+    lease: ClaimLease,
     outcome: Result<Vec<Reply>, sqlx::Error>,
 ) -> Result<Finish, sqlx::Error> {
     match outcome {
@@ -94,7 +94,7 @@ pub(super) async fn conclude(
 
 /// The first release of the savepoint shows that the work's transaction is open, the second that the receipt belongs to it: a Galera
 /// node may end it in between and say nothing. What follows joins the receipt.
-pub(super) fn finishing(database: Option<&str>, lease: Lease, settlement: &Settlement) -> Text {
+pub(super) fn finishing(database: Option<&str>, lease: ClaimLease, settlement: &Settlement) -> Text {
     let claims = [(lease, settlement)];
     reset(Text::default(), database)
         .sql("RELEASE SAVEPOINT outbox_work; SAVEPOINT outbox_work; SELECT c.claim_id FROM ")
@@ -107,7 +107,7 @@ pub(super) fn finishing(database: Option<&str>, lease: Lease, settlement: &Settl
 
 /// Deletes a receipt that was committed without its work, beside a claim that is still live: the claim's settlement would meet it. Locks
 /// the claim and the receipt, each by a unique key.
-async fn forget_early(conn: &mut MySqlConnection, lease: Lease) -> Result<(), sqlx::Error> {
+async fn forget_early(conn: &mut MySqlConnection, lease: ClaimLease) -> Result<(), sqlx::Error> {
     let text = Text::default().sql("DELETE s FROM ").then(|text| fence(text, &[lease])).sql(RECEIPT);
     text.run(conn).await.map(drop)
 }

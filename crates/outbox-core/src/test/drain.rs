@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::store::{
     claim::{self, Look, NewClaim, Pending},
     lanes,
-    lease::{self, Lease},
+    lease::{self, ClaimLease},
     promote,
     read::{self, Stored},
     session,
@@ -146,7 +146,7 @@ impl Published {
 }
 
 /// Claims the first message that may be published. Its lease has passed at once, so that whoever comes next may take it over.
-async fn next(conn: &mut MySqlConnection) -> Result<Option<(Lease, Pending)>, sqlx::Error> {
+async fn next(conn: &mut MySqlConnection) -> Result<Option<(ClaimLease, Pending)>, sqlx::Error> {
     for due in promote::due(conn, Duration::ZERO, CANDIDATES).await? {
         promote::promote(conn, due.lane, &[due.id]).await?;
     }
@@ -175,7 +175,7 @@ async fn next(conn: &mut MySqlConnection) -> Result<Option<(Lease, Pending)>, sq
         };
         let claim_id = claim::claim(conn, &new).await?;
         let claim_id = claim_id.ok_or_else(|| sqlx::Error::Protocol("a relay works on this database".to_owned()))?;
-        return Ok(Some((Lease { claim_id, lease_token }, row)));
+        return Ok(Some((ClaimLease { claim_id, lease_token }, row)));
     }
     Ok(None)
 }

@@ -52,11 +52,11 @@ macro_rules! refute_enqueued {
 #[derive(Debug, Clone, Default)]
 #[must_use]
 pub struct Expected {
-    fields: Vec<(String, Wanted)>,
+    fields: Vec<(String, ExpectedMessage)>,
 }
 
 #[derive(Debug, Clone)]
-enum Wanted {
+enum ExpectedMessage {
     Bytes(Vec<u8>),
     Json(Value),
     Tombstone(bool),
@@ -70,45 +70,45 @@ impl Expected {
 
     /// Its topic.
     pub fn topic(self, topic: &str) -> Self {
-        self.with("topic", Wanted::Bytes(topic.into()))
+        self.with("topic", ExpectedMessage::Bytes(topic.into()))
     }
 
     /// Its key.
     pub fn key(self, key: impl Into<Vec<u8>>) -> Self {
-        self.with("key", Wanted::Bytes(key.into()))
+        self.with("key", ExpectedMessage::Bytes(key.into()))
     }
 
     /// Its kind of event.
     pub fn event_type(self, event_type: &str) -> Self {
-        self.with("event_type", Wanted::Bytes(event_type.into()))
+        self.with("event_type", ExpectedMessage::Bytes(event_type.into()))
     }
 
     /// Its content type.
     pub fn content_type(self, content_type: &str) -> Self {
-        self.with("content_type", Wanted::Bytes(content_type.into()))
+        self.with("content_type", ExpectedMessage::Bytes(content_type.into()))
     }
 
     /// A header: name and value.
     pub fn header(self, (name, value): (&str, &str)) -> Self {
-        self.with(&format!("header {name}"), Wanted::Bytes(value.into()))
+        self.with(&format!("header {name}"), ExpectedMessage::Bytes(value.into()))
     }
 
     /// Its payload, byte for byte.
     pub fn payload(self, payload: impl Into<Vec<u8>>) -> Self {
-        self.with("payload", Wanted::Bytes(payload.into()))
+        self.with("payload", ExpectedMessage::Bytes(payload.into()))
     }
 
     /// Its payload, as JSON: the order of members and white space do not matter.
     pub fn json(self, json: Value) -> Self {
-        self.with("payload", Wanted::Json(json))
+        self.with("payload", ExpectedMessage::Json(json))
     }
 
     /// Whether it is a tombstone.
     pub fn tombstone(self, tombstone: bool) -> Self {
-        self.with("payload", Wanted::Tombstone(tombstone))
+        self.with("payload", ExpectedMessage::Tombstone(tombstone))
     }
 
-    fn with(mut self, field: &str, wanted: Wanted) -> Self {
+    fn with(mut self, field: &str, wanted: ExpectedMessage) -> Self {
         self.fields.push((field.to_owned(), wanted));
         self
     }
@@ -139,18 +139,19 @@ impl Expected {
     }
 
     fn list(&self) -> String {
-        let line = |(field, wanted): &(String, Wanted)| format!("  {field}: {}", wanted.show());
+        let line = |(field, wanted): &(String, ExpectedMessage)| format!("  {field}: {}", wanted.show());
         self.fields.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
     /// One text for each field that differs.
     fn differences(&self, message: &Enqueued) -> Vec<String> {
-        let differ = |(field, wanted): &(String, Wanted)| wanted.differences(field, value(message, field).as_deref());
+        let differ =
+            |(field, wanted): &(String, ExpectedMessage)| wanted.differences(field, value(message, field).as_deref());
         self.fields.iter().map(differ).filter(|lines| !lines.is_empty()).map(|lines| lines.join("\n")).collect()
     }
 }
 
-impl Wanted {
+impl ExpectedMessage {
     fn show(&self) -> String {
         match self {
             Self::Bytes(bytes) => show(Some(bytes)),

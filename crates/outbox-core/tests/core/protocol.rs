@@ -8,7 +8,7 @@ use outbox_core::{
     sqlx::{self, Connection as _, MySqlConnection},
     store::{
         claim::{self, Look, NewClaim},
-        lease::{self, Lease},
+        lease::{self, ClaimLease},
         promote, purge, queue, session,
         settle::{self, Dead, Delayed, Settlement, Way},
     },
@@ -62,21 +62,21 @@ async fn version(db: &mut MySqlConnection) -> Result<u64> {
 }
 
 /// Claims these messages, if this is the lane's version.
-async fn claim_at(db: &mut MySqlConnection, version: u64, lease_token: u64, ids: &[u64]) -> Result<Option<Lease>> {
+async fn claim_at(db: &mut MySqlConnection, version: u64, lease_token: u64, ids: &[u64]) -> Result<Option<ClaimLease>> {
     let (message_ids, key_hashes) = (ids, &[1][..]);
     let behind = &[];
     let new =
         NewClaim { lane: 0, version, low: 9, owner: "me", lease_token, lease: LEASE, message_ids, key_hashes, behind };
-    Ok(claim::claim(db, &new).await?.map(|claim_id| Lease { claim_id, lease_token }))
+    Ok(claim::claim(db, &new).await?.map(|claim_id| ClaimLease { claim_id, lease_token }))
 }
 
 /// Claims these messages.
-async fn claim(db: &mut MySqlConnection, lease_token: u64, message_ids: &[u64]) -> Result<Lease> {
+async fn claim(db: &mut MySqlConnection, lease_token: u64, message_ids: &[u64]) -> Result<ClaimLease> {
     let version = version(db).await?;
     claim_at(db, version, lease_token, message_ids).await?.context("nobody else claims here")
 }
 
-async fn settle(db: &mut MySqlConnection, lease: Lease, settlement: &Settlement) -> Result<Vec<Lease>> {
+async fn settle(db: &mut MySqlConnection, lease: ClaimLease, settlement: &Settlement) -> Result<Vec<ClaimLease>> {
     Ok(settle::settle(db, &[(lease, settlement)], Way::Ranges).await?)
 }
 
@@ -110,7 +110,7 @@ async fn a_settlement_needs_the_token_of_its_claim(flavor: Flavor) -> Result<()>
     let sent = Settlement { sent: vec![(1, String::new())], ..delayed(2) };
     let dead = Dead { id: 1, spent: true, holds_key: false, reason: "rejected", error: String::new() };
     let dead = Settlement { dead: vec![dead], ..Settlement::default() };
-    for stranger in [lost, Lease { lease_token: 7, ..held }, Lease { lease_token: 8, ..lost }] {
+    for stranger in [lost, ClaimLease { lease_token: 7, ..held }, ClaimLease { lease_token: 8, ..lost }] {
         for settlement in [&sent, &dead] {
             assert_eq!(settle(&mut db, stranger, settlement).await?, []);
             assert_eq!(counts(&database).await?, [3, 0, 0, 0, 1]);
@@ -133,7 +133,7 @@ async fn claims_that_are_settled_together_keep_what_is_theirs_however_long(flavo
     let lost = claims.pop().context("no claim")?;
     assert_eq!(lease::release(&mut db, &[lost.0]).await?, 1);
     let all: Vec<_> = claims.iter().chain([&lost]).map(|(lease, settlement)| (*lease, settlement)).collect();
-    let held: Vec<Lease> = claims.iter().map(|(lease, _)| *lease).collect();
+    let held: Vec<ClaimLease> = claims.iter().map(|(lease, _)| *lease).collect();
     assert_eq!(settle::settle(&mut db, &all, Way::Ranges).await?, held);
     assert_eq!(counts(&database).await?, [1, 0, 0, 6, 0]);
     let receipts = "SELECT claim_id, lease_token, message_ids, receipts FROM outbox_sent ORDER BY claim_id";
@@ -165,7 +165,7 @@ async fn a_receipt_of_an_earlier_claim_with_the_same_number_settles_nothing(flav
 async fn a_renewal_needs_the_token_of_its_claim(flavor: Flavor) -> Result<()> {
     let (database, mut db) = with_messages(flavor, 1).await?;
     let held = claim(&mut db, 8, &[1]).await?;
-    let stranger = Lease { lease_token: 7, ..held };
+    let stranger = ClaimLease { lease_token: 7, ..held };
     assert_eq!(lease::renew(&mut db, &[stranger], Duration::from_secs(3600)).await?.standing, []);
     let prolonged = "SELECT COUNT(*) FROM outbox_claims WHERE lease_until > UTC_TIMESTAMP(6) + INTERVAL 60 SECOND";
     assert_eq!(database.number(prolonged).await?, 0);
