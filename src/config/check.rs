@@ -3,7 +3,10 @@
 use std::net::IpAddr;
 
 use super::{
-    Config, KafkaConfig, RabbitMqConfig, Route, SinkConfig, keys::SINK_TYPES, reader::SettingsReader, source::Problem,
+    Config, KafkaConfig, RabbitMqConfig, Route, SinkConfig,
+    keys::{SINK_TYPES, key},
+    reader::SettingsReader,
+    source::Problem,
 };
 
 impl SettingsReader {
@@ -17,14 +20,14 @@ impl SettingsReader {
         }
         for (number, route) in self.settings.routes.keys().copied().collect::<Vec<_>>().into_iter().zip(&config.routes)
         {
-            self.check_route(&format!("routes.{number}"), route, config);
+            self.check_route(&number.to_string(), route, config);
         }
     }
 
     /// Notes what a relay needs beside the database.
     pub(super) fn check_complete(&mut self, config: &Config) {
         if config.sinks.is_empty() {
-            let types = SINK_TYPES.join(", ");
+            let types = SINK_TYPES.map(|(word, _)| word).join(", ");
             self.add_home(format!("there is no sink: add a section [sinks.main] with a type ({types})"));
         }
         if config.routes.is_empty() {
@@ -33,7 +36,7 @@ impl SettingsReader {
         for (name, sink) in &config.sinks {
             match sink {
                 SinkConfig::Kafka(kafka) if speaks_tls(kafka) => {
-                    self.check_kafka_authority(&format!("sinks.{name}"), kafka)
+                    self.check_kafka_authority(&format!("sinks.{name}"), kafka);
                 }
                 SinkConfig::RabbitMq(rabbit) => self.check_rabbit_files(&format!("sinks.{name}"), rabbit),
                 _ => {}
@@ -119,7 +122,6 @@ impl SettingsReader {
     }
 
     fn check_sink(&mut self, name: &str, sink: &SinkConfig) {
-        let section = format!("sinks.{name}");
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if name == "database" || name.is_empty() || name.contains("__") || !name.chars().all(good) {
             let at = self.settings.sinks.get(name).map(ToString::to_string).unwrap_or_default();
@@ -129,19 +131,20 @@ impl SettingsReader {
             self.settings.problems.push(Problem { at, text });
         }
         match sink {
-            SinkConfig::Kafka(kafka) => self.check_kafka(&section, kafka),
-            SinkConfig::RabbitMq(rabbit) => self.check_rabbit(&section, rabbit),
+            SinkConfig::Kafka(kafka) => self.check_kafka(name, kafka),
+            SinkConfig::RabbitMq(rabbit) => self.check_rabbit(name, rabbit),
             SinkConfig::Stdout | SinkConfig::Null => {}
         }
     }
 
-    fn check_kafka(&mut self, section: &str, kafka: &KafkaConfig) {
+    fn check_kafka(&mut self, name: &str, kafka: &KafkaConfig) {
+        let section = format!("sinks.{name}");
         for (name, value) in &kafka.properties {
             for problem in kafka_properties(name, value) {
                 self.add(&format!("{section}.properties.{name}"), format!("`{section}.properties`: {problem}"));
             }
         }
-        if speaks_tls(kafka) || self.allows_plaintext(section) {
+        if speaks_tls(kafka) || self.allows_plaintext(name) {
             return;
         }
         let hosts =
@@ -153,21 +156,21 @@ impl SettingsReader {
         }
     }
 
-    fn check_rabbit(&mut self, section: &str, rabbit: &RabbitMqConfig) {
+    fn check_rabbit(&mut self, name: &str, rabbit: &RabbitMqConfig) {
         let Ok(url) = url::Url::parse(rabbit.url.text()) else { return };
-        if url.scheme() == "amqp" && !url.host_str().is_some_and(is_local) && !self.allows_plaintext(section) {
-            let (path, path_file) = (format!("{section}.url"), format!("{section}.url_file"));
+        if url.scheme() == "amqp" && !url.host_str().is_some_and(is_local) && !self.allows_plaintext(name) {
+            let (path, path_file) = (key!("sinks.*.url", name), key!("sinks.*.url_file", name));
             let path = self.first_given(&[&path, &path_file]).to_owned();
             self.add(&path, format!("`{path}` would be reached without TLS: use amqps://, or set plaintext = true"));
         }
     }
 
-    fn allows_plaintext(&self, section: &str) -> bool {
-        self.text(&format!("{section}.plaintext")) == Some("true")
+    fn allows_plaintext(&self, name: &str) -> bool {
+        self.text(&key!("sinks.*.plaintext", name)) == Some("true")
     }
 
-    fn check_route(&mut self, path: &str, route: &Route, config: &Config) {
-        let sink = format!("{path}.sink");
+    fn check_route(&mut self, number: &str, route: &Route, config: &Config) {
+        let sink = key!("routes.*.sink", number);
         if self.text(&sink).is_some() && !config.sinks.contains_key(&route.sink) {
             let known: Vec<_> = config.sinks.keys().map(String::as_str).collect();
             self.add(
@@ -179,23 +182,22 @@ impl SettingsReader {
                 ),
             );
         }
-        for (name, allowed) in [
-            ("topic", &["topic", "type", "lane"][..]),
-            ("exchange", &["topic", "type", "lane"]),
-            ("routing_key", &["topic", "type", "key", "lane"]),
-            ("source", &["topic", "lane"]),
+        for (key, allowed) in [
+            (key!("routes.*.topic", number), &["topic", "type", "lane"][..]),
+            (key!("routes.*.exchange", number), &["topic", "type", "lane"]),
+            (key!("routes.*.routing_key", number), &["topic", "type", "key", "lane"]),
+            (key!("routes.*.source", number), &["topic", "lane"]),
         ] {
-            let key = format!("{path}.{name}");
             if let Some(wrong) = self.text(&key).and_then(|template| unknown_placeholder(template, allowed)) {
                 let allowed: Vec<_> = allowed.iter().map(|name| format!("{{{name}}}")).collect();
                 let text = format!("`{key}` has `{wrong}`: it may have {}", allowed.join(", "));
                 self.add(&key, text);
             }
         }
-        let source = format!("{path}.source");
-        let has_one = !matches!(self.text(&format!("{path}.envelope")), Some("raw" | "debezium"));
-        if !has_one && self.settings.values.contains_key(&source) {
-            let text = format!("`{source}` is for the envelopes of CloudEvents: remove it, or set `{path}.envelope`");
+        let (source, envelope) = (key!("routes.*.source", number), key!("routes.*.envelope", number));
+        let has_one = !matches!(self.text(&envelope), Some("raw" | "debezium"));
+        if !has_one && self.settings.values.contains_key(&*source) {
+            let text = format!("`{source}` is for the envelopes of CloudEvents: remove it, or set `{envelope}`");
             self.add(&source, text);
         }
         self.check_source(&source, &route.source);

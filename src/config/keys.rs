@@ -1,7 +1,12 @@
 //! The table of all keys. Reading, checking, `config show`, `config example` and docs/configuration.md follow it.
 
-use super::value::Kind::{
-    self, Address, Choice, Count, Duration, File, Lanes, Level, Property, Retention, Secret, Size, Switch, Text,
+use std::{fmt, ops::Deref};
+
+use super::{
+    AfterDead, Binding, Envelope, LogFormat, OnRejected,
+    value::Kind::{
+        self, Address, Choice, Count, Duration, File, Lanes, Level, Property, Retention, Secret, Size, Switch, Text,
+    },
 };
 
 /// What is used when a key is not given.
@@ -63,13 +68,41 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The types of sink, as `type` names them.
-pub(super) const SINK_TYPES: &[&str] = &["kafka", "rabbitmq", "stdout", "null"];
+/// The words of a choice, and what they mean.
+pub(super) type Words<T, const N: usize> = [(&'static str, T); N];
+
+pub(super) const SINK_TYPES: Words<SinkType, 4> = [
+    ("kafka", SinkType::Kafka),
+    ("rabbitmq", SinkType::RabbitMq),
+    ("stdout", SinkType::Stdout),
+    ("null", SinkType::Null),
+];
+pub(super) const LOG_FORMATS: Words<LogFormat, 2> = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+pub(super) const ORDERS: Words<bool, 2> = [("strict", false), ("pipelined", true)];
+pub(super) const ON_REJECTED: Words<OnRejected, 2> = [("dead", OnRejected::Dead), ("retry", OnRejected::Retry)];
+pub(super) const AFTER_DEAD: Words<AfterDead, 2> = [("skip", AfterDead::Skip), ("block", AfterDead::Block)];
+pub(super) const ENVELOPES: Words<fn(Binding) -> Envelope, 4> = [
+    ("raw", |_| Envelope::Raw),
+    ("cloudevents-binary", Envelope::CloudEventsBinary),
+    ("cloudevents-json", Envelope::CloudEventsJson),
+    ("debezium", |_| Envelope::Debezium),
+];
+
+#[expect(clippy::indexing_slicing, reason = "it runs in the compiler")]
+const fn words<T: Copy, const N: usize>(choices: &Words<T, N>) -> [&'static str; N] {
+    let mut words = [""; N];
+    let mut index = 0;
+    while index < N {
+        words[index] = choices[index].0;
+        index += 1;
+    }
+    words
+}
 
 const KAFKA: &[&str] = &["kafka"];
 const RABBIT: &[&str] = &["rabbitmq"];
 
-const fn key(path: &'static str, kind: Kind, unset: Unset, help: &'static str) -> ConfigKey {
+const fn any(path: &'static str, kind: Kind, unset: Unset, help: &'static str) -> ConfigKey {
     ConfigKey { path, kind, unset, only: &[], help }
 }
 
@@ -79,15 +112,84 @@ const fn only(only: &'static [&'static str], mut key: ConfigKey) -> ConfigKey {
 }
 
 const fn default(path: &'static str, kind: Kind, text: &'static str, help: &'static str) -> ConfigKey {
-    key(path, kind, Unset::Default(text), help)
+    any(path, kind, Unset::Default(text), help)
 }
 
 const fn optional(path: &'static str, kind: Kind, text: &'static str, help: &'static str) -> ConfigKey {
-    key(path, kind, Unset::Optional(text), help)
+    any(path, kind, Unset::Optional(text), help)
 }
 
 const fn required(path: &'static str, kind: Kind, text: &'static str, help: &'static str) -> ConfigKey {
-    key(path, kind, Unset::Required(text), help)
+    any(path, kind, Unset::Required(text), help)
+}
+
+/// A kind of broker, as `type` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SinkType {
+    Kafka,
+    RabbitMq,
+    Stdout,
+    Null,
+}
+
+/// The path of a key in a section; only [`key!`] makes one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct KeyPath(String);
+
+impl KeyPath {
+    /// Puts names in the places of `*`. For [`key!`].
+    pub(super) fn new(pattern: &str, names: &[&str]) -> Self {
+        Self(names.iter().fold(pattern.to_owned(), |path, name| path.replacen('*', name, 1)))
+    }
+
+    /// The key that names a file with this one's value.
+    pub(super) fn file(&self) -> Self {
+        Self(format!("{}_file", self.0))
+    }
+}
+
+impl fmt::Display for KeyPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Deref for KeyPath {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The path of a key: `key!("relay.lease")`, or `key!("sinks.*.type", name)`. A path that is not in the table does not compile.
+macro_rules! key {
+    ($pattern:literal $(, $name:expr)*) => {{
+        const { assert!($crate::config::keys::is_known($pattern), "no key has this path") }
+        $crate::config::keys::KeyPath::new($pattern, &[$(AsRef::<str>::as_ref(&$name)),*])
+    }};
+}
+pub(super) use key;
+
+#[expect(clippy::indexing_slicing, reason = "it runs in the compiler")]
+pub(super) const fn is_known(pattern: &str) -> bool {
+    let mut index = 0;
+    while index < KEYS.len() {
+        if is_same(KEYS[index].path.as_bytes(), pattern.as_bytes()) {
+            return true;
+        }
+        index += 1;
+    }
+    false
+}
+
+#[expect(clippy::indexing_slicing, reason = "it runs in the compiler")]
+const fn is_same(a: &[u8], b: &[u8]) -> bool {
+    let mut index = 0;
+    while index < a.len() && index < b.len() && a[index] == b[index] {
+        index += 1;
+    }
+    index == a.len() && index == b.len()
 }
 
 /// All keys.
@@ -182,10 +284,10 @@ pub(super) const KEYS: &[ConfigKey] = &[
         "Address and port; `off`: none. There is no authentication: elsewhere than on loopback keep it inside a trusted network.",
     ),
     default("log.level", Level, "info", "A level, or a filter such as `info,outbox_relay=debug`."),
-    default("log.format", Choice(&["text", "json"]), "text", "Text for people or JSON for programs."),
+    default("log.format", Choice(const { &words(&LOG_FORMATS) }), "text", "Text for people or JSON for programs."),
     required(
         "sinks.*.type",
-        Choice(SINK_TYPES),
+        Choice(const { &words(&SINK_TYPES) }),
         "kafka",
         "The kind of broker. `stdout` writes a JSON line per message; `null` confirms everything and sends nothing, for measuring.",
     ),
@@ -270,26 +372,26 @@ pub(super) const KEYS: &[ConfigKey] = &[
         RABBIT,
         default(
             "routes.*.order",
-            Choice(&["strict", "pipelined"]),
+            Choice(const { &words(&ORDERS) }),
             "strict",
             "`strict`: one unconfirmed message per key. `pipelined`: several, which is faster for a hot key; after a nack or a lost connection its messages can be out of order.",
         ),
     ),
     default(
         "routes.*.on_rejected",
-        Choice(&["dead", "retry"]),
+        Choice(const { &words(&ON_REJECTED) }),
         "dead",
         "What becomes of a message that the broker rejects: dead at once, or tried again up to the limit of attempts.",
     ),
     default(
         "routes.*.after_dead",
-        Choice(&["skip", "block"]),
+        Choice(const { &words(&AFTER_DEAD) }),
         "skip",
         "What a dead message means for the later ones of its key: they go on, or they wait until it is retried or discarded.",
     ),
     default(
         "routes.*.envelope",
-        Choice(&["raw", "cloudevents-binary", "cloudevents-json", "debezium"]),
+        Choice(const { &words(&ENVELOPES) }),
         "raw",
         "The shape on the wire: docs/envelopes.md describes each.",
     ),

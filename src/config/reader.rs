@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    keys::{ConfigKey, KEYS, Unset},
+    keys::{ConfigKey, KEYS, KeyPath, Unset, Words, key},
     lookup::find,
     source::{Problem, Settings, ValueOrigin, is_secret},
     value,
@@ -76,7 +76,7 @@ impl SettingsReader {
         let sinks = self.settings.sinks.iter().map(|(name, origin)| Section {
             pattern: "sinks.*",
             path: format!("sinks.{name}"),
-            sink_type: self.text(&format!("sinks.{name}.type")).map(str::to_owned),
+            sink_type: self.text(&key!("sinks.*.type", name)).map(str::to_owned),
             origin: Some(origin.clone()),
         });
         let routes = self.settings.routes.iter().map(|(number, origin)| Section {
@@ -89,8 +89,8 @@ impl SettingsReader {
     }
 
     fn sink_type_of_route(&self, number: usize) -> Option<&str> {
-        let sink = self.text(&format!("routes.{number}.sink"))?;
-        self.text(&format!("sinks.{sink}.type"))
+        let sink = self.text(&key!("routes.*.sink", number.to_string()))?;
+        self.text(&key!("sinks.*.type", sink))
     }
 
     fn check_section(&mut self, section: &Section) {
@@ -128,8 +128,8 @@ impl SettingsReader {
     }
 
     /// What was given, or the default.
-    pub(super) fn text(&self, path: &str) -> Option<&str> {
-        if let Some(setting) = self.settings.values.get(path) {
+    pub(super) fn text(&self, path: &KeyPath) -> Option<&str> {
+        if let Some(setting) = self.settings.values.get(&**path) {
             return Some(&setting.written.text);
         }
         match find(path)?.unset {
@@ -139,22 +139,28 @@ impl SettingsReader {
     }
 
     /// A text; empty if there is none.
-    pub(super) fn string(&self, path: &str) -> String {
+    pub(super) fn string(&self, path: &KeyPath) -> String {
         self.text(path).unwrap_or_default().to_owned()
     }
 
+    /// What a word of a choice means; `None` if there is none, or an unknown one, which was noted.
+    pub(super) fn choice<T: Copy, const N: usize>(&self, path: &KeyPath, words: &Words<T, N>) -> Option<T> {
+        let given = self.text(path)?;
+        words.iter().find(|(word, _)| *word == given).map(|(_, meaning)| *meaning)
+    }
+
     /// A time.
-    pub(super) fn duration(&self, path: &str) -> Duration {
+    pub(super) fn duration(&self, path: &KeyPath) -> Duration {
         self.text(path).and_then(value::retention).unwrap_or_default()
     }
 
     /// A number of bytes.
-    pub(super) fn size(&self, path: &str) -> usize {
+    pub(super) fn size(&self, path: &KeyPath) -> usize {
         self.text(path).and_then(value::size).unwrap_or_default()
     }
 
     /// A number.
-    pub(super) fn count(&self, path: &str) -> usize {
+    pub(super) fn count(&self, path: &KeyPath) -> usize {
         self.text(path).and_then(value::count).unwrap_or_default()
     }
 

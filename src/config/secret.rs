@@ -9,7 +9,7 @@ use std::{
 
 use url::Url;
 
-use super::{reader::SettingsReader, source::Problem, value::quote};
+use super::{keys::KeyPath, reader::SettingsReader, source::Problem, value::quote};
 
 /// A text that is never printed, and the file that it was read from, if any.
 #[derive(Clone, PartialEq, Eq)]
@@ -53,8 +53,8 @@ impl fmt::Debug for Secret {
 
 impl SettingsReader {
     /// A secret, given as `path` or in the file that `path_file` names.
-    pub(super) fn secret(&mut self, path: &str) -> Option<Secret> {
-        let path_file = format!("{path}_file");
+    pub(super) fn secret(&mut self, path: &KeyPath) -> Option<Secret> {
+        let path_file = path.file();
         let here = self.text(path).map(Secret::new);
         let Some(file) = self.text(&path_file).map(PathBuf::from) else { return here };
         if here.is_some() {
@@ -90,15 +90,19 @@ impl SettingsReader {
     }
 
     /// The URL of a section, and the password that is given apart.
-    pub(super) fn url(&mut self, section: &str, schemes: &[&str]) -> (Option<Secret>, Option<Secret>) {
-        let path = format!("{section}.url");
-        let text = self.secret(&path);
-        let password = self.secret(&format!("{section}.password"));
+    pub(super) fn url(
+        &mut self,
+        path: &KeyPath,
+        password: &KeyPath,
+        schemes: &[&str],
+    ) -> (Option<Secret>, Option<Secret>) {
+        let text = self.secret(path);
+        let password = self.secret(password);
         let Some(text) = text else { return (None, password) };
         match parse(text.text(), schemes, password.is_some()) {
             Ok(()) => (Some(text), password),
             Err(problem) => {
-                let given = if self.text(&path).is_some() { path } else { format!("{path}_file") };
+                let given = if self.text(path).is_some() { path.to_string() } else { format!("{path}_file") };
                 let at = self.at(&given);
                 self.settings.problem(at, format!("`{given}` {problem}"));
                 (None, password)
