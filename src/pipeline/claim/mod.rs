@@ -1,6 +1,7 @@
 //! The claimer of a lane: looks for unsent messages and claims them, one claim after the other.
 
 mod foreign;
+mod pace;
 pub mod window;
 
 use std::{
@@ -57,7 +58,7 @@ pub struct Claimed {
 /// How a pass ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pass {
-    /// So many messages were claimed.
+    /// This number of messages was claimed.
     Claimed(usize),
     /// There was nothing to claim.
     Empty,
@@ -95,7 +96,7 @@ struct Memory {
     /// For looks that begin at the first row.
     patience: Patience,
     last_message_at: Instant,
-    /// Passes in a row that ended with an error.
+    /// Passes in a row that ended with an error, up to now.
     failures: u32,
 }
 
@@ -107,8 +108,6 @@ const FULL_LOOK_PAUSE: u32 = 20;
 const BROUGHT_ALONG: usize = 64;
 /// Rows that a worker looks at for a claim, which is smaller: where the first ones have keys that are at work, there are others.
 const WINDOW: usize = 500;
-/// After so long without a message a lane is idle.
-const IDLE: Duration = Duration::from_secs(1);
 
 impl Claimer {
     /// Claims until the relay is stopped.
@@ -129,14 +128,8 @@ impl Claimer {
             let session = self.sessions.take().await;
             let started = Instant::now();
             let outcome = self.pass(&mut memory, session, count, bytes).await;
-            self.count(&outcome, started);
-            memory.failures += 1;
-            if outcome.is_err() {
-                memory.foreign.forget_ids();
-            } else {
-                memory.failures = 0;
-            }
-            let Some(()) = stop.run_until_cancelled(self.pace(&mut memory, &outcome, started)).await else { break };
+            let pause = self.judge(&mut memory, &outcome, started);
+            let Some(()) = stop.run_until_cancelled(self.rest(pause)).await else { break };
         }
     }
 
@@ -351,54 +344,6 @@ impl Claimer {
             }
         }
         None
-    }
-
-    fn count(&self, outcome: &Result<Pass, sqlx::Error>, started: Instant) {
-        let metrics = &self.context.metrics;
-        let result = match outcome {
-            Ok(Pass::Claimed(messages)) => {
-                metrics.claimed_messages_total.inc_by(*messages as u64);
-                metrics.claim_duration_seconds.observe(started.elapsed().as_secs_f64());
-                "claimed"
-            }
-            Ok(Pass::Empty | Pass::Deferred) => "empty",
-            Ok(Pass::Conflict) => "conflict",
-            Err(_) => "error",
-        };
-        metrics.claims_total.with_label_values(&[result]).inc();
-        if outcome.is_ok() {
-            self.context.alive("claim");
-        }
-    }
-
-    /// Waits until the next pass: not at all while claims have many messages, and longer the longer nothing has come. Relays that share a
-    /// lane share the interval.
-    async fn pace(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>, started: Instant) {
-        let relay = &self.context.config.relay;
-        let interval = relay.claim_interval * memory.foreign.relays();
-        match outcome {
-            Ok(Pass::Claimed(messages)) => {
-                memory.last_message_at = Instant::now();
-                if *messages < relay.claim_messages / 8 {
-                    // Where a pass takes longer than the interval, others have their turn all the same.
-                    let until = (started + interval).max(Instant::now() + interval / 4);
-                    tokio::time::sleep_until(until.into()).await;
-                }
-            }
-            Ok(Pass::Deferred) => {}
-            // Claimers that race without a pause lose half of their compare-and-sets.
-            Ok(Pass::Conflict) => tokio::time::sleep(interval.mul_f64(rand::random())).await,
-            Ok(Pass::Empty) => {
-                let quiet = memory.last_message_at.elapsed();
-                if quiet > IDLE {
-                    return self.idle.wait(self.lane).await;
-                }
-                let until = started + (quiet / 16).max(interval).min(relay.poll_interval);
-                // Cut short or not, it is time to look.
-                tokio::time::timeout_at(until.into(), self.context.nudge.notified()).await.ok();
-            }
-            Err(_) => tokio::time::sleep(session::time_to_pause(memory.failures)).await,
-        }
     }
 }
 

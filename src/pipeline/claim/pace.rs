@@ -1,0 +1,72 @@
+//! What a pass gave, judged in one place: its count, and how long the claimer waits before the next one.
+
+use std::time::{Duration, Instant};
+
+use outbox_core::sqlx;
+
+use super::{Claimer, Memory, Pass};
+use crate::state::session;
+
+/// A lane without a message for this duration is idle.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// How long to wait before the next pass.
+pub(super) enum Pause {
+    None,
+    Until(Instant),
+    /// Until then, or until messages are known to have come.
+    UntilNudged(Instant),
+    /// Until the search that quiet lanes share finds a row.
+    Idle,
+}
+
+impl Claimer {
+    /// Counts a pass and says how long to wait before the next one: not at all while claims have many messages, and longer the longer
+    /// nothing comes. Relays that share a lane share the interval.
+    pub(super) fn judge(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>, started: Instant) -> Pause {
+        let (metrics, relay) = (&self.context.metrics, &self.context.config.relay);
+        let (now, interval) = (Instant::now(), relay.claim_interval * memory.foreign.relays());
+        let failures = std::mem::take(&mut memory.failures);
+        let (result, pause) = match outcome {
+            Ok(Pass::Claimed(messages)) => {
+                metrics.claimed_messages_total.inc_by(*messages as u64);
+                metrics.claim_duration_seconds.observe(started.elapsed().as_secs_f64());
+                memory.last_message_at = now;
+                let is_small = *messages < relay.claim_messages / 8;
+                // Where a pass takes longer than the interval, others have their turn all the same.
+                let until = (started + interval).max(now + interval / 4);
+                ("claimed", if is_small { Pause::Until(until) } else { Pause::None })
+            }
+            Ok(Pass::Deferred) => ("empty", Pause::None),
+            // Claimers that race without a pause lose half of their compare-and-sets.
+            Ok(Pass::Conflict) => ("conflict", Pause::Until(now + interval.mul_f64(rand::random()))),
+            Ok(Pass::Empty) => {
+                let quiet = now - memory.last_message_at;
+                let until = started + (quiet / 16).max(interval).min(relay.poll_interval);
+                ("empty", if quiet > IDLE { Pause::Idle } else { Pause::UntilNudged(until) })
+            }
+            Err(_) => {
+                memory.foreign.forget_ids();
+                memory.failures = failures + 1;
+                ("error", Pause::Until(now + session::time_to_pause(memory.failures)))
+            }
+        };
+        metrics.claims_total.with_label_values(&[result]).inc();
+        if memory.failures == 0 {
+            self.context.alive("claim");
+        }
+        pause
+    }
+
+    pub(super) async fn rest(&self, pause: Pause) {
+        match pause {
+            Pause::None => {}
+            Pause::Until(until) => tokio::time::sleep_until(until.into()).await,
+            Pause::UntilNudged(until) => {
+                // Cut short or not, it is time to look.
+                tokio::time::timeout_at(until.into(), self.context.nudge.notified()).await.ok();
+            }
+            Pause::Idle => self.idle.wait(self.lane).await,
+        }
+    }
+}
