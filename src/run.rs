@@ -15,20 +15,17 @@ use tokio::{
 };
 
 use crate::{
-    config::{self, Config},
+    config::Config,
     keepers::{floor, gauges, promote, purge, renew, takeover},
     observe::{health::Health, metrics::Metrics},
     pipeline::{
         claim::Claimed,
         lanes,
-        publish::{
-            Publisher,
-            outlet::{Feed, Outlets},
-        },
+        publish::{Publisher, outlet::Outlets},
         read::{ReadClaim, Reader, route::Routes},
         settle::{Finished, Settler},
     },
-    sink::{self, Sink},
+    sink::{Feed, make::feed},
     state::{
         capacity::Capacity,
         context::Context,
@@ -263,32 +260,12 @@ async fn look_at_database(context: &Context) -> Result<Option<String>, SchemaErr
     }
 }
 
-/// The sink that the configuration names, and how it is fed.
-#[cfg_attr(not(feature = "kafka"), expect(unused_variables, reason = "Kafka's client alone has a deadline of its own"))]
-pub fn feed(name: &str, sink: &config::SinkConfig, config: &Config) -> anyhow::Result<Feed> {
-    let (sink, batches, batch): (Arc<dyn Sink>, usize, usize) = match sink {
-        #[cfg(feature = "kafka")]
-        config::SinkConfig::Kafka(kafka) => {
-            (Arc::new(sink::kafka::Kafka::new(name, kafka, config.relay.publish_deadline)?), 64, 1000)
-        }
-        #[cfg(feature = "rabbitmq")]
-        config::SinkConfig::RabbitMq(rabbit) => {
-            (Arc::new(sink::rabbitmq::RabbitMq::new(name, rabbit)?), rabbit.channels, rabbit.window)
-        }
-        config::SinkConfig::Stdout => (Arc::new(sink::stdout::Stdout::new()), 1, 1000),
-        config::SinkConfig::Null => (Arc::new(sink::null::Null), 64, 1000),
-        #[cfg(not(all(feature = "kafka", feature = "rabbitmq")))]
-        _ => anyhow::bail!("this relay was built without the sink {name}"),
-    };
-    Ok(Feed { name: name.to_owned(), sink, batches, batch })
-}
-
 /// A relay whose parts are to be tested one by one: its database is nowhere.
 #[cfg(test)]
 pub(crate) fn without_database(feeds: Vec<Feed>) -> Relay {
     let url = ("RELAY__DATABASE__URL".to_owned(), "mysql://nobody@127.0.0.1:1/none".to_owned());
-    let inputs = config::Inputs { file: None, variables: vec![url], flags: Vec::new() };
-    let mut config = config::load_for_database(&inputs).unwrap().config;
+    let inputs = crate::config::Inputs { file: None, variables: vec![url], flags: Vec::new() };
+    let mut config = crate::config::load_for_database(&inputs).unwrap().config;
     config.relay.publish_deadline = Duration::from_millis(100);
     let metrics = Metrics::new().unwrap();
     let health = Health::new(Arc::clone(&metrics));

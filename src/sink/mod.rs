@@ -3,6 +3,7 @@
 pub mod conformance;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+pub(crate) mod make;
 pub mod null;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
@@ -15,6 +16,8 @@ use std::{
 
 use async_trait::async_trait;
 use uuid::Uuid;
+
+pub use self::make::Feed;
 
 /// What a sink may take beyond its deadline before it is given up on.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);

@@ -10,9 +10,8 @@ use anyhow::{Context as _, Result, ensure};
 use outbox_relay::{
     config::{self, AfterDead, Envelope, Inputs, OnRejected, Route},
     observe::{health::Health, metrics::Metrics},
-    pipeline::publish::outlet::Feed,
     run::Relay,
-    sink::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink, null::Null},
+    sink::{Feed, KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink, null::Null},
 };
 use testkit::{
     accounts::Account,

@@ -11,8 +11,8 @@ use outbox_relay::{
         http::{self, Sources},
         metrics::Metrics,
     },
-    pipeline::publish::outlet::Feed,
     run::Relay,
+    sink::Feed,
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;

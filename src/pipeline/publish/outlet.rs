@@ -13,21 +13,9 @@ use crate::{
         publish::{Item, Tag},
         retry::Disposition,
     },
-    sink::{Destination, GRACE, KeyOrder, Outcome, Outgoing, PublishError, Sink},
+    sink::{Destination, Feed, GRACE, KeyOrder, Outcome, Outgoing, PublishError, Sink},
     state::{backoff::Backoff, context::Context},
 };
-
-/// A sink and how it is fed.
-pub struct Feed {
-    /// Its name in the configuration.
-    pub name: String,
-    /// The sink.
-    pub sink: Arc<dyn Sink>,
-    /// Most batches on the way.
-    pub batches: usize,
-    /// Most messages of a batch.
-    pub batch: usize,
-}
 
 struct Outlet {
     feed: Feed,

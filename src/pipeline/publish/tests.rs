@@ -10,9 +10,9 @@ use uuid::Uuid;
 use super::*;
 use crate::{
     config::{AfterDead, OnRejected},
-    pipeline::{publish::outlet::Feed, read::Ready},
+    pipeline::read::Ready,
     run::without_database,
-    sink::{Destination, Receipt, Sink},
+    sink::{Destination, Feed, Receipt, Sink},
     state::{capacity::Pool, leases::Tenure},
 };
 

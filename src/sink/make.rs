@@ -1,0 +1,40 @@
+//! Makes the sinks that the configuration names.
+
+use std::sync::Arc;
+
+use super::Sink;
+use crate::config::{Config, SinkConfig};
+
+/// A sink and how it is fed.
+pub struct Feed {
+    /// Its name in the configuration.
+    pub name: String,
+    /// The sink.
+    pub sink: Arc<dyn Sink>,
+    /// Most batches in flight.
+    pub batches: usize,
+    /// Most messages of a batch.
+    pub batch: usize,
+}
+
+/// The sink that the configuration names, and how it is fed.
+#[cfg_attr(not(feature = "kafka"), expect(unused_variables, reason = "Kafka's client alone has a deadline of its own"))]
+pub(crate) fn feed(name: &str, sink: &SinkConfig, config: &Config) -> anyhow::Result<Feed> {
+    let (sink, batches, batch): (Arc<dyn Sink>, usize, usize) = match sink {
+        #[cfg(feature = "kafka")]
+        SinkConfig::Kafka(kafka) => {
+            (Arc::new(super::kafka::Kafka::new(name, kafka, config.relay.publish_deadline)?), 64, 1000)
+        }
+        #[cfg(feature = "rabbitmq")]
+        SinkConfig::RabbitMq(rabbit) => {
+            (Arc::new(super::rabbitmq::RabbitMq::new(name, rabbit)?), rabbit.channels, rabbit.window)
+        }
+        SinkConfig::Stdout => (Arc::new(super::stdout::Stdout::new()), 1, 1000),
+        SinkConfig::Null => (Arc::new(super::null::Null), 64, 1000),
+        #[cfg(not(feature = "kafka"))]
+        SinkConfig::Kafka(_) => anyhow::bail!("this relay was built without Kafka: leave the sink {name} out"),
+        #[cfg(not(feature = "rabbitmq"))]
+        SinkConfig::RabbitMq(_) => anyhow::bail!("this relay was built without RabbitMQ: leave the sink {name} out"),
+    };
+    Ok(Feed { name: name.to_owned(), sink, batches, batch })
+}
