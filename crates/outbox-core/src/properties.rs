@@ -12,7 +12,7 @@ use crate::{
         claim::{hashes_from_bytes, hashes_to_bytes, ids_from_json},
         lease::ClaimLease,
         read::id_list,
-        settle::{Dead, Delayed, Settlement, Way, write},
+        settle::{self, Dead, Delayed, Settlement, Way},
         text::Text,
     },
 };
@@ -128,10 +128,10 @@ proptest! {
                 Dead { id, spent, holds_key: !spent, reason: "rejected", error }
             }).collect(),
         };
-        let text = write(Text::default(), &[(ClaimLease { claim_id: 1, lease_token: 2 }, &settlement)], Way::OneByOne);
+        let text = settle::settlement(&[(ClaimLease { claim_id: 1, lease_token: 2 }, &settlement)], Way::OneByOne);
         let text = text.into_sql_str();
         let sql = text.as_str();
-        let statements = 2 + usize::from(!delayed.is_empty()) + usize::from(!dead.is_empty());
+        let statements = 5 + usize::from(!delayed.is_empty()) + usize::from(!dead.is_empty());
         prop_assert_eq!(sql.matches(';').count(), statements);
 
         let (ids, receipts): (Vec<u64>, Vec<String>) = sent.into_iter().unzip();

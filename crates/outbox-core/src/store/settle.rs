@@ -105,7 +105,8 @@ pub(super) fn ended(replies: &[Reply]) -> Result<Vec<ClaimLease>, sqlx::Error> {
     Err(sqlx::Error::Protocol("the server took a settlement back, and reported no error".into()))
 }
 
-pub(super) fn settlement(claims: &[(ClaimLease, &Settlement)], way: Way) -> Text {
+/// The text of a settlement.
+pub(crate) fn settlement(claims: &[(ClaimLease, &Settlement)], way: Way) -> Text {
     let leases: Vec<ClaimLease> = claims.iter().map(|(lease, _)| *lease).collect();
     Text::default()
         .sql("BEGIN; SELECT c.claim_id, c.lease_token FROM ")
@@ -136,7 +137,7 @@ pub(super) const RECEIPT: &str = " STRAIGHT_JOIN outbox_sent s FORCE INDEX (outb
 
 /// The statements behind the receipts, each behind a semicolon: outcomes, pending rows, and last the claims. A statement costs the
 /// server as much as a dozen rows, so that claims share them.
-pub(crate) fn write(text: Text, claims: &[(ClaimLease, &Settlement)], way: Way) -> Text {
+pub(super) fn write(text: Text, claims: &[(ClaimLease, &Settlement)], way: Way) -> Text {
     let text = claims.iter().fold(text, |text, (lease, settlement)| {
         let text = delay(text, *lease, &settlement.delayed);
         bury(text, *lease, &settlement.dead)
