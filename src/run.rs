@@ -1,6 +1,6 @@
 //! Wiring: makes the parts of a relay, joins them by channels, and stops them in order.
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::resume_unwind, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use futures_util::{StreamExt as _, stream};
@@ -22,7 +22,7 @@ use crate::{
         claim::Claimed,
         lanes,
         publish::{Publisher, outlet::Outlets},
-        read::{ReadClaim, Reader, route::Routes},
+        read::{Reader, route::Routes},
         settle::{Finished, Settler},
     },
     sink::{Feed, make::feed},
@@ -96,7 +96,11 @@ impl Relay {
 
         let mut tasks = JoinSet::new();
         tasks.spawn(lanes::run(Arc::clone(&context), capacity, is_open, claims));
-        let reads = reads(Reader::new(&context, self.routes), claimed, relay.readers);
+        let reader = Arc::new(Reader::new(&context, self.routes));
+        let reads = in_order(claimed, relay.readers, move |claim| {
+            let reader = Arc::clone(&reader);
+            async move { reader.read(claim).await }
+        });
         let outlets = Outlets::new(&context, self.feeds, events, open);
         let publisher = Publisher::new(&context, outlets, finished);
         tasks.spawn(async move {
@@ -147,16 +151,18 @@ pub(crate) async fn supervise(
     Ok(())
 }
 
-/// Claims are read several at a time and handed on in their order.
-fn reads(reader: Reader, claimed: mpsc::Receiver<Claimed>, readers: usize) -> stream::BoxStream<'static, ReadClaim> {
-    let reader = Arc::new(reader);
-    let claims = stream::unfold(claimed, async |mut claimed| claimed.recv().await.map(|claim| (claim, claimed)));
-    let read = move |claim| {
-        let reader = Arc::clone(&reader);
-        tokio::spawn(async move { reader.read(claim).await })
-    };
-    // A reader that panicked has ended the process: see `main`.
-    claims.map(read).buffered(readers).filter_map(async |read| read.ok()).boxed()
+/// Reads several claims at a time, each in a task of its own, and hands them on in their order. A read that panics takes the stream's
+/// owner with it.
+fn in_order<C, R, F>(claims: mpsc::Receiver<C>, most: usize, read: F) -> stream::BoxStream<'static, R::Output>
+where
+    C: Send + 'static,
+    R: Future<Output: Send> + Send + 'static,
+    F: Fn(C) -> R + Send + 'static,
+{
+    let claims = stream::unfold(claims, async |mut claims| claims.recv().await.map(|claim| (claim, claims)));
+    let reads = claims.map(move |claim| tokio::spawn(read(claim))).buffered(most);
+    // Another error than a panic: the runtime ends.
+    reads.filter_map(async |read| read.map_err(|error| error.try_into_panic().map(resume_unwind)).ok()).boxed()
 }
 
 /// The loops beside the pipeline.
@@ -270,4 +276,26 @@ pub(crate) fn without_database(feeds: Vec<Feed>) -> Relay {
     let metrics = Metrics::new().unwrap();
     let health = Health::new(Arc::clone(&metrics));
     Relay::with_sinks(config, feeds, metrics, health).unwrap()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reader_that_panics_ends_the_task_that_waits_for_it() {
+        let (claims, claimed) = mpsc::channel(4);
+        for claim in [1, 2, 3] {
+            claims.send(claim).await.unwrap();
+        }
+        drop(claims);
+        let read = |claim: u64| async move {
+            assert!(claim != 2, "a bug");
+            claim
+        };
+        let mut reads = in_order(claimed, 2, read);
+        assert_eq!(reads.next().await, Some(1));
+        let ended = tokio::spawn(async move { reads.next().await }).await;
+        assert!(ended.unwrap_err().is_panic());
+    }
 }
