@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 use super::{
     AfterDead, Binding, Config, Database, Envelope, Http, KafkaConfig, Log, LogFormat, OnRejected, RabbitMqConfig,
     RelayConfig, Retention, RetryConfig, Route, Secret, SinkConfig,
-    keys::{AFTER_DEAD, ENVELOPES, KeyPath, LOG_FORMATS, ON_REJECTED, ORDERS, SINK_TYPES, SinkType, key},
+    keys::{AFTER_DEAD, ENVELOPES, LOG_FORMATS, ON_REJECTED, ORDERS, SINK_TYPES, SinkType},
+    path::{KeyPath, key},
     reader::SettingsReader,
     value,
 };

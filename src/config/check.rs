@@ -3,9 +3,7 @@
 use std::net::IpAddr;
 
 use super::{
-    Config, KafkaConfig, RabbitMqConfig, Route, SinkConfig,
-    keys::{SINK_TYPES, key},
-    reader::SettingsReader,
+    Config, KafkaConfig, RabbitMqConfig, Route, SinkConfig, keys::SINK_TYPES, path::key, reader::SettingsReader,
     source::Problem,
 };
 

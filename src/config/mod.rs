@@ -12,6 +12,7 @@ mod file;
 mod keys;
 mod load;
 mod lookup;
+mod path;
 mod reader;
 mod secret;
 mod show;

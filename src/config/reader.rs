@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::{
-    keys::{ConfigKey, KEYS, KeyPath, Unset, Words, key},
+    keys::{ConfigKey, KEYS, Unset, Words},
     lookup::find,
+    path::{KeyPath, key},
     source::{Problem, Settings, ValueOrigin, is_secret},
     value,
 };

@@ -9,7 +9,7 @@ use std::{
 
 use url::Url;
 
-use super::{keys::KeyPath, reader::SettingsReader, source::Problem, value::quote};
+use super::{path::KeyPath, reader::SettingsReader, source::Problem, value::quote};
 
 /// A text that is never printed, and the file that it was read from, if any.
 #[derive(Clone, PartialEq, Eq)]

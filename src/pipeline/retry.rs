@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use outbox_core::store::settle::{Dead, Delayed, Settlement};
+
 use crate::{
     config::{AfterDead, OnRejected, RetryConfig},
     sink::PublishError,
@@ -35,6 +37,22 @@ pub enum Disposition {
         /// Whether later messages of its key wait for the operator.
         holds_key: bool,
     },
+}
+
+impl Disposition {
+    /// Notes the outcome of a message. A released message is in no list.
+    pub(crate) fn note(self, settlement: &mut Settlement, id: u64, error: String) {
+        match self {
+            Self::Release => {}
+            Self::Delay { wait, spent, reason } => {
+                settlement.delayed.push(Delayed { id, wait: Some(wait), spent, reason, error });
+            }
+            Self::Behind => settlement.delayed.push(Delayed::behind(id)),
+            Self::Dead { reason, spent, holds_key } => {
+                settlement.dead.push(Dead { id, spent, holds_key, reason, error });
+            }
+        }
+    }
 }
 
 /// What a route says about failures.

@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Instant};
 
 use anyhow::Context as _;
 use outbox_consumer::{Failure, Handler};
-use outbox_core::store::settle::{Dead, Delayed, Settlement};
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
@@ -132,19 +131,5 @@ impl<H: Handler> Claims<H> {
 
     fn count_failure(&self, reason: &str) {
         self.context.metrics.publish_failures_total.with_label_values(&[NAME, reason]).inc();
-    }
-}
-
-/// Notes what becomes of a message. One that is released is in none of the lists.
-pub(super) fn note(settlement: &mut Settlement, id: u64, fate: Disposition, error: String) {
-    match fate {
-        Disposition::Release => {}
-        Disposition::Delay { wait, spent, reason } => {
-            settlement.delayed.push(Delayed { id, wait: Some(wait), spent, reason, error });
-        }
-        Disposition::Behind => settlement.delayed.push(Delayed::behind(id)),
-        Disposition::Dead { reason, spent, holds_key } => {
-            settlement.dead.push(Dead { id, spent, holds_key, reason, error });
-        }
     }
 }

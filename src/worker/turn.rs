@@ -21,10 +21,7 @@ use outbox_core::{
     },
 };
 
-use super::{
-    NAME,
-    claims::{Claims, note},
-};
+use super::{NAME, claims::Claims};
 use crate::{
     pipeline::{
         claim::Claimed,
@@ -64,7 +61,7 @@ impl Undone {
     /// One message has ended the transaction.
     fn by(id: u64, fate: Disposition, error: String) -> Self {
         let mut settlement = Settlement::default();
-        note(&mut settlement, id, fate, error);
+        fate.note(&mut settlement, id, error);
         Self::Settle(settlement)
     }
 }
@@ -124,7 +121,7 @@ impl<'a, H: Handler> Turn<'a, H> {
         if row.key_hash != 0 && retry::behind(&fate).is_some() {
             self.held.insert(row.key_hash);
         }
-        note(&mut self.done.settlement, row.id, fate, error);
+        fate.note(&mut self.done.settlement, row.id, error);
         Ok(true)
     }
 
@@ -207,7 +204,7 @@ impl<'a, H: Handler> Turn<'a, H> {
         let mut settlement = Settlement::default();
         if error.as_database_error().is_some() {
             for row in &self.claimed.rows {
-                note(&mut settlement, row.id, self.claims.park(row.attempts), describe(error));
+                self.claims.park(row.attempts).note(&mut settlement, row.id, describe(error));
             }
         }
         Undone::Settle(settlement)

@@ -2,6 +2,7 @@
 
 pub mod chains;
 pub mod destination;
+pub mod item;
 pub mod outlet;
 
 use std::{
@@ -15,70 +16,28 @@ use futures_util::{
     future::BoxFuture,
     stream::{BoxStream, FuturesUnordered},
 };
-use outbox_core::store::{
-    claim::Pending,
-    lease::ClaimLease,
-    settle::{Dead, Delayed, Settlement},
-};
+use outbox_core::store::{claim::Pending, lease::ClaimLease, settle::Settlement};
 use tokio::{sync::mpsc, task};
 
 use self::{
     chains::{ChainEntry, Chains, Origin},
     destination::Destinations,
+    item::{InFlight, Item, Tag},
     outlet::{Batch, Done, OutletEvent, Outlets},
 };
 use crate::{
     pipeline::{
-        claim::Claimed,
         read::{ReadClaim, Ready, Step},
-        retry::{self, Disposition, Policy},
+        retry::{self, Disposition},
         settle::{Finished, Settled},
     },
-    sink::{Destination, KeyOrder, Outcome, Outgoing, PublishError},
+    sink::{Destination, KeyOrder, Outcome, PublishError},
     state::{
         context::Context,
         crash,
         queues::{self, LaneKey, Wanted},
     },
 };
-
-/// A message on its way through the publisher.
-#[derive(Debug)]
-pub struct Item {
-    /// What the sink gets.
-    pub outgoing: Outgoing,
-    /// What the publisher needs to know of it.
-    pub tag: Tag,
-}
-
-/// What the publisher needs to know of a message.
-#[derive(Debug, Clone, Copy)]
-pub struct Tag {
-    /// From where it comes.
-    pub origin: Origin,
-    /// Attempts that were spent before.
-    pub attempts: u16,
-    /// What its route says about failures.
-    pub policy: Policy,
-    /// Whether its route lets messages of a key overtake each other.
-    pub pipelined: bool,
-    /// Whether nothing of its key is on the way with it.
-    pub alone: bool,
-    /// When it was due.
-    pub due_at: Instant,
-    /// To which outlet it goes.
-    pub outlet: usize,
-}
-
-/// A claim that is being published.
-struct InFlight {
-    claimed: Claimed,
-    settlement: Settlement,
-    /// Messages of which nothing is known yet.
-    open: usize,
-    /// Keys whose queue is still to be read on.
-    queued: Vec<u64>,
-}
 
 /// The publisher. One task owns all of it.
 pub struct Publisher {
@@ -401,16 +360,7 @@ impl Publisher {
 
     fn finish(&mut self, Origin { lease, id, .. }: Origin, disposition: Disposition, error: String) {
         let Some(claim) = self.claims.get_mut(&lease) else { return };
-        match disposition {
-            Disposition::Release => {}
-            Disposition::Delay { wait, spent, reason } => {
-                claim.settlement.delayed.push(Delayed { id, wait: Some(wait), spent, reason, error });
-            }
-            Disposition::Behind => claim.settlement.delayed.push(Delayed::behind(id)),
-            Disposition::Dead { reason, spent, holds_key } => {
-                claim.settlement.dead.push(Dead { id, spent, holds_key, reason, error });
-            }
-        }
+        disposition.note(&mut claim.settlement, id, error);
         self.close(lease);
     }
 

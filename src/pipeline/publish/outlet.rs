@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::{
     pipeline::{
-        publish::{Item, Tag},
+        publish::item::{Item, Tag},
         retry::Disposition,
     },
     sink::{Destination, Feed, GRACE, KeyOrder, Outcome, Outgoing, PublishError, Sink},

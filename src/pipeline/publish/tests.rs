@@ -10,9 +10,9 @@ use uuid::Uuid;
 use super::*;
 use crate::{
     config::{AfterDead, OnRejected},
-    pipeline::read::Ready,
+    pipeline::{claim::Claimed, read::Ready, retry::Policy},
     run::without_database,
-    sink::{Destination, Feed, Receipt, Sink},
+    sink::{Destination, Feed, Outgoing, Receipt, Sink},
     state::{capacity::Pool, leases::Tenure},
 };
 

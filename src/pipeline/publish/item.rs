@@ -1,0 +1,49 @@
+//! A message in the publisher, and the claim that it belongs to.
+
+use std::time::Instant;
+
+use outbox_core::store::settle::Settlement;
+
+use super::chains::Origin;
+use crate::{
+    pipeline::{claim::Claimed, retry::Policy},
+    sink::Outgoing,
+};
+
+/// A message in the publisher.
+#[derive(Debug)]
+pub struct Item {
+    /// What the sink gets.
+    pub outgoing: Outgoing,
+    /// What the publisher needs to know of it.
+    pub tag: Tag,
+}
+
+/// What the publisher needs to know of a message.
+#[derive(Debug, Clone, Copy)]
+pub struct Tag {
+    /// Its key, claim and id.
+    pub origin: Origin,
+    /// Attempts that were spent before.
+    pub attempts: u16,
+    /// What its route says about failures.
+    pub policy: Policy,
+    /// Whether its route lets messages of a key overtake each other.
+    pub pipelined: bool,
+    /// Whether nothing of its key is in flight with it.
+    pub alone: bool,
+    /// When it was due.
+    pub due_at: Instant,
+    /// To which outlet it goes.
+    pub outlet: usize,
+}
+
+/// A claim that is being published.
+pub(super) struct InFlight {
+    pub(super) claimed: Claimed,
+    pub(super) settlement: Settlement,
+    /// Messages without an outcome.
+    pub(super) open: usize,
+    /// Keys whose queue is to be read on.
+    pub(super) queued: Vec<u64>,
+}
