@@ -1,22 +1,13 @@
 //! The two consumers: what receiving looks like.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use anyhow::Result;
-use outbox_core::{
-    Claim, Inbox, Uuid,
-    sqlx::{MySqlConnection, MySqlPool},
-};
+use outbox_consumer::{ConsumerError, Delivery, Failure, Handler, kafka, rabbitmq};
+use outbox_core::sqlx::{MySqlConnection, MySqlPool};
+use testkit::consume::Broker;
+use tokio_util::sync::CancellationToken;
 
-use tokio::time::sleep;
-
-use crate::{
-    events::Order,
-    tables,
-    tally::{Board, Intake},
-};
-
-const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(200);
+use crate::{events::Order, tables, tally::Intake};
 
 /// Who consumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +19,15 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// The name under which its inbox remembers.
+    /// Who consumes from this broker.
+    pub(crate) fn at(broker: Broker) -> Self {
+        match broker {
+            Broker::Kafka => Self::Billing,
+            Broker::RabbitMq => Self::Mailer,
+        }
+    }
+
+    /// The consumer's name, under which its inbox remembers.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Billing => "billing",
@@ -43,66 +42,44 @@ impl Role {
             Self::Mailer => "RabbitMQ",
         }
     }
+}
 
-    async fn apply(self, tx: &mut MySqlConnection, order: &Order) -> Result<()> {
-        match self {
-            Self::Billing => tables::book(tx, order).await,
-            Self::Mailer => tables::note_mail(tx, order).await,
+/// What a consumer does with its messages.
+struct Clerk {
+    role: Role,
+    intake: Arc<Intake>,
+}
+
+impl Handler for Clerk {
+    /// The inbox's mark and this work are one transaction, so a message that comes twice has one effect.
+    async fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> Result<(), Failure> {
+        let order: Order = message.json()?;
+        self.intake.arrived(message, &order);
+        match self.role {
+            Role::Billing => tables::book(tx, message.id, &order).await?,
+            Role::Mailer => tables::note_mail(tx, message.id, &order).await?,
         }
+        Ok(())
     }
 }
 
-/// What becomes of a message at its broker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// It is done.
-    Acknowledge,
-    /// It has to come again.
-    Redeliver,
-}
-
-/// A consumer with its inbox.
-#[derive(Debug, Clone)]
-pub(crate) struct Consumer {
-    pub(crate) role: Role,
-    pub(crate) pool: MySqlPool,
-    pub(crate) inbox: Inbox,
-    pub(crate) intake: Arc<Intake>,
-    pub(crate) board: Arc<Board>,
-}
-
-impl Consumer {
-    /// Claims the message and does the work in one transaction, so that a message that comes twice is worked on once.
-    /// The caller acknowledges after it.
-    async fn consume(&self, id: Uuid, order: &Order) -> Result<Claim> {
-        let mut tx = self.pool.begin().await?;
-        let claim = self.inbox.claim(&mut tx, id).await?;
-        if claim == Claim::First {
-            self.role.apply(&mut tx, order).await?;
+/// Consumes from the topic or queue at a broker until told to stop.
+pub(crate) async fn consume(
+    (address, topic): (String, String),
+    pool: MySqlPool,
+    intake: Arc<Intake>,
+    stop: CancellationToken,
+) -> Result<(), ConsumerError> {
+    let (role, metrics) = (intake.role, intake.metrics.clone());
+    let clerk = Clerk { role, intake };
+    match role {
+        Role::Billing => {
+            let consumer = kafka::Consumer::new(address, role.name(), pool)?.topic(topic);
+            consumer.property("fetch.wait.max.ms", "20").metrics(metrics).run(clerk, stop.cancelled()).await
         }
-        tx.commit().await?;
-        Ok(claim)
-    }
-
-    /// Handles a delivery. Now and then it forgets to acknowledge, so that the inbox has something to absorb.
-    pub(crate) async fn handle(&self, id: Result<Uuid>, payload: &[u8]) -> Next {
-        let order = match id.and_then(|id| Ok((id, serde_json::from_slice::<Order>(payload)?))) {
-            Ok((id, order)) => (id, order),
-            Err(error) => {
-                self.board.note(format!("{} skipped a message that is none of the shop's: {error}", self.role.name()));
-                return Next::Acknowledge;
-            }
-        };
-        self.intake.arrived(&order.1);
-        match self.consume(order.0, &order.1).await {
-            Ok(claim) if self.intake.processed(claim) => Next::Acknowledge,
-            Ok(_) => Next::Redeliver,
-            Err(error) => {
-                self.intake.failed();
-                self.board.note(format!("{} failed and gets the message again: {error:#}", self.role.name()));
-                sleep(PAUSE_AFTER_ERROR).await;
-                Next::Redeliver
-            }
+        Role::Mailer => {
+            let consumer = rabbitmq::Consumer::new(&address, &topic, role.name(), pool)?;
+            consumer.metrics(metrics).run(clerk, stop.cancelled()).await
         }
     }
 }

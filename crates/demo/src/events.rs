@@ -14,6 +14,8 @@ pub(crate) struct Order {
     pub(crate) number: u64,
     /// What it costs.
     pub(crate) amount_cents: u64,
+    /// When it was placed, in microseconds since 1970.
+    pub(crate) placed_at: u64,
 }
 
 /// An order was placed: by way of Kafka to billing. The events of one customer keep their order.

@@ -6,8 +6,6 @@ use crate::sight::Sight;
 
 /// Sights that are kept: a minute of four a second.
 const KEPT: usize = 240;
-/// Over how long a rate is taken.
-const SPAN: Duration = Duration::from_secs(1);
 
 /// The sights of the last minute, the newest last.
 #[derive(Debug, Default)]
@@ -27,25 +25,33 @@ impl History {
         self.0.back()
     }
 
+    /// The sights of now and of each of the seconds before, the newest last.
+    fn each(&self, seconds: u32) -> impl Iterator<Item = &Sight> {
+        let now = self.now().map(|sight| sight.at).unwrap_or_default();
+        let ends = (0..=seconds).rev().filter_map(move |back| now.checked_sub(Duration::from_secs(1) * back));
+        ends.filter_map(|end| self.0.iter().rev().find(|sight| sight.at <= end))
+    }
+
+    /// A count in each of the last seconds.
+    pub(crate) fn levels(&self, seconds: u32, count: impl Fn(&Sight) -> u64) -> Vec<u64> {
+        self.each(seconds).skip(1).map(count).collect()
+    }
+
+    /// How fast a count grew in each of the last seconds.
+    pub(crate) fn rates(&self, seconds: u32, count: impl Fn(&Sight) -> u64) -> Vec<u64> {
+        let sights: Vec<&Sight> = self.each(seconds).collect();
+        let pairs = sights.iter().zip(sights.iter().skip(1));
+        let millis = |sight: &Sight| u64::try_from(sight.at.as_millis()).unwrap_or(u64::MAX);
+        let rate = |from: &Sight, to: &Sight| {
+            let grown = count(to).saturating_sub(count(from));
+            grown * 1000 / millis(to).saturating_sub(millis(from)).max(1)
+        };
+        pairs.map(|(from, to)| rate(from, to)).collect()
+    }
+
     /// How fast a count grew in the last second.
-    pub(crate) fn rate(&self, count: impl Fn(&Sight) -> Option<u64>) -> Option<u64> {
-        self.rate_before(self.0.back()?.at, count)
-    }
-
-    /// How fast a count grew in each of the last seconds, the latest last.
-    pub(crate) fn rates(&self, seconds: u32, count: impl Fn(&Sight) -> Option<u64>) -> Vec<u64> {
-        let Some(now) = self.0.back().map(|sight| sight.at) else { return Vec::new() };
-        let ends = (0..seconds).rev().filter_map(|back| now.checked_sub(SPAN * back));
-        ends.map(|end| self.rate_before(end, &count).unwrap_or_default()).collect()
-    }
-
-    fn rate_before(&self, end: Duration, count: impl Fn(&Sight) -> Option<u64>) -> Option<u64> {
-        let until = self.0.iter().rev().find(|sight| sight.at <= end)?;
-        let start = until.at.checked_sub(SPAN).unwrap_or_default();
-        let from = self.0.iter().rev().find(|sight| sight.at <= start).or_else(|| self.0.front())?;
-        let millis = u64::try_from(until.at.saturating_sub(from.at).as_millis()).ok().filter(|millis| *millis > 0)?;
-        let grown = count(until)?.saturating_sub(count(from)?);
-        Some(grown * 1000 / millis)
+    pub(crate) fn rate(&self, count: impl Fn(&Sight) -> u64) -> u64 {
+        self.rates(1, count).last().copied().unwrap_or_default()
     }
 }
 
@@ -54,32 +60,15 @@ mod tests {
     use super::*;
     use crate::tally::SalesCount;
 
-    fn history(counts: &[u64]) -> History {
-        let mut history = History::default();
-        for (half, committed) in (0..).zip(counts) {
-            let sales = SalesCount { committed: *committed, ..SalesCount::default() };
-            history.push(Sight { at: Duration::from_millis(500) * half, sales, ..Sight::default() });
-        }
-        history
-    }
-
-    fn rate(history: &History) -> Option<u64> {
-        history.rate(|sight| Some(sight.sales.committed))
-    }
-
-    #[test]
-    fn the_rate_is_that_of_the_last_second() {
-        assert_eq!(rate(&history(&[0, 500, 550, 600])), Some(100));
-    }
-
-    #[test]
-    fn one_sight_has_no_rate() {
-        assert_eq!(rate(&history(&[7])), None);
-        assert_eq!(rate(&history(&[])), None);
-    }
-
     #[test]
     fn each_second_has_its_rate() {
-        assert_eq!(history(&[0, 10, 20, 60, 100]).rates(2, |sight| Some(sight.sales.committed)), [20, 80]);
+        let mut history = History::default();
+        assert_eq!(history.rate(|sight| sight.sales.committed), 0);
+        for (half, committed) in (0..).zip([0, 10, 20, 60, 100]) {
+            let sales = SalesCount { committed, ..SalesCount::default() };
+            history.push(Sight { at: Duration::from_millis(500) * half, sales, ..Sight::default() });
+        }
+        assert_eq!(history.rates(2, |sight| sight.sales.committed), [20, 80]);
+        assert_eq!(history.rate(|sight| sight.sales.committed), 80);
     }
 }

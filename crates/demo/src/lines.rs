@@ -4,14 +4,14 @@ use std::{fmt::Write as _, time::Duration};
 
 use crate::{
     history::History,
-    sight::{RelaySight, Sight},
+    sight::{Sight, published},
     style::millis,
 };
 
 /// One line.
 pub(crate) fn line(history: &History) -> String {
     let Some(now) = history.now() else { return String::new() };
-    let rate = history.rate(|sight| Some(sight.sales.committed)).unwrap_or_default();
+    let rate = history.rate(|sight| sight.sales.committed);
     let mut text = format!(
         "{:>5.1} s  orders {} ({rate}/s), {} rolled back; pending {}, oldest {}",
         now.at.as_secs_f64(),
@@ -21,20 +21,17 @@ pub(crate) fn line(history: &History) -> String {
         millis(Duration::from_micros(now.queue.lag_micros))
     );
     for (index, it) in now.relays.iter().enumerate() {
-        text += &relay(history, index, it);
+        let state = match it.published {
+            Some(_) => format!("{}/s", history.rate(|sight: &Sight| published(sight, index))),
+            None => "KILLED".to_owned(),
+        };
+        write!(text, "; {} {state}, {} claimed", it.name, it.claims.messages).unwrap_or_default();
     }
     for it in &now.consumers {
-        let (orders, duplicates) = (it.count.orders, it.count.duplicates());
-        write!(text, "; {} {orders} delivered, {duplicates} duplicates", it.role.name()).unwrap_or_default();
+        let (effects, duplicates) = (it.count.first, it.count.duplicate);
+        write!(text, "; {} {effects} effects, {duplicates} duplicates", it.role.name()).unwrap_or_default();
     }
     text
-}
-
-fn relay(history: &History, index: usize, relay: &RelaySight) -> String {
-    let (name, claims) = (&relay.name, relay.claims.claims);
-    let Some(metrics) = relay.metrics else { return format!("; {name} KILLED, {claims} claims left") };
-    let rate = history.rate(|sight: &Sight| Some(sight.relays.get(index)?.metrics?.published)).unwrap_or_default();
-    format!("; {name} {claims} claims, {} in flight, {rate}/s", metrics.in_flight)
 }
 
 /// A note as a line.

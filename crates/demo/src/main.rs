@@ -2,19 +2,16 @@
 //! broker. Ends with a ledger; exit status 1 if it does not add up.
 //!
 //! What a service's own code looks like is in `orders.rs` (`place`: an order and its messages in one transaction) and in
-//! `consumers.rs` (`consume`: a message and its effect in one transaction). The rest is the show around them.
+//! `consumers.rs` (`Clerk`: a message and its effect in one transaction). The rest is the show around them, and the tests' judge.
 #![expect(clippy::print_stdout, reason = "it talks to a person")]
 
 mod consumers;
 mod events;
 mod history;
-mod kafka;
 mod ledger;
 mod lines;
-mod metrics;
 mod options;
 mod orders;
-mod rabbitmq;
 mod relays;
 mod screen;
 mod shop;
@@ -35,10 +32,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    consumers::Role,
     ledger::Ledger,
-    options::Options,
+    options::{Options, place, relay_settings},
     relays::Relays,
-    shop::{SELLERS, Shop},
+    shop::{CONNECTIONS, Shop},
+    tally::Intake,
 };
 
 #[tokio::main]
@@ -73,44 +72,44 @@ async fn signals(quit: &CancellationToken) -> Result<bool> {
 }
 
 async fn demo(options: &Options, quit: &CancellationToken) -> Result<bool> {
-    options.check()?;
+    let topics = options.topics().await?;
     let name = format!("outbox_demo_{:08x}", rand::random::<u32>());
     let database = tables::Database::create(&options.mysql, &name).await?;
-    let pool = database.open(SELLERS + 4).await?;
-    let shop = Shop {
-        pool,
-        topic: options.topic(&name),
-        queue: options.queue(&name)?,
-        board: Arc::default(),
-        rate: options.rate,
-        total: options.total(),
-    };
-    shop.open().await?;
-    let mut relays =
-        Relays::start(options.relay.as_deref(), &options.relay_settings(&database.for_relays(), &name)).await?;
-    let ledger = play(options, &shop, &mut relays, quit).await?;
+    let settings = relay_settings(&database.for_relays(), &topics);
+    let mut relays = Relays::start(options.relay.as_deref(), &settings).await?;
+    let (pool, total) = (database.open(CONNECTIONS).await?, options.total());
+    let intakes = topics.iter().map(|topic| Ok(Arc::new(Intake::new(Role::at(topic.broker()))?)));
+    let intakes = intakes.collect::<Result<_>>()?;
+    let shop = Shop { pool, topics, intakes, board: Arc::default(), rate: options.rate, total };
+    let ledger = Box::pin(play(options, &shop, &mut relays, quit)).await?;
     println!("\n{ledger}");
     if options.keep {
-        keep(options.places(&name), &mut relays).await?;
+        let topics = shop.topics.iter().map(|topic| place(&format!("topic {}", topic.name()), topic.address()));
+        let database = place(&format!("database {name}"), &options.mysql);
+        keep(topics.chain([database]).collect(), &mut relays).await?;
     }
     relays.stop().await?;
-    shop.close().await?;
-    if ledger.adds_up() {
+    for topic in shop.topics {
+        topic.remove().await?;
+    }
+    let adds_up = ledger.adds_up().is_ok();
+    if adds_up {
         database.remove().await?;
     } else {
         println!("The database {name} is kept for a look.");
     }
-    Ok(ledger.adds_up())
+    Ok(adds_up)
 }
 
 /// Lets the shop run and kills a relay on the way.
 async fn play(options: &Options, shop: &Shop, relays: &mut Relays, quit: &CancellationToken) -> Result<Ledger> {
-    let addresses = relays.addresses();
+    let ports = relays.ports();
     let kill = async {
         sleep(options.kill_after()).await;
-        relays.kill_one(&shop.pool, &shop.board).await
+        relays.kill_one(&shop.pool, &shop.board).await?;
+        shop.repeat().await
     };
-    let run = shop.run(addresses, quit);
+    let run = shop.run(ports, quit);
     tokio::pin!(kill, run);
     tokio::select! {
         ledger = &mut run => ledger,

@@ -1,13 +1,12 @@
 //! The command line.
 
-use std::{fmt::Write as _, iter, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::{Parser, ValueEnum};
-
-use crate::{
-    kafka::{self, Topic},
-    rabbitmq::{self, EXCHANGE, Queue},
+use testkit::{
+    consume::{Broker, Topic},
+    relay::Settings,
 };
 
 /// When a relay is killed.
@@ -24,8 +23,8 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rate: u32,
     /// Where messages go.
-    #[arg(long, value_enum, default_value_t = Broker::Both)]
-    broker: Broker,
+    #[arg(long, value_enum, default_value_t = Brokers::Both)]
+    broker: Brokers,
     /// Leave everything up at the end, and print the addresses.
     #[arg(long)]
     pub(crate) keep: bool,
@@ -44,7 +43,7 @@ pub(crate) struct Options {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Broker {
+enum Brokers {
     Kafka,
     Rabbitmq,
     Both,
@@ -59,61 +58,45 @@ impl Options {
         KILL_AFTER.min(self.total() / 2)
     }
 
-    /// Whether there is an address for each broker that is wanted.
-    pub(crate) fn check(&self) -> Result<()> {
-        ensure!(
-            self.broker == Broker::Rabbitmq || self.kafka.is_some(),
-            "no address of Kafka: --kafka, or --broker rabbitmq"
-        );
-        ensure!(
-            self.broker == Broker::Kafka || self.amqp.is_some(),
-            "no address of RabbitMQ: --amqp, or --broker kafka"
-        );
-        Ok(())
-    }
-
-    fn kafka(&self) -> Option<&str> {
-        self.kafka.as_deref().filter(|_| self.broker != Broker::Rabbitmq)
-    }
-
-    fn amqp(&self) -> Option<&str> {
-        self.amqp.as_deref().filter(|_| self.broker != Broker::Kafka)
-    }
-
-    /// Where things are, for people: without user and password.
-    pub(crate) fn places(&self, run: &str) -> Vec<String> {
-        let public = |url: &str| {
-            url.rsplit('@').next().unwrap_or_default().split(['/', '?']).next().unwrap_or_default().to_owned()
-        };
-        let mysql = format!("database {run} on {}", public(&self.mysql));
-        let kafka = self.kafka().map(|brokers| format!("topic {} on {brokers}", kafka::topic(run)));
-        let amqp = self.amqp().map(|url| format!("queue {} on {}", rabbitmq::queue(run), public(url)));
-        iter::once(mysql).chain(kafka).chain(amqp).collect()
-    }
-
-    pub(crate) fn topic(&self, run: &str) -> Option<Topic> {
-        self.kafka().map(|brokers| Topic::new(brokers, run))
-    }
-
-    pub(crate) fn queue(&self, run: &str) -> Result<Option<Queue>> {
-        self.amqp().map(|url| Queue::new(url, run)).transpose()
-    }
-
-    /// The configuration of the relays but for their names and listeners. Topics of this run have its name in front.
-    pub(crate) fn relay_settings(&self, database: &str, run: &str) -> String {
-        let mut text = format!("database.url = {database:?}\n");
-        if let Some(url) = self.amqp() {
-            let route = format!(
-                "[[routes]]\ntopics = \"mail.*\"\nsink = \"rabbitmq\"\nexchange = {EXCHANGE:?}\nrouting_key = \"{run}.{{topic}}\"\n"
-            );
-            write!(text, "[sinks.rabbitmq]\ntype = \"rabbitmq\"\nplaintext = true\nurl = {url:?}\n{route}")
-                .unwrap_or_default();
+    /// Creates a topic on each broker that is wanted: Kafka's, or an exchange and a queue of RabbitMQ. The relay never does: a misspelt
+    /// topic would swallow messages.
+    pub(crate) async fn topics(&self) -> Result<Vec<Topic>> {
+        let mut topics = Vec::new();
+        if self.broker != Brokers::Rabbitmq {
+            let address = self.kafka.as_deref().context("no address of Kafka: --kafka, or --broker rabbitmq")?;
+            topics.push(Topic::create_on(Broker::Kafka, address).await?);
         }
-        if let Some(brokers) = self.kafka() {
-            let route = format!("[[routes]]\ntopics = \"*\"\nsink = \"kafka\"\ntopic = \"{run}.{{topic}}\"\n");
-            write!(text, "[sinks.kafka]\ntype = \"kafka\"\nplaintext = true\nbrokers = {brokers:?}\n{route}")
-                .unwrap_or_default();
+        if self.broker != Brokers::Kafka {
+            let address = self.amqp.as_deref().context("no address of RabbitMQ: --amqp, or --broker kafka")?;
+            topics.push(Topic::create_on(Broker::RabbitMq, address).await?);
         }
-        text
+        Ok(topics)
     }
+}
+
+/// Where things are, for people: without user and password.
+pub(crate) fn place(name: &str, url: &str) -> String {
+    let host = url.rsplit('@').next().unwrap_or_default().split(['/', '?']).next().unwrap_or_default();
+    format!("{name} on {host}")
+}
+
+/// The configuration of the relays but for their names and listeners. The lease is short, so that the take-over can be watched.
+pub(crate) fn relay_settings(database: &str, topics: &[Topic]) -> Settings {
+    let settings = Settings::new(database).unset("relay", "unroutable_grace").set("log", "level", "info");
+    let settings = settings.set("relay", "lease", "5s").set("relay", "publish_deadline", "2s");
+    let settings = settings.set("relay", "settle_deadline", "1s").set("relay", "safety", "1s");
+    topics.iter().fold(settings, |settings, topic| match topic.broker() {
+        Broker::Kafka => settings.kafka(topic.address()).sink_key("kafka", "plaintext", true).route([
+            ("topics", "orders"),
+            ("sink", "kafka"),
+            ("topic", topic.name()),
+        ]),
+        Broker::RabbitMq => {
+            let route = [("topics", "mail.*"), ("sink", "rabbitmq"), ("exchange", topic.name())];
+            settings
+                .rabbitmq(topic.address())
+                .sink_key("rabbitmq", "plaintext", true)
+                .route(route.into_iter().chain([("routing_key", topic.name())]))
+        }
+    })
 }

@@ -1,17 +1,19 @@
 //! The order service: what sending looks like.
 
-use std::time::Duration;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use anyhow::Result;
 use outbox_core::{Outbox, sqlx::MySqlPool};
-
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    events::{Order, OrderPlaced, ReceiptDue},
+    events::{OrderPlaced, ReceiptDue},
     tables::{self, CUSTOMERS},
-    tally::Sales,
+    tally::{Sales, draft},
 };
 
 /// Every tenth payment is declined.
@@ -23,49 +25,62 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(200);
 pub(crate) struct OrderService {
     pub(crate) pool: MySqlPool,
     pub(crate) outbox: Outbox,
-    pub(crate) to_kafka: bool,
-    pub(crate) to_rabbitmq: bool,
+    pub(crate) sales: Arc<Sales>,
+    /// Where orders are to arrive on Kafka; none: there is no Kafka.
+    pub(crate) kafka: Option<String>,
+    /// The same for receipts on RabbitMQ.
+    pub(crate) rabbitmq: Option<String>,
 }
 
 impl OrderService {
     /// Places an order: its row and its messages are written in one transaction, so both are there or neither.
-    /// None: the payment was declined, and nothing is left.
-    async fn place(&self, customer: u64, amount_cents: u64, declined: bool) -> Result<Option<Order>> {
+    /// Returns whether it was paid: a declined order leaves nothing. What is to arrive is in the ledger before the commit.
+    async fn place(&self, customer: u64, amount_cents: u64, declined: bool) -> Result<bool> {
         let mut tx = self.pool.begin().await?;
-        let order = tables::insert_order(&mut tx, customer, amount_cents).await?;
-        if self.to_kafka {
-            self.outbox.enqueue(&mut tx, &OrderPlaced(order)).await?;
+        let order = tables::insert_order(&mut tx, customer, amount_cents, now()).await?;
+        let mut drafts = Vec::new();
+        if let Some(topic) = &self.kafka {
+            let event = OrderPlaced(order);
+            let id = self.outbox.enqueue(&mut tx, &event).await?;
+            drafts.push(draft(topic, id, &event, order.number)?);
         }
-        if self.to_rabbitmq {
-            self.outbox.enqueue(&mut tx, &ReceiptDue(order)).await?;
+        if let Some(topic) = &self.rabbitmq {
+            let event = ReceiptDue(order);
+            let id = self.outbox.enqueue(&mut tx, &event).await?;
+            drafts.push(draft(topic, id, &event, order.number)?);
         }
+        let entry = self.sales.open(order.id, &drafts);
         if declined {
             tx.rollback().await?;
-            return Ok(None);
+            entry.rolled_back();
+        } else {
+            tx.commit().await?;
+            entry.committed();
         }
-        tx.commit().await?;
-        Ok(Some(order))
+        Ok(!declined)
     }
 
     /// Places orders until told to stop: the n-th is due at `start + n / rate`, however long the ones before took.
-    pub(crate) async fn sell(self, sales: &Sales, rate: u32, start: Instant, stop: CancellationToken) {
-        while let Some(ticket) = wait_for_ticket(sales, rate, start, &stop).await {
+    pub(crate) async fn sell(self, rate: u32, start: Instant, stop: CancellationToken) {
+        loop {
+            let ticket = self.sales.next_ticket();
+            let due = start + Duration::from_nanos(ticket * 1_000_000_000 / u64::from(rate.max(1)));
+            if stop.run_until_cancelled(sleep_until(due)).await.is_none() {
+                return;
+            }
             let (customer, amount_cents) = (ticket % CUSTOMERS + 1, 100 + ticket * 37 % 20_000);
-            match self.place(customer, amount_cents, ticket % DECLINED == DECLINED - 1).await {
-                Ok(Some(order)) => sales.committed(order.id),
-                Ok(None) => sales.rolled_back(),
-                Err(error) => {
-                    sales.failed(&error);
-                    sleep(PAUSE_AFTER_ERROR).await;
-                }
+            let placed = self.place(customer, amount_cents, ticket % DECLINED == DECLINED - 1).await;
+            let failed = placed.is_err();
+            self.sales.ended(placed);
+            if failed {
+                sleep(PAUSE_AFTER_ERROR).await;
             }
         }
     }
 }
 
-/// The number of the next order, when it is due; none when it is time to stop.
-async fn wait_for_ticket(sales: &Sales, rate: u32, start: Instant, stop: &CancellationToken) -> Option<u64> {
-    let ticket = sales.next_ticket();
-    let due = start + Duration::from_nanos(ticket * 1_000_000_000 / u64::from(rate.max(1)));
-    stop.run_until_cancelled(sleep_until(due)).await.map(|()| ticket)
+/// Microseconds since 1970.
+pub(crate) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,9 @@
 //! Two relays as child processes, of which one is killed.
+//!
+//! They are not started by the tests' own `Relay`: that has a shell as watchdog, and the container image has none.
 
 use std::{
     fs::File,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -12,22 +13,28 @@ use anyhow::{Context as _, Result, bail, ensure};
 use outbox_core::sqlx::MySqlPool;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use testkit::{
+    relay::{Metrics, Settings, get},
+    servers::free_port,
+};
 use tokio::{
     process::{Child, Command},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
-    metrics::{Metrics, get},
-    sight::{Claims, RelayAddress, claims},
+    sight::{Claims, claims, delivered},
     tally::Board,
 };
 
 const READY: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(20);
+const ANSWER: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(50);
 /// Looks for a moment at which the relay to be killed holds claims.
 const TRIES: u32 = 100;
+/// Of these, looks for claims of which a consumer has messages already.
+const CHOOSY: u32 = 50;
 /// Time for statements on their way when the relay is frozen.
 const STILL: Duration = Duration::from_millis(100);
 
@@ -35,42 +42,44 @@ const STILL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Relays {
     relays: Vec<Relay>,
-    folder: TempDir,
+    _folder: TempDir,
 }
 
 /// Drop kills it.
 #[derive(Debug)]
 struct Relay {
     name: &'static str,
-    address: SocketAddr,
+    port: u16,
+    log: PathBuf,
     child: Child,
 }
 
 impl Relays {
-    /// Starts two relays, and waits until they are ready. `settings` is their configuration without name and listener.
-    pub(crate) async fn start(program: Option<&Path>, settings: &str) -> Result<Self> {
-        let program = program.map_or_else(beside, |program| Ok(program.to_path_buf()))?;
+    /// Starts two relays, and waits until they are ready.
+    pub(crate) async fn start(program: Option<&Path>, settings: &Settings) -> Result<Self> {
+        let beside = std::env::current_exe()?.with_file_name("relay");
         let folder = tempfile::Builder::new().prefix("outbox-demo-").tempdir()?;
-        let start = |name| Relay::start(&program, folder.path(), name, settings);
-        let relays = vec![start("relay-1")?, start("relay-2")?];
-        let mut relays = Self { relays, folder };
+        let start = |name| Relay::start(program.unwrap_or(&beside), folder.path(), name, settings);
+        let mut relays = Self { relays: vec![start("relay-1")?, start("relay-2")?], _folder: folder };
         for relay in &mut relays.relays {
-            relay.wait_until_ready(relays.folder.path()).await?;
+            relay.wait_until_ready().await?;
         }
         Ok(relays)
     }
 
     /// What the screen looks at.
-    pub(crate) fn addresses(&self) -> Vec<RelayAddress> {
-        self.relays.iter().map(|relay| (relay.name.to_owned(), relay.address)).collect()
+    pub(crate) fn ports(&self) -> Vec<(&'static str, u16)> {
+        self.relays.iter().map(|relay| (relay.name, relay.port)).collect()
     }
 
     /// Kills the first relay without warning (SIGKILL) and waits until another has taken its claims over.
     pub(crate) async fn kill_one(&mut self, pool: &MySqlPool, board: &Board) -> Result<()> {
         let [relay, other] = self.relays.as_mut_slice() else { bail!("there are not two relays") };
-        let (before, held) = (other.takeovers().await, relay.kill_with_claims(pool).await?);
-        let (name, killed) = (relay.name, Instant::now());
-        board.note(format!("{name} is killed (SIGKILL); it held {} claims of {} messages", held.claims, held.messages));
+        let (before, (held, sent)) = (other.takeovers().await, relay.kill_with_claims(pool).await?);
+        let (name, killed, Claims { claims: count, messages, .. }) = (relay.name, Instant::now(), held);
+        board.note(format!(
+            "{name} is killed (SIGKILL): {count} claims left, {messages} messages, of which {sent} have arrived"
+        ));
         while claims(pool).await?.contains_key(name) {
             sleep(LOOK).await;
         }
@@ -91,45 +100,44 @@ impl Relays {
     pub(crate) fn running(&mut self) -> Vec<String> {
         let running = |relay: &mut Relay| matches!(relay.child.try_wait(), Ok(None));
         let running = self.relays.iter_mut().filter_map(|relay| running(relay).then_some(relay));
-        running.map(|relay| format!("{} http://{}/metrics", relay.name, relay.address)).collect()
+        running.map(|relay| format!("{} http://127.0.0.1:{}/metrics", relay.name, relay.port)).collect()
     }
 }
 
 impl Relay {
     /// In a process group of its own: a Ctrl-C in the terminal is not meant for it.
-    fn start(program: &Path, folder: &Path, name: &'static str, settings: &str) -> Result<Self> {
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+    fn start(program: &Path, folder: &Path, name: &'static str, settings: &Settings) -> Result<Self> {
+        let (port, log) = (free_port()?, folder.join(format!("{name}.log")));
         let file = folder.join(format!("{name}.toml"));
-        let own = format!("[relay]\nowner = \"{name}\"\n{LEASE}\n[http]\nlisten = \"{address}\"\n");
-        std::fs::write(&file, format!("{settings}\n{own}"))?;
+        std::fs::write(&file, settings.clone().set("relay", "owner", name).render(port)?)?;
         let mut command = Command::new(program);
         command.arg("run").arg("--config").arg(file).stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(File::create(folder.join(format!("{name}.log")))?).process_group(0).kill_on_drop(true);
+        command.stderr(File::create(&log)?).process_group(0).kill_on_drop(true);
         let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
-        Ok(Self { name, address, child })
+        Ok(Self { name, port, log, child })
     }
 
-    async fn wait_until_ready(&mut self, folder: &Path) -> Result<()> {
+    async fn wait_until_ready(&mut self) -> Result<()> {
         let start = Instant::now();
-        while !get(self.address, "/readyz").await.is_ok_and(|answer| answer.contains(" 200 OK")) {
+        while !matches!(timeout(ANSWER, get(self.port, "/readyz")).await, Ok(Ok((200, _)))) {
             if self.child.try_wait()?.is_some() || start.elapsed() > READY {
-                let log = std::fs::read_to_string(folder.join(format!("{}.log", self.name))).unwrap_or_default();
-                bail!("{} is not ready; its log:\n{log}", self.name);
+                bail!("{} is not ready; its log:\n{}", self.name, std::fs::read_to_string(&self.log)?);
             }
             sleep(LOOK).await;
         }
         Ok(())
     }
 
-    /// A relay holds claims only for milliseconds at a time. So it is frozen, looked at, and let go until it holds some: those
-    /// are what the other will find.
-    async fn kill_with_claims(&mut self, pool: &MySqlPool) -> Result<Claims> {
-        let mut held = Claims::default();
-        for _ in 0..TRIES {
+    /// Kills it at the worst moment: it holds claims of which messages have arrived, and has not noted that. Returns the claims, and
+    /// how many of their messages have arrived. A relay holds claims only for milliseconds at a time. So it is frozen, looked
+    /// at, and let go until it holds such claims.
+    async fn kill_with_claims(&mut self, pool: &MySqlPool) -> Result<(Claims, u64)> {
+        let mut held = (Claims::default(), 0);
+        for tried in 1..=TRIES {
             self.signal(Signal::STOP)?;
             sleep(STILL).await;
-            held = claims(pool).await?.remove(self.name).unwrap_or_default();
-            if held.messages > 0 {
+            held = (claims(pool).await?.remove(self.name).unwrap_or_default(), delivered(pool, self.name).await?);
+            if held.1 > 0 || (held.0.messages > 0 && tried > CHOOSY) {
                 break;
             }
             self.signal(Signal::CONT)?;
@@ -142,8 +150,8 @@ impl Relay {
 
     /// How many claims it has taken over.
     async fn takeovers(&self) -> u64 {
-        let metrics = Metrics::fetch(self.address).await.unwrap_or_default();
-        metrics.count("outbox_relay_lease_takeovers_total")
+        let metrics = metrics(self.port).await.unwrap_or_default();
+        count(&metrics, "outbox_relay_lease_takeovers_total")
     }
 
     async fn stop(&mut self) -> Result<()> {
@@ -151,7 +159,9 @@ impl Relay {
             return Ok(());
         }
         self.signal(Signal::TERM)?;
-        let ended = tokio::time::timeout(STOP, self.child.wait()).await;
+        // A run that ends early may leave it frozen.
+        self.signal(Signal::CONT)?;
+        let ended = timeout(STOP, self.child.wait()).await;
         let status = ended.with_context(|| format!("{} did not stop within {STOP:?}", self.name))??;
         ensure!(status.success(), "{} ended with {status}", self.name);
         Ok(())
@@ -163,10 +173,14 @@ impl Relay {
     }
 }
 
-/// Short, so that the take-over can be watched.
-const LEASE: &str = "lease = \"5s\"\npublish_deadline = \"2s\"\nsettle_deadline = \"1s\"\nsafety = \"1s\"";
+/// The metrics of the relay that listens here; none: it does not answer.
+pub(crate) async fn metrics(port: u16) -> Option<Metrics> {
+    let (_, text) = timeout(ANSWER, get(port, "/metrics")).await.ok()?.ok()?;
+    Some(Metrics::parse(&text))
+}
 
-/// The program `relay` beside this one.
-fn beside() -> Result<PathBuf> {
-    Ok(std::env::current_exe()?.with_file_name("relay"))
+/// A counter or gauge, the sum over its labels.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts are whole and not negative")]
+pub(crate) fn count(metrics: &Metrics, name: &str) -> u64 {
+    metrics.sum(name).max(0.0) as u64
 }

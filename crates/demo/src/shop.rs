@@ -2,8 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::Result;
-use outbox_core::{Inbox, Outbox, sqlx::MySqlPool};
+use anyhow::{Context as _, Result};
+use outbox_core::{
+    Outbox,
+    sqlx::MySqlPool,
+    store::stats::{Stats, stats},
+};
+use testkit::consume::{Broker, Topic};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
@@ -11,30 +16,32 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    consumers::{Consumer, Role},
-    kafka::Topic,
-    ledger::{Account, Ledger},
+    consumers::consume,
+    ledger::Ledger,
     orders::OrderService,
-    rabbitmq::Queue,
     show::show,
-    sight::{RelayAddress, Viewer},
+    sight::{Viewer, claims},
     tables,
     tally::{Board, Intake, Sales},
 };
 
 /// Order services at work, each on a connection.
-pub(crate) const SELLERS: u32 = 8;
-const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
+const SELLERS: u32 = 8;
+/// Connections of the sellers, of the two consumers (eight each), and of those that look on.
+pub(crate) const CONNECTIONS: u32 = SELLERS + 20;
+/// Messages that are sent to each broker once more.
+const REPEATED: usize = 50;
 const LOOK: Duration = Duration::from_millis(100);
 /// When nothing has moved for so long, nothing will: longer than the leases of the demo, and the relay's pauses.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// A shop whose tables, topic and queue are there.
+/// A shop whose tables and topics are there.
 #[derive(Debug)]
 pub(crate) struct Shop {
     pub(crate) pool: MySqlPool,
-    pub(crate) topic: Option<Topic>,
-    pub(crate) queue: Option<Queue>,
+    pub(crate) topics: Vec<Topic>,
+    /// What the consumer of each topic gets.
+    pub(crate) intakes: Vec<Arc<Intake>>,
     pub(crate) board: Arc<Board>,
     /// Orders a second.
     pub(crate) rate: u32,
@@ -42,93 +49,71 @@ pub(crate) struct Shop {
     pub(crate) total: Duration,
 }
 
-type Intakes = Vec<(Role, Arc<Intake>)>;
-
 impl Shop {
-    /// Creates topic and queue.
-    pub(crate) async fn open(&self) -> Result<()> {
-        if let Some(topic) = &self.topic {
-            topic.create().await?;
-        }
-        if let Some(queue) = &self.queue {
-            queue.create().await?;
-        }
-        Ok(())
-    }
-
-    /// Deletes topic and queue.
-    pub(crate) async fn close(&self) -> Result<()> {
-        if let Some(topic) = &self.topic {
-            topic.delete().await?;
-        }
-        if let Some(queue) = &self.queue {
-            queue.delete().await?;
-        }
-        Ok(())
-    }
-
     /// Places orders until the time has passed or `stop` is cancelled, waits until their messages have arrived, and returns
     /// the ledger.
-    pub(crate) async fn run(&self, relays: Vec<RelayAddress>, stop: &CancellationToken) -> Result<Ledger> {
+    pub(crate) async fn run(&self, relays: Vec<(&'static str, u16)>, stop: &CancellationToken) -> Result<Ledger> {
         let sales = Arc::new(Sales::new(&self.board));
-        let roles = self.topic.iter().map(|_| Role::Billing).chain(self.queue.iter().map(|_| Role::Mailer));
-        let intakes: Intakes = roles.map(|role| (role, Arc::new(Intake::new(&sales)))).collect();
         let closed = CancellationToken::new();
-        let consumers = self.start_consumers(&intakes, &closed)?;
+        let mut consumers = JoinSet::new();
+        for (topic, intake) in self.topics.iter().zip(&self.intakes) {
+            let place = (topic.address().to_owned(), topic.name().to_owned());
+            consumers.spawn(consume(place, self.pool.clone(), Arc::clone(intake), closed.clone()));
+        }
         let (pool, board) = (self.pool.clone(), Arc::clone(&self.board));
-        let viewer = Viewer { pool, board, sales: Arc::clone(&sales), intakes: intakes.clone(), relays };
+        let viewer = Viewer { pool, board, sales: Arc::clone(&sales), intakes: self.intakes.clone(), relays };
         let work = async {
             self.sell(&sales, stop).await;
             self.board.note("no more orders: waiting for the rest to arrive");
-            self.drain(&intakes).await
+            self.drain().await
         };
         show(&viewer, self.total, work).await?;
         closed.cancel();
-        consumers.join_all().await;
-        self.ledger(&sales, &intakes).await
+        while let Some(ended) = consumers.join_next().await {
+            ended?.context("a consumer has ended")?;
+        }
+        let names = self.topics.iter().map(Topic::name);
+        Ledger::new(&self.pool, &sales, names.zip(self.intakes.iter().map(AsRef::as_ref))).await
     }
 
-    fn start_consumers(&self, intakes: &Intakes, stop: &CancellationToken) -> Result<JoinSet<()>> {
-        let mut tasks = JoinSet::new();
-        for (role, intake) in intakes {
-            let consumer = Consumer {
-                role: *role,
-                pool: self.pool.clone(),
-                inbox: Inbox::new(role.name())?,
-                intake: Arc::clone(intake),
-                board: Arc::clone(&self.board),
-            };
-            tasks.spawn(consume(consumer, self.topic.clone(), self.queue.clone(), stop.clone()));
+    /// Sends the latest messages once more, as a relay does that could not note that they were sent.
+    pub(crate) async fn repeat(&self) -> Result<()> {
+        for (topic, intake) in self.topics.iter().zip(&self.intakes) {
+            topic.send(&intake.latest(REPEATED)).await?;
         }
-        Ok(tasks)
+        self.board.note(format!("{REPEATED} messages are sent to each broker once more, on purpose"));
+        Ok(())
     }
 
     async fn sell(&self, sales: &Arc<Sales>, stop: &CancellationToken) {
         let (enough, start) = (stop.child_token(), Instant::now());
+        let at = |broker| self.topics.iter().find(|topic| topic.broker() == broker).map(|it| it.name().to_owned());
         let service = OrderService {
             pool: self.pool.clone(),
             outbox: Outbox::new(),
-            to_kafka: self.topic.is_some(),
-            to_rabbitmq: self.queue.is_some(),
+            sales: Arc::clone(sales),
+            kafka: at(Broker::Kafka),
+            rabbitmq: at(Broker::RabbitMq),
         };
         let mut sellers = JoinSet::new();
         for _ in 0..SELLERS {
-            let (service, sales, rate, enough) = (service.clone(), Arc::clone(sales), self.rate, enough.clone());
-            sellers.spawn(async move { service.sell(&sales, rate, start, enough).await });
+            sellers.spawn(service.clone().sell(self.rate, start, enough.clone()));
         }
         timeout(self.total, stop.cancelled()).await.unwrap_or_default();
         enough.cancel();
         sellers.join_all().await;
     }
 
-    /// Waits until every order has arrived everywhere and the outbox is empty, or nothing has moved for a while.
-    async fn drain(&self, intakes: &Intakes) -> Result<()> {
+    /// Waits until every order has arrived everywhere and the outbox is empty, or nothing has moved for a while. Dead messages are not
+    /// waited for: they are lost.
+    async fn drain(&self) -> Result<()> {
         let committed = tables::orders(&self.pool).await?.len() as u64;
         let (mut moved, mut last) = (Instant::now(), None);
         while moved.elapsed() < PATIENCE {
-            let left = tables::unsettled(&self.pool).await?;
-            let arrived: Vec<u64> = intakes.iter().map(|(_, intake)| intake.count().orders).collect();
-            if left == 0 && arrived.iter().all(|orders| *orders >= committed) {
+            let Stats { pending, delayed, .. } = stats(&mut *self.pool.acquire().await?).await?;
+            let left = (pending, delayed, claims(&self.pool).await?.len());
+            let arrived: Vec<u64> = self.intakes.iter().map(|intake| intake.count().first).collect();
+            if left == (0, 0, 0) && arrived.iter().all(|orders| *orders >= committed) {
                 return Ok(());
             }
             let state = Some((left, arrived));
@@ -139,33 +124,5 @@ impl Shop {
         }
         self.board.note(format!("nothing has arrived for {} s", PATIENCE.as_secs()));
         Ok(())
-    }
-
-    async fn ledger(&self, sales: &Sales, intakes: &Intakes) -> Result<Ledger> {
-        let orders = tables::orders(&self.pool).await?;
-        let mut accounts = Vec::new();
-        for (role, intake) in intakes {
-            let effects = match role {
-                Role::Billing => tables::booked(&self.pool).await?,
-                Role::Mailer => tables::mailed(&self.pool).await?,
-            };
-            accounts.push(Account::new(*role, intake.count(), &orders, &intake.orders(), &effects));
-        }
-        Ok(Ledger { committed: orders.len() as u64, sales: sales.count(), accounts })
-    }
-}
-
-/// Consumes until told to stop; a broker that is gone is tried again.
-async fn consume(consumer: Consumer, topic: Option<Topic>, queue: Option<Queue>, stop: CancellationToken) {
-    while !stop.is_cancelled() {
-        let ended = match (consumer.role, &topic, &queue) {
-            (Role::Billing, Some(topic), _) => topic.consume(&consumer, &stop).await,
-            (Role::Mailer, _, Some(queue)) => queue.consume(&consumer, &stop).await,
-            _ => return,
-        };
-        if let Err(error) = ended {
-            consumer.board.note(format!("{} connects again: {error:#}", consumer.role.name()));
-            stop.run_until_cancelled(sleep(PAUSE_AFTER_ERROR)).await;
-        }
     }
 }

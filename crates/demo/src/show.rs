@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
+use rustix::termios::tcgetwinsize;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{history::History, lines, screen, sight::Viewer};
+use crate::{history::History, lines, screen, sight::Viewer, style::clip};
 
 const EVERY: Duration = Duration::from_millis(250);
 /// Looks between two lines.
@@ -84,10 +85,22 @@ impl Show {
         self.history.push(sight);
         self.looks += 1;
         if terminal {
-            self.frame = screen::frame(&self.history, &self.notes, total);
+            let (width, height) = size();
+            self.frame = screen::frame(&self.history, &self.notes, total, width);
+            self.frame.truncate(height);
+            self.frame.iter_mut().for_each(|line| *line = clip(line, width));
             Terminal::draw(&self.frame);
         } else if self.looks.is_multiple_of(LINE) {
             println!("{}", lines::line(&self.history));
         }
     }
+}
+
+/// Columns and rows of the terminal that may be used. `COLUMNS` goes before what the terminal says.
+fn size() -> (usize, usize) {
+    let terminal = tcgetwinsize(io::stdout()).ok();
+    let given = |size: Option<u16>| size.filter(|it| *it > 0).map(usize::from);
+    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let width = given(columns.or(terminal.map(|it| it.ws_col))).unwrap_or(80);
+    (width, given(terminal.map(|it| it.ws_row)).unwrap_or(24).saturating_sub(1))
 }

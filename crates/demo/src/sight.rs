@@ -1,77 +1,67 @@
-//! What there is to see at one moment: the shop, the tables of the outbox, the relays.
+//! What there is to see at one moment: the shop, the tables of the outbox, the relays, the consumers.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use anyhow::Result;
 use outbox_core::{
     sqlx::{self, MySqlPool},
     store::stats::{Stats, stats},
 };
+use testkit::judge::Consumed;
 
 use crate::{
     consumers::Role,
-    metrics::Metrics,
-    tally::{Board, Intake, IntakeCount, Sales, SalesCount},
+    relays,
+    tally::{Board, Intake, Sales, SalesCount},
 };
 
-/// A relay to look at: its name, which is the `relay.owner` of its configuration, and where its listener is.
-pub(crate) type RelayAddress = (String, SocketAddr);
-
-/// One moment.
+/// One moment since the start.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sight {
-    /// Since the start.
     pub(crate) at: Duration,
-    /// Orders so far.
     pub(crate) sales: SalesCount,
-    /// The queue.
     pub(crate) queue: Stats,
-    /// The relays, in a fixed order.
     pub(crate) relays: Vec<RelaySight>,
-    /// The consumers, in a fixed order.
     pub(crate) consumers: Vec<ConsumerSight>,
 }
 
 /// A relay at one moment.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RelaySight {
-    /// Its name.
-    pub(crate) name: String,
-    /// What it says of itself; none: it does not answer.
-    pub(crate) metrics: Option<RelayMetrics>,
-    /// What the database says of it.
+    pub(crate) name: &'static str,
+    /// Messages published since its start; none: it does not answer.
+    pub(crate) published: Option<u64>,
     pub(crate) claims: Claims,
 }
 
-/// What a relay says of itself.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct RelayMetrics {
-    /// Messages that it has claimed and of which nothing is known yet.
-    pub(crate) in_flight: u64,
-    /// Messages published since its start.
-    pub(crate) published: u64,
-}
-
-/// The claims of one relay.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// The claims of one relay, as the database has them.
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Claims {
-    /// How many.
     pub(crate) claims: u64,
-    /// Of how many messages.
     pub(crate) messages: u64,
     /// How long the lease that ends first is still valid.
     pub(crate) lease_left: Duration,
 }
 
 /// A consumer at one moment.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct ConsumerSight {
-    /// Who.
     pub(crate) role: Role,
-    /// Its counts so far.
-    pub(crate) count: IntakeCount,
-    /// Commit to consumer, of the last two seconds: half of the messages, 99 % of them.
+    pub(crate) count: Consumed,
+    /// Order to consumer, of the last two seconds: half of the messages, 99 % of them.
     pub(crate) latency: Option<(Duration, Duration)>,
+}
+
+impl ConsumerSight {
+    /// Messages that came, duplicates among them.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.count.first + self.count.duplicate
+    }
+}
+
+/// Messages that a relay has published since its start.
+pub(crate) fn published(sight: &Sight, index: usize) -> u64 {
+    sight.relays.get(index).and_then(|relay| relay.published).unwrap_or_default()
 }
 
 /// Looks.
@@ -80,8 +70,8 @@ pub(crate) struct Viewer {
     pub(crate) pool: MySqlPool,
     pub(crate) board: Arc<Board>,
     pub(crate) sales: Arc<Sales>,
-    pub(crate) intakes: Vec<(Role, Arc<Intake>)>,
-    pub(crate) relays: Vec<RelayAddress>,
+    pub(crate) intakes: Vec<Arc<Intake>>,
+    pub(crate) relays: Vec<(&'static str, u16)>,
 }
 
 impl Viewer {
@@ -89,26 +79,15 @@ impl Viewer {
         let queue = stats(&mut *self.pool.acquire().await?).await?;
         let claims = claims(&self.pool).await?;
         let mut relays = Vec::new();
-        for (name, address) in &self.relays {
-            let claims = claims.get(name).copied().unwrap_or_default();
-            relays.push(RelaySight { name: name.clone(), metrics: ask(*address).await, claims });
+        for (name, port) in &self.relays {
+            let metrics = relays::metrics(*port).await;
+            let published = metrics.map(|it| relays::count(&it, "outbox_relay_published_messages_total"));
+            relays.push(RelaySight { name, published, claims: claims.get(*name).copied().unwrap_or_default() });
         }
-        let consumers = self.intakes.iter().map(|(role, intake)| ConsumerSight {
-            role: *role,
-            count: intake.count(),
-            latency: intake.latency(),
-        });
-        let consumers = consumers.collect();
+        let consumer = |it: &Arc<Intake>| ConsumerSight { role: it.role, count: it.count(), latency: it.latency() };
+        let consumers = self.intakes.iter().map(consumer).collect();
         Ok(Sight { at: self.board.elapsed(), sales: self.sales.count(), queue, relays, consumers })
     }
-}
-
-async fn ask(relay: SocketAddr) -> Option<RelayMetrics> {
-    let metrics = Metrics::fetch(relay).await.ok()?;
-    Some(RelayMetrics {
-        in_flight: metrics.count("outbox_relay_in_flight_messages"),
-        published: metrics.count("outbox_relay_published_messages_total"),
-    })
 }
 
 /// The claims by the name of their owner. The relay adds a random suffix to the name that it was given.
@@ -121,4 +100,12 @@ pub(crate) async fn claims(pool: &MySqlPool) -> Result<HashMap<String, Claims>> 
         (owner, Claims { claims: claims.unsigned_abs(), messages, lease_left })
     };
     Ok(rows.into_iter().map(claims).collect())
+}
+
+/// How many messages in a relay's claims have been processed by a consumer.
+pub(crate) async fn delivered(pool: &MySqlPool, relay: &str) -> Result<u64> {
+    let sql = "SELECT COUNT(*) FROM outbox_claimed_messages c JOIN outbox_messages m ON m.id = c.id \
+        JOIN inbox_processed p ON p.message_id = m.message_id WHERE SUBSTRING_INDEX(c.owner, '/', 1) = ?";
+    let count: i64 = sqlx::query_scalar(sql).bind(relay).fetch_one(pool).await?;
+    Ok(count.unsigned_abs())
 }

@@ -1,31 +1,40 @@
 //! Colours, numbers and little charts for a terminal.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-fn coloured(code: u8, text: &str) -> String {
-    format!("\x1b[{code}m{text}\x1b[0m")
+/// See <https://no-color.org>.
+static COLOURS: LazyLock<bool> = LazyLock::new(|| std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty()));
+
+/// A way to show a text, as terminals number them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ink {
+    Bold = 1,
+    Dim = 2,
+    Red = 31,
+    Green = 32,
+    Yellow = 33,
 }
 
-pub(crate) fn bold(text: &str) -> String {
-    coloured(1, text)
+impl Ink {
+    pub(crate) fn on(self, text: &str) -> String {
+        if *COLOURS { format!("\x1b[{}m{text}\x1b[0m", self as u8) } else { text.to_owned() }
+    }
 }
 
-pub(crate) fn dim(text: &str) -> String {
-    coloured(2, text)
-}
-
-pub(crate) fn red(text: &str) -> String {
-    coloured(31, text)
-}
-
-pub(crate) fn green(text: &str) -> String {
-    coloured(32, text)
-}
-
-pub(crate) fn yellow(text: &str) -> String {
-    coloured(33, text)
+/// The first columns of a line.
+pub(crate) fn clip(line: &str, width: usize) -> String {
+    let (mut text, mut left, mut code) = (String::new(), width, false);
+    for c in line.chars() {
+        code |= c == '\x1b';
+        if code || left > 0 {
+            text.push(c);
+        }
+        left -= usize::from(!code && left > 0);
+        code &= c != 'm';
+    }
+    text
 }
 
 /// Without colours.
@@ -83,6 +92,12 @@ mod tests {
     #[test]
     fn times_have_a_unit_that_fits() {
         assert_eq!([412, 12_345, 3_100_000].map(|it| millis(Duration::from_micros(it))), ["0.4 ms", "12 ms", "3.1 s"]);
+    }
+
+    #[test]
+    fn a_line_is_clipped_and_its_colours_end() {
+        assert_eq!(clip("a\x1b[31mbcd\x1b[0me", 2), "a\x1b[31mb\x1b[0m");
+        assert_eq!(clip("ab", 3), "ab");
     }
 
     #[test]

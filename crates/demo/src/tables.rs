@@ -1,22 +1,27 @@
 //! The shop's own tables.
 
-use anyhow::{Context as _, Result};
-use outbox_core::sqlx::{self, AssertSqlSafe, Connection as _, MySqlConnection, MySqlPool, mysql::MySqlPoolOptions};
+use std::collections::{HashMap, HashSet};
 
-use crate::events::Order;
+use anyhow::{Context as _, Result};
+use outbox_core::{
+    Uuid,
+    sqlx::{self, AssertSqlSafe, Connection as _, MySqlConnection, MySqlPool, mysql::MySqlPoolOptions},
+};
+
+use crate::{consumers::Role, events::Order};
 
 /// How many customers there are.
 pub(crate) const CUSTOMERS: u64 = 64;
 
-/// `ledger_entries` and `mails` have no unique key on the order: an effect that is applied twice must show.
+/// `ledger_entries` and `mails` have no unique key on the message: an effect that is applied twice must show.
 const SHOP: [&str; 5] = [
     "CREATE TABLE customers (id BIGINT UNSIGNED PRIMARY KEY, orders BIGINT UNSIGNED NOT NULL DEFAULT 0)",
     "CREATE TABLE orders (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, customer BIGINT UNSIGNED NOT NULL, \
      number BIGINT UNSIGNED NOT NULL, amount_cents BIGINT UNSIGNED NOT NULL, status VARCHAR(16) NOT NULL)",
-    "CREATE TABLE ledger_entries (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, \
+    "CREATE TABLE ledger_entries (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, message_id BINARY(16) NOT NULL, \
      order_id BIGINT UNSIGNED NOT NULL, amount_cents BIGINT UNSIGNED NOT NULL)",
     "CREATE TABLE customer_totals (customer BIGINT UNSIGNED PRIMARY KEY, amount_cents BIGINT UNSIGNED NOT NULL)",
-    "CREATE TABLE mails (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, \
+    "CREATE TABLE mails (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, message_id BINARY(16) NOT NULL, \
      order_id BIGINT UNSIGNED NOT NULL, amount_cents BIGINT UNSIGNED NOT NULL)",
 ];
 
@@ -85,19 +90,25 @@ async fn create(admin: &mut MySqlConnection) -> Result<()> {
 
 /// Writes an order. It takes the lock of the customer's row first: so the orders of a customer commit in the order of
 /// their numbers, and their messages keep it.
-pub(crate) async fn insert_order(tx: &mut MySqlConnection, customer: u64, amount_cents: u64) -> Result<Order> {
+pub(crate) async fn insert_order(
+    tx: &mut MySqlConnection,
+    customer: u64,
+    amount_cents: u64,
+    placed_at: u64,
+) -> Result<Order> {
     let count = "UPDATE customers SET orders = LAST_INSERT_ID(orders + 1) WHERE id = ?";
     let number = sqlx::query(count).bind(customer).execute(&mut *tx).await?.last_insert_id();
     let insert = "INSERT INTO orders (customer, number, amount_cents, status) VALUES (?, ?, ?, 'placed')";
     let insert = sqlx::query(insert).bind(customer).bind(number).bind(amount_cents);
     let id = insert.execute(tx).await?.last_insert_id();
-    Ok(Order { id, customer, number, amount_cents })
+    Ok(Order { id, customer, number, amount_cents, placed_at })
 }
 
 /// Billing's effect.
-pub(crate) async fn book(tx: &mut MySqlConnection, order: &Order) -> Result<()> {
-    let entry = "INSERT INTO ledger_entries (order_id, amount_cents) VALUES (?, ?)";
-    sqlx::query(entry).bind(order.id).bind(order.amount_cents).execute(&mut *tx).await?;
+pub(crate) async fn book(tx: &mut MySqlConnection, message: Uuid, order: &Order) -> sqlx::Result<()> {
+    let entry = "INSERT INTO ledger_entries (message_id, order_id, amount_cents) VALUES (?, ?, ?)";
+    let entry = sqlx::query(entry).bind(message.as_bytes().as_slice()).bind(order.id).bind(order.amount_cents);
+    entry.execute(&mut *tx).await?;
     let total = "INSERT INTO customer_totals (customer, amount_cents) VALUES (?, ?) \
         ON DUPLICATE KEY UPDATE amount_cents = amount_cents + VALUES(amount_cents)";
     sqlx::query(total).bind(order.customer).bind(order.amount_cents).execute(tx).await?;
@@ -105,30 +116,33 @@ pub(crate) async fn book(tx: &mut MySqlConnection, order: &Order) -> Result<()> 
 }
 
 /// The mailer's effect.
-pub(crate) async fn note_mail(tx: &mut MySqlConnection, order: &Order) -> Result<()> {
-    let mail = "INSERT INTO mails (order_id, amount_cents) VALUES (?, ?)";
-    sqlx::query(mail).bind(order.id).bind(order.amount_cents).execute(tx).await?;
+pub(crate) async fn note_mail(tx: &mut MySqlConnection, message: Uuid, order: &Order) -> sqlx::Result<()> {
+    let mail = "INSERT INTO mails (message_id, order_id, amount_cents) VALUES (?, ?, ?)";
+    let mail = sqlx::query(mail).bind(message.as_bytes().as_slice()).bind(order.id).bind(order.amount_cents);
+    mail.execute(tx).await?;
     Ok(())
 }
 
-/// All orders: id and amount.
-pub(crate) async fn orders(pool: &MySqlPool) -> Result<Vec<(u64, u64)>> {
-    Ok(sqlx::query_as("SELECT id, amount_cents FROM orders").fetch_all(pool).await?)
+/// All orders.
+pub(crate) async fn orders(pool: &MySqlPool) -> Result<HashSet<u64>> {
+    Ok(sqlx::query_scalar("SELECT id FROM orders").fetch_all(pool).await?.into_iter().collect())
 }
 
-/// What billing booked: order and amount.
-pub(crate) async fn booked(pool: &MySqlPool) -> Result<Vec<(u64, u64)>> {
-    Ok(sqlx::query_as("SELECT order_id, amount_cents FROM ledger_entries").fetch_all(pool).await?)
+/// How many effects each message had.
+pub(crate) async fn effects(pool: &MySqlPool, role: Role) -> Result<HashMap<Uuid, u64>> {
+    let sql = match role {
+        Role::Billing => "SELECT message_id, COUNT(*) FROM ledger_entries GROUP BY message_id",
+        Role::Mailer => "SELECT message_id, COUNT(*) FROM mails GROUP BY message_id",
+    };
+    counts(sqlx::query_as(sql).fetch_all(pool).await?)
 }
 
-/// What the mailer sent: order and amount.
-pub(crate) async fn mailed(pool: &MySqlPool) -> Result<Vec<(u64, u64)>> {
-    Ok(sqlx::query_as("SELECT order_id, amount_cents FROM mails").fetch_all(pool).await?)
+/// How often each message is in a consumer's inbox.
+pub(crate) async fn processed(pool: &MySqlPool, consumer: &str) -> Result<HashMap<Uuid, u64>> {
+    let sql = "SELECT message_id, COUNT(*) FROM inbox_processed WHERE consumer = ? GROUP BY message_id";
+    counts(sqlx::query_as(sql).bind(consumer).fetch_all(pool).await?)
 }
 
-/// Messages and claims that the relays are not done with. Dead messages are done with: they are lost.
-pub(crate) async fn unsettled(pool: &MySqlPool) -> Result<u64> {
-    let sql = "SELECT CAST((SELECT COUNT(*) FROM outbox_pending) + (SELECT COUNT(*) FROM outbox_delayed) \
-        + (SELECT COUNT(*) FROM outbox_claims) AS UNSIGNED)";
-    Ok(sqlx::query_scalar(sql).fetch_one(pool).await?)
+fn counts(rows: Vec<(Vec<u8>, i64)>) -> Result<HashMap<Uuid, u64>> {
+    rows.into_iter().map(|(id, count)| Ok((Uuid::from_slice(&id)?, count.unsigned_abs()))).collect()
 }

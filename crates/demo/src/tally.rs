@@ -1,7 +1,7 @@
-//! What the shop itself saw, in memory: compared with the database at the end.
+//! What the shop itself saw, in memory: the ledger of what was enqueued, and all that arrived.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -9,12 +9,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outbox_core::Claim;
+use anyhow::{Result, anyhow};
+use outbox_consumer::{
+    Delivery, Metrics,
+    prometheus::{self, Registry, TextEncoder},
+};
+use outbox_core::{Event, Uuid};
+use testkit::{
+    consume::{Arrival, Sending},
+    judge::Consumed,
+    ledger::{Draft, Ledger, Opened},
+    relay,
+};
 
-use crate::events::Order;
+use crate::{consumers::Role, events::Order, orders::now};
 
-/// One acknowledgement in so many is lost on purpose.
-const LOST_ACKNOWLEDGEMENT: u64 = 50;
 /// Of what age the latencies on the screen are at most.
 const RECENT: Duration = Duration::from_secs(2);
 
@@ -57,42 +66,9 @@ impl Board {
 pub(crate) struct Sales {
     board: Arc<Board>,
     tickets: AtomicU64,
-    committed: Mutex<HashMap<u64, Instant>>,
-    rolled_back: AtomicU64,
-    failed: AtomicU64,
-}
-
-impl Sales {
-    pub(crate) fn new(board: &Arc<Board>) -> Self {
-        Self { board: Arc::clone(board), ..Self::default() }
-    }
-
-    pub(crate) fn next_ticket(&self) -> u64 {
-        self.tickets.fetch_add(1, Relaxed)
-    }
-
-    pub(crate) fn committed(&self, order: u64) {
-        lock(&self.committed).insert(order, Instant::now());
-    }
-
-    pub(crate) fn rolled_back(&self) {
-        self.rolled_back.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn failed(&self, error: &anyhow::Error) {
-        if self.failed.fetch_add(1, Relaxed) == 0 {
-            self.board.note(format!("an order failed: {error:#}"));
-        }
-    }
-
-    pub(crate) fn count(&self) -> SalesCount {
-        let committed = lock(&self.committed).len() as u64;
-        SalesCount { committed, rolled_back: self.rolled_back.load(Relaxed), failed: self.failed.load(Relaxed) }
-    }
-
-    fn age(&self, order: u64) -> Option<Duration> {
-        lock(&self.committed).get(&order).map(Instant::elapsed)
-    }
+    count: Mutex<SalesCount>,
+    ledger: Ledger,
+    messages: Mutex<Vec<(Uuid, u64)>>,
 }
 
 /// Orders so far.
@@ -106,138 +82,122 @@ pub(crate) struct SalesCount {
     pub(crate) failed: u64,
 }
 
-/// A consumer's count.
+/// What has to arrive of an event, at the topic or queue of this name.
+pub(crate) fn draft<E: Event>(topic: &str, id: Uuid, event: &E, number: u64) -> Result<Draft> {
+    let payload = event.payload().map_err(|error| anyhow!(error))?;
+    let draft = Draft { id, ..Draft::new(topic, payload) }.described(E::TYPE, E::CONTENT_TYPE);
+    Ok(draft.key(event.key().unwrap_or_default(), number))
+}
+
+impl Sales {
+    pub(crate) fn new(board: &Arc<Board>) -> Self {
+        Self { board: Arc::clone(board), ..Self::default() }
+    }
+
+    pub(crate) fn next_ticket(&self) -> u64 {
+        self.tickets.fetch_add(1, Relaxed)
+    }
+
+    /// Writes an order's messages into the ledger, before its transaction ends.
+    pub(crate) fn open(&self, order: u64, drafts: &[Draft]) -> Opened {
+        lock(&self.messages).extend(drafts.iter().map(|draft| (draft.id, order)));
+        self.ledger.open(drafts)
+    }
+
+    /// Counts an order: whether it was paid.
+    pub(crate) fn ended(&self, order: Result<bool>) {
+        let count = &mut *lock(&self.count);
+        match order {
+            Ok(true) => count.committed += 1,
+            Ok(false) => count.rolled_back += 1,
+            Err(error) => {
+                count.failed += 1;
+                if count.failed == 1 {
+                    self.board.note(format!("an order failed: {error:#}"));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn count(&self) -> SalesCount {
+        *lock(&self.count)
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The messages, each with its order.
+    pub(crate) fn messages(&self) -> Vec<(Uuid, u64)> {
+        lock(&self.messages).clone()
+    }
+}
+
+/// What a consumer got.
 #[derive(Debug)]
 pub(crate) struct Intake {
-    sales: Arc<Sales>,
-    seen: Mutex<Seen>,
-}
-
-#[derive(Debug, Default)]
-struct Seen {
-    count: IntakeCount,
-    orders: HashSet<u64>,
-    last_numbers: HashMap<u64, u64>,
-    latencies: VecDeque<(Instant, Duration)>,
-}
-
-/// Deliveries so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct IntakeCount {
-    /// Deliveries.
-    pub(crate) deliveries: u64,
-    /// Different orders among them.
-    pub(crate) orders: u64,
-    /// First deliveries that came after a later order of the same customer.
-    pub(crate) out_of_order: u64,
-    /// Deliveries that the inbox knew.
-    pub(crate) absorbed: u64,
-    /// Deliveries whose transaction failed: they came again.
-    pub(crate) failed: u64,
-    /// Acknowledgements that were lost on purpose: their messages came again.
-    pub(crate) forgotten: u64,
-}
-
-impl IntakeCount {
-    /// Deliveries of orders that had been delivered before.
-    pub(crate) fn duplicates(&self) -> u64 {
-        self.deliveries - self.orders
-    }
+    pub(crate) role: Role,
+    pub(crate) metrics: Metrics,
+    registry: Registry,
+    arrivals: Mutex<Vec<Arrival>>,
+    latencies: Mutex<VecDeque<(Instant, Duration)>>,
 }
 
 impl Intake {
-    pub(crate) fn new(sales: &Arc<Sales>) -> Self {
-        Self { sales: Arc::clone(sales), seen: Mutex::default() }
+    pub(crate) fn new(role: Role) -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let metrics = Metrics::register(&registry)?;
+        Ok(Self { role, metrics, registry, arrivals: Mutex::default(), latencies: Mutex::default() })
     }
 
-    pub(crate) fn arrived(&self, order: &Order) {
-        let age = self.sales.age(order.id);
-        let seen = &mut *lock(&self.seen);
-        seen.count.deliveries += 1;
-        if !seen.orders.insert(order.id) {
-            return;
-        }
-        seen.count.orders += 1;
-        let last = seen.last_numbers.entry(order.customer).or_default();
-        if order.number < *last {
-            seen.count.out_of_order += 1;
-            let Order { id, customer, number, .. } = order;
-            self.sales.board.note(format!("order {id}, number {number} of customer {customer}, came after {last}"));
-        }
-        *last = order.number.max(*last);
-        seen.latencies.extend(age.map(|age| (Instant::now(), age)));
+    /// A message that the inbox did not know.
+    pub(crate) fn arrived(&self, message: &Delivery, order: &Order) {
+        let age = Duration::from_micros(now().saturating_sub(order.placed_at));
+        lock(&self.latencies).push_back((Instant::now(), age));
+        lock(&self.arrivals).push(Arrival {
+            id: message.id,
+            topic: message.topic.clone(),
+            key: message.key.clone(),
+            event_type: message.event_type.clone(),
+            content_type: message.content_type.clone(),
+            headers: message.headers.clone(),
+            payload: message.payload.clone(),
+            place: String::new(),
+            // The handler is called again after a failure.
+            redelivered: true,
+        });
     }
 
-    /// The transaction is committed; returns whether to acknowledge.
-    pub(crate) fn processed(&self, claim: Claim) -> bool {
-        let count = &mut lock(&self.seen).count;
-        if claim == Claim::Duplicate {
-            count.absorbed += 1;
-            return true;
-        }
-        let forgets = count.orders % LOST_ACKNOWLEDGEMENT == LOST_ACKNOWLEDGEMENT - 1;
-        count.forgotten += u64::from(forgets);
-        !forgets
+    /// The latest messages, to be sent once more.
+    pub(crate) fn latest(&self, most: usize) -> Vec<Sending> {
+        let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+        let sending = |it: &Arrival| Sending {
+            id: Some(it.id),
+            key: it.key.as_ref().map(text),
+            headers: Vec::new(),
+            payload: it.payload.as_ref().map(text).unwrap_or_default(),
+        };
+        lock(&self.arrivals).iter().rev().take(most).map(sending).collect()
     }
 
-    pub(crate) fn failed(&self) {
-        lock(&self.seen).count.failed += 1;
+    pub(crate) fn arrivals(&self) -> Vec<Arrival> {
+        lock(&self.arrivals).clone()
     }
 
-    pub(crate) fn count(&self) -> IntakeCount {
-        lock(&self.seen).count
+    /// What the consumer's own metrics say.
+    pub(crate) fn count(&self) -> Consumed {
+        let text = TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default();
+        Consumed::of(&[relay::Metrics::parse(&text)], true)
     }
 
-    pub(crate) fn orders(&self) -> HashSet<u64> {
-        lock(&self.seen).orders.clone()
-    }
-
-    /// Half of the latest messages, and 99 % of them, took no longer from commit to consumer.
+    /// Half of the latest messages, and 99 % of them, took no longer from the order to the consumer.
     pub(crate) fn latency(&self) -> Option<(Duration, Duration)> {
-        let mut seen = lock(&self.seen);
-        while seen.latencies.front().is_some_and(|(at, _)| at.elapsed() > RECENT) {
-            seen.latencies.pop_front();
+        let mut latencies = lock(&self.latencies);
+        while latencies.front().is_some_and(|(at, _)| at.elapsed() > RECENT) {
+            latencies.pop_front();
         }
-        let mut recent: Vec<Duration> = seen.latencies.iter().map(|(_, latency)| *latency).collect();
+        let mut recent: Vec<Duration> = latencies.iter().map(|(_, latency)| *latency).collect();
         recent.sort_unstable();
         Some((*recent.get(recent.len() / 2)?, *recent.get(recent.len() * 99 / 100)?))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn order(id: u64, number: u64) -> Order {
-        Order { id, customer: 1, number, amount_cents: 100 }
-    }
-
-    #[test]
-    fn a_second_delivery_is_a_duplicate_and_not_out_of_order() {
-        let intake = Intake::new(&Arc::default());
-        for (id, number) in [(1, 1), (2, 2), (1, 1)] {
-            intake.arrived(&order(id, number));
-        }
-        let count = intake.count();
-        assert_eq!((count.orders, count.duplicates(), count.out_of_order), (2, 1, 0));
-    }
-
-    #[test]
-    fn a_first_delivery_behind_a_later_one_is_out_of_order() {
-        let intake = Intake::new(&Arc::default());
-        intake.arrived(&order(2, 2));
-        intake.arrived(&order(1, 1));
-        assert_eq!(intake.count().out_of_order, 1);
-    }
-
-    #[test]
-    fn an_acknowledgement_is_lost_once_and_not_again_for_the_duplicate() {
-        let intake = Intake::new(&Arc::default());
-        for id in 1..LOST_ACKNOWLEDGEMENT {
-            intake.arrived(&order(id, id));
-        }
-        assert!(!intake.processed(Claim::First));
-        assert!(intake.processed(Claim::Duplicate));
-        assert_eq!(intake.count().forgotten, 1);
     }
 }

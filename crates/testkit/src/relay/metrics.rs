@@ -12,7 +12,10 @@ use tokio::{
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Asks 127.0.0.1; returns the status and the body.
-pub(super) async fn get(port: u16, path: &str) -> Result<(u16, String)> {
+///
+/// # Errors
+/// When nobody answers.
+pub async fn get(port: u16, path: &str) -> Result<(u16, String)> {
     tokio::time::timeout(PATIENCE, ask(port, path)).await.context("the relay does not answer")?
 }
 

@@ -13,7 +13,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-pub use self::{metrics::Metrics, settings::Settings};
+pub use self::{
+    metrics::{Metrics, get},
+    settings::Settings,
+};
 use crate::servers::{
     call::Call,
     free_port,

@@ -176,7 +176,10 @@ impl Settings {
     }
 
     /// The file, with a listener on this port.
-    pub(super) fn render(&self, port: u16) -> Result<String> {
+    ///
+    /// # Errors
+    /// When a value cannot be written.
+    pub fn render(&self, port: u16) -> Result<String> {
         let settings = self.clone().set("http", "listen", format!("127.0.0.1:{port}"));
         toml::to_string(&settings.file).context("the settings are no TOML")
     }
