@@ -57,6 +57,8 @@ pub(crate) async fn show<T>(viewer: &Viewer, total: Duration, done: impl Future<
             _ = ticks.tick() => show.update(viewer, total, terminal.is_some()).await,
         }
     };
+    // With what happened since the last look.
+    show.update(viewer, total, terminal.is_some()).await;
     drop(terminal);
     for line in &show.frame {
         println!("{line}");
