@@ -37,20 +37,20 @@ impl History {
         self.each(seconds).skip(1).map(count).collect()
     }
 
-    /// How fast a count grew in each of the last seconds.
-    pub(crate) fn rates(&self, seconds: u32, count: impl Fn(&Sight) -> u64) -> Vec<u64> {
+    /// How fast a count grew in each of the last seconds; 0 where it is not known.
+    pub(crate) fn rates(&self, seconds: u32, count: impl Fn(&Sight) -> Option<u64>) -> Vec<u64> {
         let sights: Vec<&Sight> = self.each(seconds).collect();
         let pairs = sights.iter().zip(sights.iter().skip(1));
         let millis = |sight: &Sight| u64::try_from(sight.at.as_millis()).unwrap_or(u64::MAX);
         let rate = |from: &Sight, to: &Sight| {
-            let grown = count(to).saturating_sub(count(from));
-            grown * 1000 / millis(to).saturating_sub(millis(from)).max(1)
+            let grown = count(to)?.saturating_sub(count(from)?);
+            Some(grown * 1000 / millis(to).saturating_sub(millis(from)).max(1))
         };
-        pairs.map(|(from, to)| rate(from, to)).collect()
+        pairs.map(|(from, to)| rate(from, to).unwrap_or_default()).collect()
     }
 
     /// How fast a count grew in the last second.
-    pub(crate) fn rate(&self, count: impl Fn(&Sight) -> u64) -> u64 {
+    pub(crate) fn rate(&self, count: impl Fn(&Sight) -> Option<u64>) -> u64 {
         self.rates(1, count).last().copied().unwrap_or_default()
     }
 }
@@ -63,12 +63,12 @@ mod tests {
     #[test]
     fn each_second_has_its_rate() {
         let mut history = History::default();
-        assert_eq!(history.rate(|sight| sight.sales.committed), 0);
+        assert_eq!(history.rate(|sight| Some(sight.sales.committed)), 0);
         for (half, committed) in (0..).zip([0, 10, 20, 60, 100]) {
             let sales = SalesCount { committed, ..SalesCount::default() };
             history.push(Sight { at: Duration::from_millis(500) * half, sales, ..Sight::default() });
         }
-        assert_eq!(history.rates(2, |sight| sight.sales.committed), [20, 80]);
-        assert_eq!(history.rate(|sight| sight.sales.committed), 80);
+        assert_eq!(history.rates(2, |sight| Some(sight.sales.committed)), [20, 80]);
+        assert_eq!(history.rate(|sight| Some(sight.sales.committed)), 80);
     }
 }

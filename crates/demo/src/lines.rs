@@ -11,7 +11,7 @@ use crate::{
 /// One line.
 pub(crate) fn line(history: &History) -> String {
     let Some(now) = history.now() else { return String::new() };
-    let rate = history.rate(|sight| sight.sales.committed);
+    let rate = history.rate(|sight| Some(sight.sales.committed));
     let mut text = format!(
         "{:>5.1} s  orders {} ({rate}/s), {} rolled back; pending {}, oldest {}",
         now.at.as_secs_f64(),

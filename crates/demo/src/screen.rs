@@ -45,7 +45,7 @@ fn stage(name: &str, number: u64, chart: &[u64]) -> String {
 }
 
 fn orders(history: &History, now: &Sight) -> String {
-    let committed = |sight: &Sight| sight.sales.committed;
+    let committed = |sight: &Sight| Some(sight.sales.committed);
     let rate = grouped(history.rate(committed));
     let stage = stage("orders", now.sales.committed, &history.rates(CHART, committed));
     format!("{} {rate}/s, {} rolled back", Ink::Bold.on(&stage), grouped(now.sales.rolled_back))
@@ -78,7 +78,7 @@ fn relay(history: &History, index: usize, relay: &RelaySight) -> String {
 }
 
 fn consumer(history: &History, index: usize, consumer: &ConsumerSight, branch: &str, wide: bool) -> String {
-    let delivered = |sight: &Sight| sight.consumers.get(index).map_or(0, ConsumerSight::delivered);
+    let delivered = |sight: &Sight| sight.consumers.get(index).map(ConsumerSight::delivered);
     let name = format!("{branch}{}", consumer.role.broker());
     let stage = stage(&name, consumer.delivered(), &history.rates(CHART, delivered));
     let stage = if wide { stage.as_str() } else { stage.trim_end_matches(|c: char| !c.is_ascii_digit()) };

@@ -59,9 +59,9 @@ impl ConsumerSight {
     }
 }
 
-/// Messages that a relay has published since its start.
-pub(crate) fn published(sight: &Sight, index: usize) -> u64 {
-    sight.relays.get(index).and_then(|relay| relay.published).unwrap_or_default()
+/// Messages that a relay has published since its start; none: it does not answer.
+pub(crate) fn published(sight: &Sight, index: usize) -> Option<u64> {
+    sight.relays.get(index)?.published
 }
 
 /// Looks.
