@@ -78,7 +78,7 @@ impl Relays {
         let (before, (held, sent)) = (other.takeovers().await, relay.kill_with_claims(pool).await?);
         let (name, killed, Claims { claims: count, messages, .. }) = (relay.name, Instant::now(), held);
         board.note(format!(
-            "{name} is killed (SIGKILL): {count} claims left, {messages} messages, of which {sent} have arrived"
+            "{name} is killed (SIGKILL) with {count} claims: {messages} messages, {sent} of them delivered"
         ));
         while claims(pool).await?.contains_key(name) {
             sleep(LOOK).await;
