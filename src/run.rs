@@ -216,7 +216,7 @@ async fn stop(context: &Context, pipeline: &mut JoinSet<anyhow::Result<()>>) -> 
 /// Gives back what is still claimed, so that others need not wait for the leases to end.
 async fn release_rest(context: &Arc<Context>) {
     let mut held = context.leases.all();
-    // What cannot be settled would be sent again at once, without an attempt counted: whoever takes it over counts one.
+    // Messages that cannot be settled would be sent again at once, without an attempt. A take-over counts one.
     held.retain(|tenure| !tenure.is_abandoned());
     if held.is_empty() {
         return;
@@ -245,7 +245,7 @@ async fn wait_for_database(context: &Context) -> anyhow::Result<()> {
     }
 }
 
-/// What is wrong with the database, if it can pass; an error where it cannot.
+/// The trouble of the database, if it can pass; an error where it cannot.
 async fn look_at_database(context: &Context) -> Result<Option<String>, SchemaError> {
     let mut connection = match session::connect(context).await {
         Ok(connection) => connection,

@@ -1,4 +1,4 @@
-//! Certificates of authorities: a file without one is found here, and not as a server whose authority nobody knows.
+//! Certificates of authorities: a file without one is reported here, and not as a server with an unknown authority.
 
 use std::{fs, path::Path};
 
@@ -71,7 +71,7 @@ impl SettingsReader {
     }
 }
 
-/// Why a file shows no certificate; none: it does.
+/// The reason why a file shows no certificate; `None` if it shows one.
 fn problem(file: &Path) -> Option<String> {
     let pem = match fs::read(file) {
         Ok(pem) => pem,

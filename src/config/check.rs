@@ -229,7 +229,7 @@ fn is_uri_reference(text: &str) -> bool {
         && head.is_none_or(|(scheme, _)| is_scheme(scheme))
 }
 
-/// What is wrong with a property of librdkafka.
+/// The problem of a property of librdkafka.
 #[cfg(feature = "kafka")]
 fn kafka_properties(name: &str, value: &super::Secret) -> Vec<String> {
     crate::sink::kafka::check_properties(&[(name.to_owned(), value.clone())].into())

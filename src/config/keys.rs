@@ -7,7 +7,7 @@ use super::{
     },
 };
 
-/// What is used when a key is not given.
+/// The value of a key that is not given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unset {
     /// This value.
@@ -23,13 +23,13 @@ pub(super) enum Unset {
 pub(super) struct ConfigKey {
     /// Its path; `*` stands for the name of a sink, the number of a route or the name of a property.
     pub(super) path: &'static str,
-    /// What it may hold.
+    /// The values that it takes.
     pub(super) kind: Kind,
-    /// What is used when it is not given.
+    /// Its value when it is not given.
     pub(super) unset: Unset,
-    /// The types of sink that it belongs to; none: all.
+    /// The types of sink that it belongs to; empty: all.
     pub(super) only: &'static [&'static str],
-    /// What it means.
+    /// Its meaning.
     pub(super) help: &'static str,
 }
 

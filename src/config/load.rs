@@ -50,7 +50,7 @@ pub fn defaults() -> Config {
     SettingsReader::new(Settings::default()).config()
 }
 
-/// The address to listen on, whatever else is wrong; none: `off`.
+/// The address to listen on, whatever else is wrong; `None` if `off`.
 #[must_use]
 pub fn listen_address(inputs: &Inputs) -> Option<SocketAddr> {
     SettingsReader::new(Settings::gather(inputs)).listen()

@@ -80,7 +80,7 @@ pub struct RelayConfig {
     pub settle_deadline: Duration,
     /// How long messages wait for a destination that refuses all, before one of them counts as rejected.
     pub unroutable_grace: Duration,
-    /// What the lease has left when both deadlines have passed.
+    /// The rest of the lease when both deadlines have passed.
     pub safety: Duration,
     /// The longest transaction that a service keeps open after it has enqueued (see ARCHITECTURE.md, the claim).
     pub max_transaction_age: Duration,
@@ -111,7 +111,7 @@ pub struct RetryConfig {
     pub base: Duration,
     /// Upper bound of every wait.
     pub max: Duration,
-    /// After so many attempts the message is dead.
+    /// After this number of attempts the message is dead.
     pub max_attempts: u32,
 }
 
@@ -129,7 +129,7 @@ pub struct Retention {
 /// The listener for `/metrics`, `/livez` and `/readyz`.
 #[derive(Debug, Clone)]
 pub struct Http {
-    /// Its address; none: no listener.
+    /// Its address; `None`: no listener.
     pub listen: Option<SocketAddr>,
 }
 
@@ -180,7 +180,7 @@ pub struct RabbitMqConfig {
     pub url: Secret,
     /// The password, if it is not part of the URL.
     pub password: Option<Secret>,
-    /// Certificates of the authorities to trust, as PEM; none: those of the system.
+    /// Certificates of the authorities to trust, as PEM; `None`: those of the system.
     pub ca_file: Option<PathBuf>,
     /// A certificate to show, and its chain, as PEM.
     pub certificate_file: Option<PathBuf>,
@@ -200,7 +200,7 @@ impl RabbitMqConfig {
         Self { url, password: None, ca_file: None, certificate_file: None, key_file: None, channels: 4, window: 512 }
     }
 
-    /// The URL with the password in it, both as their files hold them now; none: the URL does not read as one.
+    /// The URL with the password in it, both as their files hold them now; `None` if the URL cannot be parsed.
     #[must_use]
     pub fn address(&self) -> Option<Url> {
         let mut url = Url::parse(&self.url.current()).ok()?;
@@ -222,9 +222,9 @@ pub struct Route {
     pub target: String,
     /// RabbitMQ's routing key; `{topic}`, `{type}`, `{key}` and `{lane}` are replaced.
     pub routing_key: String,
-    /// What becomes of a message that the broker rejects.
+    /// The outcome of a message that the broker rejects.
     pub on_rejected: OnRejected,
-    /// What a dead message means for the later ones of its key.
+    /// The effect of a dead message on the later ones of its key.
     pub after_dead: AfterDead,
     /// Whether a key may have several unconfirmed messages on a sink that does not keep their order.
     pub pipelined: bool,
@@ -247,7 +247,7 @@ pub enum Envelope {
     Debezium,
 }
 
-/// What attributes of CloudEvents are called in headers.
+/// The names of CloudEvents attributes in headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binding {
     /// `ce_id`.
@@ -256,7 +256,7 @@ pub enum Binding {
     Amqp,
 }
 
-/// What becomes of a rejected message.
+/// The outcome of a rejected message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnRejected {
     /// It is dead at once.
@@ -265,7 +265,7 @@ pub enum OnRejected {
     Retry,
 }
 
-/// What a dead message means for its key.
+/// The effect of a dead message on its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterDead {
     /// Later messages of the key go on.

@@ -128,7 +128,7 @@ impl SettingsReader {
         self.settings.problems.extend(foreign);
     }
 
-    /// What was given, or the default.
+    /// The given value, or the default.
     pub(super) fn text(&self, path: &KeyPath) -> Option<&str> {
         if let Some(setting) = self.settings.values.get(&**path) {
             return Some(&setting.written.text);
@@ -144,7 +144,7 @@ impl SettingsReader {
         self.text(path).unwrap_or_default().to_owned()
     }
 
-    /// What a word of a choice means; `None` if there is none, or an unknown one, which was noted.
+    /// The meaning of a word of a choice; `None` if the word is missing or unknown, which was noted.
     pub(super) fn choice<T: Copy, const N: usize>(&self, path: &KeyPath, words: &Words<T, N>) -> Option<T> {
         let given = self.text(path)?;
         words.iter().find(|(word, _)| *word == given).map(|(_, meaning)| *meaning)

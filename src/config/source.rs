@@ -14,7 +14,7 @@ use super::{
     value::{Kind, Shape, WrittenValue},
 };
 
-/// What a configuration is made from.
+/// The sources of a configuration.
 #[derive(Debug, Clone, Default)]
 pub struct Inputs {
     /// The TOML file, if there is one.
@@ -61,7 +61,7 @@ impl fmt::Display for ValueOrigin {
 pub struct Problem {
     /// Where: `file:line:column`, a variable or a flag.
     pub at: String,
-    /// What is wrong and what to change.
+    /// The problem, and the change that cures it.
     pub text: String,
 }
 

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use tracing_subscriber::EnvFilter;
 
-/// What a key may hold.
+/// The values that a key takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A text.
@@ -52,7 +52,7 @@ pub(super) enum Shape {
     Other,
 }
 
-/// What was written for a key.
+/// The written value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WrittenValue {
     pub(super) text: String,

@@ -1,4 +1,4 @@
-//! What is in the queue, as gauges: read from the database, the same from every relay.
+//! Gauges of the queue, read from the database: the same from every relay.
 
 use std::{sync::Arc, time::Duration};
 

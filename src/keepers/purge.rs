@@ -24,7 +24,7 @@ use crate::{
 const LEASE: Duration = Duration::from_secs(60);
 /// Pause between two looks for something to delete.
 const EVERY: Duration = Duration::from_secs(10);
-/// Between two chunks the services' work has the server for so many times as long as a chunk took. Not much longer, where round trips
+/// Between two chunks the services' work has the server for this many times the length of a chunk. Not much longer, where round trips
 /// or the disk are slow: the purge has to keep up with what is sent.
 const REST: u32 = 9;
 const SHORTEST_REST: Duration = Duration::from_millis(50);

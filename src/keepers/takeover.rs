@@ -24,7 +24,7 @@ async fn take_over(context: &Context, session: &mut Session, expired: &[lease::E
     let own = context.leases.all();
     let held =
         |claim: &&lease::Expired| !own.iter().any(|tenure| tenure.lease == claim.lease && !tenure.is_abandoned());
-    // One's own claim that is late can still be renewed or settled, as long as nobody else has taken it.
+    // An own claim that is late can still be renewed or settled until another relay takes it over.
     for claim in expired.iter().filter(held) {
         let taken = session.run("take_over", async |db| lease::take_over(db, claim).await).await;
         // Without a reply it may have happened.

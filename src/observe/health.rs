@@ -1,4 +1,4 @@
-//! What `/livez` and `/readyz` tell.
+//! The answers of `/livez` and `/readyz`.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ pub struct Health {
     metrics: Arc<Metrics>,
     loops: Mutex<BTreeMap<&'static str, Instant>>,
     dependencies: Mutex<BTreeMap<String, Result<(), String>>>,
-    /// What the database refused last, and when.
+    /// The last refusal of the database, and its time.
     refused: Mutex<Option<(Instant, String)>>,
 }
 

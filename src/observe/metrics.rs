@@ -1,4 +1,4 @@
-//! What is counted, under the names of docs/metrics.md.
+//! The metrics, under the names of docs/metrics.md.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub struct Metric {
     pub kind: &'static str,
     /// Its labels.
     pub labels: &'static [&'static str],
-    /// What it means.
+    /// Its meaning.
     pub help: &'static str,
 }
 
@@ -187,7 +187,7 @@ pub struct Metrics {
     pub queue: Queue,
 }
 
-/// What is in the database.
+/// The content of the tables.
 #[expect(missing_docs, reason = "`METRICS` says what each means")]
 pub struct Queue {
     pub messages: IntGaugeVec,

@@ -1,4 +1,5 @@
-//! The way of a message through the relay, in order: [`lanes`] starts claimers, [`claim`], [`read`], [`publish`], [`retry`] where it failed, [`settle`].
+//! The way of a message through the relay, in order: [`claim`], [`read`], [`publish`], [`retry`] where it failed, [`settle`]. [`lanes`]
+//! starts the claimers.
 
 pub mod claim;
 pub mod lanes;

@@ -1,4 +1,4 @@
-//! What follows from a failed publish: one pure function.
+//! Decides what follows a failed publish: one pure function.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
 /// How long a message waits that a sink turned away.
 const TURNED_AWAY: Duration = Duration::from_secs(1);
 
-/// What becomes of a message that was not sent.
+/// The outcome of a message that was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Disposition {
     /// Back to pending as it was.
@@ -55,12 +55,12 @@ impl Disposition {
     }
 }
 
-/// What a route says about failures.
+/// A route's policy for failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// What becomes of a rejected message.
+    /// The outcome of a rejected message.
     pub on_rejected: OnRejected,
-    /// What a dead message means for its key.
+    /// The effect of a dead message on its key.
     pub after_dead: AfterDead,
 }
 

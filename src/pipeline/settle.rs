@@ -29,7 +29,7 @@ use crate::{
     },
 };
 
-/// A claim of whose messages it is known what became of each.
+/// A claim whose messages all have an outcome.
 pub struct Finished {
     tenure: Arc<Tenure>,
     settlement: Settlement,
@@ -47,15 +47,15 @@ pub struct Settled {
     pub pass: u64,
 }
 
-/// How long a settler waits for more: nobody waits for it, and a commit costs the server as much as a hundred rows.
+/// How long a settler waits for more claims. No message waits for it, and a commit costs the server as much as a hundred rows.
 const LINGER: Duration = Duration::from_millis(40);
-/// So many messages are worth a commit: waiting for more would only keep room for new ones.
+/// This many messages are worth a commit: waiting for more would only keep room from new ones.
 const ENOUGH: usize = 2000;
 /// Most claims of one round trip.
 const MAX_CLAIMS: usize = 32;
 /// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
 const MAX_TEXT: usize = 2 << 20;
-/// After so many refusals for something in the call a group is settled one by one.
+/// After this number of refusals for something in the call, a group is settled claim by claim.
 const MAX_REFUSALS: u32 = 3;
 
 impl Finished {
@@ -80,7 +80,7 @@ impl Finished {
 
 /// One settler; several share a queue.
 pub struct Settler {
-    /// What all parts share.
+    /// The shared state.
     pub context: Arc<Context>,
     /// Claims to be settled.
     pub queue: Arc<Mutex<mpsc::UnboundedReceiver<Finished>>>,
@@ -132,7 +132,7 @@ impl Settler {
                 Ok(standing) => group = self.close(group, &standing, started),
                 Err(error) => {
                     self.observe("error", started);
-                    // Ranges may have met what somebody else holds: a list of rows does not.
+                    // Ranges may have met rows that another transaction holds: a list of rows does not.
                     way = Way::OneByOne;
                     refusals += u32::from(refusal(&error) == Some(Refusal::Call));
                     session.pause().await;

@@ -1,4 +1,4 @@
-//! What a broker is to the relay: one small trait, and the four ways in which a publish can fail.
+//! The relay's view of a broker: one small trait, and the ways in which a publish can fail.
 
 pub mod conformance;
 #[cfg(feature = "kafka")]
@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 pub use self::make::Feed;
 
-/// What a sink may take beyond its deadline before it is given up on.
+/// The time beyond its deadline after which a sink's call is given up.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 /// A message on its way to a sink.
@@ -58,7 +58,7 @@ pub struct Destination {
     pub routing_key: String,
 }
 
-/// That a broker has a message.
+/// A broker's confirmation of one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     /// Where it put it: `orders/3@184` on Kafka, `exchange/routing key` on RabbitMQ. At most 255 bytes of ASCII.
@@ -93,7 +93,7 @@ pub enum PublishError {
     Unroutable {
         /// A short code for metrics and `outbox_dead`: `unroutable` or `refused`.
         reason: &'static str,
-        /// What the broker said, without payload, key or header values.
+        /// The broker's words, without payload, key or header values.
         detail: String,
     },
     /// The broker will never take this message (too large, invalid).
@@ -101,7 +101,7 @@ pub enum PublishError {
     Rejected {
         /// A short code for metrics and `outbox_dead`: `too_large`, `invalid`, `refused`.
         reason: &'static str,
-        /// What the broker said, without payload, key or header values.
+        /// The broker's words, without payload, key or header values.
         detail: String,
     },
     /// The message may have arrived (time-out, connection lost): it is sent again, which may make a duplicate.
@@ -122,7 +122,7 @@ impl PublishError {
     }
 }
 
-/// What became of one message.
+/// The outcome of one message.
 pub type Outcome = Result<Receipt, PublishError>;
 
 /// How much of the order per key a sink keeps by itself.

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use crate::config;
 
-/// What may be in flight.
+/// The room for messages in flight.
 #[derive(Debug, Clone)]
 pub struct Capacity {
     /// Messages.
@@ -17,7 +17,7 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// What the configuration allows, and at least one claim.
+    /// The room that the configuration allows, and at least one claim.
     #[must_use]
     pub fn new(relay: &config::RelayConfig) -> Self {
         let kib = |bytes: usize| (bytes / 1024).max(1);
@@ -34,7 +34,7 @@ impl Capacity {
     }
 }
 
-/// Places, of which each lane can have a reserve at any time, and more where nobody else needs them.
+/// Places, of which each lane can have a reserve at any time, and more where no other lane needs them.
 #[derive(Debug, Clone)]
 pub struct Pool(Arc<Permits>);
 
@@ -49,7 +49,7 @@ struct Permits {
 #[derive(Debug)]
 struct PoolState {
     free: usize,
-    /// What each lane holds.
+    /// The places of each lane.
     held: HashMap<u16, usize>,
 }
 
@@ -62,7 +62,7 @@ pub struct Share {
 }
 
 impl Pool {
-    /// So many places, at least those of one claim.
+    /// A pool of this many places, at least those of one claim.
     #[must_use]
     pub fn new(total: usize, claim: usize) -> Self {
         let total = total.max(claim);

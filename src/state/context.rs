@@ -1,4 +1,4 @@
-//! What all parts of a running relay share.
+//! The shared state of a running relay.
 
 use std::{
     sync::{Arc, atomic::AtomicU64},
@@ -14,7 +14,7 @@ use crate::{
     state::{database::Login, leases::HeldClaims, queues::Queues},
 };
 
-/// What all parts of a running relay share.
+/// The shared state of a running relay.
 pub struct Context {
     /// The effective configuration.
     pub config: Config,
@@ -23,9 +23,9 @@ pub struct Context {
     pub owner: String,
     /// How to reach the database.
     pub login: Login,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// What `/livez` and `/readyz` tell.
+    /// The answers of `/livez` and `/readyz`.
     pub health: Arc<Health>,
     /// The claims that this process holds.
     pub leases: HeldClaims,

@@ -23,7 +23,7 @@ pub enum Login {
 }
 
 impl Login {
-    /// What to connect with now.
+    /// The options to connect with now.
     pub fn options(&self) -> Result<MySqlConnectOptions, sqlx::Error> {
         match self {
             Self::Configured(database) => options(database),

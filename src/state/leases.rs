@@ -64,7 +64,7 @@ impl Tenure {
     }
 
     /// What became of its messages cannot be written back: it is not renewed, and nothing of it or behind it is claimed until
-    /// somebody has taken it over.
+    /// another relay has taken it over.
     pub fn abandon(&self) {
         self.lose();
         // Whatever became of its messages: all of them are pending again when it is taken over.
@@ -79,7 +79,7 @@ impl Tenure {
     }
 
     /// From now on the claim may vanish from the database, because it is being settled. `returns`: some of its rows may be pending
-    /// again then, messages that nobody has sent.
+    /// again then, messages that were not sent.
     pub fn leave(&self, returns: bool) {
         self.returns.store(returns, Ordering::Release);
         self.leaving.store(true, Ordering::Release);

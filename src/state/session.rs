@@ -148,7 +148,7 @@ async fn within<T>(deadline: Duration, call: impl Future<Output = Result<T, sqlx
     tokio::time::timeout(deadline, call).await.map_err(timed_out).flatten()
 }
 
-/// How long a read may take whose duration depends on a snapshot that somebody holds: a hundred million deleted rows take longer than a
+/// How long a read may take whose duration depends on an open snapshot: a hundred million deleted rows take longer than a
 /// call is given, and a read that is given up begins at the first one again.
 #[derive(Debug)]
 pub struct Patience {
@@ -246,7 +246,7 @@ pub(crate) enum Refusal {
     Call,
 }
 
-/// Why the server refused a call; none: it did not answer.
+/// Classifies a refusal; `None` if the server did not answer.
 pub(crate) fn refusal(error: &sqlx::Error) -> Option<Refusal> {
     Some(match store::error_number(error)? {
         // A lock wait that timed out, a deadlock.

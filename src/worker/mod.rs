@@ -55,7 +55,7 @@ use crate::{
     state::{capacity::Capacity, context::Context, database::Login},
 };
 
-/// What stands in receipts and in the label `sink` of the metrics.
+/// The receipt of a worker's messages, and the label `sink` of its metrics.
 const NAME: &str = "worker";
 
 /// Gives the messages of one lane to a handler. Any number of processes may do so for one lane; they need no supervisor.
@@ -181,7 +181,7 @@ fn check(relay: &config::RelayConfig) -> anyhow::Result<()> {
 fn start<H: Handler>(context: &Arc<Context>, handler: H, after_dead: AfterDead) -> JoinSet<anyhow::Result<()>> {
     let (claims, claimed) = mpsc::channel(1);
     let (finished, queue) = mpsc::unbounded_channel();
-    // Nobody asks which claims are settled: no key is in two of them.
+    // No part asks which claims are settled: no key is in two of them.
     let (settled, _) = mpsc::unbounded_channel();
     let (_always, open) = watch::channel(true);
     let reader = Reader::new(context, Routes::new(&[route(after_dead)]));

@@ -36,7 +36,7 @@ use crate::{
     },
 };
 
-/// What is committed.
+/// The committed part of a claim.
 #[derive(Default)]
 pub(super) struct CommittedWork {
     pub(super) settlement: Settlement,

@@ -1,4 +1,4 @@
-//! What a claimer knows of claims: those of other relays, and which messages and keys are barred by them and by its own.
+//! A claimer's knowledge of claims: those of other relays, and which messages and keys are barred by them and by its own.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -13,7 +13,7 @@ use outbox_core::store::{
 
 use crate::{pipeline::claim::window::Barred, state::leases::Tenure};
 
-/// What the claimer knows of other relays.
+/// The claimer's knowledge of other relays.
 #[derive(Debug, Default)]
 pub struct Foreign {
     /// Their claims, as far as they were live at the last look.

@@ -70,11 +70,11 @@ enum Pass {
 
 /// The claimer of one lane.
 pub struct Claimer {
-    /// What all parts share.
+    /// The shared state.
     pub context: Arc<Context>,
     /// The lane.
     pub lane: u16,
-    /// What may be in flight.
+    /// The room for messages in flight.
     pub capacity: Capacity,
     /// Whether there is a sink to publish to.
     pub open: watch::Receiver<bool>,
@@ -101,7 +101,7 @@ struct Memory {
 }
 
 /// A full look finds what committed later than the floor allows. It also reads the deleted rows that a snapshot keeps, so that with
-/// millions of them it takes long: the pause after it is so many times as long at least.
+/// millions of them it takes long: the pause after it is at least this many times as long.
 const FULL_LOOK_EVERY: Duration = Duration::from_secs(1);
 const FULL_LOOK_PAUSE: u32 = 20;
 /// Largest claim, in KiB, whose messages are read in the same round trip. The messages of larger claims are read while the next claim is made.
@@ -352,7 +352,7 @@ fn kib(rows: &[Pending]) -> usize {
     usize::try_from(bytes.div_ceil(1024)).unwrap_or(usize::MAX).max(1)
 }
 
-/// A fence that nobody else has; 0 means none.
+/// A fence that no other claim has; 0 means none.
 fn token() -> u64 {
     rand::random::<u64>().max(1)
 }

@@ -1,4 +1,4 @@
-//! What a pass gave, judged in one place: its count, and how long the claimer waits before the next one.
+//! Judges the outcome of a pass in one place: counts it, and chooses the pause before the next one.
 
 use std::time::{Duration, Instant};
 

@@ -18,7 +18,7 @@ const FEW: usize = 32;
 /// More gaps than this are read as one range that includes what is claimed.
 const MAX_GAPS: usize = 64;
 
-/// Where to look for rows that nobody has claimed.
+/// The ids among which unclaimed rows are searched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gaps {
     /// The gaps between claimed ids, from the start on.
@@ -71,7 +71,7 @@ impl Start {
     }
 }
 
-/// What limits a claim.
+/// The limits of a claim.
 #[derive(Debug)]
 pub struct Limits {
     /// Most messages.
@@ -100,7 +100,7 @@ impl Limits {
     }
 }
 
-/// What must not be claimed.
+/// Rows and keys that must not be claimed.
 #[derive(Debug, Default)]
 pub struct Barred {
     /// Ids in live claims.
@@ -114,7 +114,7 @@ pub struct Barred {
     pub crowded: HashSet<u64>,
 }
 
-/// What to claim.
+/// The rows to claim.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// The rows of the claim, by id.

@@ -37,7 +37,7 @@ struct BlockedPart {
     until: Option<u64>,
 }
 
-/// What is to happen to a message now.
+/// The next step of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ChainEntry<T> {
     /// It may be published.
@@ -48,7 +48,7 @@ pub enum ChainEntry<T> {
     Blocked(T, Disposition),
 }
 
-/// From where a message comes.
+/// The key, claim and id of a message.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin {
     /// Its key; a hash of 0 has no order.

@@ -1,5 +1,5 @@
 //! Destinations that take nothing, though their sink can be reached: a topic that one broker does not know yet, a partition without a leader, a
-//! queue whose node is away, a grant that is refused. Their messages wait, and nobody else waits with them.
+//! queue whose node is away, a grant that is refused. Their messages wait, and no others wait with them.
 //!
 //! Where the broker refuses, no message is rejected within a grace time. After it a bounded number is, so that somebody looks; a refused
 //! grant must not bury everything that is enqueued. From then on all wait. Where the broker only confirms nothing, none is rejected. Now
@@ -36,21 +36,21 @@ pub(crate) enum Sending {
 pub(crate) struct HeldBack {
     wait: Duration,
     reason: &'static str,
-    /// What was wrong with the last message.
+    /// The error of the last message.
     pub(crate) error: Arc<str>,
 }
 
 impl HeldBack {
-    /// What becomes of the message.
+    /// The outcome of the message.
     pub(crate) fn disposition(&self) -> Disposition {
         Disposition::Delay { wait: self.wait, spent: false, reason: self.reason }
     }
 }
 
-/// What is wrong with a destination.
+/// The trouble of a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sickness {
-    /// It refuses its messages; so many were rejected.
+    /// It refuses its messages; this many were rejected.
     Refuses { rejected: u32 },
     /// It confirms nothing, though others of its sink do.
     Silent,

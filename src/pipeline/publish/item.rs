@@ -13,20 +13,20 @@ use crate::{
 /// A message in the publisher.
 #[derive(Debug)]
 pub struct Item {
-    /// What the sink gets.
+    /// The message as the sink gets it.
     pub outgoing: Outgoing,
-    /// What the publisher needs to know of it.
+    /// The publisher's notes on it.
     pub tag: Tag,
 }
 
-/// What the publisher needs to know of a message.
+/// The publisher's notes on a message.
 #[derive(Debug, Clone, Copy)]
 pub struct Tag {
     /// Its key, claim and id.
     pub origin: Origin,
     /// Attempts that were spent before.
     pub attempts: u16,
-    /// What its route says about failures.
+    /// Its route's policy for failures.
     pub policy: Policy,
     /// Whether its route lets messages of a key overtake each other.
     pub pipelined: bool,

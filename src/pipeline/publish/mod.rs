@@ -261,7 +261,7 @@ impl Publisher {
         }
     }
 
-    /// What became of a message; `late`: since when it was on the way, if its batch ran into the deadline.
+    /// Acts on the outcome of a message; `late`: the start of its batch, if that ran into the deadline.
     fn outcome(&mut self, tag: Tag, destination: &Arc<Destination>, outcome: Outcome, late: Option<Instant>) {
         match outcome {
             Ok(receipt) => {
@@ -304,7 +304,7 @@ impl Publisher {
         self.finish(tag.origin, disposition, error);
     }
 
-    /// What waits behind a message that was not sent shares its fate: in its chain, and in the queue of an outlet.
+    /// Messages behind one that was not sent share its fate: in its chain, and in the queue of an outlet.
     fn block(&mut self, origin: Origin, fate: &Disposition) {
         let mut behind: Vec<Item> = self.chains.block(origin, fate).into();
         if behind.len() >= queues::AT_ONCE {

@@ -41,7 +41,7 @@ pub struct Batch {
     pub is_try: bool,
 }
 
-/// What became of a batch.
+/// The outcome of a batch.
 pub struct Done {
     outlet: usize,
     /// When it was handed in.
@@ -50,7 +50,7 @@ pub struct Done {
     is_try: bool,
     /// Whether the sink leaves the order of a key to the publisher.
     one_in_flight: bool,
-    /// What became of each message, and where it was to go.
+    /// The outcome of each message, and its destination.
     pub outcomes: Vec<(Tag, Arc<Destination>, Outcome)>,
     counts: Vec<(String, u64, u64)>,
 }

@@ -39,7 +39,7 @@ pub struct ReadClaim {
     pub messages: Vec<(Pending, Step)>,
 }
 
-/// What is to happen to a message.
+/// The next step of a message.
 pub enum Step {
     /// It is to be published.
     Publish(Box<Ready>),
@@ -51,7 +51,7 @@ pub enum Step {
 pub struct Ready {
     /// The message.
     pub outgoing: Outgoing,
-    /// What its route says about failures.
+    /// Its route's policy for failures.
     pub policy: Policy,
     /// Whether its route wants no waiting between messages of a key.
     pub pipelined: bool,
@@ -63,7 +63,7 @@ pub struct Ready {
 const NO_ROUTE_WAIT: Duration = Duration::from_secs(60);
 /// How long a message waits that the database does not give out. While it is found its relay reads nothing else, for a minute or so.
 const UNREAD_WAIT: Duration = Duration::from_secs(600);
-/// After so many leases a message is set aside even if all that is known is that its transfer breaks.
+/// After this number of leases a message is set aside even if only its transfer breaks.
 const STUCK: u32 = 20;
 
 /// Reads claims, several at a time.
@@ -132,7 +132,7 @@ impl Reader {
                 (blamed_since, stuck_since) = (None, Instant::now());
             }
         }
-        // Nobody has looked: that is not the same as a message that is not there.
+        // It was not read, which does not mean that it is missing.
         messages.extend(rest.iter().map(|row| (*row, Step::Decided(Disposition::Release, String::new()))));
         ReadClaim { claimed, messages }
     }

@@ -14,9 +14,9 @@ use crate::{
 pub struct Resolved {
     /// Where.
     pub destination: Arc<Destination>,
-    /// What becomes of a rejected message.
+    /// The outcome of a rejected message.
     pub on_rejected: OnRejected,
-    /// What a dead message means for its key.
+    /// The effect of a dead message on its key.
     pub after_dead: AfterDead,
     /// Whether a key may have several unconfirmed messages.
     pub pipelined: bool,

@@ -1,4 +1,4 @@
-//! What every sink must do: one suite, run against the real broker.
+//! The duties of every sink: one suite, run against the real broker.
 //!
 //! A new sink comes with a [`Harness`] in its tests and passes [`run`]. The suite returns an error that names the case and what
 //! was wrong; it never panics.
@@ -31,10 +31,10 @@ pub trait Harness: Send + Sync {
     /// `least` messages are there, and returns what there is when none came for some seconds.
     async fn arrived(&self, destination: &Destination, least: usize) -> Result<Vec<Arrived>>;
 
-    /// A message to this destination that the broker will never take; none: it takes everything.
+    /// A message to this destination that the broker will never take; `None` if it takes everything.
     fn rejected(&self, destination: &Arc<Destination>) -> Option<Outgoing>;
 
-    /// A sink of the same kind whose broker does not run; none: it has no broker.
+    /// A sink of the same kind whose broker does not run; `None` if it has no broker.
     fn unreachable(&self) -> Option<Box<dyn Sink>>;
 
     /// Takes the broker away; false: this harness cannot.

@@ -29,7 +29,7 @@ use crate::{
 
 /// How long the broker may take to say whether a topic exists.
 const LOOKUP: Duration = Duration::from_secs(3);
-/// For how long nobody asks again after the brokers gave no answer.
+/// The pause after a question that the brokers did not answer.
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long to wait when librdkafka's queue is full, or not yet empty.
 const FULL: Duration = Duration::from_millis(2);

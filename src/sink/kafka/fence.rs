@@ -24,7 +24,7 @@ struct FenceState {
     topics: HashMap<String, TopicRefusal>,
 }
 
-/// That a topic takes nothing.
+/// The refusal of a whole topic.
 #[derive(Debug)]
 struct TopicRefusal {
     error: PublishError,
@@ -34,7 +34,7 @@ struct TopicRefusal {
     returned: u64,
 }
 
-/// What a batch's caller could know when it handed the batch in.
+/// The caller's knowledge of failures when it handed a batch in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ticket {
     failures: u64,

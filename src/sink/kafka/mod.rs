@@ -68,7 +68,7 @@ pub enum KafkaConfigError {
     Properties {
         /// The sink's name.
         sink: String,
-        /// What to change, one line each.
+        /// The necessary changes, one line each.
         problems: Vec<String>,
     },
     /// What librdkafka says, without any value.
@@ -76,7 +76,7 @@ pub enum KafkaConfigError {
     Client {
         /// The sink's name.
         sink: String,
-        /// What to change.
+        /// The necessary change.
         problem: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What an error code of Kafka means for a message.
+//! The meaning of Kafka's error codes for a message.
 
 use rdkafka::error::RDKafkaErrorCode as Code;
 
@@ -36,7 +36,7 @@ pub(super) fn is_missing_topic(code: Code) -> bool {
     matches!(code, Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition)
 }
 
-/// What the broker says of the message or of its topic; none: it may take it.
+/// The broker's judgement of the message or of its topic; `None` if it may take it.
 fn refusal(code: Code) -> Option<PublishError> {
     let rejected = |reason| Some(PublishError::Rejected { reason, detail: code.to_string() });
     let unroutable = |reason| Some(PublishError::Unroutable { reason, detail: code.to_string() });

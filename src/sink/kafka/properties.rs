@@ -27,7 +27,7 @@ const FIXED: [(&str, &str); 14] = [
     ("log.queue", "the relay receives librdkafka's log itself"),
 ];
 
-/// Says what is wrong with properties of librdkafka, one line each; none: they may be used.
+/// Lists the problems of properties of librdkafka, one line each; empty if they may be used.
 ///
 /// Refused is what would weaken delivery or order. Names that librdkafka does not know are found when the sink is made.
 #[must_use]

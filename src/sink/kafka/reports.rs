@@ -1,4 +1,4 @@
-//! What librdkafka reports of the messages in flight, gathered by batch.
+//! Delivery reports of librdkafka, gathered by batch.
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,7 @@ use crate::sink::{Outgoing, PublishError};
 // The opaque that travels through librdkafka is a pointer's width and holds two 32-bit numbers.
 const _: () = assert!(usize::BITS == 64, "the Kafka sink needs a 64-bit platform");
 
-/// What became of one message that was handed to librdkafka.
+/// The outcome of one message that was handed to librdkafka.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Report {
     /// Nothing yet.
@@ -37,7 +37,7 @@ pub(super) enum Report {
     Sent { partition: i32, offset: i64 },
     /// The broker has a later one, from which librdkafka concludes that it has this one: see [`super::written`].
     Implied,
-    /// It failed, or nobody knows.
+    /// It failed, or its outcome is unknown.
     Failed(RDKafkaErrorCode),
 }
 
@@ -102,12 +102,12 @@ impl Reports {
         self.written().doubt();
     }
 
-    /// What last went wrong with a connection.
+    /// The last trouble of a connection.
     pub(super) fn trouble(&self) -> Option<String> {
         self.trouble.lock().clone()
     }
 
-    /// What is known of topics and keys.
+    /// The knowledge of topics and keys.
     pub(super) fn written(&self) -> MutexGuard<'_, Written> {
         self.written.lock()
     }
@@ -177,7 +177,7 @@ impl OpenBatch {
         self.reports.fail(&self.batch);
     }
 
-    /// All messages are handed over but so many, for which no report will come.
+    /// All messages are handed over but this number, for which no report will come.
     pub(super) fn seal(&self, never_handed_over: usize) {
         self.batch.count_down(never_handed_over + 1);
     }
@@ -210,7 +210,7 @@ impl Drop for OpenBatch {
     }
 }
 
-/// What librdkafka calls, on the producer's own thread.
+/// The callbacks of librdkafka, on the producer's own thread.
 pub(super) struct ReportContext(pub(super) Arc<Reports>);
 
 impl ClientContext for ReportContext {

@@ -4,14 +4,14 @@
 //! follow the one before. Elsewhere any request is a beginning. So if the first one is refused for a moment, because the
 //! partition is new or its leader moves, and the second one, which is on its way already, is taken, the first one is never
 //! written: its retry comes too late, and librdkafka, which relies on brokers that write in order, reports its messages as sent
-//! without an offset (KAFKA-15591; from 4.5 on a broker refuses it in partitions that nobody has ever written to).
+//! without an offset (KAFKA-15591; from 4.5 on a broker refuses it in partitions that were never written to).
 //!
 //! Such a report is no confirmation (see [`super::reports`]). And until a partition is written to, a key has only one message on the
 //! way, so that nothing overtakes what is sent again.
 
 use std::collections::{HashMap, HashSet};
 
-/// What is known of the topics that are published to.
+/// The knowledge of the topics that are published to.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     topics: HashMap<String, Topic>,

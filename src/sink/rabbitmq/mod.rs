@@ -211,7 +211,7 @@ impl Sink for RabbitMq {
     }
 }
 
-/// Where to connect, with the login as it is now; none: the URL does not read as one.
+/// Where to connect, with the login as it is now; `None` if the URL cannot be parsed.
 fn address(config: &config::RabbitMqConfig) -> Option<AMQPUri> {
     let mut uri = config.address()?.as_str().parse::<AMQPUri>().ok()?;
     uri.query.heartbeat.get_or_insert(HEARTBEAT);

@@ -78,7 +78,7 @@ async fn publish(channel: &Channel, message: &ReadyPublish<'_>) -> lapin::Result
     channel.basic_publish(exchange, routing_key, options, message.payload, properties).await?.await
 }
 
-/// What became of messages of which some are known to be confirmed, or all.
+/// The outcomes of messages of which some, or all, are confirmed.
 ///
 /// RabbitMQ returns an unroutable message and then acknowledges it, and lapin hangs the return on the next acknowledgement that it
 /// processes, which may be another message's, but none later than the message's own. So no message counts as sent beside a return

@@ -19,7 +19,7 @@ const PERSISTENT: u8 = 2;
 /// What a frame needs beside the table of headers: three short texts of up to 255 bytes, and some numbers.
 const BESIDE_HEADERS: usize = 1024;
 
-/// What `basic.publish` needs besides the payload.
+/// The arguments of `basic.publish` besides the payload.
 #[derive(Debug, Clone)]
 pub(super) struct Publish {
     pub(super) exchange: ShortString,

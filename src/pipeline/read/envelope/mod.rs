@@ -83,7 +83,7 @@ fn add_data(json: &mut String, content_type: Option<&str>, payload: &[u8]) -> Re
             (Err(error), Some(_)) => {
                 return Err(format!("the payload is not the JSON that its content type says: {error}"));
             }
-            // Nobody said that it is JSON.
+            // Its content type does not say JSON.
             (Err(_), None) => None,
         }
     } else if (media.starts_with("text/") || is("xml")) && is_utf8(parameters) {
