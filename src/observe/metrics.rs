@@ -145,7 +145,7 @@ pub const METRICS: &[Metric] = &[
         "gauge",
         "outbox_queue_expired_leases",
         &[],
-        "Claims whose lease has passed and that nobody has taken over.",
+        "Claims whose lease has passed and that no relay has taken over.",
     ),
     metric("gauge", "outbox_relay_instances", &["state"], "Relays with a live claim: active."),
 ];

@@ -65,7 +65,7 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
         });
     }
 
-    /// Waits for the next message that is decided; none: nothing is in flight. May be cancelled.
+    /// Waits for the next message with an outcome; `None` if nothing is in flight. May be cancelled.
     pub(crate) async fn next(&mut self) -> Option<Result<FinishedTask<T>, ConsumerError>> {
         loop {
             let FinishedTask { job, verdict } = match self.tasks.join_next().await? {

@@ -7,7 +7,7 @@ use crate::Delivery;
 /// Any error.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// What a service does with a message.
+/// A service's work on a message.
 ///
 /// ```
 /// use outbox_consumer::{Delivery, Failure, Handler};

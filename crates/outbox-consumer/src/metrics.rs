@@ -5,7 +5,7 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, 
 /// Waits from milliseconds to days.
 const AGES: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 300.0, 3600.0, 86_400.0];
 
-/// What consumers count. Register it once in the service's own registry and give it to every consumer.
+/// The metrics of consumers. Register it once in the service's own registry and give it to every consumer.
 ///
 /// ```
 /// let registry = prometheus::Registry::new();
@@ -68,7 +68,7 @@ impl Metrics {
         })
     }
 
-    /// Metrics that nobody reads.
+    /// Metrics without a reader.
     pub(crate) fn unread() -> Self {
         #[expect(clippy::expect_used, reason = "the names are constants, and a new registry is empty")]
         Self::register(&Registry::new()).expect("the metrics are well formed")
@@ -84,7 +84,7 @@ impl Metrics {
     }
 }
 
-/// How long ago that was; none: in the future, by clocks that differ.
+/// The age of that time; `None` if it is in the future, by clocks that differ.
 pub(crate) fn age(time: SystemTime) -> Option<Duration> {
     SystemTime::now().duration_since(time).ok()
 }

@@ -1,4 +1,4 @@
-//! What both consumers can be told.
+//! The options of both consumers.
 
 use std::time::Duration;
 

@@ -22,14 +22,14 @@ use crate::{
     sequence::{self, SequenceStep},
 };
 
-/// What the broker is told about a message.
+/// The answer to the broker about a message.
 #[derive(Debug)]
 pub(crate) enum Verdict {
     /// It is done with: processed now or before, or kept as dead in the table.
     Done,
     /// It goes where the broker puts dead messages.
     Dead(Obituary),
-    /// Somebody else may try.
+    /// Another consumer may try.
     Requeue,
     /// Nothing yet: it is tried again behind the others of its key.
     Later,
@@ -62,7 +62,7 @@ impl<E: Into<Failure>> From<E> for Unprocessed {
     }
 }
 
-/// What is needed to process messages, shared by all that are in flight.
+/// The shared parts of all messages in flight.
 pub(crate) struct Processor<H> {
     pub(crate) inbox: Inbox,
     pub(crate) pool: MySqlPool,
@@ -122,7 +122,7 @@ impl<H: Handler> Processor<H> {
         }
     }
 
-    /// One attempt; none: stopped while it waited for its turn.
+    /// One attempt; `None` if it was stopped while it waited for its turn.
     async fn attempt(&self, delivery: &Delivery, stop: &CancellationToken) -> Option<Result<(), Unprocessed>> {
         if stop.is_cancelled() {
             return None;
@@ -181,7 +181,7 @@ impl<H: Handler> Processor<H> {
         }
     }
 
-    /// The reply of a host that has vanished never comes, and nobody says so. What is given up here ends with its connection.
+    /// The reply of a host that has vanished never comes, without an error. A call that is given up here ends with its connection.
     async fn in_time<T>(&self, call: impl Future<Output = Result<T, InboxError>>) -> Result<T, InboxError> {
         let reply = timeout(self.options.deadline, call).await;
         reply.unwrap_or_else(|elapsed| Err(sqlx::Error::Io(io::Error::from(elapsed)).into()))

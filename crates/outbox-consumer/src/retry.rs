@@ -9,7 +9,7 @@ pub struct Retry {
     pub base: Duration,
     /// Upper bound of every wait.
     pub max: Duration,
-    /// After so many attempts a message is dead.
+    /// After this number of attempts a message is dead.
     pub max_attempts: u32,
 }
 
@@ -20,7 +20,7 @@ impl Default for Retry {
     }
 }
 
-/// What follows from a failure.
+/// The consequence of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Tried again; whether it has cost an attempt.
@@ -32,7 +32,7 @@ pub(crate) enum Next {
 }
 
 impl Retry {
-    /// What follows from the failure of attempt number `attempt`.
+    /// The consequence of the failure of attempt number `attempt`.
     pub(crate) fn next(&self, failure: &Failure, attempt: u32, can_requeue: bool) -> Next {
         match failure {
             _ if failure.is_passing() => Next::Again { counted: false },
@@ -44,12 +44,12 @@ impl Retry {
         }
     }
 
-    /// The upper bound of the wait after so many failures.
+    /// The upper bound of the wait after this number of failures.
     fn bound(&self, failures: u32) -> Duration {
         self.base.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1).min(31))).min(self.max)
     }
 
-    /// A random wait after so many failures.
+    /// A random wait after this number of failures.
     pub(crate) fn wait(&self, failures: u32) -> Duration {
         self.bound(failures).mul_f64(rand::random::<f64>())
     }

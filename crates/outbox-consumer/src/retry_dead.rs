@@ -8,7 +8,7 @@ use outbox_core::{
 
 use crate::{Delivery, Failure, Handler, sequence};
 
-/// What became of dead messages that were tried again.
+/// The outcome of a retry of dead messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Retried {
     /// Processed now, and no longer in the table.

@@ -19,7 +19,7 @@ pub enum SequencePolicy {
     Refuse,
 }
 
-/// What is done with a message.
+/// The next step of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SequenceStep {
     Process,

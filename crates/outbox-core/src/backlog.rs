@@ -1,4 +1,4 @@
-//! Backpressure: a service that notices that nobody sends its messages.
+//! Backpressure: a service notices that no relay sends its messages.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},

@@ -116,7 +116,7 @@ impl Outbox {
     }
 
     /// The message as plain SQL, for a service that has its transaction in another library: run the statements in their order, in
-    /// the open transaction of the business row, on its connection. Nobody checks that there is one.
+    /// the open transaction of the business row, on its connection. It is not checked.
     ///
     /// The limits are checked here; a message id that exists is the server's error 1062 then. The statements use
     /// `LAST_INSERT_ID()`: run nothing between them.
@@ -165,7 +165,7 @@ impl Outbox {
     }
 }
 
-/// What has to be right before anything is written.
+/// The checks before anything is written.
 fn begin<T>(conn: &MySqlConnection, checked: bool, made: Result<T, EnqueueError>) -> Result<T, EnqueueError> {
     let made = if checked && !conn.is_in_transaction() { Err(EnqueueError::NotInTransaction) } else { made };
     #[cfg(feature = "metrics")]

@@ -31,7 +31,7 @@ pub enum EnqueueError {
     AbovePacket {
         /// Bytes of key, payload and headers, these as JSON.
         size: usize,
-        /// What a packet has room for, in bytes.
+        /// The room of a packet, in bytes.
         limit: usize,
     },
     /// Key, headers and payload together are larger than the limit of [`crate::Outbox::max_message_bytes`].

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Options under which a call that was cancelled harms no later borrower of its connection.
 ///
 /// A service drops its handlers half-way when clients hang up or time is over, and sqlx's calls do not expect that. A cancelled
-/// `begin` can leave a transaction open, in which the next borrower's writes are lost or committed by somebody else. A cancelled read
+/// `begin` can leave a transaction open, in which the next borrower's writes are lost or committed by another task. A cancelled read
 /// leaves a reply behind that the next borrower takes for its own, or a connection that waits for ever and keeps its place in the
 /// pool.
 ///

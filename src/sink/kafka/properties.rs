@@ -69,7 +69,7 @@ pub(super) fn are_equal(one: &ClientConfig, other: &ClientConfig) -> bool {
     one.config_map().keys().all(|name| one.get(name) == other.get(name))
 }
 
-/// What is wrong with the configuration, without any of its values.
+/// The problem of the configuration, without any of its values.
 pub(super) fn describe(error: &KafkaError) -> String {
     match error {
         KafkaError::ClientConfig(RD_KAFKA_CONF_UNKNOWN, _, name, _) => format!("librdkafka has no property `{name}`"),

@@ -1,4 +1,4 @@
-//! What librdkafka tells: partitions that come and go, and its log.
+//! Events of librdkafka: partitions that are assigned and revoked, and its log.
 
 use rdkafka::{
     ClientContext, TopicPartitionList,
@@ -87,7 +87,7 @@ pub(super) fn only(place: &Place) -> TopicPartitionList {
     list
 }
 
-/// What is wrong with the configuration, without any of its values.
+/// The problem of the configuration, without any of its values.
 pub(super) fn client_error(error: KafkaError) -> ConsumerError {
     ConsumerError::Client(match error {
         KafkaError::ClientConfig(RD_KAFKA_CONF_UNKNOWN, _, name, _) => {

@@ -128,7 +128,7 @@ impl<H: Handler> Group<H> {
             }
             GroupEvent::Revoked(places) => {
                 for partition in places.iter().filter_map(|place| self.partitions.remove(place)) {
-                    // Whoever has it now gets what is not committed yet, and waits in the inbox for what is at work here.
+                    // The new owner gets the messages that are not committed yet, and waits in the inbox for those in progress here.
                     partition.stop.cancel();
                 }
             }

@@ -145,7 +145,7 @@ impl Consumer {
         config
     }
 
-    /// What all clients have: the brokers, and what the service has set.
+    /// The settings of all clients: the brokers, and the service's own.
     fn finish(&self, config: &mut ClientConfig) {
         config.set("client.id", format!("outbox-consumer-{}", self.inbox.consumer()));
         for (name, value) in &self.properties {

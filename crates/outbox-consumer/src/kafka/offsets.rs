@@ -1,4 +1,4 @@
-//! What of a partition is decided, and from where on another member would have to begin.
+//! The decided offsets of a partition, and the position at which another member would begin.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The task that acquires, renews and releases the leases of one owner, on a connection that nobody else uses.
+//! The task that acquires, renews and releases the leases of one owner, on a connection of its own.
 //!
 //! It alone talks to the database, so a caller that stops waiting cancels no call half-way; and it alone counts who holds what.
 
@@ -16,7 +16,7 @@ use crate::store::named;
 /// Where the outcome of a release goes: false, it had ended before.
 pub(super) type LeaseReply = oneshot::Sender<Result<bool, sqlx::Error>>;
 
-/// What the keeper is asked to do.
+/// A request to the keeper.
 #[derive(Debug)]
 pub(super) enum LeaseRequest {
     Acquire {
@@ -31,14 +31,14 @@ pub(super) enum LeaseRequest {
     },
 }
 
-/// What became of an attempt to acquire.
+/// The outcome of an attempt to acquire.
 #[derive(Debug)]
 pub(super) enum Answer {
     Held(Lease),
     Busy { holder: String, left: Duration },
 }
 
-/// What the database said to an attempt to acquire.
+/// The database's answer to an attempt to acquire.
 enum Renewal {
     Won(u64),
     Busy { holder: String, left: Duration },
@@ -62,7 +62,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts it; it ends when nobody can ask it anything any more.
+    /// Starts it; it ends when all handles are dropped.
     pub(super) fn start(
         options: &Arc<MySqlConnectOptions>,
         owner: &Arc<str>,
@@ -175,7 +175,7 @@ impl Keeper {
         }
     }
 
-    /// Renews a lease. False: it is not held, and whoever held it has been told.
+    /// Renews a lease. False: it is not held, and its holder was notified.
     async fn renew(&mut self, name: &str) -> Result<bool, sqlx::Error> {
         let fence = self.tenures.get(name).map(|tenure| tenure.fence).filter(|_| self.stands(name));
         let Some(fence) = fence else {
@@ -227,7 +227,7 @@ impl Keeper {
     }
 }
 
-/// Looks first, without locks, so that those who wait disturb nobody; then takes what is free, or was this owner's.
+/// Looks first, without locks, so that waiting owners disturb no other; then takes the lease if it is free, or was this owner's.
 async fn win(conn: &mut MySqlConnection, name: &str, owner: &str, length: Duration) -> Result<Renewal, sqlx::Error> {
     let Some(row) = named::look(conn, name).await? else {
         let won = named::create(conn, name, owner, length).await?;

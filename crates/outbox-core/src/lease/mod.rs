@@ -77,7 +77,7 @@ pub enum LeaseError {
     TimedOut {
         /// The lease.
         name: String,
-        /// Who held it at the last look.
+        /// Its holder at the last look.
         holder: String,
         /// How long it was waited for.
         limit: Duration,
@@ -139,7 +139,7 @@ impl Leases {
         self
     }
 
-    /// Acquires a lease if it is free, or held by this owner; none: another holds it. Names have 1 to 64 printable ASCII
+    /// Acquires a lease if it is free, or held by this owner; `None` if another holds it. Names have 1 to 64 printable ASCII
     /// characters. Three round trips.
     ///
     /// [`LeaseError::Invalid`]: the name, the owner or the length is out of its limits. After [`LeaseError::Database`], also where
@@ -202,7 +202,7 @@ pub struct Lease {
     name: Arc<str>,
     owner: Arc<str>,
     fence: u64,
-    /// Until when it is surely held; none: lost.
+    /// Until when it is surely held; `None` if it is lost.
     until: watch::Receiver<Option<Instant>>,
     keeper: mpsc::UnboundedSender<LeaseRequest>,
     given_back: bool,
@@ -222,7 +222,7 @@ impl Lease {
         self.fence
     }
 
-    /// Whether it is surely still held, by the monotonic clock. Asks nobody.
+    /// Whether it is surely still held, by the monotonic clock. Asks no server.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.until.borrow().is_some_and(|until| Instant::now() < until)
@@ -236,7 +236,7 @@ impl Lease {
                 let Some(end) = *until.borrow_and_update() else { return };
                 match tokio::time::timeout_at(end, until.changed()).await {
                     Ok(Ok(())) => {}
-                    // The time has passed, or nobody renews any more.
+                    // The time has passed, or the keeper has ended.
                     Err(_) => return,
                     Ok(Err(_)) => return tokio::time::sleep_until(end).await,
                 }
@@ -244,7 +244,7 @@ impl Lease {
         }
     }
 
-    /// Makes sure that this is still the holder when the transaction of `conn` commits: nobody can take the lease over before
+    /// Makes sure that this is still the holder when the transaction of `conn` commits: no owner can take the lease over before
     /// the transaction ends. Nor can it be renewed meanwhile, so do it last, just before the commit.
     ///
     /// After [`LeaseError::Lost`] roll back. One round trip. MariaDB from 11.6.2 on (`innodb_snapshot_isolation`) refuses it with error

@@ -1,4 +1,4 @@
-//! What the tables are, as the server describes them.
+//! The tables as the server describes them.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ pub(crate) struct ObjectShape {
     pub(crate) parts: BTreeSet<String>,
 }
 
-/// What a name stands for.
+/// The kind of object that a name has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ObjectKind {
     Table,

@@ -31,7 +31,7 @@ pub struct Pending {
 pub struct ForeignClaim {
     /// Its number and token.
     pub lease: ClaimLease,
-    /// Who made it.
+    /// Its owner.
     pub owner: String,
     /// The messages that it covers.
     pub message_ids: Vec<u64>,
@@ -61,10 +61,10 @@ pub struct Look<'a> {
     pub below_limit: u32,
 }
 
-/// What there is to see.
+/// The result of a look.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// The lane's version; none: it has no head yet.
+    /// The lane's version; `None` if it has no head yet.
     pub version: Option<u64>,
     /// The lane's `low`.
     pub low: u64,
@@ -237,11 +237,11 @@ pub struct NewClaim<'a> {
     pub lane: u16,
     /// The version that was seen.
     pub version: u64,
-    /// What `low` becomes: no pending row that was seen has a smaller id.
+    /// The new `low`: no pending row that was seen has a smaller id.
     pub low: u64,
-    /// Who claims.
+    /// The claim's owner.
     pub owner: &'a str,
-    /// The fence: random, so that nobody else has it.
+    /// The fence: a random number.
     pub lease_token: u64,
     /// How long the claim is valid.
     pub lease: std::time::Duration,
@@ -303,7 +303,7 @@ fn made(replies: &[Reply]) -> Option<u64> {
     replies.get(2).filter(|reply| reply.done.rows_affected() == 1).map(|reply| reply.done.last_insert_id())
 }
 
-/// The end of an `UPDATE outbox_head`: afterwards the lane's `claimer` is `token` if and only if nobody was faster.
+/// The end of an `UPDATE outbox_head`: afterwards the lane's `claimer` is `token` if and only if no other relay was faster.
 fn compare_and_set(text: Text, lane: u16, version: u64, token: u64) -> Text {
     text.sql(", version = version + 1, claimer = ")
         .int(token)

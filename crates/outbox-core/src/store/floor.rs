@@ -29,7 +29,7 @@ pub async fn sample(conn: &mut MySqlConnection) -> Result<Sample, sqlx::Error> {
     Ok(Sample { max_id: max_id.try_get(0)?, at_micros: time.try_get(0)? })
 }
 
-/// What the server says of its open transactions.
+/// The server's open transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OldestWriter {
     /// The oldest one that may have written started then, in microseconds since 1970 (whole seconds), or later.

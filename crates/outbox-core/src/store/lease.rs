@@ -88,7 +88,7 @@ pub async fn release(conn: &mut MySqlConnection, leases: &[ClaimLease]) -> Resul
 pub struct Expired {
     /// The claim and its fence.
     pub lease: ClaimLease,
-    /// Who held it.
+    /// Its owner.
     pub owner: String,
     /// The lane.
     pub lane: u16,

@@ -1,4 +1,4 @@
-//! What a migration sends besides its own statement.
+//! The statements of a migration besides its own.
 
 use sqlx::{AssertSqlSafe, Executor as _, MySqlConnection, SqlSafeStr as _, SqlStr};
 

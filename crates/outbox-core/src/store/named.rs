@@ -8,10 +8,10 @@ use sqlx::{MySqlConnection, Row as _};
 
 use super::{LOCK_WAIT, error_number};
 
-/// What a lease's row says.
+/// The row of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// Who holds it, or held it last.
+    /// Its holder, or its last one.
     pub owner: String,
     /// The number of this tenure.
     pub fence: u64,

@@ -6,7 +6,7 @@ use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
 use super::{counters, named::FENCES, text::Text};
 
-/// What a recovery finds, and what goes out again after it.
+/// The findings of a recovery, and the messages that are sent again after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The present epoch; 0 before the first recovery.

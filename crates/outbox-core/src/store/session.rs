@@ -1,4 +1,4 @@
-//! What the relay's own connections are set to.
+//! The settings of the relay's own connections.
 
 use sqlx::{MySqlConnection, Row as _};
 
@@ -12,7 +12,7 @@ pub async fn prepare(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     text.run(conn).await.map(drop)
 }
 
-/// What a relay's session is set to; further variables may follow. Nothing may be open: it would be committed.
+/// The settings of a relay's session; further variables may follow. Nothing may be open: it would be committed.
 pub(super) const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION autocommit = 1, \
     SESSION wait_timeout = 28800, SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 4, SESSION sql_safe_updates = 0";
 

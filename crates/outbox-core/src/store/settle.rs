@@ -1,4 +1,4 @@
-//! Writing back what became of the messages of a claim, in one round trip for many claims.
+//! Writes the outcomes of messages back, in one round trip for many claims.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{
     text::{Reply, Text},
 };
 
-/// What became of all messages of a claim. What is in none of the lists goes back to pending as it was.
+/// The outcomes of a claim's messages. A message in none of the lists goes back to pending as it was.
 #[derive(Debug, Clone, Default)]
 pub struct Settlement {
     /// Sent, in the order of ids, each with where the broker put it.
@@ -32,7 +32,7 @@ pub struct Delayed {
     pub spent: bool,
     /// A short code: `unconfirmed`, `rejected`, `behind`, `turned_away`, `parked`, `unroutable`, `no_route` or `unread`.
     pub reason: &'static str,
-    /// What the broker said.
+    /// The broker's words.
     pub error: String,
 }
 
@@ -55,11 +55,11 @@ pub struct Dead {
     pub holds_key: bool,
     /// A short code, as in the metric `outbox_relay_dead_messages_total`.
     pub reason: &'static str,
-    /// What the broker said.
+    /// The broker's words.
     pub error: String,
 }
 
-/// How pending rows are found that are to be deleted.
+/// How a settlement finds the pending rows to delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Neighbours as ranges, where there are many: 6 µs a row instead of 10 (MySQL 9.7). But the optimizer may read the whole
@@ -69,7 +69,7 @@ pub enum Way {
     OneByOne,
 }
 
-/// From so many rows on ranges are worth while.
+/// From this number of rows on, ranges are worth while.
 const MANY: usize = 200;
 /// Longest receipts that share a statement with others: MariaDB 10.11 cuts a hexadecimal literal of 64 KiB or more in a UNION, and says
 /// nothing.
@@ -156,7 +156,7 @@ pub(super) fn write(text: Text, claims: &[(ClaimLease, &Settlement)], way: Way) 
     text.sql("; DELETE c FROM ").then(|text| fence(text, &leases)).sql(RECEIPT)
 }
 
-/// The messages of which it is known what became of them, sorted.
+/// The messages with an outcome, sorted.
 fn gone(settlement: &Settlement) -> Vec<u64> {
     let Settlement { sent, delayed, dead } = settlement;
     let sent = sent.iter().map(|(id, _)| *id);
@@ -239,7 +239,7 @@ fn bury(text: Text, lease: ClaimLease, dead: &[Dead]) -> Text {
     put(text, lease, into, ", UTC_TIMESTAMP(6), l.how AND p.key_hash <> 0, c.owner", failed)
 }
 
-/// What is known of a message that was not sent.
+/// A message that was not sent, as it is written.
 struct Failed<'a> {
     id: u64,
     spent: bool,

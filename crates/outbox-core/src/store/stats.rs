@@ -1,8 +1,8 @@
-//! What is in the queue, for gauges and `relay status`.
+//! The content of the queue, for gauges and `relay status`.
 
 use sqlx::{MySqlConnection, Row as _};
 
-/// What is in the queue.
+/// The content of the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Unsent messages that are due, claimed ones included.
@@ -15,7 +15,7 @@ pub struct Stats {
     pub dead: u64,
     /// Keys that a delayed or dead message holds back.
     pub blocked_keys: u64,
-    /// Claims whose lease has passed and that nobody has taken over.
+    /// Claims whose lease has passed and that no relay has taken over.
     pub expired_leases: u64,
     /// Age of the oldest due message, in microseconds.
     pub lag_micros: u64,

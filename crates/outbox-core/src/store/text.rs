@@ -14,7 +14,7 @@ pub(crate) struct Text {
     ends: usize,
 }
 
-/// What one statement of a text returned.
+/// The result of one statement of a text.
 #[derive(Debug, Default)]
 pub(crate) struct Reply {
     pub(crate) rows: Vec<MySqlRow>,

@@ -52,7 +52,7 @@ async fn marked(conn: &mut MySqlConnection, database: Option<&str>, sql: &'stati
 /// Whether the transaction may be committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// It may: the claim stands, and nobody can take it over before the end of the transaction.
+    /// It may: the claim is live, and no relay can take it over before the end of the transaction.
     Standing,
     /// The claim is another's, or deleted: nothing was written.
     Lost,
@@ -73,7 +73,7 @@ pub async fn finish(
     conclude(conn, lease, outcome).await
 }
 
-/// What the replies to [`finishing`] say.
+/// Judges the replies to [`finishing`].
 pub(super) async fn conclude(
     conn: &mut MySqlConnection,
     lease: ClaimLease,
@@ -116,7 +116,7 @@ async fn forget_early(conn: &mut MySqlConnection, lease: ClaimLease) -> Result<(
 /// for that, and does nothing then.
 pub async fn commit(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     Manager::commit(conn).await?;
-    // It is decided. A connection that fails here is found out by whoever uses it next.
+    // It is decided. The next user of a connection that fails here finds out.
     sqlx::raw_sql("SET SESSION wait_timeout = 28800").execute(conn).await.ok();
     Ok(())
 }
