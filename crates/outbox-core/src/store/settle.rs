@@ -85,7 +85,7 @@ const MAX_ERROR: usize = 500;
 /// where the server refused.
 ///
 /// A Galera node may roll the transaction back between two statements, say nothing, and commit each later statement by itself.
-/// So the statements behind the receipts join the receipt ([`RECEIPT`]), which the rollback has taken back: they change nothing. That
+/// So the statements behind the receipts join the receipt (`RECEIPT`), which the rollback has taken back: they change nothing. That
 /// the claims are still there is an error. A rollback just before COMMIT goes unnoticed: the messages are pending, and are sent again.
 pub async fn settle(
     conn: &mut MySqlConnection,
