@@ -6,7 +6,9 @@ use sqlx::{Connection as _, MySqlConnection};
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 
 use super::{
+    NO_SUCH_SAVEPOINT,
     claim::{self, NewClaim},
+    error_number,
     lease::ClaimLease,
     session,
     settle::{self, Dead, Delayed, Settlement, Way},
@@ -18,6 +20,7 @@ use crate::{Message, Outbox};
 on_both_databases!(
     a_settlement_that_is_rolled_back_in_its_middle_loses_no_message,
     a_worker_whose_transaction_is_rolled_back_in_its_settlement_settles_no_lost_work,
+    work_that_is_rolled_back_while_it_is_kept_is_noticed,
 );
 
 /// Few pending rows are deleted one by one, many as ranges.
@@ -148,6 +151,19 @@ async fn a_worker_whose_transaction_is_rolled_back_in_its_settlement_settles_no_
         let settled = database.number("SELECT COUNT(*) = 1 FROM test_orders").await?;
         ensure!(settled == 1 && database.number(LOST).await? == 0, "not settled after {cut}");
         database.execute(EMPTY).await?;
+    }
+    Ok(())
+}
+
+async fn work_that_is_rolled_back_while_it_is_kept_is_noticed(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    for cut in 0..work::KEEP.split(';').count() {
+        let mut db = database.plain().await?;
+        session::prepare(&mut db).await?;
+        work(&mut db).await?;
+        let kept = cut_at(&mut db, &Text::default().sql(work::KEEP), cut).await;
+        let number = kept.err().and_then(|error| error_number(&error));
+        ensure!(number == Some(NO_SUCH_SAVEPOINT), "a rollback before statement {cut} goes unnoticed");
     }
     Ok(())
 }

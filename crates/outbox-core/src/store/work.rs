@@ -33,8 +33,12 @@ pub async fn begin(conn: &mut MySqlConnection, database: Option<&str>, silence: 
 /// Keeps the work since the last mark, and sets the next one. False: the server has ended the transaction in between, after a
 /// deadlock, a DDL statement, or a COMMIT of somebody else. One round trip; locks nothing.
 pub async fn keep(conn: &mut MySqlConnection, database: Option<&str>) -> Result<bool, sqlx::Error> {
-    marked(conn, database, "RELEASE SAVEPOINT outbox_work; SAVEPOINT outbox_work").await
+    marked(conn, database, KEEP).await
 }
+
+/// The last statement shows that the savepoint is there: without a transaction SAVEPOINT does nothing, and a Galera node may have ended it
+/// behind the release.
+pub(super) const KEEP: &str = "RELEASE SAVEPOINT outbox_work; SAVEPOINT outbox_work; ROLLBACK TO SAVEPOINT outbox_work";
 
 /// Takes back the work since the last mark. False: as for [`keep`]. One round trip; the locks of that work stay.
 pub async fn undo(conn: &mut MySqlConnection, database: Option<&str>) -> Result<bool, sqlx::Error> {
