@@ -249,8 +249,8 @@ pub(crate) enum Refusal {
 /// Classifies a refusal; `None` if the server did not answer.
 pub(crate) fn refusal(error: &sqlx::Error) -> Option<Refusal> {
     Some(match store::error_number(error)? {
-        // A lock wait that timed out, a deadlock.
-        1205 | 1213 => Refusal::Contention,
+        // A lock wait that timed out, a deadlock; a savepoint that went with its transaction, as on a Galera node.
+        1205 | 1213 | 1305 => Refusal::Contention,
         // Disk or table space full, a storage engine's or a file's error.
         1021 | 1026 | 1030 | 1114
         // Too many connections, of all or of this user; a shutdown.

@@ -131,7 +131,7 @@ proptest! {
         let text = settle::settlement(&[(ClaimLease { claim_id: 1, lease_token: 2 }, &settlement)], Way::OneByOne);
         let text = text.into_sql_str();
         let sql = text.as_str();
-        let statements = 5 + usize::from(!delayed.is_empty()) + usize::from(!dead.is_empty());
+        let statements = 7 + usize::from(!delayed.is_empty()) + usize::from(!dead.is_empty());
         prop_assert_eq!(sql.matches(';').count(), statements);
 
         let (ids, receipts): (Vec<u64>, Vec<String>) = sent.into_iter().unzip();

@@ -28,7 +28,7 @@ const BROKEN: u64 = 30;
 /// What a relay writes, by a part of its statement, and whether a message may be sent again for it: a lease that is not renewed is lost.
 const WRITES: [(&str, &[u8], bool); 4] = [
     ("reply to a claim cut", b"INSERT INTO outbox_claims", false),
-    ("reply to a settling cut", b"INSERT INTO outbox_sent", false),
+    ("reply to a settling cut", b"REPLACE INTO outbox_sent", false),
     ("reply to a renewal cut", b"SET lease_until", true),
     ("reply to a look cut", b"SELECT version", false),
 ];

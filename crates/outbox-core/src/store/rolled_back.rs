@@ -96,7 +96,7 @@ async fn a_settlement_that_is_rolled_back_in_its_middle_loses_no_message(flavor:
             if cut == statements {
                 break;
             }
-            let ended = settle::ended(&cut_at(&mut db, &text, cut).await?);
+            let ended = cut_at(&mut db, &text, cut).await.and_then(|replies| settle::ended(&replies));
             let is_settled = settle::settled(&mut db, &[lease]).await? == [lease];
             // A rollback just before COMMIT goes unnoticed.
             ensure!(ended.is_ok() == is_settled || cut == statements - 1, "before statement {cut}: {ended:?}");

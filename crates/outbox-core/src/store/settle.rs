@@ -84,9 +84,10 @@ const MAX_ERROR: usize = 500;
 /// After an error the caller must roll back and ask [`settled`] before it tries again, with the way [`Way::OneByOne`]
 /// where the server refused.
 ///
-/// A Galera node may roll the transaction back between two statements, say nothing, and commit each later statement by itself.
-/// So the statements behind the receipts join the receipt (`RECEIPT`), which the rollback has taken back: they change nothing. That
-/// the claims are still there is an error. A rollback just before COMMIT goes unnoticed: the messages are pending, and are sent again.
+/// A Galera node may roll the transaction back between two statements, say nothing, and commit each later statement by itself. If that
+/// is before the receipts, releasing the savepoint fails, and a receipt may be there, beside its live claim. The later statements join
+/// the receipt (`RECEIPT`), which a later rollback takes back: they change nothing, and claims that are still there are an error. A
+/// rollback just before COMMIT goes unnoticed: the messages are pending, and are sent again.
 pub async fn settle(
     conn: &mut MySqlConnection,
     claims: &[(ClaimLease, &Settlement)],
@@ -109,10 +110,11 @@ pub(super) fn ended(replies: &[Reply]) -> Result<Vec<ClaimLease>, sqlx::Error> {
 pub(crate) fn settlement(claims: &[(ClaimLease, &Settlement)], way: Way) -> Text {
     let leases: Vec<ClaimLease> = claims.iter().map(|(lease, _)| *lease).collect();
     Text::default()
-        .sql("BEGIN; SELECT c.claim_id, c.lease_token FROM ")
+        .sql("BEGIN; SAVEPOINT outbox_settle; SELECT c.claim_id, c.lease_token FROM ")
         .then(|text| fence(text, &leases))
         .sql(" FOR UPDATE")
         .then(|text| mark_sent(text, claims))
+        .sql("; RELEASE SAVEPOINT outbox_settle")
         .then(|text| write(text, claims, way))
         .sql("; COMMIT")
 }
@@ -186,7 +188,8 @@ fn the_claim(text: Text, lease: ClaimLease) -> Text {
     text.sql(" WHERE c.claim_id = ").int(lease.claim_id).sql(" AND c.lease_token = ").int(lease.lease_token)
 }
 
-/// The marks are written even where nothing was sent: they tell a lost reply from a lost claim.
+/// The marks are written even where nothing was sent: they tell a lost reply from a lost claim. One that is there beside its live claim
+/// is of a transaction that was rolled back, and is replaced.
 pub(super) fn mark_sent(text: Text, claims: &[(ClaimLease, &Settlement)]) -> Text {
     let receipts = |settlement: &Settlement| {
         let receipts: Vec<&str> = settlement.sent.iter().map(|(_, receipt)| receipt.as_str()).collect();
@@ -201,7 +204,7 @@ pub(super) fn mark_sent(text: Text, claims: &[(ClaimLease, &Settlement)]) -> Tex
 
 fn insert_sent(text: Text, marks: &[(ClaimLease, &Settlement, Vec<u8>)]) -> Text {
     let text = text.sql(
-        "; INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) ",
+        "; REPLACE INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) ",
     );
     marks.iter().enumerate().fold(text, |text, (i, (lease, Settlement { sent, .. }, receipts))| {
         let text = text
@@ -287,11 +290,13 @@ fn put<'a>(
 }
 
 /// Which of these claims are settled: after a reply was lost. Only a receipt with the claim's token tells: its number may be that of
-/// an earlier claim. Index `outbox_sent_claim`, one row a claim, no lock.
+/// an earlier claim. Beside a live claim it tells nothing (see [`settle`]). Index `outbox_sent_claim` and primary key, one row a claim
+/// each, no lock.
 pub async fn settled(conn: &mut MySqlConnection, leases: &[ClaimLease]) -> Result<Vec<ClaimLease>, sqlx::Error> {
     let text = Text::default().sql("SELECT s.claim_id, s.lease_token FROM ").then(|text| listed(text, leases)).sql(
         " STRAIGHT_JOIN outbox_sent s FORCE INDEX (outbox_sent_claim) \
-         ON s.claim_id = l.claim_id AND s.lease_token = l.lease_token",
+         ON s.claim_id = l.claim_id AND s.lease_token = l.lease_token \
+         LEFT JOIN outbox_claims c ON c.claim_id = s.claim_id AND c.lease_token = s.lease_token WHERE c.claim_id IS NULL",
     );
     ClaimLease::all(&text.run(conn).await?)
 }
