@@ -141,6 +141,8 @@ async fn a_worker_whose_transaction_is_rolled_back_in_its_settlement_settles_no_
         sqlx::raw_sql("COMMIT").execute(&mut db).await?;
         let pending = database.number("SELECT COUNT(*) FROM outbox_pending").await?;
         ensure!(pending == 3, "a rollback before statement {cut} settled work that is not there: {pending} pending");
+        let receipts = database.number("SELECT COUNT(*) FROM outbox_sent").await?;
+        ensure!(receipts == 0, "a rollback before statement {cut} leaves a receipt of messages that are pending");
         // The claim is live, and its next settlement meets nothing of this one.
         let mut again = database.plain().await?;
         session::prepare(&mut again).await?;

@@ -109,7 +109,7 @@ pub(super) fn finishing(database: Option<&str>, lease: ClaimLease, settlement: &
         .then(|text| write(text, &claims, Way::OneByOne))
 }
 
-/// Deletes a receipt that was committed without its work, beside a claim that is still live: the claim's settlement would meet it. Locks
+/// Deletes a receipt that was committed without its work, beside a claim that is still live: it names messages that are pending. Locks
 /// the claim and the receipt, each by a unique key.
 async fn forget_early(conn: &mut MySqlConnection, lease: ClaimLease) -> Result<(), sqlx::Error> {
     let text = Text::default().sql("DELETE s FROM ").then(|text| fence(text, &[lease])).sql(RECEIPT);
