@@ -1,4 +1,4 @@
-//! How long the oldest due message has been waiting, for services.
+//! The age of the oldest due message, for services.
 
 use std::time::Duration;
 

@@ -16,13 +16,13 @@ use super::{
 pub struct Pending {
     /// The id of the message.
     pub id: u64,
-    /// Orders messages; 0: no order wanted.
+    /// Orders messages; 0 for no order.
     pub key_hash: u64,
     /// Bytes of key, headers and payload.
     pub bytes: u32,
     /// Failed attempts and lost leases so far.
     pub attempts: u16,
-    /// Claims that were taken over with it, since it was put here.
+    /// The number of claims of the message that were taken over since the row was written.
     pub takeovers: u8,
 }
 
@@ -39,7 +39,7 @@ pub struct ForeignClaim {
     pub key_hashes: Vec<u64>,
 }
 
-/// Where to look. As a default: at all claims of lane 0, and at no message.
+/// The range of a look. By default: all claims of lane 0, and no message.
 #[derive(Debug, Clone, Default)]
 pub struct Look<'a> {
     /// The lane.
@@ -48,8 +48,7 @@ pub struct Look<'a> {
     pub owner: &'a str,
     /// The newest claim that is known: only newer ones are read whole.
     pub known_claim: u64,
-    /// No claim up to this one stands: they are not looked at. A snapshot that somebody holds keeps claims that were settled, and
-    /// each is kilobytes.
+    /// No claim up to this one is live: the look skips them. An open snapshot keeps settled claims, of kilobytes each.
     pub gone_claim: u64,
     /// Candidates have larger ids: everything up to here is claimed or lies in `below`.
     pub above: u64,
@@ -68,17 +67,17 @@ pub struct Seen {
     pub version: Option<u64>,
     /// The lane's `low`.
     pub low: u64,
-    /// All live claims of the lane, as far as they were looked at.
+    /// All live claims of the lane that the look did not skip.
     pub leases: Vec<ClaimLease>,
-    /// Claims of others that were not known, by their number.
+    /// Claims of other owners that were not known, by their number.
     pub claims: Vec<ForeignClaim>,
-    /// Claims of others that were not read whole, because their number was known.
+    /// Claims of other owners that were not read whole, because their number was known.
     pub passed: Vec<ClaimLease>,
     /// Candidates, by id.
     pub fresh: Vec<Pending>,
     /// Rows in the gaps, by id.
     pub below: Vec<Pending>,
-    /// A message of the lane holds back its key: [`held_among`] tells which keys.
+    /// Whether a message of the lane holds back its key; [`held_among`] returns the keys.
     pub holds: bool,
 }
 
@@ -89,9 +88,9 @@ const FRESH: i64 = 2;
 const BELOW: i64 = 3;
 // In each column all parts of the union have the same type. Where they differ, MariaDB makes it DECIMAL.
 
-/// Looks at a lane without locks, in one statement. It has one read view, and that is the protocol: version, claims, candidates and gaps
-/// are of one moment, so that the compare-and-set sees every change after it, and of a key no row is seen without those
-/// before it. (In six statements it took MySQL twice the time: 1.1 ms against 0.55.)
+/// Looks at a lane without locks, in one statement with one read view. The protocol depends on that: version, claims,
+/// candidates and gaps are of one moment. So the compare-and-set detects every later change, and no row of a key is
+/// seen without those before it. (Six statements took MySQL twice the time: 1.1 ms against 0.55.)
 ///
 /// Primary keys throughout, and one seek each in `outbox_delayed_key` and `outbox_dead_key`; reads at most the limits of `look` and the
 /// live claims.
@@ -153,7 +152,8 @@ impl Seen {
             self.claims.push(ForeignClaim {
                 lease,
                 owner: holder.to_owned(),
-                // One that was edited by hand must not stop every relay: it covers nothing, and ends with its lease.
+                // A claim that was edited by hand must not stop every relay: it covers no message, and ends with its
+                // lease.
                 message_ids: ids_from_json(ids).unwrap_or_default(),
                 key_hashes: hashes_from_bytes(packed),
             });
@@ -164,7 +164,7 @@ impl Seen {
     }
 }
 
-/// Whether a claim is another's and not known yet.
+/// Whether a claim is another owner's and not known yet.
 fn news(text: Text, look: &Look<'_>) -> Text {
     text.sql("claim_id > ").int(look.known_claim).sql(" AND owner <> ").hex(look.owner.as_bytes())
 }
@@ -194,7 +194,7 @@ pub(crate) fn hashes_to_bytes(hashes: &[u64]) -> Vec<u8> {
     hashes.iter().flat_map(|hash| hash.to_be_bytes()).collect()
 }
 
-/// What is left over, where somebody has edited it by hand, is no hash.
+/// Left-over bytes of a value that was edited by hand are no hash.
 pub(crate) fn hashes_from_bytes(packed: &[u8]) -> Vec<u64> {
     packed.chunks_exact(8).map(|chunk| chunk.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))).collect()
 }
@@ -203,8 +203,8 @@ pub(crate) fn ids_from_json(text: &str) -> Result<Vec<u64>, sqlx::Error> {
     serde_json::from_str(text).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
-/// The keys among these that a message holds back, each with the smallest id of such a message. It is asked after [`look`]: a message that
-/// has stopped to hold its key meanwhile has raised the version.
+/// The keys among these that a message holds back, each with the smallest id of such a message. To be called after
+/// [`look`]: a message that has stopped holding its key meanwhile has raised the version.
 ///
 /// One seek a key in `outbox_delayed_key` and in `outbox_dead_key`, however many messages wait; no lock. (`GROUP BY key_hash` reads every
 /// message that waits, on MySQL 9.7 and MariaDB 10.11: 300,000 rows, 43 and 67 ms. So does an `ORDER BY` of `id` alone, on MySQL.)
@@ -235,13 +235,13 @@ pub async fn held_among(
 pub struct NewClaim<'a> {
     /// The lane.
     pub lane: u16,
-    /// The version that was seen.
+    /// The version of the look.
     pub version: u64,
     /// The new `low`: no pending row that was seen has a smaller id.
     pub low: u64,
     /// The claim's owner.
     pub owner: &'a str,
-    /// The fence: a random number.
+    /// The token, random: the fence of the claim.
     pub lease_token: u64,
     /// How long the claim is valid.
     pub lease: std::time::Duration,
@@ -249,21 +249,22 @@ pub struct NewClaim<'a> {
     pub message_ids: &'a [u64],
     /// Their keys, without 0 and without repetition.
     pub key_hashes: &'a [u64],
-    /// Pending rows that go behind the others of their keys with the claim.
+    /// Pending rows that move into the queues of their keys with the claim.
     pub behind: &'a [u64],
 }
 
-/// Makes the claim in one round trip, if the lane has not changed since the look. Returns its id; `None` if another relay was faster.
-/// Locks the lane's head, then the rows that go behind, and not across a round trip.
+/// Makes the claim in one round trip, if the lane has not changed since the look. Returns its id; `None` if another
+/// relay was faster. Locks the lane's head, then the rows that move; no lock lasts across a round trip.
 ///
-/// After an error the caller must roll back, and ask [`find`] whether the claim stands.
+/// After an error the caller must roll back, and call [`find`] to learn whether the claim is live.
 pub async fn claim(conn: &mut MySqlConnection, new: &NewClaim<'_>) -> Result<Option<u64>, sqlx::Error> {
     Ok(made(&text(new).run(conn).await?))
 }
 
-/// [`claim`] and [`read::messages`] in one round trip: for claims of few bytes. The messages are `None` where they cannot be decoded.
+/// [`claim`] and [`read::messages`] in one round trip: for claims of few bytes. The messages are `None` if they cannot
+/// be decoded.
 ///
-/// An error may come from the reading, after the claim was made.
+/// An error may come from the read, after the claim was made.
 pub async fn claim_and_read(
     conn: &mut MySqlConnection,
     new: &NewClaim<'_>,
@@ -313,9 +314,9 @@ fn compare_and_set(text: Text, lane: u16, version: u64, token: u64) -> Text {
         .int(version)
 }
 
-/// The id of the claim with this token, if it stands: after a reply was lost. Raises the lane's version first, which waits for a
-/// claim that the server is still making and voids one that it has yet to begin: none that was not found can appear later.
-/// One round trip; locks the lane's head, reads the live claims.
+/// The id of the live claim with this token, to be read after a lost reply. Raises the lane's version first. That waits
+/// for a claim that the server is still making, and voids one that it has yet to begin: a claim that was not found
+/// cannot appear later. One round trip; locks the lane's head, reads the live claims.
 pub async fn find(
     conn: &mut MySqlConnection,
     lane: u16,
@@ -333,8 +334,8 @@ pub async fn find(
     replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).next().transpose()
 }
 
-/// Moves pending rows behind the row of their key that holds them back, as [`NewClaim::behind`] does, without a claim. A
-/// compare-and-set as in [`claim`]; returns whether it won. Locks the head, the rows named and their new places.
+/// Moves pending rows into the queues of their keys, as [`NewClaim::behind`] does, without a claim. A compare-and-set
+/// as in [`claim`]; returns whether it won. Locks the head, these rows and their new places.
 pub async fn defer(
     conn: &mut MySqlConnection,
     (lane, version, token): (u16, u64, u64),
@@ -349,8 +350,9 @@ pub async fn defer(
     Ok(replies.get(1).is_some_and(|reply| reply.done.rows_affected() == 1))
 }
 
-/// The statements that put pending rows into the queues of their keys, if the lane's `claimer` is this token; none for no rows. They are named by id:
-/// a DELETE by key would scan the lane, and wait for each service that has a row there.
+/// The statements that put pending rows into the queues of their keys, if the lane's `claimer` is this token; no
+/// statement for no rows. The rows are named by id: a DELETE by key would scan the lane, and wait for each service that
+/// has a row there.
 fn move_behind(text: Text, (lane, token): (u16, u64), message_ids: &[u64]) -> Text {
     if message_ids.is_empty() {
         return text;

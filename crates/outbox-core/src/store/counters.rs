@@ -1,15 +1,16 @@
-//! Counters that must not lie below what the tables hold: after TRUNCATE, or a copy of some tables without others.
+//! Counters that must not be below the numbers in the tables, as after TRUNCATE, or a copy of some tables without
+//! others.
 
 use sqlx::{MySqlConnection, Row as _};
 
 use super::{NO_SUCH_PRIVILEGE, error_number, text::Text};
 use crate::SEQUENCE_HEADER;
 
-/// A counter that would give a number again.
+/// A counter that would repeat a number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Behind {
-    /// A new message would get the id of another one, and the purge of that one would delete it unsent.
+    /// A new message would get the id of another one, and the purge of the old one would delete the new one unsent.
     #[error(
         "the next message would get the id {next}, and the tables name message {used}: stop the services, run \
          `ALTER TABLE outbox_messages AUTO_INCREMENT = {}`, and start them again",
@@ -18,10 +19,10 @@ pub enum Behind {
     MessageIds {
         /// The next id.
         next: u64,
-        /// The largest id that is named.
+        /// The largest id in the tables.
         used: u64,
     },
-    /// A consumer would take the next messages of the key for ones that it has processed.
+    /// A consumer would treat the next messages of the key as processed.
     #[error(
         "outbox_key_sequence has a key of the topic {topic} at number {last}, and message {id} has its number {used}: stop the \
          services, and set its last_sequence to {used} or more"
@@ -38,8 +39,8 @@ pub enum Behind {
     },
 }
 
-/// The first counter that lies below what the tables hold. Reads the ends of primary keys, the ids of the newest 1,000 receipts and the
-/// headers of the newest 1,000 messages; no lock. For the start of a process.
+/// The first counter that is below the numbers in the tables. Reads the ends of primary keys, the ids of the newest
+/// 1,000 receipts and the headers of the newest 1,000 messages; no lock. For the start of a process.
 pub async fn behind(conn: &mut MySqlConnection) -> Result<Option<Behind>, sqlx::Error> {
     let (used, next) = message_ids(conn).await?;
     match next {
@@ -49,10 +50,12 @@ pub async fn behind(conn: &mut MySqlConnection) -> Result<Option<Behind>, sqlx::
     }
 }
 
-/// The largest id that is named, and the next one; `None` if `outbox_messages` is no table but a view, which may be slow and has no counter.
+/// The largest id in the tables, and the next one. The latter is `None` if `outbox_messages` is a view, which may be
+/// slow and has no counter.
 ///
-/// The ids in use are read before the counter, which may rise in between. MySQL caches a counter for a day unless told otherwise;
-/// MariaDB takes the version's comment for none of its own. After a crash MySQL tells 1 for a table that no statement has opened yet.
+/// The ids in use are read before the counter, which may rise in between. MySQL caches a counter for a day unless set
+/// otherwise; MariaDB skips that setting, a version comment. After a crash MySQL reports 1 for a table that no
+/// statement has opened yet.
 pub(super) async fn message_ids(conn: &mut MySqlConnection) -> Result<(u64, Option<u64>), sqlx::Error> {
     let named = |text: Text, table: &'static str| {
         text.sql("SELECT MAX(id) AS id FROM (SELECT MAX(id) AS id FROM ")
@@ -76,8 +79,8 @@ pub(super) async fn message_ids(conn: &mut MySqlConnection) -> Result<(u64, Opti
     Ok((numbers.next().transpose()?.unwrap_or(0), numbers.next().transpose()?))
 }
 
-/// A key that `outbox_key_sequence` lacks is no finding: a message that is not sequenced may have such a header of its service's own.
-/// An account without the privilege to read `outbox_key_sequence` does not find out.
+/// A key that `outbox_key_sequence` lacks is not reported: a message that is not sequenced may have such a header of
+/// its own service. Without the privilege to read `outbox_key_sequence` nothing is reported.
 async fn sequenced_key(conn: &mut MySqlConnection) -> Result<Option<Behind>, sqlx::Error> {
     let sql = "SELECT m.topic, k.last_sequence, m.used, m.id FROM (SELECT id, topic, message_key, \
         CAST(JSON_UNQUOTE(JSON_EXTRACT(headers, CONCAT('$.', ?))) AS UNSIGNED) AS used FROM \

@@ -16,27 +16,28 @@ const MOST: usize = 1000;
 pub enum Open {
     /// It has.
     Yes,
-    /// It has ended it: nothing was written that is ever sent.
+    /// It has ended it: no message that was written is ever sent.
     No,
-    /// The session does not commit by itself, so that a savepoint tells nothing; [`is_open`] does. Nothing was written.
+    /// The session does not commit by itself, so a savepoint proves nothing; [`is_open`] does. Nothing was written.
     Unknown,
 }
 
-/// The proof that the server has a transaction, whatever the client believes: without one SAVEPOINT is a no-op, and to return to it an
-/// error. With `autocommit = 0` a savepoint needs no transaction: the last statement fails then.
+/// The proof that the server has a transaction, whatever the client believes: without one SAVEPOINT is a no-op, and the
+/// return to it an error. With `autocommit = 0` a savepoint needs no transaction, so the last statement fails.
 ///
 /// The savepoint stays, so that [`undo`] can take back a message that was written without its pending row.
 const PROOF: &str =
     "SAVEPOINT outbox_enqueue; ROLLBACK TO SAVEPOINT outbox_enqueue; SELECT EXP(1000 * (1 - @@autocommit))";
 
-/// A second savepoint, released between the rows of the messages and those that make them due. A Galera node that has to roll a
-/// transaction back between two statements of a text may say nothing and go on: the next statement would be committed by itself, and
-/// COMMIT would succeed. RELEASE fails then. (MariaDB 10.11, two nodes that update three rows, 60 s of each: of 12,887 commits 9 were
-/// not there without it, of 14,202 none with it. It takes MySQL 9.7 15 µs, MariaDB 5: medians of four pairs.)
+/// A second savepoint, released between the rows of the messages and those that make them due. A Galera node may roll a
+/// transaction back between two statements of a text without an error. The next statement would then commit by itself,
+/// and COMMIT would succeed; RELEASE fails. (MariaDB 10.11, two nodes that update three rows, 60 s each: without it 9
+/// of 12,887 commits were lost, with it none of 14,202. It takes 15 µs on MySQL 9.7, 5 µs on MariaDB: medians of four
+/// pairs.)
 const MARK: &str = "SAVEPOINT outbox_rows; ";
 const MARK_IS_THERE: &str = "; RELEASE SAVEPOINT outbox_rows";
 
-/// Sets the savepoint and says whether there is a transaction: one round trip, with `autocommit = 0` two.
+/// Sets the savepoint and returns whether there is a transaction. One round trip; two with `autocommit = 0`.
 pub async fn savepoint(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
     match proven(sqlx::raw_sql(PROOF).execute(&mut *conn).await.map(drop))? {
         Open::Unknown => is_open(conn).await,
@@ -55,7 +56,7 @@ fn proven(done: Result<(), sqlx::Error>) -> Result<Open, sqlx::Error> {
     }
 }
 
-/// Whether the server has an open transaction: only outside of one it lets the next one's kind be chosen. Locks nothing.
+/// Whether the server has an open transaction: only outside of one it accepts SET TRANSACTION. Locks nothing.
 pub async fn is_open(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
     match sqlx::raw_sql("SET TRANSACTION READ WRITE").execute(conn).await {
         Ok(_) => Ok(false),
@@ -64,7 +65,7 @@ pub async fn is_open(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
     }
 }
 
-/// Takes back what was written since [`savepoint`].
+/// Rolls back all writes since [`savepoint`].
 pub async fn undo(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql("ROLLBACK TO SAVEPOINT outbox_enqueue").execute(conn).await.map(drop)
 }
@@ -74,15 +75,15 @@ pub async fn max_allowed_packet(conn: &mut MySqlConnection) -> Result<u64, sqlx:
     sqlx::query_scalar("SELECT CAST(@@max_allowed_packet AS UNSIGNED)").fetch_one(conn).await
 }
 
-/// Whether a message with this id exists. Primary use: to name the guilty one after a duplicate-key error.
-/// Index `outbox_messages_message_id`, no lock, one row.
+/// Whether a message with this id exists. Main use: to find the duplicate after a duplicate-key error. Index
+/// `outbox_messages_message_id`, no lock, one row.
 pub async fn exists(conn: &mut MySqlConnection, message: &Message) -> Result<bool, sqlx::Error> {
     let sql = "SELECT 1 FROM outbox_messages WHERE message_id = ?";
     let found = sqlx::query(sql).bind(message.message_id.as_bytes().as_slice()).fetch_optional(conn).await?;
     Ok(found.is_some())
 }
 
-/// How many of the first messages go into one text: together at most `bytes`, but at least one.
+/// The number of first messages for one text: together at most `bytes`, but at least one.
 #[must_use]
 pub fn chunk(messages: &[Message], bytes: usize) -> usize {
     let mut sum = 0;
@@ -93,10 +94,10 @@ pub fn chunk(messages: &[Message], bytes: usize) -> usize {
     messages.iter().take(MOST).take_while(fits).count().max(1)
 }
 
-/// Inserts messages and what makes them due, in one round trip; unless `is_proven` after the proof that there is a
-/// transaction, as of [`savepoint`]. `is_proven` tells afterwards whether there is a savepoint to return to. The rows of one INSERT,
-/// whose number is known beforehand, get ids that are `auto_increment_increment` apart, from `LAST_INSERT_ID()` on. A message that is sequenced must be
-/// alone.
+/// Inserts messages and the rows that make them due, in one round trip. Unless `is_proven`, the proof of a transaction
+/// comes first, as in [`savepoint`]. Afterwards `is_proven` says whether there is a savepoint to return to. The rows of
+/// one INSERT, whose number is known beforehand, get ids that are `auto_increment_increment` apart, from
+/// `LAST_INSERT_ID()` on. A sequenced message must be alone.
 ///
 /// Locks only the new rows (of a sequenced message also that of its key); the second INSERT goes to the end of its primary key.
 pub async fn insert(
@@ -108,7 +109,7 @@ pub async fn insert(
     let text = if *is_proven { Text::default() } else { Text::default().sql(PROOF).sql("; ") };
     let mut replies = Vec::new();
     let open = proven(text.then(|text| insert_text(text, messages, headers)).run_into(conn, &mut replies).await);
-    // Where not even the first statement was answered, the savepoint of this name is that of an earlier call.
+    // If not even the first statement was answered, the savepoint of this name is that of an earlier call.
     *is_proven |= matches!(open, Ok(Open::Yes) | Err(_)) && !replies.is_empty();
     open
 }
@@ -154,7 +155,7 @@ fn in_future(text: Text, micros: i64) -> Text {
     text.sql("UTC_TIMESTAMP(6) + INTERVAL ").signed(micros).sql(" MICROSECOND")
 }
 
-/// The rows that make messages due; no statement for none.
+/// The rows that make messages due; no statement if there are none.
 fn rows_of(text: Text, into: &'static str, rows: &[(u64, &Message)], more: impl Fn(Text, &Message) -> Text) -> Text {
     rows.iter().enumerate().fold(text, |text, (i, (position, message))| {
         let text = text.sql(if i == 0 { into } else { ", " }).sql("(LAST_INSERT_ID() + ").int(*position);
@@ -173,8 +174,8 @@ fn take_number(message: &Message) -> Text {
         .sql(", LAST_INSERT_ID(1)) ON DUPLICATE KEY UPDATE last_sequence = LAST_INSERT_ID(last_sequence + 1); ")
 }
 
-/// Inserts one large message by prepared statements, as `Outbox::prepare` tells them to others: a text would have twice its size. A round trip
-/// a statement.
+/// Inserts one large message by the prepared statements of `Outbox::prepare`: a text would have twice its size. One
+/// round trip for each statement.
 pub async fn insert_large(
     conn: &mut MySqlConnection,
     message: &Message,

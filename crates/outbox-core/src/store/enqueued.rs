@@ -1,8 +1,8 @@
-//! What was enqueued, for the assertions of tests.
+//! The enqueued messages, for the assertions of tests.
 
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
-/// What a service said of a message.
+/// The fields of a message that the service set.
 #[derive(Debug)]
 pub(crate) struct Enqueued {
     pub(crate) topic: String,
@@ -11,7 +11,7 @@ pub(crate) struct Enqueued {
     pub(crate) content_type: Option<String>,
     /// A JSON object of strings.
     pub(crate) headers: Option<String>,
-    /// None is a tombstone.
+    /// `None` for a tombstone.
     pub(crate) payload: Option<Vec<u8>>,
 }
 

@@ -13,10 +13,11 @@ pub struct Sample {
     pub at_micros: i64,
 }
 
-/// The largest visible id and then the time: a statement's time is that of its start, and this one may have to wait for a change of
-/// the table. End of the primary key, one row, no lock.
+/// Reads the largest visible id and then the time. A statement's time is that of its start, and the first one may have
+/// to wait for a change of the table. End of the primary key, one row, no lock.
 ///
-/// An id up to this one was given out before now, so to a transaction that has started already. One round trip.
+/// Every id up to this one was given out before that time, so to a transaction that had started already. One round
+/// trip.
 pub async fn sample(conn: &mut MySqlConnection) -> Result<Sample, sqlx::Error> {
     let text = Text::default().sql(
         "SELECT CAST(COALESCE(MAX(id), 0) AS UNSIGNED) FROM outbox_messages; \
@@ -36,13 +37,14 @@ pub enum OldestWriter {
     Since(i64),
     /// None has written.
     None,
-    /// The server does not say: the user lacks the privilege PROCESS, MySQL cannot show its list for the moment, the start lies
-    /// in the server's future, or the server is a node of a Galera cluster and lists its own transactions alone.
+    /// The server gives no answer: the user lacks the privilege PROCESS, MySQL cannot show its list for the moment, or
+    /// the start is in the server's future. Or the server is a node of a Galera cluster, which lists only its own
+    /// transactions.
     Unknown,
 }
 
-/// The server tells a start in the local time of its process, whatever `time_zone` says. `SYSTEM` is that zone; its offsets from UTC are
-/// those of now and of two hours before the start, for a start in the hour that autumn repeats.
+/// The server shows a start in the local time of its process, whatever `time_zone` is. `SYSTEM` is that zone. Its
+/// offset from UTC is read for now and for two hours before the start, because autumn repeats an hour.
 const OLDEST_WRITER: &str = "\
     SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', started), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', now), zone, \
       TIMESTAMPDIFF(SECOND, started - INTERVAL zone + 7200 SECOND, \
@@ -52,23 +54,23 @@ const OLDEST_WRITER: &str = "\
       FROM information_schema.innodb_trx \
       WHERE trx_rows_modified > 0 OR trx_tables_locked > 0 OR trx_state = 'LOCK WAIT') AS oldest";
 
-/// Whether the server is a node of a Galera cluster. No table is read.
+/// Whether the server is a node of a Galera cluster. Reads no table.
 pub async fn is_in_galera(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
     let sql = "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'";
     let found: Option<(String, String)> = sqlx::query_as(sql).fetch_optional(conn).await?;
     Ok(found.is_some_and(|(_, value)| value == "ON"))
 }
 
-/// When the oldest open transaction that has written, is at a statement that writes (it may have an id and no row yet), or waits for
-/// a lock was started. Reads the list of transactions, whole; the server caches it for a tenth of a second.
+/// The start of the oldest open transaction that has written, runs a statement that writes (it may have an id and no
+/// row yet), or waits for a lock. Reads the whole list of transactions; the server caches it for a tenth of a second.
 pub async fn oldest_writer(conn: &mut MySqlConnection) -> Result<OldestWriter, sqlx::Error> {
     if is_in_galera(conn).await? {
         return Ok(OldestWriter::Unknown);
     }
     match sqlx::query(OLDEST_WRITER).fetch_one(conn).await {
         Ok(row) => since(&row),
-        // The list has a column with the text of each running statement, parameters included. While one of them is no text
-        // (every enqueue binds a message id), MySQL refuses the whole list, whatever columns are asked for.
+        // The list has a column with the text of each running statement, parameters included. While a parameter is not
+        // text (every enqueue binds a message id), MySQL refuses the whole list, whatever columns are selected.
         Err(error) if matches!(error_number(&error), Some(super::NO_PRIVILEGE | super::NO_TEXT)) => {
             Ok(OldestWriter::Unknown)
         }
@@ -84,8 +86,8 @@ fn since(row: &MySqlRow) -> Result<OldestWriter, sqlx::Error> {
     Ok(in_utc(started, now, zone, before))
 }
 
-/// A start in local time as one in UTC: `zone` seconds east of it now, `before` seconds two hours before the start. Where the clocks were put
-/// back in between, the hour of the start may have come twice: the first one counts.
+/// Converts a start in local time to UTC: `zone` seconds east of it now, `before` seconds two hours before the start.
+/// If the clocks were put back in between, the hour of the start may have come twice: the first one counts.
 fn in_utc(started: i64, now: i64, zone: i64, before: i64) -> OldestWriter {
     let started = started - zone.max(before) * 1_000_000;
     if started > now { OldestWriter::Unknown } else { OldestWriter::Since(started) }
@@ -105,9 +107,9 @@ mod tests {
             ((at(9), 0, 0), OldestWriter::Since(at(9))),
             ((at(18), 9 * HOUR, 9 * HOUR), OldestWriter::Since(at(9))),
             ((at(4), -5 * HOUR, -5 * HOUR), OldestWriter::Since(at(9))),
-            // Put back an hour ago, or two: nine of the clock came twice.
+            // Put back one or two hours ago: nine o'clock came twice.
             ((at(10), HOUR, 2 * HOUR), OldestWriter::Since(at(8))),
-            // Put forward: the start was before.
+            // Put forward after the start.
             ((at(11), 2 * HOUR, HOUR), OldestWriter::Since(at(9))),
             ((at(20), 9 * HOUR, 9 * HOUR), OldestWriter::Unknown),
         ];

@@ -1,4 +1,4 @@
-//! The consumer's memory of what it has processed.
+//! The inbox: the messages that a consumer has processed.
 
 use sqlx::{MySqlConnection, Row as _};
 use uuid::Uuid;
@@ -9,8 +9,8 @@ use crate::SequenceNumber;
 /// Opens a transaction with the mark that [`release`] looks for, in one round trip.
 pub const BEGIN: &str = "START TRANSACTION; SAVEPOINT outbox_inbox";
 
-/// Whether the transaction that was opened with [`BEGIN`] is still the same: false: the server has ended it in between, after a
-/// deadlock, a DDL statement, or a COMMIT of somebody else. Locks nothing.
+/// Whether the transaction that was opened with [`BEGIN`] is still the same. False: the server has ended it in between,
+/// after a deadlock, a DDL statement, or a COMMIT of other code. Locks nothing.
 pub async fn release(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
     match sqlx::raw_sql("RELEASE SAVEPOINT outbox_inbox").execute(conn).await {
         Ok(_) => Ok(true),
@@ -20,7 +20,7 @@ pub async fn release(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
 }
 
 /// Notes that a consumer has processed a message; false: it had already. Primary key, one row. Waits while another
-/// transaction holds the same pair, and is decided by how that one ends.
+/// transaction holds the same pair; the end of that one decides.
 pub async fn insert(conn: &mut MySqlConnection, consumer: &str, message_id: Uuid) -> Result<bool, sqlx::Error> {
     let sql = "INSERT INTO inbox_processed (consumer, message_id, processed_at) VALUES (?, ?, UTC_TIMESTAMP(6))";
     match sqlx::query(sql).bind(consumer).bind(message_id.as_bytes().as_slice()).execute(conn).await {
@@ -47,13 +47,13 @@ pub struct DeadDelivery<'a> {
     pub content_type: Option<&'a str>,
     /// The headers, as a JSON object.
     pub headers: Option<&'a str>,
-    /// The payload; none is a tombstone.
+    /// The payload; `None` for a tombstone.
     pub payload: Option<&'a [u8]>,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u32,
-    /// Why, in a word.
+    /// The reason, in one word.
     pub reason: &'a str,
-    /// Why, in words; at most 500 characters are kept.
+    /// The error text; at most 500 characters are kept.
     pub error: &'a str,
 }
 
@@ -83,13 +83,14 @@ pub struct Kept {
     pub content_type: Option<String>,
     /// The headers, as a JSON object.
     pub headers: Option<String>,
-    /// The payload; none is a tombstone.
+    /// The payload; `None` for a tombstone.
     pub payload: Option<Vec<u8>>,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u32,
 }
 
-/// The first dead message of a consumer behind this id, locked; those that others have locked are left out. Primary key, one row.
+/// The first dead message of a consumer behind this id, locked; messages that another transaction has locked are left
+/// out. Primary key, one row.
 pub async fn lock_dead(conn: &mut MySqlConnection, consumer: &str, after: Uuid) -> Result<Option<Kept>, sqlx::Error> {
     let sql = "SELECT message_id, topic, message_key, event_type, content_type, headers, payload, attempts FROM inbox_dead \
                WHERE consumer = ? AND message_id > ? ORDER BY message_id LIMIT 1 FOR UPDATE SKIP LOCKED";
@@ -138,8 +139,9 @@ pub async fn advance(
     Ok(query.bind(number).bind(epoch).execute(conn).await?.rows_affected() == 1)
 }
 
-/// The highest number of a key, its epoch, and its gaps as JSON; the row is made if need be, and locked. Primary key, one row. Inserted before
-/// it is read: reading a row that is not there would lock a gap that other keys are inserted into.
+/// The highest number of a key, its epoch, and its gaps as JSON. Creates the row if it is missing, and locks it.
+/// Primary key, one row. The insert comes before the read: to read a missing row would lock a gap that other keys are
+/// inserted into.
 pub async fn lock_sequence(
     conn: &mut MySqlConnection,
     place: SequencedKey<'_>,
@@ -151,7 +153,7 @@ pub async fn lock_sequence(
     sqlx::query_as(sql).bind(place.consumer).bind(place.topic).bind(place.key).fetch_one(conn).await
 }
 
-/// Writes what [`lock_sequence`] has locked. Primary key, one row.
+/// Updates the row that [`lock_sequence`] has locked. Primary key, one row.
 pub async fn write_sequence(
     conn: &mut MySqlConnection,
     place: SequencedKey<'_>,

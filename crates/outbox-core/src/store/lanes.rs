@@ -1,4 +1,4 @@
-//! Which lanes there are.
+//! The lanes.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ pub async fn with_head(conn: &mut MySqlConnection) -> Result<Vec<u16>, sqlx::Err
     sqlx::query_scalar("SELECT lane FROM outbox_head ORDER BY lane").fetch_all(conn).await
 }
 
-/// Behind the last lane that there can be.
+/// One past the last possible lane.
 pub const END: u32 = 1 << 16;
 
 /// The smallest of these lanes that has a pending row. One seek in the primary key, whatever the statistics are; it goes past
@@ -38,7 +38,7 @@ pub async fn pending(conn: &mut MySqlConnection, ranges: &[Range<u32>]) -> Resul
     replies.iter().flat_map(|reply| &reply.rows).filter_map(lane).collect()
 }
 
-/// Gives a lane its head. Locks that one row; harmless when it is there.
+/// Creates the head of a lane. Locks that row; harmless if it exists.
 pub async fn create_head(conn: &mut MySqlConnection, lane: u16) -> Result<(), sqlx::Error> {
     sqlx::query("INSERT IGNORE INTO outbox_head (lane) VALUES (?)").bind(lane).execute(conn).await.map(drop)
 }

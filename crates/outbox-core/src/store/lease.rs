@@ -1,4 +1,4 @@
-//! Leases: renewing one's own claims, giving them back, and taking over those of the dead.
+//! Leases of claims: renews and releases a relay's own, and takes over those of dead relays.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{
     text::{Reply, Text},
 };
 
-/// A claim and its fence. Only both together name a claim: the number may come again, where tables were copied without their
+/// A claim and its token. Only both together name a claim: the number may repeat if tables were copied without their
 /// counters, truncated or restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimLease {
@@ -25,7 +25,7 @@ impl ClaimLease {
         Ok(Self { claim_id: row.try_get(0)?, lease_token: row.try_get(1)? })
     }
 
-    /// Those of all rows.
+    /// The claims of all rows.
     pub(crate) fn all(replies: &[Reply]) -> Result<Vec<Self>, sqlx::Error> {
         replies.iter().flat_map(|reply| &reply.rows).map(Self::of).collect()
     }
@@ -41,8 +41,8 @@ pub(crate) fn listed(text: Text, leases: &[ClaimLease]) -> Text {
     text.sql("]', '$[*]' COLUMNS (claim_id BIGINT UNSIGNED PATH '$[0]', lease_token BIGINT UNSIGNED PATH '$[1]')) j) l")
 }
 
-/// The claims `c` of these leases that still stand, to be read, changed or deleted: each is found by its primary key (see
-/// [`Text::listed`]), and only under its token, which is the fence.
+/// The claims `c` of these leases that are still live, to be read, changed or deleted. Each is found by its primary key
+/// (see [`Text::listed`]), and only with its token, which is the fence.
 pub(crate) fn fence(text: Text, leases: &[ClaimLease]) -> Text {
     listed(text, leases).sql(
         " STRAIGHT_JOIN outbox_claims c FORCE INDEX (PRIMARY) ON c.claim_id = l.claim_id AND c.lease_token = l.lease_token",
@@ -52,14 +52,14 @@ pub(crate) fn fence(text: Text, leases: &[ClaimLease]) -> Text {
 /// The outcome of a renewal.
 #[derive(Debug, Default)]
 pub struct Renewed {
-    /// The claims that run from now on again.
+    /// The claims whose lease was renewed.
     pub prolonged: Vec<ClaimLease>,
-    /// The live claims: those, and the ones whose rows a settlement or a take-over had locked.
+    /// The live claims: these, and those whose rows a settlement or a take-over had locked.
     pub standing: Vec<ClaimLease>,
 }
 
-/// Prolongs claims from now on. Waits for nobody: one connection that is silent while it settles a claim must not cost all others
-/// their lease. Primary key; locks just these rows, across one of its two round trips.
+/// Renews claims from now on. Waits for no lock: one connection that is silent while it settles a claim must not cost
+/// all other claims their lease. Primary key; locks just these rows, across one of its two round trips.
 pub async fn renew(conn: &mut MySqlConnection, leases: &[ClaimLease], lease: Duration) -> Result<Renewed, sqlx::Error> {
     let select = |text: Text, leases: &[ClaimLease]| {
         text.sql("SELECT c.claim_id, c.lease_token FROM ").then(|text| fence(text, leases))
@@ -76,7 +76,7 @@ pub async fn renew(conn: &mut MySqlConnection, leases: &[ClaimLease], lease: Dur
     Ok(Renewed { prolonged, standing })
 }
 
-/// Gives claims back: their messages are pending as before, no attempt is spent. Primary key, just these rows.
+/// Releases claims: their messages are pending as before, and no attempt is spent. Primary key, just these rows.
 pub async fn release(conn: &mut MySqlConnection, leases: &[ClaimLease]) -> Result<u64, sqlx::Error> {
     let text = Text::default().sql("DELETE c FROM ").then(|text| fence(text, leases));
     let replies = text.run(conn).await?;
@@ -86,18 +86,18 @@ pub async fn release(conn: &mut MySqlConnection, leases: &[ClaimLease]) -> Resul
 /// A claim whose lease has passed.
 #[derive(Debug, Clone)]
 pub struct Expired {
-    /// The claim and its fence.
+    /// The claim and its token.
     pub lease: ClaimLease,
     /// Its owner.
     pub owner: String,
     /// The lane.
     pub lane: u16,
-    /// The messages that it covers; none where the list was edited by hand and does not read as one.
+    /// The messages that it covers; none if the list was edited by hand and cannot be read.
     pub message_ids: Vec<u64>,
 }
 
-/// The claims whose lease has passed, read without locks: a locking look would wait for every claim that is being settled.
-/// Reads the live claims.
+/// The claims whose lease has passed, read without locks: a locking read would wait for every claim that is being
+/// settled. Reads the live claims.
 pub async fn expired(conn: &mut MySqlConnection) -> Result<Vec<Expired>, sqlx::Error> {
     let sql = "SELECT claim_id, lease_token, owner, lane, message_ids FROM outbox_claims \
                WHERE lease_until < UTC_TIMESTAMP(6) ORDER BY claim_id LIMIT 20";
@@ -113,8 +113,9 @@ pub async fn expired(conn: &mut MySqlConnection) -> Result<Vec<Expired>, sqlx::E
     rows.iter().map(expired).collect()
 }
 
-/// Ends a claim whose lease has passed and counts an attempt for each of its messages, so that a message that kills relays
-/// is found. False: it was settled, renewed or taken over by another in the meantime. One round trip; locks the claim first.
+/// Ends a claim whose lease has passed and counts an attempt for each of its messages, so that a message that kills
+/// relays is found. False: it was settled, renewed or taken over by another relay in the meantime. One round trip;
+/// locks the claim first.
 pub async fn take_over(conn: &mut MySqlConnection, expired: &Expired) -> Result<bool, sqlx::Error> {
     let still = " WHERE c.lease_until < UTC_TIMESTAMP(6)";
     let lease = [expired.lease];

@@ -4,7 +4,7 @@ use sqlx::{AssertSqlSafe, Executor as _, MySqlConnection, SqlSafeStr as _, SqlSt
 
 use super::{LOCK_WAIT, NO_SUCH_COLUMN, NO_SUCH_TABLE, catalogue::ObjectKind, error_number};
 
-/// The record of migrations: the columns are those of sqlx, which may keep it, too.
+/// The record of migrations: the columns are those of sqlx, which may write it, too.
 pub(crate) const RECORD: &str = "CREATE TABLE IF NOT EXISTS outbox_migrations (
   version        BIGINT    NOT NULL,
   description    TEXT      CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -22,7 +22,7 @@ pub(crate) const RECORD_COLUMNS: [&str; 6] =
 const NOTE: &str = "INSERT INTO outbox_migrations (version, description, success, checksum, execution_time) \
                     VALUES (?, ?, TRUE, ?, -1) ON DUPLICATE KEY UPDATE success = TRUE, description = ?, checksum = ?";
 
-/// How an applied migration is written down in a script.
+/// The note of an applied migration in a script.
 pub(crate) fn note_in_script(version: i64, description: &str, checksum: &[u8]) -> String {
     let checksum = checksum.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
     format!(
@@ -61,8 +61,8 @@ pub(crate) async fn note(conn: &mut MySqlConnection, version: i64, name: &str, s
     sqlx::query(NOTE).bind(version).bind(name).bind(sum).bind(name).bind(sum).execute(conn).await.map(drop)
 }
 
-/// Sets the session for statements that change tables: no mode of the server's may change what they mean, and what waits for a table
-/// keeps the services' statements waiting behind it. [`restore`] undoes it.
+/// Sets the session for statements that change tables. No SQL mode of the server may change their meaning. The waits
+/// are short: a statement that waits for a table makes the services' statements wait behind it. [`restore`] undoes it.
 pub(crate) async fn set_session(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(
         "SET @outbox_sql_mode = @@SESSION.sql_mode, @outbox_lock_wait = @@SESSION.lock_wait_timeout, \
@@ -75,7 +75,7 @@ pub(crate) async fn set_session(conn: &mut MySqlConnection) -> Result<(), sqlx::
     .map(drop)
 }
 
-/// Gives the session back as it was.
+/// Restores the session.
 pub(crate) async fn restore(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(
         "SET SESSION sql_mode = @outbox_sql_mode, SESSION lock_wait_timeout = @outbox_lock_wait, \
@@ -91,18 +91,19 @@ pub(crate) async fn run(conn: &mut MySqlConnection, sql: SqlStr) -> Result<(), s
     sqlx::raw_sql(sql).execute(conn).await.map(drop)
 }
 
-/// What the account may not do of a statement that reads or writes rows, in the server's words. It is only prepared.
+/// The server's error if the account lacks a privilege for a statement that reads or writes rows. The statement is only
+/// prepared.
 pub(crate) async fn denied_rows(conn: &mut MySqlConnection, sql: String) -> Result<Option<String>, sqlx::Error> {
     refusal(conn.prepare(AssertSqlSafe(sql).into_sql_str()).await.map(drop))
 }
 
-/// What it may not do of the record.
+/// The same for the record.
 pub(crate) async fn denied_note(conn: &mut MySqlConnection) -> Result<Option<String>, sqlx::Error> {
     refusal(conn.prepare(SqlStr::from_static(NOTE)).await.map(drop))
 }
 
-/// Whether it may not create this table or view. Nothing can come of the statement, because two of its columns have one name: the
-/// server looks at privileges before.
+/// The same for the creation of a table or view. The statement always fails, because two of its columns have one name;
+/// the server checks privileges first.
 pub(crate) async fn denied_creation(
     conn: &mut MySqlConnection,
     kind: ObjectKind,
@@ -115,13 +116,13 @@ pub(crate) async fn denied_creation(
     refusal(run(conn, AssertSqlSafe(sql).into_sql_str()).await)
 }
 
-/// Whether it may not change this table. Nothing can come of the statement: there is no such column.
+/// The same for a change of a table. The statement always fails: there is no such column.
 pub(crate) async fn denied_alteration(conn: &mut MySqlConnection, table: &str) -> Result<Option<String>, sqlx::Error> {
     let sql = format!("ALTER TABLE {table} DROP COLUMN outbox_no_such_column");
     refusal(run(conn, AssertSqlSafe(sql).into_sql_str()).await)
 }
 
-/// The server's words where it denies a command. All else that it has against the statement is no matter of privileges.
+/// The server's error if it denies a command. Its other errors are not about privileges.
 fn refusal(outcome: Result<(), sqlx::Error>) -> Result<Option<String>, sqlx::Error> {
     match outcome {
         Err(error) if is_denial(&error) => Ok(error.as_database_error().map(|error| error.message().to_owned())),
@@ -130,17 +131,17 @@ fn refusal(outcome: Result<(), sqlx::Error>) -> Result<Option<String>, sqlx::Err
     }
 }
 
-/// Whether the server says that the account may not do this.
+/// Whether the account lacks a privilege.
 pub(crate) fn is_denial(error: &sqlx::Error) -> bool {
     error_number(error).is_some_and(|number| [1044, 1142, 1143, 1227, 1370].contains(&number))
 }
 
-/// Whether a statement waited in vain for what others hold.
+/// Whether a statement waited in vain for a lock.
 pub(crate) fn is_wait(error: &sqlx::Error) -> bool {
     error_number(error) == Some(LOCK_WAIT)
 }
 
-/// Whether the server cannot change this table at once: 1845 and 1846, or 4092 where it was changed so too often.
+/// Whether the server cannot change this table at once: 1845 and 1846, or 4092 after too many instant changes.
 pub(crate) fn is_not_instant(error: &sqlx::Error) -> bool {
     error_number(error).is_some_and(|number| [1845, 1846, 4092].contains(&number))
 }

@@ -1,6 +1,6 @@
 //! Named leases: one row each, which stays when the lease ends, so that its fence only grows.
 //!
-//! No statement takes a time from its caller, only lengths: when a lease ends is decided by the database's clock alone.
+//! No statement takes a time from its caller, only lengths: the database's clock alone decides the end of a lease.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct Row {
     pub left: i64,
 }
 
-/// Sets the session: as the relay's own, and waits at most a second for whoever checks the lease in a transaction.
+/// Sets the session like the relay's own, but waits at most a second for a transaction that checks the lease.
 pub async fn prepare(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     super::session::prepare(conn).await?;
     sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(conn).await.map(drop)
@@ -33,12 +33,13 @@ pub async fn look(conn: &mut MySqlConnection, name: &str) -> Result<Option<Row>,
     row.map(|row| Ok(Row { owner: row.try_get(0)?, fence: row.try_get(1)?, left: row.try_get(2)? })).transpose()
 }
 
-/// Fences of an epoch begin at the epoch times this number, so that they compare epoch first. Within a second, the distance of two
-/// epochs, no lease has so many tenures.
+/// Fences of an epoch begin at the epoch times this number, so that they compare epoch first. No lease has this number
+/// of tenures within a second, the distance of two epochs.
 pub(super) const FENCES: u64 = 1_000_000;
 
-/// Takes a lease that no owner ever held, and returns its fence: the first of the epoch, because a lease that is missing may have
-/// been held after the snapshot that was restored. `None`: another was faster. Primary key, one row; reads the last epoch.
+/// Takes a lease that no owner ever held, and returns its fence: the first of the epoch, because a missing lease may
+/// have been held after the snapshot that was restored. `None` if another owner was faster. Primary key, one row; reads
+/// the last epoch.
 pub async fn create(
     conn: &mut MySqlConnection,
     name: &str,
@@ -55,8 +56,8 @@ pub async fn create(
     Ok((done.rows_affected() == 1).then_some(fence))
 }
 
-/// Takes a lease that has ended, or that this owner holds already; its fence becomes `seen + 1`. False: another was faster,
-/// or checks it just now in a transaction. Primary key, one row; waits at most a second for its lock.
+/// Takes a lease that has ended, or that this owner holds already; its fence becomes `seen + 1`. False: another owner
+/// was faster, or is checking the lease in a transaction. Primary key, one row; waits at most a second for its lock.
 pub async fn take(
     conn: &mut MySqlConnection,
     name: &str,
@@ -100,7 +101,8 @@ pub async fn release(conn: &mut MySqlConnection, name: &str, owner: &str, fence:
     Ok(done.rows_affected() == 1)
 }
 
-/// Whether a tenure stands; it then stands until the transaction of `conn` ends. Primary key, one row, shared lock.
+/// Whether a tenure is live; it then stays live until the transaction of `conn` ends. Primary key, one row, shared
+/// lock.
 pub async fn check(conn: &mut MySqlConnection, name: &str, owner: &str, fence: u64) -> Result<bool, sqlx::Error> {
     let sql = "SELECT 1 FROM outbox_leases WHERE name = ? AND owner = ? AND fence = ? \
                AND lease_until > UTC_TIMESTAMP(6) LOCK IN SHARE MODE";

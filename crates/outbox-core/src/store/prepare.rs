@@ -1,4 +1,5 @@
-//! One message as statements with binds, for other libraries. They write what [`super::enqueue`] writes; a test compares.
+//! One message as statements with binds, for other libraries. They write the same rows as [`super::enqueue`]; a test
+//! compares.
 
 use super::enqueue::{bytes, micros};
 use crate::{
@@ -27,7 +28,8 @@ const INSERT_SEQUENCED: &str = "INSERT INTO outbox_messages \
 const INSERT_PENDING: &str =
     "INSERT INTO outbox_pending (id, lane, key_hash, bytes) VALUES (LAST_INSERT_ID(), ?, ?, ?)";
 
-/// One expression for "in so many microseconds" and "at this time": the first operand is null in the second case.
+/// One expression for "after this number of microseconds" and "at this time": the first operand is null in the second
+/// case.
 const INSERT_SCHEDULED: &str = "INSERT INTO outbox_delayed (id, lane, key_hash, bytes, due_at, reason) \
     VALUES (LAST_INSERT_ID(), ?, ?, ?, COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, \
     '1970-01-01' + INTERVAL ? MICROSECOND), 'scheduled')";

@@ -1,4 +1,4 @@
-//! Putting delayed messages that are due back among the pending ones.
+//! Promotes delayed messages that are due: moves them to pending.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
 use super::{enqueue::micros, text::Text};
 
-/// A delayed message whose time comes.
+/// A delayed message that is due, or due soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DelayedRow {
     /// The lane.
     pub lane: u16,
     /// The message.
     pub id: u64,
-    /// How long it has to wait; zero: it is due.
+    /// How long it has to wait; zero if it is due.
     pub wait: Duration,
 }
 
-/// Delayed messages that are due before `within` has passed, the longest first. Index `outbox_delayed_due`, at most `limit`
-/// rows, no lock.
+/// Delayed messages that are due before `within` has passed, the longest due first. Index `outbox_delayed_due`, at most
+/// `limit` rows, no lock.
 pub async fn due(conn: &mut MySqlConnection, within: Duration, limit: u32) -> Result<Vec<DelayedRow>, sqlx::Error> {
     let sql = "SELECT lane, id, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) FROM outbox_delayed \
                WHERE due_at <= UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND ORDER BY due_at, id LIMIT ?";
@@ -31,17 +31,18 @@ pub async fn due(conn: &mut MySqlConnection, within: Duration, limit: u32) -> Re
     rows.iter().map(due).collect()
 }
 
-/// Moves delayed messages of one lane to pending; returns how many. Raises the lane's version, so that no claim is made on what was
-/// seen before, and lowers `low`, so that the rows are looked for. One that somebody has put back by hand is pending already.
-/// One round trip; locks the head (so two relays do not promote the same rows at once) and these rows.
+/// Moves delayed messages of one lane to pending; returns how many. Raises the lane's version, so that no claim is made
+/// on an earlier look, and lowers `low`, so that looks include the rows. A row that was put back by hand is pending
+/// already. One round trip; locks the head (so two relays do not promote the same rows at once) and these rows.
 ///
-/// A row may come back into `outbox_delayed` between the two statements: another relay has promoted and claimed it, and is settling its
-/// failure. So only rows are deleted that are pending, read with a lock: the other ones are nowhere else.
+/// A row may come back into `outbox_delayed` between the two statements: another relay has promoted and claimed it, and
+/// is settling its failure. So only rows that are pending, read with a lock, are deleted: the others are in no other
+/// table.
 pub async fn promote(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result<u64, sqlx::Error> {
     put_back(conn, lane, ids, "").await
 }
 
-/// [`promote`] of rows that meet a condition still, ` AND …` of `d`.
+/// [`promote`] of rows that still meet a condition, ` AND …` of `d`.
 pub(super) async fn put_back(
     conn: &mut MySqlConnection,
     lane: u16,

@@ -1,4 +1,4 @@
-//! Deleting what is older than its retention, in chunks by primary key.
+//! Deletes rows that are older than their retention, in chunks by primary key.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -6,12 +6,13 @@ use sqlx::{Connection as _, MySqlConnection, Row as _};
 
 use super::{claim::ids_from_json, enqueue::micros, read::id_list, text::Text};
 
-/// Deletes the oldest receipts that are older than this, with their messages; returns how many of each. Only messages that
-/// a receipt names are deleted, without those that were put back to be sent again. A receipt with an unreadable list stays, with its messages.
-/// At most fifty receipts, and no further one once they name that number of `messages`: a receipt names one message where traffic is slow, and a
-/// thousand where it is not. Primary keys; one transaction.
+/// Deletes the oldest receipts that are older than this, with their messages; returns the number of each. Deletes only
+/// messages that a receipt names, except those that are to be sent again. A receipt with an unreadable list stays, with
+/// its messages. Takes at most fifty receipts, and no further one once they name this number of `messages`: a receipt
+/// names one message under slow traffic, and a thousand otherwise. Primary keys; one transaction.
 pub async fn sent(conn: &mut MySqlConnection, age: Duration, messages: usize) -> Result<(u64, u64), sqlx::Error> {
-    // Receipts are nearly in the order of their age: what is behind fifty that are too young can wait until one of them is old.
+    // Receipts are nearly in the order of their age: those behind fifty young ones can wait until one of the fifty is
+    // old.
     let sql = "SELECT receipt_id, message_ids, lane FROM (SELECT receipt_id, message_ids, lane, sent_at FROM outbox_sent \
                WHERE IF(JSON_VALID(message_ids), JSON_TYPE(message_ids), '') = 'ARRAY' ORDER BY receipt_id LIMIT 50) AS oldest \
                WHERE sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY receipt_id";
@@ -42,7 +43,7 @@ pub async fn sent(conn: &mut MySqlConnection, age: Duration, messages: usize) ->
 
 /// Of these messages, sorted by lane and id, those that are to be sent again. Primary keys, no lock.
 async fn unsent(conn: &mut MySqlConnection, messages: &[(u16, u64)]) -> Result<HashSet<u64>, sqlx::Error> {
-    // 0 is no id: nothing, and a column of the right type.
+    // 0 is no id: this selects no row, and gives the column the right type.
     let mut text = Text::default().sql("SELECT id FROM outbox_pending WHERE lane = 0 AND id = 0");
     for chunk in messages.chunk_by(|a, b| a.0 == b.0) {
         let (lanes, ids): (Vec<u16>, Vec<u64>) = chunk.iter().copied().unzip();

@@ -1,7 +1,8 @@
-//! The queue of a key: its messages behind one that waits, or behind more of them than may be in flight.
+//! The queue of a key: its messages behind one that waits, or beyond the number that may be in flight.
 //!
-//! Rows of a queue stand in `outbox_delayed` without a date, and no promotion for a time touches them. The relay that has sent a message of the key
-//! puts the next ones back. It needs no proof that nothing holds the key, because each look asks for that.
+//! Rows of a queue are in `outbox_delayed` without a date, and no promotion by time touches them. A relay that has sent
+//! a message of the key promotes the next ones. It needs no proof that no message holds the key, because each look
+//! checks that.
 
 use sqlx::{MySqlConnection, Row as _};
 
@@ -10,8 +11,9 @@ use super::text::Text;
 /// The date of a row in a queue.
 pub(crate) const UNDATED: &str = "TIMESTAMP'9999-12-31 00:00:00'";
 
-/// The messages that come next in the queue of a key, above the id `from`, at most `limit`: up to the first that waits for a time or
-/// is dead and holds the key. Ranges of `outbox_delayed_key` and `outbox_dead_key`, at most `limit` rows, no lock.
+/// The next messages in the queue of a key, above the id `from`, at most `limit`. They end before the first message
+/// that waits for a time, or is dead and holds the key. Ranges of `outbox_delayed_key` and `outbox_dead_key`, at most
+/// `limit` rows, no lock.
 pub async fn next(
     conn: &mut MySqlConnection,
     (lane, key_hash): (u16, u64),
@@ -45,23 +47,24 @@ pub async fn next(
     Ok(ids)
 }
 
-/// [`super::promote::promote`] of these rows, as far as they stand in a queue still: one that has failed meanwhile has a date.
+/// [`super::promote::promote`] of these rows, if they are still in a queue: a row that has failed meanwhile has a date.
 pub async fn promote(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result<u64, sqlx::Error> {
     super::promote::put_back(conn, lane, ids, " AND d.due_at = TIMESTAMP'9999-12-31 00:00:00'").await
 }
 
-/// A lane from this one on that has a queue. One seek in `outbox_delayed_due`, no lock.
+/// The first lane from this one on that has a queue. One seek in `outbox_delayed_due`, no lock.
 pub async fn lane(conn: &mut MySqlConnection, from: u16) -> Result<Option<u16>, sqlx::Error> {
     let sql = "SELECT lane FROM outbox_delayed FORCE INDEX (outbox_delayed_due) \
                WHERE due_at = TIMESTAMP'9999-12-31 00:00:00' AND lane >= ? ORDER BY lane LIMIT 1";
     sqlx::query_scalar(sql).bind(from).fetch_optional(conn).await
 }
 
-/// Rows of one [`keys`].
+/// Most rows that [`keys`] reads.
 const KEYS: u32 = 200;
 
-/// Some keys above `above` that messages hold back, each with whether the first of these stands in the queue, behind no dead one. An empty
-/// list: there are no more. A range of `outbox_delayed_key`, 200 rows, each with a seek in `outbox_dead_key`; no lock.
+/// Some keys above `above` that messages hold back, each with whether the first of these is in the queue, behind no
+/// dead one. The list is empty if there are no more. A range of `outbox_delayed_key`, 200 rows, each with a seek in
+/// `outbox_dead_key`; no lock.
 pub async fn keys(conn: &mut MySqlConnection, lane: u16, above: u64) -> Result<Vec<(u64, bool)>, sqlx::Error> {
     let sql = "SELECT key_hash, due_at = TIMESTAMP'9999-12-31 00:00:00' AND NOT EXISTS (SELECT 1 \
                FROM outbox_dead x FORCE INDEX (outbox_dead_key) \

@@ -22,7 +22,7 @@ pub struct Stored {
     pub content_type: Option<String>,
     /// A JSON object of strings.
     pub headers: Option<String>,
-    /// The payload; none is a tombstone.
+    /// The payload; `None` for a tombstone.
     pub payload: Option<Vec<u8>>,
     /// Microseconds since 1970.
     pub created_at_micros: i64,
@@ -34,13 +34,13 @@ pub struct Stored {
     pub epoch: u64,
 }
 
-/// Reads messages by id, in the order of ids. Primary key, no lock, as many rows as ids; runs of neighbours are read as ranges.
-/// A message that is not there is missing from the answer. Reads all epochs besides, a row for each recovery.
+/// Reads messages by id, in the order of ids. Primary key, no lock, as many rows as ids; runs of neighbours are read as
+/// ranges. The result lacks a message that does not exist. Also reads all epochs, a row for each recovery.
 pub async fn messages(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Stored>, sqlx::Error> {
     decoded(&text(Text::default(), ids).run(conn).await?)
 }
 
-/// How many statements [`text`] adds.
+/// The number of statements that [`text`] adds.
 pub(crate) const STATEMENTS: usize = 2;
 
 pub(crate) fn text(text: Text, ids: &[u64]) -> Text {

@@ -1,6 +1,6 @@
-//! After a restore or a failover to a replica that was behind: numbers that were given out since then must not come again.
+//! Recovers after a restore or a failover to a replica that lagged: numbers that were given out since must not repeat.
 //!
-//! No relay, worker or service may run meanwhile. Each step can be repeated: it only raises what it finds.
+//! No relay, worker or service may run meanwhile. Each step can be repeated: it only raises numbers.
 
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
@@ -27,7 +27,7 @@ pub struct Plan {
     pub leases: u64,
     /// The largest fence of a named lease.
     pub highest_fence: u64,
-    /// The messages that are pending or delayed, by lane and topic: they go out, again if they had been sent.
+    /// The messages that are pending or delayed, by lane and topic. They will be sent, again if they had been sent.
     pub unsent: Vec<Unsent>,
 }
 
@@ -38,14 +38,14 @@ pub struct Unsent {
     pub lane: u16,
     /// The topic.
     pub topic: String,
-    /// How many.
+    /// Their number.
     pub messages: u64,
     /// When the oldest was enqueued, UTC.
     pub oldest: String,
 }
 
 impl Plan {
-    /// How many messages go out.
+    /// The number of messages that will be sent.
     #[must_use]
     pub fn unsent(&self) -> u64 {
         self.unsent.iter().map(|unsent| unsent.messages).sum()
@@ -72,7 +72,7 @@ pub async fn plan(conn: &mut MySqlConnection) -> Result<Plan, sqlx::Error> {
     Ok(Plan {
         epoch,
         new_epoch,
-        // A copy of the rows alone may have left the counter behind.
+        // A copy of the rows alone may have left the counter too low.
         next_message: next.unwrap_or(1).max(used + 1),
         next_claim: next_number(conn, "outbox_claims").await?,
         next_receipt: next_number(conn, "outbox_sent").await?,
@@ -84,7 +84,7 @@ pub async fn plan(conn: &mut MySqlConnection) -> Result<Plan, sqlx::Error> {
     })
 }
 
-/// The next number of a table. MySQL keeps no old answer here, because [`counters::message_ids`] has told this session so.
+/// The next number of a table. MySQL caches none here, because [`counters::message_ids`] has set this session so.
 async fn next_number(conn: &mut MySqlConnection, table: &str) -> Result<u64, sqlx::Error> {
     let sql = "SELECT CAST(COALESCE(auto_increment, 1) AS UNSIGNED) FROM information_schema.tables \
                WHERE table_schema = DATABASE() AND table_name = ?";
@@ -111,7 +111,7 @@ pub struct Holder {
     pub owner: String,
     /// The named lease that it holds; `None` if it has claimed messages.
     pub lease: Option<String>,
-    /// For how many seconds more, unless it renews.
+    /// The seconds that are left, unless it renews.
     pub seconds: i64,
 }
 
@@ -128,8 +128,8 @@ pub async fn holder(conn: &mut MySqlConnection) -> Result<Option<Holder>, sqlx::
 /// Raises the counters by a margin and begins the epoch of the plan. Waits for transactions that are open on the three tables with
 /// counters, at most five seconds for each; then locks all sequenced keys and all named leases.
 ///
-/// The counters come first: the messages from the first of the raised ids on are those of the new epoch. Any number may begin an
-/// epoch, so a service that does not wait for the end of the recovery does no harm to a key.
+/// The counters come first: the messages from the first of the raised ids on are those of the new epoch. Any number may
+/// begin an epoch, so a service that does not wait for the end of the recovery does not harm a key.
 pub async fn recover(conn: &mut MySqlConnection, plan: &Plan, margin: u64) -> Result<(), sqlx::Error> {
     let first_id = plan.next_message.saturating_add(margin);
     let counters = Text::default()

@@ -1,5 +1,5 @@
-//! A settlement whose transaction the server rolls back between two statements, without an error: as a Galera node may do. Each statement
-//! after it commits by itself.
+//! Settlements whose transaction the server rolls back between two statements without an error, as a Galera node may
+//! do. Each statement after the rollback commits by itself.
 
 use anyhow::{Context as _, Result, ensure};
 use sqlx::{Connection as _, MySqlConnection};
@@ -102,7 +102,7 @@ async fn a_settlement_that_is_rolled_back_in_its_middle_loses_no_message(flavor:
             ensure!(ended.is_ok() == is_settled || cut == statements - 1, "before statement {cut}: {ended:?}");
             let lost = database.number(LOST).await?;
             ensure!(lost == 0, "{lost} of {count} messages are lost by a rollback before statement {cut}");
-            // What is still claimed can be settled.
+            // A live claim can still be settled.
             if !is_settled {
                 ensure!(settle::settle(&mut db, &claims, Way::Ranges).await? == [lease], "not settled after {cut}");
             }
@@ -143,7 +143,7 @@ async fn a_worker_whose_transaction_is_rolled_back_in_its_settlement_settles_no_
         ensure!(pending == 3, "a rollback before statement {cut} settled work that is not there: {pending} pending");
         let receipts = database.number("SELECT COUNT(*) FROM outbox_sent").await?;
         ensure!(receipts == 0, "a rollback before statement {cut} leaves a receipt of messages that are pending");
-        // The claim is live, and its next settlement meets nothing of this one.
+        // The claim is live, and its next settlement finds no rows of this one.
         let mut again = database.plain().await?;
         session::prepare(&mut again).await?;
         work(&mut again).await?;

@@ -1,4 +1,4 @@
-//! Which programs the tables serve, and what they are made of.
+//! The programs that the tables serve, and the engines and collations of the tables.
 
 use sqlx::MySqlConnection;
 
@@ -8,7 +8,8 @@ use super::{NO_SUCH_TABLE, error_number};
 const TABLES: &str = "outbox_messages,outbox_pending,outbox_delayed,outbox_claims,outbox_head,outbox_sent,outbox_dead,outbox_leases,\
                       outbox_key_sequence,outbox_schema,outbox_epochs,inbox_processed,inbox_dead,inbox_sequence";
 
-/// The smallest version of a reader and of a writer that the tables serve; `None` if they do not say. One row, no lock.
+/// The smallest version of a reader and of a writer that the tables serve; `None` if it is not recorded. One row, no
+/// lock.
 pub async fn smallest(conn: &mut MySqlConnection) -> Result<Option<(u64, u64)>, sqlx::Error> {
     let sql = "SELECT smallest_reader, smallest_writer FROM outbox_schema WHERE id = 1";
     match sqlx::query_as(sql).fetch_optional(conn).await {
@@ -34,8 +35,8 @@ pub async fn foreign_collation(conn: &mut MySqlConnection) -> Result<Option<(Str
     sqlx::query_as(sql).bind(TABLES).fetch_optional(conn).await
 }
 
-/// Waits until no other session migrates this database. False: one still does, so many seconds later. A lock of the session, not
-/// of a transaction.
+/// Waits until no other session migrates this database. False: one still does after this number of seconds. A lock of
+/// the session, not of a transaction.
 ///
 /// sqlx's own `GET_LOCK(…, -1)` waits for ever on MySQL, and not at all on MariaDB.
 pub async fn lock(conn: &mut MySqlConnection, seconds: u16) -> Result<bool, sqlx::Error> {
@@ -44,7 +45,7 @@ pub async fn lock(conn: &mut MySqlConnection, seconds: u16) -> Result<bool, sqlx
     Ok(locked == Some(1))
 }
 
-/// Lets the next one migrate.
+/// Lets the next session migrate.
 pub async fn unlock(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql("DO RELEASE_LOCK(CONCAT('outbox_migrate_', LEFT(SHA2(DATABASE(), 256), 32)))")
         .execute(conn)

@@ -5,18 +5,19 @@ use sqlx::{MySqlConnection, Row as _};
 use super::text::Text;
 
 /// Sets the session of a relay: `READ COMMITTED`, because `REPEATABLE READ` would lock gaps that services insert into;
-/// UTC; a lock wait that ends before the default settle deadline of five seconds does; the servers' own default of how long a connection
-/// may be idle; and no refusal of an UPDATE or DELETE for naming no key. The modes of SQL stay as they are, and are noted.
+/// and UTC. The lock wait ends before the default settle deadline of five seconds. A connection may be idle for the
+/// servers' own default time. An UPDATE or DELETE that names no key is not refused. The SQL modes stay as they are, and
+/// are noted.
 pub async fn prepare(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     let text = Text::default().sql(SETTINGS).sql("; SET @outbox_sql_mode = @@SESSION.sql_mode");
     text.run(conn).await.map(drop)
 }
 
-/// The settings of a relay's session; further variables may follow. Nothing may be open: it would be committed.
+/// The settings of a relay's session; further variables may follow. No transaction may be open: it would be committed.
 pub(super) const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION autocommit = 1, \
     SESSION wait_timeout = 28800, SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 4, SESSION sql_safe_updates = 0";
 
-/// Takes back what a handler has set within a transaction, and its `USE`. The session was set by [`prepare`].
+/// Resets the settings of a handler within a transaction, and its `USE`. The session was set by [`prepare`].
 pub(super) fn reset(text: Text, database: Option<&str>) -> Text {
     let text = match database {
         Some(name) => text.sql("USE ").name(name).sql("; "),
@@ -28,13 +29,13 @@ pub(super) fn reset(text: Text, database: Option<&str>) -> Text {
     )
 }
 
-/// The servers that answer a read and, in a transaction, a locking one: their host, port and `server_id`. They differ behind a proxy that
-/// sends reads to replicas. Reads no row, and locks none. Four round trips.
+/// The servers that answer a read and, in a transaction, a locking read: their host, port and `server_id`. They differ
+/// behind a proxy that sends reads to replicas. Reads no row, and locks none. Four round trips.
 pub async fn servers(conn: &mut MySqlConnection) -> Result<[String; 2], sqlx::Error> {
     const READ: &str =
         "SELECT CONCAT_WS('/', @@hostname, @@port, @@server_id), COUNT(*) FROM outbox_leases WHERE name = ''";
     const LOCK: &str = "SELECT CONCAT_WS('/', @@hostname, @@port, @@server_id), COUNT(*) FROM outbox_leases WHERE name = '' FOR UPDATE";
-    // As texts of their own: a proxy looks at how one begins.
+    // Separate texts: a proxy looks at the beginning of a text.
     let read = sqlx::raw_sql(READ).fetch_one(&mut *conn).await?.try_get(0)?;
     sqlx::raw_sql("START TRANSACTION").execute(&mut *conn).await?;
     let lock = sqlx::raw_sql(LOCK).fetch_one(&mut *conn).await;
@@ -42,12 +43,13 @@ pub async fn servers(conn: &mut MySqlConnection) -> Result<[String; 2], sqlx::Er
     Ok([read, lock?.try_get(0)?])
 }
 
-/// Ends whatever a failed text left open.
+/// Ends the transaction that a failed text left open.
 pub async fn rollback(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql("ROLLBACK").execute(conn).await.map(drop)
 }
 
-/// Ends whatever is open and reads a number back. None: the replies are not those of these statements. One round trip.
+/// Ends an open transaction and reads a number back. `None` if the replies are not those of these statements. One round
+/// trip.
 pub async fn rollback_and_ask(conn: &mut MySqlConnection, number: u64) -> Result<Option<u64>, sqlx::Error> {
     let replies = Text::default().sql("ROLLBACK; SELECT CAST(").int(number).sql(" AS UNSIGNED)").run(conn).await?;
     replies.iter().flat_map(|reply| &reply.rows).next().map(|row| row.try_get(0)).transpose()

@@ -13,9 +13,9 @@ use super::{
 /// The outcomes of a claim's messages. A message in none of the lists goes back to pending as it was.
 #[derive(Debug, Clone, Default)]
 pub struct Settlement {
-    /// Sent, in the order of ids, each with where the broker put it.
+    /// Sent, in the order of ids, each with its place at the broker.
     pub sent: Vec<(u64, String)>,
-    /// To be tried again.
+    /// To be retried.
     pub delayed: Vec<Delayed>,
     /// Given up.
     pub dead: Vec<Dead>,
@@ -26,13 +26,13 @@ pub struct Settlement {
 pub struct Delayed {
     /// The message.
     pub id: u64,
-    /// How long it waits from the settling on; `None`: in the queue of its key, behind an earlier message.
+    /// How long it waits from the settlement on; `None` if it waits in the queue of its key, behind an earlier message.
     pub wait: Option<Duration>,
     /// Whether an attempt was spent.
     pub spent: bool,
     /// A short code: `unconfirmed`, `rejected`, `behind`, `turned_away`, `parked`, `unroutable`, `no_route` or `unread`.
     pub reason: &'static str,
-    /// The broker's words.
+    /// The broker's error text.
     pub error: String,
 }
 
@@ -55,39 +55,40 @@ pub struct Dead {
     pub holds_key: bool,
     /// A short code, as in the metric `outbox_relay_dead_messages_total`.
     pub reason: &'static str,
-    /// The broker's words.
+    /// The broker's error text.
     pub error: String,
 }
 
 /// How a settlement finds the pending rows to delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Neighbours as ranges, where there are many: 6 µs a row instead of 10 (MySQL 9.7). But the optimizer may read the whole
-    /// table instead, when little else is in it, and then waits for transactions that have rows there.
+    /// Neighbours as ranges, if there are many: 6 µs a row instead of 10 (MySQL 9.7). But the optimizer may read the
+    /// whole table if it has few other rows, and the statement then waits for transactions that have rows there.
     Ranges,
-    /// Each by its primary key: locks nothing else, whatever the optimizer thinks.
+    /// Each by its primary key: locks nothing else, whatever the optimizer decides.
     OneByOne,
 }
 
-/// From this number of rows on, ranges are worth while.
+/// From this number of rows on, ranges are used.
 const MANY: usize = 200;
-/// Longest receipts that share a statement with others: MariaDB 10.11 cuts a hexadecimal literal of 64 KiB or more in a UNION, and says
-/// nothing.
+/// Longest receipts that share a statement with others: MariaDB 10.11 cuts a hexadecimal literal of 64 KiB or more in a
+/// UNION, without an error.
 const MAX_UNITED: usize = 16 << 10;
 /// Longest error text that is kept, in characters: the width of the columns `error`.
 const MAX_ERROR: usize = 500;
 
-/// Settles claims in one transaction and one round trip; returns those that were live and are settled now. For a claim that was
-/// lost nothing is written: every statement joins the claim row by its token.
+/// Settles claims in one transaction and one round trip; returns those that were live and are settled now. Nothing is
+/// written for a lost claim: every statement joins the claim row by its token.
 ///
-/// Locks the claim rows first (primary key), so that no take-over comes in between; then deletes pending rows by primary key.
-/// After an error the caller must roll back and ask [`settled`] before it tries again, with the way [`Way::OneByOne`]
-/// where the server refused.
+/// Locks the claim rows first (primary key), so that no take-over comes in between; then deletes pending rows by
+/// primary key. After an error the caller must roll back and call [`settled`] before it tries again. If the server
+/// refused, it tries with [`Way::OneByOne`].
 ///
-/// A Galera node may roll the transaction back between two statements, say nothing, and commit each later statement by itself. If that
-/// is before the receipts, releasing the savepoint fails, and a receipt may be there, beside its live claim. The later statements join
-/// the receipt (`RECEIPT`), which a later rollback takes back: they change nothing, and claims that are still there are an error. A
-/// rollback just before COMMIT goes unnoticed: the messages are pending, and are sent again.
+/// A Galera node may roll the transaction back between two statements without an error, and commit each later statement
+/// by itself. Before the receipts: the release of the savepoint fails, and a receipt may be there, beside its live
+/// claim. After the receipts: the rollback deletes the receipt that the later statements join (`RECEIPT`). They change
+/// nothing, and claims that are still there are an error. A rollback just before COMMIT goes unnoticed: the messages
+/// are pending, and are sent again.
 pub async fn settle(
     conn: &mut MySqlConnection,
     claims: &[(ClaimLease, &Settlement)],
@@ -96,7 +97,7 @@ pub async fn settle(
     ended(&settlement(claims, way).run(conn).await?)
 }
 
-/// The claims that the statements of [`settlement`] locked, if they deleted as many.
+/// The claims that the statements of [`settlement`] locked, if they deleted the same number.
 pub(super) fn ended(replies: &[Reply]) -> Result<Vec<ClaimLease>, sqlx::Error> {
     let [statements @ .., _commit] = replies else { return Ok(Vec::new()) };
     let locked = ClaimLease::all(statements)?;
@@ -119,12 +120,12 @@ pub(crate) fn settlement(claims: &[(ClaimLease, &Settlement)], way: Way) -> Text
         .sql("; COMMIT")
 }
 
-/// How many claims the last of these statements deleted.
+/// The number of claims that the last of these statements deleted.
 pub(super) fn deleted(replies: &[Reply]) -> u64 {
     replies.last().map_or(0, |reply| reply.done.rows_affected())
 }
 
-/// About how many bytes of text a settlement makes: to keep a text below `max_allowed_packet`.
+/// The approximate size of a settlement's text in bytes, to keep a text below `max_allowed_packet`.
 #[must_use]
 pub fn text_size(settlement: &Settlement) -> usize {
     let sent = settlement.sent.iter().map(|(_, receipt)| receipt.len());
@@ -147,8 +148,8 @@ pub(super) fn write(text: Text, claims: &[(ClaimLease, &Settlement)], way: Way) 
     let gone = claims.iter().map(|(lease, settlement)| (*lease, gone(settlement)));
     let (many, few): (Vec<_>, Vec<_>) = gone.partition(|(_, ids)| way == Way::Ranges && ids.len() >= MANY);
     let text = many.iter().fold(text, |text, (lease, ids)| {
-        // Of one table alone: a join that meets statistics of an empty table reads it whole, with the millions of deleted rows that a
-        // snapshot may keep in it. Without its claim or receipt the lane is NULL.
+        // Of one table alone: if the statistics show an empty table, a join reads it whole, with the millions of
+        // deleted rows that a snapshot may keep in it. Without its claim or receipt the lane is NULL.
         let text =
             text.sql("; DELETE FROM outbox_pending WHERE lane = (SELECT c.lane FROM outbox_claims c").sql(RECEIPT);
         id_list(the_claim(text, *lease).sql(") AND "), "id", ids)
@@ -188,8 +189,8 @@ fn the_claim(text: Text, lease: ClaimLease) -> Text {
     text.sql(" WHERE c.claim_id = ").int(lease.claim_id).sql(" AND c.lease_token = ").int(lease.lease_token)
 }
 
-/// The marks are written even where nothing was sent: they tell a lost reply from a lost claim. One that is there beside its live claim
-/// is of a transaction that was rolled back, and is replaced.
+/// The receipts are written even if no message was sent: they distinguish a lost reply from a lost claim. A receipt
+/// beside its live claim is of a transaction that was rolled back, and is replaced.
 pub(super) fn mark_sent(text: Text, claims: &[(ClaimLease, &Settlement)]) -> Text {
     let receipts = |settlement: &Settlement| {
         let receipts: Vec<&str> = settlement.sent.iter().map(|(_, receipt)| receipt.as_str()).collect();
@@ -289,9 +290,9 @@ fn put<'a>(
     the_claim(text, lease)
 }
 
-/// Which of these claims are settled: after a reply was lost. Only a receipt with the claim's token tells: its number may be that of
-/// an earlier claim. Beside a live claim it tells nothing (see [`settle`]). Index `outbox_sent_claim` and primary key, one row a claim
-/// each, no lock.
+/// The settled ones of these claims, to be read after a lost reply. Only a receipt with the claim's token is a proof:
+/// its number may be that of an earlier claim. A receipt beside a live claim is no proof (see [`settle`]). Index
+/// `outbox_sent_claim` and primary key, one row a claim each, no lock.
 pub async fn settled(conn: &mut MySqlConnection, leases: &[ClaimLease]) -> Result<Vec<ClaimLease>, sqlx::Error> {
     let text = Text::default().sql("SELECT s.claim_id, s.lease_token FROM ").then(|text| listed(text, leases)).sql(
         " STRAIGHT_JOIN outbox_sent s FORCE INDEX (outbox_sent_claim) \

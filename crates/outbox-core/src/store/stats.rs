@@ -7,7 +7,7 @@ use sqlx::{MySqlConnection, Row as _};
 pub struct Stats {
     /// Unsent messages that are due, claimed ones included.
     pub pending: u64,
-    /// Of these, claimed. A claim whose list somebody has made unreadable covers none.
+    /// Of these, claimed. A claim whose list was made unreadable by hand covers none.
     pub leased: u64,
     /// Messages that wait for a time.
     pub delayed: u64,

@@ -6,7 +6,8 @@ use sqlx::{
     mysql::{MySqlQueryResult, MySqlRow},
 };
 
-/// A text of several statements for one round trip. Nothing gets in but constants, integers, hexadecimal digits and quoted names.
+/// A text of several statements for one round trip. It holds only constants, integers, hexadecimal digits and quoted
+/// names.
 #[derive(Debug, Default)]
 pub(crate) struct Text {
     sql: String,
@@ -70,9 +71,9 @@ impl Text {
         self
     }
 
-    /// A table `l` of ids to begin a join with; what is joined by `STRAIGHT_JOIN … FORCE INDEX (PRIMARY)` is then found id by
-    /// id. With a list in `IN (…)` the optimizer reads all of a table that is small, and a statement that locks then waits
-    /// for every transaction that has a row there, such as a service that has not committed yet.
+    /// A table `l` of ids to begin a join with; rows joined by `STRAIGHT_JOIN … FORCE INDEX (PRIMARY)` are then found
+    /// id by id. With a list in `IN (…)` the optimizer reads a small table whole. A locking statement then waits for
+    /// every transaction that has a row there, such as that of a service that has not committed yet.
     pub(crate) fn listed(self, ids: impl IntoIterator<Item = u64>) -> Self {
         self.sql("JSON_TABLE('[").ints(ids).sql("]', '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$')) l")
     }
@@ -123,14 +124,14 @@ impl Text {
         }
     }
 
-    /// Runs the text and returns what each of its statements returned. Where one fails the server runs none of the later
-    /// ones: the caller rolls back before it does anything else (see [`super::session::rollback`]).
+    /// Runs the text and returns the result of each statement. If one fails, the server runs none of the later ones:
+    /// the caller rolls back before it does anything else (see [`super::session::rollback`]).
     pub(crate) async fn run(self, conn: &mut MySqlConnection) -> Result<Vec<Reply>, sqlx::Error> {
         let mut replies = Vec::new();
         self.run_into(conn, &mut replies).await.map(|()| replies)
     }
 
-    /// [`Self::run`], where it also matters which statements were answered before one failed.
+    /// [`Self::run`] that keeps the replies of the statements before one that failed.
     pub(crate) async fn run_into(
         self,
         conn: &mut MySqlConnection,
@@ -146,7 +147,7 @@ impl Text {
             }
         }
         drop(stream);
-        // Half an answer would read as "there is nothing": that no statement of these texts may say by mistake.
+        // Half an answer would read as "no rows", which no statement of these texts may report by mistake.
         if replies.len() == statements && rows.is_empty() {
             return Ok(());
         }

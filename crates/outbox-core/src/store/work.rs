@@ -1,4 +1,4 @@
-//! The transaction of a worker: the work of a claim's messages and what became of them, all or nothing.
+//! The transaction of a worker: the work of a claim's messages and their outcomes, all or nothing.
 //!
 //! A transaction that does not end with [`commit`] is ended by closing its connection.
 
@@ -15,10 +15,10 @@ use super::{
     text::{Reply, Text},
 };
 
-/// Opens the transaction, with the mark that the other functions look for. Should the server hear nothing for `silence` (whole
-/// seconds, at least one) it ends connection and transaction: locks of a worker that is frozen, or whose machine is gone, do
-/// not stay for hours. The session is set as [`session::prepare`](super::session::prepare) did, and uses `database`, whatever a
-/// handler has made of it; so do the other functions. One round trip.
+/// Opens the transaction, with the mark that the other functions look for. If the server receives nothing for `silence`
+/// (whole seconds, at least one), it ends connection and transaction. So the locks of a worker that is frozen, or whose
+/// machine is lost, do not stay for hours. Like the other functions it sets the session as
+/// [`session::prepare`](super::session::prepare) did, with `database`, whatever a handler has changed. One round trip.
 pub async fn begin(conn: &mut MySqlConnection, database: Option<&str>, silence: Duration) -> Result<(), sqlx::Error> {
     let text = Text::default()
         .sql(SETTINGS)
@@ -30,14 +30,14 @@ pub async fn begin(conn: &mut MySqlConnection, database: Option<&str>, silence: 
     Manager::begin(conn, Some(text.into_sql_str())).await
 }
 
-/// Keeps the work since the last mark, and sets the next one. False: the server has ended the transaction in between, after a
-/// deadlock, a DDL statement, or a COMMIT of somebody else. One round trip; locks nothing.
+/// Keeps the work since the last mark, and sets the next one. False: the server has ended the transaction in between,
+/// after a deadlock, a DDL statement, or a COMMIT of other code. One round trip; locks nothing.
 pub async fn keep(conn: &mut MySqlConnection, database: Option<&str>) -> Result<bool, sqlx::Error> {
     marked(conn, database, KEEP).await
 }
 
-/// The last statement shows that the savepoint is there: without a transaction SAVEPOINT does nothing, and a Galera node may have ended it
-/// behind the release.
+/// The last statement proves the savepoint: without a transaction SAVEPOINT does nothing, and a Galera node may have
+/// ended the transaction after the release.
 pub(super) const KEEP: &str = "RELEASE SAVEPOINT outbox_work; SAVEPOINT outbox_work; ROLLBACK TO SAVEPOINT outbox_work";
 
 /// Takes back the work since the last mark. False: as for [`keep`]. One round trip; the locks of that work stay.
@@ -58,15 +58,15 @@ async fn marked(conn: &mut MySqlConnection, database: Option<&str>, sql: &'stati
 pub enum Finish {
     /// It may: the claim is live, and no relay can take it over before the end of the transaction.
     Standing,
-    /// The claim is another's, or deleted: nothing was written.
+    /// Another relay has the claim, or it is deleted: nothing was written.
     Lost,
     /// The server had ended the transaction: nothing was written.
     Ended,
 }
 
-/// Settles the claim in the transaction of its work, to be committed with it; what is in none of the lists goes back to pending.
-/// [`super::settle::settle`] without its BEGIN and COMMIT: locks the claim, then deletes pending rows, all by primary key. One
-/// round trip, and a second one where the server has ended the transaction.
+/// Settles the claim in the transaction of its work, to be committed with it. A message in none of the lists goes back
+/// to pending. Like [`super::settle::settle`] without BEGIN and COMMIT: locks the claim, then deletes pending rows, all
+/// by primary key. One round trip, and a second one if the server has ended the transaction.
 pub async fn finish(
     conn: &mut MySqlConnection,
     database: Option<&str>,
@@ -96,8 +96,8 @@ pub(super) async fn conclude(
     }
 }
 
-/// The first release of the savepoint shows that the work's transaction is open, the second that the receipt belongs to it: a Galera
-/// node may end it in between and say nothing. What follows joins the receipt.
+/// The first release of the savepoint proves that the work's transaction is open, the second that the receipt belongs
+/// to it. A Galera node may end the transaction in between without an error. The later statements join the receipt.
 pub(super) fn finishing(database: Option<&str>, lease: ClaimLease, settlement: &Settlement) -> Text {
     let claims = [(lease, settlement)];
     reset(Text::default(), database)
@@ -109,18 +109,18 @@ pub(super) fn finishing(database: Option<&str>, lease: ClaimLease, settlement: &
         .then(|text| write(text, &claims, Way::OneByOne))
 }
 
-/// Deletes a receipt that was committed without its work, beside a claim that is still live: it names messages that are pending. Locks
-/// the claim and the receipt, each by a unique key.
+/// Deletes a receipt that was committed without its work, while its claim is still live: the receipt names pending
+/// messages. Locks the claim and the receipt, each by a unique key.
 async fn forget_early(conn: &mut MySqlConnection, lease: ClaimLease) -> Result<(), sqlx::Error> {
     let text = Text::default().sql("DELETE s FROM ").then(|text| fence(text, &[lease])).sql(RECEIPT);
     text.run(conn).await.map(drop)
 }
 
-/// Commits work and settlement. After an error without an answer of the server it may have happened: [`super::lease::release`] waits
-/// for that, and does nothing then.
+/// Commits work and settlement. After an error without an answer of the server the commit may have happened:
+/// [`super::lease::release`] waits for it, and then does nothing.
 pub async fn commit(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     Manager::commit(conn).await?;
-    // It is decided. The next user of a connection that fails here finds out.
+    // The commit is done. If the connection fails here, its next user gets the error.
     sqlx::raw_sql("SET SESSION wait_timeout = 28800").execute(conn).await.ok();
     Ok(())
 }
