@@ -21,9 +21,9 @@ pub enum Admission {
 
 /// An open transaction in which a message is marked as processed. It is a connection: `execute(&mut *tx)`.
 ///
-/// What ends without [`InboxTransaction::commit`] has not happened, the mark included. Dropped before its end (an error, a
-/// panic, a time-out around the work) it closes its connection: a call that was cancelled half-way must not be finished by
-/// the next user of the pool.
+/// A transaction that ends without [`InboxTransaction::commit`] is rolled back, the mark included. If it is dropped
+/// before its end (an error, a panic, a time-out around the work), it closes its connection. The next user of the pool
+/// must not finish a cancelled call.
 #[derive(Debug)]
 pub struct InboxTransaction {
     connection: PoolConnection<MySql>,
@@ -34,8 +34,8 @@ impl Inbox {
     /// Begins a transaction and claims the message in it, as [`Inbox::claim`] does: the guard for consumers that have no
     /// transaction of their own. Two round trips, two more to commit.
     ///
-    /// After an error, always [`InboxError::Database`], also where the pool has no connection in time, nothing is left open: let the
-    /// message come again.
+    /// Every error is [`InboxError::Database`], also if the pool has no connection in time. No transaction is left
+    /// open: let the message come again.
     ///
     /// ```no_run
     /// # use outbox_core::{Admission, Inbox, Uuid, sqlx::{self, MySqlPool}};
@@ -64,8 +64,8 @@ impl Inbox {
 impl InboxTransaction {
     /// Commits the work and the mark together.
     ///
-    /// After [`InboxError::Database`] either all of it has happened or nothing: let the message come again, the inbox knows.
-    /// [`InboxError::TransactionEnded`] tells of a bug in the work, see there.
+    /// After [`InboxError::Database`] either all of it is committed or nothing. Let the message come again: the inbox
+    /// knows its outcome. [`InboxError::TransactionEnded`] reports a bug in the work, see there.
     pub async fn commit(mut self) -> Result<(), InboxError> {
         if !store::inbox::release(&mut self).await? {
             return Err(InboxError::TransactionEnded);
@@ -75,8 +75,8 @@ impl InboxTransaction {
         Ok(())
     }
 
-    /// Takes the work and the mark back: the message may come again. After [`InboxError::Database`] the connection is closed, and the
-    /// server takes them back when it notices.
+    /// Rolls back the work and the mark: the message may come again. After [`InboxError::Database`] the connection is
+    /// closed, and the server rolls them back when it notices.
     pub async fn rollback(mut self) -> Result<(), InboxError> {
         Manager::rollback(&mut self).await?;
         self.ended = true;

@@ -32,23 +32,23 @@ pub enum Claim {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InboxError {
-    /// The connection has no open transaction, so the claim would not share the fate of the work.
+    /// The connection has no open transaction, so the claim would not commit or roll back with the work.
     #[error("the connection is not in a transaction: call `begin()` and pass `&mut tx`")]
     NotInTransaction,
-    /// The server has ended the transaction before its commit, most often by a deadlock whose error the work swallowed; what
-    /// the work wrote after that was committed without the mark, and will be done again. Pass database errors on.
+    /// The server has ended the transaction before its commit, most often by a deadlock whose error the work swallowed.
+    /// The later writes of the work were committed without the mark, and will be done again. Pass database errors on.
     #[error("the server has ended the transaction before the commit: pass errors of the database on, and use no DDL")]
     TransactionEnded,
     /// The consumer's name cannot be stored.
     #[error("the consumer name must have 1 to 100 printable ASCII characters")]
     InvalidConsumer,
-    /// The database refused or was lost; the transaction must be rolled back.
+    /// The database refused the call, or the connection was lost. The transaction must be rolled back.
     #[error("the database did not take the inbox row: roll the transaction back")]
     Database(#[from] sqlx::Error),
 }
 
 impl Inbox {
-    /// The memory of this consumer. All processes of one consumer share a name: 1 to 100 printable ASCII characters.
+    /// The inbox of this consumer. All processes of one consumer share a name: 1 to 100 printable ASCII characters.
     pub fn new(consumer: impl Into<String>) -> Result<Self, InboxError> {
         let consumer = consumer.into();
         let printable = !consumer.is_empty() && consumer.bytes().all(|byte| byte.is_ascii_graphic());
@@ -61,13 +61,14 @@ impl Inbox {
         &self.consumer
     }
 
-    /// Claims a message in the consumer's own transaction. When another transaction is just processing the same message it
-    /// waits for the outcome: `Duplicate` if that one commits, `First` if it rolls back.
+    /// Claims a message in the consumer's own transaction. If another transaction is processing the same message, the
+    /// call waits for its outcome: `Duplicate` if it commits, `First` if it rolls back.
     ///
-    /// Do it first in the transaction, then the work, then commit, and acknowledge last.
+    /// Claim first in the transaction, then do the work, then commit, and acknowledge last.
     ///
-    /// Without an open transaction it is [`InboxError::NotInTransaction`]. After [`InboxError::Database`], also where it waits for
-    /// longer than `innodb_lock_wait_timeout`, roll back and let the message come again.
+    /// Without an open transaction the error is [`InboxError::NotInTransaction`]. A wait of more than
+    /// `innodb_lock_wait_timeout` is an [`InboxError::Database`]. After that error roll back and let the message come
+    /// again.
     pub async fn claim(&self, conn: &mut MySqlConnection, message_id: Uuid) -> Result<Claim, InboxError> {
         if !conn.is_in_transaction() {
             return Err(InboxError::NotInTransaction);

@@ -5,10 +5,10 @@ use sqlx::{Connection as _, MySqlConnection};
 use super::{Inbox, InboxError};
 use crate::store;
 
-/// How many gaps of a key are remembered, the latest ones.
+/// The number of gaps of a key that are remembered: the latest ones.
 const GAPS: usize = 64;
 
-/// How the number of a sequenced message fits to those of its key that this consumer has processed.
+/// The place of a message's number among the numbers of its key that this consumer has processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sequence {
     /// It is the next one, or the first of its key that this consumer sees.
@@ -18,7 +18,7 @@ pub enum Sequence {
         /// The number that should have come.
         expected: u64,
     },
-    /// It was missing, or is from before the first that this consumer saw, or from an earlier epoch: it comes after later ones.
+    /// It was missing, is below the first that this consumer saw, or has an earlier epoch: it comes after later ones.
     Late,
     /// A message with this number was processed before, and the inbox does not know this one.
     Repeated,
@@ -41,13 +41,13 @@ impl From<u64> for SequenceNumber {
 }
 
 impl Inbox {
-    /// Notes the number of a sequenced message in the transaction of its work, and says how it fits. Do it after the claim. Rolled
-    /// back, it was not noted. One round trip for the next number, three for the first, four otherwise.
+    /// Notes the number of a sequenced message in the transaction of its work, and returns its place. Call it after the
+    /// claim. A rollback takes the note back. One round trip for the next number, three for the first, four otherwise.
     ///
-    /// Numbers come from `Message::sequenced` in the header `sequence`, their epoch in `sequence-epoch`. A consumer that starts in the
-    /// middle of a key begins with the number that it sees first; one that comes from before that is [`Sequence::Late`]. With a later
-    /// epoch the key begins anew, because `relay recover` was run after a restore or a failover: numbers may have come again. What
-    /// comes from an earlier epoch then is late, too, and is not noted.
+    /// Numbers come from `Message::sequenced` in the header `sequence`, their epoch in `sequence-epoch`. A consumer
+    /// that starts in the middle of a key begins with the first number that it sees; a smaller number is
+    /// [`Sequence::Late`]. With a later epoch the key begins anew: `relay recover` was run after a restore or a
+    /// failover, and numbers may repeat. A number of an earlier epoch is then late, too, and is not noted.
     ///
     /// Errors are those of [`Inbox::claim`]. A topic of more than 249 bytes or beyond ASCII, and a key of more than 1,024 bytes, is an
     /// [`InboxError::Database`]: no message of the outbox has them.
@@ -63,7 +63,8 @@ impl Inbox {
         }
         let number = number.into();
         let place = store::inbox::SequencedKey { consumer: &self.consumer, topic, key };
-        // The first number of a key most likely finds no row, and looking for one locks a gap that its neighbours are inserted into.
+        // The first number of a key most likely finds no row, and a search for one locks a gap that its neighbours are
+        // inserted into.
         if number.number > 1 && store::inbox::advance(conn, place, number).await? {
             return Ok(Sequence::Next);
         }
@@ -80,7 +81,7 @@ impl Inbox {
     }
 }
 
-/// What was processed of a key: all up to `highest` but these ranges, both ends included. Zero: nothing yet.
+/// The processed numbers of a key: all up to `highest` except these ranges, both ends included. Zero: none yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LastNumber {
     highest: u64,
@@ -88,7 +89,7 @@ struct LastNumber {
 }
 
 impl LastNumber {
-    /// Gaps that were edited by hand and do not read as such are none.
+    /// Gaps that were edited by hand and cannot be read count as none.
     fn read(highest: u64, gaps: &str) -> Self {
         Self { highest, missing: serde_json::from_str(gaps).unwrap_or_default() }
     }
@@ -99,7 +100,7 @@ impl LastNumber {
 
     fn note(&mut self, number: u64) -> Sequence {
         let sequence = self.place(number);
-        // Also a gap that is filled in its middle, and is two then, or the text would outgrow its column.
+        // A number in the middle of a gap makes it two gaps, and the text must not outgrow its column.
         let surplus = self.missing.len().saturating_sub(GAPS);
         self.missing.drain(..surplus);
         sequence
@@ -125,7 +126,7 @@ impl LastNumber {
             return false;
         };
         let (from, to) = self.missing.remove(place);
-        // A gap that was edited by hand may reach to either end of all numbers.
+        // A gap that was edited by hand may reach the smallest or the largest number.
         let below = number.checked_sub(1).map(|last| (from, last));
         let above = number.checked_add(1).map(|first| (first, to));
         let rest = [below, above].into_iter().flatten().filter(|(from, to)| from <= to);
@@ -183,7 +184,7 @@ mod properties {
     /// Bytes of the column `missing`.
     const COLUMN: usize = 65_535;
 
-    /// Numbers that are likely to meet, or to be at an end.
+    /// Numbers that are likely to repeat, or to be at an end of the range.
     fn number() -> impl Strategy<Value = u64> {
         prop_oneof![6 => 0..300_u64, 1 => u64::MAX - 3..=u64::MAX, 1 => any::<u64>()]
     }
@@ -231,7 +232,7 @@ mod properties {
             }
         }
 
-        /// However a wide gap is filled.
+        /// In any order of the numbers that fill a wide gap.
         #[test]
         fn a_gap_that_is_filled_here_and_there_is_remembered_in_few_parts(late in vec(2..100_000_u64, 0..150)) {
             let mut seen = LastNumber::read(1, "[]");

@@ -3,7 +3,7 @@ use std::time::Duration;
 /// How long the relay keeps rows of the inbox unless its `retention.inbox` says otherwise.
 pub const RETENTION: Duration = Duration::from_secs(7 * 86_400);
 
-/// The inbox forgets a message before it has come for the last time, so that it could take effect again.
+/// The inbox forgets a message before its last possible delivery, so that the message could take effect again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the inbox forgets a message after {} h, but it can come again for {} h: raise `retention.inbox` of the relay",
@@ -12,13 +12,13 @@ pub const RETENTION: Duration = Duration::from_secs(7 * 86_400);
 pub struct WindowTooShort {
     /// How long rows of the inbox are kept.
     pub kept: Duration,
-    /// For how long after its first delivery a message can be delivered again.
+    /// The time after its first delivery in which a message can be delivered again.
     pub redelivered: Duration,
 }
 
-/// Checks that the inbox remembers for longer than messages can come again: from the broker (the retention of a Kafka topic; how
-/// long a message can wait in a queue), and by a replay (the relay's `retention.sent`). For `kept` zero means for ever, as in
-/// the relay's configuration; [`Duration::MAX`] stands for a topic that is never cleaned.
+/// Checks that the inbox remembers a message at least as long as it can come again. It can come from the broker (the
+/// retention of a Kafka topic; the longest wait in a queue), and by a replay (the relay's `retention.sent`). For `kept`
+/// zero means for ever, as in the relay's configuration; [`Duration::MAX`] stands for a topic that is never cleaned.
 pub fn check_window(kept: Duration, redelivered: Duration) -> Result<(), WindowTooShort> {
     if kept.is_zero() || kept >= redelivered { Ok(()) } else { Err(WindowTooShort { kept, redelivered }) }
 }

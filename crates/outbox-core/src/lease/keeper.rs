@@ -1,6 +1,7 @@
 //! The task that acquires, renews and releases the leases of one owner, on a connection of its own.
 //!
-//! It alone talks to the database, so a caller that stops waiting cancels no call half-way; and it alone counts who holds what.
+//! Only this task talks to the database, so a caller that stops waiting cancels no call half-way. Only this task counts
+//! the holders of each lease.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -13,7 +14,7 @@ use tokio::{
 use super::Lease;
 use crate::store::named;
 
-/// Where the outcome of a release goes: false, it had ended before.
+/// The channel for the outcome of a release. False: the lease had ended before.
 pub(super) type LeaseReply = oneshot::Sender<Result<bool, sqlx::Error>>;
 
 /// A request to the keeper.
@@ -47,7 +48,7 @@ enum Renewal {
 /// A lease that is held.
 struct HeldLease {
     fence: u64,
-    /// How many [`Lease`]s of it there are.
+    /// The number of its [`Lease`]s.
     held: usize,
     until: watch::Sender<Option<Instant>>,
     renew_at: Instant,
@@ -62,7 +63,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts it; it ends when all handles are dropped.
+    /// Starts the task, which ends when all handles are dropped.
     pub(super) fn start(
         options: &Arc<MySqlConnectOptions>,
         owner: &Arc<str>,
@@ -87,7 +88,7 @@ impl Keeper {
                 Ok(None) => return,
                 Err(_due) => {}
             }
-            // After a command too: a busy owner must not forget what it holds.
+            // After a command too: a busy owner must not forget its leases.
             self.renew_due().await;
         }
     }
@@ -96,7 +97,7 @@ impl Keeper {
         match command {
             LeaseRequest::Acquire { name, keeper, reply } => {
                 let answer = self.acquire(name, keeper).await;
-                // A caller that is gone drops the lease in the answer, which gives it back.
+                // If the caller has stopped waiting, the lease in the answer is dropped, and so released.
                 drop(reply.send(answer));
             }
             LeaseRequest::Release { name, fence, reply } => {
@@ -113,7 +114,7 @@ impl Keeper {
         name: Arc<str>,
         keeper: mpsc::UnboundedSender<LeaseRequest>,
     ) -> Result<Answer, sqlx::Error> {
-        // What is held already is asked for all the same: its end may be known to the database alone.
+        // A held lease is renewed all the same: only the database may know that it has ended.
         if !self.renew(&name).await? {
             let start = Instant::now();
             let (length, owner) = (self.length, Arc::clone(&self.owner));
@@ -143,7 +144,7 @@ impl Keeper {
         self.tenures.get(name).is_some_and(|tenure| tenure.until.borrow().is_some_and(|until| Instant::now() < until))
     }
 
-    /// Tells the holder that its lease is lost.
+    /// Notifies the holder that its lease is lost.
     fn lose(&mut self, name: &str) {
         if let Some(tenure) = self.tenures.remove(name) {
             tenure.until.send_replace(None);
@@ -161,7 +162,7 @@ impl Keeper {
         self.call(async |conn| named::release(conn, name, &owner, fence).await).await
     }
 
-    /// Renews what is due. Where the database does not answer it tries again soon, until the lease is lost.
+    /// Renews the leases that are due. If the database does not answer, it tries again soon, until the lease is lost.
     async fn renew_due(&mut self) {
         let due = |tenure: &HeldLease| tenure.renew_at <= Instant::now();
         let names: Vec<_> =
@@ -196,7 +197,7 @@ impl Keeper {
         Ok(renewed)
     }
 
-    /// Runs a call within a quarter of a lease. One that is given up takes its connection along.
+    /// Runs a call within a quarter of a lease. A call that times out drops its connection.
     async fn call<T>(
         &mut self,
         work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
@@ -214,7 +215,7 @@ impl Keeper {
         timeout(deadline, work).await.map_err(late)?
     }
 
-    /// The connection, out of its place; a new one where the server has closed it meanwhile.
+    /// Takes the connection; opens a new one if the server has closed it.
     async fn connection(&mut self) -> Result<MySqlConnection, sqlx::Error> {
         if let Some(mut connection) = self.connection.take()
             && connection.ping().await.is_ok()
@@ -227,7 +228,8 @@ impl Keeper {
     }
 }
 
-/// Looks first, without locks, so that waiting owners disturb no other; then takes the lease if it is free, or was this owner's.
+/// Looks first, without locks, so that waiting owners disturb no other. Then takes the lease if it is free, or was this
+/// owner's.
 async fn win(conn: &mut MySqlConnection, name: &str, owner: &str, length: Duration) -> Result<Renewal, sqlx::Error> {
     let Some(row) = named::look(conn, name).await? else {
         let won = named::create(conn, name, owner, length).await?;

@@ -21,17 +21,17 @@
 //!
 //! - A lease ends by the **database's** clock. It is renewed in the background three times within its length, so it ends when
 //!   its holder dies, is paused, or cannot reach the database for that long.
-//! - The holder is told: [`Lease::lost`] resolves, and [`Lease::is_held`] turns false, a tenth of the length *before* the lease
-//!   ends, counted by the monotonic clock from before the last renewal was sent. The time of day is never asked.
-//! - A lease belongs to an **owner**, that is to one [`Leases`]: it can acquire what it holds again, and holds it until the last
-//!   [`Lease`] of that name is released or dropped. Between the tasks of one process use a mutex.
+//! - The holder is notified: [`Lease::lost`] resolves and [`Lease::is_held`] turns false a tenth of the length *before*
+//!   the lease ends. The monotonic clock counts, from before the last renewal was sent; the time of day is not used.
+//! - A lease belongs to an **owner**, which is one [`Leases`]. The owner can acquire its lease again, and holds it
+//!   until the last [`Lease`] of that name is released or dropped. Between the tasks of one process use a mutex.
 //! - Each new tenure has a larger [`Lease::fence`].
 //!
 //! # Why the fence
 //!
-//! No process can know that it still holds a lease *when its write arrives*: it may be paused between the look and the write. So
-//! the write itself has to be refused. In the same database [`Lease::check`] does it. Elsewhere send the number along, and
-//! refuse one that is smaller than the largest seen:
+//! No process can know that it still holds a lease *when its write arrives*: it may be paused between the check and the
+//! write. So the write itself must be refused. In the same database [`Lease::check`] refuses it. Elsewhere send the
+//! fence along, and refuse a fence smaller than the largest seen:
 //!
 //! ```sql
 //! UPDATE report SET body = ?, fence = ? WHERE id = ? AND fence <= ?
@@ -39,9 +39,9 @@
 //!
 //! # What is not promised
 //!
-//! A database that forgets what it has confirmed (a restored backup, a failover to a replica that lagged) gives numbers out twice,
-//! unless `relay recover` is run before processes take leases again: it starts a new epoch, and fences compare epoch first. Waiting
-//! processes are not served in order.
+//! A database may lose commits: after a restored backup, or a failover to a replica that lagged. It then gives fences
+//! out twice, unless `relay recover` is run before processes take leases again. That starts a new epoch, and fences
+//! compare epoch first. Waiting processes are not served in order.
 
 mod keeper;
 
@@ -60,12 +60,12 @@ use tokio::{
 use self::keeper::{Answer, Keeper, LeaseReply, LeaseRequest};
 use crate::store;
 
-/// Pause between two looks of one that waits.
+/// The pause between two attempts of a waiting owner.
 const POLL: Duration = Duration::from_millis(250);
 /// Leases are from a second to a day long: the server waits for locks in whole seconds.
 const LENGTHS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
-/// Why a lease was not acquired, or is none any more.
+/// Why a lease was not acquired, or has ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseError {
@@ -79,10 +79,10 @@ pub enum LeaseError {
         name: String,
         /// Its holder at the last look.
         holder: String,
-        /// How long it was waited for.
+        /// The limit of the wait.
         limit: Duration,
     },
-    /// It has ended, and another may hold it: stop, and roll back.
+    /// It has ended, and another owner may hold it: stop, and roll back.
     #[error("the lease `{name}` with the fence {fence} was lost: stop the work, and roll back what is open")]
     Lost {
         /// The lease.
@@ -93,10 +93,10 @@ pub enum LeaseError {
     /// The connection has no open transaction, so the check would end with the statement.
     #[error("the connection is not in a transaction: call `begin()` and pass `&mut tx`")]
     NotInTransaction,
-    /// The tokio runtime that the leases were first used on is gone, and with it their renewal.
+    /// The tokio runtime that the leases were first used on has ended, and with it their renewal.
     #[error("the runtime that renews the leases has ended")]
     Stopped,
-    /// The database refused or was lost.
+    /// The database refused the call, or the connection was lost.
     #[error("the database did not answer for the lease")]
     Database(#[from] sqlx::Error),
 }
@@ -112,8 +112,8 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Leases in this database, 30 seconds long, for an owner with a random name: `pool.connect_options()`, or options of
-    /// one's own. Connects to nothing yet.
+    /// Leases of 30 seconds in this database, for an owner with a random name. `options` are `pool.connect_options()`,
+    /// or your own. Connects to nothing yet.
     #[must_use]
     pub fn new(options: impl Into<Arc<MySqlConnectOptions>>) -> Self {
         Self {
@@ -124,15 +124,15 @@ impl Leases {
         }
     }
 
-    /// The owner's name: 1 to 100 printable ASCII characters, for people to read in `outbox_leases`. It must be unique among
-    /// the processes that run: one of the same name takes a lease over at once.
+    /// The owner's name: 1 to 100 printable ASCII characters, for people to read in `outbox_leases`. It must be unique
+    /// among the processes that run: another process of the same name takes a lease over at once.
     #[must_use]
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.owner = owner.into();
         self
     }
 
-    /// How long a lease lasts without renewal, 1 s to 24 h: as long others wait for a holder that died.
+    /// How long a lease lasts without renewal, 1 s to 24 h. Other owners wait this long for a holder that died.
     #[must_use]
     pub fn length(mut self, length: Duration) -> Self {
         self.length = length;
@@ -142,8 +142,9 @@ impl Leases {
     /// Acquires a lease if it is free, or held by this owner; `None` if another holds it. Names have 1 to 64 printable ASCII
     /// characters. Three round trips.
     ///
-    /// [`LeaseError::Invalid`]: the name, the owner or the length is out of its limits. After [`LeaseError::Database`], also where
-    /// there is no answer within a quarter of the length, ask again: others may find the lease held by this owner until it ends.
+    /// [`LeaseError::Invalid`]: the name, the owner or the length is out of its limits. Without an answer within a
+    /// quarter of the length the error is [`LeaseError::Database`]. After it acquire again: until the lease ends, other
+    /// owners may find it held by this one.
     pub async fn try_acquire(&self, name: &str) -> Result<Option<Lease>, LeaseError> {
         match self.ask(name).await? {
             Answer::Held(lease) => Ok(Some(lease)),
@@ -151,8 +152,8 @@ impl Leases {
         }
     }
 
-    /// Acquires a lease, waiting for it at most this long; it looks four times a second. [`LeaseError::TimedOut`] says who
-    /// holds it.
+    /// Acquires a lease, and waits for it at most `limit`; tries four times a second. [`LeaseError::TimedOut`] names
+    /// the holder.
     pub async fn acquire(&self, name: &str, limit: Duration) -> Result<Lease, LeaseError> {
         let start = Instant::now();
         loop {
@@ -195,8 +196,8 @@ fn is_printable(text: &str, max: usize) -> bool {
     (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// A lease that is held, or was. Dropping the owner's last one of a name releases it soon after, if the runtime still runs
-/// and the database answers; [`Lease::release`] says whether it did.
+/// A lease that is held, or was held. Dropping the owner's last [`Lease`] of a name releases it soon after, if the
+/// runtime still runs and the database answers. [`Lease::release`] reports whether it was released.
 #[derive(Debug)]
 pub struct Lease {
     name: Arc<str>,
@@ -215,8 +216,8 @@ impl Lease {
         &self.name
     }
 
-    /// The number of this tenure: larger than that of every tenure of this name before. The first is 1, after a recovery a million
-    /// times its epoch, and 1.
+    /// The number of this tenure, larger than that of every earlier tenure of this name. The first is 1; after a
+    /// recovery it is a million times its epoch, plus 1.
     #[must_use]
     pub fn fence(&self) -> u64 {
         self.fence
@@ -244,12 +245,13 @@ impl Lease {
         }
     }
 
-    /// Makes sure that this is still the holder when the transaction of `conn` commits: no owner can take the lease over before
-    /// the transaction ends. Nor can it be renewed meanwhile, so do it last, just before the commit.
+    /// Makes sure that this is still the holder when the transaction of `conn` commits. No owner can take the lease
+    /// over before the transaction ends. The lease cannot be renewed meanwhile either, so check last, just before the
+    /// commit.
     ///
-    /// After [`LeaseError::Lost`] roll back. One round trip. MariaDB from 11.6.2 on (`innodb_snapshot_isolation`) refuses it with error
-    /// 1020, and rolls back, where the lease was renewed after a REPEATABLE READ transaction first read: begin such transactions with
-    /// READ COMMITTED.
+    /// After [`LeaseError::Lost`] roll back. One round trip. MariaDB from 11.6.2 on (`innodb_snapshot_isolation`)
+    /// refuses the check with error 1020, and rolls back, if the lease was renewed after a REPEATABLE READ transaction
+    /// first read. Begin such transactions with READ COMMITTED.
     pub async fn check(&self, conn: &mut MySqlConnection) -> Result<(), LeaseError> {
         if !conn.is_in_transaction() {
             return Err(LeaseError::NotInTransaction);
@@ -258,8 +260,9 @@ impl Lease {
         if stands { Ok(()) } else { Err(self.lost_error()) }
     }
 
-    /// Gives it back, and waits until that is done. Where the owner acquired it several times it stays until the last is
-    /// released. [`LeaseError::Lost`]: it had ended before, so another may have worked beside this holder.
+    /// Releases the lease, and waits until that is done. If the owner acquired it several times, it stays held until
+    /// the last [`Lease`] is released. [`LeaseError::Lost`]: it had ended before, so another owner may have worked at
+    /// the same time.
     pub async fn release(mut self) -> Result<(), LeaseError> {
         let (reply, answer) = oneshot::channel();
         self.give_back(Some(reply)).map_err(|_gone| LeaseError::Stopped)?;
@@ -267,7 +270,7 @@ impl Lease {
         if released { Ok(()) } else { Err(self.lost_error()) }
     }
 
-    /// Tells the keeper, once.
+    /// Asks the keeper for the release, once.
     fn give_back(&mut self, reply: Option<LeaseReply>) -> Result<(), mpsc::error::SendError<LeaseRequest>> {
         if std::mem::replace(&mut self.given_back, true) {
             return Ok(());
@@ -282,7 +285,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // Where the keeper is gone the lease ends by itself.
+        // If the keeper has ended, the lease ends by itself.
         self.give_back(None).ok();
     }
 }

@@ -60,16 +60,16 @@ pub(super) fn rows(sql: &str) -> Option<String> {
     text.get(start..).map(str::to_owned)
 }
 
-/// A migration without comments, each white space a single one.
+/// A migration without comments, with single white spaces.
 fn statement(sql: &str) -> String {
     let lines = sql.lines().filter(|line| !line.starts_with("--"));
     lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
 }
 
-/// How statements begin that write nothing the second time.
+/// The beginnings of statements that write nothing the second time.
 const ROWS: [&str; 2] = ["INSERT IGNORE INTO ", "UPDATE "];
 
-/// How a table's engine is spelt among its parts.
+/// The spelling of a table's engine among its parts.
 const ENGINE: &str = "engine innodb";
 
 fn table(name: &str, parts: impl IntoIterator<Item = String>) -> ObjectShape {
@@ -82,7 +82,7 @@ fn added(text: &str) -> Option<String> {
     Some(part(text.strip_prefix("COLUMN ").unwrap_or(text)))
 }
 
-/// The texts between the commas that are in no parentheses.
+/// The texts between the commas outside parentheses.
 fn top_level(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_usize;
     text.split(move |letter| {
@@ -103,7 +103,7 @@ fn part(text: &str) -> String {
     let mut kept = Vec::new();
     while let Some(word) = words.next() {
         match word {
-            // The collation says it, too.
+            // The collation implies the character set.
             "character" => drop(words.by_ref().nth(1)),
             "collate" => {}
             _ => kept.push(word.strip_prefix('(').filter(|_| kept.last() == Some(&"default")).map_or(word, unclosed)),

@@ -6,7 +6,7 @@ use crate::store::{
     schema,
 };
 
-/// Why the tables cannot be used by this version.
+/// Why this version cannot use the tables.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaError {
@@ -37,10 +37,10 @@ pub enum SchemaError {
         /// The number of that migration.
         version: i64,
     },
-    /// The row is gone that says which programs the tables serve.
+    /// The row with the versions that the tables serve is missing.
     #[error("the table outbox_schema has no row: write the one again that `relay migrate sql` prints")]
     Unstated,
-    /// A table has an engine without transactions, or with others.
+    /// A table has another engine than InnoDB: without transactions, or with separate ones.
     #[error("the table {table} has the engine {engine}: run `ALTER TABLE {table} ENGINE = InnoDB`")]
     Engine {
         /// The table.
@@ -48,7 +48,7 @@ pub enum SchemaError {
         /// Its engine.
         engine: String,
     },
-    /// A column takes different texts for the same.
+    /// A column treats different texts as equal.
     #[error(
         "the column {table}.{column} has the collation {collation}, which takes different texts for the same: give it the one that \
          `relay migrate sql` prints"
@@ -61,13 +61,14 @@ pub enum SchemaError {
         /// Its collation.
         collation: String,
     },
-    /// The database could not be asked.
+    /// A call of the database failed.
     #[error(transparent)]
     Database(#[from] sqlx::Error),
 }
 
-/// Checks that a program that enqueues, claims or settles can use the tables: they have at least the version that this release knows,
-/// serve it still, and are on InnoDB with binary collations. A newer release may have added to them.
+/// Checks that a program that enqueues, claims or settles can use the tables. They must have at least the version of
+/// this release, still serve this release, and be on InnoDB with binary collations. A newer release may have added to
+/// them.
 pub async fn check_schema(conn: &mut MySqlConnection) -> Result<(), SchemaError> {
     check(conn, |(_, writer)| writer).await
 }

@@ -20,19 +20,19 @@ pub enum MigrateError {
          in a database of its own"
     )]
     Taken {
-        /// The object that is there, and how it differs.
+        /// The existing object, and its differences.
         differences: String,
     },
-    /// The tables are not those that the migrations make.
+    /// The tables differ from those of the migrations.
     #[error("nothing was changed, because the tables are not as `relay migrate sql` prints them: {differences}")]
     Differs {
-        /// The object that is there, and how it differs.
+        /// The existing object, and its differences.
         differences: String,
     },
     /// The account lacks privileges.
     #[error("nothing was changed, because the account needs the privileges of deploy/grants/migrator.sql: {denied}")]
     Denied {
-        /// The text of the server.
+        /// The server's error text.
         denied: String,
     },
     /// A table was in use all the time.
@@ -45,7 +45,7 @@ pub enum MigrateError {
         version: i64,
         /// The table.
         table: String,
-        /// How often it was tried.
+        /// The number of tries.
         tries: u32,
     },
     /// The server would have to copy a table.
@@ -59,11 +59,11 @@ pub enum MigrateError {
         version: i64,
         /// The table.
         table: String,
-        /// About how many rows it has.
+        /// Its approximate number of rows.
         rows: u64,
-        /// About how many MiB it has, with its keys.
+        /// Its approximate size with its keys, in MiB.
         mebibytes: u64,
-        /// The text of the server.
+        /// The server's error text.
         reason: String,
     },
     /// The server refused the statement.
@@ -71,10 +71,10 @@ pub enum MigrateError {
     Refused {
         /// The number of the migration.
         version: i64,
-        /// The text of the server.
+        /// The server's error text.
         source: sqlx::Error,
     },
-    /// The database could not be asked.
+    /// A call of the database failed.
     #[error(transparent)]
     Database(#[from] sqlx::Error),
 }

@@ -1,4 +1,4 @@
-//! Creates and upgrades the tables, and says whether this program can use them.
+//! Creates and upgrades the tables, and checks whether this program can use them.
 
 mod change;
 mod check;
@@ -51,9 +51,9 @@ pub const MIGRATIONS: [(i64, &str, &str); 20] = [
 
 /// The migrations for `#[sqlx::test(migrator = "outbox_core::MIGRATOR")]`: sqlx applies them to an empty database.
 ///
-/// Everywhere else use [`migrate`]: sqlx waits for tables in a way that stalls services, cannot complete what stopped half-way, and
-/// asks for its lock in a way that MariaDB does not understand. Both keep the same record, `outbox_migrations`, which a service's own
-/// migrations do not share.
+/// Everywhere else use [`migrate`]: sqlx waits for tables in a way that stalls services, cannot complete a migration
+/// that stopped half-way, and takes its lock in a way that MariaDB does not understand. Both keep the same record,
+/// `outbox_migrations`, which a service's own migrations do not share.
 pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
     let mut migrator = Migrator::with_migrations(MIGRATIONS.into_iter().map(migration).collect());
     migrator.dangerous_set_table_name("outbox_migrations");
@@ -66,13 +66,13 @@ fn migration((version, name, sql): (i64, &'static str, &'static str)) -> Migrati
     Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, SqlStr::from_static(sql), false)
 }
 
-/// Creates and upgrades the tables. Harmless where there is nothing to do, also where a newer release has migrated; then it only reads
-/// the record. Of several processes one migrates, and the others wait for up to ten minutes.
+/// Creates and upgrades the tables. Harmless if there is nothing to do, also if a newer release has migrated: then it
+/// only reads the record. Of several processes one migrates, and the others wait for up to ten minutes.
 ///
-/// Privileges and names are checked before anything is changed. A statement that has to wait for a table gives up after two seconds, so
-/// that services do not wait behind it, and is tried again for about two minutes. What stopped half-way is completed by the next
-/// call. No transaction may be open on the connection: it would be committed. After an error close the connection: it may hold the
-/// lock against other migrations.
+/// Privileges and names are checked before anything is changed. A statement that must wait for a table gives up after
+/// two seconds, so that services do not wait behind it. It is tried again for about two minutes. The next call
+/// completes a migration that stopped half-way. No transaction may be open on the connection: it would be committed.
+/// After an error close the connection: it may hold the lock against other migrations.
 pub async fn migrate(conn: &mut MySqlConnection) -> Result<(), MigrateError> {
     run(conn, MIGRATOR.migrations.as_ref(), Mode::Apply).await
 }
@@ -83,8 +83,8 @@ pub async fn migrations_due(conn: &mut MySqlConnection) -> Result<Vec<Due>, Migr
     due::due(conn, MIGRATOR.migrations.as_ref()).await
 }
 
-/// Takes over tables that another tool has made from [`migration_script`], or that came without their record: compares columns, keys
-/// and engines with what the migrations make, and then writes the record. Changes no table.
+/// Takes over tables that another tool has made from [`migration_script`], or that lack their record. Compares columns,
+/// keys and engines with those of the migrations, and then writes the record. Changes no table.
 pub async fn baseline(conn: &mut MySqlConnection) -> Result<(), MigrateError> {
     run(conn, MIGRATOR.migrations.as_ref(), Mode::Adopt).await
 }

@@ -1,22 +1,23 @@
-//! The rest of a migration that is still to be done, by the catalogue.
+//! The remaining work of a migration, by the catalogue.
 
 use std::collections::BTreeSet;
 
 use super::change::Change;
 use crate::store::catalogue::ObjectShape;
 
-/// The rest that is still to be done.
+/// The remaining work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PlannedState {
     /// Nothing: it was done, and only its record is missing.
     Done,
     /// All of it.
     Missing,
-    /// It cannot be done, because something else has its name.
+    /// It cannot be done, because another object has its name.
     Differs(String),
 }
 
-/// Compares what a migration makes with what is there. `later` are the parts that later migrations add to the same table.
+/// Compares the result of a migration with the existing object. `later` are the parts that later migrations add to the
+/// same table.
 pub(super) fn state(change: &Change, found: Option<&ObjectShape>, later: &BTreeSet<String>) -> PlannedState {
     match (change, found) {
         (Change::Rows, _) | (_, None) => PlannedState::Missing,

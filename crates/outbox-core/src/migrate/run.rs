@@ -1,4 +1,4 @@
-//! The runner: reads the record, looks at what is there, checks that all can be done, and does it.
+//! The runner: reads the record and the catalogue, checks that all migrations can run, and runs them.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,11 +15,11 @@ use crate::store::{
     schema,
 };
 
-/// The table that says which migrations were applied.
+/// The table of the applied migrations.
 const RECORD_TABLE: &str = "outbox_migrations";
-/// For how many seconds another process may migrate, while this one waits.
+/// Most seconds that this process waits while another one migrates.
 const MIGRATED_WITHIN: u16 = 600;
-/// How often a statement is tried that waits for a table, two seconds each.
+/// The number of tries of a statement that waits for a table, two seconds each.
 const TRIES: u32 = 8;
 /// The pause after the first try; it doubles.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -50,7 +50,7 @@ pub(super) async fn run(conn: &mut MySqlConnection, migrations: &[Migration], mo
         return Err(MigrateError::Busy);
     }
     let outcome = in_session(conn, migrations, mode).await;
-    // Where this fails the connection is lost, and the lock with it.
+    // If this fails, the connection is lost, and the lock with it.
     schema::unlock(conn).await.ok();
     outcome
 }
@@ -82,7 +82,7 @@ async fn locked(conn: &mut MySqlConnection, migrations: &[Migration], mode: Mode
     Ok(())
 }
 
-/// The migrations that the record does not know, or knows as not done. sqlx, too, may have kept it.
+/// The migrations that the record lacks, or has as not done. sqlx may have written it, too.
 async fn unrecorded<'a>(
     conn: &mut MySqlConnection,
     migrations: &'a [Migration],
@@ -105,7 +105,7 @@ async fn unrecorded<'a>(
     Ok(unrecorded)
 }
 
-/// The rest still to be done of each migration that the record lacks.
+/// The remaining work of each migration that the record lacks.
 pub(super) async fn steps<'a>(
     conn: &mut MySqlConnection,
     migrations: &'a [Migration],
@@ -134,7 +134,7 @@ fn added_later(migrations: &[Migration], change: &Change) -> BTreeSet<String> {
     added.flatten().collect()
 }
 
-/// Refuses where something else has the name of a table or a view, and where there should be nothing left to do and is.
+/// Refuses if another object has the name of a table or a view, and if work is left although there should be none.
 fn refuse_differences(
     record: Option<&ObjectShape>,
     steps: &[MigrationStep<'_>],
@@ -170,7 +170,7 @@ fn is_record(found: &ObjectShape) -> bool {
     found.kind == ObjectKind::Table && RECORD_COLUMNS.iter().all(has)
 }
 
-/// Refuses where the account lacks a privilege that a statement needs.
+/// Refuses if the account lacks a privilege that a statement needs.
 async fn refuse_without_privileges(
     conn: &mut MySqlConnection,
     record: Option<&ObjectShape>,
@@ -197,7 +197,7 @@ async fn refuse_without_privileges(
     Err(MigrateError::Denied { denied: denied.into_iter().collect::<Vec<_>>().join("; ") })
 }
 
-/// Runs the statement of a migration; while a transaction holds its table open, again.
+/// Runs the statement of a migration; tries again while a transaction holds its table open.
 async fn apply(conn: &mut MySqlConnection, step: &MigrationStep<'_>) -> Result<(), MigrateError> {
     let version = step.migration.version;
     let table = step.change.shape().map(|shape| shape.name.clone()).unwrap_or_default();
