@@ -9,10 +9,10 @@ use sqlx::MySqlConnection;
 
 use crate::{EnqueueError, Outbox, store};
 
-/// For how long a reading is good.
+/// How long a reading is used.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// What `enqueue` does when the oldest due message has been waiting for longer than the limit.
+/// The reaction of `enqueue` to an oldest due message that has waited for longer than the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnBacklog {
@@ -53,7 +53,7 @@ impl Watch {
         Ok(age)
     }
 
-    /// Whether the last reading was not warned of yet; from now on it is.
+    /// True once for each reading: the first call marks it as warned of.
     fn warns(&self) -> bool {
         self.last().as_mut().is_some_and(|last| !std::mem::replace(&mut last.warned, true))
     }
@@ -75,8 +75,8 @@ impl Watch {
 }
 
 impl Outbox {
-    /// How long the oldest due message has been waiting, counted from its enqueue; zero if none is due. For health checks, and to
-    /// slow down before [`Outbox::max_backlog_age`] strikes.
+    /// How long the oldest due message has been waiting, counted from its enqueue; zero if none is due. For health
+    /// checks, and to slow down before the limit [`Outbox::max_backlog_age`] is reached.
     ///
     /// A reading is kept for five seconds and shared by the clones of this outbox: keep one outbox, and ask as often as you like.
     /// The account needs to read `outbox_pending (lane, id)` and `outbox_messages (id, created_at)`. An error is the database's own and
@@ -85,12 +85,12 @@ impl Outbox {
         self.watch.age(conn).await
     }
 
-    /// A limit on [`Outbox::backlog`]: beyond it enqueueing warns or refuses. None by default.
+    /// A limit on [`Outbox::backlog`]: beyond it enqueueing warns or refuses. No limit by default.
     ///
-    /// Every five seconds one enqueue reads the age first, in its own transaction. A message that was scheduled counts from its
-    /// enqueue as soon as it is due: where messages are scheduled for long, only warn. Many messages of one batch are checked once.
-    /// A REPEATABLE READ transaction sees the queue of its first read: where transactions last longer than the limit, call
-    /// [`Outbox::backlog`] on a connection of its own every few seconds, and enqueueing need not read.
+    /// Every five seconds one enqueue reads the age first, in its own transaction. A scheduled message counts from its
+    /// enqueue as soon as it is due: if messages are scheduled far ahead, only warn. The messages of one batch are
+    /// checked once. A REPEATABLE READ transaction sees the queue as of its first read. If transactions last longer
+    /// than the limit, call [`Outbox::backlog`] on its own connection every few seconds; then enqueueing need not read.
     #[must_use]
     pub fn max_backlog_age(mut self, limit: Duration, what: OnBacklog) -> Self {
         self.watch.limit = Some((limit, what));

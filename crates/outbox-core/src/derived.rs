@@ -1,4 +1,4 @@
-//! What the derived code calls. No API: it changes with the macro.
+//! Functions for the derived code. Not a public API: they change with the macro.
 
 use std::fmt::Display;
 
@@ -21,12 +21,12 @@ impl<T: Display + ?Sized> KeyField for T {
     }
 }
 
-/// The key, as a function says.
+/// The key that a function returns.
 pub fn key_by<'a, E, K: Into<Vec<u8>>>(event: &'a E, function: impl FnOnce(&'a E) -> K) -> Vec<u8> {
     function(event).into()
 }
 
-/// The payload, as a function makes it.
+/// The payload that a function returns.
 pub fn payload_by<'a, E, P: IntoPayload>(event: &'a E, function: impl FnOnce(&'a E) -> P) -> Result<Vec<u8>, BoxError> {
     function(event).into_payload()
 }

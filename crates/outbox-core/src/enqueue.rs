@@ -11,10 +11,10 @@ use crate::{
     trace,
 };
 
-/// Data of one text, in bytes: with two digits a byte far below the smallest `max_allowed_packet` in use (16 MiB on MariaDB, 64 MiB on
-/// MySQL). A larger message goes by prepared statements.
+/// Most data of one text, in bytes. With two digits a byte it is far below the smallest `max_allowed_packet` in use (16
+/// MiB on MariaDB, 64 MiB on MySQL). A larger message is written by prepared statements.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// Bytes of a packet that are not key, headers or payload of the message, at most.
+/// Most bytes of a packet beside the key, headers and payload of the message.
 const PACKET_OVERHEAD: usize = 16 * 1024;
 
 /// The service's end of the outbox: writes messages in the service's own transaction.
@@ -58,21 +58,21 @@ impl Outbox {
     /// An outbox with the default limits.
     #[must_use]
     pub fn new() -> Self {
-        // Kafka's default max.message.bytes is 1,048,588 with everything around the record; this leaves room for that.
+        // Kafka's default max.message.bytes is 1,048,588 with the overhead of the record; this leaves room for that.
         Self { max_message_bytes: 1_000_000, watch: Watch::default() }
     }
 
     /// The largest message, in bytes of key, headers and payload. 1,000,000 by default, which Kafka takes by default.
-    /// Raise the broker's limit first: a message that it does not take ends as dead.
+    /// Raise the broker's limit first: a message that it refuses becomes dead.
     #[must_use]
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.max_message_bytes = bytes;
         self
     }
 
-    /// Writes a message in the open transaction of `conn`: `outbox.enqueue(&mut tx, &event)`. It is sent if and only if the
-    /// transaction commits. Returns the message id. One round trip; up to four for more than 256 KiB. Logs of statements on the server show
-    /// it as hexadecimal digits.
+    /// Writes a message in the open transaction of `conn`: `outbox.enqueue(&mut tx, &event)`. It is sent if and only if
+    /// the transaction commits. Returns the message id. One round trip; up to four for more than 256 KiB. Statement
+    /// logs of the server show the message as hexadecimal digits.
     ///
     /// With the feature `trace` (on by default) the message gets the W3C trace context of the current OpenTelemetry span as headers
     /// `traceparent` and `tracestate`, unless it brings its own.
@@ -80,8 +80,8 @@ impl Outbox {
     /// After an error nothing of the message is written. After [`EnqueueError::Database`] and
     /// [`EnqueueError::TransactionEnded`] roll back; after the others the transaction is still usable.
     ///
-    /// Not safe to cancel: after a time-out of your own around this call (or `select!`) roll back. A transaction that is committed
-    /// nevertheless may hold the message, or (above 256 KiB) half of it, which is then never sent.
+    /// Not safe to cancel: after your own time-out around this call (or `select!`) roll back. A transaction that is
+    /// committed nevertheless may hold the message, or (above 256 KiB) half of it. Half a message is never sent.
     pub async fn enqueue(&self, conn: &mut MySqlConnection, message: impl IntoMessage) -> Result<Uuid, EnqueueError> {
         let message = begin(conn, true, message.into_message())?;
         let id = message.id();
@@ -89,8 +89,8 @@ impl Outbox {
         Ok(id)
     }
 
-    /// [`Outbox::enqueue`] for a transaction that was opened by raw SQL, of which sqlx does not know. The server is still asked
-    /// whether there is one.
+    /// [`Outbox::enqueue`] for a transaction that was opened by raw SQL, of which sqlx does not know. The call still
+    /// asks the server whether there is one.
     pub async fn enqueue_unchecked(
         &self,
         conn: &mut MySqlConnection,
@@ -115,11 +115,11 @@ impl Outbox {
         Ok(ids)
     }
 
-    /// The message as plain SQL, for a service that has its transaction in another library: run the statements in their order, in
-    /// the open transaction of the business row, on its connection. It is not checked.
+    /// The message as plain SQL, for a service that has its transaction in another library. Run the statements in their
+    /// order, in the open transaction of the business row, on its connection. The transaction is not checked.
     ///
-    /// The limits are checked here; a message id that exists is the server's error 1062 then. The statements use
-    /// `LAST_INSERT_ID()`: run nothing between them.
+    /// The limits are checked here. A duplicate message id is the server's error 1062 when the statements run. The
+    /// statements use `LAST_INSERT_ID()`: run nothing between them.
     pub fn prepare(&self, message: impl IntoMessage) -> Result<Prepared, EnqueueError> {
         let mut message = message.into_message()?;
         trace::capture(&mut message);
@@ -143,7 +143,7 @@ impl Outbox {
         let mut is_proven = false;
         let written = insert_all(conn, messages, &mut is_proven).await;
         if written.is_err() && is_proven {
-            // The first error is the one to tell; where this one fails too, the connection is lost, and with it the transaction.
+            // The first error is reported. If this call fails too, the connection is lost, and with it the transaction.
             store::enqueue::undo(conn).await.ok();
         }
         written
@@ -175,8 +175,8 @@ fn begin<T>(conn: &MySqlConnection, checked: bool, made: Result<T, EnqueueError>
     made
 }
 
-/// The first text proves that there is a transaction, and sets the savepoint to return to: `is_proven`. A batch whose keys are sequenced does
-/// so before it takes their numbers; a single message takes its number in that text.
+/// The first text proves that there is a transaction, and sets the savepoint to return to: `is_proven`. A batch with
+/// sequenced keys does so before it takes their numbers; a single message takes its number in that text.
 async fn insert_all(
     conn: &mut MySqlConnection,
     messages: &mut [Message],
@@ -238,15 +238,15 @@ async fn insert_large(
     }
 }
 
-/// A message may be too large for a packet. The server ends the connection that sends more, so it is found before.
+/// Refuses a message that is too large for a packet before it is sent: the server would end the connection.
 async fn check_packet(conn: &mut MySqlConnection, size: usize) -> Result<(), EnqueueError> {
     let packet = store::enqueue::max_allowed_packet(conn).await?;
     let limit = usize::try_from(packet).unwrap_or(usize::MAX).saturating_sub(PACKET_OVERHEAD);
     if size > limit { Err(EnqueueError::AbovePacket { size, limit }) } else { Ok(()) }
 }
 
-/// Finds out whether an error is a message id that exists already, and which. A transaction may not see what was committed after it
-/// began: of one message the server's word is enough.
+/// Finds the duplicate message id, if that is the error. A transaction may not see rows that were committed after it
+/// began, so for a single message the server's error is enough.
 async fn explain(conn: &mut MySqlConnection, chunk: &[Message], error: sqlx::Error) -> EnqueueError {
     let violation = error.as_database_error().filter(|error| error.is_unique_violation());
     if let Some(violation) = violation {

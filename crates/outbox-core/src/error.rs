@@ -9,7 +9,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnqueueError {
-    /// The connection has no open transaction, so the message could not share the fate of the business row.
+    /// The connection has no open transaction, so the message would not commit or roll back with the business row.
     #[error(
         "the connection is not in a transaction: call `begin()` and pass `&mut tx`, \
          or use `enqueue_unchecked` where raw SQL opened the transaction"
@@ -22,7 +22,7 @@ pub enum EnqueueError {
          rollback, or a DDL statement): roll back and run the whole transaction again"
     )]
     TransactionEnded,
-    /// The message is larger than what the server takes at once: its `max_allowed_packet`.
+    /// The message is larger than the server's `max_allowed_packet`.
     #[error(
         "the message has {size} bytes as the database gets it, and one packet has room for {limit}: store the large part elsewhere \
          and send a reference, or raise the server's `max_allowed_packet` (connections that are open keep the old one) and the \
@@ -41,13 +41,13 @@ pub enum EnqueueError {
     TooLarge {
         /// Bytes of key, headers and payload.
         size: usize,
-        /// The limit that struck, in bytes.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// A field holds what no broker would take.
+    /// A field has a value that no broker would take.
     #[error(transparent)]
     Invalid(#[from] InvalidMessage),
-    /// The event could not be encoded: what its [`crate::Event::payload`] returned.
+    /// The event could not be encoded: the error of its [`crate::Event::payload`].
     #[error("the event could not be encoded")]
     Encode(#[source] BoxError),
     /// A message with this id exists. The transaction is still usable; with several messages at once, none of
@@ -64,7 +64,7 @@ pub enum EnqueueError {
         /// The limit that it exceeds.
         limit: Duration,
     },
-    /// The database refused or was lost; the transaction must be rolled back.
+    /// The database refused the call, or the connection was lost. The transaction must be rolled back.
     #[error("the database did not take the message: roll the transaction back")]
     Database(#[from] sqlx::Error),
 }

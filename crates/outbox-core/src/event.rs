@@ -37,7 +37,7 @@ use crate::{BoxError, EnqueueError, Message};
 /// }
 /// ```
 pub trait Event {
-    /// What kind of event this is, for example `order.placed.v1`. At most 255 bytes.
+    /// The kind of event, for example `order.placed.v1`. At most 255 bytes.
     const TYPE: &'static str;
     /// The topic that it is sent to.
     const TOPIC: &'static str;
@@ -58,7 +58,7 @@ pub trait Event {
         0
     }
 
-    /// How long after the enqueue the event may be published at the earliest; see [`Message::delay`].
+    /// The shortest time from the enqueue to the publish; see [`Message::delay`].
     fn delay(&self) -> Option<Duration> {
         None
     }
@@ -70,9 +70,9 @@ pub fn to_json<T: serde_core::Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, 
     Ok(serde_json::to_vec(value)?)
 }
 
-/// What the function of `#[event(encode = function)]` may return: bytes, or bytes and an error.
+/// The result of the function of `#[event(encode = function)]`: bytes, or a `Result` of bytes.
 pub trait IntoPayload {
-    /// The bytes, or why there are none.
+    /// The bytes, or the error.
     fn into_payload(self) -> Result<Vec<u8>, BoxError>;
 }
 
@@ -88,7 +88,7 @@ impl<E: Into<BoxError>> IntoPayload for Result<Vec<u8>, E> {
     }
 }
 
-/// What can be enqueued: a [`Message`], or a reference to an [`Event`].
+/// An input of the enqueue: a [`Message`], or a reference to an [`Event`].
 pub trait IntoMessage {
     /// The message to write.
     fn into_message(self) -> Result<Message, EnqueueError>;

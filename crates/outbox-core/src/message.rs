@@ -21,7 +21,7 @@ pub(crate) const MAX_HEADER_COUNT: usize = 10_000;
 /// Longest delay and expiry: a hundred years, within the range of `DATETIME`.
 const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// A message: what is told to others, in the transaction of the row that it tells about.
+/// A message about a business row, enqueued in the transaction of that row.
 #[derive(Debug, Clone)]
 pub struct Message {
     pub(crate) message_id: Uuid,
@@ -60,8 +60,9 @@ impl Schedule {
 }
 
 impl Message {
-    /// A message with these bytes as its payload. The topic has 1 to 249 ASCII letters, digits, `.`, `_` and `-`, and is neither `.`
-    /// nor `..`. Nothing is checked here: what is out of its limits is [`EnqueueError::Invalid`] at the enqueue.
+    /// A message with these bytes as its payload. The topic has 1 to 249 ASCII letters, digits, `.`, `_` and `-`, and
+    /// is neither `.` nor `..`. Nothing is checked here: a field outside its limits is [`EnqueueError::Invalid`] at the
+    /// enqueue.
     #[must_use]
     pub fn new(topic: impl Into<String>, payload: impl Into<Vec<u8>>) -> Self {
         Self::with_payload(topic.into(), Some(payload.into()))
@@ -73,7 +74,8 @@ impl Message {
         Self::with_payload(topic.into(), None)
     }
 
-    /// A message with this value as JSON. [`EnqueueError::Encode`]: it has none, like a map whose keys are lists.
+    /// A message with this value as JSON. [`EnqueueError::Encode`] if the value has no JSON form, like a map whose keys
+    /// are lists.
     #[cfg(feature = "json")]
     pub fn json(topic: impl Into<String>, value: &impl serde_core::Serialize) -> Result<Self, EnqueueError> {
         let payload = crate::to_json(value).map_err(EnqueueError::Encode)?;
@@ -103,7 +105,7 @@ impl Message {
         self
     }
 
-    /// What kind of event this is, at most 255 bytes: the `type` property on RabbitMQ, the header `type` on Kafka.
+    /// The kind of event, at most 255 bytes: the `type` property on RabbitMQ, the header `type` on Kafka.
     #[must_use]
     pub fn event_type(mut self, event_type: impl Into<String>) -> Self {
         self.event_type = Some(event_type.into());
@@ -117,29 +119,31 @@ impl Message {
         self
     }
 
-    /// Adds a header. Each name once, at most 255 bytes; at most 10,000 of them, all names and values together at most 64 KiB.
+    /// Adds a header. Each name occurs once and has at most 255 bytes. A message has at most 10,000 headers, with at
+    /// most 64 KiB of names and values together.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// Publishes the message not before this time has passed since the enqueue, by the database's clock.
-    /// It does not hold back later messages of its key. At most 100 years.
+    /// Publishes the message only after this time has passed since the enqueue, by the database's clock. It does not
+    /// hold back later messages of its key. At most 100 years.
     #[must_use]
     pub fn delay(mut self, delay: Duration) -> Self {
         self.due = Schedule::After(delay);
         self
     }
 
-    /// Publishes the message not before this time, within 100 years. It does not hold back later messages of its key.
+    /// Publishes the message at this time at the earliest, within 100 years. It does not hold back later messages of
+    /// its key.
     #[must_use]
     pub fn deliver_at(mut self, time: SystemTime) -> Self {
         self.due = Schedule::At(time);
         self
     }
 
-    /// A message that is not published within this time of the enqueue is not published at all: it ends as dead, with the
+    /// A message that is not published within this time of the enqueue is never published: it becomes dead, with the
     /// reason `expired`. At most 100 years.
     #[must_use]
     pub fn expires_after(mut self, time: Duration) -> Self {
@@ -147,7 +151,7 @@ impl Message {
         self
     }
 
-    /// The lane (0 by default). Each lane is claimed by itself. Lanes of one relay share its limits of what is in
+    /// The lane (0 by default). Each lane is claimed separately. The lanes of one relay share its limits of messages in
     /// flight; relays with `relay.lanes` of their own share nothing.
     #[must_use]
     pub fn lane(mut self, lane: u16) -> Self {
@@ -156,26 +160,27 @@ impl Message {
     }
 
     /// Gives the message the next number of its topic and key, from 1 on and without gaps, in the header
-    /// [`crate::SEQUENCE_HEADER`]: a consumer that counts sees what is missing, repeated or out of order.
+    /// [`crate::SEQUENCE_HEADER`]. A consumer that counts finds messages that are missing, repeated or out of order.
     ///
-    /// The number is taken in the transaction of the enqueue and holds a lock of the key until it ends. So messages of a key are
-    /// published in the order of the commits, whatever the service locks before or after; and transactions of one key follow one
-    /// another. Enqueue late in the transaction, and lock the business row always before or always after the enqueue: a mixture
-    /// is a deadlock. So may be the very first message of a key, when its transaction rolls back and several others wait: run the
-    /// victim's transaction again, as after any deadlock.
+    /// The enqueue takes the number in its transaction, and locks the key until that ends. So messages of a key are
+    /// published in the order of the commits, whatever the service locks before or after. Transactions of one key
+    /// follow one another. Enqueue late in the transaction, and lock the business row always before or always after the
+    /// enqueue: a mixture leads to deadlocks. The very first message of a key may deadlock, too, if its transaction
+    /// rolls back while several others wait. Run the victim's transaction again, as after any deadlock.
     ///
-    /// One round trip more for each key. The message needs a key and takes no delay; where some messages of a key are sequenced,
-    /// all should be. A message that ends as dead, or expires, is a gap that consumers see.
+    /// One more round trip for each key. The message needs a key and takes no delay. If some messages of a key are
+    /// sequenced, all should be. A message that becomes dead, or expires, leaves a gap that consumers see.
     ///
-    /// MariaDB from 11.6.2 on (`innodb_snapshot_isolation`) refuses the enqueue with error 1020, and rolls back, where the key got a
-    /// number after a REPEATABLE READ transaction first read: run it again, or begin such transactions with READ COMMITTED.
+    /// MariaDB from 11.6.2 on (`innodb_snapshot_isolation`) refuses the enqueue with error 1020, and rolls back, if the
+    /// key got a number after a REPEATABLE READ transaction first read. Run the transaction again, or begin such
+    /// transactions with READ COMMITTED.
     #[must_use]
     pub fn sequenced(mut self) -> Self {
         self.sequenced = true;
         self
     }
 
-    /// An id of one's own instead of the generated UUID version 7. Enqueueing the same id twice is an error.
+    /// Your own id instead of the generated UUID version 7. Enqueueing the same id twice is an error.
     #[must_use]
     pub fn message_id(mut self, id: Uuid) -> Self {
         self.message_id = id;
@@ -188,8 +193,8 @@ impl Message {
         self.message_id
     }
 
-    /// Bytes of key, headers and payload: what [`crate::Outbox::max_message_bytes`] limits. A header that is only known in the
-    /// transaction counts with the most that it can have.
+    /// Bytes of key, headers and payload, limited by [`crate::Outbox::max_message_bytes`]. A header that is only known
+    /// in the transaction counts with its largest size.
     #[must_use]
     pub fn size(&self) -> usize {
         self.key.as_ref().map_or(0, Vec::len) + self.headers_size() + self.payload.as_ref().map_or(0, Vec::len)

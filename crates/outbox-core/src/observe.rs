@@ -1,4 +1,4 @@
-//! Metrics of the enqueue, by the facade `metrics`: the service chooses who collects them.
+//! Metrics of the enqueue, by the facade `metrics`: the service chooses their recorder.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use metrics::{counter, histogram};
 
 use crate::{EnqueueError, Message};
 
-/// An enqueue that runs, and what it was asked to write: messages by topic.
+/// A running enqueue, and its number of messages by topic.
 pub(crate) struct Enqueue {
     start: Instant,
     topics: Vec<(String, u64)>,

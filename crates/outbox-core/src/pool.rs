@@ -12,26 +12,27 @@ use crate::store::session;
 /// How long a connection that comes back may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Options under which a call that was cancelled harms no later borrower of its connection.
+/// Options with which a cancelled call harms no later borrower of its connection.
 ///
-/// A service drops its handlers half-way when clients hang up or time is over, and sqlx's calls do not expect that. A cancelled
-/// `begin` can leave a transaction open, in which the next borrower's writes are lost or committed by another task. A cancelled read
-/// leaves a reply behind that the next borrower takes for its own, or a connection that waits for ever and keeps its place in the
-/// pool.
+/// A service drops its handlers half-way when clients disconnect or a deadline passes, and sqlx's calls do not expect
+/// that. A cancelled `begin` can leave a transaction open, in which the next borrower's writes are lost or committed by
+/// another task. A cancelled read leaves a reply behind that the next borrower takes for its own, or a connection that
+/// waits for ever and keeps its place in the pool.
 ///
-/// So a connection that comes back is rolled back and has to answer a question within five seconds; otherwise it is closed. This is two
-/// round trips for each return, and takes the place of an `after_release` that was set before. One thing it cannot repair: sqlx
-/// closes without a limit of time, so a large write that was cancelled towards a server that stands still keeps its place until
-/// the server or the network ends the connection.
+/// So a returned connection is rolled back and must answer a query within five seconds; otherwise it is closed. This
+/// costs two round trips for each return, and replaces an `after_release` that was set before. It cannot repair one
+/// case: sqlx closes without a time limit. So a large write that was cancelled while the server hangs keeps its place
+/// until the server or the network ends the connection.
 #[must_use]
 pub fn cancel_safe(options: PoolOptions<MySql>) -> PoolOptions<MySql> {
     options.after_release(|connection, _| {
         Box::pin(async move {
-            // Another number each time: the reply to an earlier question is no answer.
+            // A new number each time: the reply to an earlier query does not count.
             static QUESTION: AtomicU64 = AtomicU64::new(1);
             let question = QUESTION.fetch_add(1, Ordering::Relaxed);
             let answer = tokio::time::timeout(PATIENCE, async {
-                // What a cancelled call has left unread: sqlx panics where it meets that in place of a result set.
+                // Reads the replies that a cancelled call left unread: sqlx panics if it finds them in place of a
+                // result set.
                 Connection::ping(&mut *connection).await?;
                 session::rollback_and_ask(connection, question).await
             })

@@ -2,7 +2,7 @@ use uuid::Uuid;
 
 use crate::{EnqueueError, Message, store};
 
-/// A message as SQL: what [`crate::Outbox::prepare`] returns.
+/// A message as SQL, returned by [`crate::Outbox::prepare`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepared {
     /// The id under which consumers see the message.
@@ -14,7 +14,7 @@ pub struct Prepared {
 /// A statement, with a value for each `?` in its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
-    /// The text; a few fixed ones, so that prepared statements are cached.
+    /// The text: one of a few constants, so that prepared statements are cached.
     pub sql: &'static str,
     /// The values, from left to right.
     pub binds: Vec<Bind>,

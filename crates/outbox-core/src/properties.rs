@@ -1,4 +1,4 @@
-//! What holds for every message and every text in the tables. `PROPTEST_CASES` is the number of cases of each property.
+//! Properties of every message and every text in the tables. `PROPTEST_CASES` is the number of cases of each property.
 
 use std::time::Duration;
 
@@ -33,14 +33,14 @@ fn message() -> impl Strategy<Value = Message> {
     })
 }
 
-/// Messages that failed: whether an attempt was spent, how long they wait, and what the broker said.
+/// Messages that failed: whether an attempt was spent, how long they wait, and the broker's error.
 fn failed() -> impl Strategy<Value = Vec<(u64, bool, Duration, String)>> {
     let wait = (any::<u64>(), 0..1_000_000_000_u32).prop_map(|(seconds, nanos)| Duration::new(seconds, nanos));
     let error = prop_oneof![3 => text(), 1 => (490..510_usize).prop_map(|length| "ü".repeat(length))];
     vec((any::<u64>(), any::<bool>(), wait, error), 0..4)
 }
 
-/// What stands in a text between two others.
+/// The part of a text between two others.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(start)?;
     rest.split_once(end).map(|(part, _)| part)
@@ -62,7 +62,7 @@ fn errors(sql: &str, into: &str) -> Option<Vec<(u64, String)>> {
 }
 
 proptest! {
-    /// What is taken can be written, and its headers come back as they were.
+    /// A valid message can be written, and its headers are read back unchanged.
     #[test]
     fn every_message_is_refused_or_can_be_written(message in message()) {
         match message.validate() {
@@ -93,7 +93,7 @@ proptest! {
         }
     }
 
-    /// As a claim writes it: no claim is without messages.
+    /// A list as a claim writes it: no claim is without messages.
     #[test]
     fn a_list_of_ids_is_read_as_it_was_written(ids in vec(any::<u64>(), 1..50)) {
         let text = Text::default().sql("[").ints(ids.iter().copied()).sql("]").into_sql_str();
@@ -113,7 +113,8 @@ proptest! {
         prop_assert!(bytes.starts_with(&hashes_to_bytes(&hashes)));
     }
 
-    /// What brokers say is in no statement but as digits; read back it is what it was, errors as far as their columns are wide.
+    /// Texts of brokers are in the statements only as digits. Read back they are unchanged; errors are cut to the width
+    /// of their columns.
     #[test]
     fn what_is_settled_is_read_as_it_was_written(
         sent in vec((any::<u64>(), prop_oneof![text(), any::<String>()]), 0..5),
@@ -147,7 +148,7 @@ proptest! {
         }
     }
 
-    /// The ranges and the single ids of a list name just these ids.
+    /// The ranges and the single ids of a list name exactly these ids.
     #[test]
     fn a_list_of_ids_names_each_once(ids in prop::collection::btree_set(1_u64..60, 0..50)) {
         let ids: Vec<u64> = ids.into_iter().collect();

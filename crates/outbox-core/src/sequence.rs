@@ -10,7 +10,7 @@ use crate::{Message, store};
 pub const SEQUENCE_HEADER: &str = "sequence";
 /// The header that carries the epoch of that number, as decimal digits. The relay adds it. It is missing before the first recovery.
 pub const EPOCH_HEADER: &str = "sequence-epoch";
-/// Bytes of the header, at most.
+/// Most bytes of the header.
 pub(crate) const HEADER_BYTES: usize = SEQUENCE_HEADER.len() + 20;
 
 /// Gives each sequenced message the next number of its key, in the order of the messages. Keys are taken in the order of their

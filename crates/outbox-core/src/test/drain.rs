@@ -16,12 +16,13 @@ use crate::store::{
     settle::{self, Dead, Delayed, Settlement, Way},
 };
 
-/// Who holds the claims and stands in the receipts.
+/// The owner of the claims, also named in the receipts.
 const NAME: &str = "drain";
-/// What a relay looks at is less: here every message that waits is a candidate.
+/// Most candidates of a look. A relay takes fewer; here every waiting message is a candidate.
 const CANDIDATES: u32 = 100_000;
 
-/// Publishes what is enqueued into a list, by the relay's own statements: afterwards the tables are as a relay leaves them.
+/// Publishes the enqueued messages into a list, by the relay's own statements. Afterwards the tables are as a relay
+/// leaves them.
 ///
 /// ```no_run
 /// # use outbox_core::{sqlx::MySqlPool, test::{Drain, Fault}};
@@ -39,25 +40,26 @@ pub struct Drain {
     faults: BTreeMap<usize, Fault>,
 }
 
-/// What goes wrong with a publish.
+/// A fault of a publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The broker refuses it for now: it is tried again, before later messages of its key.
+    /// The broker refuses it for now: it is retried, before later messages of its key.
     PublishFails,
-    /// It arrives, but the answer is lost: it is published again.
+    /// It arrives, but the confirm is lost: it is published again.
     AcknowledgementLost,
-    /// It arrives, but another relay has taken the claim over by then: that one count it again, and this one settles nothing.
+    /// It arrives, but another relay has taken the claim over by then. That relay publishes it again, and this one
+    /// settles nothing.
     LeaseLost,
-    /// It arrives, and the relay dies before it settles: the next one takes the claim over, and count it again.
+    /// It arrives, and the relay dies before it settles. The next relay takes the claim over, and publishes it again.
     Crash,
 }
 
-/// A message as it would have arrived at the broker.
+/// A message as the broker would receive it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Published {
-    /// The id by which consumers know it again.
+    /// The id by which consumers recognize it.
     pub message_id: Uuid,
     /// The topic.
     pub topic: String,
@@ -69,29 +71,29 @@ pub struct Published {
     pub content_type: Option<String>,
     /// The headers of the service and of the trace context.
     pub headers: Vec<(String, String)>,
-    /// The payload; none is a tombstone.
+    /// The payload; `None` for a tombstone.
     pub payload: Option<Vec<u8>>,
 }
 
 impl Drain {
-    /// Nothing goes wrong.
+    /// A drain without faults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Lets this go wrong with the `n`th publish of the run, counted from 1.
+    /// Adds a fault to the `n`th publish of the run, counted from 1.
     pub fn at(mut self, n: usize, fault: Fault) -> Self {
         self.faults.insert(n, fault);
         self
     }
 
-    /// Publishes until nothing is due, and returns what arrived, in that order; a message can be there more than once where something
-    /// goes wrong. Messages for later stay where they are; expired ones are dead.
+    /// Publishes until no message is due, and returns the messages in the order of their arrival. A message with a
+    /// fault can be there more than once. Messages that are not due yet stay; expired ones become dead.
     ///
-    /// On a connection of its own, so it sees what is committed. No relay may work on the database meanwhile. A fault for which there
-    /// were too few publishes is an error, too.
+    /// Runs on its own connection, so it sees committed messages only. No relay may work on the database meanwhile. A
+    /// fault beyond the last publish is an error, too.
     pub async fn run(self, pool: &MySqlPool) -> Result<Vec<Published>, sqlx::Error> {
-        // What is set for the session is not for the pool.
+        // Detached: the pool must not get the session's settings.
         let mut conn = pool.acquire().await?.detach();
         session::prepare(&mut conn).await?;
         let (mut published, mut count) = (Vec::new(), 0);
@@ -145,7 +147,7 @@ impl Published {
     }
 }
 
-/// Claims the first message that may be published. Its lease has passed at once, so that whoever comes next may take it over.
+/// Claims the first message that may be published. The lease passes at once, so that the next relay may take it over.
 async fn next(conn: &mut MySqlConnection) -> Result<Option<(ClaimLease, Pending)>, sqlx::Error> {
     for due in promote::due(conn, Duration::ZERO, CANDIDATES).await? {
         promote::promote(conn, due.lane, &[due.id]).await?;
@@ -180,7 +182,7 @@ async fn next(conn: &mut MySqlConnection) -> Result<Option<(ClaimLease, Pending)
     Ok(None)
 }
 
-/// Another relay finds the claim.
+/// Another relay takes the claim over.
 async fn take_over(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     for expired in lease::expired(conn).await? {
         lease::take_over(conn, &expired).await?;

@@ -1,7 +1,7 @@
 //! For the tests of services (feature `test`): assertions, and a relay in process.
 //!
-//! The assertions read what a connection sees: inside a transaction that is what this transaction has enqueued and what was committed
-//! before, so a test can assert and then roll back, or give each test a database with `#[sqlx::test]`.
+//! The assertions read the messages that a connection sees. Inside a transaction these are its own, and those that were
+//! committed before. So a test can assert and then roll back, or each test can have a database by `#[sqlx::test]`.
 //!
 //! ```no_run
 //! # use outbox_core::{Message, Outbox, assert_enqueued, refute_enqueued, sqlx::MySqlPool};
@@ -21,11 +21,11 @@ use sqlx::MySqlConnection;
 pub use self::drain::{Drain, Fault, Published};
 use crate::store::enqueued::{self, Enqueued};
 
-/// Asserts that a message is enqueued that is as said: `assert_enqueued!(&mut tx, topic = "orders", key = "7")`. What is not said may be
-/// anything: the methods of [`crate::test::Expected`] are what can be said.
+/// Asserts that a message with these fields is enqueued: `assert_enqueued!(&mut tx, topic = "orders", key = "7")`.
+/// Other fields may have any value. The possible fields are the methods of [`crate::test::Expected`].
 ///
 /// # Panics
-/// When there is none, with the differences from the message that comes closest; and when the database cannot be read.
+/// If there is none, with the differences from the closest message; and if the database cannot be read.
 #[macro_export]
 macro_rules! assert_enqueued {
     ($conn:expr, $($field:ident = $value:expr),+ $(,)?) => {
@@ -35,10 +35,10 @@ macro_rules! assert_enqueued {
     };
 }
 
-/// Asserts that no message is enqueued that is as said.
+/// Asserts that no message with these fields is enqueued.
 ///
 /// # Panics
-/// When there is one; and when the database cannot be read.
+/// If there is one; and if the database cannot be read.
 #[macro_export]
 macro_rules! refute_enqueued {
     ($conn:expr, $($field:ident = $value:expr),+ $(,)?) => {
@@ -48,7 +48,7 @@ macro_rules! refute_enqueued {
     };
 }
 
-/// What is said of a message.
+/// The expected fields of a message.
 #[derive(Debug, Clone, Default)]
 #[must_use]
 pub struct Expected {
@@ -63,7 +63,7 @@ enum ExpectedMessage {
 }
 
 impl Expected {
-    /// Nothing is said yet: any message will do.
+    /// No field yet: matches any message.
     pub fn new() -> Self {
         Self::default()
     }
