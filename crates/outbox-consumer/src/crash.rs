@@ -1,4 +1,4 @@
-//! Named points at which a test may let the process die. Release builds have none, whoever asks for the feature.
+//! Named points at which a test may let the process die. Release builds have none, even with the feature.
 
 /// Dies here, without any clean-up, if the environment variable `OUTBOX_CRASH_POINT` names this point.
 #[cfg(all(feature = "crash-points", debug_assertions))]
@@ -8,6 +8,6 @@ pub(crate) fn point(name: &str) {
     }
 }
 
-/// Release builds never do it.
+/// Does nothing in release builds.
 #[cfg(not(all(feature = "crash-points", debug_assertions)))]
 pub(crate) const fn point(_name: &str) {}

@@ -13,9 +13,9 @@ use crate::{
     sequence,
 };
 
-/// A message's place at its broker: what is told about it, and where.
+/// A message's place at its broker: for its acknowledgement.
 pub(crate) trait Acknowledge: Send + 'static {
-    /// Tells the broker, where that is done message by message. Returns what is left to be done.
+    /// Answers the broker, if it is answered message by message. Returns the verdict that is left to carry out.
     fn settle(&self, delivery: &Delivery, verdict: Verdict) -> impl Future<Output = Verdict> + Send;
 }
 
@@ -47,7 +47,7 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
         Self { processor: Arc::new(processor), stop, keys, tasks, in_flight: 0 }
     }
 
-    /// Starts a message, now or when those of its key that came before are decided.
+    /// Starts a message, now or when the earlier ones of its key are decided.
     pub(crate) fn arrived(&mut self, job: Job<T>) {
         self.count(1);
         self.processor.warn_if_late(&job.delivery);
@@ -74,7 +74,7 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
             };
             let key = order_key(&job.delivery);
             if matches!(verdict, Verdict::Later) {
-                // What it waits for may be among those of its key that came after it.
+                // The missing message may be among the later arrivals of the key.
                 let number = sequence::number(&job.delivery).map(|(number, _)| number);
                 let before = |it: &Job<T>| sequence::number(&it.delivery).map(|(number, _)| number) < number;
                 if let Some(next) = self.keys.later(key.as_ref(), job, before) {
@@ -90,7 +90,7 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
         }
     }
 
-    /// Ends all waits, and lets messages at work end, each of which is told to `finished`. Those that do not end in time go on
+    /// Ends all waits, lets messages at work end, and passes each to `finished`. Messages that do not end in time go on
     /// by themselves: a call of the database must not be cancelled.
     pub(crate) async fn wind_down(&mut self, mut finished: impl FnMut(FinishedTask<T>)) {
         self.stop.cancel();

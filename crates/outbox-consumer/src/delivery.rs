@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::Failure;
 
-/// A message as it came from the broker, or to a worker.
+/// A message as the broker delivered it, or as a worker gets it.
 ///
 /// Its `Debug` shows neither key nor headers nor payload, so that it can be logged.
 #[derive(Clone)]
@@ -23,15 +23,15 @@ pub struct Delivery {
     pub event_type: Option<String>,
     /// The media type of the payload.
     pub content_type: Option<String>,
-    /// The other headers, in the order of the wire. What is not UTF-8 is replaced.
+    /// The other headers, in the order of the wire. Bytes that are not UTF-8 are replaced.
     pub headers: Vec<(String, String)>,
-    /// The payload; none is a tombstone.
+    /// The payload; `None` for a tombstone.
     pub payload: Option<Vec<u8>>,
     /// When the message was enqueued, by the database's clock.
     pub enqueued_at: Option<SystemTime>,
-    /// Which try this is, in this process: 1 is the first.
+    /// The number of this attempt in this process, from 1 on.
     pub attempt: u32,
-    /// When it came.
+    /// Its time of arrival.
     pub(crate) received_at: Instant,
     /// Where it came from, for logs: partition and offset, or the queue.
     pub(crate) place: String,
@@ -40,8 +40,8 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// A message that comes from no broker: for workers, and for tests of a handler. What is not given here is empty, and to be set;
-    /// it is the first try.
+    /// A message that comes from no broker: for workers, and for tests of a handler. The other fields are empty, and to
+    /// be set; it is the first attempt.
     #[must_use]
     pub fn new(id: Uuid, topic: impl Into<String>, payload: Option<Vec<u8>>) -> Self {
         Self {
@@ -66,11 +66,11 @@ impl Delivery {
         self.headers.iter().find(|(it, _)| it == name).map(|(_, value)| value.as_str())
     }
 
-    /// The payload as JSON. What cannot be read now never can, so the failure is [`Failure::Dead`]. Its text says where, and not what
-    /// stands there: it goes into logs.
+    /// The payload as JSON. A payload that cannot be read now never can, so the failure is [`Failure::Dead`]. Its text
+    /// has the position and not the data, because it goes into logs.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_slice(self.payload.as_deref().unwrap_or_default()).map_err(|error| {
-            // That a field is missing names the field as the type does; other texts about data quote the data.
+            // The text about a missing field has its name from the type; other texts about data quote the data.
             if !error.is_data() || error.to_string().starts_with("missing field") {
                 return Failure::dead(error);
             }

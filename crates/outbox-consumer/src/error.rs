@@ -2,7 +2,7 @@ use outbox_core::InboxError;
 
 use crate::BoxError;
 
-/// Why a consumer could not start, or had to end. What passes by itself (a broker or a database that is down) is no reason.
+/// Why a consumer could not start, or had to end. A passing failure (a broker or a database that is down) is no reason.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConsumerError {

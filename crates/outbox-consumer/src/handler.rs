@@ -28,28 +28,29 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 /// }
 /// ```
 pub trait Handler: Send + Sync + 'static {
-    /// Does the work of one message in the transaction `tx`, which also marks the message as processed, and is committed when
-    /// this returns without failure. It is called again after a failure, never at the same time for two messages of one key,
-    /// and never again after its commit. Messages of one key come in their order, but for one that is given back by
-    /// [`Failure::Requeue`].
+    /// Does the work of one message in the transaction `tx`. That also marks the message as processed, and is committed
+    /// if this returns without failure. It is called again after a failure, never at the same time for two messages of
+    /// one key, and never again after its commit. Messages of one key come in their order, except one that is given
+    /// back by [`Failure::Requeue`].
     ///
-    /// It must not commit, and must pass errors of the database on. What it does outside the transaction (a call of another
-    /// service) can happen more than once; the message id is there to make that harmless.
+    /// It must not commit, and must pass errors of the database on. Its work outside the transaction (a call of another
+    /// service) can happen more than once; the message id helps to make that harmless.
     fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 
-/// Why a message could not be processed, and what becomes of it. Nothing that its handler wrote stays.
+/// Why a message could not be processed, and its next step. The writes of its handler are rolled back.
 ///
 /// `?` turns every error into [`Failure::Retry`].
 #[derive(Debug)]
 pub enum Failure {
-    /// It may go better next time: tried again after a wait, then dead. What the database refused for a passing reason (a deadlock,
-    /// a lost connection, a full disk) is tried again without end.
+    /// It may succeed next time: retried after a wait, dead after the last attempt. A passing failure of the database
+    /// (a deadlock, a lost connection, a full disk) is retried without end.
     Retry(BoxError),
-    /// It will never go better: dead now.
+    /// It will never succeed: dead now.
     Dead(BoxError),
-    /// Others may do better: RabbitMQ gives it to any consumer of the queue. On Kafka it is tried again without end, since a
-    /// partition has one consumer. On RabbitMQ later messages of its key go first. A worker tries it again without end, in its order.
+    /// Another consumer may succeed: RabbitMQ gives it to any consumer of the queue, and later messages of its key go
+    /// first. On Kafka it is retried without end, since a partition has one consumer. A worker retries it without end,
+    /// in its order.
     Requeue(BoxError),
 }
 
@@ -69,8 +70,8 @@ impl Failure {
         error
     }
 
-    /// Whether it is not the message's fault: the database was gone, or chose this transaction to end a deadlock. Such a failure costs no
-    /// attempt.
+    /// Whether the database caused it, and not the message: it was unreachable, or chose this transaction to end a
+    /// deadlock. Such a failure costs no attempt.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         let mut cause: Option<&(dyn Error + 'static)> = Some(self.error().as_ref());
@@ -88,7 +89,8 @@ impl Failure {
 const PASSING: [u16; 18] = [
     // Lock wait time-out, deadlock, a row that has changed since this transaction first read (MariaDB from 11.6.2 on).
     1205, 1213, 1020,
-    // Too many connections, of all or of this user; shutdown; connection killed, "gone", disconnected because nothing was said for long.
+    // Too many connections, of all or of this user; shutdown; connection killed, "gone", disconnected after a long idle
+    // time.
     1040, 1203, 1226, 1053, 1927, 3058, 3169, 4031,
     // Read-only: a fail-over, by an option, by the transaction's default, by the server's mode.
     1290, 1792, 1836, 1874,

@@ -1,4 +1,4 @@
-//! Which messages may be worked on at the same time: one of each key, in the order of arrival.
+//! The messages that may be worked on at the same time: one of each key, in the order of arrival.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -22,7 +22,7 @@ impl<K: std::hash::Hash + Eq, T> Keys<K, T> {
         Some(message)
     }
 
-    /// The message of this key is done with; returns the next one, which may start now.
+    /// The message of this key is decided; returns the next one, which may start now.
     pub(crate) fn finished(&mut self, key: Option<&K>) -> Option<T> {
         let key = key?;
         let next = self.0.get_mut(key)?.pop_front();

@@ -5,7 +5,7 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, 
 /// Waits from milliseconds to days.
 const AGES: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 300.0, 3600.0, 86_400.0];
 
-/// The metrics of consumers. Register it once in the service's own registry and give it to every consumer.
+/// The metrics of consumers. Register them once in the service's own registry and give them to every consumer.
 ///
 /// ```
 /// let registry = prometheus::Registry::new();

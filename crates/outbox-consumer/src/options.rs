@@ -34,14 +34,14 @@ impl Default for Options {
 /// The methods that set them, on either consumer.
 macro_rules! common_options {
     () => {
-        /// How often and after what waits a message is tried again.
+        /// The number of attempts of a message, and the waits between them.
         #[must_use]
         pub fn retry(mut self, retry: crate::Retry) -> Self {
             self.options.retry = retry;
             self
         }
 
-        /// What follows when a message of a sequenced key is not the next one; by default it is only told.
+        /// The policy for a message of a sequenced key that is not the next one; by default it is only reported.
         #[must_use]
         pub fn sequence(mut self, policy: crate::SequencePolicy) -> Self {
             self.options.sequence = policy;
@@ -64,24 +64,24 @@ macro_rules! common_options {
             self
         }
 
-        /// How long the handler may take for a message, 60 s by default; then its work is taken back, and counts as failed. Also how long
-        /// the inbox waits for a reply of the database before it tries again on another connection: more than the server waits for a lock
-        /// (`innodb_lock_wait_timeout`, 50 s).
+        /// How long the handler may take for a message, 60 s by default; then its work is rolled back, and counts as
+        /// failed. The inbox waits equally long for a reply of the database before it tries again on another
+        /// connection. So it must be more than the server's lock wait (`innodb_lock_wait_timeout`, 50 s).
         #[must_use]
         pub fn deadline(mut self, time: std::time::Duration) -> Self {
             self.options.deadline = time;
             self
         }
 
-        /// How long a stop waits for messages at work, 15 s by default. What is still at work then goes on by itself, is not
-        /// acknowledged, and comes again as a duplicate.
+        /// How long a stop waits for messages at work, 15 s by default. A message that is still at work then goes on by
+        /// itself, is not acknowledged, and comes again as a duplicate.
         #[must_use]
         pub fn stop_deadline(mut self, time: std::time::Duration) -> Self {
             self.options.stop_deadline = time;
             self
         }
 
-        /// Where to count.
+        /// The metrics to count in.
         #[must_use]
         pub fn metrics(mut self, metrics: crate::Metrics) -> Self {
             self.options.metrics = metrics;

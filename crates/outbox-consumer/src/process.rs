@@ -1,4 +1,4 @@
-//! One message, from its arrival until its fate is decided.
+//! One message, from its arrival to its verdict.
 
 use std::{io, panic::AssertUnwindSafe};
 
@@ -25,15 +25,15 @@ use crate::{
 /// The answer to the broker about a message.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// It is done with: processed now or before, or kept as dead in the table.
+    /// Done: processed now or before, or kept as dead in the table.
     Done,
-    /// It goes where the broker puts dead messages.
+    /// Dead: it goes to the broker's place for dead messages.
     Dead(Obituary),
     /// Another consumer may try.
     Requeue,
-    /// Nothing yet: it is tried again behind the others of its key.
+    /// No answer yet: it is retried behind the others of its key.
     Later,
-    /// Nothing: it comes again.
+    /// No answer: it comes again.
     Undecided,
 }
 
@@ -48,11 +48,11 @@ pub(crate) struct Obituary {
 /// Why a message was not processed this time.
 enum Unprocessed {
     Failed(Failure),
-    /// The inbox could not be asked: that is never the message's fault.
+    /// The inbox did not answer, which is never the message's fault.
     NotTried(InboxError),
-    /// Something that must come before it is missing.
+    /// An earlier message of its key is missing.
     Early,
-    /// It must not come where it does.
+    /// Its number is out of sequence, and the policy refuses it.
     OutOfSequence,
 }
 
@@ -80,7 +80,7 @@ impl<H: Handler> Processor<H> {
         self.inbox.consumer()
     }
 
-    /// Tries until the message's fate is decided, or `stop` is cancelled between two attempts.
+    /// Tries until the message has a verdict, or `stop` is cancelled between two attempts.
     pub(crate) async fn process(&self, delivery: &mut Delivery, stop: &CancellationToken) -> Verdict {
         let mut failures = 0;
         loop {
@@ -174,20 +174,21 @@ impl<H: Handler> Processor<H> {
         Ok(())
     }
 
-    /// Takes a transaction back. What was found in it stands, also where a statement has cost the connection.
+    /// Rolls a transaction back. Its findings hold, even if a statement has lost the connection.
     async fn undo(&self, tx: InboxTransaction) {
         if let Err(error) = self.in_time(tx.rollback()).await {
             tracing::debug!(%error, "a transaction ends with its connection");
         }
     }
 
-    /// The reply of a host that has vanished never comes, without an error. A call that is given up here ends with its connection.
+    /// A host that has vanished sends neither a reply nor an error. A call that times out here ends with its
+    /// connection.
     async fn in_time<T>(&self, call: impl Future<Output = Result<T, InboxError>>) -> Result<T, InboxError> {
         let reply = timeout(self.options.deadline, call).await;
         reply.unwrap_or_else(|elapsed| Err(sqlx::Error::Io(io::Error::from(elapsed)).into()))
     }
 
-    /// Notes the number of a sequenced message, and says what follows from it.
+    /// Notes the number of a sequenced message, and returns the next step.
     async fn follow(
         &self,
         tx: &mut MySqlConnection,
@@ -200,7 +201,8 @@ impl<H: Handler> Processor<H> {
         Ok((seen, self.options.sequence.step(seen, delivery.received_at.elapsed())))
     }
 
-    /// A message that was processed or refused, and is not the next one of its key. Told once, however often it was tried.
+    /// Reports a message that was processed or refused, and is not the next one of its key: once, however often it was
+    /// tried.
     fn tell(&self, delivery: &Delivery, seen: Sequence, step: SequenceStep) {
         if seen != Sequence::Next {
             self.options.metrics.sequence.with_label_values(&[self.consumer(), sequence::word(seen)]).inc();
@@ -209,7 +211,7 @@ impl<H: Handler> Processor<H> {
         }
     }
 
-    /// A dead message: kept in the table and marked as processed, in one transaction, or left to the broker.
+    /// Keeps a dead message in the table and marks it as processed, in one transaction; or leaves it to the broker.
     async fn give_up(&self, delivery: &Delivery, obituary: Obituary, stop: &CancellationToken) -> Verdict {
         let Obituary { reason, error, attempts } = &obituary;
         tracing::error!(message_id = %delivery.id, topic = delivery.topic, consumer = self.consumer(),
@@ -260,7 +262,7 @@ impl<H: Handler> Processor<H> {
             place = delivery.place, attempt = delivery.attempt, error = %failure, "a message was not processed: {result}");
     }
 
-    /// A message that is older than the inbox remembers may have been processed before, for all that anybody knows.
+    /// Warns of a message that is older than the inbox remembers: it may have been processed before.
     pub(crate) fn warn_if_late(&self, delivery: &Delivery) {
         let kept = self.options.inbox_retention;
         if !kept.is_zero() && delivery.enqueued_at.and_then(age).is_some_and(|age| age > kept) {

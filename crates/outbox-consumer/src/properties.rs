@@ -1,4 +1,4 @@
-//! What holds for every delivery, whoever has sent it; what holds for those of one broker is beside the code that reads them.
+//! Properties of every delivery, from any sender; those of one broker are beside the code that reads its messages.
 //! `PROPTEST_CASES` is the number of cases of each property.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use testkit::strategies::text;
 
 use crate::{Delivery, sequence};
 
-/// An id as it travels: mostly one.
+/// The text of an id, mostly a valid one.
 pub(crate) fn id() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => any::<u128>().prop_map(|id| Uuid::from_u128(id).to_string()),
@@ -24,7 +24,7 @@ pub(crate) fn bytes() -> impl Strategy<Value = Option<Vec<u8>>> {
     prop::option::of(vec(any::<u8>(), 0..40))
 }
 
-/// What becomes of a delivery before a handler sees it, and when it is dead.
+/// Checks the uses of a delivery before a handler sees it, and when it is dead.
 pub(crate) fn look_at(delivery: &Delivery) -> Result<(), TestCaseError> {
     let names: BTreeSet<&str> = delivery.headers.iter().map(|(name, _)| name.as_str()).collect();
     let kept: Map<String, Value> = serde_json::from_str(delivery.headers_json().as_deref().unwrap_or("{}"))?;
@@ -40,13 +40,13 @@ pub(crate) fn look_at(delivery: &Delivery) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A number of a sequenced key, more or less, and what stands in its place.
+/// A number of a sequenced key, or another text in its place.
 fn number() -> impl Strategy<Value = String> {
     prop_oneof![any::<u64>().prop_map(|number| number.to_string()), "[0-9+ -]{0,22}", text()]
 }
 
 proptest! {
-    /// What no outbox would number is processed as what has no number.
+    /// A number that no outbox would write counts as no number.
     #[test]
     fn a_number_is_read_where_an_outbox_could_have_written_it(
         topic in text(), key in prop::option::of(vec(any::<u8>(), 0..1100)), number in number(), other in text(),

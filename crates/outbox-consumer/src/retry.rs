@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::Failure;
 
-/// How often a message is tried, and how long the waits between are: exponential, with full jitter.
+/// The number of attempts of a message, and the waits between them: exponential, with full jitter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
     /// Upper bound of the first wait; each further bound is twice the last.
@@ -23,7 +23,7 @@ impl Default for Retry {
 /// The consequence of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Tried again; whether it has cost an attempt.
+    /// Retried; `counted` if it has cost an attempt.
     Again { counted: bool },
     /// Given up, for this reason.
     Dead(&'static str),

@@ -17,11 +17,11 @@ pub struct Retried {
     pub failed: u64,
 }
 
-/// Gives the messages that this consumer keeps in `inbox_dead` to the handler once more, each in a transaction that also deletes its
-/// row, in the order of their ids. For a command of the service, to be run by hand when what made them fail is repaired;
-/// consumers may run meanwhile. Later messages of a key have long been processed, but where [`SequencePolicy::Refuse`] made them
-/// wait here: the number of what is processed now is noted, and the next one of its key is no longer refused. A message that stays dead
-/// does not hold back those behind it.
+/// Retries the messages that this consumer keeps in `inbox_dead`, in the order of their ids, each in a transaction that
+/// also deletes its row. For a command of the service, to be run by hand when the cause of the failures is repaired;
+/// consumers may run meanwhile. Later messages of a key have long been processed, unless [`SequencePolicy::Refuse`]
+/// made them wait here. The number of each processed message is noted, so the next one of its key is no longer refused.
+/// A message that stays dead does not hold back those behind it.
 ///
 /// [`SequencePolicy::Refuse`]: crate::SequencePolicy::Refuse
 pub async fn retry_dead(pool: &MySqlPool, consumer: &str, handler: &impl Handler) -> Result<Retried, Failure> {
@@ -46,7 +46,7 @@ pub async fn retry_dead(pool: &MySqlPool, consumer: &str, handler: &impl Handler
     }
 }
 
-/// All that is committed together.
+/// The work of one transaction.
 async fn again(
     tx: &mut MySqlConnection,
     inbox: &Inbox,
@@ -106,7 +106,7 @@ mod properties {
     }
 
     proptest! {
-        /// A row may have been edited by hand: what does not read as headers is none.
+        /// A row may have been edited by hand: headers that cannot be read count as none.
         #[test]
         fn every_row_is_a_delivery(
             headers in prop::option::of(prop_oneof!["[\\[\\]{}\":,a-c0-9 ]{0,30}", any::<String>()]),

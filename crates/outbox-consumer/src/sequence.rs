@@ -2,20 +2,21 @@ use std::time::Duration;
 
 use outbox_core::{EPOCH_HEADER, SEQUENCE_HEADER, Sequence, SequenceNumber};
 
-/// What follows when a message of a sequenced key is not the next one. All of it is counted and warned of.
+/// The policy for a message of a sequenced key that is not the next one. Each such message is counted and warned of.
 ///
-/// A number that was missing and comes late is always processed. What the relay gives up on, or what expires, leaves a gap for good.
+/// A message that was missing and comes late is always processed. A message that becomes dead at the relay, or expires,
+/// leaves a gap for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SequencePolicy {
     /// It is processed as it comes.
     #[default]
     Accept,
-    /// Behind a gap it waits for what is missing, at most so long, and lets messages of its key that came after it go first; then
-    /// it is processed. A repeated number is dead, with the reason `sequence`.
+    /// Behind a gap it waits for the missing message, at most this duration, and lets later arrivals of its key go
+    /// first; then it is processed. A message with a repeated number is dead, with the reason `sequence`.
     Wait(Duration),
-    /// Behind a gap it is dead, with the reason `sequence`, and so is all that follows in its key, until
-    /// [`retry_dead`](crate::retry_dead()) has processed what is dead: to be run when what was missing has come. A repeated number is dead
-    /// too.
+    /// Behind a gap it is dead, with the reason `sequence`, and so are all later messages of its key, until
+    /// [`retry_dead`](crate::retry_dead()) has processed the dead ones. Run that when the missing message has come. A
+    /// message with a repeated number is dead, too.
     Refuse,
 }
 
@@ -42,7 +43,7 @@ impl SequencePolicy {
 
 /// The number of a sequenced message, and its key.
 pub(crate) fn number(delivery: &crate::Delivery) -> Option<(SequenceNumber, &[u8])> {
-    // What no outbox would send has no row in the table either.
+    // A number that no outbox would send has no row in the table either.
     let number = delivery.header(SEQUENCE_HEADER)?.parse().ok().filter(|number| (1..u64::MAX).contains(number))?;
     let epoch = delivery.header(EPOCH_HEADER).map_or(Some(0), |epoch| epoch.parse().ok())?;
     let number = SequenceNumber { epoch, number };

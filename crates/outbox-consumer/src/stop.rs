@@ -1,4 +1,4 @@
-/// Ends with SIGTERM or Ctrl-C: what most services give to `run` as the signal to stop.
+/// Ends with SIGTERM or Ctrl-C: the stop signal that most services give to `run`.
 pub async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     match signal(SignalKind::terminate()) {

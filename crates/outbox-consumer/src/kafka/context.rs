@@ -14,7 +14,7 @@ use crate::ConsumerError;
 /// A topic and a partition of it.
 pub(super) type Place = (String, i32);
 
-/// A change of what this member consumes.
+/// A change of the partitions of this member.
 #[derive(Debug)]
 pub(super) enum GroupEvent {
     Assigned(Vec<Place>),
@@ -57,7 +57,7 @@ impl ClientContext for GroupContext {
     }
 }
 
-/// Clients that have nothing to tell but their log.
+/// The context of clients that only log.
 pub(super) struct Quiet;
 
 impl ClientContext for Quiet {

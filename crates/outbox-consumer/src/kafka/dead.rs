@@ -20,7 +20,7 @@ use crate::{ConsumerError, Delivery, Retry, process::Obituary};
 
 /// How long one attempt may take.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Longest error text that travels, in characters: as in the table `inbox_dead`.
+/// Longest error text in a header, in characters: as in the table `inbox_dead`.
 const MAX_ERROR: usize = 500;
 
 /// Sends dead messages to a topic.
@@ -40,7 +40,8 @@ impl DeadLetters {
         config.set("partitioner", "murmur2_random").set("allow.auto.create.topics", "false");
         consumer.finish(&mut config);
         config.set("acks", "all").set("enable.idempotence", "true");
-        // The broker decides what is too large: what it sent once, and a few headers, fits below its own default limit.
+        // The broker decides what is too large: a message that it sent once, with a few more headers, fits below its
+        // own default limit.
         config.set("message.max.bytes", "100000000");
         config.set("message.timeout.ms", DEADLINE.as_millis().to_string());
         let producer = FutureProducer::from_config_and_context(&config, Quiet).map_err(client_error)?;
@@ -67,8 +68,8 @@ impl DeadLetters {
         record.key = delivery.key.as_deref();
         record.payload = delivery.payload.as_deref();
         let sent = self.0.producer.send(record, DEADLINE).await.map_err(|(error, _)| error)?;
-        // Without an offset librdkafka only concludes that Kafka has it, from a later record that was taken; where the broker had nothing
-        // of this producer in that partition before, it may not (KAFKA-15591).
+        // Without an offset librdkafka only infers the confirm, from a later record that Kafka took. If the broker had
+        // no record of this producer in that partition before, the inference may be wrong (KAFKA-15591).
         if sent.offset < 0 { Err(KafkaError::MessageProduction(RDKafkaErrorCode::NoOffset)) } else { Ok(()) }
     }
 

@@ -26,14 +26,14 @@ use crate::{
 
 /// A partition while this member has it.
 struct Partition {
-    /// A partition that comes back is another one: what was received before is no longer counted.
+    /// A partition that comes back gets another turn: messages that were received before no longer count.
     turn: u64,
     offsets: Offsets,
     paused: bool,
     stop: CancellationToken,
 }
 
-/// Where a message is.
+/// The place of a message.
 struct Record {
     place: Place,
     turn: u64,
@@ -96,7 +96,8 @@ impl<H: Handler> Group<H> {
                     self.follow_rebalances();
                     self.finished(&finished?);
                 }
-                // Also while nothing else happens: a partition that came back may be paused, and no message of it comes before it is told.
+                // Also while nothing else happens: a partition that came back may be paused, and gives messages only
+                // after this event is handled.
                 Some(event) = self.events.recv() => self.follow(event),
                 received = consumer.recv() => {
                     self.follow_rebalances();
@@ -109,8 +110,8 @@ impl<H: Handler> Group<H> {
         }
     }
 
-    /// Takes notice of partitions that came and went. Before anything else is looked at: a message of a partition that came
-    /// back must not be counted for the turn before.
+    /// Follows assigned and revoked partitions, before anything else: a message of a partition that came back must not
+    /// count for the earlier turn.
     fn follow_rebalances(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             self.follow(event);
@@ -121,7 +122,7 @@ impl<H: Handler> Group<H> {
         match event {
             GroupEvent::Assigned(places) => {
                 for place in places {
-                    // It may have been paused the last time that it was here.
+                    // It may have been paused when this member had it before.
                     self.pause(&place, false);
                     self.partition(place);
                 }
@@ -198,7 +199,7 @@ impl<H: Handler> Group<H> {
         gauge.with_label_values(&[self.crew.processor.consumer()]).set(i64::try_from(paused).unwrap_or(i64::MAX));
     }
 
-    /// librdkafka connects again by itself; only a fatal error is an end.
+    /// librdkafka connects again by itself; only a fatal error ends the consumer.
     fn failed(&self, error: KafkaError) -> Result<(), ConsumerError> {
         let name = self.crew.processor.consumer();
         if self.consumer.client().fatal_error().is_some() {
@@ -211,7 +212,7 @@ impl<H: Handler> Group<H> {
         Ok(())
     }
 
-    /// Lets messages at work end, commits what is decided, and leaves the group.
+    /// Lets messages at work end, commits the decided offsets, and leaves the group.
     async fn leave(mut self) {
         let mut decided = Vec::new();
         self.crew.wind_down(|finished| decided.push(finished)).await;

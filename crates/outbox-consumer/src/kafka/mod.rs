@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 use crate::{ConsumerError, Handler, options::Options, process::Processor};
 
-/// Properties of librdkafka that the consumer sets itself, and why.
+/// Properties of librdkafka that the consumer sets itself, with the reasons.
 const FIXED: [(&str, &str); 5] = [
     ("bootstrap.servers", "it is the first argument of `Consumer::new`"),
     ("group.id", "it is the consumer's name"),
@@ -27,8 +27,8 @@ const FIXED: [(&str, &str); 5] = [
 /// A member of a Kafka consumer group that applies each message once.
 ///
 /// Every partition keeps the order of its keys; messages of different keys are worked on at the same time, up to
-/// [`Consumer::concurrency`]. An offset is committed only when the transactions of all messages before it are. A rebalance, a crash or a lost
-/// connection to Kafka make messages come again, and the inbox absorbs them.
+/// [`Consumer::concurrency`]. An offset is committed only when the transactions of all messages before it are
+/// committed. A rebalance, a crash or a lost connection to Kafka make messages come again, and the inbox absorbs them.
 ///
 /// ```no_run
 /// # use outbox_consumer::{Delivery, Failure, Handler, kafka, stop_signal};
@@ -53,9 +53,9 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// A consumer with this name (1 to 100 printable ASCII characters), which is that of its group and of its inbox: all its
-    /// processes share it. `brokers` is `host:port`, several separated by commas. Another name is an error
-    /// ([`ConsumerError::Name`]); all else is looked at by [`Consumer::run`].
+    /// A consumer with this name (1 to 100 printable ASCII characters), which is also that of its group and of its
+    /// inbox: all its processes share it. `brokers` is `host:port`, several separated by commas. An invalid name is an
+    /// error ([`ConsumerError::Name`]); [`Consumer::run`] checks all else.
     ///
     /// The pool needs as many connections as [`Consumer::concurrency`], 8 by default, besides what the service uses itself.
     pub fn new(brokers: impl Into<String>, name: &str, pool: MySqlPool) -> Result<Self, ConsumerError> {
@@ -78,16 +78,17 @@ impl Consumer {
         self
     }
 
-    /// Sets a property of librdkafka, for example `security.protocol`, `sasl.password` or `session.timeout.ms`. A new group starts
-    /// at the oldest message unless `auto.offset.reset` says otherwise. Those that would lose messages are refused by [`Consumer::run`].
+    /// Sets a property of librdkafka, for example `security.protocol`, `sasl.password` or `session.timeout.ms`. A new
+    /// group starts at the oldest message unless `auto.offset.reset` says otherwise. [`Consumer::run`] refuses
+    /// properties that would lose messages.
     #[must_use]
     pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.properties.insert(name.into(), value.into());
         self
     }
 
-    /// How many messages of a partition are received and not decided, 256 by default. A partition that has more is paused
-    /// until half of them are decided.
+    /// Most messages of a partition that are received and not decided, 256 by default. A partition that reaches this
+    /// number is paused until half of them are decided.
     #[must_use]
     pub fn window(mut self, messages: usize) -> Self {
         self.window = messages.max(1);
@@ -107,8 +108,8 @@ impl Consumer {
 
     /// Consumes until `stop` ends; then lets messages at work end, commits their offsets and leaves the group.
     ///
-    /// Brokers and databases that cannot be reached are waited for, without end. An error: the configuration cannot be
-    /// used, or librdkafka has given up.
+    /// Waits without end for brokers and databases that cannot be reached. An error: the configuration cannot be used,
+    /// or librdkafka has given up.
     pub async fn run<H: Handler>(self, handler: H, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
         if self.topics.is_empty() {
             return Err(ConsumerError::NoTopic);

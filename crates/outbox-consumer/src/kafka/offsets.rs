@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 pub(super) struct Offsets {
     open: BTreeSet<i64>,
-    /// Behind the last one that was received.
+    /// One past the last offset that was received.
     next: i64,
     stored: i64,
 }
@@ -18,7 +18,7 @@ impl Offsets {
         self.open.insert(offset)
     }
 
-    /// A message is decided. Returns from where on nothing is decided, if that has changed.
+    /// A message is decided. Returns the first position that is not decided, if it has changed.
     pub(super) fn decided(&mut self, offset: i64) -> Option<i64> {
         self.open.remove(&offset);
         let position = self.open.first().copied().unwrap_or(self.next);
@@ -27,7 +27,7 @@ impl Offsets {
         moved.then_some(position)
     }
 
-    /// How many are in flight.
+    /// The number of messages in flight.
     pub(super) fn len(&self) -> usize {
         self.open.len()
     }

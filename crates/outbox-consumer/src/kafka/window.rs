@@ -14,7 +14,7 @@ use super::{Consumer, context::Quiet};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Looks at the topics in the background; warns, and sets the metric.
+/// Checks the topics in the background; warns, and sets the metric.
 pub(super) fn watch(consumer: &Consumer) {
     let mut config = ClientConfig::new();
     consumer.finish(&mut config);
@@ -34,7 +34,7 @@ pub(super) fn watch(consumer: &Consumer) {
     });
 }
 
-/// For how long a message can be read, in the topic that keeps it longest.
+/// How long a message can be read, in the topic that keeps it longest.
 async fn longest(config: &ClientConfig, topics: &[String]) -> KafkaResult<Duration> {
     let admin: AdminClient<Quiet> = AdminClient::from_config_and_context(config, Quiet)?;
     let topics: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
@@ -46,7 +46,7 @@ async fn longest(config: &ClientConfig, topics: &[String]) -> KafkaResult<Durati
     Ok(longest)
 }
 
-/// For ever, where messages are not deleted by age.
+/// The retention of a topic: for ever if messages are not deleted by age.
 fn kept(topic: &ConfigResource) -> Duration {
     let value = |name| topic.get(name).and_then(|entry| entry.value.as_deref()).unwrap_or_default();
     let millis = value("retention.ms").parse().ok();

@@ -10,7 +10,7 @@ use rdkafka::{Message, message::Headers};
 
 use crate::Delivery;
 
-/// Headers that say what the message is: by the relay's own names, and by those of CloudEvents.
+/// Headers that describe the message: by the relay's own names, and by those of CloudEvents.
 const ID: [&str; 2] = ["id", "ce_id"];
 const TYPE: [&str; 2] = ["type", "ce_type"];
 const CONTENT_TYPE: [&str; 1] = ["content-type"];
@@ -70,7 +70,7 @@ mod properties {
 
     type Pair = (String, Option<Vec<u8>>);
 
-    /// Headers that anybody has sent. A name ends at a NUL here, as it does for rdkafka.
+    /// Headers of any sender. A name ends at a NUL here, as it does for rdkafka.
     fn pairs() -> impl Strategy<Value = Vec<Pair>> {
         let known = vec!["id", "ce_id", "type", "ce_type", "content-type"];
         let name = prop_oneof![prop::sample::select(known).prop_map(str::to_owned), text()];
@@ -93,7 +93,7 @@ mod properties {
         ]
     }
 
-    /// As it is shown to a handler.
+    /// The headers as a handler sees them.
     fn shown(pairs: &[Pair]) -> Vec<(String, String)> {
         let text = |value: Option<&[u8]>| String::from_utf8_lossy(value.unwrap_or_default()).into_owned();
         pairs.iter().map(|(name, value)| (name.clone(), text(value.as_deref()))).collect()
@@ -105,7 +105,7 @@ mod properties {
     }
 
     proptest! {
-        /// Whoever has sent it, and each time the same. What is no message of an outbox says so.
+        /// From any sender, and the same each time. A record that is no message of an outbox reports that.
         #[test]
         fn every_record_is_a_delivery(
             pairs in prop::option::of(pairs()), key in bytes(), payload in bytes(), topic in text(),
@@ -132,8 +132,8 @@ mod properties {
             look_at(&one)?;
         }
 
-        /// The relay's property of the same name ends with these headers: what says what the message is comes first, then the
-        /// envelope's and the service's.
+        /// The relay's property of the same name ends with these headers: those that describe the message come first,
+        /// then the envelope's and the service's.
         #[test]
         fn what_the_relay_writes_is_read_as_it_was(
             id in any::<u128>(), event_type in prop::option::of(text()), content_type in prop::option::of(text()),
@@ -159,7 +159,7 @@ mod properties {
             let millis = Duration::from_millis(1_700_000_000_123);
             prop_assert_eq!(read.enqueued_at, Some(SystemTime::UNIX_EPOCH + millis));
             let mut rest = shown(&own);
-            // An event of CloudEvents has a type where its message had none.
+            // An event of CloudEvents has a type even if its message had none.
             let in_place = if event_type.is_none() { take(&mut rest, &["ce_type"]) } else { None };
             prop_assert_eq!(read.event_type, event_type.or(in_place));
             prop_assert_eq!(read.headers, rest);

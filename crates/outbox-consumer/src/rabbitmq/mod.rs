@@ -16,17 +16,18 @@ const RECONNECT: Retry = Retry {
     max: std::time::Duration::from_secs(5),
     max_attempts: u32::MAX,
 };
-/// Seconds between signs of life, where the URL says nothing else: a connection that is dead is noticed after two.
+/// Seconds between heartbeats, unless the URL has another number: a dead connection is noticed after two of them.
 const HEARTBEAT: u16 = 10;
-/// The largest frame in bytes that is offered, unless the URL has another: RabbitMQ's own default. The driver makes buffers of 32 of
-/// what is agreed on, and a broker may offer gigabytes.
+/// The largest frame in bytes that is offered, unless the URL has another: RabbitMQ's own default. The driver makes
+/// buffers of 32 frames of the agreed size, and a broker may offer gigabytes.
 const FRAME_MAX: u32 = 131_072;
 
 /// A consumer of a RabbitMQ queue that applies each message once.
 ///
-/// Messages of one topic and key are worked on in the order of the queue; to keep that order with several processes let the queue have a
-/// single active consumer (`x-single-active-consumer`). A message is acknowledged when its transaction is committed. A lost
-/// connection makes what is not acknowledged come again, and the inbox absorbs it.
+/// Messages of one topic and key are worked on in the order of the queue; to keep that order with several processes let
+/// the queue have a single active consumer (`x-single-active-consumer`). A message is acknowledged when its transaction
+/// is committed. After a lost connection the messages without an acknowledgement come again, and the inbox absorbs
+/// them.
 ///
 /// ```no_run
 /// # use outbox_consumer::{Delivery, Failure, Handler, rabbitmq, stop_signal};
@@ -51,9 +52,10 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// A consumer of this queue, which must exist. The name (1 to 100 printable ASCII characters) is that of its inbox: all its
-    /// processes share it. `url` is `amqps://user:password@host:port/vhost`. Another name is an error ([`ConsumerError::Name`]), and so
-    /// is a URL that cannot be read or a queue's name of more than 255 bytes ([`ConsumerError::Client`]). Connects to nothing yet.
+    /// A consumer of this queue, which must exist. The name (1 to 100 printable ASCII characters) is that of its inbox:
+    /// all its processes share it. `url` is `amqps://user:password@host:port/vhost`. An invalid name is an error
+    /// ([`ConsumerError::Name`]). So is a URL that cannot be read, or a queue's name of more than 255 bytes
+    /// ([`ConsumerError::Client`]). Connects to nothing yet.
     ///
     /// The pool needs as many connections as [`Consumer::concurrency`], 8 by default, besides what the service uses itself.
     pub fn new(url: &str, queue: &str, name: &str, pool: MySqlPool) -> Result<Self, ConsumerError> {
@@ -68,7 +70,7 @@ impl Consumer {
         Ok(Self { uri, queue, prefetch: 64, dead_letter_exchange: false, options, inbox, pool })
     }
 
-    /// How many messages RabbitMQ hands over ahead of their acknowledgement, 64 by default.
+    /// Most messages that RabbitMQ delivers ahead of their acknowledgement, 64 by default.
     #[must_use]
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = messages.max(1);
@@ -88,7 +90,7 @@ impl Consumer {
 
     /// Consumes until `stop` ends; then lets messages at work end and acknowledges them.
     ///
-    /// A broker, a queue or a database that cannot be reached is waited for, without end. An error: a bug of this library.
+    /// Waits without end for a broker, a queue or a database that cannot be reached. An error: a bug of this library.
     pub async fn run<H: Handler>(self, handler: H, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
         let link = QueueAddress { uri: self.uri, queue: self.queue, prefetch: self.prefetch };
         let mut crew = Crew::new(Processor {

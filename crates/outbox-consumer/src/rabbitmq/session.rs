@@ -25,17 +25,18 @@ use crate::{
 const CONNECT: Duration = Duration::from_secs(10);
 const CLOSE: Duration = Duration::from_secs(5);
 
-/// Where the messages are.
+/// The place of the messages.
 pub(super) struct QueueAddress {
     pub(super) uri: AMQPUri,
     pub(super) queue: ShortString,
     pub(super) prefetch: u16,
 }
 
-/// The handle with which RabbitMQ is told what became of a message, once. A failure leaves the message to come again.
+/// The handle that answers RabbitMQ about a message, once. After a failure the message comes again.
 pub(super) struct Delivered {
     acker: Acker,
-    /// The connection is gone: lapin may leave a call that was under way then without an end, and the message would hold its key.
+    /// Cancelled when the connection is lost: lapin may leave a call in flight without an end, and the message would
+    /// hold its key.
     gone: CancellationToken,
 }
 
@@ -86,7 +87,7 @@ impl ConsumerSession {
         Ok(Self { connection, deliveries, channel, queue, stop, gone: CancellationToken::new() })
     }
 
-    /// Takes messages until `stop` ends. An error: the connection or the queue is gone.
+    /// Takes messages until `stop` ends. An error: the connection is lost, or the queue is deleted.
     pub(super) async fn consume<H: Handler>(
         &mut self,
         crew: &mut Crew<H, Delivered>,
@@ -106,7 +107,7 @@ impl ConsumerSession {
         }
     }
 
-    /// Takes no more messages, lets those at work end, and closes. What is not acknowledged comes again.
+    /// Takes no more messages, lets those at work end, and closes. Messages without an acknowledgement come again.
     pub(super) async fn close<H: Handler>(self, crew: &mut Crew<H, Delivered>) {
         let cancel = self.channel.basic_cancel(self.deliveries.tag(), BasicCancelOptions::default());
         if !matches!(timeout(CLOSE, cancel).await, Ok(Ok(()))) {
@@ -116,7 +117,7 @@ impl ConsumerSession {
         self.hang_up().await;
     }
 
-    /// Ends the connection, so that what it has not acknowledged comes again on another one.
+    /// Ends the connection, so that messages without an acknowledgement come again on another one.
     pub(super) async fn hang_up(&self) {
         if !matches!(timeout(CLOSE, self.connection.close(200, "stopped".into())).await, Ok(Ok(()))) {
             tracing::info!("RabbitMQ did not confirm the end of the connection");

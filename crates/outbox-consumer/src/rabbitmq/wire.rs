@@ -7,7 +7,7 @@ use outbox_core::Uuid;
 
 use crate::Delivery;
 
-/// Headers that the relay writes: the message key, and what tells a tombstone from an empty payload.
+/// Headers that the relay writes: the message key, and the mark that distinguishes a tombstone from an empty payload.
 const KEY: &str = "x-message-key";
 const TOMBSTONE: &str = "x-tombstone";
 
@@ -35,7 +35,7 @@ pub(super) fn delivery(message: lapin::message::Delivery, queue: &str) -> Delive
     }
 }
 
-/// A header of the message, once for each of its values; what RabbitMQ adds (`x-death`) is none.
+/// A header of the message, once for each of its values; headers that RabbitMQ adds (`x-death`) are left out.
 fn header(name: &str, value: &AMQPValue) -> Vec<(String, String)> {
     if matches!(name, KEY | TOMBSTONE) {
         return Vec::new();
@@ -69,7 +69,7 @@ mod properties {
     use super::*;
     use crate::properties::{bytes, id, look_at};
 
-    /// A text as far as a short string holds it.
+    /// A text that fits into a short string.
     fn short() -> impl Strategy<Value = ShortString> {
         text().prop_map(|text| ShortString::try_new(text).unwrap_or_default())
     }
@@ -78,7 +78,7 @@ mod properties {
         AMQPValue::LongString(LongString::from(bytes))
     }
 
-    /// A value of whatever type, lists and tables within each other among them.
+    /// A value of any type, also lists and tables within each other.
     fn value() -> impl Strategy<Value = AMQPValue> {
         let leaf = prop_oneof![
             vec(any::<u8>(), 0..20).prop_map(long),
@@ -99,7 +99,7 @@ mod properties {
         })
     }
 
-    /// The headers of a message; those that mean something are often there.
+    /// The headers of a message; those with a meaning occur often.
     fn table() -> impl Strategy<Value = BTreeMap<ShortString, AMQPValue>> {
         let known = vec![KEY, TOMBSTONE, "sequence"];
         let known = prop::sample::select(known).prop_map(|name| ShortString::try_new(name).unwrap_or_default());
@@ -129,7 +129,7 @@ mod properties {
     }
 
     proptest! {
-        /// Whoever has sent it. What is no message of an outbox says so.
+        /// From any sender. A message that is not of an outbox reports that.
         #[test]
         fn every_message_is_a_delivery(
             properties in properties(), routing_key in short(), data in vec(any::<u8>(), 0..40),
@@ -152,7 +152,7 @@ mod properties {
             look_at(&read)?;
         }
 
-        /// The relay's property of the same name ends with this table: a list where a name has several values.
+        /// The relay's property of the same name ends with this table: a list if a name has several values.
         #[test]
         fn what_the_relay_writes_is_read_as_it_was(
             id in any::<u128>(), described in (prop::option::of(short()), prop::option::of(short())),
