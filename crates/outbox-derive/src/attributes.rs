@@ -1,4 +1,4 @@
-//! What `#[event(…)]` says of the type and of its fields.
+//! The attributes `#[event(…)]` of the type and of its fields.
 
 use proc_macro2::Span;
 use syn::{
@@ -53,9 +53,9 @@ pub(crate) struct Attributes {
     pub(crate) lane: Option<Lane>,
     pub(crate) delay: Option<Delay>,
     pub(crate) payload: Option<Payload>,
-    /// Where it is asked for.
+    /// The place of `sequenced`.
     pub(crate) sequenced: Option<Span>,
-    /// Where to point at when something is missing: the attribute, or the name of the type.
+    /// The place of errors about a missing part: the attribute, or the name of the type.
     pub(crate) span: Option<Span>,
 }
 
@@ -78,7 +78,7 @@ impl Attributes {
         Ok(attributes)
     }
 
-    /// What `outbox_core::Message` refuses of a sequenced message.
+    /// Refuses the sequenced messages that `outbox_core::Message` refuses.
     fn check_sequenced(&self) -> Result<()> {
         let Some(span) = self.sequenced else { return Ok(()) };
         if matches!(self.key, Some(Key::None)) {

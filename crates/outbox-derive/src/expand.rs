@@ -48,7 +48,7 @@ fn required<T>(value: Option<T>, span: Span, text: &str) -> Result<T> {
     value.ok_or_else(|| Error::new(span, text))
 }
 
-/// Both values, or all that is missing: one compilation tells everything.
+/// Both values, or both errors: one compilation reports all.
 fn both<A, B>(a: Result<A>, b: Result<B>) -> Result<(A, B)> {
     match (a, b) {
         (Ok(a), Ok(b)) => Ok((a, b)),
@@ -128,13 +128,13 @@ fn payload(payload: Option<Payload>, content_type: Option<&LitStr>, span: Span) 
 }
 
 impl Marked {
-    /// Where to point at when its type does not fit, and what it is called.
+    /// The place of errors about its type, and its name.
     fn parts(&self) -> (Span, &Member) {
         (self.kind.span(), &self.member)
     }
 }
 
-/// By its name, as everywhere in macros: they see no types.
+/// Decides by the name, as macros do: they see no types.
 fn is_option(kind: &Type) -> bool {
     matches!(kind, Type::Path(path) if path.path.segments.last().is_some_and(|last| last.ident == "Option"))
 }

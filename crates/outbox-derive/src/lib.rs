@@ -13,13 +13,13 @@ use syn::{DeriveInput, parse_macro_input};
 ///
 /// | `#[event(…)]` | |
 /// |---|---|
-/// | `topic = "orders"` | required; where it is sent to |
-/// | `type = "order.placed.v1"` | required; what kind of event it is |
-/// | `key = function` | the key by a function of `&Self` that returns what `Into<Vec<u8>>` takes |
+/// | `topic = "orders"` | required; the topic that it is sent to |
+/// | `type = "order.placed.v1"` | required; the kind of event |
+/// | `key = function` | the key by a function of `&Self` that returns an `Into<Vec<u8>>` |
 /// | `no_key` | no key: messages of this event are in no order |
 /// | `sequenced` | each event gets the next number of its key; it takes no delay |
 /// | `lane = 3` | the lane, 0 by default |
-/// | `delay = "30s"` | published not before this time has passed (`ms`, `s`, `m`, `h`, `d`), at most 100 years |
+/// | `delay = "30s"` | published only after this time has passed (`ms`, `s`, `m`, `h`, `d`), at most 100 years |
 /// | `encode = function` | the payload by a function of `&Self` that returns `Vec<u8>` or `Result<Vec<u8>, E>`; JSON by default |
 /// | `content_type = "…"` | its media type; needed beside `encode` and `#[event(payload)]` |
 ///
@@ -32,7 +32,7 @@ use syn::{DeriveInput, parse_macro_input};
 /// | `delay` | a `Duration`, or an `Option` of one |
 /// | `payload` | its bytes (`AsRef<[u8]>`) are the payload |
 ///
-/// A type says how its key is made, or that it has none: to forget it would be to lose the order.
+/// A type declares how its key is made, or that it has none: a forgotten key would lose the order.
 #[proc_macro_derive(Event, attributes(event))]
 pub fn derive_event(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);

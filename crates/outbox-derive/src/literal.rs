@@ -1,4 +1,4 @@
-//! Literals of attributes that can be checked while the service is compiled.
+//! Literals of attributes that can be checked at compile time.
 
 use syn::{Error, LitStr, Result};
 
