@@ -74,8 +74,8 @@ impl Outbox {
     /// the transaction commits. Returns the message id. One round trip; up to four for more than 256 KiB. Statement
     /// logs of the server show the message as hexadecimal digits.
     ///
-    /// With the feature `trace` (on by default) the message gets the W3C trace context of the current OpenTelemetry span as headers
-    /// `traceparent` and `tracestate`, unless it brings its own.
+    /// With the feature `trace` (on by default) the message gets the headers `traceparent` and `tracestate` of the
+    /// current OpenTelemetry span (W3C trace context), unless it has its own.
     ///
     /// After an error nothing of the message is written. After [`EnqueueError::Database`] and
     /// [`EnqueueError::TransactionEnded`] roll back; after the others the transaction is still usable.

@@ -16,8 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// A service drops its handlers half-way when clients disconnect or a deadline passes, and sqlx's calls do not expect
 /// that. A cancelled `begin` can leave a transaction open, in which the next borrower's writes are lost or committed by
-/// another task. A cancelled read leaves a reply behind that the next borrower takes for its own, or a connection that
-/// waits for ever and keeps its place in the pool.
+/// another task. A cancelled read leaves a reply that the next borrower takes for its own. Or it leaves a connection
+/// that waits for ever and keeps its place in the pool.
 ///
 /// So a returned connection is rolled back and must answer a query within five seconds; otherwise it is closed. This
 /// costs two round trips for each return, and replaces an `after_release` that was set before. It cannot repair one

@@ -5,7 +5,7 @@ use crate::Message;
 #[cfg(not(feature = "trace"))]
 pub(crate) fn capture(_: &mut Message) {}
 
-/// Adds the current span's context as headers, unless there is none or the message brings its own.
+/// Adds the current span's context as headers, unless there is none or the message has its own.
 ///
 /// The current span is that of OpenTelemetry; `tracing-opentelemetry` makes it the one of `tracing`.
 #[cfg(feature = "trace")]

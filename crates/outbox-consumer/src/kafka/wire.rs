@@ -37,8 +37,8 @@ pub(super) fn delivery(message: &impl Message) -> Delivery {
     }
 }
 
-/// The headers that can be read, and whether there are others. rdkafka panics at a name that is not UTF-8; brokers take such a record,
-/// and it would end every member of the group in turn.
+/// The headers that can be read, and whether there are others. rdkafka panics at a name that is not UTF-8. Brokers take
+/// such a record, and it would end every member of the group in turn.
 fn headers(headers: &impl Headers) -> (Vec<(String, String)>, bool) {
     let text = |value: Option<&[u8]>| String::from_utf8_lossy(value.unwrap_or_default()).into_owned();
     let one = |index| catch_unwind(AssertUnwindSafe(|| headers.try_get(index))).ok().flatten();

@@ -24,7 +24,7 @@ const FRAME_MAX: u32 = 131_072;
 
 /// A consumer of a RabbitMQ queue that applies each message once.
 ///
-/// Messages of one topic and key are worked on in the order of the queue; to keep that order with several processes let
+/// Messages of one topic and key are worked on in the order of the queue. To keep that order with several processes let
 /// the queue have a single active consumer (`x-single-active-consumer`). A message is acknowledged when its transaction
 /// is committed. After a lost connection the messages without an acknowledgement come again, and the inbox absorbs
 /// them.

@@ -19,8 +19,8 @@
 //!
 //! # The rules
 //!
-//! - A lease ends by the **database's** clock. It is renewed in the background three times within its length, so it ends when
-//!   its holder dies, is paused, or cannot reach the database for that long.
+//! - A lease ends by the **database's** clock. It is renewed in the background three times within its length. So it
+//!   ends when its holder dies, is paused, or cannot reach the database for that long.
 //! - The holder is notified: [`Lease::lost`] resolves and [`Lease::is_held`] turns false a tenth of the length *before*
 //!   the lease ends. The monotonic clock counts, from before the last renewal was sent; the time of day is not used.
 //! - A lease belongs to an **owner**, which is one [`Leases`]. The owner can acquire its lease again, and holds it

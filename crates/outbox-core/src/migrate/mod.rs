@@ -51,9 +51,9 @@ pub const MIGRATIONS: [(i64, &str, &str); 20] = [
 
 /// The migrations for `#[sqlx::test(migrator = "outbox_core::MIGRATOR")]`: sqlx applies them to an empty database.
 ///
-/// Everywhere else use [`migrate`]: sqlx waits for tables in a way that stalls services, cannot complete a migration
-/// that stopped half-way, and takes its lock in a way that MariaDB does not understand. Both keep the same record,
-/// `outbox_migrations`, which a service's own migrations do not share.
+/// Everywhere else use [`migrate`]: sqlx waits for tables in a way that stalls services, and cannot complete a
+/// migration that stopped half-way. It takes its lock in a way that MariaDB does not understand. Both keep the same
+/// record, `outbox_migrations`, which a service's own migrations do not share.
 pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
     let mut migrator = Migrator::with_migrations(MIGRATIONS.into_iter().map(migration).collect());
     migrator.dangerous_set_table_name("outbox_migrations");

@@ -315,7 +315,7 @@ fn compare_and_set(text: Text, lane: u16, version: u64, token: u64) -> Text {
 }
 
 /// The id of the live claim with this token, to be read after a lost reply. Raises the lane's version first. That waits
-/// for a claim that the server is still making, and voids one that it has yet to begin: a claim that was not found
+/// for a claim that the server is still making, and voids one that it has yet to begin. So a claim that was not found
 /// cannot appear later. One round trip; locks the lane's head, reads the live claims.
 pub async fn find(
     conn: &mut MySqlConnection,

@@ -1,8 +1,8 @@
 //! Every SQL statement of the project: one short file per concern, one function per change of state.
 //!
-//! Texts are static and take binds. The exceptions are the texts of several statements that must travel in one round trip
-//! (claim, settle, promote): MySQL takes no binds there, so they are put together by `Text`, which lets in nothing
-//! but constants, integers and hexadecimal literals.
+//! Texts are static and take binds. The exceptions are the texts of several statements that must travel in one round
+//! trip (claim, settle, promote). MySQL takes no binds there, so `Text` builds them, from constants, integers and
+//! hexadecimal literals only.
 //!
 //! The relay's functions expect a session with `READ COMMITTED` and `time_zone = '+00:00'`, see [`session::prepare`].
 //! None of them may be cancelled half-way: drop the connection then.

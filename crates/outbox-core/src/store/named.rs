@@ -37,9 +37,9 @@ pub async fn look(conn: &mut MySqlConnection, name: &str) -> Result<Option<Row>,
 /// of tenures within a second, the distance of two epochs.
 pub(super) const FENCES: u64 = 1_000_000;
 
-/// Takes a lease that no owner ever held, and returns its fence: the first of the epoch, because a missing lease may
-/// have been held after the snapshot that was restored. `None` if another owner was faster. Primary key, one row; reads
-/// the last epoch.
+/// Takes a lease that no owner ever held, and returns its fence. That is the first of the epoch, because a missing
+/// lease may have been held after the snapshot that was restored. `None` if another owner was faster. Primary key, one
+/// row; reads the last epoch.
 pub async fn create(
     conn: &mut MySqlConnection,
     name: &str,

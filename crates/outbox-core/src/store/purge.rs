@@ -8,7 +8,7 @@ use super::{claim::ids_from_json, enqueue::micros, read::id_list, text::Text};
 
 /// Deletes the oldest receipts that are older than this, with their messages; returns the number of each. Deletes only
 /// messages that a receipt names, except those that are to be sent again. A receipt with an unreadable list stays, with
-/// its messages. Takes at most fifty receipts, and no further one once they name this number of `messages`: a receipt
+/// its messages. Takes at most fifty receipts, and no further one once they name this number of `messages`. A receipt
 /// names one message under slow traffic, and a thousand otherwise. Primary keys; one transaction.
 pub async fn sent(conn: &mut MySqlConnection, age: Duration, messages: usize) -> Result<(u64, u64), sqlx::Error> {
     // Receipts are nearly in the order of their age: those behind fifty young ones can wait until one of the fifty is

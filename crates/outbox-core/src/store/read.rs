@@ -85,9 +85,9 @@ fn stored(row: &MySqlRow, epochs: &[(u64, u64)]) -> Result<Stored, sqlx::Error> 
 /// Shortest run of neighbours that is written as a range.
 const RUN: usize = 4;
 
-/// `(column BETWEEN … AND … OR column IN (…))` for sorted ids. A range names neighbours only, without a hole in which
-/// a row that was committed late could hide. Its last id is named by itself: a locking read of a range goes one row too far, and
-/// that row is then one of the statement's own, not another claim's.
+/// `(column BETWEEN … AND … OR column IN (…))` for sorted ids. A range names neighbours only, without a hole in which a
+/// row that was committed late could hide. Its last id is named separately, because a locking read of a range goes one
+/// row too far. That row is then one of the statement's own, not another claim's.
 pub(crate) fn id_list(text: Text, column: &'static str, ids: &[u64]) -> Text {
     let (mut singles, mut text) = (Vec::new(), text.sql("("));
     for run in ids.chunk_by(|a, b| a + 1 == *b) {
