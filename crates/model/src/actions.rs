@@ -1,4 +1,4 @@
-//! What can happen next.
+//! The actions that are possible next.
 
 use crate::{
     claimer::Claimer,
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl Action {
-    /// Whether it is one of the faults, of which there is a limited number.
+    /// Whether the action is a fault: the number of faults is limited.
     pub(crate) fn is_fault(&self) -> bool {
         matches!(
             self,
@@ -44,7 +44,7 @@ pub(crate) fn database(protocol: &Protocol, state: &State, actions: &mut Vec<Act
         if !claim.expired && state.faults > 0 {
             actions.push(Action::Expire(claim.id));
         }
-        // One's own claim is left alone.
+        // A relay does not take over its own claims.
         let foreign = state.relays.iter().any(|relay| relay.tenures.iter().all(|t| t.claim != claim.id));
         if foreign && (claim.expired || protocol.flaw == Some(Flaw::TakeOverAtOnce)) {
             actions.push(Action::TakeOver(claim.id));

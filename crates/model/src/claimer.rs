@@ -24,7 +24,7 @@ use crate::{
     relay::Relay,
 };
 
-/// The parts of a look. All read what is committed at one moment, but for a flaw.
+/// The parts of a look. Without a flaw, all read what is committed at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Statement {
     ClaimIds,
@@ -36,7 +36,7 @@ pub(crate) enum Statement {
     Version,
 }
 
-/// A claim of one's own, as it was known when the look began.
+/// One of the relay's own claims, as known when the look began.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Own {
     pub claim: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Own {
     pub may_return: bool,
 }
 
-/// What was seen so far.
+/// What the look has read so far.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Look {
     pub next: Statement,
@@ -53,12 +53,12 @@ pub(crate) struct Look {
     /// The floor before the look.
     floor: u64,
     pub own: Vec<Own>,
-    /// Where to look below, and above which id.
+    /// The gaps to look at, and the id above which the look reads.
     gaps: Ids,
     above: u64,
     pub claim_ids: Vec<u64>,
     pub claims: Vec<Claim>,
-    /// How far a locking scan has come.
+    /// The position of a locking scan.
     scanned: u64,
     fresh: Ids,
     below: Ids,
@@ -72,18 +72,18 @@ pub(crate) enum Claimer {
     Idle,
     Looking(Look),
     Claiming(NewClaim),
-    /// The reply was lost: asks whether the claim stands.
+    /// The reply was lost: asks whether the claim is live.
     Finding(NewClaim),
 }
 
 impl Claimer {
-    /// A claim of nothing that moves nothing is none.
+    /// `Idle` if there is nothing to claim and no row to move.
     pub(crate) fn claiming(new: NewClaim) -> Self {
         if new.messages.union(new.behind).is_empty() { Self::Idle } else { Self::Claiming(new) }
     }
 }
 
-/// The first statement: head; before it, what the process knows itself.
+/// Begins a look: notes what the process itself knows, then reads the head.
 pub(crate) fn begin(protocol: &Protocol, db: &Database, relay: &mut Relay) -> Look {
     let own = relay.tenures.iter().map(|t| Own { claim: t.claim, messages: t.messages, may_return: t.may_return });
     let own: Vec<Own> = own.collect();
@@ -111,7 +111,7 @@ pub(crate) fn begin(protocol: &Protocol, db: &Database, relay: &mut Relay) -> Lo
 }
 
 impl Look {
-    /// Whether a flaw makes what comes next a statement of its own, which reads what is committed later.
+    /// Whether a flaw makes the next part a separate statement, which also reads later commits.
     pub(crate) fn is_interrupted(&self, flaw: Option<Flaw>) -> bool {
         match flaw {
             Some(Flaw::GapsFirst | Flaw::LockingScan) => self.next == Statement::Candidates,
@@ -134,7 +134,7 @@ impl Look {
                 self.claims = db.claims.iter().filter(new).cloned().collect();
             }
             Statement::Candidates if flaw == Some(Flaw::LockingScan) => {
-                // One row after the other, and each as it is at that moment.
+                // One row after the other, each as it is at that moment.
                 self.scanned = self.scanned.max(self.above) + 1;
                 if db.pending.contains(self.scanned) {
                     self.fresh.insert(self.scanned);
@@ -266,7 +266,7 @@ fn foreign(protocol: &Protocol, relay: &Relay) -> Foreign {
     foreign
 }
 
-/// The model's numbers do not come again.
+/// The model never reuses a number.
 pub(crate) fn lease(claim_id: u64) -> ClaimLease {
     ClaimLease { claim_id, lease_token: claim_id }
 }

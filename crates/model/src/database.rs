@@ -1,23 +1,24 @@
-//! The tables, and the transactions that change them: each function here is one text of several statements, all or nothing.
+//! The tables, and the transactions that change them. Each function here is one text of several statements, all or
+//! nothing.
 
 use crate::{
     ids::Ids,
     protocol::{Event, Flaw, Protocol},
 };
 
-/// A row of `outbox_claims`. Its number is also its token, which nobody else has.
+/// A row of `outbox_claims`. Its number is also its token, which no other claim has.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Claim {
     pub id: u64,
     pub owner: u8,
-    /// Set where the reply is lost: by it the owner finds the claim.
+    /// Set if the reply is lost: the owner finds the claim by it.
     pub token: u8,
     pub messages: Ids,
     /// Whether `lease_until` has passed.
     pub expired: bool,
 }
 
-/// What became of the messages of a claim; the others go back to pending.
+/// The outcomes of a claim's messages; messages without one return to pending.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Settlement {
     pub sent: Ids,
@@ -38,13 +39,13 @@ pub(crate) struct NewClaim {
     pub low: u64,
     pub owner: u8,
     pub token: u8,
-    /// None: nothing is claimed, rows only go behind.
+    /// Empty if nothing is claimed and rows only move behind.
     pub messages: Ids,
-    /// Rows that go behind the others of their keys.
+    /// Rows that move behind the other rows of their keys.
     pub behind: Ids,
 }
 
-/// A text that was sent and whose reply was lost: it may still be executed, at any time.
+/// A text that was sent and whose reply was lost: it may still execute, at any time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Request {
     Claim(NewClaim),
@@ -67,22 +68,22 @@ pub(crate) struct Database {
     pub low: u64,
     pub claims: Vec<Claim>,
     pub next_claim: u64,
-    /// `outbox_sent`, as far as somebody may still ask for it.
+    /// `outbox_sent`, limited to claims that a relay may still ask about.
     pub marks: Vec<u64>,
 }
 
 impl Database {
-    /// Ids that were given out.
+    /// Ids that were assigned.
     pub(crate) fn inserted(&self) -> Ids {
         self.open.union(self.committed).union(self.rolled_back)
     }
 
-    /// Where a row can be read: in pending, and with a flaw before its commit.
+    /// The rows that a look can read: those in pending, and with a flaw uncommitted ones too.
     pub(crate) fn readable(&self, flaw: Option<Flaw>) -> Ids {
         if flaw == Some(Flaw::DirtyRead) { self.pending.union(self.open) } else { self.pending }
     }
 
-    /// The highest floor that is allowed: the largest id that is visible and was given out before every open transaction's.
+    /// The highest allowed floor: the largest committed id that was assigned before those of all open transactions.
     pub(crate) fn floor(&self) -> u64 {
         let oldest = self.open.first().unwrap_or(u64::MAX);
         self.committed.iter().filter(|id| *id < oldest).last().unwrap_or(0)
@@ -94,7 +95,7 @@ impl Database {
         self.pending.insert(id);
     }
 
-    /// Makes the claim if the version is still the one that was seen.
+    /// Makes the claim if the version is still the one that the look saw.
     pub(crate) fn claim(&mut self, new: NewClaim, flaw: Option<Flaw>) -> Option<&Claim> {
         let won = self.version == new.version || flaw == Some(Flaw::NoCompareAndSet);
         if won || flaw == Some(Flaw::BehindNoClaim) {
@@ -116,7 +117,7 @@ impl Database {
         self.claims.last()
     }
 
-    /// Writes back what became of a claim, if it stands. An empty settlement is a release and leaves no mark.
+    /// Settles a claim if it is live. An empty settlement is a release and leaves no mark.
     pub(crate) fn settle(&mut self, claim: u64, owner: u8, settlement: Settlement, flaw: Option<Flaw>) -> Event {
         let stands = self.claims.iter().any(|c| c.id == claim);
         let passes = match flaw {
@@ -138,13 +139,13 @@ impl Database {
         if stands || rows.is_empty() { Event::None } else { Event::Unfenced }
     }
 
-    /// Whether the lease could be renewed.
+    /// Renews the lease of a claim. Returns whether the claim is live.
     pub(crate) fn renew(&mut self, claim: u64) -> bool {
         let standing = self.claims.iter_mut().find(|c| c.id == claim);
         standing.map(|claim| claim.expired = false).is_some()
     }
 
-    /// Puts a row that is due back.
+    /// Promotes a row that is due.
     pub(crate) fn promote(&mut self, id: u64, flaw: Option<Flaw>) {
         if flaw != Some(Flaw::PromoteKeepsVersion) {
             self.version += 1;

@@ -39,7 +39,7 @@ impl Ids {
         Self(self.0 & !other.0)
     }
 
-    /// In order.
+    /// The ids in ascending order.
     pub(crate) fn iter(self) -> impl Iterator<Item = u64> {
         (1..8).filter(move |id| self.contains(*id))
     }

@@ -1,10 +1,11 @@
-//! The claim protocol as a state machine, for a model checker: every order in which the statements of two relays, the commits of
-//! services, and a bounded number of faults can follow each other.
+//! The claim protocol as a state machine, for a model checker. It tries every order of the statements of two relays,
+//! the commits of services, and a bounded number of faults.
 //!
-//! The database is a set of tables whose texts are atomic (`database.rs`); a look reads one moment (`claimer.rs`).
-//! What a relay decides is decided by the relay's own functions: `window::gaps` and `select`, `Foreign::bar`, `Chains`,
-//! `retry::decide` and `behind`. Time is left out: a lease may run out at any moment, a delayed message may be due at any
-//! moment. So are attempts (they only decide when a message is given up), take-overs (they only choose what is claimed alone) and bytes.
+//! The database is a set of tables whose texts are atomic (`database.rs`); a look reads one moment (`claimer.rs`). The
+//! relay's own functions make a relay's decisions: `window::gaps` and `select`, `Foreign::bar`, `Chains`,
+//! `retry::decide` and `behind`. Time is left out: a lease may run out, and a delayed message may be due, at any
+//! moment. So are attempts (they only decide when a message is dead), take-overs (they only choose what is claimed
+//! alone) and bytes.
 
 mod actions;
 mod claimer;

@@ -1,4 +1,4 @@
-//! States that differ only in how their versions and claims are numbered are one state.
+//! States that differ only in the numbers of their versions and claims are one state.
 
 use crate::{
     claimer::Claimer,
@@ -6,7 +6,7 @@ use crate::{
     state::State,
 };
 
-/// Numbers versions and claims anew, in their order: only whether they are equal, and which claim is newer, decides anything.
+/// Renumbers versions and claims in their order: decisions depend only on equal versions, and on which claim is newer.
 pub(crate) fn normalise(state: &mut State) {
     forget(state);
     let mut numbers = Vec::new();
@@ -22,13 +22,13 @@ pub(crate) fn normalise(state: &mut State) {
     state.requests.sort_unstable_by_key(|request| format!("{request:?}"));
 }
 
-/// What nobody can ask for any more.
+/// Drops what no relay can ask for any more.
 fn forget(state: &mut State) {
     let State { db, relays, .. } = state;
     db.marks.retain(|mark| relays.iter().any(|relay| relay.tenures.iter().any(|t| t.claim == *mark)));
     db.marks.sort_unstable();
     for relay in relays {
-        // Of the newest claim that is known or gone it only matters which ones are newer.
+        // Of the newest known or deleted claim, only its order among the live claims matters.
         let known = db.claims.iter().map(|claim| claim.id).filter(|id| *id <= relay.known);
         relay.known = known.max().unwrap_or(0);
         let gone = db.claims.iter().map(|claim| claim.id).filter(|id| *id <= relay.gone);

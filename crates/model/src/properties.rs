@@ -1,4 +1,5 @@
-//! What holds always, and what must be seen sometimes (a model in which nothing goes wrong proves nothing).
+//! Properties that always hold, and those that must hold sometimes (a model in which nothing goes wrong proves
+//! nothing).
 
 use stateright::Property;
 

@@ -1,24 +1,24 @@
-//! What there is to check: messages, faults, and a flaw if a counterexample is wanted.
+//! The input of a check: messages, faults, and a flaw if a counterexample is wanted.
 
 use crate::ids::Ids;
 
 /// A bounded world.
 #[derive(Debug, Clone)]
 pub struct Protocol {
-    /// The key of each message; ids begin at 1. Key 0 is none: such messages have no order.
+    /// The key of each message; ids begin at 1. Messages with key 0 have no key and no order.
     pub keys: Vec<u64>,
-    /// Relay processes.
+    /// The number of relay processes.
     pub relays: u8,
-    /// How many faults strike: a lease that runs out (or a relay that is paused past it), a publish that fails, a lost reply, a crash, a
-    /// transaction that rolls back.
+    /// The number of faults: a lease that runs out (or a relay paused past it), a publish that fails, a lost reply, a
+    /// crash, a transaction that rolls back.
     pub faults: u8,
-    /// Most messages of a claim.
+    /// The largest number of messages of a claim.
     pub claim_messages: usize,
-    /// Most messages of a key in a claim: the others go behind with it.
+    /// The largest number of messages of a key in a claim: the others move behind with it.
     pub of_key: usize,
-    /// Most claims of a relay.
+    /// The largest number of claims of a relay.
     pub claims: usize,
-    /// Most passes of a claimer between two moments without a claim.
+    /// The largest number of passes of a claimer between two moments without a claim.
     pub passes: u64,
     /// A protection that is switched off.
     pub flaw: Option<Flaw>,
@@ -38,7 +38,7 @@ impl Protocol {
         self.keys.len() as u64
     }
 
-    /// Their keys, without 0 and without repetition.
+    /// The distinct keys of these messages, without 0.
     pub(crate) fn keys_of(&self, messages: Ids) -> Vec<u64> {
         let mut keys: Vec<u64> = messages.iter().map(|id| self.key(id)).filter(|key| *key != 0).collect();
         keys.sort_unstable();
@@ -46,7 +46,7 @@ impl Protocol {
         keys
     }
 
-    /// Whether the two have an order.
+    /// Whether the two messages have an order.
     pub(crate) fn share_a_key(&self, id: u64, other: u64) -> bool {
         self.key(id) != 0 && self.key(id) == self.key(other)
     }
@@ -57,64 +57,64 @@ impl Protocol {
     }
 }
 
-/// A protection that can be switched off, to see that the checker finds what it is for.
+/// A protection that can be switched off, to prove that the checker finds what it prevents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// A settlement is written whoever holds the claim.
+    /// A settlement is written whichever relay holds the claim.
     NoFence,
     /// A settlement is written if its relay holds any claim.
     FenceOnOwner,
-    /// The gaps are looked at in a statement before that of the candidates.
+    /// The gaps are read in a statement before that of the candidates.
     GapsFirst,
-    /// The gaps are not looked at.
+    /// The gaps are not read.
     NoGaps,
     /// The version is read after the candidates.
     LateVersion,
-    /// The candidates are read row by row, each as it is then.
+    /// The candidates are read row by row, each as it is at that moment.
     LockingScan,
-    /// A claim is made whatever the version.
+    /// A claim is made whatever the version is.
     NoCompareAndSet,
-    /// Rows go behind a claim that was not made.
+    /// Rows move behind a claim that was not made.
     BehindNoClaim,
     /// Rows are read before they are committed.
     DirtyRead,
-    /// The keys of other relays' claims are not left alone.
+    /// Keys of other relays' claims are claimed too.
     KeysOfOthers,
-    /// Messages that are in a claim are claimed again. Those with a key are guarded by it.
+    /// Messages that are in a claim are claimed again. Those with a key are protected by it.
     ClaimedIds,
-    /// Claims that stand are not looked at again.
+    /// Live claims are not read again.
     StandingClaimsUnseen,
-    /// A claim that vanishes during the look leaves its keys free.
+    /// A claim that is deleted during the look leaves its keys free.
     VanishedKeysForgotten,
-    /// A claim that vanishes during the look does not keep `low` and the next start below its messages.
+    /// A claim that is deleted during the look does not keep `low` and the next start below its messages.
     VanishedIdsForgotten,
-    /// The messages of a claim that failed do not come back where their claim was lost.
+    /// Failed messages do not return if their claim was lost.
     FailedDoNotReturn,
     /// The next look starts from a floor that rose during this one.
     FloorAfterLook,
-    /// Rows that were put back below where the look started are left to the next one.
+    /// Rows that were put back below the start of a look are left to the next one.
     PutBackUnseen,
     /// A message that waits does not hold back its key.
     RetryHoldsNothing,
-    /// A message that failed lets the next one of its key go.
+    /// A failed message does not hold back the next one of its key.
     FailureHoldsNothing,
-    /// What was claimed before a failure was written is published after it.
+    /// Messages claimed before a failure was written are published after it.
     PassForgotten,
-    /// Promotion leaves the version.
+    /// A promotion does not change the version.
     PromoteKeepsVersion,
-    /// Promotion leaves `low`.
+    /// A promotion does not change `low`.
     PromoteKeepsLow,
     /// A publish without an answer counts as sent.
     TimeOutIsSent,
-    /// A lease is taken for renewed whoever holds the claim.
+    /// A lease counts as renewed whichever relay holds the claim.
     RenewWithoutToken,
-    /// A lease is taken for renewed when no reply came.
+    /// A lease counts as renewed when no reply came.
     UnansweredRenewalCounts,
     /// Claims are taken over before their lease has passed.
     TakeOverAtOnce,
 }
 
-/// What the last step did, where a property speaks of it.
+/// What the last step did, if a property depends on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Event {
     /// Nothing of interest.
@@ -122,9 +122,9 @@ pub enum Event {
     None,
     /// A message was delivered for the first time.
     Delivered,
-    /// A message was delivered that had been before.
+    /// A message was delivered again.
     Duplicate,
-    /// A message was delivered after a message that was enqueued after it, of another key.
+    /// A message was delivered after a later message of another key.
     Late,
     /// A message was delivered for the first time, after a later one of its key.
     OutOfOrder,
@@ -134,6 +134,6 @@ pub enum Event {
     Fenced,
     /// A settlement came too late and wrote something.
     Unfenced,
-    /// A message that waited was put back.
+    /// A delayed message was promoted.
     Retried,
 }

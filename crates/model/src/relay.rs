@@ -19,14 +19,14 @@ use crate::{
     protocol::{Flaw, Protocol},
 };
 
-/// How far a claim has come.
+/// The stage of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
     Unread,
     Publishing,
-    /// Everything is decided.
+    /// All messages have an outcome.
     Finished,
-    /// It was settled and the reply was lost.
+    /// The claim was settled and the reply was lost.
     Unsure,
 }
 
@@ -34,14 +34,14 @@ pub(crate) enum Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Tenure {
     pub claim: u64,
-    /// Names it in the chains: the smallest number that is free.
+    /// The claim's number in the chains: the smallest free one.
     pub slot: u64,
     pub pass: u64,
     pub messages: Ids,
-    /// Whether the lease surely lasts, by the relay's own clock.
+    /// Whether the lease is still valid, by the relay's own clock.
     pub lasts: bool,
     pub stage: Stage,
-    /// Of which nothing is known yet.
+    /// Messages without an outcome yet.
     pub open: Ids,
     pub settlement: Settlement,
     pub may_return: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Tenure {
 pub(crate) struct Relay {
     pub owner: u8,
     pub claimer: Claimer,
-    /// Claims of others, as far as they are known.
+    /// Claims of other relays, as far as they are known.
     pub foreign: Vec<Claim>,
     pub known: u64,
     pub gone: u64,
@@ -62,9 +62,9 @@ pub(crate) struct Relay {
     pub pass_matters: bool,
     pub tenures: Vec<Tenure>,
     pub chains: Chains<u64>,
-    /// May be published.
+    /// Messages that may be published.
     pub ready: Ids,
-    /// With the broker, no answer yet.
+    /// Messages in flight: the broker has not answered yet.
     pub on_the_way: Ids,
 }
 
@@ -76,7 +76,7 @@ impl Relay {
         Self { owner, ..Self::default() }
     }
 
-    /// Looks: in one moment, but where a flaw lets others in between.
+    /// Looks: in one step, unless a flaw lets other actions in between.
     pub(crate) fn look(&mut self, protocol: &Protocol, db: &Database) {
         let mut look = match std::mem::take(&mut self.claimer) {
             Claimer::Idle => {
@@ -99,7 +99,7 @@ impl Relay {
         };
     }
 
-    /// The claim stands: remembers it. With no other claim it may as well be read now: nothing can tell the difference.
+    /// Remembers a live claim. Reads it at once if it is the only one: no decision can tell the difference.
     pub(crate) fn insert(&mut self, protocol: &Protocol, claim: &Claim) {
         let &Claim { id: claim, messages, expired, .. } = claim;
         let free = |slot: &u64| self.tenures.iter().all(|t| t.slot != *slot);
@@ -110,7 +110,7 @@ impl Relay {
             slot,
             pass: self.pass,
             messages,
-            // Its own clock began before the database's.
+            // The relay's own clock started before the database's.
             lasts: !expired,
             stage: Stage::Unread,
             open: messages,
@@ -126,7 +126,7 @@ impl Relay {
         self.tenures.iter_mut().find(|tenure| tenure.slot == slot)
     }
 
-    /// The claim that a message which is on its way belongs to.
+    /// The claim of a message in flight.
     pub(crate) fn of_message(&self, id: u64) -> Option<&Tenure> {
         self.tenures.iter().find(|t| t.stage == Stage::Publishing && t.open.contains(id))
     }
@@ -136,7 +136,7 @@ impl Relay {
         Some(Origin { key: (0, protocol.key(id)), lease: claimer::lease(tenure.slot), pass: tenure.pass, id })
     }
 
-    /// Takes in the oldest claim that was not read yet.
+    /// Accepts the oldest unread claim.
     pub(crate) fn accept(&mut self, protocol: &Protocol) {
         let Some(tenure) = self.tenures.iter_mut().find(|t| t.stage == Stage::Unread) else { return };
         tenure.stage = Stage::Publishing;
@@ -151,7 +151,7 @@ impl Relay {
         }
     }
 
-    /// Whether a ready message is handed to the sink; else its claim would not last.
+    /// Hands a ready message to the sink if its claim's lease is still valid. Returns whether it was.
     pub(crate) fn send(&mut self, protocol: &Protocol, id: u64) -> bool {
         self.ready.remove(id);
         let lasts = self.of_message(id).is_some_and(|tenure| tenure.lasts);
@@ -163,7 +163,7 @@ impl Relay {
         lasts
     }
 
-    /// The broker has it.
+    /// The broker has the message.
     pub(crate) fn confirmed(&mut self, protocol: &Protocol, id: u64) {
         self.on_the_way.remove(id);
         let Some(origin) = self.origin(protocol, id) else { return };
@@ -174,7 +174,7 @@ impl Relay {
         self.advance(origin);
     }
 
-    /// The broker has it not, or has not said so.
+    /// The broker does not have the message, or has not confirmed it.
     pub(crate) fn failed(&mut self, protocol: &Protocol, id: u64, error: &PublishError) {
         if protocol.flaw == Some(Flaw::TimeOutIsSent) && matches!(error, PublishError::Unconfirmed(_)) {
             return self.confirmed(protocol, id);
@@ -217,7 +217,7 @@ impl Relay {
         self.close(protocol, slot, id);
     }
 
-    /// The last message that is decided finishes the claim; what the claimer remembers of it is told.
+    /// The last outcome finishes the claim, and updates the claimer's record of it.
     fn close(&mut self, protocol: &Protocol, slot: u64, id: u64) {
         let Some(tenure) = self.holder(slot) else { return };
         tenure.open.remove(id);
@@ -235,7 +235,7 @@ impl Relay {
         }
     }
 
-    /// The claim is no longer in the database.
+    /// The claim is deleted.
     pub(crate) fn settled(&mut self, protocol: &Protocol, claim: u64) {
         let Some(at) = self.tenures.iter().position(|t| t.claim == claim) else { return };
         let tenure = self.tenures.remove(at);
@@ -244,7 +244,7 @@ impl Relay {
         self.pass_matters = true;
     }
 
-    /// Begins a pass. One that nothing refers to keeps its number: no decision can tell.
+    /// Begins a pass. It keeps the last number if nothing refers to that: no decision can tell the difference.
     pub(crate) fn next_pass(&mut self) {
         if self.pass_matters {
             self.pass += 1;
@@ -252,7 +252,7 @@ impl Relay {
         }
     }
 
-    /// Without a claim and between passes nothing that the publisher remembers can matter.
+    /// Without a claim and between passes, nothing in the publisher's memory matters.
     pub(crate) fn rest(&mut self) {
         if self.tenures.is_empty() && self.claimer == Claimer::Idle {
             self.chains = Chains::default();

@@ -1,4 +1,4 @@
-//! The state of everything, what can happen in it, and what then is.
+//! The whole state, the actions, and their effects.
 
 use outbox_relay::sink::PublishError;
 
@@ -10,7 +10,7 @@ use crate::{
     relay::{Relay, Stage},
 };
 
-/// Something that can happen. Relays are named by their place, messages and claims by their ids.
+/// An action. Relays are named by their index, messages and claims by their ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// A service inserts a message and keeps its transaction open.
@@ -25,19 +25,19 @@ pub enum Action {
     Claim(usize),
     /// The same, and the reply is lost.
     LoseClaimReply(usize),
-    /// The claimer asks whether its claim stands.
+    /// The claimer asks whether its claim is live.
     FindClaim(usize),
-    /// The publisher takes in a claim.
+    /// The publisher accepts a claim.
     Accept(usize),
     /// A message is handed to the sink, if the lease lasts.
     Send(usize, u64),
-    /// The broker has the message and says so.
+    /// The broker has the message and confirms it.
     Confirm(usize, u64),
-    /// No answer in time: it may arrive later.
+    /// No answer in time: the message may arrive later.
     TimeOut(usize, u64),
-    /// The broker surely did not take it.
+    /// The broker certainly did not take the message.
     Refuse(usize, u64),
-    /// What became of a claim is written back.
+    /// A claim is settled.
     Settle(usize, u64),
     /// The same, and the reply is lost.
     LoseSettleReply(usize, u64),
@@ -49,26 +49,26 @@ pub enum Action {
     Renew(usize, u64),
     /// The same, and the reply is lost: its relay goes by its own clock, and renews again.
     LoseRenewReply(usize, u64),
-    /// A claim whose lease has passed is ended.
+    /// A claim whose lease has run out is taken over.
     TakeOver(u64),
-    /// A message that waits is due.
+    /// A delayed message is due.
     Promote(u64),
     /// A process dies, and another starts in its place.
     Crash(usize),
     /// A text whose reply was lost is executed after all.
     Execute(usize),
-    /// A message whose publisher heard no answer reaches the broker after all.
+    /// A message that the publisher got no answer for reaches the broker after all.
     Arrive(u64),
 }
 
-/// Everything.
+/// The whole state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     pub(crate) db: Database,
     pub(crate) relays: Vec<Relay>,
     /// Texts whose reply was lost and that may still be executed.
     pub(crate) requests: Vec<Request>,
-    /// Messages that may still reach the broker, though nobody waits for them.
+    /// Messages that may still reach the broker, though no publisher waits for them.
     pub(crate) astray: Ids,
     pub(crate) delivered: Ids,
     pub(crate) event: Event,
@@ -206,7 +206,7 @@ impl State {
         let Some(relay) = relays.get_mut(at) else { return };
         if let Claimer::Finding(new) = relay.claimer {
             relay.claimer = Claimer::Idle;
-            // What was not executed until now is void.
+            // A request that has not executed by now is void.
             db.version += 1;
             if let Some(claim) = db.claims.iter().find(|c| c.token == new.token) {
                 relay.insert(protocol, claim);
@@ -240,7 +240,7 @@ impl State {
         }
     }
 
-    /// The relay's own clock ran ahead of the database's: it starts nothing more.
+    /// The relay's own clock ran ahead of the database's: the relay starts nothing more.
     fn expire(&mut self, claim: u64) {
         self.db.claims.iter_mut().filter(|c| c.id == claim).for_each(|c| c.expired = true);
         let tenures = self.relays.iter_mut().flat_map(|relay| &mut relay.tenures);
@@ -263,7 +263,7 @@ impl State {
         });
     }
 
-    /// Whatever it had handed over may still arrive. Another process starts in its place.
+    /// Messages that it handed over may still arrive. Another process starts in its place.
     fn crash(&mut self, at: usize) {
         let owner = self.owners;
         self.owners += 1;
