@@ -1,4 +1,5 @@
-//! `api`: what the libraries offer, as a list that is committed, so that a change of it is seen in the change that makes it.
+//! `api`: lists of the libraries' public items. They are committed, so that a change of an API shows in the commit that
+//! makes it.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 
@@ -7,7 +8,7 @@ use testkit::servers::cache;
 
 use crate::tools::{cargo, quietly};
 
-/// The libraries that services depend on, and where their lists are.
+/// The libraries that services depend on, and the paths of their lists.
 const LIBRARIES: [(&str, &str); 3] = [
     ("outbox_core", "crates/outbox-core/api.txt"),
     ("outbox_consumer", "crates/outbox-consumer/api.txt"),
@@ -22,7 +23,7 @@ pub(crate) async fn write() -> Result<()> {
     Ok(())
 }
 
-/// Fails where a list is not what the library offers.
+/// Fails if a list differs from its library.
 pub(crate) async fn check() -> Result<String> {
     for (path, list) in lists().await? {
         let committed = fs::read_to_string(&path).unwrap_or_default();
@@ -31,14 +32,14 @@ pub(crate) async fn check() -> Result<String> {
     Ok(String::new())
 }
 
-/// For each library the path of its list, and what is to be in it.
+/// For each library, the path of its list and the list's expected contents.
 async fn lists() -> Result<Vec<(PathBuf, String)>> {
     let target = target()?;
-    // Only the documentation tool may use what is unstable: for cargo and the compiler every dependency would be a different one.
+    // Only rustdoc may use unstable features: with them, cargo and the compiler would build every dependency anew.
     let rustdoc = target.join("rustdoc-json");
     fs::write(&rustdoc, "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n")?;
     fs::set_permissions(&rustdoc, fs::Permissions::from_mode(0o755))?;
-    // Of the whole workspace, as the documentation is built, so that nothing is compiled once more.
+    // The whole workspace, as the documentation is built, so that nothing is compiled once more.
     let mut documentation = cargo(["doc", "--workspace", "--no-deps", "--lib", "--quiet"]);
     documentation.env("RUSTDOC", &rustdoc).env("RUSTDOCFLAGS", "-Z unstable-options --output-format json");
     quietly(documentation).await?;
@@ -51,7 +52,7 @@ async fn lists() -> Result<Vec<(PathBuf, String)>> {
     LIBRARIES.into_iter().map(list).collect()
 }
 
-/// Where cargo builds: this program lies in it.
+/// The folder in which cargo builds: this program lies in it.
 fn target() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     Ok(program.parent().and_then(|folder| folder.parent()).context("this program is in no target folder")?.to_owned())

@@ -1,4 +1,4 @@
-//! `bench`: measures, with servers around it.
+//! `bench`: runs the measurements, with servers around them.
 
 use std::process::ExitCode;
 
@@ -22,10 +22,10 @@ impl Bench {
     }
 }
 
-/// Builds the relay and the programs that measure it with optimisation, and says where one of these is.
+/// Builds the relay and the programs that measure it with optimisation. Returns the path of one of them.
 pub(crate) async fn optimised(program: &str) -> Result<String> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    // Together, because alone they would choose other features of their dependencies.
+    // One build for all: separate builds would choose other features of their dependencies.
     let build = ["build", "--quiet", "--release", "-p", "outbox-relay", "-p", "bench", "-p", "faults", "--bins"];
     if !Command::new(cargo).args(build).status().await?.success() {
         bail!("the relay and the measuring programs do not build");

@@ -8,7 +8,7 @@ use testkit::servers::{cache, promtool};
 
 use crate::tools::quietly;
 
-/// Checks the rules and runs their tests; the note says when there are none.
+/// Checks the rules and runs their tests. The note reports that there are none.
 pub(crate) async fn check() -> Result<String> {
     let folder = cache::repository().join("dashboards");
     let (rules, tests) = (files(&folder, ".rules.yml"), files(&folder.join("tests"), ".yml"));

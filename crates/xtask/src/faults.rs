@@ -1,4 +1,4 @@
-//! `faults`: everything that can break, with servers around it.
+//! `faults`: breaks everything that can break, with servers around it.
 
 use std::process::ExitCode;
 
@@ -10,13 +10,15 @@ use crate::tools::{cargo, watch};
 
 #[derive(Debug, Args)]
 pub(crate) struct Faults {
-    /// Rows of the table, and options: --case, --minutes, --seed, --short, --parallel, --outage, --mix, --list, --output.
+    /// Rows of the table, and options: --case, --minutes, --seed, --short, --parallel, --outage, --mix, --list,
+    /// --output.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
 impl Faults {
-    /// Builds the relay as tests do (only such a one dies at named points) and runs the table with the servers' addresses.
+    /// Builds the relay as tests do (only such a build dies at named points) and runs the table with the servers'
+    /// addresses.
     pub(crate) async fn run(self) -> Result<ExitCode> {
         if watch(cargo(["build", "--quiet", "--workspace", "--bins"])).await.is_err() {
             bail!("the relay and the faults do not build");

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use testkit::servers::{self, Flavor, Kafka, Kind, MySql, MySqlOptions, RabbitMq};
 
-/// Where a server answers, and how it was found.
+/// The address of a server, and how the server was found.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Endpoint {
     pub(crate) name: String,
@@ -19,7 +19,7 @@ pub(crate) struct Fleet {
     servers: Vec<(Endpoint, Handle)>,
 }
 
-/// Keeps a server running until it is dropped; none when the address was given by the user.
+/// Keeps a server running until it is dropped; `None` if the user gave the address.
 type Handle = Option<Box<dyn std::fmt::Debug>>;
 
 impl Fleet {
@@ -40,7 +40,7 @@ impl Fleet {
         Ok(Self { servers: [mysql, mariadb, kafka, rabbitmq, own].into_iter().flatten().collect() })
     }
 
-    /// With odd databases, which nobody can give, in place of its own.
+    /// Replaces its databases by odd ones, for which no address can be given.
     pub(crate) async fn into_odd(mut self) -> Result<Self> {
         self.servers
             .retain(|(server, _)| ![Kind::MySql, Kind::MariaDb].map(Kind::variable).contains(&&*server.variable));
@@ -75,7 +75,7 @@ async fn odd(kind: Kind, flavor: Flavor) -> Result<(Endpoint, Handle)> {
 
 const DATABASE_URL: &str = "DATABASE_URL";
 
-/// What `#[sqlx::test]` asks for: a database in which it keeps the list of those that it makes.
+/// What `#[sqlx::test]` needs: a database for the list of its test databases.
 async fn for_sqlx(server: &Endpoint) -> Result<Endpoint> {
     let address = servers::fresh_database(&server.address).await.context("no database for `#[sqlx::test]`")?;
     let (name, variable) = ("MySQL, for `#[sqlx::test]`".into(), DATABASE_URL.into());
@@ -101,7 +101,7 @@ fn mysql(server: MySql) -> (String, String, Handle) {
     (server.url(), server.origin().to_string(), Some(Box::new(server)))
 }
 
-/// Lines for a shell, and for people who read them.
+/// Lines for a shell, readable for people too.
 pub(crate) fn exports(endpoints: &[Endpoint]) -> String {
     let line = |server: &Endpoint| format!("export {}='{}'  # {}\n", server.variable, server.address, server.origin);
     endpoints.iter().map(line).collect::<Vec<_>>().concat()

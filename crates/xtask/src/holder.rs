@@ -1,4 +1,4 @@
-//! The process that holds the servers of `up`, and the file by which it is found again.
+//! The process that holds the servers of `up`, and the file that leads to it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::fleet::{Endpoint, Fleet};
 
-/// Who holds the servers. The time of its start tells it from another process that got the same id later.
+/// The process that holds the servers. Its start time distinguishes it from a later process with the same id.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct State {
     pub(crate) pid: u32,
@@ -24,7 +24,7 @@ pub(crate) fn state_file() -> PathBuf {
     cache::folder().join("up.json")
 }
 
-/// Starts the servers, writes the file, and waits to be told to stop. A closed terminal does not stop it.
+/// Starts the servers, writes the file, and waits for a signal to stop. A closed terminal does not stop it.
 pub(crate) async fn hold() -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -46,13 +46,13 @@ pub(crate) async fn hold() -> Result<()> {
 }
 
 impl State {
-    /// The holder that is running, if any. A file left by one that died is ignored.
+    /// The running holder, if any. The file of a dead holder is ignored.
     pub(crate) fn read() -> Option<Self> {
         let state: Self = serde_json::from_str(&fs::read_to_string(state_file()).ok()?).ok()?;
         state.is_running().then_some(state)
     }
 
-    /// A reader never sees half a file.
+    /// A reader never sees an incomplete file.
     fn write(&self) -> Result<()> {
         let unfinished = state_file().with_extension("unfinished");
         fs::write(&unfinished, serde_json::to_string_pretty(self)?)?;
@@ -70,7 +70,7 @@ impl State {
     }
 }
 
-/// When a process started, in whatever form the system tells; none when it has ended.
+/// The start time of a process, in the system's own format; `None` if the process has ended.
 fn started(pid: u32) -> Option<String> {
     match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(status) => started_in(&status),
@@ -82,7 +82,7 @@ fn started(pid: u32) -> Option<String> {
     }
 }
 
-/// The 22nd field of `/proc/<pid>/stat`. The second one, the name, may hold anything, so counting starts behind it.
+/// The 22nd field of `/proc/<pid>/stat`. The second one, the name, may hold anything, so counting starts after it.
 fn started_in(status: &str) -> Option<String> {
     let (_, fields) = status.rsplit_once(") ")?;
     let mut fields = fields.split(' ');

@@ -1,4 +1,4 @@
-//! The commands behind `./dev`. One module per command; `dev` itself lists them.
+//! The commands behind `./dev`, one module each; `dev` itself lists them.
 #![expect(clippy::print_stdout, reason = "these commands talk to a person")]
 
 mod api;
@@ -37,11 +37,12 @@ struct Arguments {
 enum Command {
     /// A small shop on real servers: orders, two relays of which one is killed, consumers, and a ledger.
     Demo(demo::Demo),
-    /// Measure: drain a backlog, latency under a steady load, what an idle relay, sequenced keys and large tables cost.
+    /// Measure a backlog's drain, latency under a steady load, and the costs of an idle relay, sequenced keys and large
+    /// tables.
     Bench(bench::Bench),
-    /// Break everything that can break under a relay, and count what came of it.
+    /// Break everything that can break under a relay, and count the results.
     Faults(faults::Faults),
-    /// Two relays under a steady load for hours: what they hold must not grow, and nothing may be lost.
+    /// Two relays under a steady load for hours: their resources must not grow, and no message may be lost.
     Soak(soak::Soak),
     /// Start MySQL, MariaDB, Kafka and RabbitMQ in the background and print their addresses.
     Up,
@@ -51,15 +52,15 @@ enum Command {
     Run(run::Run),
     /// Check the protocol's model with a larger bound than `test` does: minutes.
     Model,
-    /// Write the lists of what the libraries offer, which `test` compares.
+    /// Write the lists of the libraries' public items, which `test` compares.
     Api,
-    /// Build bugs on purpose, and see that tests catch them.
+    /// Build bugs on purpose, and check that tests catch them.
     Sown(sown::Sown),
-    /// Everything a change has to pass: format, lints, documentation, dependencies, dashboards, tests.
+    /// Every check that a change has to pass: format, lints, documentation, dependencies, dashboards, tests.
     Test(test::Test),
-    /// Download and install what the other commands need.
+    /// Download and install everything that the other commands need.
     Setup,
-    /// What `up` leaves in the background.
+    /// The process that `up` leaves in the background.
     #[command(hide = true)]
     Hold,
 }

@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::fleet::{Endpoint, Fleet};
 use crate::holder::State;
 
-/// What the demo and the measurements need.
+/// The servers that the demo and the measurements need.
 const NEEDED: [Kind; 3] = [Kind::MySql, Kind::Kafka, Kind::RabbitMq];
 
 #[derive(Debug, Args)]
@@ -20,16 +20,16 @@ pub(crate) struct Run {
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
-    /// Whether the servers may be those that `up` left in the background.
+    /// Whether the command may use the servers that `up` left in the background.
     #[arg(skip)]
     shared: bool,
-    /// The kinds of servers, where they are shared.
+    /// The kinds of servers, if they are shared.
     #[arg(skip)]
     kinds: Vec<Kind>,
 }
 
 impl Run {
-    /// A command of this project, with MySQL, Kafka and RabbitMQ: those of `up`, or new ones.
+    /// A command of this project, with MySQL, Kafka and RabbitMQ: the servers of `up`, or new ones.
     pub(crate) fn new(command: Vec<String>) -> Self {
         Self { command, shared: true, kinds: NEEDED.to_vec() }
     }
@@ -39,8 +39,8 @@ impl Run {
         Self { command, shared: true, kinds: Kind::ALL.to_vec() }
     }
 
-    /// Ends with the exit code of the command. A Ctrl-C reaches the command itself, a SIGTERM is handed on; the servers stop
-    /// after its end.
+    /// Returns the exit code of the command. The command itself gets a Ctrl-C, and a SIGTERM is forwarded to it. The
+    /// servers stop after its end.
     pub(crate) async fn run(self) -> Result<ExitCode> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -71,14 +71,14 @@ impl Run {
     }
 }
 
-/// Where the command's servers come from. Those that were started stop when this is dropped.
+/// The source of the command's servers. Servers that were started stop when this is dropped.
 enum Servers {
     Up(State),
     Started(Fleet),
 }
 
 impl Servers {
-    /// An address that the user gives comes first.
+    /// An address from the user takes precedence.
     fn variables(&self) -> impl Iterator<Item = (String, String)> {
         let servers = match self {
             Self::Up(state) => state.servers.clone(),

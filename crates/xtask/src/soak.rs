@@ -10,9 +10,9 @@ use crate::run::Run;
 
 #[derive(Debug, Args)]
 pub(crate) struct Soak {
-    /// Options: --hours or --minutes, both with fractions; --rate (transactions a second; the judge needs every message in memory,
-    /// about 5 KB a transaction, so that by default it is 50 and less in long runs), --broker, --largest, --every, --keep, --seed,
-    /// --output; `-- --help` explains them.
+    /// Options: --hours or --minutes, both with fractions; --rate (transactions a second: 50 by default, and less in
+    /// long runs, because the judge keeps every message in memory, about 5 KB a transaction); --broker, --largest,
+    /// --every, --keep, --seed, --output; `-- --help` explains them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

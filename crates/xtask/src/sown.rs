@@ -1,5 +1,6 @@
-//! `sown`: bugs on purpose. Each is a patch in `tests/sown` that names the tests which are meant to catch it. It is applied to a copy
-//! of the tree, so the product has no switches and the tree is never touched. A bug that no test notices is a missing test.
+//! `sown`: bugs on purpose. Each is a patch in `tests/sown` that names the tests meant to catch it. It is applied to a
+//! copy of the tree: the product has no switches and the tree never changes. A bug that no test notices is a missing
+//! test.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,22 +29,22 @@ use crate::{
     tools::{Group, quietly},
 };
 
-/// A test that has not ended then never will.
+/// A test that still runs after this time never ends.
 const TEST: Duration = Duration::from_mins(5);
-/// Covers the first build of all.
+/// The limit of a build: covers the very first one.
 const BUILD: Duration = Duration::from_mins(60);
 
 #[derive(Debug, Args)]
 pub(crate) struct Sown {
-    /// Names of bugs: files of tests/sown without their ending. All, if none is given.
+    /// Names of bugs: files of tests/sown without their extension. Without names, all bugs.
     names: Vec<String>,
-    /// How often the tests of a bug run, each time with the next seed: they meet other chances.
+    /// How often the tests of a bug run, each time with the next seed and so with other random choices.
     #[arg(long, default_value_t = 1)]
     tries: u32,
-    /// The seed of the first try: that of loads, cuts and property tests. With 0 loads and cuts are what they are in `./dev test`.
+    /// The seed of the first try, for loads, cuts and property tests. With 0, loads and cuts are those of `./dev test`.
     #[arg(long, default_value_t = 0)]
     seed: u32,
-    /// Do not show first that the tests pass where there is no bug.
+    /// Skip the proof that the tests pass without the bug.
     #[arg(long)]
     unproven: bool,
 }
@@ -53,7 +54,7 @@ pub(crate) struct Sown {
 struct Bug {
     name: String,
     patch: PathBuf,
-    /// What it is.
+    /// A description of the bug.
     what: String,
     tests: Vec<Test>,
 }
@@ -68,18 +69,18 @@ impl fmt::Display for Test {
     }
 }
 
-/// What became of a bug.
+/// The result for a bug.
 struct Outcome {
-    /// Which tests have failed; none: it survived.
+    /// The tests that failed; empty if the bug survived.
     caught_by: BTreeSet<String>,
-    /// In how many tries, of how many.
+    /// How many tries caught the bug, and how many tries there were.
     caught: u32,
     tries: u32,
     took: Duration,
 }
 
 impl Sown {
-    /// Red if a bug was not caught. Ctrl-C ends the tests that run.
+    /// Fails if a bug was not caught. Ctrl-C ends the running tests.
     pub(crate) async fn run(self) -> Result<ExitCode> {
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         tokio::select! {
@@ -112,7 +113,7 @@ impl Sown {
         Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// The bugs that are meant, by name.
+    /// The selected bugs, by name.
     fn bugs(&self) -> Result<Vec<Bug>> {
         let mut bugs = all()?;
         for name in &self.names {
@@ -151,7 +152,7 @@ fn all() -> Result<Vec<Bug>> {
     paths.iter().map(|path| read(path).with_context(|| path.display().to_string())).collect()
 }
 
-/// The first line of a patch says what the bug is; then come its tests, each on a line.
+/// The first line of a patch describes the bug; its tests follow, one a line.
 fn read(patch: &Path) -> Result<Bug> {
     let text = fs::read_to_string(patch)?;
     let mut lines = text.lines();
@@ -163,7 +164,7 @@ fn read(patch: &Path) -> Result<Bug> {
     Ok(Bug { name, patch: patch.to_owned(), what, tests })
 }
 
-/// A copy of the tree, with a target folder that is kept for all bugs.
+/// A copy of the tree, with one target folder for all bugs.
 struct Field {
     tree: PathBuf,
     target: PathBuf,
@@ -177,7 +178,7 @@ impl Field {
         Ok(Self { tree: target.join("sown/tree"), target: target.join("sown/target"), servers })
     }
 
-    /// The tests of these bugs that do not pass where there is none, and how they end: they prove nothing.
+    /// The tests of these bugs that fail without a bug, and how they end: they prove nothing.
     async fn useless(&self, bugs: &[Bug]) -> Result<BTreeMap<Test, String>> {
         self.copy().await?;
         let mut useless = BTreeMap::new();
@@ -214,7 +215,7 @@ impl Field {
         Ok(Outcome { caught_by, caught, tries, took: start.elapsed() })
     }
 
-    /// Makes the copy equal to the tree. A file that is equal already keeps its time, so that cargo builds little.
+    /// Makes the copy equal to the tree. Unchanged files keep their time, so that cargo builds little.
     async fn copy(&self) -> Result<()> {
         let mut list = Command::new("git");
         list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(repository());
@@ -230,7 +231,7 @@ impl Field {
         self.share_cache()
     }
 
-    /// What tests have downloaded and unpacked is found by the copy's tests as well.
+    /// The copy's tests use the files that other tests have downloaded and unpacked.
     fn share_cache(&self) -> Result<()> {
         let (cache, link) = (cache::folder(), self.tree.join(".cache"));
         fs::create_dir_all(&cache)?;
@@ -242,7 +243,7 @@ impl Field {
 
     async fn apply(&self, bug: &Bug) -> Result<()> {
         let mut git = Command::new("git");
-        // The copy lies within the repository, which git must not find.
+        // The copy lies inside the repository, which git must not find.
         git.env("GIT_CEILING_DIRECTORIES", self.tree.parent().unwrap_or(&self.tree));
         git.env_remove("GIT_DIR").env_remove("GIT_WORK_TREE").env_remove("GIT_INDEX_FILE");
         git.arg("apply").arg(&bug.patch).current_dir(&self.tree);
@@ -255,7 +256,7 @@ impl Field {
         Ok(())
     }
 
-    /// Runs a test with a seed. Returns what failed; nothing: it passed. An error: no test has run.
+    /// Runs a test with a seed. Returns the failures: none if it passed. An error means that no test ran.
     async fn test(&self, test: &Test, seed: u32) -> Result<Vec<String>> {
         self.build(test).await?;
         let Some(ended) = self.cargo(&[], test, seed, TEST).await? else {
@@ -275,15 +276,15 @@ impl Field {
         }
     }
 
-    /// `cargo test` in the copy; none: it did not end in time.
+    /// `cargo test` in the copy; `None` if it did not end in time.
     async fn cargo(&self, options: &[&str], test: &Test, seed: u32, limit: Duration) -> Result<Option<Ended>> {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.arg("test").args(options).args(&test.0).current_dir(&self.tree);
-        // Nearly all of the time is building: what is tested is faster unoptimised, dependencies stay as they are.
+        // Building takes nearly all of the time: tested crates build faster unoptimised, dependencies stay as they are.
         cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "none");
         cargo.env("CARGO_TARGET_DIR", &self.target).envs(self.servers.iter().map(|it| (&it.variable, &it.address)));
         cargo.env(chance::VARIABLE, seed.to_string()).env("PROPTEST_RNG_SEED", seed.to_string());
-        // What one try has found is not to be tried first in the next one.
+        // The next try must not begin with the failures of this one.
         cargo.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1");
         cargo.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).process_group(0);
         let child = cargo.spawn().context("cannot run cargo")?;
@@ -311,13 +312,13 @@ fn copy_file(from: &Path, to: &Path) -> Result<()> {
     Ok(fs::write(to, bytes)?)
 }
 
-/// Deletes the files of the copy that the tree does not have.
+/// Deletes files from the copy that the tree does not have.
 fn remove_others(copy: &Path, folder: &Path, names: &BTreeSet<&Path>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
         if kind.is_dir() {
             remove_others(copy, &path, names)?;
-            // One that is not empty stays.
+            // A folder that is not empty stays.
             fs::remove_dir(&path).ok();
         } else if kind.is_file() && !names.contains(path.strip_prefix(copy)?) {
             fs::remove_file(&path)?;

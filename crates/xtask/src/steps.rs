@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-/// One finished step. A note says what a green step could not check.
+/// A finished step. A note names what a green step could not check.
 #[derive(Debug)]
 pub(crate) struct Step {
     name: &'static str,
@@ -13,8 +13,7 @@ pub(crate) struct Step {
     outcome: Result<String>,
 }
 
-/// Runs `work` as a step. A failure is shown at once and does not keep later steps from running: one run tells
-/// everything.
+/// Runs `work` as a step. A failure is shown at once, and later steps still run: one run shows every failure.
 pub(crate) async fn step(name: &'static str, work: impl Future<Output = Result<String>>) -> Step {
     let start = Instant::now();
     let outcome = work.await;

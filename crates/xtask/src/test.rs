@@ -1,7 +1,7 @@
-//! `test`: everything a change has to pass.
+//! `test`: every check that a change has to pass.
 //!
-//! There are two lanes, because cargo lets only one build run at a time and servers start meanwhile. Warnings are
-//! errors through clippy's own arguments: `RUSTFLAGS` would make every dependency of every build a different one.
+//! There are two lanes: cargo allows only one build at a time, and servers start meanwhile. Warnings are errors through
+//! clippy's own arguments: `RUSTFLAGS` would make every build compile its dependencies anew.
 
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
@@ -18,26 +18,26 @@ use crate::test_output::Counts;
 use crate::tools::{Group, cargo, watch};
 use crate::{api, dashboards, deny};
 
-/// Tests that say nothing for so long hang: each wait in them has a limit, and the longest takes two minutes. `cargo test
-/// PACKAGE` may build for a while first.
+/// Tests without output for this duration hang: each wait in them has a limit, and the longest takes two minutes.
+/// `cargo test PACKAGE` may build for a while first.
 const SILENCE: Duration = Duration::from_secs(20 * 60);
 
-/// Tests at a time.
+/// The number of tests at a time.
 const THREADS: &str = "4";
 
-/// How the databases are set.
+/// The settings of the databases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum World {
-    /// As some user has them and no stock server is: see `crates/testkit/src/servers/odd.rs`.
+    /// Settings that users have and no stock server has: see `crates/testkit/src/servers/odd.rs`.
     Odd,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Test {
-    /// Run tests on databases with other settings: those of ARGUMENTS, or the suites that cover every statement.
+    /// Run tests on databases with other settings: the tests of ARGUMENTS, or the suites that cover every statement.
     #[arg(long)]
     servers: Option<World>,
-    /// Arguments for `cargo test`, for example `-p testkit` or `-- --exact name`. Then only the tests run.
+    /// Arguments for `cargo test`, for example `-p testkit` or `-- --exact name`. With them, only the tests run.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }
@@ -81,8 +81,8 @@ async fn odd(fleet: Result<Fleet>, calls: Vec<Vec<String>>) -> Result<String> {
     tests(&fleet?.into_odd().await?, &calls).await
 }
 
-/// The tests of `outbox-core`, and those of the relay that deliver. Chosen among the whole workspace's, so that nothing is built with
-/// other features.
+/// The tests of `outbox-core`, and the relay's delivery tests. They are chosen from the whole workspace, so that
+/// nothing is built with other features.
 fn odd_suites() -> Vec<Vec<String>> {
     let call =
         |suite: &[&str]| ["--workspace", "--no-fail-fast"].iter().chain(suite).map(|&word| word.to_owned()).collect();
@@ -100,8 +100,8 @@ async fn checks(steps: &mut Vec<Step>) -> Result<Fleet> {
     fleet
 }
 
-/// The libraries with fewer features than the workspace switches on together. Kafka is left out: its C library would be built
-/// once more.
+/// The libraries with fewer features than the workspace enables together. Kafka is left out: its C library would be
+/// built once more.
 const FEATURES: [&[&str]; 4] = [
     &["--package=outbox-core", "--no-default-features"],
     &["--package=outbox-core", "--no-default-features", "--features=derive"],
@@ -153,7 +153,7 @@ async fn passed(work: impl Future<Output = Result<()>>) -> Result<String> {
     work.await.map(|()| String::new())
 }
 
-/// Runs the tests of these calls of `cargo test` and counts. A test that is ignored is a test that is not run.
+/// Runs the tests of these `cargo test` calls and counts them. An ignored test is a test that does not run.
 async fn tests(fleet: &Fleet, calls: &[Vec<String>]) -> Result<String> {
     let (mut counts, mut failed) = (Counts::default(), None);
     for args in calls {
@@ -169,13 +169,13 @@ async fn tests(fleet: &Fleet, calls: &[Vec<String>]) -> Result<String> {
     Ok(String::new())
 }
 
-/// Shows the output as it comes.
+/// Runs `cargo test` and shows its output at once.
 async fn cargo_test(fleet: &Fleet, args: &[String], counts: &mut Counts) -> Result<ExitStatus> {
     let mut command = cargo(["test"]);
     command.args(args).envs(fleet.endpoints().into_iter().map(|server| (server.variable, server.address)));
-    // An error says where it comes from; with a hundred frames of the runtime behind it nobody sees what it says.
+    // Errors name their origin; a hundred frames of the runtime would hide it.
     command.env("RUST_LIB_BACKTRACE", "0");
-    // They wait for servers more than they compute. `--test-threads` says otherwise.
+    // Tests mostly wait for servers. `--test-threads` overrides this.
     command.env("RUST_TEST_THREADS", THREADS);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
     let mut group = Group::of(child.id());

@@ -1,8 +1,8 @@
-//! What cargo's test runners say at their end, added up.
+//! The sums of the results that cargo's test runners print.
 
 use std::ops::AddAssign;
 
-/// How many tests ended how.
+/// The number of tests by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: u32,

@@ -1,4 +1,4 @@
-//! Commands that other tools do the work of.
+//! Commands that run other tools.
 
 use std::ffi::OsStr;
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 
-/// Runs a command whose output the person in front of the terminal follows.
+/// Runs a command whose output the user follows in the terminal.
 pub(crate) async fn watch(mut command: Command) -> Result<()> {
     let status =
         command.stdin(Stdio::null()).status().await.with_context(|| format!("cannot run {}", name(&command)))?;
@@ -15,7 +15,7 @@ pub(crate) async fn watch(mut command: Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command beside others: its output is shown only when it fails.
+/// Runs a command beside others. Its output is shown only if it fails.
 pub(crate) async fn quietly(mut command: Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await;
     let output = output.with_context(|| format!("cannot run {}", name(&command)))?;
@@ -39,7 +39,7 @@ fn name(command: &Command) -> String {
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
 
-/// The processes of one cargo, which end with this: cargo alone would leave its tests behind.
+/// The processes of one cargo, which end with this: cargo alone would leave its tests running.
 pub(crate) struct Group(Option<Pid>);
 
 impl Group {

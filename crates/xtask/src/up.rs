@@ -12,7 +12,7 @@ use testkit::servers::{cache, until};
 use crate::fleet::exports;
 use crate::holder::State;
 
-/// Covers the first start ever, which downloads everything.
+/// The limit of a start: covers the very first one, which downloads everything.
 const START: Duration = Duration::from_mins(10);
 const STOP: Duration = Duration::from_mins(1);
 
@@ -37,8 +37,7 @@ pub(crate) async fn down() -> Result<()> {
     Ok(())
 }
 
-/// The holder is a process of its own, in a process group of its own: neither the end of this command nor a Ctrl-C
-/// reaches it.
+/// The holder is a separate process in its own process group: neither the end of this command nor a Ctrl-C reaches it.
 async fn start() -> Result<State> {
     let log_file = cache::folder().join("up.log");
     fs::create_dir_all(cache::folder())?;
@@ -50,7 +49,7 @@ async fn start() -> Result<State> {
     found.and_then(|found| found).with_context(|| fs::read_to_string(&log_file).unwrap_or_default())
 }
 
-/// The state once it is written, nothing while it is not, an error when the holder has ended without it.
+/// The state if it is written, `None` if it is not yet; an error if the holder has ended without it.
 fn found(holder: &mut Child) -> Result<Option<State>> {
     match (State::read(), holder.try_wait()?) {
         (Some(state), _) => Ok(Some(state)),
