@@ -1,4 +1,4 @@
-//! What the broker's client can do alone: the relay's own sink, fed from memory.
+//! The throughput of the broker's client alone: the relay's own sink, fed from memory.
 
 use std::{
     collections::BTreeMap,
@@ -25,13 +25,13 @@ use crate::{
     setup::{key, payload},
 };
 
-/// Messages of a batch, as the relay claims them on Kafka.
+/// Messages of a batch, as many as the relay claims on Kafka.
 const BATCH: u64 = 1000;
 
-/// How long a publish may take: longer than any that is worth measuring.
+/// The limit of a publish: longer than any worth measuring.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The sink, the messages of a batch and the batches at once, as the relay has them.
+/// The sink, the messages of a batch and the number of concurrent batches, as in the relay.
 type Fed = (Arc<dyn Sink>, u64, usize);
 
 async fn open(common: &Common, topic: &Topic) -> Result<Fed> {
@@ -68,7 +68,7 @@ pub(crate) async fn broker(common: &Common, messages: u64) -> Result<f64> {
     Ok(precise(messages) / took)
 }
 
-/// From memory to the consumer's hands, at a rate: what of a latency is the broker's.
+/// Latency from memory to the consumer, at a rate: the broker's share of a latency.
 pub(crate) async fn latency(common: &Common, rate: u32, seconds: u32) -> Result<Histogram<u64>> {
     let topic = Topic::create(common.broker.into()).await?;
     let arrivals = Arrivals::default();

@@ -1,10 +1,10 @@
-//! What a run costs: CPU time from /proc, statements and round trips.
+//! The costs of a run: CPU time from /proc, statements and round trips.
 
 use std::{fs, time::Instant};
 
 use testkit::usage::TICKS;
 
-/// What was used so far: CPU in seconds.
+/// The costs so far: CPU in seconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Costs {
     pub(crate) at: Instant,
@@ -17,7 +17,7 @@ pub(crate) struct Costs {
     pub(crate) round_trips: f64,
 }
 
-/// What was used between two times.
+/// The costs between two times.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spent {
     pub(crate) seconds: f64,
@@ -52,20 +52,20 @@ impl Spent {
         cpu * 100.0 / self.seconds
     }
 
-    /// What processes outside the measurement took, the hypervisor among them, in percent of one core. Distrust a run in which
-    /// it is large.
+    /// CPU of processes outside the measurement, the hypervisor included, in percent of one core. Distrust a run in
+    /// which it is large.
     pub(crate) fn others_percent(&self) -> f64 {
         self.percent(self.others)
     }
 }
 
-/// CPU seconds of all cores so far that were not idle, those that the hypervisor took included.
+/// Busy CPU seconds of all cores so far, including those that the hypervisor took.
 pub(crate) fn machine_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     busy(stat.lines().next().unwrap_or_default()) / TICKS
 }
 
-/// user, nice, system, (idle, iowait,) irq, softirq, steal; what follows is in user already.
+/// user, nice, system, (idle, iowait,) irq, softirq, steal; the fields after these are already in user.
 fn busy(line: &str) -> f64 {
     let fields = numbers(line.strip_prefix("cpu").unwrap_or_default());
     fields.iter().take(3).chain(fields.iter().skip(5).take(3)).sum()

@@ -12,9 +12,9 @@ use crate::{
     setup::{Stage, judge, number},
 };
 
-/// How often the relay is asked how far it is.
+/// How often the relay is asked for its progress.
 pub(crate) const EVERY: Duration = Duration::from_millis(20);
-/// After so long without progress there will be none.
+/// A relay without progress for this duration will make none.
 pub(crate) const STALLED: Duration = Duration::from_secs(60);
 
 /// The figures of a drain; docs/benchmarks.md explains each.
@@ -47,7 +47,7 @@ impl Report {
     }
 }
 
-/// Drains, and measures the ceilings of the parts in the same run.
+/// Drains a backlog, and measures the ceilings of the parts in the same run.
 pub(crate) async fn measure(common: &Common, messages: u64) -> Result<Report> {
     let broker_alone = ceiling::broker(common, messages).await?;
     let mut stage = Stage::new(common).await?;
@@ -98,17 +98,17 @@ async fn database(common: &Common, messages: u64) -> Result<f64> {
     Ok(curve.between(0.0, 1.0))
 }
 
-/// How many messages were published at which time.
+/// The number of published messages over time.
 pub(crate) struct Curve(Vec<(Instant, f64)>);
 
-/// Until all messages are published, or none was for a while: then the rest is lost, or dead.
+/// Waits until all messages are published, or none was for a while: the rest is then lost or dead.
 pub(crate) async fn watch(relay: &Relay, messages: u64) -> Result<Curve> {
     let (mut curve, mut moved) = (Curve(Vec::new()), Instant::now());
     loop {
         tokio::time::sleep(EVERY).await;
         let before = curve.0.last().map_or(0.0, |(_, published)| *published);
         ensure!(moved.elapsed() < STALLED, "the relay stopped at {before} of {messages} messages\n{}", relay.log()?);
-        // It may not listen yet.
+        // The relay may not listen yet.
         let Ok(metrics) = relay.metrics().await else { continue };
         let published = metrics.sum("outbox_relay_published_messages_total");
         if published > before {
@@ -126,7 +126,7 @@ impl Curve {
     pub(crate) fn between(&self, from: f64, to: f64) -> f64 {
         let total = self.0.last().map_or(0.0, |(_, count)| *count);
         let reach = |share: f64| self.0.iter().find(|(_, count)| *count > 0.0 && *count >= share * total);
-        // The first point is the last at which nothing was published.
+        // The curve starts at the last point before the first publish.
         let first = self.0.iter().rev().find(|(_, count)| *count == 0.0);
         let start = if from == 0.0 { first.or_else(|| reach(0.0)) } else { reach(from) };
         match (start, reach(to)) {

@@ -1,4 +1,5 @@
-//! What sequenced keys cost: short transactions that enqueue *before* they lock the business row, plain and sequenced.
+//! The costs of sequenced keys: short transactions that enqueue *before* they lock the business row, plain and
+//! sequenced.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use testkit::{database::Database, servers::Flavor};
 
 use crate::Common;
 
-/// What one kind of message came to.
+/// The results for plain and sequenced messages.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     producers: u64,
@@ -26,7 +27,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Sequenced keys are in order; plain ones need not be, because these producers lock too late.
+    /// Sequenced keys are in order. Plain ones need not be, because these producers lock too late.
     pub(crate) fn is_good(&self) -> bool {
         self.sequenced_inversions == 0
     }
@@ -57,7 +58,7 @@ struct Load {
 }
 
 impl Load {
-    /// Transactions per second, and messages whose id is not in the order of the commits of their key.
+    /// Transactions per second, and the number of messages whose id breaks the commit order of their key.
     async fn run(self, sequenced: bool) -> Result<(f64, i64)> {
         let database = Database::create(Flavor::MySql).await?;
         let mut rows: Vec<String> = (0..self.keys).map(|key| format!("({key}, 0)")).collect();
@@ -84,12 +85,12 @@ impl Load {
     async fn produce(self, database: Database, which: u64, sequenced: bool) -> Result<()> {
         let mut connection = database.connect().await?;
         for n in 0..self.transactions {
-            // Spread over the keys without a generator: a stride that shares no factor with their number's usual values.
+            // Spreads over the keys without a generator: the stride shares no factor with the usual numbers of keys.
             let key = (which * 7919 + n * 104_729) % self.keys;
             let message = Message::new("bench", vec![b'x'; self.bytes]).key(key.to_string());
             let mut tx = connection.begin().await?;
             let id = Outbox::new().enqueue(&mut tx, if sequenced { message.sequenced() } else { message }).await?;
-            // The work of a service between the two: without it nobody would overtake.
+            // The work of a service between enqueue and lock: without it no transaction would overtake another.
             tokio::time::sleep(Duration::from_millis((which + n) % 3)).await;
             let lock = "UPDATE test_keys SET sequence = LAST_INSERT_ID(sequence + 1) WHERE id = ?";
             let place = sqlx::query(lock).bind(key).execute(&mut *tx).await?.last_insert_id();

@@ -1,4 +1,5 @@
-//! Steady loads at everyday rates: what a relay adds to the database, how late messages are, and what each further relay costs.
+//! Steady loads at everyday rates: the load that a relay adds to the database, the latency, and the cost of each
+//! further relay.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,23 +16,23 @@ use crate::{
 
 /// Messages per second.
 const RATES: [u32; 2] = [100, 1000];
-/// The kernel counts hundredths of a second: of a shorter time the idle cost is a guess.
+/// The kernel counts hundredths of a second: over a shorter time the idle cost is a guess.
 const IDLE_SECONDS: u64 = 30;
-/// Most relays beside one another.
+/// The largest number of concurrent relays.
 const RELAYS: usize = 3;
 /// Goal for MySQL's additional CPU with one relay, at each rate and when idle, in percent of a core.
 const MOST_ADDED: f64 = 8.0;
 const MOST_ADDED_IDLE: f64 = 0.25;
-/// Goal for each further relay, as a share of the first one's cost.
+/// Goal for each further relay, as a share of the first relay's cost.
 const FURTHER: f64 = 0.1;
-/// How much slower the services' transactions may be.
+/// Goal for the slowdown of the services' transactions.
 const MOST_INSERT_RATIO: f64 = 1.1;
 
-/// Each rate without a relay, with one, and so on; then idle.
+/// Each rate without a relay, with one, and so on; then the idle costs.
 pub(crate) async fn measure(common: &Common, seconds: u32) -> Result<(Value, bool)> {
     let (mut report, mut good) = (Map::new(), true);
     for rate in RATES {
-        // Without a relay before and after: a machine drifts.
+        // Runs without a relay come before and after: a machine drifts.
         let before = run(common, rate, seconds, 0).await?;
         let mut runs = Vec::new();
         for relays in 1..=RELAYS {
@@ -63,7 +64,7 @@ pub(crate) async fn measure(common: &Common, seconds: u32) -> Result<(Value, boo
     Ok((Value::Object(report), good))
 }
 
-/// Which goals the figures reach.
+/// The goals, each with whether the figures reach it.
 pub(crate) fn goals(report: &Map<String, Value>) -> Map<String, Value> {
     let figure = |name: String| report.get(&name).and_then(Value::as_f64).unwrap_or(f64::INFINITY);
     let mut goals = Map::new();

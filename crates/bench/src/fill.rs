@@ -9,25 +9,25 @@ use crate::{Common, setup::Stage};
 const CHUNK: u64 = 100_000;
 /// Messages of one receipt: a whole claim.
 const RECEIPT: u64 = 1000;
-/// A table of numbers to select from, and lists of ids that are longer than MySQL makes them by default.
+/// A table of numbers to select from, and limits for id lists longer than MySQL's default.
 const NUMBERS: &str = "\
     SET SESSION group_concat_max_len = 1048576, SESSION cte_max_recursion_depth = 1000000; \
     CREATE TABLE IF NOT EXISTS bench_numbers (n INT UNSIGNED PRIMARY KEY); \
     INSERT IGNORE INTO bench_numbers \
     WITH RECURSIVE r (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM r WHERE n < 99999) SELECT n FROM r";
 
-/// Neighbouring ids: the first, and how many.
+/// Neighbouring ids: the first, and their number.
 type Ids = (u64, u64);
 
 impl Stage {
-    /// Adds messages that were sent a day ago, with their receipts. The tables have to be empty.
+    /// Adds messages sent a day ago, with their receipts. The tables have to be empty.
     pub(crate) async fn fill_sent(&self, common: &Common, messages: u64) -> Result<()> {
         let mut db = self.filler().await?;
         for ids in chunks(1, messages) {
             self.insert_messages(&mut db, common, ids).await?;
             insert_receipts(&mut db, ids).await?;
         }
-        // The next claim gets a number that no receipt has.
+        // The next claim gets a number without a receipt.
         let next = messages / RECEIPT + 2;
         run(&mut db, format!("ALTER TABLE outbox_claims AUTO_INCREMENT = {next}")).await?;
         Ok(db.close().await?)
@@ -46,13 +46,13 @@ impl Stage {
 
     async fn filler(&self) -> Result<MySqlConnection> {
         let mut db = self.database.connect().await?;
-        // Nobody needs these rows in a binary log; an account that may not say so writes them there.
+        // These rows are of no use in a binary log. An account that may not switch it off writes them there.
         sqlx::raw_sql("SET SESSION sql_log_bin = 0").execute(&mut db).await.ok();
         sqlx::raw_sql(NUMBERS).execute(&mut db).await?;
         Ok(db)
     }
 
-    /// Payloads as `setup::payload` makes them; keys in no order, and not those of `setup::key`.
+    /// Payloads are those of `setup::payload`. Keys are in no order, and not those of `setup::key`.
     async fn insert_messages(&self, db: &mut MySqlConnection, common: &Common, (first, count): Ids) -> Result<()> {
         let (topic, keys, bytes) = (self.topic.name(), common.keys.max(1), common.bytes.max(20));
         let sql = format!(
@@ -79,7 +79,7 @@ async fn insert_pending(db: &mut MySqlConnection, (first, count): Ids) -> Result
     run(db, sql).await
 }
 
-/// A chunk holds whole receipts, but for the last one.
+/// Each chunk holds whole receipts, except the last one.
 async fn insert_receipts(db: &mut MySqlConnection, (first, count): Ids) -> Result<()> {
     let claim = first / RECEIPT + 1;
     let sql = format!(

@@ -10,7 +10,7 @@ use crate::{
     setup::{Stage, ready},
 };
 
-/// What an idle relay costs; docs/benchmarks.md explains each figure.
+/// The costs of an idle relay; docs/benchmarks.md explains each figure.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     seconds: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Report {
     others_cpu_percent: f64,
 }
 
-/// A relay polls less often from the tenth second without a message on.
+/// A relay polls less often after ten seconds without a message.
 pub(crate) const UNTIL_QUIET: Duration = Duration::from_secs(12);
 
 pub(crate) async fn measure(common: &Common, seconds: u64) -> Result<Report> {

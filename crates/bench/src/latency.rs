@@ -1,4 +1,4 @@
-//! A steady load: how late messages are.
+//! A steady load: the latency of messages.
 
 use std::{
     sync::Arc,
@@ -19,9 +19,9 @@ use crate::{
     setup::{Stage, enqueue, judge, key, message, ready, topic_of},
 };
 
-/// Services that send at the same time; a key always has the same one.
+/// Services that send concurrently; messages of a key all come from the same one.
 const CONNECTIONS: u64 = 8;
-/// Seconds that are sent and not counted.
+/// Seconds of load that do not count.
 pub(crate) const WARM_UP: u32 = 3;
 /// Seconds of each part that is measured alone.
 const ALONE: u32 = 6;
@@ -63,7 +63,7 @@ impl Report {
     }
 }
 
-/// When a message was due, when its insert began, and when its commit returned.
+/// The times at which a message was due, its insert began, and its commit returned.
 #[derive(Clone, Copy)]
 pub(crate) struct Sent {
     number: u64,
@@ -72,7 +72,7 @@ pub(crate) struct Sent {
     committed: Instant,
 }
 
-/// A load without a relay: what the services have for themselves.
+/// A load without a relay: the services' own figures.
 struct Without {
     insert_p50_ms: f64,
     mysql_cpu_percent: f64,
@@ -86,7 +86,7 @@ struct With {
     peak_memory_mib: f64,
 }
 
-/// The load without a relay comes before and after the one with it: a machine drifts.
+/// The load without a relay runs before and after the one with it: a machine drifts.
 pub(crate) async fn measure(common: &Common, rate: u32, seconds: u32) -> Result<Report> {
     let alone = ceiling::latency(common, rate, seconds.min(ALONE)).await?;
     let before = without(common, rate).await?;
@@ -155,12 +155,12 @@ async fn with(common: &Common, rate: u32, seconds: u32) -> Result<With> {
     Ok(With { sent, arrivals, used, peak_memory_mib })
 }
 
-/// Message `number` is due at start + number / rate, whatever happened before it.
+/// Message `number` is due at start + number / rate, whatever happens before.
 pub(crate) fn due(start: Instant, number: u64, rate: u32) -> Instant {
     start + Duration::from_secs_f64(precise(number) / f64::from(rate.max(1)))
 }
 
-/// Commits messages at their times, one a transaction.
+/// Commits messages at their due times, one a transaction.
 pub(crate) async fn load(stage: &Stage, common: &Common, rate: u32, seconds: u32) -> Result<Vec<Sent>> {
     let start = Instant::now() + Duration::from_millis(200);
     let messages = u64::from(rate) * u64::from(seconds);
@@ -188,8 +188,8 @@ pub(crate) async fn load(stage: &Stage, common: &Common, rate: u32, seconds: u32
     Ok(sent)
 }
 
-/// From commit to arrival and from due to arrival, in microseconds, without the warm-up. A consumer may be faster than the
-/// return of the commit: that is zero.
+/// Latency from commit to arrival and from due to arrival, in microseconds, without the warm-up. It is zero if a
+/// consumer is faster than the return of the commit.
 pub(crate) fn latencies(
     sent: &[Sent],
     arrivals: &[(u64, Instant)],
@@ -206,7 +206,7 @@ pub(crate) fn latencies(
     Ok((late, intended))
 }
 
-/// The times of the insert transactions in microseconds, without the warm-up.
+/// Durations of the insert transactions in microseconds, without the warm-up.
 pub(crate) fn inserts(sent: &[Sent], rate: u32) -> Result<Histogram<u64>> {
     let mut times = Histogram::new(3)?;
     for sent in sent.iter().filter(|sent| sent.number >= u64::from(rate * WARM_UP)) {

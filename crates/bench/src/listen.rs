@@ -1,4 +1,4 @@
-//! A consumer that notes when each message arrived.
+//! A consumer that notes the arrival time of each message.
 
 use std::{
     collections::HashMap,
@@ -22,10 +22,10 @@ use tokio::sync::Mutex;
 
 use crate::setup::number;
 
-/// Message numbers with the times of their arrival, in the order of arrival.
+/// Message numbers with their arrival times, in the order of arrival.
 pub(crate) type Arrivals = Arc<Mutex<Vec<(u64, Instant)>>>;
 
-/// When each message arrived first.
+/// The first arrival time of each message.
 pub(crate) fn first_arrivals(arrivals: &[(u64, Instant)]) -> HashMap<u64, Instant> {
     let mut first = HashMap::new();
     for (number, at) in arrivals {
@@ -34,7 +34,7 @@ pub(crate) fn first_arrivals(arrivals: &[(u64, Instant)]) -> HashMap<u64, Instan
     first
 }
 
-/// Waits until so many have arrived, or none has for a while: then the judge will say what is missing.
+/// Waits until all messages have arrived, or none has for a while: the judge then reports the missing ones.
 pub(crate) async fn wait_for(arrivals: &Arrivals, messages: u64) {
     let (mut count, mut moved) = (0, Instant::now());
     while count < messages && moved.elapsed() < STALLED {
@@ -46,7 +46,7 @@ pub(crate) async fn wait_for(arrivals: &Arrivals, messages: u64) {
     }
 }
 
-/// After so long without an arrival there will be none.
+/// A consumer without an arrival for this duration gets none any more.
 const STALLED: Duration = Duration::from_secs(60);
 
 /// Listens to these topics on the broker of `topic` until it is dropped.

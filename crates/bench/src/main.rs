@@ -1,6 +1,6 @@
-//! Measures the relay on real servers: how fast it drains a backlog, how late messages are under a steady load, what it costs when
-//! idle, what millions of rows cost it, and how fast workers are beside other queues. A command with a report: it judges losses,
-//! duplicates and order, never times.
+//! Measures the relay on real servers: drain rate, latency under a steady load, idle costs, the costs of millions of
+//! rows, and workers against other queues. A command with a report: it judges losses, duplicates and order, never
+//! times.
 #![expect(clippy::print_stdout, reason = "the report is its output")]
 
 mod ceiling;
@@ -38,22 +38,22 @@ struct Options {
 
 #[derive(Debug, Clone, Args)]
 struct Common {
-    /// To which broker.
+    /// The broker to send to.
     #[arg(long, global = true, value_enum, default_value_t = Broker::Kafka)]
     broker: Broker,
     /// Bytes of a payload.
     #[arg(long, global = true, default_value_t = 1024)]
     bytes: usize,
-    /// Different keys.
+    /// The number of different keys.
     #[arg(long, global = true, default_value_t = 10_000)]
     keys: u64,
-    /// How often to measure; the report has the medians, and each run.
+    /// The number of runs; the report has the medians, and each run.
     #[arg(long, global = true, default_value_t = 1)]
     runs: usize,
-    /// The form of the report.
+    /// The format of the report.
     #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
     format: Format,
-    /// The relay's program; by default the one beside this program.
+    /// The relay's program. By default the one beside this program.
     #[arg(long, global = true, value_name = "FILE")]
     relay: Option<PathBuf>,
 }
@@ -82,13 +82,13 @@ enum Format {
 
 #[derive(Debug, Clone, Subcommand)]
 enum What {
-    /// Fill a backlog, then start a relay.
+    /// Fill a backlog, then start a relay that drains it.
     Drain {
         /// Messages of the backlog.
         #[arg(long, default_value_t = 100_000)]
         messages: u64,
     },
-    /// A steady load, one message a transaction, sent at its intended times whatever happened before.
+    /// A steady load of one message a transaction. Each is sent at its intended time, whatever happened before.
     Latency {
         /// Messages per second.
         #[arg(long, default_value_t = 1000)]
@@ -97,40 +97,41 @@ enum What {
         #[arg(long, default_value_t = 20)]
         seconds: u32,
     },
-    /// What sequenced keys cost a service that locks its row after the enqueue; needs no relay.
+    /// The costs of sequenced keys for a service that locks its row after the enqueue. Needs no relay.
     Enqueue {
-        /// Connections that write at once.
+        /// Concurrent connections that write.
         #[arg(long, default_value_t = 8)]
         producers: u64,
-        /// Transactions, all together.
+        /// Transactions of all connections together.
         #[arg(long, default_value_t = 4000)]
         transactions: u64,
     },
-    /// 100 and 1,000 messages a second without a relay, with one, two and three, and then idle: what relays add to the database. The last line
-    /// is one JSON object, with goals and whether they are reached. Takes about four minutes.
+    /// The load that relays add to the database: none, one, two and three relays at 100 and 1,000 messages a second,
+    /// then idle. The last line is one JSON object, with goals and whether they are reached. Takes about four minutes.
     Everyday {
         /// Seconds of each load that count, after a warm-up of three.
         #[arg(long, default_value_t = 10)]
         seconds: u32,
     },
-    /// A relay with nothing to do.
+    /// The costs of a relay with nothing to do.
     Idle {
-        /// How long to look.
+        /// Seconds to measure.
         #[arg(long, default_value_t = 15)]
         seconds: u64,
     },
-    /// Workers beside the classic ways to build a queue of jobs in MySQL, with one and with four of them. Takes some minutes; --jobs
+    /// Workers against the classic queues of jobs in MySQL, with one and with four of them. Takes some minutes; --jobs
     /// makes it shorter.
     Jobs {
         /// Jobs of each queue.
         #[arg(long, default_value_t = 20_000)]
         jobs: u64,
     },
-    /// A steady load to ten destinations beside a sick one, a hot key (RabbitMQ), messages that nobody takes, and many lanes: what the others keep. The last
-    /// line is one JSON object, with goals and whether they are reached. Takes about five minutes.
+    /// A steady load to ten destinations beside a sick one, a hot key (RabbitMQ), unroutable messages, and many lanes.
+    /// Measures the rate and latency that the ten keep. The last line is one JSON object, with goals and whether they
+    /// are reached. Takes about five minutes.
     Neighbours(neighbours::Size),
-    /// Tables with millions of rows: drains, claims, an open snapshot, the services' inserts beside the purge. Sends nothing to a
-    /// broker. Takes about ten minutes and five gigabytes; --sent and --pending make it smaller.
+    /// Tables with millions of rows: drains, claims, an open snapshot, and the services' inserts beside the purge.
+    /// Sends nothing to a broker. Takes about ten minutes and five gigabytes; --sent and --pending make it smaller.
     Volume(volume::Size),
 }
 
@@ -150,7 +151,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Measures so many times, up to the first run that is not good, and prints the report.
+/// Measures this number of times, up to the first failed run, and prints the report.
 async fn run(options: &Options) -> Result<bool> {
     let (mut runs, mut all_good) = (Vec::new(), true);
     while all_good && runs.len() < options.common.runs {

@@ -23,39 +23,41 @@ use crate::{
     setup::{Stage, enqueue, judge, message, payload, ready},
 };
 
-/// How large the neighbours are.
+/// The sizes of the loads.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Size {
-    /// Messages per second of the others.
+    /// Messages per second of the steady load.
     #[arg(long, default_value_t = 1000)]
     rate: u32,
     /// Seconds of each load that count, after a warm-up of three.
     #[arg(long, default_value_t = 15)]
     seconds: u32,
-    /// Messages of the hot key, unroutable ones, and messages of each busy lane.
+    /// Messages of the hot key, unroutable messages, and messages of each busy lane.
     #[arg(long, default_value_t = 20_000)]
     rows: u64,
-    /// Lanes with one message each, beside ten busy ones.
+    /// Lanes with one message each, beside ten busy lanes.
     #[arg(long, default_value_t = 190)]
     lanes: u16,
 }
 
-/// The destinations of the others.
+/// The number of destinations of the steady load.
 const DESTINATIONS: usize = 10;
-/// How often a message comes for the sick destination.
+/// The interval of messages for the sick destination.
 const SICK_EVERY: Duration = Duration::from_millis(10);
-/// Longest wait for a backlog.
+/// The longest wait for a backlog.
 const PATIENCE: Duration = Duration::from_secs(300);
 const NOW: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 const BUSY_LANES: u16 = 10;
-/// Goals for the load: the smallest share of its rate, the largest p99 as a factor and an addend in milliseconds, and the largest p99 beside a
-/// hot key in milliseconds.
+/// Goals for the load: the smallest share of its rate; the largest p99 as a factor and an addend in milliseconds.
+/// Beside a hot key: the largest p99 in milliseconds.
 const RATE_KEPT: f64 = 0.9;
 const P99: (f64, f64) = (2.0, 50.0);
 const P99_BESIDE_HOT_KEY: f64 = 250.0;
-/// Goals for the hot key and for busy lanes: the smallest share of the rate alone, and the smallest ratio of the first lane's time to the last's.
+/// Goals for the hot key and for busy lanes: the smallest share of the rate alone, and the smallest ratio of the first
+/// lane's time to the last's.
 const EVEN: f64 = 0.9;
-/// Most connections of a relay, whatever the number of lanes, and how much more idle lanes may cost than one.
+/// The largest number of connections of a relay, for any number of lanes; the cost limit of idle lanes, as a factor of
+/// one lane's.
 const CONNECTIONS: f64 = 16.0;
 const IDLE: f64 = 1.5;
 
@@ -84,7 +86,7 @@ pub(crate) async fn measure(common: &Common, size: Size) -> Result<(Value, bool)
             ("out_of_order", json!(with.out_of_order)),
         ],
     ));
-    // Kafka takes a key's messages many at a time: there its backlog is gone before the load begins.
+    // Kafka publishes many messages of a key at a time: its backlog would be empty before the load begins.
     if common.broker == Broker::Rabbitmq {
         report.extend(beside_a_hot_key(common, size).await?);
     }
@@ -95,7 +97,7 @@ pub(crate) async fn measure(common: &Common, size: Size) -> Result<(Value, bool)
     Ok((Value::Object(report), good))
 }
 
-/// Which goals the figures reach.
+/// The goals, each with whether the figures reach it.
 pub(crate) fn goals(report: &Figures) -> Figures {
     let figure = |name: &str| report.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN);
     let has_hot_key = report.contains_key("hot_key_p99_ms");
@@ -115,7 +117,7 @@ pub(crate) fn goals(report: &Figures) -> Figures {
     goals.map(|(name, reached)| (name.to_owned(), json!(reached))).collect()
 }
 
-/// A stage with the destinations of the others, and the settings of a relay that sends to any destination.
+/// A stage with the destinations of the steady load, and settings of a relay that sends to any destination.
 async fn stage(common: &Common) -> Result<(Stage, Settings)> {
     let mut stage = Stage::new(common).await?;
     stage.beside(DESTINATIONS - 1).await?;
@@ -158,7 +160,7 @@ async fn others(stage: &Stage, common: &Common, rate: u32, seconds: u32) -> Resu
     })
 }
 
-/// From the time at which the first was due to the last arrival.
+/// Messages per second from the first due time to the last arrival.
 fn per_second(sent: &[Sent], arrivals: &[(u64, Instant)]) -> f64 {
     let first = first_arrivals(arrivals);
     match (sent.iter().map(|sent| sent.due).min(), first.values().max()) {
@@ -167,7 +169,7 @@ fn per_second(sent: &[Sent], arrivals: &[(u64, Instant)]) -> f64 {
     }
 }
 
-/// A Kafka topic that has too few replicas, or a RabbitMQ queue that takes no more.
+/// A sick destination: a Kafka topic with too few replicas, or a RabbitMQ queue that is full.
 async fn beside_a_sick_destination(common: &Common, size: Size, is_sick: bool) -> Result<Others> {
     let (mut stage, settings) = stage(common).await?;
     let sick = match common.broker {
@@ -200,7 +202,7 @@ async fn beside_a_sick_destination(common: &Common, size: Size, is_sick: bool) -
     Ok(others)
 }
 
-/// One key with a large backlog: alone, and beside half of the others' load.
+/// One key with a large backlog: alone, and beside half of the steady load.
 async fn beside_a_hot_key(common: &Common, size: Size) -> Result<Figures> {
     let (alone, _) = hot_key(common, size, false).await?;
     let (with, others) = hot_key(common, size, true).await?;
@@ -232,7 +234,7 @@ async fn hot_key(common: &Common, size: Size, has_others: bool) -> Result<(f64, 
     Ok((rate, others))
 }
 
-/// A backlog of messages that no destination takes.
+/// A backlog of unroutable messages.
 async fn beside_unroutable(common: &Common, size: Size, without: &Others) -> Result<Figures> {
     let (stage, settings) = stage(common).await?;
     let nowhere = |number| Message::new("no-such-destination", payload(number, common.bytes)).key(number.to_string());
@@ -254,7 +256,7 @@ async fn beside_unroutable(common: &Common, size: Size, without: &Others) -> Res
     ))
 }
 
-/// How fast the messages of a topic were sent, by their receipts.
+/// The rate at which the messages of a topic were sent, by their receipts.
 async fn sent_per_second(stage: &Stage, topic: &str) -> Result<f64> {
     let sql = format!(
         "SELECT CAST(COUNT(*) * 1000000 / GREATEST(TIMESTAMPDIFF(MICROSECOND, MIN(s.sent_at), MAX(s.sent_at)), 1) AS SIGNED) \
@@ -263,7 +265,7 @@ async fn sent_per_second(stage: &Stage, topic: &str) -> Result<f64> {
     Ok(precise(stage.database.number(&sql).await?.unsigned_abs()))
 }
 
-/// Two relays: what many idle lanes cost, and whether busy ones beside them get the same.
+/// Two relays: the cost of many idle lanes, and whether busy lanes beside them get equal shares.
 async fn with_many_lanes(common: &Common, size: Size) -> Result<Figures> {
     let (stage, settings) = stage(common).await?;
     let without = idle(&stage, &[], size).await?;

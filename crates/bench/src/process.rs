@@ -10,7 +10,7 @@ pub(crate) fn peak_mib(pid: u32) -> f64 {
     kib.map_or(0.0, f64::from) / 1024.0
 }
 
-/// The process of this machine that listens on a port, if it may be seen.
+/// The process on this machine that listens on a port, if this process may see it.
 pub(crate) fn listening(port: u16) -> Option<u32> {
     let wanted = format!(":{port:04X}");
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! What every measurement needs: a database, a topic, a relay, and the costs of the servers.
+//! The parts of every measurement: a database, a topic, a relay, and the costs of the servers.
 
 use std::{
     path::PathBuf,
@@ -25,11 +25,11 @@ use crate::{
     process::{listening, port},
 };
 
-/// Where a run takes place.
+/// The servers and tables of a run.
 pub(crate) struct Stage {
     pub(crate) database: Database,
     pub(crate) topic: Topic,
-    /// The names of the destinations of its load.
+    /// The destinations of the load.
     pub(crate) topics: Vec<String>,
     program: PathBuf,
     mysql: Option<u32>,
@@ -52,7 +52,7 @@ impl Stage {
         })
     }
 
-    /// More destinations for its load.
+    /// Adds destinations for the load.
     pub(crate) async fn beside(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
             let name = match self.topic.broker() {
@@ -64,17 +64,18 @@ impl Stage {
         Ok(())
     }
 
-    /// A relay with the default settings, apart from the log. `null`: with a sink that confirms at once and sends nothing.
+    /// Starts a relay with the default settings except for the log. `null`: its sink confirms at once and sends
+    /// nothing.
     pub(crate) fn relay(&self, null: bool) -> Result<Relay> {
         self.start(&self.settings(null)?)
     }
 
-    /// A relay with these settings.
+    /// Starts a relay with these settings.
     pub(crate) fn start(&self, settings: &Settings) -> Result<Relay> {
         Relay::start(&self.program, settings)
     }
 
-    /// The default settings, apart from the log.
+    /// The default settings, except for the log.
     pub(crate) fn settings(&self, null: bool) -> Result<Settings> {
         let settings = Settings::new(&self.database.url_as(Account::Relay)?);
         let settings = if null {
@@ -90,7 +91,7 @@ impl Stage {
     /// CPU time, statements and round trips so far, of the servers and of these relays.
     pub(crate) async fn costs(&self, relays: &[&Relay]) -> Result<Costs> {
         let mut db = self.database.connect().await?;
-        // A text of several statements counts each of them.
+        // A text of several statements counts as that number of statements.
         let sql = "SHOW GLOBAL STATUS LIKE 'Questions'";
         let (_, statements): (String, String) = sqlx::query_as(sql).fetch_one(&mut db).await?;
         db.close().await?;
@@ -99,7 +100,7 @@ impl Stage {
             let metrics = relay.metrics().await.unwrap_or_default();
             round_trips += metrics.sum("outbox_relay_db_call_duration_seconds_count");
         }
-        // None for servers elsewhere.
+        // `None` for servers elsewhere.
         let cpu = |pid: Option<u32>| pid.and_then(|pid| cpu_seconds(pid).ok()).unwrap_or(0.0);
         Ok(Costs {
             at: Instant::now(),
@@ -113,7 +114,7 @@ impl Stage {
         })
     }
 
-    /// Removes what the run has left on the servers.
+    /// Removes everything that the run has left on the servers.
     pub(crate) async fn remove(self) -> Result<()> {
         self.database.remove().await?;
         self.topic.remove().await
@@ -137,7 +138,7 @@ impl Stage {
     }
 }
 
-/// Waits until a relay can publish.
+/// Waits until the relay can publish.
 pub(crate) async fn ready(relay: &Relay) -> Result<()> {
     let ask = || async {
         let (status, reasons) = relay.get("/readyz").await?;
@@ -152,21 +153,21 @@ pub(crate) fn message(topic: &str, common: &Common, number: u64) -> Message {
     Message::new(topic, payload(number, common.bytes)).key(format!("key-{}", key(number, common.keys)))
 }
 
-/// The destination of message `number` of a run: that of its key.
+/// The destination of message `number` of a run, which depends on its key.
 pub(crate) fn topic_of<'a>(topics: &'a [String], common: &Common, number: u64) -> &'a str {
     let place = usize::try_from(key(number, common.keys)).unwrap_or(0) % topics.len().max(1);
     topics.get(place).map_or("", String::as_str)
 }
 
-/// The key of a message: any of `keys`, in no order, but the same in every run. In turn would be too kind: then no key would
-/// be twice on the way.
+/// The key of a message: one of `keys`, in no order, but the same in every run. Keys in turn would be too kind: no key
+/// would be in flight twice.
 pub(crate) fn key(number: u64, keys: u64) -> u64 {
     let mixed = (number ^ (number >> 30)).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     (mixed ^ (mixed >> 31)) % keys.max(1)
 }
 
-/// So many bytes that begin with a number.
+/// A payload of this number of bytes that begins with a number.
 pub(crate) fn payload(number: u64, bytes: usize) -> Vec<u8> {
     let mut payload = format!("{number:020}").into_bytes();
     payload.resize(bytes.max(20), b'x');
@@ -186,7 +187,7 @@ pub(crate) async fn enqueue(db: &mut MySqlConnection, message: Message) -> Resul
     Ok(tx.commit().await?)
 }
 
-/// How many losses, duplicates and first deliveries that came after a later message of their key.
+/// The number of losses, of duplicates, and of first deliveries that came after a later message of their key.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Verdict {
     pub(crate) lost: u64,
@@ -194,7 +195,7 @@ pub(crate) struct Verdict {
     pub(crate) out_of_order: u64,
 }
 
-/// Judges numbers in the order of their arrival, keys as [`message`] gives them.
+/// Judges message numbers in the order of their arrival. Keys are those of [`message`].
 pub(crate) fn judge(arrivals: impl IntoIterator<Item = u64>, messages: u64, keys: u64) -> Verdict {
     let mut seen = vec![false; usize::try_from(messages).unwrap_or(0)];
     let mut last = std::collections::HashMap::new();

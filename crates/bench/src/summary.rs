@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 type Object = Map<String, Value>;
 
-/// One object: the median of each figure, and with several runs also each of them, as `runs`.
+/// One object: the median of each figure, and with several runs all of them, as `runs`.
 pub(crate) fn object(runs: &[Object]) -> Object {
     let mut object: Object = names(runs).into_iter().map(|name| (name.to_owned(), median(runs, name))).collect();
     if runs.len() > 1 {
@@ -15,7 +15,7 @@ pub(crate) fn object(runs: &[Object]) -> Object {
     object
 }
 
-/// A line for each figure: its median, and with several runs each of them.
+/// A line for each figure: its median, and with several runs each value.
 pub(crate) fn table(runs: &[Object]) -> String {
     let mut text = String::new();
     for name in names(runs) {
@@ -31,7 +31,8 @@ fn names(runs: &[Object]) -> Vec<&str> {
     runs.first().into_iter().flat_map(Map::keys).map(String::as_str).collect()
 }
 
-/// The median of a figure; of counts of faults the highest: a median would hide one; of everything else the first.
+/// The median of a figure. For counts of faults the highest value, because a median would hide one. For everything else
+/// the first.
 fn median(runs: &[Object], name: &str) -> Value {
     let mut values: Vec<&Value> = runs.iter().filter_map(|run| run.get(name)).collect();
     let number = |value: &&Value| value.as_f64().unwrap_or_default();

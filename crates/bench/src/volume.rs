@@ -1,5 +1,5 @@
-//! Tables with millions of rows: what they cost claims, drains and the services' inserts. With a sink that confirms at once, so
-//! that no broker hides it.
+//! Tables with millions of rows: their costs for claims, drains and the services' inserts. The sink confirms at once,
+//! so that no broker hides them.
 
 use std::time::{Duration, Instant};
 
@@ -17,27 +17,28 @@ use crate::{
     setup::{Stage, ready},
 };
 
-/// How often everything is measured, in turn: a machine drifts.
+/// The number of rounds, each of which measures everything: a machine drifts.
 const ROUNDS: u32 = 2;
 
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Size {
-    /// Messages that were sent, in the tables from the start.
+    /// Sent messages that are in the tables from the start.
     #[arg(long, default_value_t = 5_000_000)]
     sent: u64,
-    /// Messages of a backlog.
+    /// Messages of each backlog.
     #[arg(long, default_value_t = 1_000_000)]
     pending: u64,
     /// Bytes of a payload here, in place of --bytes.
     #[arg(long, default_value_t = 200)]
     payload: usize,
-    /// Seconds for which the snapshot is held open at least. Backlogs are drained one after the other until then; the last one counts.
+    /// Seconds for which the snapshot is held open at least. Until then backlogs drain one after the other; the last
+    /// one counts.
     #[arg(long, default_value_t = 0)]
     hold: u64,
     /// Messages per second while the purge runs.
     #[arg(long, default_value_t = 500)]
     rate: u32,
-    /// Seconds of that, after a warm-up of three.
+    /// Seconds of that load, after a warm-up of three.
     #[arg(long, default_value_t = 15)]
     seconds: u32,
 }
@@ -67,14 +68,14 @@ impl Means {
         self.0.get(name).and_then(Value::as_f64).unwrap_or(0.0)
     }
 
-    /// The value of one round.
+    /// Adds the value of one round.
     fn add(&mut self, name: String, value: f64) {
         let mean = self.get(&name) + value / f64::from(ROUNDS);
         self.0.insert(name, json!(mean));
     }
 }
 
-/// Tables, and how many messages were sent from them so far.
+/// Tables, and the number of messages sent from them so far.
 struct Ground {
     stage: Stage,
     common: Common,
@@ -115,7 +116,7 @@ pub(crate) async fn measure(common: &Common, size: Size) -> Result<Report> {
 }
 
 impl Ground {
-    /// While a transaction is open that reads what was there before: nothing that is deleted can be removed.
+    /// Drains while an open transaction reads the old rows: the server can remove no deleted row.
     async fn drain_under_a_snapshot(&mut self, size: Size, means: &mut Means) -> Result<()> {
         self.tidy().await;
         let mut reader = self.stage.database.connect().await?;
@@ -151,13 +152,13 @@ impl Ground {
         Ok(())
     }
 
-    /// Waits until the server has removed what was deleted before, as far as it does: it would pay for that later.
+    /// Waits until the server has removed the rows deleted before, as far as it does: it would pay for them later.
     async fn tidy(&self) {
         let sql = "SELECT `COUNT` < 100 FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'";
         self.stage.database.wait_for(PATIENCE, sql).await.ok();
     }
 
-    /// Nothing is lost and nothing is sent twice: there is a receipt for each message.
+    /// Checks that no message is lost or sent twice: there is a receipt for each message.
     async fn count(&mut self, pending: u64) -> Result<()> {
         self.sent += pending;
         let sql = "SELECT CAST(COALESCE(SUM(JSON_LENGTH(message_ids)), 0) AS SIGNED) FROM outbox_sent";
@@ -166,7 +167,7 @@ impl Ground {
         Ok(())
     }
 
-    /// A steady load, with what was filled in as sent still to be kept, or to be purged.
+    /// A steady load while the filled-in sent messages are kept, or purged.
     async fn insert(&self, size: Size, purge: bool, means: &mut Means) -> Result<()> {
         self.tidy().await;
         let (name, keep) = if purge { ("insert_with_purge", "1h") } else { ("insert", "7d") };

@@ -1,5 +1,5 @@
-//! The ways in which people build a queue in a table, as their authors write them: each worker has a connection, the isolation level is
-//! the default, and what is not said to be a transaction is none.
+//! Common queues in a table, as their authors write them. Each worker has a connection, the isolation level is the
+//! default, and statements without an explicit transaction have none.
 
 use std::time::Instant;
 
@@ -15,21 +15,21 @@ use super::EFFECT;
 /// A queue in a table `jobs`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Classic {
-    /// What the table has besides id and payload.
+    /// The columns besides id and payload.
     columns: &'static str,
     take: Take,
     /// Marks a job as done.
     done: &'static str,
 }
 
-/// How a worker comes to have jobs for itself.
+/// How a worker takes jobs.
 #[derive(Debug, Clone, Copy)]
 enum Take {
-    /// It locks the row, up to the end of a transaction in which the work is done as well.
+    /// Locks the row until the end of a transaction that also does the work.
     Lock(&'static str),
-    /// It looks for a candidate, and takes it unless another was faster.
+    /// Looks for a candidate, and takes it unless another worker was faster.
     Try { candidate: &'static str, take: &'static str },
-    /// It marks rows as its own, then reads which these are. What tells them from the others is a variable of the session.
+    /// Marks rows as its own, then reads them. A variable of the session identifies them.
     Mark { mark: [&'static str; 2], read: &'static str },
 }
 
@@ -38,7 +38,7 @@ const BY_STATUS: &str = "status VARCHAR(10) NOT NULL DEFAULT 'new', owner BIGINT
 const SET_DONE: &str = "UPDATE jobs SET done = 1 WHERE id = ?";
 const SET_STATUS: &str = "UPDATE jobs SET status = 'done' WHERE id = ?";
 
-/// All ways, under the names that they have in the report.
+/// All ways, with their names in the report.
 pub(super) const ALL: [(&str, Classic); 5] = [
     (
         "row_lock",
@@ -102,10 +102,10 @@ pub(super) const ALL: [(&str, Classic); 5] = [
 type Job = (i64, String);
 
 impl Classic {
-    /// Makes the table, with jobs in it. Payloads are as `setup::payload` makes them.
+    /// Makes the table, with jobs in it. Payloads are those of `setup::payload`.
     pub(super) async fn fill(self, database: &Database, jobs: u64, bytes: usize) -> Result<()> {
         let (columns, bytes) = (self.columns, bytes.max(20));
-        // The plans of the statements depend on statistics, which a server makes some time after such an INSERT.
+        // The plans of the statements depend on statistics, which a server updates some time after such an INSERT.
         let sql = format!(
             "CREATE TABLE jobs (id BIGINT AUTO_INCREMENT PRIMARY KEY, payload LONGTEXT NOT NULL, {columns}); \
              SET SESSION cte_max_recursion_depth = 4294967295; \
@@ -117,7 +117,7 @@ impl Classic {
         database.execute(&sql).await
     }
 
-    /// Seconds from the start of so many workers to the end of the last.
+    /// Seconds from the start of these workers to the end of the last.
     pub(super) async fn run(self, database: &Database, workers: usize) -> Result<f64> {
         let start = Instant::now();
         let workers = (0..workers).map(|_| tokio::spawn(self.work(database.clone())));
@@ -127,14 +127,14 @@ impl Classic {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// Works until it finds nothing.
+    /// Works until it finds no job.
     async fn work(self, database: Database) -> Result<()> {
         let mut db = database.connect().await?;
         while self.turn(&mut db).await.or_else(again)? {}
         Ok(db.close().await?)
     }
 
-    /// Takes jobs, and does them. False: there was none.
+    /// Takes jobs, and does them. `false` if there was none.
     async fn turn(self, db: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
         match self.take {
             Take::Lock(select) => {
@@ -168,7 +168,7 @@ impl Classic {
         }
     }
 
-    /// The work and the mark, each by itself. A mark that loses a deadlock is tried again: the job would stay taken.
+    /// The work and the mark, each by itself. A mark that loses a deadlock is tried again, or the job would stay taken.
     async fn finish(self, db: &mut MySqlConnection, job: &Job) -> Result<(), sqlx::Error> {
         run(db, EFFECT, job).await?;
         while run(db, self.done, job).await.map(|_| false).or_else(again)? {}
@@ -176,12 +176,12 @@ impl Classic {
     }
 }
 
-/// Runs a statement for a job; returns how many rows it was true for.
+/// Runs a statement for a job. Returns the number of affected rows.
 async fn run(db: &mut MySqlConnection, sql: &'static str, job: &Job) -> Result<u64, sqlx::Error> {
     Ok(sqlx::query(sql).bind(job.0).execute(db).await?.rows_affected())
 }
 
-/// True for a lock wait time-out and for a deadlock: they have undone what was begun, so it is tried again.
+/// True for a lock wait time-out and for a deadlock: the server has rolled back, so the worker tries again.
 fn again(error: sqlx::Error) -> Result<bool, sqlx::Error> {
     if matches!(error_number(&error), Some(1205 | 1213)) { Ok(true) } else { Err(error) }
 }

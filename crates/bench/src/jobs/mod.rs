@@ -1,4 +1,4 @@
-//! Workers beside the classic ways to build a queue of jobs in MySQL: as many jobs, with the same work, on the same server.
+//! Workers beside the classic queues of jobs in MySQL: the same number of jobs, with the same work, on the same server.
 
 mod classic;
 mod worker;
@@ -10,14 +10,14 @@ use serde_json::{Map, Value};
 use self::classic::Classic;
 use crate::{Common, drain::precise, setup::Stage};
 
-/// How many work at the same time.
+/// The numbers of concurrent workers.
 const WORKERS: [usize; 2] = [1, 4];
-/// What the work of a job leaves. No unique key: a job that is done twice must show.
+/// The effect of a job. Without a unique key: a job done twice must show.
 const EFFECTS: &str = "CREATE TABLE effects (id BIGINT AUTO_INCREMENT PRIMARY KEY, job_id BIGINT NOT NULL)";
 /// The work of a job.
 const EFFECT: &str = "INSERT INTO effects (job_id) VALUES (?)";
 
-// The server counts both for all databases: nobody else may use it meanwhile.
+// The server counts both for all databases: nothing else may use it meanwhile.
 const LOCK_WAITS: &str = "SELECT CAST(variable_value AS SIGNED) FROM performance_schema.global_status \
                           WHERE variable_name = 'Innodb_row_lock_waits'";
 const DEADLOCKS: &str =
@@ -36,13 +36,13 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Workers promise that each job is done once. What the others lose or double is a figure of theirs.
+    /// Workers promise that each job is done once. Jobs that the other queues lose or double are figures, not failures.
     pub(crate) fn is_good(&self) -> bool {
         self.good
     }
 }
 
-/// What one way came to.
+/// The results of one way.
 #[derive(Debug, Serialize)]
 struct Figures {
     jobs_per_second: f64,
@@ -58,7 +58,7 @@ struct Figures {
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Classic(Classic),
-    /// A `Worker`, with so many messages in a transaction.
+    /// A `Worker`, with this number of messages in a transaction.
     Worker(usize),
 }
 
@@ -80,7 +80,7 @@ pub(crate) async fn measure(common: &Common, jobs: u64) -> Result<Report> {
 }
 
 impl Way {
-    /// Fills a queue of its own, and lets so many work until it is empty.
+    /// Fills a new queue, and runs this number of workers until it is empty.
     async fn measure(self, common: &Common, jobs: u64, workers: usize) -> Result<Figures> {
         let stage = Stage::new(common).await?;
         let database = &stage.database;

@@ -19,7 +19,7 @@ use crate::{
     setup::number,
 };
 
-/// Where `Stage::fill` enqueues; no relay runs beside.
+/// The lane in which `Stage::fill` enqueues; no relay runs beside the worker.
 const LANE: u16 = 0;
 
 struct Effects;
@@ -32,7 +32,7 @@ impl Handler for Effects {
     }
 }
 
-/// Seconds from the start to the last commit, with so many transactions at the same time and so many messages in each.
+/// Seconds from the start to the last commit, with this number of concurrent transactions and messages in each.
 pub(super) async fn run(database: &Database, jobs: u64, workers: usize, batch: usize) -> Result<f64> {
     let options: MySqlConnectOptions = database.url_as(Account::Owner)?.parse()?;
     let metrics = Metrics::new()?;
@@ -46,7 +46,7 @@ pub(super) async fn run(database: &Database, jobs: u64, workers: usize, batch: u
     Ok(took.as_secs_f64())
 }
 
-/// Until so many messages are committed, or none was for a while: then the rest is lost, or dead.
+/// Waits until all jobs are committed, or none was for a while: the rest is then lost or dead.
 async fn all_done(metrics: &Metrics, jobs: u64) {
     let (mut before, mut moved) = (0, Instant::now());
     while before < jobs && moved.elapsed() < STALLED {
