@@ -1,4 +1,4 @@
-//! Where a case takes place: servers, a database, a topic, relays, consumers, the load. The ending is in `ending.rs`.
+//! The environment of a case: servers, a database, a topic, relays, consumers, the load. The ending is in `ending.rs`.
 
 use std::{
     collections::HashSet,
@@ -38,40 +38,40 @@ use crate::{
     row::Case,
 };
 
-/// The lease of the relays here; their deadlines are in proportion. Much shorter ones would pass by themselves where two cases share two
-/// processors with all their servers, and rows would be red for duplicates that are nobody's fault.
+/// The lease of the relays here; their deadlines are in proportion. Much shorter leases would run out where two cases
+/// share two processors with all their servers. Rows would then fail for duplicates without a fault.
 pub const LEASE: Duration = Duration::from_secs(6);
-/// Within which the backlog drains after the last fault.
+/// The time limit for the backlog to drain after the last fault.
 const DRAINED: Duration = Duration::from_secs(60);
-/// The signal of what ends itself at a named point, and of a panic.
+/// The signal of a process that ends itself at a named point, and of a panic.
 pub(crate) const ABORT: i32 = rustix::process::Signal::ABORT.as_raw();
-/// When a loop of a relay last came round.
+/// The time at which a loop of a relay last came round.
 const LAST_SUCCESS: &str = "outbox_relay_loop_last_success_timestamp_seconds";
 /// Relays and consumers of the standard load.
 const RELAYS: usize = 3;
 const CONSUMERS: usize = 3;
 
-/// How hard a run is.
+/// The pace of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// The standard load; the bounds on times are part of the verdict.
+    /// The standard load; bounds on times are part of the verdict.
     Full,
     /// A third of the load, for continuous integration: there the machine is noisy, and times are only reported.
     Short,
 }
 
-/// What all runs share.
+/// The settings that all runs share.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// The relay's program: a debug build, for the crash points.
     pub relay: PathBuf,
     /// The program that becomes a consumer.
     pub consumer: Program,
-    /// How hard.
+    /// The pace.
     pub pace: Pace,
     /// How long a broker is down in B1.
     pub outage: Duration,
-    /// How long N1 goes on.
+    /// How long N1 lasts.
     pub mix: Duration,
 }
 
@@ -80,83 +80,83 @@ pub struct Setup {
 pub struct Death {
     /// Its process id.
     pub pid: u32,
-    /// When it died, or was seen to be dead.
+    /// When it died, or was found dead.
     pub at: Instant,
     /// The messages that it held.
     pub held: HashSet<Uuid>,
 }
 
-/// What a restore has done.
+/// The effects of a restore.
 #[derive(Debug, Default)]
 pub struct Restored {
-    /// The messages that the database has no more. They were judged before.
+    /// The messages that the database no longer has. They were judged before.
     pub forgotten: HashSet<Uuid>,
-    /// How many messages go out again.
+    /// The number of messages that are sent again.
     pub repeated: u64,
 }
 
 impl Restored {
-    /// What goes out again, as a cause of duplicates.
+    /// The messages sent again, as a cause of duplicates.
     pub(crate) fn announced(&self) -> Option<(String, u64)> {
         (self.repeated > 0).then(|| ("restore".to_owned(), self.repeated))
     }
 }
 
-/// Where a case takes place.
+/// The environment of a case.
 pub struct Arena {
-    /// The servers of its own.
+    /// The case's own servers.
     pub ground: Ground,
     /// The database.
     pub database: Database,
-    /// The database as the producers reach it: the same, unless the case puts something in between.
+    /// The database as the producers reach it: the same, unless the case puts a proxy in between.
     pub producers: Database,
-    /// The database of the consumers: the same, unless the case restores that.
+    /// The database of the consumers: the same, unless the case restores that one.
     pub inboxes: Database,
-    /// The topic, read by the judge past everything that is in between.
+    /// The topic, which the judge reads past all proxies.
     pub topic: Topic,
-    /// What the producers did.
+    /// The ledger of the producers.
     pub ledger: Ledger,
-    /// As which relays log in.
+    /// The account of the relays.
     pub account: Account,
-    /// The settings of relays to be started.
+    /// The settings of the next relays.
     pub settings: Settings,
     /// Transactions a second of the load.
     pub rate: f64,
     /// Bytes of its largest payload.
     pub largest: usize,
-    /// The relays that run.
+    /// The running relays.
     pub relays: Vec<Relay>,
-    /// The consumers that run.
+    /// The running consumers.
     pub consumers: Option<Consumers>,
-    /// What stands in between, to the end.
+    /// The proxies, kept to the end.
     pub proxies: Vec<Arc<Proxy>>,
-    /// The clocks of relays that are not the machine's, to the end.
+    /// The clocks of relays that differ from the machine's, kept to the end.
     pub clocks: Vec<Arc<Clock>>,
-    /// What was counted so far.
+    /// The counts so far.
     pub counts: Counts,
-    /// What the case expects.
+    /// The expectations of the case.
     pub expected: Expectations,
-    /// So many faults have to strike, or the run shows nothing.
+    /// The number of faults that have to strike, or the run shows nothing.
     pub faults_due: u64,
-    /// Whether a fault has to strike while messages are in flight, or it shows nothing.
+    /// Whether a fault has to strike while messages are in flight, or the run shows nothing.
     pub in_flight_due: bool,
-    /// Messages that a server which took another's place did not have.
+    /// Messages that a server lacked when it took another's place.
     pub lost: HashSet<Uuid>,
     /// Messages that such a server sends again, because it lacks their marks.
     pub sent_again: HashSet<Uuid>,
-    /// Whether messages go to places that no consumer reads: the judge, who reads them, processes them.
+    /// Whether messages go to places that no consumer reads: the judge reads and processes them.
     pub past_consumers: bool,
-    /// What consumers do with messages of sequenced keys that are out of their order.
+    /// How consumers treat messages of sequenced keys that are out of order.
     pub sequence: SequencePolicy,
-    /// What a restore has taken away, and what goes out again.
+    /// The messages that a restore has removed, and those sent again.
     pub restored: Restored,
-    /// Within which time after the last fault the backlog drains.
+    /// The time limit for the backlog to drain after the last fault.
     pub drains_within: Duration,
-    /// What was used, against limits.
+    /// The resources used, against limits.
     pub usage: Vec<Usage>,
-    /// Chance, from the seed.
+    /// Randomness, from the seed.
     pub random: StdRng,
-    /// What all runs share.
+    /// The settings that all runs share.
     pub setup: Setup,
     pub(crate) load: Option<Running>,
     pub(crate) retired: Vec<Metrics>,
@@ -169,7 +169,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Starts the servers of the case's own and makes a database and a topic.
+    /// Starts the case's own servers, and makes a database and a topic.
     pub async fn new(case: &Case, setup: &Setup, seed: u64) -> Result<Self> {
         let ground = Ground::new(case).await?;
         let (database, topic) = (ground.database(case.flavor).await?, ground.topic(case.broker).await?);
@@ -218,7 +218,7 @@ impl Arena {
         })
     }
 
-    /// Starts relays, consumers and the load, and waits until all work.
+    /// Starts relays, consumers and the load, and waits until all of them work.
     pub async fn start(&mut self) -> Result<()> {
         self.start_relays(RELAYS)?;
         self.start_load().await?;
@@ -226,7 +226,7 @@ impl Arena {
         self.enough().await
     }
 
-    /// Starts so many relays with the settings as they are now.
+    /// Starts this number of relays with the current settings.
     pub fn start_relays(&mut self, relays: usize) -> Result<()> {
         for _ in 0..relays {
             self.relays.push(self.relay(&self.settings)?);
@@ -234,7 +234,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Starts a relay that the case keeps for itself.
+    /// Starts a relay that the case itself keeps.
     pub fn relay(&self, settings: &Settings) -> Result<Relay> {
         Relay::start(&self.setup.relay, settings)
     }
@@ -246,7 +246,7 @@ impl Arena {
         self.start_producers().await
     }
 
-    /// Starts the load without consumers, or again with the keys of the first, which has ended.
+    /// Starts the load without consumers. A second load uses the keys of the first, which has ended.
     pub async fn start_producers(&mut self) -> Result<()> {
         let load = Load::standard(self.topic.name(), self.rate).payload(64..=self.largest).seed(self.seed);
         self.load = Some(load.start(&self.producers, &self.ledger).await?);
@@ -266,7 +266,7 @@ impl Arena {
         self.consumers.as_mut().context("no consumers were started")
     }
 
-    /// Waits until every relay that runs has published something.
+    /// Waits until every running relay has published something.
     pub async fn working(&mut self) -> Result<()> {
         for relay in &mut self.relays {
             relay.wait_for_metrics(PATIENCE, "work", |m| m.sum("outbox_relay_published_messages_total") > 0.0).await?;
@@ -274,7 +274,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Waits until so many messages are sent that the run shows something.
+    /// Waits until enough messages are sent for the run to show something.
     pub async fn enough(&self) -> Result<()> {
         until(PATIENCE, "a hundred messages", || async {
             let published = self.metric("outbox_relay_published_messages_total", "").await;
@@ -284,20 +284,20 @@ impl Arena {
         .await
     }
 
-    /// A fault is about to strike: waits until messages are in flight.
+    /// Prepares for a fault: waits until messages are in flight.
     pub async fn strike(&mut self) -> Result<()> {
         self.database.wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_claims").await?;
         self.struck(true);
         Ok(())
     }
 
-    /// A fault has struck.
+    /// Counts a fault that has struck.
     pub fn struck(&mut self, in_flight: bool) {
         self.counts.faults += 1;
         self.counts.in_flight += u64::from(in_flight);
     }
 
-    /// The messages that are claimed, or of these those that a relay holds.
+    /// The claimed messages, or only those that one relay holds.
     pub async fn claimed_by(&self, relay: Option<u32>) -> Result<HashSet<Uuid>> {
         let sql = "SELECT message_id FROM outbox_claimed_messages JOIN outbox_messages USING (id) WHERE owner LIKE ?";
         let owner = relay.map_or_else(|| "%".to_owned(), |pid| format!("%-{pid}/%"));
@@ -305,29 +305,29 @@ impl Arena {
         rows.iter().map(|row| Uuid::from_slice(row.try_get(0)?).context("no UUID")).collect()
     }
 
-    /// These messages may be sent twice, beside those of earlier calls; no others.
+    /// Allows these messages to be sent twice, beside those of earlier calls, and no others.
     pub fn may_be_sent_twice(&mut self, messages: HashSet<Uuid>) {
         self.twice.get_or_insert_default().extend(messages);
     }
 
-    /// Any message may be sent twice, if a relay says so in its metrics.
+    /// Allows any message to be sent twice, if a relay announces it in its metrics.
     pub fn duplicates_are_announced(&mut self) {
         self.expected = self.expected.clone().duplicates(usize::MAX);
     }
 
-    /// What must happen, or the run shows nothing.
+    /// An event that must happen, or the run shows nothing.
     pub fn witness(&mut self, what: &str, happened: bool) {
         self.expected = self.expected.clone().witness(what, happened);
     }
 
-    /// A bound on a time. It is part of the verdict where the machine is expected to be quiet, beside the judge's.
+    /// A bound on a time. Where the machine should be quiet, it is part of the verdict beside the judge's bounds.
     pub fn within(&mut self, what: &str, took: Duration, bound: Duration) {
         if self.setup.pace == Pace::Full && took > bound {
             self.overdue.push(format!("{what} took {took:.1?}, at most {bound:.1?} due"));
         }
     }
 
-    /// A time, which is so short in the short form.
+    /// A random time from `full`, or `short` in the short form.
     pub fn lasting(&mut self, full: std::ops::Range<u64>, short: u64) -> Duration {
         match self.setup.pace {
             Pace::Full => Duration::from_millis(self.random.random_range(full)),
@@ -335,14 +335,14 @@ impl Arena {
         }
     }
 
-    /// What was broken is whole again since then: waits until something is published and every relay looks for messages again, or
-    /// renews those that it holds, and then until every relay has published something, because none may be left behind with a dead connection.
+    /// Waits, after a repair, until a message is published and every relay looks again, or renews the messages it
+    /// holds. Then waits until every relay has published a message: none may be left with a dead connection.
     pub async fn recovered(&mut self, healed: Instant, bound: Duration) -> Result<()> {
         // By the wall clock, as in the relays' gauges.
         let since = SystemTime::UNIX_EPOCH.elapsed()?.saturating_sub(healed.elapsed()).as_secs_f64();
         let mut before = Vec::new();
         for relay in &self.relays {
-            // One that was just started does not listen yet.
+            // A relay that has just started does not listen yet.
             let metrics = relay.metrics_within(PATIENCE).await?;
             before.push(metrics.sum("outbox_relay_published_messages_total"));
         }
@@ -361,7 +361,7 @@ impl Arena {
         self.within("the recovery", took, bound);
         let came_round = |m: &Metrics| {
             let came = |name: &str| m.sum_where(LAST_SUCCESS, &format!("loop=\"{name}\"")) > since;
-            // One that holds what it may, messages of a hot key for example, does not look for more.
+            // A relay at its limit, for example with messages of a hot key, does not look for more.
             came("claim") || came("renew") && m.sum("outbox_relay_in_flight_messages") > 0.0
         };
         for relay in &mut self.relays {
@@ -375,7 +375,7 @@ impl Arena {
         Ok(())
     }
 
-    /// The sum of a metric over all relays, those that were retired included.
+    /// The sum of a metric over all relays, including retired ones.
     pub async fn metric(&self, name: &str, labels: &str) -> f64 {
         let mut sum: f64 = self.retired.iter().map(|metrics| metrics.sum_where(name, labels)).sum();
         for relay in &self.relays {
@@ -384,7 +384,7 @@ impl Arena {
         sum
     }
 
-    /// Keeps what a relay has counted that is about to end. What it counts from now on is lost, so that the totals are not exact.
+    /// Keeps the counts of a relay that is about to end. Later counts are lost, so that the totals are not exact.
     pub async fn retire(&mut self, relay: &Relay) {
         self.retired.extend(relay.metrics().await.ok());
         self.complete = false;
@@ -397,7 +397,7 @@ impl Arena {
         self.dead(&relay).await
     }
 
-    /// Starts one more relay, with settings that let it die by itself, and waits for that.
+    /// Starts one more relay with settings that make it die, and waits for its death.
     pub async fn doomed(&mut self, settings: &Settings) -> Result<Death> {
         let mut relay = self.relay(settings)?;
         let (status, log) = (relay.wait_for_end(PATIENCE).await?, relay.log()?);
@@ -414,7 +414,7 @@ impl Arena {
         Ok(Death { pid: relay.pid(), at, held })
     }
 
-    /// Waits until a relay that is dead has no claim left.
+    /// Waits until a dead relay has no claim left.
     pub async fn taken_over(&mut self, pid: u32, died: Instant, bound: Duration) -> Result<()> {
         let left = format!("SELECT COUNT(*) = 0 FROM outbox_claims WHERE owner LIKE '%-{pid}/%'");
         self.database.wait_for(PATIENCE, &left).await?;

@@ -1,4 +1,5 @@
-//! Programs of the baseline, the commit that `migrations/BASELINE` names: built from git once, and kept below the target folder.
+//! Programs of the baseline, the commit in `migrations/BASELINE`: built from git once, and kept below the target
+//! folder.
 
 use std::{
     fs,
@@ -18,7 +19,7 @@ use tokio::{
 const COMMIT: &str = include_str!("../../../migrations/BASELINE");
 /// The service, which the baseline's tree lacks.
 const SERVICE: &str = include_str!("../baseline/service.rs");
-/// How long a service may take to stop in order.
+/// The time limit for a service to stop in order.
 const STOP: Duration = Duration::from_secs(60);
 
 /// The programs.
@@ -32,8 +33,8 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// Builds them where they are not built yet, in a folder of their own beside the programs of this build, of which this is one. The
-    /// first time takes minutes.
+    /// Builds the programs if they are not built yet, in their own folder beside those of this build, of which this is
+    /// one. The first build takes minutes.
     pub async fn build(program: &Path) -> Result<Self> {
         let target = program.ancestors().nth(2).context("the program is in no target folder")?.join("baseline");
         tokio::task::spawn_blocking(move || build(&target)).await?
@@ -57,7 +58,7 @@ impl Baseline {
     }
 }
 
-/// A service of the baseline that runs. Drop kills it.
+/// A running service of the baseline. Drop kills it.
 #[derive(Debug)]
 pub struct Service {
     child: Child,
@@ -65,7 +66,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Stops it in order, and adds what it did to the ledger. It has to have committed something.
+    /// Stops it in order, and adds its messages to the ledger. It must have committed at least one.
     pub async fn stop(mut self, ledger: &Ledger) -> Result<()> {
         drop(self.child.stdin.take());
         let status = timeout(STOP, self.child.wait()).await.context("the service does not stop")??;
@@ -89,7 +90,7 @@ fn build(target: &Path) -> Result<Baseline> {
     }
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--workspace", "--bin", "relay", "--bin", "faults", "--bin", "service", "--target-dir"]);
-    // Its own toolchain, whatever this program was started with.
+    // The baseline's own toolchain, whichever one started this program.
     finish(cargo.arg(target).current_dir(&source).env_remove("RUSTUP_TOOLCHAIN"))?;
     let [relay, consumer, service] = ["relay", "faults", "service"].map(|name| target.join("debug").join(name));
     Ok(Baseline { relay, consumer, service })

@@ -1,4 +1,4 @@
-//! Consumers, each a process of its own, so that they can be killed: this program again, told by its environment.
+//! Consumers, each in its own process, so that they can be killed: this program again, selected by its environment.
 
 use std::{fs, io::Read as _, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
 
@@ -27,25 +27,25 @@ use tokio::{
 
 /// The variable that makes a process a consumer.
 const VARIABLE: &str = "FAULTS_CONSUMER";
-/// Messages at work at the same time in one process.
+/// The number of messages that one process handles concurrently.
 const CONCURRENCY: u32 = 4;
-/// How often a consumer shows what it has counted.
+/// How often a consumer writes its counts.
 const SHOWN: Duration = Duration::from_millis(250);
-/// How long it may take to stop in order.
+/// The time limit for a consumer to stop in order.
 const STOP: Duration = Duration::from_secs(60);
 
-/// How the program is started that becomes a consumer: it must call [`become_one_if_asked`].
+/// How to start the program that becomes a consumer: it must call [`become_one_if_asked`].
 #[derive(Debug, Clone)]
 pub struct Program {
     /// The program.
     pub path: PathBuf,
     /// Its arguments.
     pub arguments: Vec<String>,
-    /// Its clock, if that is not the machine's.
+    /// Its clock, if it differs from the machine's.
     pub clock: Option<Arc<Clock>>,
 }
 
-/// What a consumer has to do. Consumers of the baseline read it too.
+/// The job of a consumer. Consumers of the baseline read it too.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Job {
     kafka: bool,
@@ -53,9 +53,9 @@ struct Job {
     source: String,
     name: String,
     database: String,
-    /// Whether it refuses messages of sequenced keys that are out of their order.
+    /// Whether it refuses messages of sequenced keys that are out of order.
     strict: bool,
-    /// Where each consumer shows what it has counted, in a file of its own.
+    /// The folder in which each consumer writes its counts, in its own file.
     pages: PathBuf,
 }
 
@@ -65,13 +65,13 @@ pub struct Consumers {
     program: Program,
     job: Job,
     running: Vec<Child>,
-    /// Whether none was killed, with counts that nobody has read.
+    /// Whether no consumer was killed with unread counts.
     complete: bool,
     pages: TempDir,
 }
 
 impl Consumers {
-    /// Starts so many.
+    /// Starts this number of consumers.
     pub async fn start(
         program: &Program,
         topic: &Topic,
@@ -113,20 +113,21 @@ impl Consumers {
         stop(self.running.pop().context("no consumer runs")?).await
     }
 
-    /// Kills the one that has run for longest, and waits for its end.
+    /// Kills the one that has run longest, and waits for its end.
     pub async fn kill_one(&mut self) -> Result<()> {
         self.complete = false;
         let mut victim = (!self.running.is_empty()).then(|| self.running.remove(0)).context("no consumer runs")?;
         Ok(victim.kill().await?)
     }
 
-    /// Starts one that dies at this point of the first message that it gets there with: `before_commit` or `before_acknowledge`.
+    /// Starts one that dies at this point of the first message that reaches it: `before_commit` or
+    /// `before_acknowledge`.
     pub fn doomed(&mut self, point: &str) -> Result<Child> {
         self.complete = false;
         self.spawn(&self.program, Some(point))
     }
 
-    /// Stops them in order. One that has ended by itself, or that does not stop, is an error.
+    /// Stops them in order. It is an error if one has already ended, or does not stop.
     pub async fn stop(&mut self) -> Result<()> {
         for consumer in &mut self.running {
             drop(consumer.stdin.take());
@@ -137,7 +138,7 @@ impl Consumers {
         Ok(())
     }
 
-    /// What all of them have counted so far, also those that have ended.
+    /// The counts of all of them so far, including those that have ended.
     pub fn counted(&self) -> Result<Consumed> {
         let files = fs::read_dir(self.pages.path())?;
         let pages = files.map(|file| Ok(relay::Metrics::parse(&fs::read_to_string(file?.path())?)));
@@ -151,7 +152,7 @@ impl Consumers {
         command.envs(dies.map(|point| ("OUTBOX_CRASH_POINT", point)));
         command.envs(self.program.clock.iter().flat_map(|clock| clock.variables()));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-        // A Ctrl-C is for the program that started it.
+        // A Ctrl-C is for the parent.
         command.process_group(0);
         command.spawn().context("cannot start a consumer")
     }
@@ -164,7 +165,7 @@ async fn stop(mut consumer: Child) -> Result<()> {
     Ok(())
 }
 
-/// Consumes until the process that started this one has ended or says so, if this is what it was started for.
+/// Consumes until the parent has ended or asks for a stop, if this process was started for that.
 pub async fn become_one_if_asked() -> Result<()> {
     let Ok(job) = std::env::var(VARIABLE) else { return Ok(()) };
     let job: Job = serde_json::from_str(&job)?;
@@ -203,7 +204,7 @@ async fn consume(job: Job, metrics: Metrics, stopped: oneshot::Receiver<()>) -> 
     let policy = if job.strict { SequencePolicy::Refuse } else { SequencePolicy::Accept };
     if job.kafka {
         let consumer = kafka::Consumer::new(job.address, &job.name, pool)?.topic(job.source).concurrency(at_once);
-        // The partitions of a consumer that was killed are to be another's soon.
+        // Another consumer must get the partitions of a killed one soon.
         let consumer = consumer.property("session.timeout.ms", "6000").property("heartbeat.interval.ms", "1000");
         consumer.sequence(policy).metrics(metrics).run(Effect, stopped).await?;
     } else {

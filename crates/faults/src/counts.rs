@@ -1,10 +1,10 @@
-//! What a run counted.
+//! The counts of a run.
 
 use std::{collections::BTreeMap, ops::AddAssign, time::Duration};
 
 use serde::Serialize;
 
-/// What was done and seen, of one run or of many.
+/// The faults and observations of one run or of many.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Counts {
     /// Runs.
@@ -13,7 +13,7 @@ pub struct Counts {
     pub failed: u64,
     /// Messages whose transaction was committed.
     pub messages: u64,
-    /// Messages that were committed on a server and not on the one that took its place.
+    /// Messages that were committed on a server but not on the one that took its place.
     pub lost_by_server: u64,
     /// Faults.
     pub faults: u64,
@@ -23,7 +23,7 @@ pub struct Counts {
     pub takeovers: u64,
     /// Claims that the fence refused to settle or renew.
     pub fenced: u64,
-    /// Further deliveries that the relays made, those of messages included of which the server lost that they were sent.
+    /// Further deliveries by the relays, including messages whose sent marks the server lost.
     pub duplicates: u64,
     /// Messages that the relays said may be sent twice, by cause: at least as many as the duplicates.
     pub announced: BTreeMap<String, u64>,
@@ -32,12 +32,12 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Notes how long a recovery took.
+    /// Adds the duration of a recovery.
     pub fn recovered(&mut self, after: Duration) {
         self.recovery_seconds.push(after.as_secs_f64());
     }
 
-    /// The median recovery in seconds; none where nothing had to recover.
+    /// The median recovery in seconds; `None` if nothing had to recover.
     #[must_use]
     pub fn median(&self) -> Option<f64> {
         let mut sorted = self.recovery_seconds.clone();
@@ -45,7 +45,7 @@ impl Counts {
         sorted.get(sorted.len() / 2).copied()
     }
 
-    /// The longest recovery in seconds; none where nothing had to recover.
+    /// The longest recovery in seconds; `None` if nothing had to recover.
     #[must_use]
     pub fn slowest(&self) -> Option<f64> {
         self.recovery_seconds.iter().copied().reduce(f64::max)

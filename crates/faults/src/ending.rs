@@ -21,26 +21,26 @@ use crate::{
     counts::Counts,
 };
 
-/// The most open descriptors of a relay: two connections a part, and the brokers'.
+/// The limit of a relay's open descriptors: two connections a part, and the brokers'.
 const DESCRIPTORS: u64 = 128;
-/// The most resident memory of a relay in bytes, of which 32 MiB may be messages.
+/// The limit of a relay's resident memory in bytes, of which 32 MiB may be messages.
 const MEMORY: u64 = 256 << 20;
-/// How long relays are watched that have nothing to do, and the milliseconds of a processor that each may take in a second.
+/// How long idle relays are watched, and the milliseconds of a processor that each may use in a second.
 const IDLE: Duration = Duration::from_secs(1);
 const SPIN: u64 = 200;
-/// Where they are watched for longer, each of so long counts by itself.
+/// In a longer watch, each window of this length counts by itself.
 const WINDOW: Duration = Duration::from_secs(5);
-/// How long a backlog may take where times are no part of the verdict: a message that a slow database did not give out waits for ten
+/// The drain limit where times are not part of the verdict: a message that a slow database did not return waits for ten
 /// minutes.
 const UNREAD: Duration = Duration::from_mins(12);
-/// What a relay logs whose part has panicked.
+/// The log text of a relay in which a part has panicked.
 pub(crate) const PANICKED: &str = "a part of the relay panicked";
 
 impl Arena {
     /// Ends the run.
     pub async fn finish(mut self) -> Result<Counts> {
         self.stop_load().await?;
-        // Where it does not drain, the judge says what is still there.
+        // If it does not drain, the judge reports the rest.
         let within = if self.setup.pace == Pace::Short { UNREAD } else { self.drains_within };
         let drained = self.database.wait_until_drained(within).await;
         let mut totals = self.gather().await?;
@@ -53,11 +53,11 @@ impl Arena {
         self.watch("with nothing to do", IDLE).await?;
         let stopped = self.stop_consumers(caught_up.is_ok()).await;
         let consumed = self.consumed(caught_up.is_ok() && stopped.is_ok())?;
-        // Four cases at once, on a machine that does something else too: a broker or a renewal may come too late.
+        // Four cases run concurrently on a shared machine: a broker's answer or a renewal may be late.
         let late = if self.setup.pace == Pace::Short { totals.late() } else { 0 };
         let report = self.judged().await?;
         let effects = self.inboxes.tables().await?.effects.len();
-        // No relay knows that a restore repeats what it sends.
+        // No relay knows that it sends messages again after a restore.
         totals.announced.extend(self.restored.announced());
         let report = report
             .without_repeated(&self.sent_again)
@@ -87,7 +87,7 @@ impl Arena {
             format!("announced {announced:?}, claims lost {fenced}{left}, overdue {overdue:?}, errors {errors:?}")
         };
         let judged = report.assert_ok(&expected.late(late)).with_context(state);
-        // A run that shows nothing is tried again: it must hide nothing else that is wrong.
+        // A run that shows nothing is tried again: it must hide no other failure.
         let (judged, shown) = match judged {
             Err(unshown) if unshown.is::<NothingShown>() => (Ok(()), Err(unshown)),
             judged => (judged, Ok(())),
@@ -102,19 +102,19 @@ impl Arena {
         self.remove().await
     }
 
-    /// How many relays have said that a part of them panicked.
+    /// The number of relays that logged a panic of a part.
     fn panicked(&self) -> usize {
         self.pages.iter().filter(|page| page.contains(PANICKED)).count()
     }
 
-    /// Adds up what the relays say of themselves, and notes what they use and have printed.
+    /// Adds up the relays' counts, and collects their resource use and output.
     async fn gather(&mut self) -> Result<Totals> {
         for relay in &self.relays {
             let metrics = relay.metrics_within(PATIENCE).await?;
             let limits = [("process_open_fds", DESCRIPTORS), ("process_resident_memory_bytes", MEMORY)];
             for (name, limit) in limits {
                 let used = whole(metrics.sum(name));
-                // A gauge that is not there counts as 0, which no process uses.
+                // A missing gauge counts as 0, which no process uses.
                 ensure!(used > 0, "a relay does not say its {name}");
                 self.usage.push(Usage { what: name.to_owned(), used, limit });
             }
@@ -125,7 +125,7 @@ impl Arena {
         Ok(Totals::of(&self.retired, self.complete))
     }
 
-    /// Judges what arrived by the ledger and the tables, but for what a restore has taken away.
+    /// Judges the arrivals by the ledger and the tables, without the messages that a restore has removed.
     pub(crate) async fn judged(&mut self) -> Result<Report> {
         let (mut tables, inboxes) = (self.database.tables().await?, self.inboxes.tables().await?);
         (tables.effects, tables.processed) = (inboxes.effects, inboxes.processed);
@@ -151,9 +151,9 @@ impl Arena {
         self.caught_up(arrived, deliveries).await
     }
 
-    /// How many different messages have arrived, and how many deliveries the consumers got at least.
+    /// The number of different messages that arrived, and the minimum of deliveries to the consumers.
     async fn arrived(&mut self) -> Result<(i64, u64)> {
-        // A RabbitMQ that is killed may keep what it has not confirmed in the judge's queue alone.
+        // A killed RabbitMQ may keep unconfirmed messages in the judge's queue alone.
         let alike = self.topic.broker() == Broker::Kafka || self.ground.broker.is_none();
         let arrivals = self.topic.read().await?;
         let ids: HashSet<_> = arrivals.iter().map(|arrival| arrival.id).collect();
@@ -161,7 +161,7 @@ impl Arena {
         Ok((i64::try_from(ids.len())?, deliveries as u64))
     }
 
-    /// Stops the consumers in order, unless they stand still.
+    /// Stops the consumers in order, unless they make no progress.
     async fn stop_consumers(&mut self, stop: bool) -> Result<()> {
         match &mut self.consumers {
             Some(consumers) if stop => consumers.stop().await,
@@ -169,14 +169,14 @@ impl Arena {
         }
     }
 
-    /// What the consumers have counted.
+    /// The counts of the consumers.
     fn consumed(&self, in_order: bool) -> Result<Consumed> {
         let Some(consumers) = &self.consumers else { return Ok(Consumed::default()) };
         let counted = consumers.counted()?;
         Ok(Consumed { complete: in_order && counted.complete && !self.past_consumers, ..counted })
     }
 
-    /// Watches for so long what each relay takes of a processor: with nothing that it can do, none spins.
+    /// Watches the processor time of each relay for this duration: a relay that can do nothing must not spin.
     pub(crate) async fn watch(&mut self, what: &str, time: Duration) -> Result<()> {
         let times = |relays: &[Relay]| relays.iter().map(|relay| cpu_seconds(relay.pid())).collect::<Result<Vec<_>>>();
         let (end, window) = (Instant::now() + time, time.min(WINDOW));
@@ -192,7 +192,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Waits until the consumers have processed everything that has arrived, as long as they go on.
+    /// Waits until the consumers have processed every arrival, while they make progress.
     async fn caught_up(&self, arrived: i64, deliveries: u64) -> Result<()> {
         let mut effects = 0;
         while self.consumers.is_some() && effects < arrived {
@@ -212,7 +212,7 @@ impl Arena {
         .await
     }
 
-    /// What is left on shared servers would slow the next case down.
+    /// Removes what would slow down the next case on shared servers.
     async fn remove(self) -> Result<Counts> {
         let Self { relays, consumers, database, inboxes, topic, ground, counts, .. } = self;
         drop((relays, consumers));

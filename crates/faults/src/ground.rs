@@ -1,4 +1,4 @@
-//! The servers a case stands on: shared ones, or its own, which it may kill and freeze.
+//! The servers of a case: shared ones, or its own, which it may kill and freeze.
 
 use anyhow::{Context as _, Result, bail};
 use testkit::{
@@ -10,32 +10,32 @@ use testkit::{
 
 use crate::row::{Case, OwnBroker};
 
-/// The servers that are a case's own; none: shared.
+/// The case's own servers; `None` if shared.
 #[derive(Debug)]
 pub struct Ground {
     /// The database server.
     pub mysql: Option<MySql>,
     /// The clock of the database server.
     pub clock: Option<Clock>,
-    /// A cluster that the case has started in the place of the database server.
+    /// A cluster that the case has started in place of the database server.
     pub galera: Option<Galera>,
     /// The broker.
     pub broker: Option<BrokerServer>,
 }
 
-/// A broker of a case's own.
+/// A case's own broker.
 #[derive(Debug)]
 pub enum BrokerServer {
     /// Kafka.
     Kafka(Box<Kafka>),
-    /// Kafka, of several nodes: what is done to it is done to one of them, each in turn.
+    /// Kafka with several nodes: each action hits one of them, in turn.
     KafkaCluster(KafkaCluster),
     /// RabbitMQ.
     RabbitMq(Box<RabbitMq>),
 }
 
 impl Ground {
-    /// Starts what the case wants for its own.
+    /// Starts the case's own servers.
     pub async fn new(case: &Case) -> Result<Self> {
         let clock = case.own.clock.then(Clock::new).transpose()?;
         let mysql = async {
@@ -63,17 +63,17 @@ impl Ground {
         }
     }
 
-    /// The database server of the case's own.
+    /// The case's own database server.
     pub fn mysql(&mut self) -> Result<&mut MySql> {
         self.mysql.as_mut().context("this case has no database server of its own")
     }
 
-    /// The clock of the database server of the case's own.
+    /// The clock of the case's own database server.
     pub fn clock(&self) -> Result<&Clock> {
         self.clock.as_ref().context("this case has no clock of its own")
     }
 
-    /// The broker of the case's own.
+    /// The case's own broker.
     pub fn broker(&mut self) -> Result<&mut BrokerServer> {
         self.broker.as_mut().context("this case has no broker of its own")
     }
@@ -136,7 +136,7 @@ impl BrokerServer {
         }
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub async fn resume(&mut self) -> Result<()> {
         match self {
             Self::Kafka(server) => server.resume(),
@@ -145,7 +145,7 @@ impl BrokerServer {
         }
     }
 
-    /// Waits until the other nodes of a cluster do what the one did that is away.
+    /// Waits until the other nodes of a cluster have taken over from the one that is away.
     pub async fn others_lead(&self) -> Result<()> {
         match self {
             Self::KafkaCluster(servers) => servers.led_by_others().await,

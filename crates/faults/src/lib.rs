@@ -1,8 +1,9 @@
-//! Breaks everything that can break under a relay, and counts what came of it.
+//! Breaks everything that can break under a relay, and counts the results.
 //!
-//! A [`row`] of the table is a fault; its cases say where it strikes. Each case gets an [`arena`]: servers, a database, a topic,
-//! the standard load, relays. It starts them, strikes, and says what it expects; the ending is the same for all: the load stops,
-//! the backlog drains, the judge decides. To add a fault: one file in [`rows`], one line in [`rows::all`].
+//! A [`row`] of the table is a fault; its cases define where it strikes. Each case gets an [`arena`]: servers, a
+//! database, a topic, the standard load, relays. It starts them, strikes, and states its expectations. All cases end
+//! alike: the load stops, the backlog drains, the judge decides. To add a fault: one file in [`rows`], one line in
+//! [`rows::all`].
 
 pub mod arena;
 pub mod baseline;

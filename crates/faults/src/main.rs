@@ -1,4 +1,4 @@
-//! `faults`: breaks everything that can break, prints the table of what came of it, and fails if anything was lost.
+//! `faults`: breaks everything that can break, prints the table of results, and fails if a message was lost.
 #![expect(clippy::print_stdout, reason = "it talks to a person")]
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
@@ -12,36 +12,36 @@ use faults::{
     runner::{self, Plan, Ran},
 };
 
-/// Breaks everything that can break under a relay. Ends with a table, and with status 1 when a row fails.
+/// Breaks everything that can break under a relay. Prints a table, and ends with status 1 if a row fails.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Rows of the table, for example R1; all by default.
+    /// Rows of the table, for example R1. By default all.
     rows: Vec<String>,
-    /// Only cases whose name, as in --list, contains this: with its row and its seed, one that failed strikes again.
+    /// Only cases whose name, as in --list, contains this. With its row and its seed, a failed case strikes again.
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     case: String,
-    /// Repeat the rows until so many minutes have passed; each case runs once at least.
+    /// Repeat the rows until this number of minutes has passed. Each case runs at least once.
     #[arg(long)]
     minutes: Option<u64>,
-    /// The first seed; each run gets the next one. By default a new one, which is printed.
+    /// The seed of the first run; each further run gets the next one. By default a new seed, which is printed.
     #[arg(long)]
     seed: Option<u64>,
-    /// A third of the load, and bounds on times are not part of the verdict.
+    /// Run a third of the load. Bounds on times are not part of the verdict.
     #[arg(long)]
     short: bool,
-    /// How many cases run at the same time.
+    /// The number of cases that run concurrently.
     #[arg(long, default_value_t = 1)]
     parallel: usize,
-    /// For how many seconds the broker is down in B1.
+    /// Seconds for which the broker is down in B1.
     #[arg(long, default_value_t = 600)]
     outage: u64,
-    /// For how many seconds faults strike at random in N1.
+    /// Seconds for which faults strike at random in N1.
     #[arg(long, default_value_t = 1200)]
     mix: u64,
     /// List the rows and their cases.
     #[arg(long)]
     list: bool,
-    /// Where the table goes: this file, and beside it one with the ending `.json`.
+    /// The file of the table. A second file beside it ends in `.json`.
     #[arg(long, value_name = "FILE", default_value = "target/faults.md")]
     output: PathBuf,
 }

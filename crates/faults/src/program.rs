@@ -1,4 +1,4 @@
-//! What the programs here have in common.
+//! The common parts of the programs here.
 
 use std::{fs, path::Path, process::ExitCode};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::consumer;
 
-/// Becomes a consumer if this process is to be one; otherwise runs, and ends with status 1 unless everything was right.
+/// Becomes a consumer if this process was started as one. Otherwise runs, and ends with status 1 if it did not succeed.
 #[expect(clippy::print_stderr, reason = "it talks to a person")]
 pub async fn main(run: impl AsyncFnOnce() -> Result<bool>) -> ExitCode {
     let ended = async {
@@ -24,7 +24,7 @@ pub async fn main(run: impl AsyncFnOnce() -> Result<bool>) -> ExitCode {
     }
 }
 
-/// Shows a report and writes it to this file, and beside it one with the ending `.json`.
+/// Prints a report and writes it to this file. A second file beside it ends in `.json`.
 #[expect(clippy::print_stdout, reason = "it talks to a person")]
 pub fn write(output: &Path, text: &str, json: &Value) -> Result<()> {
     println!("\n{text}");

@@ -1,4 +1,4 @@
-//! The table of what was tried, how often, and what came of it.
+//! The table of faults, with the number of tries and the results.
 
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ pub fn markdown(rows: &[Row], ran: &[Ran], seed: u64) -> String {
     let mut lines = vec![COLUMNS.map(str::to_owned)];
     lines.extend(rows.iter().map(|row| line(row, &total(row, ran))));
     let mut text = format!("Seed {seed}.\n\n{}", table(&lines));
-    // Writing to a text does not fail.
+    // Writing to a string does not fail.
     for (ran, unshown) in ran.iter().flat_map(|ran| ran.unshown.iter().map(move |unshown| (ran, unshown))) {
         write!(text, "\n{} {}, seed {}, tried again:\n{unshown}\n", ran.row, ran.case, ran.seed).ok();
     }

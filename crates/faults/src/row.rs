@@ -8,11 +8,11 @@ use crate::arena::Arena;
 
 /// A fault and where it strikes.
 pub struct Row {
-    /// The name by which it is asked for, for example `R1`.
+    /// Its name on the command line, for example `R1`.
     pub id: &'static str,
-    /// What is done.
+    /// The fault.
     pub fault: &'static str,
-    /// What it must show, beyond what every run must.
+    /// What it must show, in addition to what every run must.
     pub shows: &'static str,
     /// Where it strikes.
     pub cases: Vec<Case>,
@@ -23,13 +23,13 @@ pub type Strike = Box<dyn for<'a> Fn(&'a mut Arena) -> BoxFuture<'a, Result<()>>
 
 /// One place where a fault strikes.
 pub struct Case {
-    /// What distinguishes it within its row, for example `after_claim`.
+    /// Its name within the row, for example `after_claim`.
     pub name: String,
     /// The database.
     pub flavor: Flavor,
     /// The broker.
     pub broker: Broker,
-    /// The servers that are its own, because they are stopped or bent; the others are shared.
+    /// Its own servers, because it stops or changes them; the others are shared.
     pub own: Own,
     /// Whether it belongs to the short form.
     pub short: bool,
@@ -37,7 +37,7 @@ pub struct Case {
     pub strike: Strike,
 }
 
-/// The servers that are a case's own.
+/// The case's own servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Own {
     /// The database server, with these arguments.
@@ -48,10 +48,10 @@ pub struct Own {
     pub broker: OwnBroker,
 }
 
-/// A broker of a case's own.
+/// A case's own broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OwnBroker {
-    /// None: it is shared.
+    /// No broker of its own: it uses the shared one.
     #[default]
     None,
     /// One node.
@@ -124,7 +124,7 @@ impl Case {
         self
     }
 
-    /// Its name with those of the servers.
+    /// Its name, with the names of the servers.
     #[must_use]
     pub fn title(&self) -> String {
         format!("{} ({:?}, {:?})", self.name, self.flavor, self.broker)

@@ -1,4 +1,4 @@
-//! Runs cases, and adds up what they counted.
+//! Runs cases, and adds up their counts.
 
 use std::time::{Duration, Instant};
 
@@ -12,23 +12,23 @@ use crate::{
     row::{Case, Row},
 };
 
-/// How often a case is tried again that has shown nothing.
+/// How often a case that has shown nothing is tried again.
 const AGAIN: usize = 5;
 
-/// What is to be run.
+/// How to run the cases.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What all runs share.
+    /// The settings that all runs share.
     pub setup: Setup,
     /// The first seed; each run gets another.
     pub seed: u64,
-    /// How many cases run at the same time.
+    /// The number of cases that run concurrently.
     pub parallel: usize,
-    /// The rows are repeated until so much time has passed, each case at least once; none: once.
+    /// The rows repeat until this time has passed, and each case runs at least once. `None`: once.
     pub time: Option<Duration>,
 }
 
-/// What became of a case.
+/// The result of a case.
 #[derive(Debug)]
 pub struct Ran {
     /// The row.
@@ -37,9 +37,9 @@ pub struct Ran {
     pub case: String,
     /// Its seed.
     pub seed: u64,
-    /// What it counted.
+    /// Its counts.
     pub counts: Counts,
-    /// What earlier attempts were to show and did not; nothing else was wrong with them.
+    /// The evidence that earlier tries lacked; nothing else was wrong with them.
     pub unshown: Vec<String>,
     /// Why it failed.
     pub error: Option<String>,
@@ -47,7 +47,7 @@ pub struct Ran {
     pub took: Duration,
 }
 
-/// Chooses rows by their names, none chooses all, and of these the cases whose title contains a text.
+/// Chooses rows by their names, without names all, and from these the cases whose title contains a text.
 pub fn choose(rows: Vec<Row>, names: &[String], text: &str) -> Result<Vec<Row>> {
     for name in names {
         let known = rows.iter().any(|row| row.id.eq_ignore_ascii_case(name));
@@ -74,7 +74,7 @@ pub async fn run(rows: &[Row], plan: &Plan, show: impl Fn(&Ran)) -> Vec<Ran> {
         while let Some(ran) = runs.next().await {
             show(&ran);
             done.push(ran);
-            // A row that never ran shows nothing: the first pass is a whole one.
+            // A row that never ran shows nothing: the first pass is complete.
             if done.len() > cases.len() && plan.time.is_some_and(|time| start.elapsed() >= time) {
                 break;
             }

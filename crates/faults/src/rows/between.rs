@@ -1,4 +1,4 @@
-//! What rows with a proxy in between have in common.
+//! The common parts of rows with a proxy.
 
 use std::{
     sync::Arc,
@@ -51,14 +51,14 @@ pub(super) async fn before_the_broker(arena: &mut Arena) -> Result<Arc<Proxy>> {
     Ok(keep(arena, proxy))
 }
 
-/// Keeps a proxy to the end of the run.
+/// Keeps a proxy until the end of the run.
 pub(super) fn keep(arena: &mut Arena, proxy: Proxy) -> Arc<Proxy> {
     let proxy = Arc::new(proxy);
     arena.proxies.push(Arc::clone(&proxy));
     proxy
 }
 
-/// Waits until the proxy has counted what is wanted.
+/// Waits until the proxy's counts are as wanted.
 pub(super) async fn counted(proxy: &Proxy, what: &str, wanted: impl Fn(Counts) -> bool) -> Result<()> {
     until(PATIENCE, what, || async {
         ensure!(wanted(proxy.counts()), "{:?}", proxy.counts());
@@ -67,7 +67,7 @@ pub(super) async fn counted(proxy: &Proxy, what: &str, wanted: impl Fn(Counts) -
     .await
 }
 
-/// Waits until so many more messages are published by all relays together.
+/// Waits until all relays together have published this number of further messages.
 pub(super) async fn progress(arena: &Arena, more: f64) -> Result<()> {
     let published = || arena.metric("outbox_relay_published_messages_total", "");
     let before = published().await;
@@ -102,7 +102,7 @@ pub(super) async fn recovery(arena: &mut Arena, bound: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Every relay lives: nothing that others do is a reason to be restarted.
+/// Checks that every relay lives: failures elsewhere are no reason for a restart.
 pub(super) async fn alive(arena: &Arena) -> Result<()> {
     for relay in &arena.relays {
         let (status, body) = relay.get("/livez").await?;
@@ -111,7 +111,7 @@ pub(super) async fn alive(arena: &Arena) -> Result<()> {
     Ok(())
 }
 
-/// No log of a relay contains this.
+/// Checks that no relay's log contains this text.
 pub(super) fn never_said(relays: &[Relay], text: &str) -> Result<()> {
     for relay in relays {
         let log = relay.log()?;

@@ -1,4 +1,4 @@
-//! K1, A1 and B1: the broker dies and comes back, stands still, or is away for long.
+//! K1, A1 and B1: the broker dies and comes back, freezes, or is away for a long time.
 
 use std::time::{Duration, Instant};
 
@@ -61,10 +61,10 @@ pub(super) fn long() -> Row {
     }
 }
 
-/// Within which others lead what a broker led that is away: it is given up after 2 s.
+/// The time limit for other brokers to lead the partitions of one that is away: it is given up after 2 s.
 const ELECTED: Duration = Duration::from_secs(30);
 
-/// Within which the relays publish again after the broker answers.
+/// The time limit for the relays to publish again after the broker answers.
 pub(super) fn recovery(arena: &Arena) -> Duration {
     Duration::from_secs(if arena.topic.broker() == Broker::Kafka { 15 } else { 20 })
 }
@@ -79,7 +79,7 @@ async fn killed(arena: &mut Arena) -> Result<()> {
     no_attempt_was_spent(arena).await
 }
 
-/// How one of three brokers goes away.
+/// How one of three brokers goes down.
 #[derive(Debug, Clone, Copy)]
 enum Away {
     Killed,
@@ -87,14 +87,14 @@ enum Away {
     Stopped,
 }
 
-/// Each in turn; the others go on without it.
+/// Takes each broker down in turn; the others go on without it.
 async fn one_of_three(arena: &mut Arena, away: Away) -> Result<()> {
     arena.duplicates_are_announced();
-    // Each message is written three times, on the processors on which it is written once elsewhere.
+    // Each message is written three times, on processors that write it once in other cases.
     arena.rate /= 3.0;
     arena.start().await?;
     for _ in 0..3 {
-        // One that has just been started meets leaders that move.
+        // A relay that has just started meets leaders that move.
         let relay = arena.relays.remove(0);
         rolling_restart::stop(arena, relay).await?;
         arena.start_relays(1)?;
@@ -115,8 +115,8 @@ async fn one_of_three(arena: &mut Arena, away: Away) -> Result<()> {
     Ok(())
 }
 
-/// Everything is published that was committed until others lead the partitions: what was led by them before says nothing of what was led
-/// by the one. How long they take to agree on that is Kafka's affair.
+/// Waits until every message committed before the others lead is published. Messages on partitions that they always led
+/// prove nothing about those of the lost broker. How long they take to elect leaders is Kafka's affair.
 async fn go_on(arena: &mut Arena) -> Result<()> {
     let away = Instant::now();
     arena.ground.broker()?.others_lead().await?;
@@ -132,7 +132,7 @@ async fn go_on(arena: &mut Arena) -> Result<()> {
     Ok(())
 }
 
-/// Kills the broker, leaves it down for so long, and starts it again.
+/// Kills the broker, leaves it down for this duration, and starts it again.
 pub(super) async fn kill(arena: &mut Arena, down: Duration) -> Result<()> {
     arena.strike().await?;
     arena.ground.broker()?.kill()?;
@@ -149,7 +149,7 @@ async fn frozen(arena: &mut Arena) -> Result<()> {
     freeze(arena, long).await
 }
 
-/// Freezes the broker for so long.
+/// Freezes the broker for this duration.
 pub(super) async fn freeze(arena: &mut Arena, time: Duration) -> Result<()> {
     arena.strike().await?;
     arena.ground.broker()?.pause()?;
@@ -159,7 +159,7 @@ pub(super) async fn freeze(arena: &mut Arena, time: Duration) -> Result<()> {
     arena.recovered(Instant::now(), bound).await
 }
 
-/// What is sent is neither taken nor refused, or what is answered does not come; then all of it does.
+/// Requests are neither taken nor refused, or replies do not arrive; later all of them do.
 async fn black_holes(arena: &mut Arena) -> Result<()> {
     let proxy = before_the_broker(arena).await?;
     arena.duplicates_are_announced();
@@ -189,7 +189,7 @@ async fn closed(arena: &mut Arena) -> Result<()> {
     no_attempt_was_spent(arena).await
 }
 
-/// Less load, or what has arrived would not fit into the judge's memory.
+/// Less load: otherwise the arrivals would not fit into the judge's memory.
 async fn away(arena: &mut Arena) -> Result<()> {
     arena.duplicates_are_announced();
     if arena.setup.pace == Pace::Full {
@@ -207,13 +207,13 @@ async fn away(arena: &mut Arena) -> Result<()> {
     arena.recovered(Instant::now(), bound).await
 }
 
-/// An outage is no message's fault: only what was on the way, of which nobody knows whether it arrived, has spent an attempt.
+/// An outage is no message's fault. Only messages in flight, whose arrival is unknown, have spent an attempt.
 async fn no_attempt_was_spent(arena: &Arena) -> Result<()> {
     let dead = arena.database.number("SELECT COUNT(*) FROM outbox_dead").await?;
     ensure!(dead == 0, "{dead} messages died of an outage");
     let sql = "SELECT CAST(COALESCE(SUM(attempts), 0) AS SIGNED) \
                FROM (SELECT attempts FROM outbox_pending UNION ALL SELECT attempts FROM outbox_delayed) open";
-    // The relay counts before it writes: what is read first is never more.
+    // The relay counts before it writes: the attempts are read first, and never exceed the count.
     let spent = arena.database.number(sql).await?;
     let uncertain = arena.metric("outbox_relay_possible_duplicates_total", "").await;
     ensure!(f64::from(i32::try_from(spent)?) <= uncertain, "{spent} attempts spent, {uncertain} messages on the way");

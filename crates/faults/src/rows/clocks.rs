@@ -1,6 +1,6 @@
-//! T1: clocks that are wrong.
+//! T1: wrong clocks.
 //!
-//! A service's clock is in the ids of its messages only. It is as wrong as everybody's where the database's is.
+//! A service's clock is only in the ids of its messages. It is as wrong as all others where the database's clock is.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(super) fn row() -> Row {
     }
 }
 
-/// How a clock is wrong: by seconds, or in its speed by percent.
+/// The error of a clock: by seconds, or in its speed by percent.
 #[derive(Debug, Clone, Copy)]
 enum Skew {
     Ahead(i64),
@@ -55,7 +55,7 @@ impl Skew {
     }
 }
 
-/// A relay is killed as well, and one is frozen for longer than its lease: the fence holds by the database's clock.
+/// A relay is killed as well, and one is frozen for longer than its lease: the fence goes by the database's clock.
 async fn skewed(arena: &mut Arena, relays: Skew, consumers: Skew) -> Result<()> {
     let clock = relays.clock()?;
     for (name, value) in clock.variables() {
@@ -69,7 +69,7 @@ async fn skewed(arena: &mut Arena, relays: Skew, consumers: Skew) -> Result<()> 
     let death = arena.kill(victim).await?;
     arena.taken_over(death.pid, death.at, 2 * LEASE).await?;
     arena.duplicates_are_announced();
-    // A frozen relay goes on when another has what it holds.
+    // A frozen relay resumes when another has taken over its claims.
     let frozen = arena.relays.remove(0);
     frozen.pause()?;
     arena.start_relays(1)?;
@@ -79,7 +79,7 @@ async fn skewed(arena: &mut Arena, relays: Skew, consumers: Skew) -> Result<()> 
     progress(arena, 50.0).await
 }
 
-/// The database's clock under load. What is doubled is announced: a step forward ends every lease.
+/// Steps the database's clock under load. Duplicates are announced: a step forward ends every lease.
 async fn stepped(arena: &mut Arena, steps: &[i64]) -> Result<()> {
     arena.start().await?;
     for seconds in steps {

@@ -21,11 +21,12 @@ use crate::{
     row::{Case, Row},
 };
 
-/// Replies of one case that are cut, and connections that are broken in each direction.
+/// The number of cut replies in one case, and of broken connections in each direction.
 const REPLIES: u64 = 20;
 const BROKEN: u64 = 30;
 
-/// What a relay writes, by a part of its statement, and whether a message may be sent again for it: a lease that is not renewed is lost.
+/// A relay's statements, each identified by a part of it, and whether messages may be sent again: a lease that is not
+/// renewed is lost.
 const WRITES: [(&str, &[u8], bool); 4] = [
     ("reply to a claim cut", b"INSERT INTO outbox_claims", false),
     ("reply to a settling cut", b"REPLACE INTO outbox_sent", false),

@@ -39,7 +39,7 @@ async fn kill(arena: &mut Arena, point: &str) -> Result<()> {
     Ok(())
 }
 
-/// Kills a consumer, lets one take its place that dies at this point, and starts another.
+/// Kills a consumer, replaces it by one that dies at this point, and starts another.
 pub(super) async fn crash(arena: &mut Arena, point: &str) -> Result<()> {
     arena.consumers()?.kill_one().await?;
     let mut doomed = arena.consumers()?.doomed(point)?;
@@ -47,7 +47,7 @@ pub(super) async fn crash(arena: &mut Arena, point: &str) -> Result<()> {
     let _pipe = doomed.stdin.take();
     let ended = tokio::time::timeout(PATIENCE, doomed.wait()).await??;
     ensure!(ended.signal() == Some(ABORT), "a consumer that was to die ended with {ended}");
-    // It dies with a message in its hands.
+    // It dies while it handles a message.
     arena.struck(true);
     arena.consumers()?.start_one()
 }

@@ -1,4 +1,4 @@
-//! D1: the database server dies and comes back, or stands still.
+//! D1: the database server dies and comes back, or freezes.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::{
     row::{Case, Row},
 };
 
-/// Within which the relays publish again after the server answers.
+/// The time limit for the relays to publish again after the server answers.
 pub(super) const RECOVERY: Duration = Duration::from_secs(10);
 
 pub(super) fn row() -> Row {
@@ -54,7 +54,7 @@ async fn frozen(arena: &mut Arena) -> Result<()> {
     freeze(arena, long).await
 }
 
-/// Freezes the server for so long.
+/// Freezes the server for this duration.
 pub(super) async fn freeze(arena: &mut Arena, time: Duration) -> Result<()> {
     arena.strike().await?;
     arena.ground.mysql()?.pause()?;

@@ -1,4 +1,4 @@
-//! D6: the database answers, and refuses.
+//! D6: the database answers, but refuses.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::{
     row::{Case, Row},
 };
 
-/// A refusal is told for 15 s after it was seen last.
+/// Relays report a refusal for 15 s after the last one.
 const RECOVERED: Duration = Duration::from_secs(20);
 
 /// How a database refuses, and what `/readyz` says then.
@@ -22,7 +22,7 @@ struct Refusal {
     strike: &'static str,
     heal: &'static str,
     named: &'static str,
-    /// Only new connections are concerned: those that there are must end.
+    /// Affects only new connections: existing ones must end.
     connections: bool,
 }
 
@@ -72,8 +72,8 @@ pub(super) fn row() -> Row {
 
 async fn refused(arena: &mut Arena, flavor: Flavor, refusal: Refusal) -> Result<()> {
     let mut admin = arena.database.connect().await?;
-    // Before it is read-only, the server waits for statements that wait for locks of transactions which it holds up: a circle that
-    // only a time-out ends.
+    // Before it is read-only, the server waits for statements. These wait for locks of transactions that it holds up,
+    // and only a time-out ends this circle.
     run(&mut admin, "SET GLOBAL innodb_lock_wait_timeout = 3").await?;
     arena.start_relays(2)?;
     arena.start_load().await?;
@@ -91,12 +91,12 @@ async fn refused(arena: &mut Arena, flavor: Flavor, refusal: Refusal) -> Result<
         recovery(arena, RECOVERED).await?;
         progress(arena, 50.0).await?;
     }
-    // Where a refusal lasts longer than a lease, its claim is taken over.
+    // A refusal longer than a lease leads to take-overs.
     arena.duplicates_are_announced();
     Ok(())
 }
 
-/// The table of the receipts lies where there is no room any more. What is sent cannot be marked as sent.
+/// The table of the receipts has no room any more. Sent messages cannot be marked as sent.
 async fn full(arena: &mut Arena) -> Result<()> {
     let mut admin = arena.database.connect().await?;
     run(&mut admin, "ALTER TABLE outbox_sent TABLESPACE innodb_system").await?;
@@ -125,7 +125,7 @@ fn is_full(filled: Result<()>) -> Result<bool> {
     if format!("{error:#}").contains("is full") { Ok(true) } else { Err(error) }
 }
 
-/// Ends all connections and lets hardly anybody in for so long: relays, producers and consumers.
+/// Ends all connections of relays, producers and consumers, and lets hardly any client in for this duration.
 pub(super) async fn no_connection_left(arena: &mut Arena, flavor: Flavor, time: Duration) -> Result<()> {
     let mut admin = arena.database.connect().await?;
     arena.strike().await?;
@@ -139,7 +139,7 @@ pub(super) async fn no_connection_left(arena: &mut Arena, flavor: Flavor, time: 
 /// Ends the connections of relays and services.
 async fn end_connections(admin: &mut MySqlConnection, flavor: Flavor) -> Result<()> {
     let sql = match flavor {
-        // Not from the process list, which MySQL refuses while a statement in it binds what is no text.
+        // Not from the process list: MySQL refuses to show it while a statement in it binds a value that is not text.
         Flavor::MySql => {
             "SELECT CAST(processlist_id AS UNSIGNED) FROM performance_schema.threads \
              WHERE processlist_user LIKE 'outbox%'"
@@ -148,7 +148,7 @@ async fn end_connections(admin: &mut MySqlConnection, flavor: Flavor) -> Result<
     };
     let ids: Vec<u64> = sqlx::query_scalar(sql).fetch_all(&mut *admin).await?;
     for id in ids {
-        // One that has just ended cannot be killed.
+        // A connection that has just ended cannot be killed.
         run(admin, &format!("KILL {id}")).await.ok();
     }
     Ok(())

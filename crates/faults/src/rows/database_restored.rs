@@ -1,7 +1,8 @@
-//! DR1: the database is restored from a snapshot, or a replica that was behind is promoted; then `relay recover`.
+//! DR1: the database is restored from a snapshot, or a lagging replica is promoted; then `relay recover`.
 //!
-//! The consumers have a database of their own, which is not restored: they remember what the outbox has forgotten. They refuse what is
-//! out of the order of a sequenced key. The margin is far too small, so that the epoch alone tells new numbers from old ones.
+//! The consumers have their own database, which is not restored: they remember messages that the outbox has forgotten.
+//! They refuse messages out of the order of a sequenced key. The margin is far too small, so that only the epoch
+//! distinguishes new numbers from old ones.
 
 use std::collections::{HashMap, HashSet};
 
@@ -31,7 +32,7 @@ use crate::{
     row::{Case, Row},
 };
 
-/// Far more was given out since the snapshot.
+/// Far more numbers were assigned since the snapshot.
 const MARGIN: u64 = 1;
 /// A named lease that is in the snapshot, and one that is not.
 const KNOWN: &str = "known";
@@ -84,7 +85,7 @@ async fn restored(arena: &mut Arena, flavor: Flavor) -> Result<()> {
     Ok(())
 }
 
-/// Relays stand still while messages come, so that the snapshot has some that are claimed, and some that are not.
+/// Freezes the relays while messages come, so that the snapshot has claimed and unclaimed ones.
 async fn snapshot(arena: &mut Arena) -> Result<()> {
     arena.strike().await?;
     arena.relays.iter().try_for_each(Relay::pause)?;
@@ -93,13 +94,13 @@ async fn snapshot(arena: &mut Arena) -> Result<()> {
     arena.relays.iter().try_for_each(Relay::resume)
 }
 
-/// Waits for a hundred transactions more.
+/// Waits for a hundred more transactions.
 async fn traffic(arena: &Arena) -> Result<()> {
     let now = arena.database.number("SELECT COUNT(*) FROM test_orders").await?;
     arena.database.wait_for(PATIENCE, &format!("SELECT COUNT(*) > {} FROM test_orders", now + 100)).await
 }
 
-/// What is about to be forgotten is sent, consumed and judged. Returns how often each message has arrived.
+/// Sends, consumes and judges the messages that will be forgotten. Returns the number of arrivals of each.
 async fn end_of_the_old_world(arena: &mut Arena) -> Result<HashMap<Uuid, usize>> {
     arena.at_rest().await?;
     for relay in std::mem::take(&mut arena.relays) {
@@ -141,7 +142,7 @@ async fn unsent(database: &Database) -> Result<HashSet<Uuid>> {
     Ok(tables.pending.union(&tables.delayed).copied().collect())
 }
 
-/// The messages of the ledger that are not in the snapshot: the restored tables do not know them.
+/// Forgets the ledger's messages that are not in the snapshot: the restored tables do not know them.
 async fn forget(arena: &mut Arena) -> Result<()> {
     let business = arena.database.tables().await?.business;
     let forgotten = &mut arena.restored.forgotten;
@@ -165,7 +166,7 @@ async fn raised_keys(database: &Database) -> Result<HashSet<Vec<u8>>> {
     Ok(keys.into_iter().collect())
 }
 
-/// What must arrive of a sequenced message that was committed after the restore.
+/// Changes an entry to the numbers of a sequenced message that was committed after the restore.
 fn renumber(entry: &mut Entry, raised: &HashSet<Vec<u8>>, epoch: u64) {
     let (Some(sequence), Some(key)) = (entry.sequence, &entry.contents.key) else { return };
     let margin = if raised.contains(key) { MARGIN } else { 0 };
@@ -177,7 +178,7 @@ fn renumber(entry: &mut Entry, raised: &HashSet<Vec<u8>>, epoch: u64) {
     }
 }
 
-/// The fences that were given out, and a service that takes leases: one that has its number from before the restore still compares.
+/// The highest fences, and a service that takes leases. A holder with a number from before the restore still compares.
 struct Fences {
     leases: Leases,
     highest: HashMap<&'static str, u64>,
@@ -189,7 +190,7 @@ impl Fences {
         Ok(Self { leases: Leases::new(options), highest: HashMap::new() })
     }
 
-    /// Takes leases and gives them back.
+    /// Takes and releases leases.
     async fn give(&mut self, names: &[&'static str]) -> Result<()> {
         for name in names {
             let lease = self.leases.acquire(name, PATIENCE).await?;

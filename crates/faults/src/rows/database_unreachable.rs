@@ -1,4 +1,4 @@
-//! D2: nothing gets through to the database, or only slowly.
+//! D2: the database is unreachable, or slow.
 
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,9 @@ use crate::{
     row::{Case, Row},
 };
 
-/// All connections are usable so long after healing.
+/// The time limit for all connections to be usable after healing.
 const USABLE: Duration = Duration::from_secs(5);
-/// Each way takes half of this.
+/// The latency of a round trip, half of it in each direction.
 const ROUND_TRIP: Duration = Duration::from_millis(200);
 /// Messages of one claim of a slow relay, and of its whole backlog.
 const CLAIM: u32 = 100;
@@ -76,7 +76,7 @@ async fn black_hole(arena: &mut Arena, directions: &[Direction]) -> Result<()> {
     Ok(())
 }
 
-/// One claim takes two round trips: a look and a claim. Nothing else may take longer than it must.
+/// One claim takes two round trips: a look and a claim. No other step may take longer than it must.
 async fn slow(arena: &mut Arena) -> Result<()> {
     let proxy = before_the_database(arena).await?;
     let latency = |proxy: &Proxy| Direction::BOTH.iter().for_each(|way| proxy.latency(*way, ROUND_TRIP / 2));

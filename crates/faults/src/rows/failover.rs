@@ -23,9 +23,9 @@ use crate::{
     row::{Case, Row},
 };
 
-/// Within which the relays publish again after the name means the replica.
+/// The time limit for the relays to publish again after the name means the replica.
 const RECOVERY: Duration = Duration::from_secs(20);
-/// So many messages at least are committed that the replica does not get.
+/// The minimum of committed messages that the replica does not get.
 const BEHIND: usize = 100;
 
 pub(super) fn row() -> Row {
@@ -58,8 +58,8 @@ async fn semi_synchronous(arena: &mut Arena, flavor: Flavor) -> Result<()> {
     arena.recovered(Instant::now(), RECOVERY).await
 }
 
-/// The relays are stopped before the name means a server that lacks what they have seen, as the page on deployment says. Consumers have
-/// their tables elsewhere: here the judge is the consumer.
+/// The relays stop before the name means a server that lacks rows they have seen, as the deployment page says.
+/// Consumers have their tables elsewhere: here the judge is the consumer.
 async fn asynchronous(arena: &mut Arena, flavor: Flavor) -> Result<()> {
     let replica = Replica::of(arena.ground.mysql()?, flavor, Replication::Asynchronous).await?;
     let name = one_name(arena).await?;
@@ -94,7 +94,7 @@ async fn asynchronous(arena: &mut Arena, flavor: Flavor) -> Result<()> {
     arena.working().await
 }
 
-/// Relays, services and consumers know this name alone.
+/// Relays, services and consumers know only this name.
 async fn one_name(arena: &mut Arena) -> Result<Arc<Proxy>> {
     let proxy = Proxy::start(arena.database.url()).await?;
     arena.database = Database::at(proxy.address());
@@ -103,7 +103,7 @@ async fn one_name(arena: &mut Arena) -> Result<Arc<Proxy>> {
     Ok(keep(arena, proxy))
 }
 
-/// Tells the judge what the server has lost, and what it will have sent again: it does not know that it was sent.
+/// Names to the judge the messages that the server lost, and those it will send again because it lacks their marks.
 async fn lost(arena: &mut Arena, promoted: &Database) -> Result<()> {
     let tables = promoted.tables().await?;
     let mut entries = arena.ledger.entries();

@@ -1,4 +1,4 @@
-//! DR3: a Galera cluster whose nodes take writes, each of which lists its own transactions alone; one is killed.
+//! DR3: a Galera cluster whose nodes all take writes, and list only their own transactions; one node is killed.
 
 use std::{
     sync::Arc,
@@ -24,13 +24,13 @@ use crate::{
     row::{Case, Row},
 };
 
-/// The nodes: of a service, of another one, and of relays and consumers.
+/// The nodes: one of a service, one of another service, and one of relays and consumers.
 const SERVICE: usize = 0;
 const OTHER_SERVICE: usize = 1;
 const RELAYS: usize = 2;
-/// Transactions of the other service are open for up to so long: for longer than any margin of the relays.
+/// Transactions of the other service stay open for up to this duration, which is longer than any margin of the relays.
 const HELD: Duration = Duration::from_secs(5);
-/// Within which the relays publish again. The others take five seconds to give up the dead node.
+/// The time limit for the relays to publish again. The other nodes take five seconds to give up the dead one.
 const RECOVERY: Duration = Duration::from_secs(30);
 
 pub(super) fn row() -> Row {
@@ -53,7 +53,7 @@ async fn cluster(arena: &mut Arena, victim: usize) -> Result<()> {
     let [_, other, _] = &names;
     let load = Load::standard(arena.topic.name(), arena.rate).keys_of(arena.seed).seed(arena.seed + 1).held(HELD);
     let load = load.start(&Database::at(other.address()), &arena.ledger).await?;
-    // So that transactions of both nodes end one after the other for a while.
+    // Transactions of both nodes end one after the other for a while.
     tokio::time::sleep(arena.lasting(10_000..20_000, 8000)).await;
     arena.strike().await?;
     let galera = arena.ground.galera.as_mut().context("there is no cluster")?;
@@ -70,7 +70,8 @@ async fn cluster(arena: &mut Arena, victim: usize) -> Result<()> {
     Ok(())
 }
 
-/// The database is in a cluster from now on, and each node has a name. Relays may read the list of transactions, as on one server.
+/// Moves the database to a cluster whose nodes each have a name. Relays may read the list of transactions, as on one
+/// server.
 async fn move_to_cluster(arena: &mut Arena) -> Result<[Arc<Proxy>; 3]> {
     let galera = Galera::start().await?;
     let node = |number: usize| galera.nodes.get(number).context("no such node");
@@ -114,7 +115,7 @@ async fn operator_is_told(arena: &Arena) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the node of the relays has everything that was committed there.
+/// Waits until the relays' node has every transaction committed on this one.
 async fn seen(arena: &Arena, there: &Database, id: u64) -> Result<()> {
     there.execute(&format!("INSERT INTO test_keys (id, sequence) VALUES ({id}, 0)")).await?;
     arena.database.wait_for(PATIENCE, &format!("SELECT COUNT(*) FROM test_keys WHERE id = {id}")).await

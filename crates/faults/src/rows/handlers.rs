@@ -54,13 +54,13 @@ pub(super) fn deadlocks() -> Row {
     }
 }
 
-/// What the handlers of a service share.
+/// The parts that a service's handlers share.
 #[derive(Clone)]
 struct Service {
     pool: MySqlPool,
     ledger: Ledger,
     topic: String,
-    /// What they have swallowed: deadlocks, and lock waits that timed out.
+    /// The errors they swallowed: deadlocks, and lock waits that timed out.
     deadlocks: Arc<AtomicU64>,
     lock_waits: Arc<AtomicU64>,
 }
@@ -77,7 +77,8 @@ impl Service {
         Draft::new(&self.topic, format!("of key {key}")).unordered_key(format!("handler-{key}"))
     }
 
-    /// An honest handler. Where it is cancelled the ledger does not know how its transaction ended: the business row tells.
+    /// An honest handler. If it is cancelled, the ledger does not know the transaction's outcome: the business row
+    /// shows it.
     async fn handle(&self, key: u64) -> Result<()> {
         let drafts = [self.draft(key), self.draft(key)];
         let mut tx = self.pool.begin().await?;
@@ -103,7 +104,8 @@ impl Service {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // Whatever became of the others: this one says whether the message is in the transaction of its business row.
+        // Whatever happened to the other statements, this one shows whether message and business row share a
+        // transaction.
         match Outbox::new().enqueue(&mut tx, draft.message()).await {
             Ok(_) => {
                 tx.commit().await?;
@@ -117,7 +119,7 @@ impl Service {
         Ok(())
     }
 
-    /// Counts what is swallowed; nothing else is.
+    /// Counts a swallowed error; any other is returned.
     fn count(&self, error: sqlx::Error) -> Result<()> {
         let count = match error_number(&error) {
             Some(1213) => &self.deadlocks,
@@ -145,7 +147,7 @@ async fn cancel(arena: &mut Arena) -> Result<()> {
                     break;
                 }
                 ensure!(start.elapsed() < PATIENCE, "{cancelled} handlers were cancelled, {done} were in time");
-                // On a machine where no handler is in time, handlers get longer and longer.
+                // On a machine where no handler is in time, handlers get more and more time.
                 let longest = 30_000 + if done == 0 { 1000 * cancelled } else { 0 };
                 let patience = Duration::from_micros(random.random_range(0..longest));
                 match tokio::time::timeout(patience, service.handle(number)).await {
@@ -160,18 +162,18 @@ async fn cancel(arena: &mut Arena) -> Result<()> {
         task??;
     }
     arena.counts.faults += ended.load(Ordering::Relaxed);
-    // Of a transaction that was cancelled the ledger does not know how it ended.
+    // The ledger does not know the outcome of a cancelled transaction.
     let within = arena.ledger.count(Outcome::Unknown);
     arena.witness("a handler cancelled within its transaction", within > 0);
     nothing_is_open(&service).await
 }
 
-/// All connections of the pool can be had at once, and none is in a transaction.
+/// All connections of the pool are available at once, and none is in a transaction.
 async fn nothing_is_open(service: &Service) -> Result<()> {
     let mut connections = Vec::new();
     for _ in 0..POOL {
         let mut connection = service.pool.acquire().await?;
-        // Refused within a transaction, also in one that has done nothing.
+        // Refused within a transaction, even an empty one.
         let alone = sqlx::raw_sql("SET TRANSACTION READ WRITE").execute(&mut *connection).await;
         alone.context("a connection of the pool is in a transaction")?;
         connections.push(connection);
@@ -201,7 +203,7 @@ async fn deadlock(arena: &mut Arena) -> Result<()> {
         })
     });
     let tasks = join_all(tasks);
-    // The row is held until they have waited for it in vain; deadlocks follow.
+    // The row is held until their lock waits have timed out; deadlocks follow.
     until(PATIENCE, "lock waits to time out", || async {
         let lock_waits = service.lock_waits.load(Ordering::Relaxed);
         ensure!(lock_waits >= u64::from(POOL), "{lock_waits} have");

@@ -1,4 +1,4 @@
-//! K2: Kafka does not confirm, or does not take.
+//! K2: Kafka does not confirm messages, or does not take them.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ use crate::{
     row::{Case, Row},
 };
 
-/// One batch: what a lost acknowledgement may cost.
+/// One batch: the possible cost of a lost acknowledgement.
 const BATCH: usize = 1000;
 /// Guilty messages of a case.
 const GUILTY: usize = 10;
@@ -79,7 +79,7 @@ pub(super) async fn broken(arena: &mut Arena) -> Result<()> {
     Ok(())
 }
 
-/// Commits the guilty among the load, and waits until they are dead.
+/// Commits the guilty messages among the load, and waits until they are dead.
 async fn dead(arena: &mut Arena, guilty: Vec<Draft>) -> Result<()> {
     arena.start_relays(3)?;
     arena.start_load().await?;
@@ -105,7 +105,7 @@ async fn too_large(arena: &mut Arena) -> Result<()> {
     // Above the largest payload of the load.
     const LIMIT: usize = 100_000;
     std::mem::replace(&mut arena.topic, Topic::create_narrow(LIMIT).await?).remove().await?;
-    // As the sink's documentation asks for: requests that are too large without any guilty message are no fault.
+    // As the sink's documentation demands: requests that are too large without any guilty message are no fault.
     arena.settings = arena.settings.clone().kafka_property("batch.size", "90000");
     let large = |_| Draft::new(arena.topic.name(), vec![0; LIMIT + 1]);
     dead(arena, (0..GUILTY).map(large).collect()).await?;
@@ -114,7 +114,7 @@ async fn too_large(arena: &mut Arena) -> Result<()> {
 }
 
 async fn full(arena: &mut Arena) -> Result<()> {
-    // What waits for a place can be late, and is sent again.
+    // Messages that wait for a place can be late, and are sent again.
     arena.duplicates_are_announced();
     arena.settings = arena.settings.clone().kafka_property("queue.buffering.max.messages", "50");
     let drafts: Vec<Draft> = (0..5000).map(|number| Draft::new(arena.topic.name(), number.to_string())).collect();
@@ -123,11 +123,11 @@ async fn full(arena: &mut Arena) -> Result<()> {
     arena.start_load().await?;
     arena.strike().await?;
     progress(arena, 5000.0).await?;
-    // A message that librdkafka's full queue does not take within the deadline counts as well.
+    // A message also counts if librdkafka's full queue does not take it within the deadline.
     no_busy_loop(arena, 10.0).await
 }
 
-/// Nothing is tried again and again: so many attempts a message, on average.
+/// Checks that no message is tried in a loop: at most this number of attempts a message, on average.
 async fn no_busy_loop(arena: &Arena, each: f64) -> Result<()> {
     let attempts = arena.metric("outbox_relay_publish_attempts_total", "").await;
     let published = arena.metric("outbox_relay_published_messages_total", "").await;

@@ -1,4 +1,4 @@
-//! N1: everything at random.
+//! N1: all faults at random.
 
 use std::{
     sync::Arc,
@@ -30,33 +30,33 @@ enum Fault {
     KillRelay,
     FreezeRelay,
     RestartRelay,
-    /// At a named point of its protocol.
+    /// A relay dies at a named point of its protocol.
     CrashRelay,
     PanicRelay,
     KillDatabase,
     FreezeDatabase,
-    /// All connections end, and hardly anybody gets a new one.
+    /// All connections end, and hardly any client gets a new one.
     NoConnection,
     KillBroker,
     FreezeBroker,
     KillConsumer,
     CrashConsumer,
-    /// RabbitMQ takes nothing.
+    /// RabbitMQ takes no messages.
     Alarm,
-    /// Nothing gets through in one direction.
+    /// No bytes get through in one direction.
     BlackHole(Line),
     /// Connections break at random positions.
     Break(Line),
 }
 
-/// Between the relays and a server.
+/// The connection between the relays and a server.
 #[derive(Debug, Clone, Copy)]
 enum Line {
     Database,
     Broker,
 }
 
-/// Within which the relays publish again after a line is whole.
+/// The time limit for the relays to publish again after a line is healed.
 const RECOVERY: Duration = Duration::from_secs(20);
 
 const FAULTS: [Fault; 16] = [
@@ -95,14 +95,14 @@ async fn mix(arena: &mut Arena, flavor: Flavor) -> Result<()> {
     let mut faults = FAULTS.to_vec();
     if arena.topic.broker() == Broker::RabbitMq {
         faults.push(Fault::Alarm);
-        // There the hottest key, a sixth of the standard load, goes one message at a time: 130 a second were measured on two
-        // processors. About half of the time nothing goes at all. At the full rate what comes then would never go in the other half;
-        // at half of it 45 messages of that key come a second, so that what half of the time has left takes a sixth of the time, if
-        // nothing else runs. As after a long outage, a quarter is allowed.
+        // On RabbitMQ the hottest key, a sixth of the standard load, goes one message at a time: 130 a second on two
+        // processors. About half of the time no message goes at all. At the full rate, that half's backlog would never
+        // drain in the other half. At half the rate, 45 messages of that key come a second. That half's backlog then
+        // takes a sixth of the time, if nothing else runs. As after a long outage, a quarter is allowed.
         arena.rate /= 2.0;
         arena.drains_within += arena.setup.mix / 4;
     }
-    // `disturb` finds them in this order.
+    // `disturb` expects the proxies in this order.
     before_the_database(arena).await?;
     before_the_broker(arena).await?;
     arena.start().await?;
@@ -141,7 +141,7 @@ async fn strike(arena: &mut Arena, fault: Fault, flavor: Flavor) -> Result<()> {
             arena.start_relays(1)
         }
         Fault::CrashRelay => {
-            // Where relays keep up, no claim lasts until it is renewed.
+            // Where relays keep up, no claim lives until its renewal.
             let points: Vec<&str> = POINTS.iter().map(|(point, _)| *point).filter(|it| *it != "before_renew").collect();
             let point = points.choose(&mut arena.random).context("there are no points")?;
             arena.doomed(&arena.settings.clone().crash_at(point)).await?;
@@ -174,7 +174,7 @@ async fn strike(arena: &mut Arena, fault: Fault, flavor: Flavor) -> Result<()> {
     }
 }
 
-/// A black hole in one direction, or cuts, for so long.
+/// A black hole in one direction, or cuts, for this duration.
 async fn disturb(arena: &mut Arena, line: Line, cut: Option<Cut>, time: Duration) -> Result<()> {
     let proxy = match line {
         Line::Database => arena.proxies.first(),

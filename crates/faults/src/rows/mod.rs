@@ -1,4 +1,4 @@
-//! The table: one file a row, or a few that are alike.
+//! The table: one file for each row, or for a few similar ones.
 
 mod between;
 mod broker_down;

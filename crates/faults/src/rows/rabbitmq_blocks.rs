@@ -1,4 +1,4 @@
-//! A2: RabbitMQ has an alarm and takes nothing.
+//! A2: RabbitMQ has an alarm and takes no messages.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ use crate::{
     row::{Case, Row},
 };
 
-/// From the end of the alarm to readiness.
+/// The time limit from the end of the alarm to readiness.
 const RECOVERED: Duration = Duration::from_secs(20);
 
-/// How long an alarm lasts at most, in milliseconds.
+/// The longest alarm, in milliseconds.
 const LONGEST: u64 = 120_000;
 
-/// What raises an alarm, and what ends it.
+/// The commands that raise an alarm and end it.
 type Alarm = ([&'static str; 2], [&'static str; 2]);
 
 const MEMORY: Alarm = (["set_vm_memory_high_watermark", "0.00001"], ["set_vm_memory_high_watermark", "0.6"]);
@@ -41,7 +41,7 @@ pub(super) fn row() -> Row {
     }
 }
 
-/// Raises the memory alarm for so long.
+/// Raises the memory alarm for this duration.
 pub(super) async fn alarm(arena: &mut Arena, time: Duration) -> Result<()> {
     arena.strike().await?;
     arena.ground.broker()?.rabbitmqctl(&MEMORY.0).await?;

@@ -1,4 +1,4 @@
-//! A4: RabbitMQ refuses what goes to one exchange.
+//! A4: RabbitMQ refuses messages to one exchange.
 
 use std::{
     collections::HashSet,
@@ -16,13 +16,13 @@ use crate::{
     row::{Case, Row},
 };
 
-/// Neighbours that were there when the fault struck are published so long after it.
+/// The time limit to publish the neighbours that existed when the fault struck.
 const NEIGHBOURS: Duration = Duration::from_secs(30);
-/// Messages to the exchange that is struck, and what its queue takes before it refuses.
+/// Messages to the struck exchange, and the number that its queue takes before it refuses.
 const GUILTY: usize = 500;
 const ROOM: usize = 50;
 const RELAYS: usize = 3;
-/// What a relay rejects of one destination.
+/// The number of messages of one destination that a relay rejects.
 const REJECTIONS: usize = 100;
 /// Keys of the messages that a full queue refuses.
 const KEYS: u64 = 25;
@@ -71,13 +71,13 @@ async fn dead(arena: &Arena) -> Result<HashSet<Uuid>> {
     ids.iter().map(|id| Ok(Uuid::from_slice(id)?)).collect()
 }
 
-/// How many messages of this topic are neither sent nor dead.
+/// The number of messages of this topic that are neither sent nor dead.
 fn left(topic: &str) -> String {
     let of = |table| format!("(SELECT COUNT(*) FROM {table} JOIN outbox_messages USING (id) WHERE topic = '{topic}')");
     format!("SELECT {} + {}", of("outbox_pending"), of("outbox_delayed"))
 }
 
-/// Waits until everything that is in the queue now and not for this topic is published.
+/// Waits until every message that is queued now, but not for this topic, is published.
 async fn neighbours(arena: &mut Arena, topic: &str) -> Result<()> {
     let newest = arena.database.number("SELECT CAST(MAX(id) AS SIGNED) FROM outbox_messages").await?;
     let start = Instant::now();
@@ -109,15 +109,16 @@ async fn deleted(arena: &mut Arena) -> Result<()> {
     let dead = dead(arena).await?;
     ensure!(dead.is_subset(&its), "a neighbour is dead");
     ensure!(dead.len() <= RELAYS * REJECTIONS, "{} messages are dead", dead.len());
-    // A deleted exchange ends the channel: what was on the way on it is sent again.
-    // What had arrived when the exchange was deleted, and was refused when it was sent again, counts as rejected.
+    // A deleted exchange ends the channel: messages in flight on it are sent again. Messages that had arrived before
+    // the deletion, and were refused when sent again, count as rejected.
     arena.complete = false;
     arena.expected = arena.expected.clone().dead(dead);
     arena.duplicates_are_announced();
     Ok(())
 }
 
-/// Messages that a full queue refuses are tried again until there is room, and are never dead for it before their attempts are spent.
+/// Messages that a full queue refuses are tried again until there is room. They are never dead before their attempts
+/// are spent.
 async fn storm(arena: &mut Arena) -> Result<()> {
     let exchange = beside(arena, Some(i32::try_from(ROOM)?)).await?;
     arena.settings = arena.settings.clone().set("retry", "max_attempts", 1000);
@@ -125,7 +126,7 @@ async fn storm(arena: &mut Arena) -> Result<()> {
     arena.start_load().await?;
     arena.working().await?;
     arena.strike().await?;
-    // What is refused holds up what follows of its key.
+    // Refused messages hold up later ones of their key.
     let keyed = |(draft, number): (Draft, u64)| draft.key(format!("guilty-{}", number % KEYS), 1 + number / KEYS);
     commit(arena, guilty(&exchange).zip(0..).map(keyed)).await?;
     arena.database.wait_for(PATIENCE, "SELECT COUNT(*) > 0 FROM outbox_delayed").await?;

@@ -1,4 +1,4 @@
-//! R3: a relay stands still for longer than its lease, and goes on as if nothing had happened.
+//! R3: a relay is frozen for longer than its lease, and goes on as if nothing had happened.
 
 use std::{
     collections::HashSet,
@@ -21,11 +21,11 @@ use crate::{
 
 use super::relay_killed::BEYOND;
 
-/// Tries to freeze a relay with a claim that another takes over.
+/// The number of tries to freeze a relay whose claim another takes over.
 const ROUNDS: usize = 5;
 
-/// Where a relay stands still with a claim that is not being settled, and whether the broker has its messages or gets them
-/// when it goes on: what it publishes is decided before.
+/// Points at which a relay pauses with a claim that it is not settling. The flag: whether the broker has its messages,
+/// or gets them when it resumes: the decision to publish comes before.
 const POINTS: [(&str, bool); 4] =
     [("after_claim", false), ("before_publish", true), ("after_publish", true), ("before_settle", true)];
 
@@ -61,7 +61,7 @@ async fn freeze(arena: &mut Arena, factor: f64) -> Result<()> {
         tokio::time::sleep(LEASE.mul_f64(factor)).await;
         let relay = first(arena)?;
         relay.resume()?;
-        // It has noticed what it has lost when it has settled and claimed anew.
+        // A relay that has settled and claimed anew has noticed its lost claims.
         let claimed = |m: &testkit::relay::Metrics| m.sum("outbox_relay_claimed_messages_total");
         let before = claimed(&relay.metrics().await?);
         relay.wait_for_metrics(PATIENCE, "the relay to go on", |m| claimed(m) > before).await?;
@@ -71,7 +71,7 @@ async fn freeze(arena: &mut Arena, factor: f64) -> Result<()> {
         }
     }
     if factor < 1.0 {
-        // On a machine that others use the rest of the lease may pass as well.
+        // On a shared machine, the rest of the lease may run out as well.
         ensure!(fenced < 0.5 || arena.setup.pace == Pace::Short, "{fenced} leases were lost before their time");
         Ok(())
     } else {
@@ -82,7 +82,7 @@ async fn freeze(arena: &mut Arena, factor: f64) -> Result<()> {
     }
 }
 
-/// A relay stands still at this point with its first claim, until another has taken that over.
+/// Pauses a relay at this point with its first claim, until another has taken it over.
 async fn freeze_at(arena: &mut Arena, point: &str, sent: bool) -> Result<()> {
     arena.start_relays(2)?;
     arena.start_load().await?;
@@ -97,7 +97,7 @@ async fn freeze_at(arena: &mut Arena, point: &str, sent: bool) -> Result<()> {
     arena.taken_over(victim.pid(), stopped, LEASE + BEYOND).await?;
     victim.resume()?;
     if sent {
-        // What is on the way with the broker at that moment, of any relay, may be late as well.
+        // Messages of any relay in flight at that moment may be late as well.
         arena.duplicates_are_announced();
         let fenced = |m: &testkit::relay::Metrics| m.sum("outbox_relay_leases_lost_total") > 0.0;
         victim.wait_for_metrics(PATIENCE, "the fence", fenced).await?;
@@ -109,7 +109,7 @@ async fn freeze_at(arena: &mut Arena, point: &str, sent: bool) -> Result<()> {
     Ok(())
 }
 
-/// Freezes the first relay while it holds a claim; returns what it holds.
+/// Freezes the first relay while it holds a claim; returns the messages that it holds.
 async fn pause(arena: &mut Arena) -> Result<HashSet<Uuid>> {
     for _ in 0..1000 {
         let relay = first(arena)?;
@@ -126,7 +126,8 @@ async fn pause(arena: &mut Arena) -> Result<HashSet<Uuid>> {
     anyhow::bail!("the relay never held a claim")
 }
 
-/// Waits until the server has done what a frozen relay asked of it last: that holds the locks of its claims for so long.
+/// Waits until the server has executed the last statement of a frozen relay, which holds the locks of its claims until
+/// then.
 async fn settled(arena: &Arena) -> Result<()> {
     let mut connection = arena.database.connect().await?;
     session::prepare(&mut connection).await?;

@@ -15,12 +15,12 @@ use crate::{
     row::{Case, Row},
 };
 
-/// A take-over may take the lease and so long.
+/// The time limit of a take-over, in addition to the lease.
 pub(super) const BEYOND: Duration = Duration::from_secs(3);
-/// Within which relays that are started publish.
+/// The time limit for started relays to publish.
 const START: Duration = Duration::from_secs(3);
 
-/// Relays that die in a case, at most.
+/// The largest number of relays that die in a case.
 const MOST_KILLS: u64 = 40;
 
 /// The crash points, and whether the broker may have messages of the dead relay that are not settled.
@@ -68,8 +68,8 @@ async fn at_a_point(arena: &mut Arena, point: &str, sent: bool) -> Result<()> {
     arena.start_load().await?;
     arena.working().await?;
     arena.enough().await?;
-    // The server may finish the settling that the dead relay asked of it last, and nothing is left behind then: in its first settling
-    // another would show no more, in a renewal another has to die.
+    // The server may finish the dead relay's last statement, so that nothing is left behind. In its first settling,
+    // another relay would show no more. In a renewal, another relay has to die.
     let settling = point == "mid_settle" || point == "before_renew";
     arena.in_flight_due = point != "mid_settle";
     loop {
@@ -97,7 +97,7 @@ async fn at_a_point(arena: &mut Arena, point: &str, sent: bool) -> Result<()> {
 
 async fn at_random(arena: &mut Arena) -> Result<()> {
     arena.start().await?;
-    // Where none of them held anything at that moment, more have to die: else the run shows nothing.
+    // If no relay held a claim at that moment, more have to die: otherwise the run shows nothing.
     while arena.counts.faults < 4 || (arena.counts.in_flight == 0 && arena.counts.faults < MOST_KILLS) {
         let wait = Duration::from_millis(arena.random.random_range(0..1000));
         tokio::time::sleep(wait).await;

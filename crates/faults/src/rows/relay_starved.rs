@@ -16,7 +16,7 @@ use crate::{
     row::{Case, Row},
 };
 
-/// The most memory at any time in bytes, also what is not resident: 32 MiB of messages, their copies on the way, and the program.
+/// The limit of memory in bytes, resident or not: 32 MiB of messages, their copies in flight, and the program.
 const MEMORY: u64 = 256 << 20;
 
 pub(super) fn row() -> Row {
@@ -48,20 +48,20 @@ async fn few_descriptors(arena: &mut Arena) -> Result<()> {
     Ok(())
 }
 
-/// A backlog of the largest payloads, many times what a relay may hold. Where the broker is slow some are not confirmed in time.
+/// A backlog of the largest payloads, many times a relay's limit. A slow broker does not confirm some in time.
 async fn large_payloads(arena: &mut Arena) -> Result<()> {
     arena.duplicates_are_announced();
-    // A relay that asks for more dies.
+    // A relay that asks for more memory dies.
     arena.settings = arena.settings.clone().limit(&format!("-d {}", MEMORY >> 10));
     let transactions = if arena.setup.pace == Pace::Full { 2000 } else { 500 };
     let load = Load::new(arena.topic.name()).payload(65_536..=65_536).transactions(transactions).seed(999);
     load.run(&arena.database, &arena.ledger).await?;
     let newest = arena.database.number("SELECT CAST(MAX(id) AS SIGNED) FROM outbox_messages").await?;
-    // What is published before the consumers have their queue does not reach them.
+    // Messages published before the consumers have their queue do not reach them.
     arena.start_load().await?;
     arena.start_relays(2)?;
     arena.strike().await?;
-    // Not the standard load: to RabbitMQ its hottest key goes one message at a time, and can come faster.
+    // Not the standard load: on RabbitMQ its hottest key goes one message at a time, and can come faster.
     let gone = format!("SELECT COUNT(*) = 0 FROM outbox_pending WHERE id <= {newest}");
     arena.database.wait_for(2 * PATIENCE, &gone).await?;
     alive(arena).await?;
@@ -75,7 +75,7 @@ async fn large_payloads(arena: &mut Arena) -> Result<()> {
     Ok(())
 }
 
-/// One relay runs for ten milliseconds of a hundred: slow, but it never loses a lease that it renews.
+/// One relay runs for ten of every hundred milliseconds: slow, but it never loses a lease that it renews.
 async fn slow(arena: &mut Arena) -> Result<()> {
     arena.start().await?;
     arena.strike().await?;
@@ -93,7 +93,7 @@ async fn slow(arena: &mut Arena) -> Result<()> {
     Ok(())
 }
 
-/// Starts one more relay, of which a part panics.
+/// Starts one more relay, a part of which panics.
 pub(super) async fn one_panics(arena: &mut Arena) -> Result<Death> {
     arena.panics += 1;
     let death = arena.doomed(&arena.settings.clone().panic_at("after_publish")).await?;

@@ -11,7 +11,7 @@ use crate::{
     row::{Case, Row},
 };
 
-/// Within which a relay that is asked to stop has ended.
+/// The time limit for a relay to stop.
 const STOP: Duration = Duration::from_secs(15);
 
 pub(super) fn row() -> Row {
@@ -40,7 +40,7 @@ async fn restart(arena: &mut Arena) -> Result<()> {
     Ok(())
 }
 
-/// Stops a relay; nothing of its is left.
+/// Stops a relay, and checks that it has released its messages.
 pub(super) async fn stop(arena: &mut Arena, mut relay: Relay) -> Result<()> {
     arena.retire(&relay).await;
     let asked = Instant::now();

@@ -23,9 +23,9 @@ use crate::{
     row::{Case, Row},
 };
 
-/// Relays, and consumers, of each release.
+/// The number of relays, and of consumers, of each release.
 const EACH: usize = 2;
-/// So many messages are published before the next step.
+/// The number of messages published before the next step.
 const PROGRESS: f64 = 200.0;
 
 pub(super) fn row() -> Row {
@@ -39,11 +39,11 @@ pub(super) fn row() -> Row {
     }
 }
 
-/// What runs of both releases besides the relays and consumers of the arena.
+/// The programs of both releases besides the arena's relays and consumers.
 struct Releases {
     baseline: Baseline,
     old: Option<Service>,
-    /// Each service that is started has keys of its own.
+    /// Each started service has its own keys.
     seed: u64,
 }
 
@@ -60,7 +60,7 @@ async fn releases(arena: &mut Arena, flavor: Flavor) -> Result<()> {
     arena.database.grant().await?;
     progress(arena).await?;
     releases.start_new(arena).await?;
-    // Down: no new program is left, and the old ones start again.
+    // Down: no new program runs, and the old ones start again.
     releases.stop_new(arena).await?;
     releases.stop_old(arena).await?;
     for _ in 0..EACH {
@@ -77,7 +77,7 @@ async fn releases(arena: &mut Arena, flavor: Flavor) -> Result<()> {
 impl Releases {
     async fn start_old(&mut self, arena: &mut Arena) -> Result<()> {
         let relay = self.baseline.relay.clone();
-        // A key that came after the baseline.
+        // A key that the baseline lacks.
         start_relays(arena, &relay, &arena.settings.clone().unset("relay", "unroutable_grace"))?;
         self.seed += 1;
         self.old = Some(self.baseline.service(&arena.database, arena.topic.name(), arena.rate, self.seed)?);
@@ -97,7 +97,7 @@ impl Releases {
         progress(arena).await
     }
 
-    /// Stops what was started last.
+    /// Stops the programs that were started last.
     async fn stop_new(&mut self, arena: &mut Arena) -> Result<()> {
         let first = arena.relays.len() - EACH;
         for relay in arena.relays.split_off(first) {
@@ -111,7 +111,7 @@ impl Releases {
         Ok(())
     }
 
-    /// Stops what was started first.
+    /// Stops the programs that were started first.
     async fn stop_old(&mut self, arena: &mut Arena) -> Result<()> {
         for relay in arena.relays.drain(..EACH).collect::<Vec<_>>() {
             stop(arena, relay).await?;
@@ -131,22 +131,22 @@ fn start_relays(arena: &mut Arena, program: &Path, settings: &Settings) -> Resul
 }
 
 async fn stop(arena: &mut Arena, relay: Relay) -> Result<()> {
-    // Messages may be in flight: where the last relay stops, nobody claims any more.
+    // Messages may be in flight. No relay claims any more where the last one stops.
     let in_flight = arena.database.number("SELECT COUNT(*) FROM outbox_claims").await? > 0;
     arena.struck(in_flight);
     rolling_restart::stop(arena, relay).await
 }
 
-/// The case takes place in this database from now on.
+/// Moves the case to this database.
 async fn move_to(arena: &mut Arena, database: Database) -> Result<()> {
     let empty = std::mem::replace(&mut arena.database, database);
     (arena.producers, arena.inboxes) = (arena.database.clone(), arena.database.clone());
-    // Nothing may be taken over on a busy machine: nothing may be sent twice.
+    // No claim may be taken over on a busy machine: no message may be sent twice.
     arena.settings = arena.settings.clone().patient().set("database", "url", arena.database.url_as(Account::Relay)?);
     empty.remove().await
 }
 
-/// Waits until every relay that runs has published something more, and all together a lot.
+/// Waits until every running relay has published another message, and all together a lot.
 async fn progress(arena: &mut Arena) -> Result<()> {
     let mut before = Vec::new();
     for relay in &mut arena.relays {

@@ -1,4 +1,4 @@
-//! A3: RabbitMQ gives a tenth of the messages back.
+//! A3: RabbitMQ returns a tenth of the messages.
 
 use anyhow::Result;
 use futures_util::FutureExt as _;
@@ -9,7 +9,7 @@ use crate::{
     row::{Case, Row},
 };
 
-/// Messages of a batch, of which a tenth has nowhere to go.
+/// Messages of a batch, a tenth of which are unroutable.
 const BATCH: usize = 400;
 
 pub(super) fn row() -> Row {
@@ -26,7 +26,7 @@ async fn strike(arena: &mut Arena) -> Result<()> {
     arena.start().await?;
     let mut unroutable = Vec::new();
     for batch in 0..5 {
-        // Of one destination a relay rejects a hundred.
+        // A relay rejects a hundred messages of one destination.
         let nowhere = format!("nowhere-{batch}-{}", arena.topic.name());
         let draft = |number: usize| {
             let topic = if number % 10 == 3 { nowhere.as_str() } else { arena.topic.name() };

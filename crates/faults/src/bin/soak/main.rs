@@ -1,4 +1,4 @@
-//! `soak`: two relays under a steady load for hours. What they hold must not grow, and nothing may be lost.
+//! `soak`: two relays under a steady load for hours. Their resources must not grow, and no message may be lost.
 #![expect(clippy::print_stdout, reason = "it talks to a person")]
 
 mod report;
@@ -26,43 +26,45 @@ use testkit::{consume, servers::Flavor};
 use crate::{report::Report, sample::Probe};
 
 const RELAYS: usize = 2;
-/// Transactions a second, and of a whole run, unless one says otherwise.
+/// Transactions a second, and in a whole run, unless options change them.
 const RATE: f64 = 50.0;
 const MOST: f64 = 250_000.0;
 
-/// Runs two relays under the standard load, looks again and again at what they hold, fits a line to each series, and judges the
-/// delivery. Ends with status 1 when something grows beyond its bound, or a message was lost, invented or out of order. A Ctrl-C
-/// ends the load early, with the report.
+/// Runs two relays under the standard load, samples their resources at intervals, fits a line to each series, and
+/// judges the delivery. Ends with status 1 if a series grows beyond its bound, or a message was lost, invented or out
+/// of order. A Ctrl-C ends the load early, with the report.
 ///
-/// The judge needs every message in memory: at the end about 5 KB a transaction; the servers' disks need half of that.
+/// The judge keeps every message in memory: at the end about 5 KB a transaction. The servers' disks need half of that.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Hours; fractions are allowed. By default one, unless there are minutes.
+    /// Hours; fractions are allowed. By default one, unless --minutes is given.
     #[arg(long)]
     hours: Option<f64>,
-    /// Minutes, besides the hours.
+    /// Minutes, added to the hours.
     #[arg(long)]
     minutes: Option<f64>,
-    /// Transactions a second. By default 50, and less in a long run: 250,000 all together, for which the judge needs 1.2 GB.
+    /// Transactions a second. By default 50, and less in a long run: 250,000 in total, for which the judge needs 1.2
+    /// GB.
     #[arg(long)]
     rate: Option<f64>,
-    /// To which broker.
+    /// The broker to send to.
     #[arg(long, value_enum, default_value_t = Broker::Kafka)]
     broker: Broker,
-    /// Bytes of the largest payload. The whole standard load has 65536: four times the memory, and fifteen times the disk.
+    /// Bytes of the largest payload. The full standard load has 65536: four times the memory, and fifteen times the
+    /// disk.
     #[arg(long, default_value_t = 1024)]
     largest: usize,
-    /// Seconds from one look to the next.
+    /// Seconds between samples.
     #[arg(long, default_value_t = 5)]
     every: u64,
-    /// Seconds for which sent messages and the inbox are kept, at most a quarter of the run; 0: for ever, and the tables may grow.
-    /// By default a tenth of the run, but half a minute to ten.
+    /// Seconds for which sent messages and the inbox are kept, at most a quarter of the run. With 0 they are kept for
+    /// ever, and the tables may grow. By default a tenth of the run, but at least half a minute and at most ten.
     #[arg(long)]
     keep: Option<u64>,
     /// The seed of the load.
     #[arg(long, default_value_t = 1)]
     seed: u32,
-    /// Where the report goes: this file, and beside it one with the ending `.json`.
+    /// The file of the report. A second file beside it ends in `.json`.
     #[arg(long, value_name = "FILE", default_value = "target/soak.md")]
     output: PathBuf,
 }
@@ -73,7 +75,7 @@ enum Broker {
     Rabbitmq,
 }
 
-/// What follows from the options.
+/// The settings that follow from the options.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     time: Duration,
@@ -145,7 +147,7 @@ async fn start(options: &Options, plan: Plan) -> Result<Arena> {
     (arena.rate, arena.largest) = (plan.rate, options.largest);
     (arena.faults_due, arena.in_flight_due) = (0, false);
     arena.duplicates_are_announced();
-    // The times of production.
+    // The lease and the deadline of production.
     let settings = arena.settings.clone().set("relay", "lease", "30s").set("relay", "publish_deadline", "10s");
     let settings =
         settings.set("relay", "settle_deadline", "5s").set("relay", "safety", "5s").set("log", "level", "warn");
@@ -157,7 +159,7 @@ async fn start(options: &Options, plan: Plan) -> Result<Arena> {
     Ok(arena)
 }
 
-/// Looks until the time is over, or somebody is tired of it.
+/// Samples until the time is over, or until Ctrl-C.
 async fn watch(arena: &Arena, probe: &mut Probe, options: &Options, plan: Plan) -> Result<()> {
     let mut interrupt = pin!(tokio::signal::ctrl_c());
     let start = Instant::now();

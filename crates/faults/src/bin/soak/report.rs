@@ -1,4 +1,4 @@
-//! The report: a table with a small picture of each series, and the same for programs.
+//! The report: a table with a small picture of each series, and the same data for programs.
 
 use faults::{counts::Counts, report};
 use serde_json::{Value, json};
@@ -13,12 +13,12 @@ const WIDTH: usize = 40;
 const COLUMNS: [&str; 9] =
     ["series", "from zero to the highest", "min", "median", "max", "last", "rise an hour", "bound", ""];
 
-/// What a run came to.
+/// The results of a run.
 pub(crate) struct Report<'a> {
-    /// What was run, in a sentence.
+    /// A description of the run, in a sentence.
     pub(crate) what: &'a str,
     pub(crate) series: &'a [Series],
-    /// What the judge says: an error says what is wrong.
+    /// The judge's verdict: an error describes the failure.
     pub(crate) delivery: &'a anyhow::Result<Counts>,
 }
 
@@ -29,7 +29,7 @@ impl Report<'_> {
         self.delivery.is_ok() && !self.series.iter().any(beyond)
     }
 
-    /// In Markdown, which is readable on a terminal too.
+    /// The report in Markdown, which is readable on a terminal too.
     pub(crate) fn markdown(&self) -> String {
         let mut lines = vec![COLUMNS.map(str::to_owned)];
         lines.extend(self.series.iter().map(line));
@@ -57,7 +57,7 @@ impl Report<'_> {
         }
     }
 
-    /// For programs, with every sample.
+    /// The report for programs, with every sample.
     pub(crate) fn json(&self) -> Value {
         let series = |series: &Series| {
             json!({
@@ -84,7 +84,7 @@ fn line(series: &Series) -> [String; 9] {
     [series.name.clone(), picture(&series.points, WIDTH), min, median, max, last, per_hour, bound, course]
 }
 
-/// Whole where a fraction tells nothing.
+/// Shows no fraction where it means nothing.
 fn number(value: f64) -> String {
     if value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.1}") }
 }

@@ -1,4 +1,4 @@
-//! What is held: by the relays, by the server for them, and in the tables.
+//! The resources of the relays, of the server for them, and of the tables.
 
 use std::{collections::HashSet, fs, str::FromStr as _};
 
@@ -13,7 +13,7 @@ use testkit::database::Database;
 use crate::trend::Trend;
 
 const MIB: f64 = 1_048_576.0;
-/// By how much a series may rise. A lag of seconds can be the machine's, which others use.
+/// The largest rise of each series. A lag of seconds can come from other users of the machine.
 const MEMORY: f64 = 16.0;
 const HANDLES: f64 = 8.0;
 const PENDING: f64 = 1000.0;
@@ -23,34 +23,34 @@ const ROWS: f64 = 10_000.0;
 /// The tables that a purge keeps small.
 const PURGED: &[&str] = &["outbox_messages", "outbox_sent", "inbox_processed"];
 
-/// Something that is looked at again and again.
+/// A value that is sampled at intervals.
 #[derive(Debug, Clone)]
 pub(crate) struct Series {
     pub(crate) name: String,
-    /// A rise by no more than this is never too much.
+    /// A rise up to this value is never too much.
     pub(crate) bound: f64,
     /// Hours since the start, and the value.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
 impl Series {
-    /// What it comes to; none: it has too few points.
+    /// The trend; `None` if there are too few points.
     pub(crate) fn trend(&self) -> Option<Trend> {
         Trend::of(&self.points, self.bound)
     }
 }
 
-/// Looks at everything, and keeps what it saw.
+/// Samples everything, and keeps the samples.
 pub(crate) struct Probe {
     connection: MySqlConnection,
     port: u16,
     tables: &'static [&'static str],
-    /// In the order in which they were first looked at.
+    /// In the order of their first sample.
     pub(crate) series: Vec<Series>,
 }
 
 impl Probe {
-    /// `purge`: the tables are purged, so that their rows tell something.
+    /// `purge`: the tables are purged, so that their row counts mean something.
     pub(crate) async fn new(database: &Database, purge: bool) -> Result<Self> {
         Ok(Self {
             connection: database.connect().await?,
@@ -60,7 +60,7 @@ impl Probe {
         })
     }
 
-    /// Looks once, so many hours after the start.
+    /// Takes a sample, this number of hours after the start.
     pub(crate) async fn look(&mut self, arena: &Arena, at: f64) -> Result<()> {
         for (number, relay) in (1..).zip(&arena.relays) {
             let metrics = relay.metrics_within(PATIENCE).await?;
@@ -91,7 +91,8 @@ impl Probe {
         }
     }
 
-    /// What the server holds for all its clients: the producers, the consumers and this program are among them, always as many.
+    /// The server's resources for all its clients. The producers, the consumers and this program are among them, always
+    /// in the same number.
     async fn status(&mut self) -> Result<Vec<(String, f64)>> {
         let sql = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Prepared_stmt_count', 'Threads_connected')";
         let variables: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&mut self.connection).await?;
@@ -106,7 +107,8 @@ impl Probe {
     }
 }
 
-/// How many connections a process has to a port: the server cannot tell the relays' sessions from others of the same account.
+/// The number of a process's connections to a port. The server cannot distinguish the relays' sessions from others of
+/// the same account.
 fn connections(pid: u32, port: u16) -> u32 {
     let wanted = format!(":{port:04X}");
     let tables =

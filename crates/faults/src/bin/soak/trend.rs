@@ -2,17 +2,17 @@
 
 use serde::Serialize;
 
-/// A rise by no more than this share of the level, or by no more than that share of its bound, is noise.
+/// A rise up to the first share of the level, or up to the second share of its bound, is noise.
 pub(crate) const NOISE: f64 = 0.05;
 pub(crate) const SMALL: f64 = 0.125;
 /// A rise by more than this share of the level, and by more than its bound, is too much.
 pub(crate) const TOO_MUCH: f64 = 0.2;
 
-/// How a series goes.
+/// The course of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Course {
-    /// It does not rise, or by no more than noise.
+    /// It does not rise, or only by noise.
     Flat,
     /// It rises.
     Growing,
@@ -21,7 +21,7 @@ pub(crate) enum Course {
 }
 
 impl Course {
-    /// As it is shown.
+    /// The name in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Flat => "flat",
@@ -31,22 +31,22 @@ impl Course {
     }
 }
 
-/// What a series comes to.
+/// The trend of a series.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Trend {
     pub(crate) min: f64,
     pub(crate) median: f64,
     pub(crate) max: f64,
     pub(crate) last: f64,
-    /// Of the line through the last three quarters.
+    /// The slope of the line through the last three quarters.
     pub(crate) per_hour: f64,
-    /// From the first point of that line to its last.
+    /// The rise from the first point of that line to its last.
     pub(crate) rise: f64,
     pub(crate) course: Course,
 }
 
 impl Trend {
-    /// Of points (hours, value). None: there are too few.
+    /// The trend of points (hours, value). `None` if there are too few.
     pub(crate) fn of(points: &[(f64, f64)], bound: f64) -> Option<Self> {
         let later = points.get(points.len() / 4..)?;
         let mut sorted: Vec<f64> = points.iter().map(|(_, value)| *value).collect();
@@ -76,7 +76,7 @@ fn course(rise: f64, level: f64, bound: f64) -> Course {
     }
 }
 
-/// The slope of the line with the least squares; none: the points lie at one time.
+/// The slope of the least-squares line; `None` if all points have the same time.
 fn slope(points: &[(f64, f64)]) -> Option<f64> {
     let number = count(points.len());
     let at = points.iter().map(|(at, _)| at).sum::<f64>() / number;
@@ -86,7 +86,7 @@ fn slope(points: &[(f64, f64)]) -> Option<f64> {
     (spread > 0.0).then(|| product / spread)
 }
 
-/// A picture of so many characters at most: the mean of each part of the time, from zero to the highest.
+/// A picture of at most this number of characters: the mean of each part of the time, scaled from zero to the highest.
 pub(crate) fn picture(points: &[(f64, f64)], width: usize) -> String {
     const BLOCKS: [(f64, char); 8] = [
         (0.875, '█'),
