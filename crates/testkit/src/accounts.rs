@@ -1,18 +1,18 @@
-//! The accounts as which programs log in: each with a password, and with what `deploy/grants` gives it.
+//! The accounts of programs, each with a password and the rights that `deploy/grants` gives it.
 
 use anyhow::{Context as _, Result};
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
-/// Of all accounts, on servers that live as long as the tests.
+/// The password of all accounts, on servers that live as long as the tests.
 const PASSWORD: &str = "correct-horse_8";
 
-/// What a service may do with the tables of its own: those that [`Database`](crate::database::Database) makes.
+/// The rights of a service on its own tables: those that [`Database`](crate::database::Database) makes.
 const BUSINESS: &str = "\
     GRANT SELECT, INSERT, UPDATE, DELETE ON test_keys TO 'outbox_service'@'%'; \
     GRANT SELECT, INSERT, UPDATE, DELETE ON test_orders TO 'outbox_service'@'%'; \
     GRANT SELECT, INSERT, UPDATE, DELETE ON test_effects TO 'outbox_service'@'%'; ";
 
-/// Who logs in.
+/// The account of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Account {
     /// A relay: `deploy/grants/relay.sql`, without the optional `PROCESS`.
@@ -21,7 +21,8 @@ pub enum Account {
     RelayWithProcess,
     /// A service: `deploy/grants/service.sql`, and its own tables.
     Service,
-    /// A program that makes tables of its own beside the outbox's, or is relay and service at once: all of this database.
+    /// A program that makes its own tables beside the outbox's, or is relay and service at once: all rights on this
+    /// database.
     Owner,
 }
 
@@ -41,7 +42,7 @@ impl Account {
         const RELAY: &str = include_str!("../../../deploy/grants/relay.sql");
         match self {
             Self::Relay => RELAY.to_owned(),
-            // As the file says it, where it is switched on.
+            // With `PROCESS` enabled, as the file describes.
             Self::RelayWithProcess => {
                 RELAY.replace("-- GRANT", "GRANT").replace("'outbox_relay'", "'outbox_relay_process'")
             }
@@ -58,7 +59,7 @@ impl Account {
     }
 }
 
-/// The statements of a file on tables that are there: those of an earlier release lack some.
+/// The statements of a file for existing tables: an earlier release lacks some.
 fn applicable(grants: &str, tables: &[String]) -> String {
     let text: String = grants.lines().filter(|line| !line.starts_with("--")).flat_map(|line| [line, "\n"]).collect();
     let table = |grant: &str| grant.split_once(" ON ").and_then(|(_, rest)| rest.split(' ').next().map(str::to_owned));
@@ -66,7 +67,7 @@ fn applicable(grants: &str, tables: &[String]) -> String {
     text.split_inclusive(';').filter(|grant| table(grant).is_none_or(is_there)).collect()
 }
 
-/// Makes the accounts on the server, if it has them not yet, and gives them their rights on the connection's database.
+/// Makes the accounts on the server if they are missing, and gives them their rights on the connection's database.
 pub(crate) async fn grant(connection: &mut MySqlConnection, database: &str) -> Result<()> {
     let tables = "SELECT CAST(table_name AS CHAR) FROM information_schema.tables WHERE table_schema = DATABASE()";
     let tables: Vec<String> = sqlx::query_scalar(tables).fetch_all(&mut *connection).await?;

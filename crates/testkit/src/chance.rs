@@ -1,18 +1,18 @@
-//! Chance that can be had again.
+//! Reproducible randomness.
 
 use rand::{SeedableRng as _, rngs::StdRng};
 
-/// The variable with a number that makes all chance of a run another one. Without it, and with 0, a seed means what it always does.
+/// The variable whose number changes all randomness of a run. Without it, and with 0, a seed always means the same.
 pub const VARIABLE: &str = "TEST_SEED";
 
-/// Chance for this seed.
+/// The randomness of this seed.
 #[must_use]
 pub fn random(seed: u64) -> StdRng {
     let run = std::env::var(VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     StdRng::seed_from_u64(mixed(seed, run))
 }
 
-/// Seeds that differ do so in every run.
+/// Different seeds stay different in every run.
 fn mixed(seed: u64, run: u64) -> u64 {
     seed ^ run.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -1,4 +1,4 @@
-//! Clocks that go wrong: of one process, while it runs.
+//! Clocks that go wrong: those of one process, while it runs.
 
 use std::{
     fs::{self, File},
@@ -16,10 +16,9 @@ use crate::servers::{cache, call::finish};
 
 const SOURCE: &str = include_str!("clock.c");
 
-/// The clocks of the processes that are started with its variables. They are right until something else is said.
+/// The clocks of the processes started with its variables. They are right until they are changed.
 ///
-/// A library that is preloaded takes the place of the C library's clock functions, so programs that are linked statically do not see
-/// it.
+/// A preloaded library replaces the clock functions of the C library, so that statically linked programs do not see it.
 #[derive(Debug)]
 pub struct Clock {
     library: PathBuf,
@@ -27,10 +26,10 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A right clock. Builds the library, once, with the C compiler.
+    /// A right clock. Builds the library once, with the C compiler.
     ///
     /// # Errors
-    /// Without a C compiler.
+    /// If there is no C compiler.
     pub fn new() -> Result<Self> {
         let digest = Sha256::digest(SOURCE).iter().take(8).fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
         let folder = cache::entry(&format!("clock-{digest:016x}"), |target| {
@@ -47,14 +46,14 @@ impl Clock {
         Ok(clock)
     }
 
-    /// What a process has to have in its environment.
+    /// The environment variables that a process needs.
     #[must_use]
     pub fn variables(&self) -> [(&'static str, String); 2] {
         let text = |path: &Path| path.display().to_string();
         [("LD_PRELOAD", text(&self.library)), ("OUTBOX_CLOCK", text(self.file.path()))]
     }
 
-    /// Steps the real-time clock: it is so many seconds ahead from now on, or behind.
+    /// Steps the real-time clock: from now on it is this number of seconds ahead, or behind.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -72,7 +71,8 @@ impl Clock {
         self.write(0, nanos(time.duration_since(SystemTime::UNIX_EPOCH)?)? - now)
     }
 
-    /// Lets all clocks run faster by so many percent since the start of the process, or slower. To be said before that.
+    /// Makes all clocks faster or slower, by this percentage since the start of the process. To be called before that
+    /// start.
     ///
     /// # Errors
     /// When the file cannot be written.

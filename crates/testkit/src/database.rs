@@ -1,4 +1,4 @@
-//! A database of one test's own, and what is in its tables.
+//! A database of one test, and the contents of its tables.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,8 +14,8 @@ use crate::{
     servers::{self, Flavor, MySql, PATIENCE, until},
 };
 
-/// What a service has besides the outbox: rows that are locked before a message of their key is enqueued, one order per
-/// message, and the effects of a consumer (any number per message, so that a second one shows).
+/// The tables of a service besides the outbox. They hold rows to lock before a message of their key is enqueued, one
+/// order per message, and a consumer's effects (any number per message, so that a second one shows).
 const BUSINESS: &str = "\
     CREATE TABLE test_keys (id BIGINT UNSIGNED PRIMARY KEY, sequence BIGINT UNSIGNED NOT NULL); \
     CREATE TABLE test_orders (message_id BINARY(16) PRIMARY KEY); \
@@ -26,8 +26,8 @@ const PLAIN: &str = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
     SET SESSION autocommit = 1, SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', \
     SESSION innodb_lock_wait_timeout = 50, SESSION wait_timeout = 28800, SESSION auto_increment_increment = 1";
 
-/// Makes a test of each function on MySQL, and one on MariaDB: `on_both_databases!(a_commit_writes)` for
-/// `async fn a_commit_writes(flavor: Flavor) -> anyhow::Result<()>`.
+/// Makes two tests of each function, on MySQL and on MariaDB: `on_both_databases!(a_commit_writes)` for `async fn
+/// a_commit_writes(flavor: Flavor) -> anyhow::Result<()>`.
 #[macro_export]
 macro_rules! on_both_databases {
     ($($test:ident),+ $(,)?) => {
@@ -78,7 +78,7 @@ impl Database {
         Ok(database)
     }
 
-    /// Adds a service's tables, and the accounts, where the tables of the outbox are there already.
+    /// Adds a service's tables and the accounts to existing tables of the outbox.
     ///
     /// # Errors
     /// When the server refuses.
@@ -87,7 +87,7 @@ impl Database {
         self.grant().await
     }
 
-    /// Gives the accounts what they may do with the tables that are there, as after an upgrade.
+    /// Gives the accounts their rights on the existing tables, as after an upgrade.
     ///
     /// # Errors
     /// When the server refuses.
@@ -110,7 +110,7 @@ impl Database {
         Ok(Self { url: format!("{url}{}ssl-mode=disabled", if url.contains('?') { '&' } else { '?' }) })
     }
 
-    /// The same database by another way: through a proxy.
+    /// The same database through another address: that of a proxy.
     #[must_use]
     pub fn at(url: &str) -> Self {
         Self { url: url.to_owned() }
@@ -119,13 +119,13 @@ impl Database {
     /// The database of the same name on another server.
     ///
     /// # Errors
-    /// When the address is none of a database.
+    /// When the address has no database.
     pub fn on(&self, server: &MySql) -> Result<Self> {
         Ok(Self { url: format!("{}{}?ssl-mode=disabled", server.url(), self.name()?) })
     }
 
-    /// Its address, for the administrator: set-up, assertions, judge. The server is on the loopback address, where TLS would only take
-    /// time.
+    /// Its address for the administrator: set-up, assertions, judge. The server is on the loopback address, where TLS
+    /// would only cost time.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
@@ -134,7 +134,7 @@ impl Database {
     /// Its address for a program, which logs in with a password.
     ///
     /// # Errors
-    /// When the address is none of a database.
+    /// When the address has no database.
     pub fn url_as(&self, account: Account) -> Result<String> {
         account.of(&self.url)
     }
@@ -153,7 +153,7 @@ impl Database {
         self.execute(&format!("DROP DATABASE {}", self.name()?)).await
     }
 
-    /// Opens a connection of the administrator, set as the server sets those of services.
+    /// Opens a connection of the administrator, with the server's settings for services.
     ///
     /// # Errors
     /// When the server cannot be reached.
@@ -212,7 +212,7 @@ impl Database {
         .await
     }
 
-    /// Waits until so many transactions wait for locks on the tables.
+    /// Waits until this number of transactions wait for locks on the tables.
     ///
     /// # Errors
     /// When there are fewer at the deadline.
@@ -222,7 +222,7 @@ impl Database {
                 "SELECT COUNT(DISTINCT engine_transaction_id) FROM performance_schema.data_locks \
                  WHERE lock_status = 'WAITING' AND object_schema = DATABASE()"
             }
-            // `innodb_locks` is no use here: whoever asks again within 100 ms, in any session, gets the same old answer.
+            // `innodb_locks` is no use here: a second query within 100 ms, from any session, gets the same old answer.
             Flavor::MariaDb => {
                 "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() \
                  AND id <> CONNECTION_ID() AND command IN ('Query', 'Execute') AND time_ms > 500"
@@ -262,7 +262,8 @@ impl Database {
     }
 }
 
-/// What the tables say about each message. Messages are named by their message id; `orphans` are rows without message.
+/// The state of each message in the tables. Messages are named by their message id; `orphans` are rows without a
+/// message.
 #[derive(Debug, Clone, Default)]
 pub struct Tables {
     /// Rows of `outbox_messages`.
@@ -273,15 +274,15 @@ pub struct Tables {
     pub delayed: HashSet<Uuid>,
     /// Rows of `outbox_dead`, with their reason.
     pub dead: HashMap<Uuid, String>,
-    /// What `outbox_sent` says where each message went.
+    /// The receipts of each message in `outbox_sent`.
     pub receipts: HashMap<Uuid, Vec<String>>,
-    /// Rows that name a message that is not there.
+    /// Rows that name a missing message.
     pub orphans: Vec<String>,
     /// Rows of the service's own table, one per message.
     pub business: HashSet<Uuid>,
-    /// How often a consumer has applied each message.
+    /// The number of times a consumer has applied each message.
     pub effects: HashMap<Uuid, u64>,
-    /// How many rows of `inbox_processed` each message has.
+    /// The number of rows in `inbox_processed` of each message.
     pub processed: HashMap<Uuid, u64>,
 }
 
@@ -317,7 +318,8 @@ impl Tables {
     }
 }
 
-/// The messages of all settled claims, each with its receipt. The view `outbox_sent_messages` would do, in quadratic time.
+/// The messages of all settled claims, each with its receipt. The view `outbox_sent_messages` would take quadratic
+/// time.
 async fn receipts(conn: &mut MySqlConnection) -> Result<Vec<(u64, String)>> {
     let sql = "SELECT message_ids, receipts FROM outbox_sent";
     let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(conn).await?;
@@ -331,7 +333,7 @@ async fn receipts(conn: &mut MySqlConnection) -> Result<Vec<(u64, String)>> {
     Ok(all)
 }
 
-/// How many rows of a table each message has.
+/// The number of rows that each message has in a table.
 async fn counts(conn: &mut MySqlConnection, table: &str) -> Result<HashMap<Uuid, u64>> {
     let sql = format!("SELECT message_id, COUNT(*) FROM {table} GROUP BY message_id");
     let rows: Vec<(Vec<u8>, i64)> = sqlx::query_as(AssertSqlSafe(sql)).fetch_all(conn).await?;

@@ -8,10 +8,11 @@ use uuid::Uuid;
 
 use crate::{accounts::Account, consume::Arrival, database::Database};
 
-/// How many work at the same time.
+/// The number of concurrent workers.
 const WORKERS: usize = 3;
 
-/// Processes all arrivals, duplicates included, as this consumer. Neighbours go to different workers, so that duplicates meet.
+/// Processes all arrivals as this consumer, duplicates included. Neighbours go to different workers, so that duplicates
+/// meet.
 ///
 /// # Errors
 /// When the database refuses.

@@ -1,4 +1,4 @@
-//! What producers did: every message that was to be enqueued, and what became of its transaction.
+//! The ledger of the producers: every message to be enqueued, and the outcome of its transaction.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-/// A message before it is enqueued: everything that must arrive.
+/// A message before it is enqueued: all parts that must arrive.
 #[derive(Debug, Clone)]
 pub struct Draft {
     /// The message id.
@@ -17,9 +17,9 @@ pub struct Draft {
     pub topic: String,
     /// The message key.
     pub key: Option<Vec<u8>>,
-    /// The place among the committed messages of its key, from 1 on without gaps; none: no order is promised.
+    /// The place among the committed messages of its key, from 1 on without gaps; `None` if no order is promised.
     pub sequence: Option<u64>,
-    /// Whether the library is to number it: what arrives has to say the same as the header of the draft.
+    /// Whether the library numbers it: the arrival must have the number in the draft's header.
     pub sequenced: bool,
     /// The event type.
     pub event_type: Option<String>,
@@ -27,7 +27,7 @@ pub struct Draft {
     pub content_type: Option<String>,
     /// The headers.
     pub headers: Vec<(String, String)>,
-    /// The payload; none is a tombstone.
+    /// The payload; `None` for a tombstone.
     pub payload: Option<Vec<u8>>,
 }
 
@@ -63,7 +63,7 @@ impl Draft {
         self
     }
 
-    /// Numbered by the library, too.
+    /// Also numbered by the library.
     #[must_use]
     pub fn sequenced(mut self) -> Self {
         self.sequenced = true;
@@ -71,7 +71,7 @@ impl Draft {
         self.header(SEQUENCE_HEADER, &number)
     }
 
-    /// With a key, but in no order: for delayed messages, and for those that are meant to end as dead.
+    /// With a key, but in no order: for delayed messages, and for those that are meant to become dead.
     #[must_use]
     pub fn unordered_key(mut self, key: impl Into<Vec<u8>>) -> Self {
         self.key = Some(key.into());
@@ -121,7 +121,7 @@ impl Draft {
     }
 }
 
-/// What a message consists of, for comparison between both ends.
+/// The parts of a message, for comparison between both ends.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Contents {
     /// The topic: a Kafka topic, or a RabbitMQ routing key.
@@ -164,7 +164,7 @@ impl Contents {
 /// Length and SHA-256 of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct Fingerprint {
-    /// Bytes.
+    /// The number of bytes.
     pub length: usize,
     /// SHA-256.
     pub sha256: [u8; 32],
@@ -178,14 +178,14 @@ impl Fingerprint {
     }
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Outcome {
-    /// COMMIT was confirmed: its messages are an obligation.
+    /// COMMIT was confirmed: its messages must arrive.
     Committed,
-    /// It was rolled back, or COMMIT was never sent: its messages are a prohibition.
+    /// It was rolled back, or COMMIT was never sent: its messages must not exist.
     RolledBack,
-    /// COMMIT was sent and not answered: either, but not half of it.
+    /// COMMIT was sent and not answered: all of it happened, or nothing.
     Unknown,
 }
 
@@ -195,15 +195,15 @@ pub struct Entry {
     /// The message id.
     #[serde(deserialize_with = "uuid")]
     pub id: Uuid,
-    /// The place among the messages of its key; none: no order is promised.
+    /// The place among the messages of its key; `None` if no order is promised.
     pub sequence: Option<u64>,
     /// What must arrive.
     pub contents: Contents,
-    /// What became of its transaction.
+    /// The outcome of its transaction.
     pub outcome: Outcome,
 }
 
-/// The ledger. Clones share it.
+/// The ledger. Clones share its entries.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger(Arc<Mutex<Vec<Entry>>>);
 
@@ -214,7 +214,7 @@ impl Ledger {
         Self::default()
     }
 
-    /// Writes messages down before their transaction commits. Until the result is told otherwise, it is unknown.
+    /// Records messages before their transaction commits. Their outcome is unknown until it is set.
     pub fn open(&self, drafts: &[Draft]) -> Opened {
         let entry = |draft: &Draft| Entry {
             id: draft.id,
@@ -234,18 +234,18 @@ impl Ledger {
         self.lock().clone()
     }
 
-    /// Changes the entries: where a restore takes messages away, or numbers them otherwise.
+    /// Changes the entries: for a restore that removes messages, or renumbers them.
     pub fn change(&self, change: impl FnOnce(&mut Vec<Entry>)) {
         change(&mut self.lock());
     }
 
-    /// How many messages have this outcome.
+    /// The number of messages with this outcome.
     #[must_use]
     pub fn count(&self, outcome: Outcome) -> usize {
         self.lock().iter().filter(|entry| entry.outcome == outcome).count()
     }
 
-    /// Adds the ledger of another process: a JSON list of entries. Returns how many of these were committed.
+    /// Adds the ledger of another process: a JSON list of entries. Returns the number of committed ones among them.
     ///
     /// # Errors
     /// When the text is no such list.

@@ -1,8 +1,8 @@
 //! Real servers, the load and the judge for the tests of this workspace.
 //!
-//! A delivery test has always the same shape: producers write a [`ledger`] while they commit (by hand, or by a [`load`]);
-//! relays run as child processes ([`relay`]) and are killed, paused and restarted; when the last fault is over the topics
-//! are read to their end ([`consume`]), the tables are read in one snapshot ([`database`]), and one [`judge`] decides.
+//! All delivery tests have the same shape. Producers write a [`ledger`] while they commit (by hand, or by a [`load`]).
+//! Relays run as child processes ([`relay`]) and are killed, paused and restarted. After the last fault, the topics are
+//! read to their end ([`consume`]), the tables in one snapshot ([`database`]), and one [`judge`] decides.
 
 pub mod accounts;
 pub mod chance;

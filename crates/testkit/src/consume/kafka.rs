@@ -1,4 +1,4 @@
-//! Reading a Kafka topic from its start to the end it has now.
+//! Reads a Kafka topic from its start to its present end.
 
 use anyhow::{Context as _, Result, bail};
 use rdkafka::{
@@ -10,7 +10,7 @@ use rdkafka::{
 
 use super::{Arrival, PATIENCE, patience};
 
-/// Everything in the topic, in the order of each partition.
+/// Every message of the topic, in the order of each partition.
 pub(super) async fn read(bootstrap: &str, topic: &str) -> Result<Vec<Arrival>> {
     let (bootstrap, topic) = (bootstrap.to_owned(), topic.to_owned());
     tokio::task::spawn_blocking(move || read_now(&bootstrap, &topic)).await?
@@ -28,7 +28,7 @@ fn read_now(bootstrap: &str, topic: &str) -> Result<Vec<Arrival>> {
         partitions.add_partition_offset(topic, partition, Offset::Offset(low))?;
     }
     consumer.assign(&partitions)?;
-    // No transactions are used here, so that every offset is a message.
+    // The topic has no transactions, so that every offset is a message.
     (0..left).map(|read| arrival(&next(&consumer, topic).with_context(|| format!("after {read} of {left}"))?)).collect()
 }
 

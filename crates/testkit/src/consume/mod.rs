@@ -29,16 +29,16 @@ pub struct Arrival {
     pub content_type: Option<String>,
     /// The headers, in the order of the wire.
     pub headers: Vec<(String, String)>,
-    /// The payload; none is a tombstone.
+    /// The payload; `None` for a tombstone.
     pub payload: Option<Vec<u8>>,
-    /// Where it was: partition and offset, or the queue.
+    /// Its place: partition and offset, or the queue.
     pub place: String,
-    /// The broker says that it has handed it out before: not a duplicate of the relay's making.
+    /// Whether the broker says that it delivers the message again: such a duplicate is not the relay's.
     pub redelivered: bool,
 }
 
 impl Arrival {
-    /// What the judge compares.
+    /// The contents that the judge compares.
     #[must_use]
     pub fn contents(&self) -> Contents {
         Contents {
@@ -78,18 +78,18 @@ impl Broker {
     }
 }
 
-/// A topic of one test's own: a Kafka topic, or a RabbitMQ exchange with a queue behind it, both of this name.
+/// A topic of one test: a Kafka topic, or a RabbitMQ exchange with a queue behind it, both of this name.
 #[derive(Debug)]
 pub struct Topic {
     broker: Broker,
     address: String,
     name: String,
     arrivals: Vec<Arrival>,
-    /// Further Kafka topics, or exchanges of RabbitMQ, each with a queue behind it.
+    /// Further Kafka topics or RabbitMQ exchanges, each exchange with a queue behind it.
     beside: Vec<String>,
 }
 
-/// Partitions of a topic, so that keys are spread.
+/// The number of partitions of a topic, so that keys are spread.
 const PARTITIONS: i32 = 4;
 
 impl Topic {
@@ -114,7 +114,7 @@ impl Topic {
         Ok(Self { broker, address: address.to_owned(), name, arrivals: Vec::new(), beside: Vec::new() })
     }
 
-    /// A Kafka topic that is there already.
+    /// An existing Kafka topic.
     #[must_use]
     pub fn of_kafka(address: &str, name: &str) -> Self {
         let (address, name) = (address.to_owned(), name.to_owned());
@@ -132,7 +132,7 @@ impl Topic {
         Ok(Self { broker: Broker::RabbitMq, address, name, arrivals: Vec::new(), beside: Vec::new() })
     }
 
-    /// Makes a Kafka topic with one partition that takes so many bytes at once, on the broker that tests share.
+    /// Makes a Kafka topic with one partition that takes this number of bytes at once, on the broker that tests share.
     ///
     /// # Errors
     /// When the broker cannot be reached or refuses.
@@ -142,8 +142,8 @@ impl Topic {
         Ok(Self::of_kafka(&address, &name))
     }
 
-    /// Makes room for consumers beside the judge, who reads the topic itself: they read a Kafka topic in a group, and on RabbitMQ
-    /// a queue of their own with everything that arrives from now on. Returns what they have to read.
+    /// Prepares the topic for consumers beside the judge, who reads the topic itself. On Kafka they read it in a group;
+    /// on RabbitMQ they read their own queue, which gets everything from now on. Returns the name of what they read.
     ///
     /// # Errors
     /// When the broker does not answer, or refuses.
@@ -175,15 +175,15 @@ impl Topic {
         &self.address
     }
 
-    /// Reads up to the end that the topic has now, and returns everything that ever arrived, in the order of each partition
-    /// or of the queue.
+    /// Reads up to the topic's present end. Returns everything that ever arrived, in the order of each partition or of
+    /// the queue.
     ///
     /// # Errors
     /// When the broker does not answer, or a message is not one of the relay's.
     pub async fn read(&mut self) -> Result<&[Arrival]> {
         match self.broker {
             Broker::Kafka => {
-                // After hours of load there is no room for both.
+                // After hours of load there is no room for both lists.
                 self.arrivals = Vec::new();
                 self.arrivals = kafka::read(&self.address, &self.name).await?;
                 for topic in &self.beside {
@@ -198,7 +198,7 @@ impl Topic {
         Ok(&self.arrivals)
     }
 
-    /// Reads the queues that were made by [`Topic::beside`], and not the topic's own: that makes room in them.
+    /// Reads the queues made by [`Topic::beside`], and not the topic's own: that makes room in them.
     ///
     /// # Errors
     /// As [`Topic::read`].
@@ -209,8 +209,8 @@ impl Topic {
         Ok(())
     }
 
-    /// Makes one more exchange of RabbitMQ with a queue that is read together with the topic's; returns its name. `room`: the queue
-    /// refuses messages beyond so many.
+    /// Makes one more RabbitMQ exchange with a queue that is read together with the topic's; returns its name. `room`:
+    /// the number of messages beyond which the queue refuses more.
     ///
     /// # Errors
     /// When the broker does not answer, or refuses.
@@ -221,8 +221,8 @@ impl Topic {
         Ok(name)
     }
 
-    /// Makes one more Kafka topic, which is read together with this one; returns its name. It confirms a message when so many replicas
-    /// have it.
+    /// Makes one more Kafka topic, which is read together with this one; returns its name. It confirms a message if
+    /// this number of replicas have it.
     ///
     /// # Errors
     /// When the broker does not answer, or refuses.
@@ -234,7 +234,7 @@ impl Topic {
         Ok(name)
     }
 
-    /// Deletes an exchange made by [`Topic::beside`], and leaves its queue.
+    /// Deletes an exchange made by [`Topic::beside`], but not its queue.
     ///
     /// # Errors
     /// When the broker does not answer, or refuses.
@@ -242,7 +242,7 @@ impl Topic {
         rabbitmq::remove_exchange(&self.address, name).await
     }
 
-    /// Makes an exchange again that was deleted by [`Topic::delete_exchange`].
+    /// Makes an exchange again after [`Topic::delete_exchange`].
     ///
     /// # Errors
     /// When the broker does not answer, or refuses.
@@ -275,7 +275,7 @@ fn unique_name() -> String {
     format!("test-{}", Uuid::now_v7())
 }
 
-/// How long a broker may take to answer a reader.
+/// The time limit for a broker to answer a reader.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// The same for rdkafka.

@@ -1,4 +1,4 @@
-//! Emptying a RabbitMQ queue.
+//! Empties a RabbitMQ queue.
 
 use anyhow::{Context as _, Result};
 use lapin::{
@@ -13,7 +13,8 @@ use lapin::{
 
 use super::{Arrival, PATIENCE};
 
-/// An exchange and a queue of this name, with the name as the binding key. `room`: the queue refuses more messages than this.
+/// An exchange and a queue of this name, with the name as the binding key. `room`: the number of messages beyond which
+/// the queue refuses more.
 pub(super) async fn declare(url: &str, name: &str, room: Option<i32>) -> Result<()> {
     let mut limits = FieldTable::default();
     if let Some(room) = room {
@@ -23,7 +24,7 @@ pub(super) async fn declare(url: &str, name: &str, room: Option<i32>) -> Result<
     declare_with(url, name, limits).await
 }
 
-/// The same, with a queue whose dead messages go to another such exchange.
+/// The same, but the queue's dead messages go to another such exchange.
 pub(super) async fn declare_with_graves(url: &str, name: &str, graves: &str) -> Result<()> {
     let mut arguments = FieldTable::default();
     for argument in ["x-dead-letter-exchange", "x-dead-letter-routing-key"] {
@@ -58,7 +59,7 @@ pub(super) async fn declare_copy(url: &str, name: &str) -> Result<()> {
     Ok(connection.close(200, "declared".into()).await?)
 }
 
-/// Deletes both, and the consumers' queue if there is one.
+/// Deletes both, and the consumers' queue if it exists.
 pub(super) async fn remove(url: &str, name: &str) -> Result<()> {
     let (connection, channel) = channel(url).await?;
     let it = ShortString::try_new(name)?;
@@ -68,14 +69,14 @@ pub(super) async fn remove(url: &str, name: &str) -> Result<()> {
     Ok(connection.close(200, "removed".into()).await?)
 }
 
-/// Deletes the exchange and leaves the queue.
+/// Deletes the exchange, but not the queue.
 pub(super) async fn remove_exchange(url: &str, name: &str) -> Result<()> {
     let (connection, channel) = channel(url).await?;
     channel.exchange_delete(ShortString::try_new(name)?, ExchangeDeleteOptions::default()).await?;
     Ok(connection.close(200, "removed".into()).await?)
 }
 
-/// Moves the messages that the queue has now to the end of `arrivals`. Each is acknowledged after it was noted.
+/// Moves the messages that the queue has now to the end of `arrivals`. Each is acknowledged after it is noted.
 pub(super) async fn take(url: &str, queue: &str, arrivals: &mut Vec<Arrival>) -> Result<()> {
     let (connection, channel) = channel(url).await?;
     // While relays publish there may always be one more.
@@ -87,7 +88,7 @@ pub(super) async fn take(url: &str, queue: &str, arrivals: &mut Vec<Arrival>) ->
         arrivals.push(arrival(&message, queue)?);
         channel.basic_ack(message.delivery_tag, BasicAckOptions::default()).await?;
     }
-    // Without a proper end acknowledgements may be lost, and their messages come again.
+    // Without an orderly close, acknowledgements may be lost, and their messages come again.
     tokio::time::timeout(PATIENCE, connection.close(200, "read".into())).await??;
     Ok(())
 }
@@ -111,7 +112,7 @@ fn arrival(message: &BasicGetMessage, queue: &str) -> Result<Arrival> {
         match (name.as_str(), value) {
             ("x-message-key", AMQPValue::LongString(bytes)) => key = Some(bytes.as_bytes().to_vec()),
             ("x-tombstone", AMQPValue::Boolean(is)) => tombstone = *is,
-            // What RabbitMQ adds to a dead letter is no header of the message.
+            // Fields that RabbitMQ adds to a dead letter are no headers of the message.
             ("x-death", _) => {}
             (name, value) => headers.push((name.to_owned(), text(value)?)),
         }

@@ -1,4 +1,4 @@
-//! Sending to a topic without a relay: for tests of consumers, which also meet what no relay sends.
+//! Sends to a topic without a relay: for tests of consumers, which also meet messages that no relay sends.
 
 use anyhow::Result;
 use lapin::{
@@ -15,10 +15,10 @@ use uuid::Uuid;
 
 use super::{Broker, PATIENCE, Topic, patience};
 
-/// What is sent: as the relay would, but for what is left out.
+/// A message as the relay would send it, except for the parts left out.
 #[derive(Debug, Clone)]
 pub struct Sending {
-    /// The message id; none: no message of an outbox.
+    /// The message id; `None` if it is no message of an outbox.
     pub id: Option<Uuid>,
     /// The message key.
     pub key: Option<String>,
@@ -38,7 +38,7 @@ impl Sending {
 }
 
 impl Topic {
-    /// Sends messages, one after the other, and waits until the broker has them all.
+    /// Sends messages, one after the other, and waits until the broker has all of them.
     ///
     /// # Errors
     /// When the broker cannot be reached or refuses.
@@ -53,7 +53,7 @@ impl Topic {
 async fn kafka(topic: &Topic, messages: &[Sending]) -> Result<()> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", topic.address()).set("partitioner", "murmur2_random");
-    // More than one on the way to a new partition can be lost, and reported as sent: see the sink of the relay.
+    // With more than one in flight to a new partition, messages can be lost and reported as sent: see the relay's sink.
     config.set("enable.idempotence", "true").set("max.in.flight", "1");
     let producer: FutureProducer = config.create()?;
     let mut reports = Vec::new();

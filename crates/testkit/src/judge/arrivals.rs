@@ -6,13 +6,13 @@ use uuid::Uuid;
 
 use crate::consume::Arrival;
 
-/// What arrived.
+/// The arrivals.
 pub(super) struct Arrivals<'a> {
-    /// The first delivery of each message, and its place among all.
+    /// The first delivery of each message, and its place among all arrivals.
     pub(super) first: HashMap<Uuid, (usize, &'a Arrival)>,
     /// Every further delivery that the relay made.
     pub(super) duplicates: Vec<Uuid>,
-    /// Further deliveries that the broker says it made itself.
+    /// Further deliveries that, as the broker says, it made itself.
     pub(super) redelivered: usize,
 }
 

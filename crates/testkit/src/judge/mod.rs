@@ -1,4 +1,4 @@
-//! The one judge of all delivery tests: what producers did, what arrived, what the tables say; and whether that is right.
+//! The one judge of all delivery tests. It compares the producers' ledger, the arrivals and the tables.
 //!
 //! | invariant | found by |
 //! |---|---|
@@ -43,8 +43,8 @@ pub fn judge(ledger: &[Entry], arrivals: &[Arrival], tables: &Tables) -> Report 
     judge_after_failover(ledger, arrivals, tables, [])
 }
 
-/// [`judge`], where a server took another's place and did not have these messages. Each of them may have arrived before, and nothing is left
-/// of it otherwise.
+/// [`judge`] after a failover to a server that did not have these messages. Each may have arrived before, and nothing
+/// else is left of it.
 #[must_use]
 pub fn judge_after_failover(
     ledger: &[Entry],
@@ -89,7 +89,7 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Where nobody was told whether the transaction has committed, the service's own row says it: both share one fate.
+    /// If the outcome is unknown, the service's own row shows whether the transaction committed: both are in it.
     fn is_committed(&self, entry: &Entry) -> bool {
         match entry.outcome {
             Outcome::Committed => true,
@@ -98,7 +98,8 @@ impl Case<'_> {
         }
     }
 
-    /// A committed message has arrived as it was, or is in a visible state (I1, I9); and has had one effect at most (I8).
+    /// A committed message has arrived unchanged, or is in a visible state (I1, I9); it has had at most one effect
+    /// (I8).
     fn obligation(&self, entry: &Entry, report: &mut Report) {
         let id = &entry.id;
         let arrived = self.arrivals.first.get(id);
@@ -121,7 +122,7 @@ impl Case<'_> {
         self.effects(id, u64::from(arrived.is_some()), report);
     }
 
-    /// A message has arrived as it was (I9).
+    /// An arrived message is unchanged (I9).
     fn contents(&self, entry: &Entry, report: &mut Report) {
         let Some((_, arrival)) = self.arrivals.first.get(&entry.id) else { return };
         let differences = entry.contents.differences(&arrival.contents());
@@ -130,7 +131,7 @@ impl Case<'_> {
         }
     }
 
-    /// A message that its server lost is in no table, and has one effect if it had arrived before.
+    /// A message that its server lost is in no table. It has one effect if it had arrived before.
     fn lost(&self, entry: &Entry, report: &mut Report) {
         let id = &entry.id;
         if entry.outcome == Outcome::Committed {
@@ -143,7 +144,7 @@ impl Case<'_> {
         self.effects(id, u64::from(self.arrivals.first.contains_key(id)), report);
     }
 
-    /// A message is sent, with one receipt, or in one other state (I7: nobody settles twice).
+    /// A message is sent, with one receipt, or in one other state (I7: no claim is settled twice).
     fn state(&self, id: &Uuid, elsewhere: bool, report: &mut Report) {
         let receipts = self.tables.receipts.get(id).map_or(0, Vec::len);
         let states = usize::from(self.tables.pending.contains(id))
@@ -159,7 +160,7 @@ impl Case<'_> {
         }
     }
 
-    /// As many effects as are due, each with its row in the inbox.
+    /// The number of effects is the expected one, each with its row in the inbox.
     fn effects(&self, id: &Uuid, due: u64, report: &mut Report) {
         let (times, marks) = (self.tables.effects.get(id), self.tables.processed.get(id));
         let (times, marks) = (times.copied().unwrap_or(0), marks.copied().unwrap_or(0));
@@ -169,7 +170,7 @@ impl Case<'_> {
         }
     }
 
-    /// A message of a transaction that did not commit is nowhere (I2, I3).
+    /// A message of a transaction that did not commit is in no table and no topic (I2, I3).
     fn prohibition(&self, entry: &Entry, report: &mut Report) {
         let id = &entry.id;
         if self.arrivals.first.contains_key(id) {
@@ -183,7 +184,7 @@ impl Case<'_> {
         self.effects(id, 0, report);
     }
 
-    /// Nothing arrives that nobody has enqueued (I2).
+    /// No message arrives that was not enqueued (I2).
     fn strangers(&self, ledger: &[Entry], report: &mut Report) {
         let known: HashSet<Uuid> = ledger.iter().map(|entry| entry.id).collect();
         let strangers = self.arrivals.first.keys().chain(&self.tables.messages).filter(|id| !known.contains(id));
@@ -211,7 +212,7 @@ impl Case<'_> {
     }
 }
 
-/// Sequences that do not follow their predecessor by one.
+/// Sequences that do not follow their predecessor directly.
 fn gaps(sequences: impl Iterator<Item = u64>) -> impl Iterator<Item = String> {
     let mut last = 0;
     sequences.filter_map(move |sequence| {

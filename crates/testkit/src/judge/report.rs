@@ -1,4 +1,4 @@
-//! What the judge found, and what a test expects.
+//! The findings of the judge, and the expectations of a test.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -8,12 +8,12 @@ use std::{
 use anyhow::{Result, ensure};
 use uuid::Uuid;
 
-/// What the judge found. The lists hold one line for each finding.
+/// The findings of the judge. The lists hold one line for each finding.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Messages in the ledger.
     pub messages: usize,
-    /// Of these, committed: by the ledger, or, where nobody was told, by the service's own row.
+    /// Committed messages among them: by the ledger, or, if the outcome is unknown, by the service's own row.
     pub committed: usize,
     /// Different messages that arrived.
     pub arrived: usize,
@@ -23,39 +23,40 @@ pub struct Report {
     pub duplicates: Vec<Uuid>,
     /// Committed, but neither arrived nor in a visible state.
     pub lost: Vec<Uuid>,
-    /// Committed, and lost by the server, as the test has said: its replica did not have them.
+    /// Committed, and lost by the server as the test has declared: its replica did not have them.
     pub lost_by_server: Vec<Uuid>,
-    /// Further deliveries of messages of which the server lost that they were sent.
+    /// Further deliveries of messages whose sent marks the server lost.
     pub repeated: usize,
     /// Committed, and pending or delayed.
     pub waiting: Vec<Uuid>,
-    /// Committed, and given up by the relay, with the reason.
+    /// Committed, and dead, with the reason.
     pub dead: BTreeMap<Uuid, String>,
-    /// There without a committed transaction.
+    /// Existing without a committed transaction.
     pub phantoms: Vec<String>,
     /// Arrived before an earlier message of their key.
     pub order_violations: Vec<String>,
-    /// Numbers that a key's sequence lacks.
+    /// Numbers missing in a key's sequence.
     pub gaps: Vec<String>,
-    /// Arrived other than they were enqueued.
+    /// Arrived different from the enqueued message.
     pub mismatched: Vec<String>,
     /// Applied more or less than once.
     pub effects: Vec<String>,
     /// Business row without message, or the other way round.
     pub torn: Vec<String>,
-    /// In two states at once, in none, or marked sent and never arrived.
+    /// In two states at once, in none, or marked sent without an arrival.
     pub states: Vec<String>,
     /// Rows of the relay that name no message.
     pub orphans: Vec<String>,
-    /// Counters of the relays that do not fit what was found.
+    /// Counters of the relays that do not match the findings.
     pub miscounts: Vec<String>,
-    /// Used beyond a limit.
+    /// Resource use beyond a limit.
     pub excesses: Vec<String>,
     /// Lines of logs and pages with a payload or a secret.
     pub leaks: Vec<String>,
 }
 
-/// What a test expects beyond what is always wrong: by default at least one message, no duplicate, none dead, none waiting.
+/// The expectations of a test beyond what is always wrong. By default: at least one message, no duplicate, none dead,
+/// none waiting.
 #[derive(Debug, Clone)]
 pub struct Expectations {
     least: usize,
@@ -88,21 +89,21 @@ impl Expectations {
         Self::default()
     }
 
-    /// At least so many messages were committed: fewer prove nothing.
+    /// Expects at least this number of committed messages: fewer prove nothing.
     #[must_use]
     pub fn at_least(mut self, messages: usize) -> Self {
         self.least = messages;
         self
     }
 
-    /// At most so many duplicates.
+    /// Allows at most this number of duplicates.
     #[must_use]
     pub fn duplicates(mut self, most: usize) -> Self {
         self.most_duplicates = most;
         self
     }
 
-    /// Any number of duplicates, but only of these messages.
+    /// Allows any number of duplicates, but only of these messages.
     #[must_use]
     pub fn duplicates_among(mut self, ids: impl IntoIterator<Item = Uuid>) -> Self {
         self.duplicates_among = Some(ids.into_iter().collect());
@@ -110,28 +111,29 @@ impl Expectations {
         self
     }
 
-    /// So many duplicates more, of whatever messages: those that relays announce because an answer was late.
+    /// Allows this number of further duplicates, of any messages: relays announce these because an answer was late.
     #[must_use]
     pub fn late(mut self, messages: usize) -> Self {
         self.late = messages;
         self
     }
 
-    /// These messages are dead, and no others.
+    /// Expects these messages to be dead, and no others.
     #[must_use]
     pub fn dead(mut self, ids: impl IntoIterator<Item = Uuid>) -> Self {
         self.dead = ids.into_iter().collect();
         self
     }
 
-    /// These messages wait, and no others.
+    /// Expects these messages to wait, and no others.
     #[must_use]
     pub fn waiting(mut self, ids: impl IntoIterator<Item = Uuid>) -> Self {
         self.waiting = ids.into_iter().collect();
         self
     }
 
-    /// What must have happened, or the run has not shown what it was for: a message in flight when the fault struck, a take-over.
+    /// An event that must have happened, or the run proves nothing: a message in flight when the fault struck, a
+    /// take-over.
     #[must_use]
     pub fn witness(mut self, what: &str, happened: bool) -> Self {
         self.witnesses.push((what.to_owned(), happened));
@@ -139,13 +141,13 @@ impl Expectations {
     }
 }
 
-/// Nothing was wrong, but what the run was for did not happen. Another run may show it.
+/// Nothing was wrong, but the run's intended event did not happen. Another run may show it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NothingShown(String);
 
 impl Report {
-    /// Takes duplicates of these messages for repeated: the server that took another's place did not know that they were sent.
+    /// Counts duplicates of these messages as repeated: the server that took another's place had lost their sent marks.
     #[must_use]
     pub fn without_repeated(mut self, sent_again: &HashSet<Uuid>) -> Self {
         let before = self.duplicates.len();
@@ -154,10 +156,10 @@ impl Report {
         self
     }
 
-    /// Fails with everything that is wrong.
+    /// Fails with a list of everything that is wrong.
     ///
     /// # Errors
-    /// Names each finding by its kind. Where nothing is wrong and something was not shown, it is a [`NothingShown`].
+    /// Names each finding by its kind. It is a [`NothingShown`] if nothing is wrong but something was not shown.
     pub fn assert_ok(&self, expected: &Expectations) -> Result<()> {
         let (wrong, unshown) =
             ([self.always_wrong(), self.unexpected(expected)].concat(), self.nothing_shown(expected));
@@ -220,7 +222,7 @@ impl Report {
     }
 }
 
-/// One line for a kind of finding: how many, and the first ones.
+/// One line for a kind of finding: the number, and the first ones.
 fn problem(kind: &str, found: &[String]) -> Option<String> {
     const SHOWN: usize = 10;
     let shown: Vec<&str> = found.iter().take(SHOWN).map(String::as_str).collect();

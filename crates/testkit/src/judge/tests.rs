@@ -1,4 +1,4 @@
-//! Forged runs: each has one fault, which must be caught and named.
+//! Forged runs: each has one fault, which the judge must find and name.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::{
     ledger::{Draft, Entry, Ledger},
 };
 
-/// A run in which everything went well: six messages of two keys, one rolled back.
+/// A run without faults: six messages of two keys, one rolled back.
 struct Run {
     drafts: Vec<Draft>,
     ledger: Vec<Entry>,
@@ -301,7 +301,7 @@ fn an_unknown_outcome_is_what_the_business_row_says() {
     assert_eq!(run.judge().phantoms.len(), 1);
 }
 
-/// What the relays of the good run counted.
+/// The counts of the good run's relays.
 fn totals() -> Totals {
     Totals { attempts: 6, published: 6, complete: true, ..Totals::default() }
 }
@@ -318,7 +318,7 @@ fn a_metric_off_by_one_is_caught() {
     for totals in off {
         names(&judged(&totals).unwrap_err().to_string(), "metrics and ledger differ (1)");
     }
-    // What was read before a relay was killed is less than what it has done.
+    // Counts read before a relay was killed are lower than its real counts.
     judged(&Totals { published: 5, complete: false, ..totals() }).unwrap();
     let uncertain = Totals { published: 5, uncertain: 1, ..totals() };
     judged(&uncertain).unwrap();
@@ -381,7 +381,7 @@ fn a_row_without_message_is_caught() {
     names(&run.complaint(&Expectations::new()), "row without message (1)");
 }
 
-/// Its key goes on with the number that the server gives again.
+/// Its key continues with the number that the server assigns again.
 #[test]
 fn a_message_that_its_server_lost_is_named_and_no_other_is_excused() {
     let mut run = Run::good();

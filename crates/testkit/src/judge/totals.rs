@@ -1,20 +1,21 @@
-//! What relays and consumers say of themselves, against what was found (I12); and what relays used (I11) and printed (I13).
+//! Compares the counts of relays and consumers with the findings (I12); checks the relays' resource use (I11) and
+//! output (I13).
 
 use std::collections::BTreeMap;
 
 use super::Report;
 use crate::relay::Metrics;
 
-/// The counters of all relays of a run, added up.
+/// The sums of the counters of all relays of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Totals {
     /// Messages handed to sinks.
     pub attempts: u64,
     /// Messages that brokers confirmed.
     pub published: u64,
-    /// Messages of which it is not known whether the broker has them.
+    /// Messages that the broker may or may not have.
     pub uncertain: u64,
-    /// Messages given up, by reason.
+    /// Dead messages, by reason.
     pub dead: BTreeMap<String, u64>,
     /// Messages that may have been sent twice, by cause.
     pub announced: BTreeMap<String, u64>,
@@ -22,12 +23,12 @@ pub struct Totals {
     pub takeovers: u64,
     /// Claims lost to another relay.
     pub fenced: u64,
-    /// Whether no relay has ended with counts that nobody has read: only then do the totals have to be exact.
+    /// Whether every relay's final counts were read: only then must the totals be exact.
     pub complete: bool,
 }
 
 impl Totals {
-    /// Adds up.
+    /// Adds up the metrics.
     #[must_use]
     pub fn of(metrics: &[Metrics], complete: bool) -> Self {
         let sum = |name: &str, labels: &str| count(metrics.iter().map(|it| it.sum_where(name, labels)).sum());
@@ -51,8 +52,8 @@ impl Totals {
         }
     }
 
-    /// How many messages may have been sent twice because an answer was late, though nothing had died: those that were not confirmed
-    /// in time, and, where a relay lost its own claims, those that were taken over.
+    /// The number of messages that may have been sent twice because an answer was late, though no process died. These
+    /// were not confirmed in time, or, if a relay lost its own claims, were taken over.
     #[must_use]
     pub fn late(&self) -> usize {
         let counts = |cause: &&str| *cause != "takeover" || self.fenced > 0;
@@ -61,23 +62,23 @@ impl Totals {
     }
 }
 
-/// The counters of all consumers of a run, added up.
+/// The sums of the counters of all consumers of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Consumed {
     /// Messages that took effect.
     pub first: u64,
-    /// Messages that had had their effect.
+    /// Messages that had already taken effect.
     pub duplicate: u64,
-    /// Attempts that failed and are made again.
+    /// Failed attempts that are made again.
     pub failed: u64,
-    /// Messages that were given up, or left to others.
+    /// Messages that are dead, or left to other consumers.
     pub refused: u64,
-    /// Whether no consumer has ended with counts that nobody has read.
+    /// Whether every consumer's final counts were read.
     pub complete: bool,
 }
 
 impl Consumed {
-    /// Adds up.
+    /// Adds up the metrics.
     #[must_use]
     pub fn of(metrics: &[Metrics], complete: bool) -> Self {
         let sum = |result: &str| {
@@ -94,19 +95,19 @@ impl Consumed {
     }
 }
 
-/// What a relay has used.
+/// The resource use of a relay.
 #[derive(Debug, Clone)]
 pub struct Usage {
-    /// Of what, for example `open descriptors`.
+    /// The resource, for example `open descriptors`.
     pub what: String,
-    /// How much.
+    /// The use.
     pub used: u64,
-    /// How much it may be.
+    /// The limit.
     pub limit: u64,
 }
 
 impl Report {
-    /// Compares the relays' counters with what was found.
+    /// Compares the relays' counters with the findings.
     #[must_use]
     pub fn with_totals(mut self, totals: &Totals) -> Self {
         let deliveries = (self.arrived + self.duplicates.len()) as u64;
@@ -127,7 +128,7 @@ impl Report {
         self
     }
 
-    /// Compares the consumers' counters with the effects there are, and with how many deliveries they got at least.
+    /// Compares the consumers' counters with the effects, and with the minimum of their deliveries.
     #[must_use]
     pub fn with_consumed(mut self, consumed: &Consumed, effects: usize, deliveries: u64) -> Self {
         let effects = effects as u64;
@@ -135,7 +136,7 @@ impl Report {
         self.check(first <= effects, || format!("{effects} effects, {first} counted"));
         self.check(refused == 0, || format!("consumers counted {refused} messages as dead or requeued"));
         if complete {
-            // A commit without answer counts as failed, and then as a duplicate.
+            // A commit without an answer counts as failed, and later as a duplicate.
             let unanswered = failed.min(duplicate);
             self.check(effects - first.min(effects) <= unanswered, || {
                 format!("{effects} effects, {first} counted, {failed} failed, {duplicate} duplicate")
@@ -147,7 +148,7 @@ impl Report {
         self
     }
 
-    /// Notes what is above its limit.
+    /// Notes each use above its limit.
     #[must_use]
     pub fn with_usage(mut self, usage: &[Usage]) -> Self {
         let above = usage.iter().filter(|usage| usage.used > usage.limit);
@@ -155,7 +156,7 @@ impl Report {
         self
     }
 
-    /// Looks in what was printed for texts that must be in no log, metric or error.
+    /// Searches the output for texts that must be in no log, metric or error.
     #[must_use]
     pub fn with_pages(mut self, pages: &[String], secrets: &[&str]) -> Self {
         let lines = pages.iter().flat_map(|page| page.lines());

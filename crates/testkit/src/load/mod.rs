@@ -1,4 +1,4 @@
-//! Producers: tasks that commit business rows with their messages, roll a share back, and write the ledger.
+//! Producers: tasks that commit business rows with their messages, roll back a share, and write the ledger.
 
 mod producer;
 mod zipf;
@@ -19,8 +19,8 @@ use self::producer::Producer;
 pub use self::producer::{commit, insert_business_rows};
 use crate::{database::Database, ledger::Ledger};
 
-/// What producers do. The defaults: 4 tasks, 20 keys, 200 transactions of 1 to 3 messages of 64 to 1,024 bytes, a tenth
-/// rolled back, as fast as they can.
+/// The settings of producers. The defaults: 4 tasks, 20 keys, 200 transactions of 1 to 3 messages of 64 to 1,024 bytes,
+/// a tenth rolled back, at full speed.
 #[derive(Debug, Clone)]
 pub struct Load {
     topic: String,
@@ -41,7 +41,7 @@ pub struct Load {
     keys_of: Option<u64>,
 }
 
-/// At the start of every payload that is long enough: it must be in no log.
+/// The start of every payload that is long enough: it must be in no log.
 pub const CANARY: &str = "canary of the load ";
 
 impl Load {
@@ -68,65 +68,66 @@ impl Load {
         }
     }
 
-    /// The load under which faults strike: so many transactions a second until it is stopped, of 1 to 3 messages of 64 B to
-    /// 64 KiB, small ones as likely as large ones on a logarithmic scale; 200 keys, of which few are much in use; a tenth
-    /// rolled back, a fiftieth of the handlers cancelled midway; every tenth key is sequenced, the one most in use among them.
+    /// The load under which faults strike. It runs this number of transactions a second until it is stopped, each of 1
+    /// to 3 messages of 64 B to 64 KiB. Sizes are logarithmic: small ones are as likely as large ones. Of its 200 keys,
+    /// few are much in use. A tenth is rolled back, and a fiftieth of the handlers is cancelled midway. Every tenth key
+    /// is sequenced, including the most used.
     #[must_use]
     pub fn standard(topic: &str, rate: f64) -> Self {
         let load = Self::new(topic).tasks(16).keys(200).transactions(u64::MAX).payload(64..=65_536);
         Self { rate: Some(rate), zipf: true, sequenced: Some(10), cancelled: 0.02, ..load }
     }
 
-    /// So many producers at a time.
+    /// The number of concurrent producers.
     #[must_use]
     pub fn tasks(mut self, tasks: u64) -> Self {
         self.tasks = tasks;
         self
     }
 
-    /// So many keys, each the key of a business row.
+    /// The number of keys, each the key of a business row.
     #[must_use]
     pub fn keys(mut self, keys: u64) -> Self {
         self.keys = keys;
         self
     }
 
-    /// Ends after so many transactions, those that were rolled back included.
+    /// The number of transactions until the end, including those rolled back.
     #[must_use]
     pub fn transactions(mut self, transactions: u64) -> Self {
         self.transactions = transactions;
         self
     }
 
-    /// So many messages in each transaction.
+    /// The number of messages in each transaction.
     #[must_use]
     pub fn messages(mut self, messages: RangeInclusive<u64>) -> Self {
         self.messages = messages;
         self
     }
 
-    /// Bytes of a payload.
+    /// The number of bytes of a payload.
     #[must_use]
     pub fn payload(mut self, bytes: RangeInclusive<usize>) -> Self {
         self.payload = bytes;
         self
     }
 
-    /// This share of the transactions is rolled back.
+    /// The share of transactions that are rolled back.
     #[must_use]
     pub fn rolled_back(mut self, share: f64) -> Self {
         self.rolled_back = share;
         self
     }
 
-    /// Each producer waits this long after each transaction.
+    /// The pause of each producer after each transaction.
     #[must_use]
     pub fn pause(mut self, pause: Duration) -> Self {
         self.pause = pause;
         self
     }
 
-    /// Transactions stay open for up to this long after they have enqueued, so that lower ids commit after higher ones.
+    /// The longest time that transactions stay open after their enqueues, so that lower ids commit after higher ones.
     #[must_use]
     pub fn held(mut self, longest: Duration) -> Self {
         self.held = longest;
@@ -140,15 +141,15 @@ impl Load {
         self
     }
 
-    /// Two loads of one database at a time need different seeds: the keys are taken from it, too. One after the other goes on with
-    /// the keys of the first.
+    /// The seed, which also selects the keys. Concurrent loads of one database need different seeds. A later load with
+    /// the same seed uses the keys of the first.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// The keys of the load with this seed, which was started before.
+    /// Uses the keys of the load with this seed, which was started before.
     #[must_use]
     pub fn keys_of(mut self, seed: u64) -> Self {
         self.keys_of = Some(seed);
@@ -194,8 +195,8 @@ impl Load {
         self.start(database, ledger).await?.finish().await
     }
 
-    /// The intended times of one producer's transactions. What is missed is not made up for: a server that was down is not
-    /// to be flooded.
+    /// The intended times of one producer's transactions. Missed times are not made up for: a returning server must not
+    /// be flooded.
     fn ticks(&self, number: u64) -> Option<tokio::time::Interval> {
         let period = Duration::from_secs(1).mul_f64(1.0 / self.rate?);
         let tasks = u32::try_from(self.tasks).unwrap_or(u32::MAX);
@@ -210,7 +211,7 @@ impl Load {
     }
 }
 
-/// A load that runs. Dropping it ends the producers wherever they are.
+/// A running load. Drop ends the producers wherever they are.
 #[derive(Debug)]
 pub struct Running {
     tasks: JoinSet<()>,
@@ -229,7 +230,7 @@ impl Running {
         Ok(())
     }
 
-    /// Ends the load after the transactions that are open.
+    /// Ends the load after the open transactions.
     ///
     /// # Errors
     /// As [`Running::finish`].

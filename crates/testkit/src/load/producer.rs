@@ -15,9 +15,9 @@ use crate::{
     ledger::{Draft, Ledger, Opened},
 };
 
-/// Pause after an error: while a server is down there is nothing to do.
+/// The pause after an error: while a server is down there is nothing to do.
 const PAUSE: Duration = Duration::from_millis(50);
-/// When a cancelled handler is cancelled at the latest: about as long as a transaction takes.
+/// The latest time at which a cancelled handler is cancelled: about the duration of a transaction.
 const CANCELLED: Duration = Duration::from_millis(20);
 
 pub(super) struct Producer {
@@ -29,7 +29,7 @@ pub(super) struct Producer {
     connection: Option<MySqlConnection>,
 }
 
-/// What one transaction is to do.
+/// The plan of one transaction.
 struct Plan {
     key: u64,
     messages: u64,
@@ -44,11 +44,12 @@ impl Producer {
         Self { load, database: database.clone(), ledger: ledger.clone(), random, zipf, connection: None }
     }
 
-    /// Runs one transaction. An error is no failure of the load: servers are killed under it, and the ledger says what is known.
+    /// Runs one transaction. An error is no failure of the load: faults kill its servers, and the ledger has the known
+    /// outcome.
     pub(super) async fn transact(&mut self) {
         let cancelled = self.random.random_bool(self.load.cancelled);
         let patience = if cancelled { CANCELLED.mul_f64(self.random.random()) } else { Duration::MAX };
-        // A handler that is cancelled takes its connection with it; what became of its transaction is not known.
+        // A cancelled handler takes its connection with it; the outcome of its transaction is unknown.
         let Ok(done) = tokio::time::timeout(patience, self.attempt()).await else { return };
         if let Err(error) = done {
             tracing::debug!(%error, "a transaction failed");
@@ -96,7 +97,7 @@ impl Producer {
         (last - plan.messages + 1..=last).map(|sequence| self.draft(plan.key, sequence)).collect()
     }
 
-    /// On a logarithmic scale where keys are spread like that, too: few are large.
+    /// Logarithmic if keys are unevenly spread too: few are large.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between two sizes")]
     #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
     fn size(&mut self) -> usize {
@@ -122,8 +123,8 @@ impl Producer {
     }
 }
 
-/// Commits messages with their business rows in one transaction and writes the ledger. `with` may change each message on its
-/// way: a delay, an expiry, a lane.
+/// Commits messages with their business rows in one transaction and writes the ledger. `with` may change each message
+/// before its enqueue: a delay, an expiry, a lane.
 ///
 /// # Errors
 /// When the database refuses, or the messages cannot be enqueued.
@@ -141,7 +142,7 @@ pub async fn commit(
     Ok(connection.close().await?)
 }
 
-/// Locks the business row before anything is enqueued, so that its messages are inserted in the order of their commits; returns
+/// Locks the business row before any enqueue, so that its messages are inserted in the order of their commits. Returns
 /// the key's new last sequence.
 async fn lock(tx: &mut MySqlTransaction<'_>, plan: &Plan) -> Result<u64> {
     let sql = "UPDATE test_keys SET sequence = LAST_INSERT_ID(sequence + ?) WHERE id = ?";
@@ -155,7 +156,7 @@ async fn write(tx: &mut MySqlTransaction<'_>, drafts: &[Draft], messages: impl I
     insert_business_rows(tx, drafts).await
 }
 
-/// Writes the row of the service that each message tells about: the judge compares both.
+/// Writes the service's row for each message: the judge compares both.
 ///
 /// # Errors
 /// When the database refuses.
@@ -173,7 +174,7 @@ async fn end(tx: MySqlTransaction<'_>, opened: Opened, rolled_back: bool) -> Res
         opened.rolled_back();
         return Ok(tx.rollback().await?);
     }
-    // Between sending COMMIT and its answer the outcome is unknown, and after an error it stays so.
+    // Between sending COMMIT and its answer the outcome is unknown; after an error it stays unknown.
     tx.commit().await?;
     opened.committed();
     Ok(())

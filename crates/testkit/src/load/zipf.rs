@@ -1,4 +1,4 @@
-//! Few keys that are much in use, and many that are hardly used.
+//! A few keys that are much used, and many that are hardly used.
 
 use rand::{Rng, RngExt as _};
 
