@@ -1,4 +1,4 @@
-//! Programs of the workspace as child processes: consumers and services that are killed, asked to stop, and started again.
+//! Programs of the workspace as child processes: consumers and services that are killed, stopped, and started again.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,12 +15,12 @@ use crate::servers::{
     process::{Launch, Process},
 };
 
-/// A program that runs. Drop kills it.
+/// A running program. Drop kills it.
 #[derive(Debug)]
 pub struct Program {
     process: Process,
     log: PathBuf,
-    // After the process, so that it is removed after its end.
+    // After the process, so that the folder is removed after the process has ended.
     _folder: TempDir,
 }
 
@@ -60,7 +60,7 @@ impl Program {
         self.process.pause()
     }
 
-    /// Lets it go on after [`Program::pause`].
+    /// Resumes it after [`Program::pause`].
     ///
     /// # Errors
     /// When it has ended already.
@@ -94,7 +94,7 @@ impl Program {
         Ok(())
     }
 
-    /// What it has written so far.
+    /// The output so far.
     ///
     /// # Errors
     /// When the file cannot be read.

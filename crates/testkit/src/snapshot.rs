@@ -1,4 +1,4 @@
-//! A snapshot of a database, and its restore: as with a dump that is loaded, or a replica that was behind and is promoted.
+//! A snapshot of a database, and its restore: like a dump that is loaded, or a lagging replica that is promoted.
 
 use anyhow::Result;
 use sqlx::{AssertSqlSafe, Connection as _};
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl Database {
-    /// Copies all tables as they are at one moment, into tables beside them. Transactions wait meanwhile, or fail.
+    /// Copies all tables as they are at one moment, into tables beside them. Meanwhile transactions wait, or fail.
     ///
     /// # Errors
     /// When the server refuses.
@@ -19,12 +19,12 @@ impl Database {
         self.execute(&each(&|table| format!("CREATE TABLE kept_{table} LIKE {table}")).join("; ")).await?;
         let locks = each(&|table| format!("{table} READ, kept_{table} WRITE")).join(", ");
         let copies = each(&|table| format!("INSERT INTO kept_{table} SELECT * FROM {table}")).join("; ");
-        // A transaction that has some of the tables and wants others is in its way; one of the two is refused.
+        // A transaction that holds some tables and wants others blocks it; one of the two is refused.
         let locked = format!("LOCK TABLES {locks}; {copies}; UNLOCK TABLES");
         until(PATIENCE, "a snapshot", async || self.execute(&locked).await).await
     }
 
-    /// Puts all tables back as they were at the snapshot. Their counters stand behind their rows.
+    /// Restores all tables as they were at the snapshot. Their counters continue after their rows.
     ///
     /// # Errors
     /// When there is no snapshot, or the server refuses.

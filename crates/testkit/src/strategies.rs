@@ -1,8 +1,8 @@
-//! What the property tests of several crates draw from.
+//! Strategies for the property tests of several crates.
 
 use proptest::prelude::*;
 
-/// Texts that are likely to be near a limit, or strange, or to mean something as the name of a header.
+/// Texts near a limit, strange ones, and texts with a meaning as a header's name.
 pub fn text() -> impl Strategy<Value = String> {
     let strange = vec!["", ".", "..", "a\0b", "a\r\nb", "\u{feff}"];
     let meant = vec![

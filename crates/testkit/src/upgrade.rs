@@ -1,4 +1,4 @@
-//! The next release's migrations: additions to every table that programs write, made for tests.
+//! The next release's migrations, made for tests: additions to every table that programs write.
 
 use anyhow::Result;
 use outbox_core::SCHEMA_VERSION;
@@ -15,7 +15,7 @@ macro_rules! add {
     };
 }
 
-/// Number, name and text of each.
+/// The number, name and text of each migration.
 pub const NEXT: [(i64, &str, &str); 7] = [
     (SCHEMA_VERSION + 1, "next_messages", add!("outbox_messages")),
     (SCHEMA_VERSION + 2, "next_pending", add!("outbox_pending")),
@@ -43,7 +43,7 @@ pub async fn to_next(database: &Database) -> Result<()> {
 #[must_use]
 pub fn changes(packet: &[u8]) -> bool {
     let text = String::from_utf8_lossy(packet);
-    // A creation with a column that exists twice only asks for privileges.
+    // A CREATE statement with a duplicate column only asks for privileges.
     let creates = text.contains("CREATE ") && !text.contains("a INT, a INT") && !text.contains("1 AS a, 1 AS a");
     // COM_QUERY with a statement of a migration, or COM_STMT_EXECUTE with the name of one.
     match packet.get(4) {
@@ -53,7 +53,7 @@ pub fn changes(packet: &[u8]) -> bool {
     }
 }
 
-/// Whether it is the statement of a migration that writes rows: without its record it is repeated.
+/// Whether a packet is a migration's statement that writes rows: without its record it is repeated.
 #[must_use]
 pub fn writes_rows(packet: &[u8]) -> bool {
     String::from_utf8_lossy(packet).contains("INSERT IGNORE INTO")

@@ -1,4 +1,4 @@
-//! One connection through a proxy. Both directions run in one task, so that what one sees is true for the other.
+//! One connection through a proxy. Both directions run in one task, so that a change seen by one applies to the other.
 
 use std::sync::{
     Arc,
@@ -20,23 +20,23 @@ use super::{
     faults::{Direction, Limit},
 };
 
-/// Most bytes of a packet.
+/// The largest packet in bytes.
 const PACKET: usize = 64 * 1024;
-/// Most packets on the way in one direction: more are left with their sender.
+/// The largest number of packets in flight in one direction: further ones stay with their sender.
 const ON_THE_WAY: usize = 64;
 
 pub(super) struct Connection {
     shared: Arc<Shared>,
     number: u64,
-    /// Resets before it was opened do not concern it.
+    /// Resets before the connection was opened do not affect it.
     resets: u64,
-    /// A request went through that has no reply yet.
+    /// Whether a request went through that has no reply yet.
     waiting: AtomicBool,
-    /// The next reply is to be cut.
+    /// Whether the next reply is to be cut.
     doomed: AtomicBool,
 }
 
-/// What is on the way.
+/// A packet in flight.
 struct Packet {
     due: Instant,
     content: Content,
@@ -48,7 +48,7 @@ enum Content {
     Reset,
 }
 
-/// Why a connection ends with a reset.
+/// The reason of a connection's end by reset.
 enum Torn {
     Fault,
     Reply,
@@ -73,7 +73,7 @@ impl Connection {
         };
         let Some(torn) = torn else { return };
         for stream in server.iter().chain([&client]) {
-            // Without it a plain end would be sent. It fails only where the connection is gone.
+            // Without it a plain end would be sent. It fails only if the connection is closed.
             stream.set_zero_linger().ok();
         }
         self.shared.count(|counts| {
@@ -107,7 +107,7 @@ impl Connection {
         tokio::try_join!(self.take(direction, from, sender), self.give(direction, receiver, to)).map(drop)
     }
 
-    /// Reads packets and puts them on the way.
+    /// Reads packets and puts them in flight.
     async fn take(&self, direction: Direction, mut from: ReadHalf<'_>, way: mpsc::Sender<Packet>) -> Result<(), Torn> {
         let mut buffer = vec![0; PACKET];
         loop {
@@ -127,7 +127,7 @@ impl Connection {
         }
     }
 
-    /// Hands packets over when they are due and the way is free.
+    /// Hands packets over when they are due and the way is open.
     async fn give(
         &self,
         direction: Direction,
@@ -142,7 +142,7 @@ impl Connection {
                 Content::Bytes(bytes) => self.hand_over(direction, &bytes, &mut limit, &mut to).await?,
                 Content::Reset => return Err(Torn::Peer),
                 Content::End => {
-                    // The other side has ended before: nothing to end.
+                    // The other side has already ended: there is nothing to end.
                     to.shutdown().await.ok();
                 }
             }
@@ -160,7 +160,7 @@ impl Connection {
         let strike = limit.strike(self.shared.faults.borrow().way(direction), self.number, bytes.len());
         let through = bytes.get(..strike.unwrap_or(bytes.len())).unwrap_or(bytes);
         if to.write_all(through).await.is_err() {
-            // That the receiver is gone is known where the way back is free.
+            // The receiver's end is known only when the way back is open.
             self.free(direction.opposite()).await;
             return Err(Torn::Peer);
         }
@@ -182,7 +182,7 @@ impl Connection {
 
     fn takes_reply_of(&self, request: &[u8]) -> bool {
         let mut taken = false;
-        // Nobody waits for this change.
+        // No task waits for this change.
         self.shared.faults.send_if_modified(|faults| {
             taken = faults.takes_reply_of(request);
             false
@@ -190,12 +190,12 @@ impl Connection {
         taken
     }
 
-    /// Waits until this way is free.
+    /// Waits until this way is open.
     async fn free(&self, direction: Direction) {
         let closed = self.shared.faults.borrow().way(direction).closed;
         if closed {
             self.shared.count(|counts| counts.held += 1);
-            // No sender: the proxy has ended, and this task with it.
+            // Without a sender, the proxy has ended, and this task with it.
             self.shared.faults.subscribe().wait_for(|faults| !faults.way(direction).closed).await.ok();
         }
     }

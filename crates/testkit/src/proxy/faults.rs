@@ -1,4 +1,4 @@
-//! What a proxy is to break.
+//! The faults of a proxy.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both.
+    /// Both ways.
     pub const BOTH: [Self; 2] = [Self::ToServer, Self::ToClient];
 
     pub(super) fn opposite(self) -> Self {
@@ -27,36 +27,36 @@ impl Direction {
     }
 }
 
-/// Where a connection is cut.
+/// The place at which a connection is cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Cut {
-    /// After so many bytes.
+    /// After this number of bytes.
     After(u64),
-    /// After a number of bytes that is drawn for each connection.
+    /// After a random number of bytes for each connection.
     Within {
-        /// At most so many bytes.
+        /// The largest number of bytes.
         bytes: u64,
         /// The same seed gives the n-th connection the same number.
         seed: u64,
     },
     /// Between two packets, as the proxy gets them.
     Border {
-        /// Each packet is the last one with this chance.
+        /// The probability for each packet to be the last one.
         chance: f64,
         /// The same seed gives the n-th connection the same packet.
         seed: u64,
     },
 }
 
-/// Whether a request is one whose reply is to be cut.
+/// Whether a request's reply is to be cut.
 pub(super) type Meant = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
-/// All faults that are on.
+/// All active faults.
 #[derive(Clone, Default)]
 pub(super) struct Faults {
     to_server: Way,
     to_client: Way,
-    /// How often all connections were reset.
+    /// The number of resets of all connections.
     pub(super) resets: u64,
     replies: Option<(u64, Meant)>,
     changes: u64,
@@ -67,7 +67,7 @@ pub(super) struct Faults {
 pub(super) struct Way {
     pub(super) latency: Duration,
     pub(super) closed: bool,
-    /// With its number, so that a connection sees when it is another one.
+    /// The cut with its number, so that a connection notices a new cut.
     cut: Option<(u64, Cut)>,
 }
 
@@ -96,7 +96,7 @@ impl Faults {
         self.replies = (times > 0).then_some((times, meant));
     }
 
-    /// Whether the reply to this request is to be cut; if so there is one fewer to cut.
+    /// Whether the reply to this request is to be cut; if so, one cut fewer remains.
     pub(super) fn takes_reply_of(&mut self, request: &[u8]) -> bool {
         let Some((times, meant)) = &mut self.replies else { return false };
         if !meant(request) {
@@ -136,7 +136,7 @@ enum Left {
 }
 
 impl Limit {
-    /// How many bytes of a packet get through before the connection is cut; none: all of them, and it is not cut.
+    /// The number of a packet's bytes that get through before the cut. `None` if all get through and there is no cut.
     pub(super) fn strike(&mut self, way: &Way, connection: u64, packet: usize) -> Option<usize> {
         let number = way.cut.map_or(0, |(number, _)| number);
         if number != self.cut {

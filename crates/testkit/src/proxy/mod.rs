@@ -1,7 +1,7 @@
-//! A TCP proxy in this process that breaks what goes through it: latency, black holes, resets, cuts, lost replies.
+//! A TCP proxy in this process with faults: latency, black holes, resets, cuts, lost replies.
 //!
-//! It stands before one server, and each fault is switched on and off while connections are open. A byte that is held back is
-//! delivered once the way is free again, as TCP would do it: nothing in the middle of a stream is ever lost.
+//! It is in front of one server, and each fault is switched on and off while connections are open. A held byte is
+//! delivered once the way is open again, as TCP would do it: no byte in the middle of a stream is ever lost.
 
 mod connection;
 mod faults;
@@ -24,7 +24,8 @@ use tokio::{
 pub use self::faults::{Cut, Direction};
 use self::{connection::Connection, faults::Faults};
 
-/// A proxy that runs. Drop ends it with all its connections. It needs the runtime it was started on to go on turning.
+/// A running proxy. Drop ends it with all its connections. It works only while the runtime that started it keeps
+/// running.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -32,7 +33,7 @@ pub struct Proxy {
     accepting: AbortHandle,
 }
 
-/// What went through and what was struck, since the start.
+/// The traffic and the faults since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Connections that clients have opened.
@@ -43,11 +44,11 @@ pub struct Counts {
     pub cut: u64,
     /// Of these, those with a request that had no reply yet.
     pub cut_in_flight: u64,
-    /// Of these, those whose reply was cut while the request had gone through.
+    /// Of these, those whose reply was cut after the request had gone through.
     pub replies_cut: u64,
-    /// Packets that had to wait in a black hole.
+    /// Packets held in a black hole.
     pub held: u64,
-    /// Requests: what clients sent, until something came back.
+    /// Requests: everything that clients sent until a reply came.
     pub round_trips: u64,
     /// Bytes handed to the server.
     pub to_server: u64,
@@ -71,7 +72,7 @@ impl Proxy {
         Self::on_port(0, server).await
     }
 
-    /// [`Proxy::start`] on this port of 127.0.0.1: for a server that has to be told its proxy's address before it starts.
+    /// [`Proxy::start`] on this port of 127.0.0.1: for a server that needs its proxy's address before it starts.
     ///
     /// # Errors
     /// As [`Proxy::start`].
@@ -88,39 +89,41 @@ impl Proxy {
         Ok(Self { address: server.replacen(target, &own, 1), shared, accepting })
     }
 
-    /// The address of the server, with the proxy's host and port in the place of its own.
+    /// The address of the server, but with the proxy's host and port.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Delays each byte that goes this way. Bandwidth stays as it is.
+    /// Delays each byte in this direction. Bandwidth stays as it is.
     pub fn latency(&self, direction: Direction, latency: Duration) {
         self.shared.faults.send_modify(|faults| faults.way_mut(direction).latency = latency);
     }
 
-    /// Nothing gets through this way any more, not even that a connection has ended, until [`Proxy::heal`].
+    /// Lets nothing through in this direction, not even the end of a connection, until [`Proxy::heal`].
     pub fn black_hole(&self, direction: Direction) {
         self.shared.faults.send_modify(|faults| faults.way_mut(direction).closed = true);
     }
 
-    /// Resets all connections that are open (RST, to both sides).
+    /// Resets all open connections (RST, to both sides).
     pub fn reset(&self) {
         self.shared.faults.send_modify(|faults| faults.resets += 1);
     }
 
-    /// Resets each connection, those that are open and those to come, at a place in what goes this way, counted from now.
+    /// Resets each connection, open now or later, at a place in this direction's bytes, counted from now.
     pub fn cut(&self, direction: Direction, cut: Cut) {
         self.shared.faults.send_modify(|faults| faults.cut(direction, Some(cut)));
     }
 
-    /// Lets the next requests that are `meant` reach the server, one on each of so many connections, and resets these at the first byte that comes back: the server has done the work and the client does not know. A request is seen in packets of at most
-    /// 64 KiB, as they come.
+    /// Lets the next requests that are `meant` reach the server, one on each of this number of connections. Resets
+    /// these at the first byte of the reply: the server has done the work and the client does not know. `meant` sees
+    /// packets of at most 64 KiB, as they come.
     pub fn cut_replies(&self, times: u64, meant: impl Fn(&[u8]) -> bool + Send + Sync + 'static) {
         self.shared.faults.send_modify(|faults| faults.cut_replies(times, Arc::new(meant)));
     }
 
-    /// Stands before another server from now on: its address as for [`Proxy::start`]. Connections that are open keep theirs, see [`Proxy::reset`].
+    /// Sends new connections to another server: its address as for [`Proxy::start`]. Open connections keep theirs, see
+    /// [`Proxy::reset`].
     ///
     /// # Errors
     /// When the address names no port.
@@ -130,12 +133,12 @@ impl Proxy {
         Ok(())
     }
 
-    /// Ends all faults: what was held back goes on its way.
+    /// Ends all faults: held bytes are delivered.
     pub fn heal(&self) {
         self.shared.faults.send_modify(Faults::heal);
     }
 
-    /// What went through and what was struck.
+    /// The traffic and the faults so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.shared.count(|counts| *counts)
@@ -175,7 +178,7 @@ async fn serve(client: TcpStream, connection: Connection) {
     shared.count(|counts| counts.open -= 1);
 }
 
-/// `host:port` of a URL, or of an address that is nothing else.
+/// `host:port` of a URL, or of an address that has no other part.
 fn authority(address: &str) -> Option<&str> {
     let after = address.split_once("://").map_or(address, |(_, rest)| rest);
     let before = after.split(['/', '?']).next()?;

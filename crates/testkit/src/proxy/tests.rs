@@ -10,10 +10,10 @@ use tokio::{
 use super::{Counts, Cut, Direction, Proxy, authority};
 use crate::servers::{PATIENCE, until};
 
-/// Long enough for a byte on the loopback interface to arrive if nothing holds it back.
+/// Long enough for a byte to arrive on the loopback interface if no fault holds it.
 const SOON: Duration = Duration::from_millis(200);
 
-/// A server that answers each byte with the same byte, and says which bytes it has got.
+/// A server that echoes each byte, and reports the bytes that it received.
 async fn echo() -> Result<(String, tokio::sync::mpsc::UnboundedReceiver<Option<u8>>)> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();
@@ -24,7 +24,7 @@ async fn echo() -> Result<(String, tokio::sync::mpsc::UnboundedReceiver<Option<u
             tokio::spawn(async move {
                 while let Ok(byte) = stream.read_u8().await {
                     got.send(Some(byte)).ok();
-                    // A client that has gone leaves bytes to be read.
+                    // A closed client leaves bytes to be read.
                     stream.write_u8(byte).await.ok();
                 }
                 got.send(None).ok();
@@ -251,7 +251,7 @@ async fn a_reply_is_cut_while_its_request_goes_through_and_only_so_often() -> Re
     Ok(())
 }
 
-/// A client that does not wait for replies has several such requests on the way: its connection counts once.
+/// A client that does not wait for replies has several such requests in flight: its connection counts once.
 #[tokio::test]
 async fn of_each_connection_one_reply_is_cut() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;

@@ -1,4 +1,4 @@
-//! Reading `/metrics` and the other pages of a relay.
+//! Reads `/metrics` and the other pages of a relay.
 
 use std::{fmt, time::Duration};
 
@@ -8,13 +8,13 @@ use tokio::{
     net::TcpStream,
 };
 
-/// How long a relay may take to answer: it may be paused.
+/// The time limit for a relay to answer: it may be paused.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Asks 127.0.0.1; returns the status and the body.
 ///
 /// # Errors
-/// When nobody answers.
+/// When there is no answer.
 pub async fn get(port: u16, path: &str) -> Result<(u16, String)> {
     tokio::time::timeout(PATIENCE, ask(port, path)).await.context("the relay does not answer")?
 }
@@ -43,21 +43,21 @@ impl Metrics {
         Self(series.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect())
     }
 
-    /// The sum of a metric over all its labels; 0 where it is not there.
+    /// The sum of a metric over all its labels; 0 if it is missing.
     #[must_use]
     pub fn sum(&self, name: &str) -> f64 {
         self.sum_where(name, "")
     }
 
-    /// The sum over those whose labels contain a text, for example `result="claimed"`.
+    /// The sum over the series whose labels contain a text, for example `result="claimed"`.
     #[must_use]
     pub fn sum_where(&self, name: &str, labels: &str) -> f64 {
         let series = self.0.iter().filter(|(series, _)| series.split('{').next() == Some(name));
         series.filter(|(series, _)| series.contains(labels)).map(|(_, value)| value).sum()
     }
 
-    /// A quantile of the one histogram whose labels contain a text, as if the values of a bucket were spread evenly; 0 where nothing
-    /// was observed. What is above the last bound counts as that.
+    /// A quantile of the one histogram whose labels contain a text, with each bucket's values spread evenly; 0 if there
+    /// are none. Values above the last bound count as that bound.
     #[must_use]
     pub fn quantile(&self, name: &str, labels: &str, share: f64) -> f64 {
         let name = format!("{name}_bucket");
@@ -96,7 +96,7 @@ fn bound(series: &str) -> Option<f64> {
     series.rsplit_once("le=\"")?.1.split_once('"')?.0.parse().ok()
 }
 
-/// What tells something: no zeros, no buckets.
+/// Only informative series: no zeros, no buckets.
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut telling = self.0.iter().filter(|(series, value)| *value > 0.0 && !series.contains("_bucket{"));

@@ -1,4 +1,4 @@
-//! Relays as child processes: started with a configuration file of their own, killed, paused and asked to stop.
+//! Relays as child processes: started with their own configuration file, killed, paused and asked to stop.
 
 mod metrics;
 mod settings;
@@ -24,18 +24,19 @@ use crate::servers::{
     until,
 };
 
-/// A relay that runs. Drop kills it.
+/// A running relay. Drop kills it.
 #[derive(Debug)]
 pub struct Relay {
     process: Process,
     log: PathBuf,
     port: u16,
-    // After the process, so that it is removed after its end.
+    // After the process, so that the folder is removed after the process has ended.
     _folder: TempDir,
 }
 
 impl Relay {
-    /// Starts the program `relay` with these settings. Returns at once: what it does shows in its metrics, its log and the tables.
+    /// Starts the program `relay` with these settings. Returns at once: its metrics, its log and the tables show its
+    /// work.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -75,7 +76,7 @@ impl Relay {
         self.process.pause()
     }
 
-    /// Waits until it stands still at the point that [`Settings::pause_at`] names.
+    /// Waits until it pauses at the point that [`Settings::pause_at`] names.
     ///
     /// # Errors
     /// When it does not within the deadline; with its log.
@@ -88,7 +89,7 @@ impl Relay {
         .with_context(|| self.log().unwrap_or_default())
     }
 
-    /// Lets it go on after [`Relay::pause`].
+    /// Resumes it after [`Relay::pause`].
     ///
     /// # Errors
     /// When it has ended already.
@@ -130,7 +131,7 @@ impl Relay {
         Ok(())
     }
 
-    /// What it has logged so far.
+    /// The log so far.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -196,7 +197,7 @@ impl Relay {
     }
 }
 
-/// Keeps the log where `OUTBOX_TEST_LOGS` names a folder: a test that fails on a busy machine only is explained there.
+/// Keeps the log if `OUTBOX_TEST_LOGS` names a folder: it explains a test that fails only on a busy machine.
 impl Drop for Relay {
     fn drop(&mut self) {
         let Some(folder) = std::env::var_os("OUTBOX_TEST_LOGS") else { return };

@@ -14,7 +14,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// For the database with this address; without any sink.
+    /// The settings for the database with this address, without any sink.
     #[must_use]
     pub fn new(database_url: &str) -> Self {
         Self { file: Table::new(), environment: Vec::new(), limits: Vec::new() }
@@ -89,7 +89,7 @@ impl Settings {
         self
     }
 
-    /// One more route, before those that there are.
+    /// Adds a route before the existing ones.
     #[must_use]
     pub fn first_route<'a>(mut self, keys: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let others = self.file.remove("routes");
@@ -100,7 +100,7 @@ impl Settings {
         self
     }
 
-    /// One more route, after those before it.
+    /// Adds a route after the existing ones.
     #[must_use]
     pub fn route<'a>(mut self, keys: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let route: Table = keys.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
@@ -118,7 +118,7 @@ impl Settings {
         self
     }
 
-    /// Takes a key out, which then has its default.
+    /// Removes a key, which then has its default.
     #[must_use]
     pub fn unset(mut self, section: &str, key: &str) -> Self {
         if let Some(Value::Table(keys)) = self.file.get_mut(section) {
@@ -127,32 +127,33 @@ impl Settings {
         self
     }
 
-    /// With deadlines that a busy machine keeps: where nothing may be sent twice, and nothing of its own is to be taken over.
+    /// Sets deadlines that a busy machine keeps: for tests in which no message may be sent twice and no claim taken
+    /// over.
     #[must_use]
     pub fn patient(self) -> Self {
         self.set("relay", "lease", "60s").set("relay", "publish_deadline", "20s").set("relay", "settle_deadline", "10s")
     }
 
-    /// Sets a variable of the environment.
+    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Lets the relay die at a named point (debug builds only).
+    /// Makes the relay die at a named point (debug builds only).
     #[must_use]
     pub fn crash_at(self, point: &str) -> Self {
         self.env("RELAY_CRASH_POINT", point)
     }
 
-    /// Lets a part of the relay panic at a named point (debug builds only).
+    /// Makes a part of the relay panic at a named point (debug builds only).
     #[must_use]
     pub fn panic_at(self, point: &str) -> Self {
         self.env("RELAY_PANIC_POINT", point)
     }
 
-    /// Lets the relay stand still, once, at a named point (debug builds only).
+    /// Makes the relay pause once at a named point (debug builds only).
     #[must_use]
     pub fn pause_at(self, point: &str) -> Self {
         self.env("RELAY_PAUSE_POINT", point)
@@ -165,7 +166,7 @@ impl Settings {
         self
     }
 
-    /// A shell script that sets the limits and becomes the program in its arguments; none: there are no limits.
+    /// A shell script that sets the limits and becomes the program in its arguments; `None` if there are no limits.
     pub(super) fn limits(&self) -> Option<String> {
         let set = |limit: &String| format!("ulimit {limit} && ");
         (!self.limits.is_empty()).then(|| self.limits.iter().map(set).collect::<String>() + "exec \"$0\" \"$@\"")
@@ -185,7 +186,7 @@ impl Settings {
     }
 }
 
-/// Puts a value into a table of the file, which is made if need be.
+/// Puts a value into a table of the file, and makes the table if it is missing.
 fn put(file: &mut Table, name: &str, key: &str, value: Value) {
     let table = file.entry(name).or_insert_with(|| Value::Table(Table::new()));
     if let Value::Table(table) = table {

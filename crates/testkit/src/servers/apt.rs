@@ -1,7 +1,7 @@
 //! Debian and Ubuntu packages, downloaded and unpacked beside the system.
 //!
-//! apt gets lists, a cache and a status of its own, so neither the system's package state nor its lists change, and
-//! root is not needed. The mirror is the one this machine already uses.
+//! apt gets its own lists, cache and status: the system's package state and lists do not change, and root is not
+//! needed. The mirror is the one this machine already uses.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,16 +13,16 @@ use super::cache;
 use super::call::{finish, on_path};
 use super::sources::{self, Mirror};
 
-/// Which release the packages are taken from.
+/// The release that the packages come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Release {
-    /// The machine's own. Libraries that are installed already are not downloaded again.
+    /// The machine's own. Installed libraries are not downloaded again.
     Own,
-    /// Debian's `sid`, complete with its C library, for what the machine's own release lacks.
+    /// Debian's `sid`, complete with its C library, for packages missing in the machine's own release.
     Sid,
 }
 
-/// Whether this machine has apt and a mirror we know how to use.
+/// Whether this machine has apt and a mirror that this module can use.
 pub(super) fn available() -> bool {
     on_path("apt-get").is_some() && on_path("dpkg-deb").is_some() && sources::mirror().is_ok()
 }
@@ -72,8 +72,8 @@ impl Apt {
         bail!("cannot download packages: {}", failures.join("; "))
     }
 
-    /// apt-get with everything it writes below the state folder. It drops root for downloads unless told otherwise, and
-    /// could then not write there; descriptions and desktop metadata are large and of no use.
+    /// Runs apt-get with all its files below the state folder. By default it drops root for downloads, and could then
+    /// not write there. Descriptions and desktop metadata are large and of no use.
     fn run(&self, args: &[&str]) -> Result<String> {
         let at = |name: &str, path: &str| format!("{name}={}", self.state.join(path).display());
         let mut apt = Command::new("apt-get");

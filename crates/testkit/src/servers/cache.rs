@@ -1,5 +1,5 @@
-//! The project's cache folder: what was downloaded, unpacked or initialised once. Git ignores it, and it may be deleted
-//! at any time.
+//! The project's cache folder: files that were downloaded, unpacked or initialised once. Git ignores it, and it may be
+//! deleted at any time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ pub(super) fn servers() -> PathBuf {
 
 /// Returns the folder `name` of the server cache, and makes it with `build` the first time.
 ///
-/// Safe when interrupted and when called at once by several processes: one builds, under a file lock, in a folder of
-/// another name, and only a finished folder gets its own.
+/// Safe if it is interrupted, or called by several processes at once. One process builds, under a file lock, in a
+/// folder with another name. Only a finished folder gets its own name.
 pub(crate) fn entry(name: &str, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let finished = servers().join(name);
     if finished.is_dir() {
@@ -46,7 +46,7 @@ pub(crate) fn entry(name: &str, build: impl FnOnce(&Path) -> Result<()>) -> Resu
     Ok(finished)
 }
 
-/// An exclusive lock named after `target`; it ends with the returned file, also when the process dies.
+/// An exclusive lock named after `target`. It ends with the returned file, also if the process dies.
 pub(super) fn lock(target: &Path) -> Result<fs::File> {
     let path = beside(target, "lock");
     fs::create_dir_all(path.parent().unwrap_or(target))?;
@@ -69,7 +69,7 @@ fn remove(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies a folder, sharing its blocks where the file system can.
+/// Copies a folder, sharing its blocks if the file system can.
 pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     finish(Command::new("cp").args(["-R", "-p"]).arg(from).arg(to)).map(drop)
 }

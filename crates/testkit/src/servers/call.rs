@@ -1,5 +1,5 @@
-//! A program with its arguments and environment, written down so that it can be run again: a server that was killed
-//! comes back with exactly the call that started it.
+//! A program with its arguments and environment, recorded so that it can run again: a killed server restarts with
+//! exactly the call that started it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// A program, its arguments and what it needs in its environment.
+/// A program, its arguments and its environment variables.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     program: PathBuf,
@@ -30,7 +30,7 @@ impl Call {
         self
     }
 
-    /// `--name=value`, the form every server here understands.
+    /// `--name=value`, the form that every server here understands.
     pub(crate) fn option(self, name: &str, value: impl AsRef<Path>) -> Self {
         let mut arg = OsString::from(format!("--{name}="));
         arg.push(value.as_ref());
@@ -48,13 +48,13 @@ impl Call {
         command
     }
 
-    /// Runs it to its end and returns what it wrote to stdout; a failure carries what it wrote to stderr.
+    /// Runs it to its end and returns its stdout; an error contains its stderr.
     pub(crate) fn output(&self) -> Result<String> {
         finish(&mut self.command())
     }
 }
 
-/// Runs `command` to its end; a failure carries both of its streams, because some tools explain themselves on the wrong
+/// Runs `command` to its end. An error contains both of its streams, because some tools explain errors on the wrong
 /// one.
 pub(crate) fn finish(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {}", command.get_program().display()))?;

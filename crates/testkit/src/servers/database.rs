@@ -16,7 +16,7 @@ pub async fn fresh_database(url: &str) -> Result<String> {
     Ok(with_database(url, &name))
 }
 
-/// `url` with its database replaced, its parameters kept.
+/// `url` with another database and the same parameters.
 fn with_database(url: &str, name: &str) -> String {
     let (address, parameters) =
         url.split_once('?').map_or((url, None), |(address, parameters)| (address, Some(parameters)));

@@ -1,8 +1,8 @@
-//! Servers in Docker: one service of the project's `docker-compose.yml`, in a Compose project of its own.
+//! Servers in Docker: one service of the project's `docker-compose.yml`, in its own Compose project.
 //!
 //! The compose file takes the published port from `OUTBOX_<SERVICE>_PORT` (`OUTBOX_MYSQL_PORT`, `OUTBOX_KAFKA_PORT`, …)
-//! and defaults to the usual one. Every server here gets a free one, so tests do not meet each other or a developer's
-//! own stack.
+//! and defaults to the usual one. Every server here gets a free port: tests collide neither with each other nor with a
+//! developer's own stack.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,7 +13,7 @@ use super::call::finish;
 use super::origin::Kind;
 use super::{cache, ports};
 
-/// Whether a Docker daemon answers, Compose is there, and the project has its file.
+/// Whether a Docker daemon answers, Compose is installed, and the project has its file.
 pub(super) fn answers() -> bool {
     file().is_file()
         && finish(Command::new("docker").args(["version", "--format", "{{.Server.Version}}"])).is_ok()
@@ -24,7 +24,7 @@ fn file() -> PathBuf {
     cache::repository().join("docker-compose.yml")
 }
 
-/// A service that runs in its own Compose project; removed on drop.
+/// A running service in its own Compose project; removed on drop.
 #[derive(Debug)]
 pub(super) struct Compose {
     kind: Kind,
@@ -38,7 +38,7 @@ impl Compose {
         Ok(compose)
     }
 
-    /// Runs `docker compose` on this project; the service's name has to be among `args` where Compose wants it.
+    /// Runs `docker compose` on this project. `args` must contain the service's name if Compose needs it.
     pub(super) fn run(&self, args: &[&str]) -> Result<String> {
         let mut docker = Command::new("docker");
         docker.args([

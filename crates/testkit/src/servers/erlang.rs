@@ -1,5 +1,5 @@
-//! Erlang out of unpacked packages. Its programs start each other by path, so the ones that need the unpacked C library
-//! have to bring its loader with them.
+//! Erlang from unpacked packages. Its programs start each other by path: those that need the unpacked C library must
+//! come with its loader.
 
 use std::fs;
 use std::io::Read;
@@ -10,10 +10,10 @@ use anyhow::Result;
 
 const HOME: &str = "usr/lib/erlang";
 
-/// Erlang's start script has its folder written into it; here it has to find itself.
+/// Erlang's start script contains a fixed folder; here it finds its own.
 const FIND_ROOTDIR: &str = r#"ROOTDIR="$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)""#;
 
-/// Stands in for a program, and runs it with the loader beside it, wherever the folder is.
+/// Replaces a program, and runs it with the loader beside it, wherever the folder is.
 const WRAPPER: &str = r#"#!/bin/sh
 here=$0
 [ -L "$here" ] && here=$(readlink -f "$here")
@@ -21,7 +21,7 @@ root=${here%/usr/lib/erlang/*}
 exec "$root/LOADER" --library-path "$root/LIBRARIES" --argv0 "$0" "$here.program" "$@"
 "#;
 
-/// Makes an Erlang below `root`, if there is one, run from there; with the loader, where one was unpacked.
+/// Adapts an Erlang below `root`, if there is one, to run from there, with the loader if one was unpacked.
 pub(super) fn relocate(root: &Path, loader: Option<&(PathBuf, PathBuf)>) -> Result<()> {
     let script = root.join(HOME).join("bin/erl");
     let Ok(text) = fs::read_to_string(&script) else { return Ok(()) };
@@ -44,7 +44,7 @@ fn write_script(path: &Path, text: &str) -> Result<()> {
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
 }
 
-/// The machine code in folders named `bin`: libraries are found by the loader, scripts need none.
+/// The machine code in folders named `bin`: the loader finds libraries, and scripts need none.
 fn programs(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -1,7 +1,7 @@
 //! A Galera cluster of MariaDB: three nodes, each of which takes writes.
 //!
-//! All nodes begin with the data of the first one, so nothing has to be transferred when they join: Galera hands over what was written
-//! since, and the script that it runs for the rest only says so.
+//! All nodes start with the data of the first one, so that they transfer no data when they join. Galera hands over
+//! later writes, and its script for the rest only reports that there is nothing to transfer.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -13,7 +13,7 @@ use super::{Flavor, MySql, MySqlOptions, PATIENCE, cache, free_port, host::block
 
 const NODES: usize = 3;
 
-/// Galera's state transfer between nodes with the same data: the donor tells the joiner the position.
+/// Galera's state transfer between nodes with the same data: the donor sends the position to the joiner.
 const TRANSFER: &str = r#"#!/bin/sh
 while [ $# -gt 0 ]; do
     case "$1" in
@@ -37,10 +37,10 @@ else
 fi
 "#;
 
-/// A cluster that runs. Drop kills it.
+/// A running cluster. Drop kills it.
 #[derive(Debug)]
 pub struct Galera {
-    /// The nodes that run.
+    /// The running nodes.
     pub nodes: Vec<MySql>,
     _folder: TempDir,
 }

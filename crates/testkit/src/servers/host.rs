@@ -1,5 +1,4 @@
-//! What every server has in common: it can be killed, paused, stopped and started again, as a child process or as a
-//! container.
+//! The common parts of all servers: kill, pause, stop and restart, as a child process or as a container.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use super::docker::Compose;
 use super::process::{Launch, Process};
 use super::wait;
 
-/// How long one try to talk to a server that is starting may take.
+/// The time limit of one try to talk to a starting server.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
 const GRACE: Duration = Duration::from_secs(30);
@@ -91,7 +90,7 @@ impl Host {
         }
     }
 
-    /// Starts it again with the same port and data, after stopping it when it still runs.
+    /// Restarts it with the same port and data; stops it first if it still runs.
     pub(super) async fn restart(&mut self) -> Result<()> {
         if let Self::Own(own) = self {
             if let Some(process) = own.process.take() {
@@ -104,13 +103,13 @@ impl Host {
         if let Self::Compose(compose) = self { compose.service("start") } else { Ok(()) }
     }
 
-    /// Waits until `attempt` succeeds. A server that ended is not waited for, and its log explains either failure.
+    /// Waits until `attempt` succeeds. It does not wait for a server that has ended; the log explains either failure.
     pub(super) async fn ready<F>(&mut self, attempt: impl Fn() -> F) -> Result<()>
     where
         F: Future<Output = Result<()>>,
     {
         let start = Instant::now();
-        // A server that is starting may take a connection and forget it: lapin waits for ever then.
+        // A starting server may accept a connection and forget it: lapin would wait for ever.
         while let Err(error) = wait::within(ATTEMPT, attempt()).await {
             if !self.is_running()? {
                 return Err(self.explain(&error.context("the server ended")));
@@ -146,7 +145,7 @@ impl Own {
     }
 }
 
-/// A fresh folder for a server's data. It is in the system's folder for temporary files because the path of a socket is
+/// A fresh folder for a server's data. It is in the system's folder for temporary files, because a socket's path is
 /// limited to about a hundred bytes.
 pub(super) fn folder(name: &str) -> Result<TempDir> {
     tempfile::Builder::new().prefix(&format!("outbox-{name}-")).tempdir().context("cannot create a folder for a server")

@@ -1,4 +1,4 @@
-//! Kafka: one node, broker and controller in one, without `ZooKeeper`.
+//! Kafka: one node that is both broker and controller, without `ZooKeeper`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,7 @@ use super::origin::{Kind, Origin, origin};
 use super::{cache, maven, packages, ports};
 use crate::proxy::Proxy;
 
-/// Settings of a node that has to start fast. Internal topics have one partition: fifty of them take a
-/// while.
+/// Settings of a node that has to start fast. Internal topics have one partition: fifty of them take a while.
 const SETTINGS: &str = "\
 process.roles=broker,controller
 controller.listener.names=CONTROLLER
@@ -48,7 +47,7 @@ appender.console.layout.pattern = %d %p %m (%c)%n
 /// Any 22 characters of base 64 that decode to 16 bytes.
 const CLUSTER: &str = "b3V0Ym94LXRlc3RraXQxMA";
 
-/// A running Kafka node with data of its own. Drop kills it and removes its data.
+/// A running Kafka node with its own data. Drop kills it and removes its data.
 #[derive(Debug)]
 pub struct Kafka {
     host: Host,
@@ -57,7 +56,7 @@ pub struct Kafka {
     proxied: Option<Proxied>,
 }
 
-/// The number of a node, and the ports of all nodes' controllers: the first is that of number 1.
+/// The number of a node, and the ports of all nodes' controllers. The first port is that of number 1.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub(super) id: usize,
@@ -84,7 +83,8 @@ impl Node {
     }
 }
 
-/// A node sends its clients to the address that it advertises: behind a proxy it needs a listener that advertises the proxy's.
+/// A node sends its clients to the address that it advertises. Behind a proxy it needs a listener that advertises the
+/// proxy's address.
 #[derive(Debug, Clone, Copy)]
 pub struct Proxied {
     /// The listener's port.
@@ -102,12 +102,12 @@ impl Kafka {
         Self::with(&[]).await
     }
 
-    /// Starts a node with additional broker properties, for example `message.max.bytes`. They win over the defaults,
+    /// Starts a node with additional broker properties, for example `message.max.bytes`. They override the defaults,
     /// and do not reach a node in Docker.
     ///
     /// # Errors
-    /// When there is no server to start (the error names the ways out), or it does not answer; then with the end of its
-    /// log.
+    /// When there is no server to start (the error names the alternatives), or it does not answer; then with the end of
+    /// its log.
     pub async fn with(properties: &[(&str, &str)]) -> Result<Self> {
         let lines = properties.iter().map(|(name, value)| format!("{name}={value}"));
         let extra = lines.collect::<Vec<_>>().join("\n");
@@ -116,14 +116,14 @@ impl Kafka {
         Ok(server)
     }
 
-    /// Starts a node among others. Its controller answers when most of them run, so that nothing is waited for here.
+    /// Starts a node among others. Its controller answers once most nodes run, so that this function does not wait.
     pub(super) fn one_of(node: &Node, extra: &str) -> Result<Self> {
         let docker = matches!(origin(Kind::Kafka)?, Origin::Docker);
         ensure!(!docker, "docker-compose.yml has one Kafka node: several need Kafka's own files");
         launch(node, extra)
     }
 
-    /// Starts the proxy before it; there can be one at a time. [`Kafka::bootstrap`] goes past it.
+    /// Starts the proxy before it; only one is possible at a time. [`Kafka::bootstrap`] bypasses it.
     ///
     /// # Errors
     /// When there is one, or the node runs in Docker.
@@ -132,7 +132,7 @@ impl Kafka {
         Proxy::on_port(ports.advertised, &format!("127.0.0.1:{}", ports.listener)).await
     }
 
-    /// For another one in the proxy's place.
+    /// The ports for another proxy in its place.
     ///
     /// # Errors
     /// When the node runs in Docker.
@@ -154,7 +154,7 @@ impl Kafka {
 
 super::host_methods!(Kafka);
 
-/// The port must be open before librdkafka is asked: it would log every refused connection.
+/// The port must be open before librdkafka connects: it would log every refused connection.
 async fn answers(bootstrap: String) -> Result<()> {
     TcpStream::connect(&bootstrap).await?;
     blocking(move || has_broker(&bootstrap)).await
@@ -165,7 +165,7 @@ fn has_broker(bootstrap: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the node with this address knows of the others and of topics.
+/// The metadata of this node about the other nodes and the topics.
 pub(super) fn metadata(bootstrap: &str) -> Result<Metadata> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", bootstrap).set_log_level(RDKafkaLogLevel::Emerg);
@@ -215,7 +215,7 @@ fn java(libraries: &Path, folder: &Path) -> Call {
     Call::new("java").args(["-Xmx512m", "-Djava.awt.headless=true", "-cp"]).arg(libraries.join("*")).arg(logging)
 }
 
-/// A formatted data folder, to be copied: formatting starts a JVM of its own.
+/// A formatted data folder, to be copied: formatting starts another JVM.
 fn formatted(libraries: &Path, id: usize) -> Result<PathBuf> {
     let entry = cache::entry(&format!("data-kafka-{}-node-{id}", maven::KAFKA), |target| {
         // The tool checks the ports and does not use them.

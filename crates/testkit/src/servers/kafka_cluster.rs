@@ -1,4 +1,4 @@
-//! Kafka: three nodes, of which one may be away.
+//! Kafka: three nodes, one of which may be away.
 
 use anyhow::{Context as _, Result, ensure};
 use rdkafka::metadata::MetadataTopic;
@@ -12,8 +12,8 @@ use super::{
 
 const NODES: usize = 3;
 
-/// Every message is on two nodes at least before it is confirmed. A node that is away is noticed soon, and its partitions are
-/// given back to it soon after it has returned: leaders move as often as they can.
+/// Every message is on at least two nodes before it is confirmed. An absent node is noticed soon, and gets its partitions
+/// back soon after its return: leaders move as often as they can.
 const SETTINGS: &str = "\
 default.replication.factor=3
 min.insync.replicas=2
@@ -23,7 +23,8 @@ broker.session.timeout.ms=2000
 leader.imbalance.check.interval.seconds=1
 ";
 
-/// Three nodes, each broker and controller. What is done to one is done to the next one the next time, so that each has its turn.
+/// Three nodes, each broker and controller. Each action hits one node, and the next action the next one: all have their
+/// turn.
 #[derive(Debug)]
 pub struct KafkaCluster {
     nodes: Vec<Kafka>,
@@ -64,7 +65,7 @@ impl KafkaCluster {
         self.node()?.kill()
     }
 
-    /// Stops a node in order: it gives away what it leads first.
+    /// Stops a node in order: it gives away its leaderships first.
     ///
     /// # Errors
     /// When it does not run, or had to be killed.
@@ -80,7 +81,7 @@ impl KafkaCluster {
         self.node()?.pause()
     }
 
-    /// Lets the node go on that was frozen, and waits until it has caught up.
+    /// Resumes the frozen node, and waits until it has caught up.
     ///
     /// # Errors
     /// When it does not run, or does not catch up.
@@ -89,7 +90,7 @@ impl KafkaCluster {
         self.next().await
     }
 
-    /// Starts the node again that was killed or stopped, and waits until it has caught up.
+    /// Restarts the node that was killed or stopped, and waits until it has caught up.
     ///
     /// # Errors
     /// When it does not answer, or does not catch up.
@@ -118,14 +119,14 @@ impl KafkaCluster {
         self.nodes.get_mut(self.turn).context("no node has this number")
     }
 
-    /// The next node may go away when every one has all messages.
+    /// Waits until all nodes have all messages: only then may the next one go away.
     async fn next(&mut self) -> Result<()> {
         self.caught_up().await?;
         self.turn = (self.turn + 1) % NODES;
         Ok(())
     }
 
-    /// One that was away for a moment may not know of it yet: each is asked.
+    /// A node that was away for a moment may not know of its lag yet, so that each one is asked.
     async fn caught_up(&self) -> Result<()> {
         for node in &self.nodes {
             wait::until(wait::PATIENCE, "the nodes to catch up", || {

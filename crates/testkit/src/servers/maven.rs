@@ -1,4 +1,4 @@
-//! Kafka and its libraries, which Maven copies out of its repository.
+//! Kafka and its libraries, which Maven copies from its repository.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::cache;
 use super::call::{finish, on_path};
 use super::system::{can_install, ensure_program};
 
-/// The Kafka server the tests run against.
+/// The Kafka server that the tests run against.
 pub(super) const KAFKA: &str = "4.1.0";
 
 const POM: &str = r"<project>

@@ -1,11 +1,11 @@
 //! Real servers: MySQL, MariaDB, Kafka and RabbitMQ, on free ports of the loopback address, with data in fresh folders.
 //!
-//! Each is found in this order, and says which way it took ([`Origin`]): an address given by the user
-//! ([`Kind::variable`], used by [`mysql_url`], [`kafka_bootstrap`] and [`amqp_url`]), a program on the PATH, Docker
-//! with the project's `docker-compose.yml`, packages of the machine's own mirror unpacked into `.cache/servers`.
+//! Each is found in this order, and reports its origin ([`Origin`]): an address given by the user ([`Kind::variable`],
+//! used by [`mysql_url`], [`kafka_bootstrap`] and [`amqp_url`]); a program on the PATH; Docker with the project's
+//! `docker-compose.yml`; packages of the machine's own mirror unpacked into `.cache/servers`.
 //!
-//! [`MySql`], [`Kafka`] and [`RabbitMq`] are servers of one test's own, to be killed, paused and restarted. They end
-//! with their handle, and with the process that holds it, however that ends.
+//! [`MySql`], [`Kafka`] and [`RabbitMq`] are servers of one test, to be killed, paused and restarted. They end with
+//! their handle, and with the process that holds it, however that ends.
 
 mod apt;
 pub mod cache;
@@ -48,18 +48,18 @@ pub use system::{can_install, ensure_program};
 pub use topics::{create_topic, create_topic_with, delete_topic};
 pub use wait::{PATIENCE, until};
 
-/// The methods all servers share. A macro and not a trait: tests need no import, and the waiting inside `restart`
+/// The methods that all servers share. A macro and not a trait: tests need no import, and the waiting inside `restart`
 /// differs.
 macro_rules! host_methods {
     ($server:ident) => {
         impl $server {
-            /// Which way the server was found.
+            /// The server's origin.
             #[must_use]
             pub fn origin(&self) -> &super::origin::Origin {
                 &self.origin
             }
 
-            /// Its process id; an error when it does not run, or runs in a container.
+            /// Its process id; an error if it does not run, or runs in a container.
             ///
             /// # Errors
             /// See above.
@@ -67,13 +67,13 @@ macro_rules! host_methods {
                 self.host.pid()
             }
 
-            /// The file with its output, when it runs outside a container.
+            /// The file with its output, if it runs outside a container.
             #[must_use]
             pub fn log(&self) -> Option<std::path::PathBuf> {
                 self.host.log()
             }
 
-            /// The folder with its data, when it runs outside a container.
+            /// The folder with its data, if it runs outside a container.
             #[must_use]
             pub fn folder(&self) -> Option<&std::path::Path> {
                 self.host.folder()
@@ -95,7 +95,7 @@ macro_rules! host_methods {
                 self.host.pause()
             }
 
-            /// Lets it go on after [`Self::pause`].
+            /// Resumes it after [`Self::pause`].
             ///
             /// # Errors
             /// When it does not run.
@@ -111,8 +111,7 @@ macro_rules! host_methods {
                 self.host.stop().await
             }
 
-            /// Starts it again on the same port with the same data, stopping it first when it runs, and waits until it
-            /// answers.
+            /// Restarts it on the same port with the same data, after a stop if it runs, and waits until it answers.
             ///
             /// # Errors
             /// When it does not answer; with the end of its log.

@@ -14,7 +14,7 @@ use crate::clock::Clock;
 
 use super::{cache, odd, packages, ports};
 
-/// The two families of servers the outbox supports.
+/// The two server families that the outbox supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavor {
     /// MySQL.
@@ -32,7 +32,7 @@ impl Flavor {
     }
 }
 
-/// What a test may want different from the defaults.
+/// The options of a test that differ from the defaults.
 #[derive(Debug, Clone)]
 pub struct MySqlOptions {
     flavor: Flavor,
@@ -58,15 +58,15 @@ impl MySqlOptions {
         self
     }
 
-    /// One more argument of the server, for example `--max-allowed-packet=1M`. It wins over a default of the same name.
+    /// Adds an argument of the server, for example `--max-allowed-packet=1M`. It overrides a default of the same name.
     #[must_use]
     pub fn arg(mut self, arg: &str) -> Self {
         self.args.push(arg.to_owned());
         self
     }
 
-    /// The zone of the server process (its variable `TZ`), for example `Asia/Tokyo`; the machine's by default. A session's `time_zone` shows
-    /// nothing of it.
+    /// The time zone of the server process (its variable `TZ`), for example `Asia/Tokyo`; by default the machine's. A
+    /// session's `time_zone` does not show it.
     #[must_use]
     pub fn zone(mut self, zone: &str) -> Self {
         self.zone = Some(zone.to_owned());
@@ -80,21 +80,21 @@ impl MySqlOptions {
         self
     }
 
-    /// A variable of the server process.
+    /// Sets a variable of the server process.
     #[must_use]
     pub(super) fn env(mut self, name: &'static str, value: &str) -> Self {
         self.environment.push((name, value.to_owned()));
         self
     }
 
-    /// A data folder to begin with a copy of, in the place of an empty one.
+    /// A data folder to start with a copy of, instead of an empty one.
     #[must_use]
     pub(super) fn data(mut self, folder: &Path) -> Self {
         self.data = Some(folder.to_path_buf());
         self
     }
 
-    /// Everything set as some user has it and no stock server: see `odd.rs`. Each setting can be overridden afterwards.
+    /// Sets everything as some users have it and no stock server: see `odd.rs`. Later calls can override each setting.
     #[must_use]
     pub fn odd(mut self) -> Self {
         let flavor = self.flavor;
@@ -105,8 +105,8 @@ impl MySqlOptions {
     /// Starts the server and waits until it answers.
     ///
     /// # Errors
-    /// When there is no server to start (the error names the ways out), or it does not answer; then with the end of its
-    /// log.
+    /// When there is no server to start (the error names the alternatives), or it does not answer; then with the end of
+    /// its log.
     pub async fn start(self) -> Result<MySql> {
         let (host, port, origin) = blocking(move || self.launch()).await?;
         let mut server = MySql { host, port, origin };
@@ -116,7 +116,7 @@ impl MySqlOptions {
 
     fn launch(&self) -> Result<(Host, u16, Origin)> {
         let kind = self.flavor.kind();
-        // The service in Docker has settings of its own.
+        // The service in Docker has its own settings.
         let stock = self.args.is_empty() && self.zone.is_none() && self.environment.is_empty();
         let origin = if stock { origin(kind)? } else { own_process(kind)? };
         let program = match &origin {
@@ -144,7 +144,7 @@ impl MySqlOptions {
         Ok((Host::start(call, folder)?, port, origin))
     }
 
-    /// The arguments that MySQL takes only when it initialises a data folder, and demands again at each start.
+    /// The arguments that MySQL accepts only when it initialises a data folder, and demands again at each start.
     fn initial(&self) -> Vec<&str> {
         let args = self.args.iter().map(String::as_str);
         args.filter(|arg| self.flavor == Flavor::MySql && arg.starts_with("--lower-case-table-names=")).collect()
@@ -168,14 +168,14 @@ impl MySqlOptions {
             ]);
         let own: &[&str] = match self.flavor {
             Flavor::MySql => &["--mysqlx=OFF", "--secure-file-priv=NULL"],
-            // As is the default from 11.6.2 on: the older ones, where it can be set, are then as strict.
+            // The default from 11.6.2 on. Older servers that have the setting are then as strict.
             Flavor::MariaDb => &["--loose-innodb-snapshot-isolation=ON"],
         };
         call.args(own).args(&self.args)
     }
 }
 
-/// A running MySQL or MariaDB server with data of its own. Drop kills it and removes its data.
+/// A running MySQL or MariaDB server with its own data. Drop kills it and removes its data.
 #[derive(Debug)]
 pub struct MySql {
     host: Host,

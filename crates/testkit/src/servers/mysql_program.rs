@@ -1,7 +1,6 @@
 //! The server programs of MySQL and MariaDB, and data folders for them.
 //!
-//! Initialising a data folder takes seconds, copying an initialised one a fraction of a second: there is one per
-//! version in the cache.
+//! Initialising a data folder takes seconds, copying it a fraction of a second: the cache has one per version.
 
 use std::fs;
 use std::io::Write;
@@ -15,11 +14,12 @@ use super::mysql::Flavor;
 use super::packages::{Root, version};
 use super::{cache, system};
 
-/// The tests connect by TCP, and host names are not resolved: `root@localhost` alone would not let them in.
+/// The tests connect by TCP, without resolving host names: `root@localhost` alone would not let them in.
 const ROOT_BY_TCP: &str =
     "CREATE USER 'root'@'127.0.0.1';\nGRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;\n";
 
-/// What MariaDB's own installer feeds to a server in bootstrap mode, in its order. The prefix changed in version 11.
+/// The files that MariaDB's own installer feeds to a server in bootstrap mode, in its order. The prefix changed in
+/// version 11.
 const SYSTEM_TABLES: [&str; 6] = [
     "{}_system_tables.sql",
     "{}_performance_tables.sql",
@@ -54,7 +54,7 @@ impl Program {
         Self::new(flavor, version.clone().arg("--no-defaults"), version, share)
     }
 
-    /// Both servers refuse to run as root unless told to, and must find their messages.
+    /// Both servers refuse to run as root without an option for it, and must find their messages.
     fn new(flavor: Flavor, call: Call, version: Call, share: Option<PathBuf>) -> Self {
         let call = if system::is_root() { call.arg("--user=root") } else { call };
         let call = match &share {
@@ -69,7 +69,8 @@ impl Program {
         self.call.clone().option("datadir", data)
     }
 
-    /// An initialised data folder of this version, to be copied. Another one for each list of arguments that count when it is made.
+    /// An initialised data folder of this version, to be copied. Each list of arguments that matter at initialisation
+    /// has its own.
     pub(super) fn data(&self, initial: &[&str]) -> Result<PathBuf> {
         let name = format!("data-{}-{}{}", self.flavor.kind().name(), version(&self.version)?, initial.concat());
         let entry = cache::entry(&name, |target| {
@@ -89,7 +90,7 @@ impl Program {
         self.call(data).args(initial).arg("--initialize-insecure").option("init-file", &init).output().map(drop)
     }
 
-    /// What `mariadb-install-db` does; the script itself needs more programs than the server's package has.
+    /// The steps of `mariadb-install-db`; the script itself needs more programs than the server's package has.
     fn bootstrap(&self, data: &Path) -> Result<()> {
         fs::create_dir_all(data.join("mysql"))?;
         let mut server = self.call(data).arg("--bootstrap").arg("--max-allowed-packet=8M").command();
@@ -120,7 +121,7 @@ fn share(prefix: &Path) -> Option<PathBuf> {
     folders.into_iter().find(|folder| folder.join("english").is_dir())
 }
 
-/// Copies must not share a server's UUID, and start without anything replayable.
+/// Copies must not share a server's UUID, and start without replayable files.
 fn forget_identity(data: &Path) -> Result<()> {
     for file in fs::read_dir(data)? {
         let file = file?;

@@ -1,4 +1,4 @@
-//! Settings that users have and a stock server has not: the odd world of `./dev test --servers odd`.
+//! Settings that users have and no stock server has: the odd world of `./dev test --servers odd`.
 //!
 //! | MySQL | MariaDB |
 //! |---|---|
@@ -46,7 +46,7 @@ pub(super) fn args(flavor: Flavor) -> impl Iterator<Item = &'static str> {
     COMMON.iter().chain(own).copied()
 }
 
-/// The zones of the tests as rules. A machine without the package tzdata takes the name of a zone for UTC and says nothing.
+/// The zones of the tests as rules. A machine without the package tzdata silently takes a zone's name for UTC.
 const RULES: [(&str, &str); 3] = [
     ("Asia/Tokyo", "JST-9"),
     ("Europe/Berlin", "CET-1CEST,M3.5.0,M10.5.0/3"),

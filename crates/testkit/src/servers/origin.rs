@@ -1,4 +1,4 @@
-//! Where a server comes from.
+//! The origin of a server.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow};
 
 use super::{call, docker, packages};
 
-/// The kinds of server the tests need.
+/// The kinds of server that the tests need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// MySQL.
@@ -35,7 +35,7 @@ impl Kind {
         }
     }
 
-    /// The environment variable that gives the address of a running one.
+    /// The environment variable with the address of a running one.
     #[must_use]
     pub fn variable(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl Kind {
     }
 }
 
-/// Which way a server is started, in the order of preference. An address given by the user comes before all of them.
+/// How a server is started, in the order of preference. An address given by the user comes before all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// A program installed on this machine.
@@ -107,7 +107,7 @@ fn found(kind: Kind, docker: impl FnOnce() -> bool) -> Result<Origin> {
     .ok_or_else(|| no_way(kind))
 }
 
-/// Finds out which way a server would be started and downloads what that takes, so that the start itself is quick.
+/// Finds out how a server would be started and makes all downloads for that, so that the start itself is quick.
 /// Blocking.
 ///
 /// # Errors
@@ -120,7 +120,7 @@ pub fn prepare(kind: Kind) -> Result<Origin> {
     Ok(origin)
 }
 
-/// The order itself. A later way is not even looked at when an earlier one works: asking Docker takes time.
+/// The order itself. A later way is not checked if an earlier one works: asking Docker takes time.
 fn first(
     path: impl FnOnce() -> Option<PathBuf>,
     docker: impl FnOnce() -> bool,

@@ -1,4 +1,4 @@
-//! Which packages hold which server, and how to run a program out of them.
+//! The packages of each server, and how to run programs from them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,12 +32,12 @@ const MARIADB: Plan = Plan {
     release: Release::Own,
     candidates: &[&["mariadb-server-core"], &["mariadb-server-core-10.6"]],
 };
-/// Debian 12 has RabbitMQ 3.10, which nobody supports any more.
+/// Debian 12 has RabbitMQ 3.10, which is no longer supported.
 const RABBITMQ: Plan = Plan { folder: "rabbitmq-server", release: Release::Sid, candidates: &[&["rabbitmq-server"]] };
 const GALERA: Plan = Plan { folder: "galera", release: Release::Own, candidates: &[&["galera-4"]] };
 const PROMETHEUS: Plan = Plan { folder: "prometheus", release: Release::Own, candidates: &[&["prometheus"]] };
 
-/// Whether packages can be had for this kind of server here.
+/// Whether packages for this kind of server are available here.
 pub(super) fn available(kind: Kind) -> bool {
     if kind == Kind::Kafka { maven::available() } else { apt::available() }
 }
@@ -81,7 +81,7 @@ pub(super) fn galera() -> Result<PathBuf> {
     Ok(unpacked(&GALERA)?.join("usr/lib/galera/libgalera_smm.so"))
 }
 
-/// Whether `program` is really this kind of server: MariaDB installs a `mysqld` as well.
+/// Whether `program` is really this kind of server: MariaDB installs a `mysqld` too.
 pub(super) fn is(kind: Kind, program: &Path) -> bool {
     match kind {
         Kind::MySql => version(&Call::new(program)).is_ok_and(|version| !version.contains("MariaDB")),
@@ -110,7 +110,7 @@ fn unpacked(plan: &Plan) -> Result<Root> {
 #[derive(Debug)]
 pub(super) struct Root {
     path: PathBuf,
-    /// The loader of the unpacked C library and the folder of its libraries, when there is one: programs of a newer
+    /// The loader of the unpacked C library and the folder of its libraries, if there is one: programs of a newer
     /// release need it.
     loader: Option<(PathBuf, PathBuf)>,
 }
@@ -124,7 +124,7 @@ impl Root {
         self.path.join(relative)
     }
 
-    /// The call for an unpacked program, which must not find its libraries in the system only.
+    /// The call for an unpacked program, which must not look for its libraries in the system only.
     pub(super) fn program(&self, relative: &str) -> Call {
         let program = self.join(relative);
         match &self.loader {
@@ -133,8 +133,8 @@ impl Root {
         }
     }
 
-    /// The call for an unpacked script. It runs programs of the system too, which an unpacked C library would break: where
-    /// there is one, the script's own programs have to bring it.
+    /// The call for an unpacked script. It also runs programs of the system, which an unpacked C library would break.
+    /// If there is one, the script's own programs must come with it.
     pub(super) fn script(&self, relative: &str) -> Call {
         let call = Call::new(self.join(relative));
         if self.loader.is_some() { call } else { call.env("LD_LIBRARY_PATH", self.libraries()) }

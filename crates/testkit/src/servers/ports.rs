@@ -9,19 +9,19 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// Below the range from which systems take the ports of outgoing connections: while a server is down between a kill and
-/// its restart, no client can be given its port by chance.
+/// Below the range in which systems choose ports of outgoing connections. While a server is down between a kill and its
+/// restart, no client can get its port by chance.
 const RANGE: Range<u16> = 18_000..32_000;
 
 const TRIES: usize = 1_000;
 
-/// How many ports stay taken by their datagram sockets: until what they are for listens on them, or a little longer.
+/// The number of ports that their datagram sockets keep taken: until their server listens on them, or a little longer.
 const KEPT: usize = 256;
 
 static TAKEN: Mutex<VecDeque<UdpSocket>> = Mutex::new(VecDeque::new());
 
-/// A port nobody listens on, and that no other caller gets, in this process or another: the datagram port of the same
-/// number marks it as taken.
+/// A port on which no process listens, and which no other caller gets, in this process or another: the datagram port of
+/// the same number marks it as taken.
 ///
 /// # Errors
 /// When no port of the range is free.

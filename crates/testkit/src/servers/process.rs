@@ -1,8 +1,8 @@
 //! A child process that never outlives the process that started it.
 //!
-//! Drop stops it. When there is no Drop (the parent is killed, exits, or gets Ctrl-C), its watchdog does: a small shell
-//! that waits for the end of a pipe whose other end only the parent holds. The kernel closes that end however the
-//! parent ends. The kernel's own parent-death signal is no help here: it follows the thread that started the child, and
+//! Drop stops it. If there is no Drop (the parent is killed, exits, or gets Ctrl-C), its watchdog does. This is a small
+//! shell that waits for the end of a pipe whose other end only the parent holds. The kernel closes that end however the
+//! parent ends. The kernel's own parent-death signal does not help: it follows the thread that started the child, and
 //! test threads come and go.
 
 use std::ffi::OsStr;
@@ -20,9 +20,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_pro
 use super::call::Call;
 use super::wait;
 
-/// Kills the process group named on the pipe's first line, unless a second line calls the guard off before the pipe
-/// ends, and removes the server's folder. A process in a container may stay a zombie for good, so the wait for its end
-/// is bounded.
+/// Kills the process group on the pipe's first line, unless a second line comes before the pipe ends. It also removes
+/// the server's folder. A process in a container may stay a zombie for good, so that the wait for its end is bounded.
 const WATCHDOG: &str = r#"
 read -r group || exit 0
 read -r off && exit 0
@@ -32,7 +31,7 @@ while kill -s 0 -- "-$group" 2>/dev/null && [ "$tries" -lt 20 ]; do sleep 0.05; 
 rm -rf -- "$1"
 "#;
 
-/// How to start a server: what to run, where its output goes, and the folder that must not stay behind.
+/// How to start a server: the call, the file for its output, and the folder that must not stay behind.
 #[derive(Debug, Clone)]
 pub(crate) struct Launch {
     pub(crate) call: Call,
@@ -67,7 +66,7 @@ impl Process {
         Ok(self.try_wait()?.is_none())
     }
 
-    /// How the process has ended; none: it has not.
+    /// How the process has ended; `None` if it has not.
     pub(crate) fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
@@ -76,27 +75,27 @@ impl Process {
         kill_process_group(self.pid()?, signal).with_context(|| format!("cannot signal process {}", self.id()))
     }
 
-    /// SIGSTOP, and wait until it has: on a busy machine the other threads go on until one of them gets to see the signal.
+    /// Sends SIGSTOP and waits for the stop: on a busy machine, other threads run until one of them sees the signal.
     pub(crate) fn pause(&self) -> Result<()> {
         self.signal(Signal::STOP)?;
-        // Its end is left for whoever waits for that.
+        // The exit status is left for the caller that waits for the end.
         let stopped_or_ended = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(self.pid()?), stopped_or_ended)?;
         Ok(())
     }
 
-    /// Whether it stands still.
+    /// Whether it is frozen.
     pub(crate) fn is_paused(&self) -> Result<bool> {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         Ok(waitid(WaitId::Pid(self.pid()?), options)?.is_some())
     }
 
-    /// SIGKILL to the process and its children, and wait for its end.
+    /// Sends SIGKILL to the process and its children, and waits for its end.
     pub(crate) fn kill(mut self) -> Result<()> {
         self.finish()
     }
 
-    /// Asks the process to stop; kills it when it is still there after `grace`.
+    /// Asks the process to stop; kills it if it still runs after `grace`.
     pub(crate) async fn stop(mut self, grace: Duration) -> Result<()> {
         kill_process(self.pid()?, Signal::TERM)?;
         let ended = wait::until(grace, "the server to stop", || ready(ended(&mut self.child)));
@@ -109,8 +108,8 @@ impl Process {
         i32::try_from(self.id()).ok().and_then(Pid::from_raw).context("the process has no valid id")
     }
 
-    /// The group goes even when its leader has ended by itself: Erlang leaves helpers behind. The watchdog is called
-    /// off last.
+    /// Kills the group even if its leader has already ended: Erlang leaves helpers behind. The watchdog is called off
+    /// last.
     fn finish(&mut self) -> Result<()> {
         if self.watchdog.stdin.is_none() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! RabbitMQ, with an Erlang port mapper of its own: the system's would be shared with other nodes, and stay behind.
+//! RabbitMQ, with its own Erlang port mapper: the system's would be shared with other nodes, and stay behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::host::{Host, blocking, folder};
 use super::origin::{Kind, Origin, origin};
 use super::{packages, ports};
 
-/// A running RabbitMQ node with data of its own. Drop kills it and its port mapper and removes its data.
+/// A running RabbitMQ node with its own data. Drop kills it and its port mapper and removes its data.
 #[derive(Debug)]
 pub struct RabbitMq {
     host: Host,
@@ -21,7 +21,7 @@ pub struct RabbitMq {
     node: Option<Node>,
 }
 
-/// What only a node of our own has.
+/// The parts of a node that this process started.
 #[derive(Debug)]
 struct Node {
     _mapper: Host,
@@ -32,8 +32,8 @@ impl RabbitMq {
     /// Starts a node and waits until it accepts connections.
     ///
     /// # Errors
-    /// When there is no server to start (the error names the ways out), or it does not answer; then with the end of its
-    /// log.
+    /// When there is no server to start (the error names the alternatives), or it does not answer; then with the end of
+    /// its log.
     pub async fn start() -> Result<Self> {
         let mut server = blocking(launch).await?;
         server.ready().await?;
@@ -46,8 +46,8 @@ impl RabbitMq {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
 
-    /// Runs `rabbitmqctl` against the node, for example `["set_vm_memory_high_watermark", "0.00001"]`, and returns what
-    /// it printed.
+    /// Runs `rabbitmqctl` against the node, for example `["set_vm_memory_high_watermark", "0.00001"]`, and returns its
+    /// output.
     ///
     /// # Errors
     /// When the command fails; with its output.
@@ -62,8 +62,8 @@ impl RabbitMq {
         }
     }
 
-    /// Lets a queue of the default virtual host stand still, so that it takes and confirms nothing: as a quorum queue does whose other
-    /// nodes are away.
+    /// Suspends a queue of the default virtual host, so that it takes and confirms nothing: like a quorum queue whose
+    /// other nodes are away.
     ///
     /// # Errors
     /// When there is no such queue, or as [`Self::ctl`].
@@ -71,7 +71,7 @@ impl RabbitMq {
         self.tell_queue("suspend", name).await
     }
 
-    /// Lets a queue go on.
+    /// Resumes a queue.
     ///
     /// # Errors
     /// As [`Self::suspend_queue`].
@@ -139,7 +139,7 @@ impl Programs {
         }
     }
 
-    /// Debian's programs on the PATH change the user; the ones behind them do not.
+    /// Debian's programs on the PATH change the user; those behind them do not.
     fn installed(server: &Path) -> Result<Self> {
         let behind = PathBuf::from("/usr/lib/rabbitmq/bin/rabbitmq-server");
         let server = if behind.is_file() { behind } else { fs::canonicalize(server)? };
@@ -152,7 +152,7 @@ impl Programs {
     }
 }
 
-/// What makes a node one of our own: its name, ports, folders and cookie.
+/// The environment that makes a node our own: its name, ports, folders and cookie.
 struct Environment(Vec<(&'static str, String)>);
 
 impl Environment {
@@ -175,7 +175,7 @@ impl Environment {
             ("RABBITMQ_CONFIG_FILE", at("no-configuration-file")),
             ("RABBITMQ_ENABLED_PLUGINS_FILE", at("enabled_plugins")),
             ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}".into()),
-            // The start script then becomes the node instead of watching over it: its process id is the node's.
+            // The start script then becomes the node instead of its parent: its process id is the node's.
             ("RUNNING_UNDER_SYSTEMD", "true".into()),
         ]))
     }

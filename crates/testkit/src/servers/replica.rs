@@ -5,10 +5,10 @@ use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, Row as _};
 
 use super::{Flavor, MySql, MySqlOptions, PATIENCE, until};
 
-/// When a commit on the primary is answered.
+/// The time at which a commit on the primary is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replication {
-    /// Once the replica has it, before others see it (`AFTER_SYNC`), however long that takes.
+    /// After the replica has it and before others see it (`AFTER_SYNC`), however long that takes.
     SemiSynchronous,
     /// At once.
     Asynchronous,
@@ -53,7 +53,8 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Starts a replica of this server, which has the arguments of [`Flavor::primary`], and waits until it has all of its data.
+    /// Starts a replica of this server, which needs the arguments of [`Flavor::primary`], and waits until it has all of
+    /// its data.
     ///
     /// # Errors
     /// When it cannot be started, or does not follow.
@@ -77,7 +78,7 @@ impl Replica {
         Ok(replica)
     }
 
-    /// Ends what it receives, as a link between data centres does that is too slow: from now on it falls behind.
+    /// Stops its receiver, like a link between data centres that is too slow: from now on it falls behind.
     ///
     /// # Errors
     /// When the server refuses.
@@ -85,7 +86,7 @@ impl Replica {
         execute(&self.server, stop_receiving(self.flavor)).await
     }
 
-    /// Applies what it has received, and takes writes from now on.
+    /// Applies everything it has received, and takes writes from now on.
     ///
     /// # Errors
     /// When the server refuses, or does not apply it.
@@ -122,7 +123,7 @@ impl Replica {
     }
 }
 
-/// Whether every commit of the primary waits for the replica, and none has gone on without.
+/// Checks that every commit of the primary waits for the replica, and that none went on without it.
 ///
 /// # Errors
 /// When it does not.
@@ -138,7 +139,7 @@ pub async fn acknowledged(primary: &MySql, flavor: Flavor) -> Result<()> {
     Ok(())
 }
 
-/// For longer than any test: a fall-back to asynchronous replication would lose messages without a word.
+/// Longer than any test: a fall-back to asynchronous replication would silently lose messages.
 fn wait_for_replicas(flavor: Flavor) -> &'static str {
     match flavor {
         Flavor::MySql => {

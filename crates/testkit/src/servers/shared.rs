@@ -1,7 +1,6 @@
-//! One server of each kind for all tests of a process: the one whose address the user gives, or one started on first
-//! use.
+//! One server of each kind for all tests of a process: the user's, if an address is given, or one started on first use.
 //!
-//! Tests that kill or pause a server start one of their own instead.
+//! Tests that kill or pause a server start their own instead.
 
 use anyhow::Result;
 use tokio::sync::OnceCell;

@@ -1,4 +1,4 @@
-//! The package mirror of this machine, read from its own apt configuration. No address is written into this project.
+//! The package mirror of this machine, read from its own apt configuration. This project contains no address.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-/// One archive: where it is, what it offers, and the key it is signed with.
+/// One archive: its address, its contents, and the key it is signed with.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Source {
     uri: String,
@@ -33,7 +33,7 @@ impl Mirror {
     }
 }
 
-/// The mirror this machine installs its own packages from.
+/// The mirror from which this machine installs its own packages.
 pub(super) fn mirror() -> Result<Mirror> {
     let os = fs::read_to_string("/etc/os-release").context("not a Debian or Ubuntu machine")?;
     choose(&configured(), &os).context("apt has no archive of this machine's own release")
@@ -103,7 +103,7 @@ fn one_line(text: &str) -> Vec<Source> {
         .collect()
 }
 
-/// Stanzas of `Field: value`, separated by empty lines; a line that starts with a blank continues the field before it.
+/// Stanzas of `Field: value`, separated by empty lines. A line that starts with a blank continues the field before it.
 fn deb822(text: &str) -> Vec<Source> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let text = lines.collect::<Vec<_>>().join("\n");

@@ -1,4 +1,4 @@
-//! Programs the machine itself must have: they are installed, where that is allowed, not unpacked.
+//! Programs that the machine itself must have: they are installed, if that is allowed, not unpacked.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::call::{finish, on_path};
 
-/// Makes sure that `program` is on the PATH, installing `package` with apt when it is not. Blocking.
+/// Ensures that `program` is on the PATH; installs `package` with apt if it is missing. Blocking.
 ///
 /// # Errors
 /// When it is missing and cannot be installed.

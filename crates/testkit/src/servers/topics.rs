@@ -13,10 +13,10 @@ use super::wait;
 
 const OPERATION: Duration = Duration::from_secs(30);
 
-/// In Kafka's protocol a replication factor of -1 stands for `default.replication.factor` (KIP-464).
+/// In Kafka's protocol a replication factor of -1 means `default.replication.factor` (KIP-464).
 const BROKERS_SETTING: i32 = -1;
 
-/// Creates a topic with as many replicas as the brokers' settings say, and waits until each partition has a leader.
+/// Creates a topic with the number of replicas in the brokers' settings, and waits until each partition has a leader.
 ///
 /// # Errors
 /// When the broker refuses, for example because the topic exists, or no leader appears.

@@ -1,4 +1,4 @@
-//! Waiting for a condition, with a deadline. Nothing here assumes how long a server takes.
+//! Waits for a condition, with a deadline. This module assumes no duration for any server.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tokio::time::{Instant, sleep, timeout};
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 const LOG_LINES: usize = 25;
 
-/// How long anything may take that has no bound of its own: far longer than it does, also where the machine does something else too.
+/// The limit for steps without a bound of their own: far longer than they take, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_mins(3);
 
-/// Tries until `attempt` succeeds; after `deadline` its last error is returned. One attempt may take as long again.
+/// Tries until `attempt` succeeds. After `deadline` it returns the last error. One attempt may take as long again.
 ///
 /// # Errors
-/// The last error of `attempt`, saying what was waited for.
+/// The last error of `attempt`, with the awaited condition.
 pub async fn until<T, F>(deadline: Duration, what: &str, mut attempt: impl FnMut() -> F) -> Result<T>
 where
     F: Future<Output = Result<T>>,
@@ -37,7 +37,7 @@ pub(super) async fn within<T>(time: Duration, attempt: impl Future<Output = Resu
     timeout(time, attempt).await.unwrap_or_else(|_| Err(anyhow!("no answer within {time:?}")))
 }
 
-/// `error` with the last lines of a server's log: a server that does not start says why only there.
+/// `error` with the last lines of a server's log, the only place where a failed start is explained.
 pub(super) fn with_log(error: &anyhow::Error, log: &Path) -> anyhow::Error {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
