@@ -14,8 +14,8 @@ use crate::{
     servers::{self, Flavor, MySql, PATIENCE, until},
 };
 
-/// The tables of a service besides the outbox. They hold rows to lock before a message of their key is enqueued, one
-/// order per message, and a consumer's effects (any number per message, so that a second one shows).
+/// The tables of a service besides the outbox. They hold rows to lock before a message of their key is enqueued, and
+/// one order per message. A consumer's effects may have any number of rows per message, so that a second one shows.
 const BUSINESS: &str = "\
     CREATE TABLE test_keys (id BIGINT UNSIGNED PRIMARY KEY, sequence BIGINT UNSIGNED NOT NULL); \
     CREATE TABLE test_orders (message_id BINARY(16) PRIMARY KEY); \

@@ -56,8 +56,8 @@ impl Metrics {
         series.filter(|(series, _)| series.contains(labels)).map(|(_, value)| value).sum()
     }
 
-    /// A quantile of the one histogram whose labels contain a text, with each bucket's values spread evenly; 0 if there
-    /// are none. Values above the last bound count as that bound.
+    /// A quantile of the one histogram whose labels contain a text, with each bucket's values spread evenly; 0 without
+    /// observations. Values above the last bound count as that bound.
     #[must_use]
     pub fn quantile(&self, name: &str, labels: &str, share: f64) -> f64 {
         let name = format!("{name}_bucket");

@@ -12,8 +12,8 @@ use super::{
 
 const NODES: usize = 3;
 
-/// Every message is on at least two nodes before it is confirmed. An absent node is noticed soon, and gets its partitions
-/// back soon after its return: leaders move as often as they can.
+/// Every message is on at least two nodes before it is confirmed. An absent node is noticed soon, and gets its
+/// partitions back soon after its return: leaders move as often as they can.
 const SETTINGS: &str = "\
 default.replication.factor=3
 min.insync.replicas=2
