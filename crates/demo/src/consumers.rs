@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{events::Order, tables, tally::Intake};
 
-/// Who consumes.
+/// A consumer, by its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Books orders, from Kafka.
@@ -19,7 +19,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// Who consumes from this broker.
+    /// The consumer of this broker.
     pub(crate) fn at(broker: Broker) -> Self {
         match broker {
             Broker::Kafka => Self::Billing,
@@ -44,7 +44,7 @@ impl Role {
     }
 }
 
-/// What a consumer does with its messages.
+/// A consumer's work on its messages.
 struct Clerk {
     role: Role,
     intake: Arc<Intake>,

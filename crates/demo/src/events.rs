@@ -1,4 +1,4 @@
-//! What the order service tells others.
+//! The events of the order service.
 
 use outbox_core::Event;
 use serde::{Deserialize, Serialize};
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Order {
     /// Its primary key.
     pub(crate) id: u64,
-    /// Who ordered.
+    /// The customer.
     pub(crate) customer: u64,
     /// The place among the orders of this customer, from 1 on, without gaps.
     pub(crate) number: u64,
-    /// What it costs.
+    /// The price.
     pub(crate) amount_cents: u64,
     /// When it was placed, in microseconds since 1970.
     pub(crate) placed_at: u64,

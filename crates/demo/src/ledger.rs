@@ -21,7 +21,7 @@ use crate::{
 pub(crate) struct Ledger {
     /// Orders in the database.
     committed: usize,
-    /// What the order service saw.
+    /// The outcomes that the order service saw.
     sales: SalesCount,
     /// One for each consumer.
     accounts: Vec<Account>,

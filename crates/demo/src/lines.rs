@@ -1,4 +1,4 @@
-//! Where there is no terminal: one line for what there is to see, once a second.
+//! The view without a terminal: one line a second.
 
 use std::{fmt::Write as _, time::Duration};
 

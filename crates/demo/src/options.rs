@@ -22,7 +22,7 @@ pub(crate) struct Options {
     /// Orders per second.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rate: u32,
-    /// Where messages go.
+    /// The brokers that messages go to.
     #[arg(long, value_enum, default_value_t = Brokers::Both)]
     broker: Brokers,
     /// Leave everything up at the end, and print the addresses.
@@ -74,7 +74,7 @@ impl Options {
     }
 }
 
-/// Where things are, for people: without user and password.
+/// The addresses of the servers, for people: without user and password.
 pub(crate) fn place(name: &str, url: &str) -> String {
     let host = url.rsplit('@').next().unwrap_or_default().split(['/', '?']).next().unwrap_or_default();
     format!("{name} on {host}")

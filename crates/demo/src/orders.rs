@@ -26,7 +26,7 @@ pub(crate) struct OrderService {
     pub(crate) pool: MySqlPool,
     pub(crate) outbox: Outbox,
     pub(crate) sales: Arc<Sales>,
-    /// Where orders are to arrive on Kafka; none: there is no Kafka.
+    /// The topic of orders on Kafka; `None` without Kafka.
     pub(crate) kafka: Option<String>,
     /// The same for receipts on RabbitMQ.
     pub(crate) rabbitmq: Option<String>,

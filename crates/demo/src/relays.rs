@@ -67,7 +67,7 @@ impl Relays {
         Ok(relays)
     }
 
-    /// What the screen looks at.
+    /// The name of each relay, and the port of its metrics.
     pub(crate) fn ports(&self) -> Vec<(&'static str, u16)> {
         self.relays.iter().map(|relay| (relay.name, relay.port)).collect()
     }
@@ -173,7 +173,7 @@ impl Relay {
     }
 }
 
-/// The metrics of the relay that listens here; none: it does not answer.
+/// The metrics of the relay that listens here; `None` if it does not answer.
 pub(crate) async fn metrics(port: u16) -> Option<Metrics> {
     let (_, text) = timeout(ANSWER, get(port, "/metrics")).await.ok()?.ok()?;
     Some(Metrics::parse(&text))

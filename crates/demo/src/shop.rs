@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(25);
 pub(crate) struct Shop {
     pub(crate) pool: MySqlPool,
     pub(crate) topics: Vec<Topic>,
-    /// What the consumer of each topic gets.
+    /// The arrivals of each topic's consumer.
     pub(crate) intakes: Vec<Arc<Intake>>,
     pub(crate) board: Arc<Board>,
     /// Orders a second.

@@ -1,4 +1,4 @@
-//! What there is to see at one moment: the shop, the tables of the outbox, the relays, the consumers.
+//! A snapshot for the screen: the shop, the tables of the outbox, the relays, the consumers.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ pub(crate) struct Sight {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RelaySight {
     pub(crate) name: &'static str,
-    /// Messages published since its start; none: it does not answer.
+    /// Messages published since its start; `None` if it does not answer.
     pub(crate) published: Option<u64>,
     pub(crate) claims: Claims,
 }
@@ -59,7 +59,7 @@ impl ConsumerSight {
     }
 }
 
-/// Messages that a relay has published since its start; none: it does not answer.
+/// Messages that a relay has published since its start; `None` if it does not answer.
 pub(crate) fn published(sight: &Sight, index: usize) -> Option<u64> {
     sight.relays.get(index)?.published
 }

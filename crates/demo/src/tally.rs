@@ -1,4 +1,4 @@
-//! What the shop itself saw, in memory: the ledger of what was enqueued, and all that arrived.
+//! The shop's own observations, in memory: the ledger of enqueued messages, and all arrivals.
 
 use std::{
     collections::VecDeque,
@@ -31,7 +31,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What happened, for the screen.
+/// The events of the run, for the screen.
 #[derive(Debug)]
 pub(crate) struct Board {
     start: Instant,
@@ -82,7 +82,7 @@ pub(crate) struct SalesCount {
     pub(crate) failed: u64,
 }
 
-/// What has to arrive of an event, at the topic or queue of this name.
+/// The message of an event as it must arrive at the topic or queue of this name.
 pub(crate) fn draft<E: Event>(topic: &str, id: Uuid, event: &E, number: u64) -> Result<Draft> {
     let payload = event.payload().map_err(|error| anyhow!(error))?;
     let draft = Draft { id, ..Draft::new(topic, payload) }.described(E::TYPE, E::CONTENT_TYPE);
@@ -133,7 +133,7 @@ impl Sales {
     }
 }
 
-/// What a consumer got.
+/// The arrivals of a consumer.
 #[derive(Debug)]
 pub(crate) struct Intake {
     pub(crate) role: Role,
@@ -184,7 +184,7 @@ impl Intake {
         lock(&self.arrivals).clone()
     }
 
-    /// What the consumer's own metrics say.
+    /// The counts of the consumer's own metrics.
     pub(crate) fn count(&self) -> Consumed {
         let text = TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default();
         Consumed::of(&[relay::Metrics::parse(&text)], true)
