@@ -5,10 +5,11 @@ use std::ops::RangeInclusive;
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
 use super::{
+    enqueue::micros,
     lease::ClaimLease,
     queue::UNDATED,
     read::{self, Stored},
-    text::{Reply, Text},
+    text::{Hex, Ids, Reply, Text, listed, sql},
 };
 
 /// A pending row.
@@ -95,37 +96,31 @@ const BELOW: i64 = 3;
 /// Primary keys throughout, and one seek each in `outbox_delayed_key` and `outbox_dead_key`; reads at most the limits of `look` and the
 /// live claims.
 pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, sqlx::Error> {
-    let lane = u64::from(look.lane);
-    let text = Text::default()
-        .sql("SELECT 0, version, low, low, NULL, NULL, NULL FROM outbox_head WHERE lane = ")
-        .int(lane)
-        .sql(" UNION ALL SELECT 1, claim_id, lease_token, claim_id, owner, IF(")
-        .then(|text| news(text, look))
-        .sql(", message_ids, NULL), IF(")
-        .then(|text| news(text, look))
-        .sql(", key_hashes, NULL) FROM outbox_claims WHERE claim_id > ")
-        .int(look.gone_claim)
-        .sql(" AND lane = ")
-        .int(lane)
-        .sql(
-            " UNION ALL (SELECT 2, id, key_hash, bytes | attempts << 32 | takeovers << 48, NULL, NULL, NULL \
-             FROM outbox_pending WHERE lane = ",
-        )
-        .int(lane)
-        .sql(" AND id > ")
-        .int(look.above)
-        .sql(" ORDER BY id LIMIT ")
-        .int(look.limit)
-        .sql(
-            ") UNION ALL (SELECT 3, id, key_hash, bytes | attempts << 32 | takeovers << 48, NULL, NULL, NULL \
-             FROM outbox_pending WHERE lane = ",
-        )
-        .int(lane)
-        .then(|text| gaps(text, look))
-        .sql(") UNION ALL SELECT 4, MIN(key_hash), MIN(key_hash), MIN(key_hash), NULL, NULL, NULL FROM outbox_delayed WHERE holds_key = 1 AND lane = ")
-        .int(lane)
-        .sql(" UNION ALL SELECT 4, MIN(key_hash), MIN(key_hash), MIN(key_hash), NULL, NULL, NULL FROM outbox_dead WHERE holds_key = 1 AND lane = ")
-        .int(lane);
+    let row = "id, key_hash, bytes | attempts << 32 | takeovers << 48, NULL, NULL, NULL";
+    let gap =
+        |gap: &RangeInclusive<u64>| sql!(" OR id BETWEEN {start} AND {end}", start = *gap.start(), end = *gap.end());
+    let text = sql!(
+        "SELECT 0, version, low, low, NULL, NULL, NULL FROM outbox_head WHERE lane = {lane}
+        UNION ALL SELECT 1, claim_id, lease_token, claim_id, owner,
+            IF(claim_id > {known} AND owner <> {owner}, message_ids, NULL),
+            IF(claim_id > {known} AND owner <> {owner}, key_hashes, NULL)
+            FROM outbox_claims WHERE claim_id > {gone} AND lane = {lane}
+        UNION ALL (SELECT 2, {row} FROM outbox_pending WHERE lane = {lane} AND id > {above} ORDER BY id LIMIT {limit})
+        UNION ALL (SELECT 3, {row} FROM outbox_pending WHERE lane = {lane} AND (0{gaps}) ORDER BY id LIMIT {below})
+        UNION ALL SELECT 4, MIN(key_hash), MIN(key_hash), MIN(key_hash), NULL, NULL, NULL
+            FROM outbox_delayed WHERE holds_key = 1 AND lane = {lane}
+        UNION ALL SELECT 4, MIN(key_hash), MIN(key_hash), MIN(key_hash), NULL, NULL, NULL
+            FROM outbox_dead WHERE holds_key = 1 AND lane = {lane}",
+        lane = look.lane,
+        known = look.known_claim,
+        owner = Hex(look.owner.as_bytes()),
+        gone = look.gone_claim,
+        row,
+        above = look.above,
+        limit = look.limit,
+        gaps = Text::joined(look.below.iter().map(gap), ""),
+        below = look.below_limit,
+    );
     let mut seen = Seen::default();
     for row in text.run(conn).await?.iter().flat_map(|reply| &reply.rows) {
         match row.try_get::<i64, _>(0)? {
@@ -164,20 +159,6 @@ impl Seen {
     }
 }
 
-/// Whether a claim is another owner's and not known yet.
-fn news(text: Text, look: &Look<'_>) -> Text {
-    text.sql("claim_id > ").int(look.known_claim).sql(" AND owner <> ").hex(look.owner.as_bytes())
-}
-
-fn gaps(text: Text, look: &Look<'_>) -> Text {
-    let text = text.sql(" AND (0");
-    let text = look
-        .below
-        .iter()
-        .fold(text, |text, gap| text.sql(" OR id BETWEEN ").int(*gap.start()).sql(" AND ").int(*gap.end()));
-    text.sql(") ORDER BY id LIMIT ").int(look.below_limit)
-}
-
 fn pending(row: &MySqlRow) -> Result<Pending, sqlx::Error> {
     let [_, takeovers, a, b, bytes @ ..] = row.try_get::<u64, _>(3)?.to_be_bytes();
     Ok(Pending {
@@ -213,14 +194,16 @@ pub async fn held_among(
     lane: u16,
     key_hashes: &[u64],
 ) -> Result<Vec<(u64, u64)>, sqlx::Error> {
-    let text = Text::default()
-        .sql("SELECT l.id, (SELECT d.id FROM outbox_delayed d FORCE INDEX (outbox_delayed_key) WHERE d.lane = ")
-        .int(lane)
-        .sql(" AND d.holds_key = 1 AND d.key_hash = l.id ORDER BY d.key_hash, d.id LIMIT 1)")
-        .sql(", (SELECT d.id FROM outbox_dead d FORCE INDEX (outbox_dead_key) WHERE d.lane = ")
-        .int(lane)
-        .sql(" AND d.holds_key = 1 AND d.key_hash = l.id ORDER BY d.key_hash, d.id LIMIT 1) FROM ")
-        .listed(key_hashes.iter().copied());
+    let text = sql!(
+        "SELECT l.id,
+            (SELECT d.id FROM outbox_delayed d FORCE INDEX (outbox_delayed_key)
+                WHERE d.lane = {lane} AND d.holds_key = 1 AND d.key_hash = l.id ORDER BY d.key_hash, d.id LIMIT 1),
+            (SELECT d.id FROM outbox_dead d FORCE INDEX (outbox_dead_key)
+                WHERE d.lane = {lane} AND d.holds_key = 1 AND d.key_hash = l.id ORDER BY d.key_hash, d.id LIMIT 1)
+        FROM {keys}",
+        lane,
+        keys = listed(key_hashes),
+    );
     let replies = text.run(conn).await?;
     let held = |row: &MySqlRow| {
         let heads: [Option<u64>; 2] = [row.try_get(1)?, row.try_get(2)?];
@@ -269,34 +252,29 @@ pub async fn claim_and_read(
     conn: &mut MySqlConnection,
     new: &NewClaim<'_>,
 ) -> Result<Option<(u64, Option<Vec<Stored>>)>, sqlx::Error> {
-    let mut replies = text(new).sql("; ").then(|text| read::text(text, new.message_ids)).run(conn).await?;
+    let text = sql!("{claim}; {messages}", claim = text(new), messages = read::text(new.message_ids));
+    let mut replies = text.run(conn).await?;
     let messages = replies.split_off(replies.len().saturating_sub(read::STATEMENTS));
     Ok(made(&replies).map(|claim_id| (claim_id, read::decoded(&messages).ok())))
 }
 
 fn text(new: &NewClaim<'_>) -> Text {
-    let micros = super::enqueue::micros(new.lease).unsigned_abs();
-    Text::default()
-        .sql("BEGIN; UPDATE outbox_head SET low = ")
-        .int(new.low)
-        .then(|text| compare_and_set(text, new.lane, new.version, new.lease_token))
-        .sql(
-            "; INSERT INTO outbox_claims \
-             (lane, owner, lease_token, lease_until, claimed_at, message_ids, key_hashes) SELECT lane, ",
-        )
-        .hex(new.owner.as_bytes())
-        .sql(", claimer, UTC_TIMESTAMP(6) + INTERVAL ")
-        .int(micros)
-        .sql(" MICROSECOND, UTC_TIMESTAMP(6), '[")
-        .ints(new.message_ids.iter().copied())
-        .sql("]', ")
-        .hex(&hashes_to_bytes(new.key_hashes))
-        .sql(" FROM outbox_head WHERE lane = ")
-        .int(new.lane)
-        .sql(" AND claimer = ")
-        .int(new.lease_token)
-        .then(|text| move_behind(text, (new.lane, new.lease_token), new.behind))
-        .sql("; COMMIT")
+    sql!(
+        "BEGIN; UPDATE outbox_head SET low = {low}{compare_and_set};
+        INSERT INTO outbox_claims (lane, owner, lease_token, lease_until, claimed_at, message_ids, key_hashes)
+            SELECT lane, {owner}, claimer, UTC_TIMESTAMP(6) + INTERVAL {lease} MICROSECOND, UTC_TIMESTAMP(6),
+                '[{message_ids}]', {key_hashes}
+            FROM outbox_head WHERE lane = {lane} AND claimer = {token}{moves}; COMMIT",
+        low = new.low,
+        compare_and_set = compare_and_set(new.lane, new.version, new.lease_token),
+        owner = Hex(new.owner.as_bytes()),
+        lease = micros(new.lease),
+        message_ids = Ids(new.message_ids),
+        key_hashes = Hex(&hashes_to_bytes(new.key_hashes)),
+        lane = new.lane,
+        token = new.lease_token,
+        moves = move_behind((new.lane, new.lease_token), new.behind),
+    )
 }
 
 /// The number of the claim, if it was made.
@@ -305,13 +283,8 @@ fn made(replies: &[Reply]) -> Option<u64> {
 }
 
 /// The end of an `UPDATE outbox_head`: afterwards the lane's `claimer` is `token` if and only if no other relay was faster.
-fn compare_and_set(text: Text, lane: u16, version: u64, token: u64) -> Text {
-    text.sql(", version = version + 1, claimer = ")
-        .int(token)
-        .sql(" WHERE lane = ")
-        .int(lane)
-        .sql(" AND version = ")
-        .int(version)
+fn compare_and_set(lane: u16, version: u64, token: u64) -> Text {
+    sql!(", version = version + 1, claimer = {token} WHERE lane = {lane} AND version = {version}", token, lane, version)
 }
 
 /// The id of the live claim with this token, to be read after a lost reply. Raises the lane's version first. That waits
@@ -323,13 +296,13 @@ pub async fn find(
     owner: &str,
     lease_token: u64,
 ) -> Result<Option<u64>, sqlx::Error> {
-    let text = Text::default()
-        .sql("UPDATE outbox_head SET version = version + 1, claimer = 0 WHERE lane = ")
-        .int(lane)
-        .sql("; SELECT claim_id FROM outbox_claims WHERE owner = ")
-        .hex(owner.as_bytes())
-        .sql(" AND lease_token = ")
-        .int(lease_token);
+    let text = sql!(
+        "UPDATE outbox_head SET version = version + 1, claimer = 0 WHERE lane = {lane};
+        SELECT claim_id FROM outbox_claims WHERE owner = {owner} AND lease_token = {lease_token}",
+        lane,
+        owner = Hex(owner.as_bytes()),
+        lease_token,
+    );
     let replies = text.run(conn).await?;
     replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).next().transpose()
 }
@@ -341,11 +314,11 @@ pub async fn defer(
     (lane, version, token): (u16, u64, u64),
     message_ids: &[u64],
 ) -> Result<bool, sqlx::Error> {
-    let text = Text::default()
-        .sql("BEGIN; UPDATE outbox_head SET low = low")
-        .then(|text| compare_and_set(text, lane, version, token))
-        .then(|text| move_behind(text, (lane, token), message_ids))
-        .sql("; COMMIT");
+    let text = sql!(
+        "BEGIN; UPDATE outbox_head SET low = low{compare_and_set}{moves}; COMMIT",
+        compare_and_set = compare_and_set(lane, version, token),
+        moves = move_behind((lane, token), message_ids),
+    );
     let replies = text.run(conn).await?;
     Ok(replies.get(1).is_some_and(|reply| reply.done.rows_affected() == 1))
 }
@@ -353,28 +326,24 @@ pub async fn defer(
 /// The statements that put pending rows into the queues of their keys, if the lane's `claimer` is this token; no
 /// statement for no rows. The rows are named by id: a DELETE by key would scan the lane, and wait for each service that
 /// has a row there.
-fn move_behind(text: Text, (lane, token): (u16, u64), message_ids: &[u64]) -> Text {
+fn move_behind((lane, token): (u16, u64), message_ids: &[u64]) -> Text {
     if message_ids.is_empty() {
-        return text;
+        return Text::default();
     }
-    let rows = |text: Text| {
-        text.sql("outbox_head h STRAIGHT_JOIN ")
-            .listed(message_ids.iter().copied())
-            .sql(
-                " STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = h.lane AND p.id = l.id \
-                 AND h.claimer = ",
-            )
-            .int(token)
-            .sql(" AND h.lane = ")
-            .int(lane)
-    };
-    text.sql(
-        "; INSERT IGNORE INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason) \
-         SELECT p.lane, p.id, p.key_hash, p.bytes, p.attempts, ",
+    sql!(
+        ";
+        INSERT IGNORE INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason)
+            SELECT p.lane, p.id, p.key_hash, p.bytes, p.attempts, {undated}, 1, 'behind'
+            FROM outbox_head h STRAIGHT_JOIN {ids}
+            STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY)
+                ON p.lane = h.lane AND p.id = l.id AND h.claimer = {token} AND h.lane = {lane};
+        DELETE p
+            FROM outbox_head h STRAIGHT_JOIN {ids}
+            STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY)
+                ON p.lane = h.lane AND p.id = l.id AND h.claimer = {token} AND h.lane = {lane}",
+        undated = UNDATED,
+        ids = listed(message_ids),
+        token,
+        lane,
     )
-    .sql(UNDATED)
-    .sql(", 1, 'behind' FROM ")
-    .then(rows)
-    .sql("; DELETE p FROM ")
-    .then(rows)
 }

@@ -3,7 +3,7 @@
 
 use sqlx::{MySqlConnection, Row as _};
 
-use super::{NO_SUCH_PRIVILEGE, error_number, text::Text};
+use super::{NO_SUCH_PRIVILEGE, error_number, text::sql};
 use crate::SEQUENCE_HEADER;
 
 /// A counter that would repeat a number.
@@ -57,23 +57,21 @@ pub async fn behind(conn: &mut MySqlConnection) -> Result<Option<Behind>, sqlx::
 /// otherwise; MariaDB skips that setting, a version comment. After a crash MySQL reports 1 for a table that no
 /// statement has opened yet.
 pub(super) async fn message_ids(conn: &mut MySqlConnection) -> Result<(u64, Option<u64>), sqlx::Error> {
-    let named = |text: Text, table: &'static str| {
-        text.sql("SELECT MAX(id) AS id FROM (SELECT MAX(id) AS id FROM ")
-            .sql(table)
-            .sql(" GROUP BY lane) lanes UNION ALL ")
-    };
-    let text = Text::default()
-        .sql("SELECT CAST(COALESCE(MAX(id), 0) AS UNSIGNED) FROM (")
-        .then(|text| named(text, "outbox_pending"))
-        .then(|text| named(text, "outbox_delayed"))
-        .then(|text| named(text, "outbox_dead"))
-        .sql(
-            "SELECT MAX(first_id) - 1 FROM outbox_epochs UNION ALL SELECT MAX(l.id) FROM (SELECT message_ids FROM outbox_sent ORDER BY receipt_id DESC LIMIT 1000) s, \
-             JSON_TABLE(IF(JSON_VALID(s.message_ids), s.message_ids, '[]'), '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$')) l) used; \
-             SELECT id FROM outbox_messages LIMIT 0; SET @outbox = 0 /*!80000 , SESSION information_schema_stats_expiry = 0 */; \
-             SELECT CAST(COALESCE(auto_increment, 1) AS UNSIGNED) FROM information_schema.tables \
-             WHERE table_schema = DATABASE() AND table_name = 'outbox_messages' AND table_type = 'BASE TABLE'",
-        );
+    let text = sql!(
+        "SELECT CAST(COALESCE(MAX(id), 0) AS UNSIGNED) FROM (
+            SELECT MAX(id) AS id FROM (SELECT MAX(id) AS id FROM outbox_pending GROUP BY lane) lanes
+            UNION ALL SELECT MAX(id) FROM (SELECT MAX(id) AS id FROM outbox_delayed GROUP BY lane) lanes
+            UNION ALL SELECT MAX(id) FROM (SELECT MAX(id) AS id FROM outbox_dead GROUP BY lane) lanes
+            UNION ALL SELECT MAX(first_id) - 1 FROM outbox_epochs
+            UNION ALL SELECT MAX(l.id) FROM
+                (SELECT message_ids FROM outbox_sent ORDER BY receipt_id DESC LIMIT 1000) s,
+                JSON_TABLE(IF(JSON_VALID(s.message_ids), s.message_ids, '[]'), '$[*]'
+                    COLUMNS (id BIGINT UNSIGNED PATH '$')) l) used;
+        SELECT id FROM outbox_messages LIMIT 0;
+        SET @outbox = 0 /*!80000 , SESSION information_schema_stats_expiry = 0 */;
+        SELECT CAST(COALESCE(auto_increment, 1) AS UNSIGNED) FROM information_schema.tables
+            WHERE table_schema = DATABASE() AND table_name = 'outbox_messages' AND table_type = 'BASE TABLE'"
+    );
     let replies = text.run(conn).await?;
     let mut numbers = replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get::<u64, _>(0));
     Ok((numbers.next().transpose()?.unwrap_or(0), numbers.next().transpose()?))

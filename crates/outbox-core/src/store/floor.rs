@@ -2,7 +2,7 @@
 
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
-use super::{error_number, text::Text};
+use super::{error_number, text::sql};
 
 /// A sample from which a floor may be raised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,9 +19,9 @@ pub struct Sample {
 /// Every id up to this one was given out before that time, so to a transaction that had started already. One round
 /// trip.
 pub async fn sample(conn: &mut MySqlConnection) -> Result<Sample, sqlx::Error> {
-    let text = Text::default().sql(
-        "SELECT CAST(COALESCE(MAX(id), 0) AS UNSIGNED) FROM outbox_messages; \
-         SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+    let text = sql!(
+        "SELECT CAST(COALESCE(MAX(id), 0) AS UNSIGNED) FROM outbox_messages;
+        SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     );
     let replies = text.run(conn).await?;
     let [Some(max_id), Some(time)] = [0, 1].map(|n: usize| replies.get(n).and_then(|reply| reply.rows.first())) else {

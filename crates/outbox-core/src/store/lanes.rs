@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
-use super::text::Text;
+use super::text::{Text, sql};
 
 /// The lanes that have a head, in order. One row per lane, no lock.
 pub async fn with_head(conn: &mut MySqlConnection) -> Result<Vec<u16>, sqlx::Error> {
@@ -23,17 +23,14 @@ pub async fn next_pending(conn: &mut MySqlConnection, lanes: Range<u32>) -> Resu
 
 /// The same for many ranges in one round trip: the smallest lane of each that has a pending row.
 pub async fn pending(conn: &mut MySqlConnection, ranges: &[Range<u32>]) -> Result<Vec<u16>, sqlx::Error> {
-    let text = ranges.iter().enumerate().fold(Text::default(), |text, (i, range)| {
-        text.sql(if i == 0 { "" } else { " UNION ALL " })
-            .sql("SELECT MIN(lane) FROM outbox_pending WHERE lane BETWEEN ")
-            .int(range.start)
-            .sql(" AND ")
-            .int(range.end.saturating_sub(1))
-    });
     if ranges.is_empty() {
         return Ok(Vec::new());
     }
-    let replies = text.run(conn).await?;
+    let smallest = |range: &Range<u32>| {
+        let (first, last) = (range.start, range.end.saturating_sub(1));
+        sql!("SELECT MIN(lane) FROM outbox_pending WHERE lane BETWEEN {first} AND {last}", first, last)
+    };
+    let replies = Text::joined(ranges.iter().map(smallest), " UNION ALL ").run(conn).await?;
     let lane = |row: &MySqlRow| row.try_get::<Option<u16>, _>(0).transpose();
     replies.iter().flat_map(|reply| &reply.rows).filter_map(lane).collect()
 }

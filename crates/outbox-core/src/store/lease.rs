@@ -6,7 +6,8 @@ use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
 use super::{
     claim::ids_from_json,
-    text::{Reply, Text},
+    enqueue::micros,
+    text::{self, Reply, Text, sql},
 };
 
 /// A claim and its token. Only both together name a claim: the number may repeat if tables were copied without their
@@ -32,20 +33,23 @@ impl ClaimLease {
 }
 
 /// A table `l` of claim numbers and tokens.
-pub(crate) fn listed(text: Text, leases: &[ClaimLease]) -> Text {
+pub(crate) fn listed(leases: &[ClaimLease]) -> Text {
+    let pair = |lease: &ClaimLease| sql!("[{id},{token}]", id = lease.claim_id, token = lease.lease_token);
     // Derived, because MySQL takes no FOR UPDATE on a table function.
-    let text = text.sql("(SELECT claim_id, lease_token FROM JSON_TABLE('[[0,0]");
-    let text = leases
-        .iter()
-        .fold(text, |text, lease| text.sql(",[").int(lease.claim_id).sql(",").int(lease.lease_token).sql("]"));
-    text.sql("]', '$[*]' COLUMNS (claim_id BIGINT UNSIGNED PATH '$[0]', lease_token BIGINT UNSIGNED PATH '$[1]')) j) l")
+    sql!(
+        "(SELECT claim_id, lease_token FROM JSON_TABLE('[{leases}]', '$[*]'
+            COLUMNS (claim_id BIGINT UNSIGNED PATH '$[0]', lease_token BIGINT UNSIGNED PATH '$[1]')) j) l",
+        leases = Text::joined(leases.iter().map(pair), ","),
+    )
 }
 
 /// The claims `c` of these leases that are still live, to be read, changed or deleted. Each is found by its primary key
-/// (see [`Text::listed`]), and only with its token, which is the fence.
-pub(crate) fn fence(text: Text, leases: &[ClaimLease]) -> Text {
-    listed(text, leases).sql(
-        " STRAIGHT_JOIN outbox_claims c FORCE INDEX (PRIMARY) ON c.claim_id = l.claim_id AND c.lease_token = l.lease_token",
+/// (see [`text::listed`]), and only with its token, which is the fence.
+pub(crate) fn fence(leases: &[ClaimLease]) -> Text {
+    sql!(
+        "{leases} STRAIGHT_JOIN outbox_claims c FORCE INDEX (PRIMARY)
+            ON c.claim_id = l.claim_id AND c.lease_token = l.lease_token",
+        leases = listed(leases),
     )
 }
 
@@ -61,24 +65,23 @@ pub struct Renewed {
 /// Renews claims from now on. Waits for no lock: one connection that is silent while it settles a claim must not cost
 /// all other claims their lease. Primary key; locks just these rows, across one of its two round trips.
 pub async fn renew(conn: &mut MySqlConnection, leases: &[ClaimLease], lease: Duration) -> Result<Renewed, sqlx::Error> {
-    let select = |text: Text, leases: &[ClaimLease]| {
-        text.sql("SELECT c.claim_id, c.lease_token FROM ").then(|text| fence(text, leases))
-    };
-    let text = select(Text::default().sql("BEGIN; "), leases).sql(" FOR UPDATE SKIP LOCKED");
+    let text =
+        sql!("BEGIN; SELECT c.claim_id, c.lease_token FROM {claims} FOR UPDATE SKIP LOCKED", claims = fence(leases),);
     let prolonged = ClaimLease::all(&text.run(conn).await?)?;
-    let text = Text::default()
-        .sql("UPDATE ")
-        .then(|text| fence(text, &prolonged))
-        .sql(" SET c.lease_until = UTC_TIMESTAMP(6) + INTERVAL ")
-        .int(super::enqueue::micros(lease).unsigned_abs())
-        .sql(" MICROSECOND; COMMIT; ");
-    let standing = ClaimLease::all(&select(text, leases).run(conn).await?)?;
+    let text = sql!(
+        "UPDATE {prolonged} SET c.lease_until = UTC_TIMESTAMP(6) + INTERVAL {lease} MICROSECOND; COMMIT;
+        SELECT c.claim_id, c.lease_token FROM {claims}",
+        prolonged = fence(&prolonged),
+        lease = micros(lease),
+        claims = fence(leases),
+    );
+    let standing = ClaimLease::all(&text.run(conn).await?)?;
     Ok(Renewed { prolonged, standing })
 }
 
 /// Releases claims: their messages are pending as before, and no attempt is spent. Primary key, just these rows.
 pub async fn release(conn: &mut MySqlConnection, leases: &[ClaimLease]) -> Result<u64, sqlx::Error> {
-    let text = Text::default().sql("DELETE c FROM ").then(|text| fence(text, leases));
+    let text = sql!("DELETE c FROM {claims}", claims = fence(leases));
     let replies = text.run(conn).await?;
     Ok(replies.first().map_or(0, |reply| reply.done.rows_affected()))
 }
@@ -117,25 +120,18 @@ pub async fn expired(conn: &mut MySqlConnection) -> Result<Vec<Expired>, sqlx::E
 /// relays is found. False: it was settled, renewed or taken over by another relay in the meantime. One round trip;
 /// locks the claim first.
 pub async fn take_over(conn: &mut MySqlConnection, expired: &Expired) -> Result<bool, sqlx::Error> {
-    let still = " WHERE c.lease_until < UTC_TIMESTAMP(6)";
-    let lease = [expired.lease];
-    let text = Text::default()
-        .sql("BEGIN; SELECT c.claim_id FROM ")
-        .then(|text| fence(text, &lease))
-        .sql(still)
-        .sql(" FOR UPDATE; UPDATE outbox_claims c STRAIGHT_JOIN ")
-        .listed(expired.message_ids.iter().copied())
-        .sql(
-            " STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = c.lane AND p.id = l.id \
-             SET p.attempts = LEAST(p.attempts, 65534) + 1, p.takeovers = LEAST(p.takeovers, 254) + 1 WHERE c.claim_id = ",
-        )
-        .int(expired.lease.claim_id)
-        .sql(" AND c.lease_token = ")
-        .int(expired.lease.lease_token)
-        .sql(" AND c.lease_until < UTC_TIMESTAMP(6); DELETE c FROM ")
-        .then(|text| fence(text, &lease))
-        .sql(still)
-        .sql("; COMMIT");
+    let text = sql!(
+        "BEGIN; SELECT c.claim_id FROM {claim} WHERE c.lease_until < UTC_TIMESTAMP(6) FOR UPDATE;
+        UPDATE outbox_claims c STRAIGHT_JOIN {messages}
+            STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = c.lane AND p.id = l.id
+            SET p.attempts = LEAST(p.attempts, 65534) + 1, p.takeovers = LEAST(p.takeovers, 254) + 1
+            WHERE c.claim_id = {claim_id} AND c.lease_token = {lease_token} AND c.lease_until < UTC_TIMESTAMP(6);
+        DELETE c FROM {claim} WHERE c.lease_until < UTC_TIMESTAMP(6); COMMIT",
+        claim = fence(&[expired.lease]),
+        messages = text::listed(&expired.message_ids),
+        claim_id = expired.lease.claim_id,
+        lease_token = expired.lease.lease_token,
+    );
     let replies = text.run(conn).await?;
     Ok(replies.get(3).is_some_and(|reply| reply.done.rows_affected() == 1))
 }

@@ -1,8 +1,9 @@
 //! Every SQL statement of the project: one short file per concern, one function per change of state.
 //!
-//! Texts are static and take binds. The exceptions are the texts of several statements that must travel in one round
-//! trip (claim, settle, promote). MySQL takes no binds there, so `Text` builds them, from constants, integers and
-//! hexadecimal literals only.
+//! A statement is one text: static with binds, or a template of `sql!` with named holes where several statements must travel in one
+//! round trip, or where a list is in the text (MySQL takes no binds there). A hole takes integers, hexadecimal digits, constants and
+//! other templates only. To run a template by hand, replace its holes. Fragments that several statements share are
+//! `lease::fence`, `text::listed`, `read::id_list` and `settle::RECEIPT`.
 //!
 //! The relay's functions expect a session with `READ COMMITTED` and `time_zone = '+00:00'`, see [`session::prepare`].
 //! None of them may be cancelled half-way: drop the connection then.

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
-use super::{enqueue::micros, text::Text};
+use super::{
+    enqueue::micros,
+    text::{listed, sql},
+};
 
 /// A delayed message that is due, or due soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,25 +52,19 @@ pub(super) async fn put_back(
     ids: &[u64],
     condition: &'static str,
 ) -> Result<u64, sqlx::Error> {
-    let smallest = ids.iter().copied().min().unwrap_or(0);
-    let rows = |text: Text| {
-        text.listed(ids.iter().copied())
-            .sql(" STRAIGHT_JOIN outbox_delayed d FORCE INDEX (PRIMARY) ON d.id = l.id")
-            .sql(condition)
-            .sql(" AND d.lane = ")
-            .int(lane)
-    };
-    let text = Text::default()
-        .sql("BEGIN; UPDATE outbox_head SET version = version + 1, claimer = 0, low = LEAST(low, ")
-        .int(smallest)
-        .sql(") WHERE lane = ")
-        .int(lane)
-        .sql("; INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts) ")
-        .sql("SELECT d.lane, d.id, d.key_hash, d.bytes, d.attempts FROM ")
-        .then(rows)
-        .sql("; DELETE d FROM ")
-        .then(rows)
-        .sql(" STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = d.lane AND p.id = d.id; COMMIT");
+    let text = sql!(
+        "BEGIN; UPDATE outbox_head SET version = version + 1, claimer = 0, low = LEAST(low, {smallest}) WHERE lane = {lane};
+        INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts)
+            SELECT d.lane, d.id, d.key_hash, d.bytes, d.attempts FROM {ids}
+            STRAIGHT_JOIN outbox_delayed d FORCE INDEX (PRIMARY) ON d.id = l.id{condition} AND d.lane = {lane};
+        DELETE d FROM {ids}
+            STRAIGHT_JOIN outbox_delayed d FORCE INDEX (PRIMARY) ON d.id = l.id{condition} AND d.lane = {lane}
+            STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = d.lane AND p.id = d.id; COMMIT",
+        smallest = ids.iter().copied().min().unwrap_or(0),
+        lane,
+        ids = listed(ids),
+        condition,
+    );
     let replies = text.run(conn).await?;
     Ok(replies.get(3).map_or(0, |reply| reply.done.rows_affected()))
 }

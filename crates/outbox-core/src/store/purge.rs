@@ -4,7 +4,12 @@ use std::{collections::HashSet, time::Duration};
 
 use sqlx::{Connection as _, MySqlConnection, Row as _};
 
-use super::{claim::ids_from_json, enqueue::micros, read::id_list, text::Text};
+use super::{
+    claim::ids_from_json,
+    enqueue::micros,
+    read::id_list,
+    text::{Text, listed, sql},
+};
 
 /// Deletes the oldest receipts that are older than this, with their messages; returns the number of each. Deletes only
 /// messages that a receipt names, except those that are to be sent again. A receipt with an unreadable list stays, with
@@ -34,8 +39,11 @@ pub async fn sent(conn: &mut MySqlConnection, age: Duration, messages: usize) ->
     let unsent = unsent(conn, &ids).await?;
     let mut ids: Vec<u64> = ids.into_iter().map(|(_, id)| id).filter(|id| !unsent.contains(id)).collect();
     ids.sort_unstable();
-    let text = id_list(Text::default().sql("BEGIN; DELETE FROM outbox_sent WHERE "), "receipt_id", &receipts);
-    let text = id_list(text.sql("; DELETE FROM outbox_messages WHERE "), "id", &ids).sql("; COMMIT");
+    let text = sql!(
+        "BEGIN; DELETE FROM outbox_sent WHERE {receipts}; DELETE FROM outbox_messages WHERE {messages}; COMMIT",
+        receipts = id_list("receipt_id", &receipts),
+        messages = id_list("id", &ids),
+    );
     let replies = text.run(conn).await?;
     let rows = |reply: usize| replies.get(reply).map_or(0, |reply| reply.done.rows_affected());
     Ok((rows(1), rows(2)))
@@ -44,16 +52,15 @@ pub async fn sent(conn: &mut MySqlConnection, age: Duration, messages: usize) ->
 /// Of these messages, sorted by lane and id, those that are to be sent again. Primary keys, no lock.
 async fn unsent(conn: &mut MySqlConnection, messages: &[(u16, u64)]) -> Result<HashSet<u64>, sqlx::Error> {
     // 0 is no id: this selects no row, and gives the column the right type.
-    let mut text = Text::default().sql("SELECT id FROM outbox_pending WHERE lane = 0 AND id = 0");
+    let mut parts = vec![sql!("SELECT id FROM outbox_pending WHERE lane = 0 AND id = 0")];
     for chunk in messages.chunk_by(|a, b| a.0 == b.0) {
-        let (lanes, ids): (Vec<u16>, Vec<u64>) = chunk.iter().copied().unzip();
-        for table in ["outbox_pending", "outbox_delayed", "outbox_dead"] {
-            text = text.sql(" UNION ALL SELECT id FROM ").sql(table).sql(" WHERE lane IN (");
-            text = text.ints(lanes.first().map(|lane| u64::from(*lane))).sql(") AND ");
-            text = id_list(text, "id", &ids);
-        }
+        let lane = chunk.first().map(|(lane, _)| *lane);
+        let ids: Vec<u64> = chunk.iter().map(|(_, id)| *id).collect();
+        parts.extend(["outbox_pending", "outbox_delayed", "outbox_dead"].map(|table| {
+            sql!("SELECT id FROM {table} WHERE lane = {lane} AND {ids}", table, lane, ids = id_list("id", &ids))
+        }));
     }
-    let replies = text.run(conn).await?;
+    let replies = Text::joined(parts, " UNION ALL ").run(conn).await?;
     replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).collect()
 }
 
@@ -68,9 +75,13 @@ pub async fn dead(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Resu
     let ids: Vec<u64> = rows.iter().take_while(|row| row.0 == lane).map(|row| row.1).collect();
     // One statement: a Galera node that rolls back in the middle of a text and goes on would delete the message of a row that an
     // operator puts back.
-    let text = Text::default().sql("DELETE d, m FROM ").listed(ids.iter().copied());
-    let text = text.sql(" STRAIGHT_JOIN outbox_dead d FORCE INDEX (PRIMARY) ON d.id = l.id AND d.lane = ").int(lane);
-    let text = text.sql(" LEFT JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = d.id");
+    let text = sql!(
+        "DELETE d, m FROM {ids}
+            STRAIGHT_JOIN outbox_dead d FORCE INDEX (PRIMARY) ON d.id = l.id AND d.lane = {lane}
+            LEFT JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = d.id",
+        ids = listed(&ids),
+        lane,
+    );
     text.run(&mut tx).await?;
     tx.commit().await?;
     Ok(ids.len() as u64)

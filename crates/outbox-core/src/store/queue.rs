@@ -6,7 +6,7 @@
 
 use sqlx::{MySqlConnection, Row as _};
 
-use super::text::Text;
+use super::text::sql;
 
 /// The date of a row in a queue.
 pub(crate) const UNDATED: &str = "TIMESTAMP'9999-12-31 00:00:00'";
@@ -20,18 +20,17 @@ pub async fn next(
     from: u64,
     limit: u32,
 ) -> Result<Vec<u64>, sqlx::Error> {
-    let of_key = |text: Text| text.int(lane).sql(" AND holds_key = 1 AND key_hash = ").int(key_hash);
-    let text = Text::default()
-        .sql("SELECT MIN(id) FROM outbox_dead FORCE INDEX (outbox_dead_key) WHERE lane = ")
-        .then(of_key)
-        .sql("; SELECT id, due_at = ")
-        .sql(UNDATED)
-        .sql(" FROM outbox_delayed FORCE INDEX (outbox_delayed_key) WHERE lane = ")
-        .then(of_key)
-        .sql(" AND id > ")
-        .int(from)
-        .sql(" ORDER BY id LIMIT ")
-        .int(limit);
+    let text = sql!(
+        "SELECT MIN(id) FROM outbox_dead FORCE INDEX (outbox_dead_key)
+            WHERE lane = {lane} AND holds_key = 1 AND key_hash = {key_hash};
+        SELECT id, due_at = {undated} FROM outbox_delayed FORCE INDEX (outbox_delayed_key)
+            WHERE lane = {lane} AND holds_key = 1 AND key_hash = {key_hash} AND id > {from} ORDER BY id LIMIT {limit}",
+        lane,
+        key_hash,
+        undated = UNDATED,
+        from,
+        limit,
+    );
     let replies = text.run(conn).await?;
     let (mut ids, mut end) = (Vec::new(), u64::MAX);
     for (statement, row) in replies.iter().enumerate().flat_map(|(i, reply)| reply.rows.iter().map(move |row| (i, row)))

@@ -3,7 +3,7 @@
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 use uuid::Uuid;
 
-use super::text::{Reply, Text};
+use super::text::{Ids, Reply, Text, sql};
 
 /// A message as it is stored.
 #[derive(Debug, Clone)]
@@ -37,21 +37,22 @@ pub struct Stored {
 /// Reads messages by id, in the order of ids. Primary key, no lock, as many rows as ids; runs of neighbours are read as
 /// ranges. The result lacks a message that does not exist. Also reads all epochs, a row for each recovery.
 pub async fn messages(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Stored>, sqlx::Error> {
-    decoded(&text(Text::default(), ids).run(conn).await?)
+    decoded(&text(ids).run(conn).await?)
 }
 
-/// The number of statements that [`text`] adds.
+/// The number of statements of [`text`].
 pub(crate) const STATEMENTS: usize = 2;
 
-pub(crate) fn text(text: Text, ids: &[u64]) -> Text {
-    text.sql(
-        "SELECT id, message_id, topic, message_key, event_type, content_type, headers, payload, \
-         TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), \
-         TIMESTAMPDIFF(MICROSECOND, COALESCE(GREATEST(due_at, created_at), created_at), UTC_TIMESTAMP(6)), \
-         expires_at IS NOT NULL AND expires_at <= UTC_TIMESTAMP(6) FROM outbox_messages WHERE ",
+pub(crate) fn text(ids: &[u64]) -> Text {
+    sql!(
+        "SELECT id, message_id, topic, message_key, event_type, content_type, headers, payload,
+            TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at),
+            TIMESTAMPDIFF(MICROSECOND, COALESCE(GREATEST(due_at, created_at), created_at), UTC_TIMESTAMP(6)),
+            expires_at IS NOT NULL AND expires_at <= UTC_TIMESTAMP(6)
+            FROM outbox_messages WHERE {ids} ORDER BY id;
+        SELECT first_id, epoch FROM outbox_epochs",
+        ids = id_list("id", ids),
     )
-    .then(|text| id_list(text, "id", ids))
-    .sql(" ORDER BY id; SELECT first_id, epoch FROM outbox_epochs")
 }
 
 pub(crate) fn decoded(replies: &[Reply]) -> Result<Vec<Stored>, sqlx::Error> {
@@ -88,16 +89,20 @@ const RUN: usize = 4;
 /// `(column BETWEEN … AND … OR column IN (…))` for sorted ids. A range names neighbours only, without a hole in which a
 /// row that was committed late could hide. Its last id is named separately, because a locking read of a range goes one
 /// row too far. That row is then one of the statement's own, not another claim's.
-pub(crate) fn id_list(text: Text, column: &'static str, ids: &[u64]) -> Text {
-    let (mut singles, mut text) = (Vec::new(), text.sql("("));
+pub(crate) fn id_list(column: &'static str, ids: &[u64]) -> Text {
+    let (mut ranges, mut singles) = (Vec::new(), Vec::new());
     for run in ids.chunk_by(|a, b| a + 1 == *b) {
         match run {
             [first, .., end, last] if run.len() >= RUN => {
-                text = text.sql(column).sql(" BETWEEN ").int(*first).sql(" AND ").int(*end).sql(" OR ");
+                ranges.push(sql!("{column} BETWEEN {first} AND {end} OR ", column, first = *first, end = *end));
                 singles.push(*last);
             }
             _ => singles.extend_from_slice(run),
         }
     }
-    text.sql(column).sql(" IN (").ints(singles).sql("))")
+    // `IN ()` is no SQL, and 0 is no id.
+    if singles.is_empty() {
+        singles.push(0);
+    }
+    sql!("({ranges}{column} IN ({singles}))", ranges = Text::joined(ranges, ""), column, singles = Ids(&singles))
 }

@@ -4,7 +4,7 @@
 
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
-use super::{counters, named::FENCES, text::Text};
+use super::{counters, named::FENCES, text::sql};
 
 /// The findings of a recovery, and the messages that are sent again after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,24 +132,27 @@ pub async fn holder(conn: &mut MySqlConnection) -> Result<Option<Holder>, sqlx::
 /// begin an epoch, so a service that does not wait for the end of the recovery does not harm a key.
 pub async fn recover(conn: &mut MySqlConnection, plan: &Plan, margin: u64) -> Result<(), sqlx::Error> {
     let first_id = plan.next_message.saturating_add(margin);
-    let counters = Text::default()
-        .sql("SET SESSION lock_wait_timeout = 5; ALTER TABLE outbox_messages AUTO_INCREMENT = ")
-        .int(first_id)
-        .sql("; ALTER TABLE outbox_claims AUTO_INCREMENT = ")
-        .int(plan.next_claim.saturating_add(margin))
-        .sql("; ALTER TABLE outbox_sent AUTO_INCREMENT = ")
-        .int(plan.next_receipt.saturating_add(margin));
+    let counters = sql!(
+        "SET SESSION lock_wait_timeout = 5;
+        ALTER TABLE outbox_messages AUTO_INCREMENT = {message};
+        ALTER TABLE outbox_claims AUTO_INCREMENT = {claim};
+        ALTER TABLE outbox_sent AUTO_INCREMENT = {receipt}",
+        message = first_id,
+        claim = plan.next_claim.saturating_add(margin),
+        receipt = plan.next_receipt.saturating_add(margin),
+    );
     counters.run(conn).await?;
-    let epoch = Text::default()
-        .sql("BEGIN; UPDATE outbox_key_sequence SET last_sequence = last_sequence + ")
-        .int(margin)
-        .sql("; UPDATE outbox_leases SET fence = GREATEST(fence + ")
-        .int(margin)
-        .sql(", ")
-        .int(plan.lowest_fence())
-        .sql("); INSERT INTO outbox_epochs (epoch, first_id, margin, unsent, account) VALUES (")
-        .ints([plan.new_epoch, first_id, margin, plan.unsent()])
-        .sql(", CURRENT_USER()); COMMIT");
+    let epoch = sql!(
+        "BEGIN; UPDATE outbox_key_sequence SET last_sequence = last_sequence + {margin};
+        UPDATE outbox_leases SET fence = GREATEST(fence + {margin}, {fence});
+        INSERT INTO outbox_epochs (epoch, first_id, margin, unsent, account)
+            VALUES ({epoch}, {first_id}, {margin}, {unsent}, CURRENT_USER()); COMMIT",
+        margin,
+        fence = plan.lowest_fence(),
+        epoch = plan.new_epoch,
+        first_id,
+        unsent = plan.unsent(),
+    );
     if let Err(error) = epoch.run(conn).await {
         super::session::rollback(conn).await?;
         return Err(error);

@@ -12,7 +12,7 @@ use super::{
     lease::ClaimLease,
     session,
     settle::{self, Dead, Delayed, Settlement, Way},
-    text::{Reply, Text},
+    text::{Reply, Text, sql},
     work::{self, Finish},
 };
 use crate::{Message, Outbox};
@@ -163,7 +163,7 @@ async fn work_that_is_rolled_back_while_it_is_kept_is_noticed(flavor: Flavor) ->
         let mut db = database.plain().await?;
         session::prepare(&mut db).await?;
         work(&mut db).await?;
-        let kept = cut_at(&mut db, &Text::default().sql(work::KEEP), cut).await;
+        let kept = cut_at(&mut db, &sql!("{keep}", keep = work::KEEP), cut).await;
         let number = kept.err().and_then(|error| error_number(&error));
         ensure!(number == Some(NO_SUCH_SAVEPOINT), "a rollback before statement {cut} goes unnoticed");
     }

@@ -2,14 +2,14 @@
 
 use sqlx::{MySqlConnection, Row as _};
 
-use super::text::Text;
+use super::text::{Name, Text, sql};
 
 /// Sets the session of a relay: `READ COMMITTED`, because `REPEATABLE READ` would lock gaps that services insert into;
 /// and UTC. The lock wait ends before the default settle deadline of five seconds. A connection may be idle for the
 /// servers' own default time. An UPDATE or DELETE that names no key is not refused. The SQL modes stay as they are, and
 /// are noted.
 pub async fn prepare(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    let text = Text::default().sql(SETTINGS).sql("; SET @outbox_sql_mode = @@SESSION.sql_mode");
+    let text = sql!("{settings}; SET @outbox_sql_mode = @@SESSION.sql_mode", settings = SETTINGS);
     text.run(conn).await.map(drop)
 }
 
@@ -17,15 +17,14 @@ pub async fn prepare(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
 pub(super) const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION autocommit = 1, \
     SESSION wait_timeout = 28800, SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 4, SESSION sql_safe_updates = 0";
 
-/// Resets the settings of a handler within a transaction, and its `USE`. The session was set by [`prepare`].
-pub(super) fn reset(text: Text, database: Option<&str>) -> Text {
-    let text = match database {
-        Some(name) => text.sql("USE ").name(name).sql("; "),
-        None => text,
-    };
-    text.sql(
-        "SET SESSION sql_mode = @outbox_sql_mode, SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 4, \
-         SESSION sql_safe_updates = 0; ",
+/// The statements that reset the settings of a handler within a transaction, and its `USE`. The session was set by
+/// [`prepare`].
+pub(super) fn reset(database: Option<&str>) -> Text {
+    let text = database.map_or_else(Text::default, |name| sql!("USE {name}; ", name = Name(name)));
+    sql!(
+        "{text}SET SESSION sql_mode = @outbox_sql_mode, SESSION time_zone = '+00:00',
+            SESSION innodb_lock_wait_timeout = 4, SESSION sql_safe_updates = 0; ",
+        text
     )
 }
 
@@ -51,6 +50,6 @@ pub async fn rollback(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
 /// Ends an open transaction and reads a number back. `None` if the replies are not those of these statements. One round
 /// trip.
 pub async fn rollback_and_ask(conn: &mut MySqlConnection, number: u64) -> Result<Option<u64>, sqlx::Error> {
-    let replies = Text::default().sql("ROLLBACK; SELECT CAST(").int(number).sql(" AS UNSIGNED)").run(conn).await?;
+    let replies = sql!("ROLLBACK; SELECT CAST({number} AS UNSIGNED)", number).run(conn).await?;
     replies.iter().flat_map(|reply| &reply.rows).next().map(|row| row.try_get(0)).transpose()
 }

@@ -5,9 +5,11 @@ use std::time::Duration;
 use sqlx::MySqlConnection;
 
 use super::{
+    enqueue::micros,
     lease::{ClaimLease, fence, listed},
+    queue::UNDATED,
     read::id_list,
-    text::{Reply, Text},
+    text::{Digits, Hex, Ids, Reply, Text, sql},
 };
 
 /// The outcomes of a claim's messages. A message in none of the lists goes back to pending as it was.
@@ -110,14 +112,14 @@ pub(super) fn ended(replies: &[Reply]) -> Result<Vec<ClaimLease>, sqlx::Error> {
 /// The text of a settlement.
 pub(crate) fn settlement(claims: &[(ClaimLease, &Settlement)], way: Way) -> Text {
     let leases: Vec<ClaimLease> = claims.iter().map(|(lease, _)| *lease).collect();
-    Text::default()
-        .sql("BEGIN; SAVEPOINT outbox_settle; SELECT c.claim_id, c.lease_token FROM ")
-        .then(|text| fence(text, &leases))
-        .sql(" FOR UPDATE")
-        .then(|text| mark_sent(text, claims))
-        .sql("; RELEASE SAVEPOINT outbox_settle")
-        .then(|text| write(text, claims, way))
-        .sql("; COMMIT")
+    sql!(
+        "BEGIN; SAVEPOINT outbox_settle;
+        SELECT c.claim_id, c.lease_token FROM {claims} FOR UPDATE{receipts};
+        RELEASE SAVEPOINT outbox_settle{outcomes}; COMMIT",
+        claims = fence(&leases),
+        receipts = mark_sent(claims),
+        outcomes = write(claims, way),
+    )
 }
 
 /// The number of claims that the last of these statements deleted.
@@ -140,23 +142,35 @@ pub(super) const RECEIPT: &str = " STRAIGHT_JOIN outbox_sent s FORCE INDEX (outb
 
 /// The statements behind the receipts, each behind a semicolon: outcomes, pending rows, and last the claims. A statement costs the
 /// server as much as a dozen rows, so that claims share them.
-pub(super) fn write(text: Text, claims: &[(ClaimLease, &Settlement)], way: Way) -> Text {
-    let text = claims.iter().fold(text, |text, (lease, settlement)| {
-        let text = delay(text, *lease, &settlement.delayed);
-        bury(text, *lease, &settlement.dead)
-    });
+pub(super) fn write(claims: &[(ClaimLease, &Settlement)], way: Way) -> Text {
+    let failures = claims
+        .iter()
+        .flat_map(|(lease, settlement)| [delay(*lease, &settlement.delayed), bury(*lease, &settlement.dead)]);
     let gone = claims.iter().map(|(lease, settlement)| (*lease, gone(settlement)));
     let (many, few): (Vec<_>, Vec<_>) = gone.partition(|(_, ids)| way == Way::Ranges && ids.len() >= MANY);
-    let text = many.iter().fold(text, |text, (lease, ids)| {
+    let ranges = many.iter().map(|(lease, ids)| {
         // Of one table alone: if the statistics show an empty table, a join reads it whole, with the millions of
         // deleted rows that a snapshot may keep in it. Without its claim or receipt the lane is NULL.
-        let text =
-            text.sql("; DELETE FROM outbox_pending WHERE lane = (SELECT c.lane FROM outbox_claims c").sql(RECEIPT);
-        id_list(the_claim(text, *lease).sql(") AND "), "id", ids)
+        sql!(
+            ";
+            DELETE FROM outbox_pending WHERE lane = (SELECT c.lane FROM outbox_claims c{receipt}
+                WHERE c.claim_id = {claim_id} AND c.lease_token = {lease_token}) AND {ids}",
+            receipt = RECEIPT,
+            claim_id = lease.claim_id,
+            lease_token = lease.lease_token,
+            ids = id_list("id", ids),
+        )
     });
-    let text = if few.is_empty() { text } else { delete(text, &few) };
     let leases: Vec<ClaimLease> = claims.iter().map(|(lease, _)| *lease).collect();
-    text.sql("; DELETE c FROM ").then(|text| fence(text, &leases)).sql(RECEIPT)
+    sql!(
+        "{failures}{ranges}{few};
+        DELETE c FROM {claims}{receipt}",
+        failures = Text::joined(failures, ""),
+        ranges = Text::joined(ranges, ""),
+        few = delete(&few),
+        claims = fence(&leases),
+        receipt = RECEIPT,
+    )
 }
 
 /// The messages with an outcome, sorted.
@@ -168,30 +182,30 @@ fn gone(settlement: &Settlement) -> Vec<u64> {
     ids
 }
 
-/// Deletes pending rows of claims, each by its primary key.
-fn delete(text: Text, claims: &[(ClaimLease, Vec<u64>)]) -> Text {
-    // A claim without an id comes first, so that all others come behind a comma.
-    let text = text.sql("; DELETE p FROM JSON_TABLE('[[0,0,[]]");
-    let text = claims.iter().fold(text, |text, (lease, ids)| {
-        text.sql(",[").ints([lease.claim_id, lease.lease_token]).sql(",[").ints(ids.iter().copied()).sql("]]")
+/// Deletes pending rows of claims, each by its primary key; no statement for no claim.
+fn delete(claims: &[(ClaimLease, Vec<u64>)]) -> Text {
+    if claims.is_empty() {
+        return Text::default();
+    }
+    let rows = claims.iter().map(|(lease, ids)| {
+        sql!("[{id},{token},[{ids}]]", id = lease.claim_id, token = lease.lease_token, ids = Ids(ids))
     });
-    text.sql(
-        "]', '$[*]' COLUMNS (claim_id BIGINT UNSIGNED PATH '$[0]', lease_token BIGINT UNSIGNED PATH '$[1]', \
-         NESTED PATH '$[2][*]' COLUMNS (id BIGINT UNSIGNED PATH '$'))) l \
-         STRAIGHT_JOIN outbox_claims c FORCE INDEX (PRIMARY) ON c.claim_id = l.claim_id AND c.lease_token = l.lease_token",
+    sql!(
+        ";
+        DELETE p FROM JSON_TABLE('[{rows}]', '$[*]'
+            COLUMNS (claim_id BIGINT UNSIGNED PATH '$[0]', lease_token BIGINT UNSIGNED PATH '$[1]',
+                NESTED PATH '$[2][*]' COLUMNS (id BIGINT UNSIGNED PATH '$'))) l
+            STRAIGHT_JOIN outbox_claims c FORCE INDEX (PRIMARY)
+                ON c.claim_id = l.claim_id AND c.lease_token = l.lease_token{receipt}
+            STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = c.lane AND p.id = l.id",
+        rows = Text::joined(rows, ","),
+        receipt = RECEIPT,
     )
-    .sql(RECEIPT)
-    .sql(" STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = c.lane AND p.id = l.id")
-}
-
-/// ` WHERE c.claim_id = … AND c.lease_token = …`
-fn the_claim(text: Text, lease: ClaimLease) -> Text {
-    text.sql(" WHERE c.claim_id = ").int(lease.claim_id).sql(" AND c.lease_token = ").int(lease.lease_token)
 }
 
 /// The receipts are written even if no message was sent: they distinguish a lost reply from a lost claim. A receipt
 /// beside its live claim is of a transaction that was rolled back, and is replaced.
-pub(super) fn mark_sent(text: Text, claims: &[(ClaimLease, &Settlement)]) -> Text {
+pub(super) fn mark_sent(claims: &[(ClaimLease, &Settlement)]) -> Text {
     let receipts = |settlement: &Settlement| {
         let receipts: Vec<&str> = settlement.sent.iter().map(|(_, receipt)| receipt.as_str()).collect();
         serde_json::to_vec(&receipts).unwrap_or_else(|_| b"[]".to_vec())
@@ -199,105 +213,108 @@ pub(super) fn mark_sent(text: Text, claims: &[(ClaimLease, &Settlement)]) -> Tex
     let marks = claims.iter().map(|(lease, settlement)| (*lease, *settlement, receipts(settlement)));
     let is_long = |sent: &[_], receipts: &[u8]| sent.len() >= MANY || receipts.len() > MAX_UNITED;
     let (long, short): (Vec<_>, Vec<_>) = marks.partition(|(_, it, receipts)| is_long(&it.sent, receipts));
-    let text = if short.is_empty() { text } else { insert_sent(text, &short) };
-    long.chunks(1).fold(text, insert_sent)
+    // No claim is in an empty group, and each long list has a statement of its own.
+    let groups = short.chunks(short.len().max(1)).chain(long.chunks(1));
+    Text::joined(groups.map(insert_sent), "")
 }
 
-fn insert_sent(text: Text, marks: &[(ClaimLease, &Settlement, Vec<u8>)]) -> Text {
-    let text = text.sql(
-        "; REPLACE INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) ",
-    );
-    marks.iter().enumerate().fold(text, |text, (i, (lease, Settlement { sent, .. }, receipts))| {
-        let text = text
-            .sql(if i == 0 { "" } else { " UNION ALL " })
-            .sql("SELECT c.claim_id, c.lease_token, c.lane, c.owner, c.claimed_at, UTC_TIMESTAMP(6), '[");
-        let text = if sent.is_empty() { text } else { text.ints(sent.iter().map(|(id, _)| *id)) };
-        the_claim(text.sql("]', ").hex(receipts).sql(" FROM outbox_claims c"), *lease)
-    })
-}
-
-fn delay(text: Text, lease: ClaimLease, delayed: &[Delayed]) -> Text {
-    let failed = delayed.iter().map(|it| Failed {
-        id: it.id,
-        spent: it.spent,
-        how: it.wait.map_or(u64::MAX, |wait| super::enqueue::micros(wait).unsigned_abs()),
-        reason: it.reason,
-        error: &it.error,
+fn insert_sent(marks: &[(ClaimLease, &Settlement, Vec<u8>)]) -> Text {
+    let rows = marks.iter().map(|(lease, Settlement { sent, .. }, receipts)| {
+        let ids = sent.iter().map(|(id, _)| *id);
+        sql!(
+            "SELECT c.claim_id, c.lease_token, c.lane, c.owner, c.claimed_at, UTC_TIMESTAMP(6), '[{ids}]', {receipts}
+            FROM outbox_claims c WHERE c.claim_id = {claim_id} AND c.lease_token = {lease_token}",
+            ids = Ids(ids),
+            receipts = Hex(receipts),
+            claim_id = lease.claim_id,
+            lease_token = lease.lease_token,
+        )
     });
-    let into = "; REPLACE INTO outbox_delayed (lane, id, key_hash, bytes, attempts, reason, error, due_at, holds_key) ";
-    let columns = ", IF(l.how = 18446744073709551615, TIMESTAMP'9999-12-31 00:00:00', UTC_TIMESTAMP(6) + INTERVAL l.how MICROSECOND), \
-                   p.key_hash <> 0";
-    put(text, lease, into, columns, failed)
+    sql!(
+        ";
+        REPLACE INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts)
+            {rows}",
+        rows = Text::joined(rows, " UNION ALL "),
+    )
 }
 
-fn bury(text: Text, lease: ClaimLease, dead: &[Dead]) -> Text {
-    let failed = dead.iter().map(|it| Failed {
-        id: it.id,
-        spent: it.spent,
-        how: u64::from(it.holds_key),
-        reason: it.reason,
-        error: &it.error,
-    });
-    let into =
-        "; REPLACE INTO outbox_dead (lane, id, key_hash, bytes, attempts, reason, error, died_at, holds_key, owner) ";
-    put(text, lease, into, ", UTC_TIMESTAMP(6), l.how AND p.key_hash <> 0, c.owner", failed)
-}
-
-/// A message that was not sent, as it is written.
-struct Failed<'a> {
-    id: u64,
-    spent: bool,
-    /// The microseconds that it waits, `u64::MAX` in a queue; or whether it holds its key.
-    how: u64,
-    reason: &'static str,
-    error: &'a str,
-}
-
-/// All in one statement: after an outage a claim fails as a whole, and 1,000 statements take the server ten times as long.
-fn put<'a>(
-    text: Text,
-    lease: ClaimLease,
-    into: &'static str,
-    columns: &'static str,
-    failed: impl ExactSizeIterator<Item = Failed<'a>>,
-) -> Text {
-    if failed.len() == 0 {
-        return text;
+fn delay(lease: ClaimLease, delayed: &[Delayed]) -> Text {
+    if delayed.is_empty() {
+        return Text::default();
     }
-    let text = text
-        .sql(into)
-        .sql("SELECT p.lane, p.id, p.key_hash, p.bytes, LEAST(p.attempts, 65534) + l.spent, UNHEX(l.reason), UNHEX(l.error)")
-        .sql(columns)
-        .sql(" FROM outbox_claims c")
-        .sql(RECEIPT)
-        // One without an id comes first, so that all others come behind a comma.
-        .sql(" STRAIGHT_JOIN JSON_TABLE('[[]");
-    let text = failed.fold(text, |text, failed| {
-        let error: String = failed.error.chars().take(MAX_ERROR).collect();
-        text.sql(",[")
-            .ints([failed.id, u64::from(failed.spent), failed.how])
-            .sql(",\"")
-            .digits(failed.reason.as_bytes())
-            .sql("\",\"")
-            .digits(error.as_bytes())
-            .sql("\"]")
+    let rows = delayed.iter().map(|it| {
+        let wait = it.wait.map_or(u64::MAX, |wait| micros(wait).unsigned_abs());
+        failure((it.id, it.spent), wait, it.reason, &it.error)
     });
-    let text = text.sql(
-        "]', '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]', spent INT UNSIGNED PATH '$[1]', how BIGINT UNSIGNED PATH '$[2]', \
-         reason VARCHAR(64) PATH '$[3]', error VARCHAR(4000) PATH '$[4]')) l \
-         STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = c.lane AND p.id = l.id",
-    );
-    the_claim(text, lease)
+    sql!(
+        ";
+        REPLACE INTO outbox_delayed (lane, id, key_hash, bytes, attempts, reason, error, due_at, holds_key)
+            SELECT p.lane, p.id, p.key_hash, p.bytes, LEAST(p.attempts, 65534) + l.spent, UNHEX(l.reason), UNHEX(l.error),
+                IF(l.how = {queue}, {undated}, UTC_TIMESTAMP(6) + INTERVAL l.how MICROSECOND),
+                p.key_hash <> 0
+            FROM {failures}",
+        queue = u64::MAX,
+        undated = UNDATED,
+        failures = failures(lease, rows),
+    )
+}
+
+fn bury(lease: ClaimLease, dead: &[Dead]) -> Text {
+    if dead.is_empty() {
+        return Text::default();
+    }
+    let rows = dead.iter().map(|it| failure((it.id, it.spent), u64::from(it.holds_key), it.reason, &it.error));
+    sql!(
+        ";
+        REPLACE INTO outbox_dead (lane, id, key_hash, bytes, attempts, reason, error, died_at, holds_key, owner)
+            SELECT p.lane, p.id, p.key_hash, p.bytes, LEAST(p.attempts, 65534) + l.spent, UNHEX(l.reason), UNHEX(l.error),
+                UTC_TIMESTAMP(6), l.how AND p.key_hash <> 0, c.owner
+            FROM {failures}",
+        failures = failures(lease, rows),
+    )
+}
+
+/// A message that was not sent. `how`: the microseconds that it waits, `u64::MAX` in a queue; or whether it holds its key.
+fn failure((id, spent): (u64, bool), how: u64, reason: &'static str, error: &str) -> Text {
+    let error: String = error.chars().take(MAX_ERROR).collect();
+    sql!(
+        "[{id},{spent},{how},\"{reason}\",\"{error}\"]",
+        id,
+        spent = u64::from(spent),
+        how,
+        reason = Digits(reason.as_bytes()),
+        error = Digits(error.as_bytes()),
+    )
+}
+
+/// The pending rows `p` of failures `l` of a claim `c`. All in one statement: after an outage a claim fails as a whole,
+/// and 1,000 statements take the server ten times as long.
+fn failures(lease: ClaimLease, rows: impl Iterator<Item = Text>) -> Text {
+    sql!(
+        "outbox_claims c{receipt}
+            STRAIGHT_JOIN JSON_TABLE('[{rows}]', '$[*]'
+                COLUMNS (id BIGINT UNSIGNED PATH '$[0]', spent INT UNSIGNED PATH '$[1]', how BIGINT UNSIGNED PATH '$[2]',
+                    reason VARCHAR(64) PATH '$[3]', error VARCHAR(4000) PATH '$[4]')) l
+            STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = c.lane AND p.id = l.id
+            WHERE c.claim_id = {claim_id} AND c.lease_token = {lease_token}",
+        receipt = RECEIPT,
+        rows = Text::joined(rows, ","),
+        claim_id = lease.claim_id,
+        lease_token = lease.lease_token,
+    )
 }
 
 /// The settled ones of these claims, to be read after a lost reply. Only a receipt with the claim's token is a proof:
 /// its number may be that of an earlier claim. A receipt beside a live claim is no proof (see [`settle`]). Index
 /// `outbox_sent_claim` and primary key, one row a claim each, no lock.
 pub async fn settled(conn: &mut MySqlConnection, leases: &[ClaimLease]) -> Result<Vec<ClaimLease>, sqlx::Error> {
-    let text = Text::default().sql("SELECT s.claim_id, s.lease_token FROM ").then(|text| listed(text, leases)).sql(
-        " STRAIGHT_JOIN outbox_sent s FORCE INDEX (outbox_sent_claim) \
-         ON s.claim_id = l.claim_id AND s.lease_token = l.lease_token \
-         LEFT JOIN outbox_claims c ON c.claim_id = s.claim_id AND c.lease_token = s.lease_token WHERE c.claim_id IS NULL",
+    let text = sql!(
+        "SELECT s.claim_id, s.lease_token FROM {leases}
+            STRAIGHT_JOIN outbox_sent s FORCE INDEX (outbox_sent_claim)
+                ON s.claim_id = l.claim_id AND s.lease_token = l.lease_token
+            LEFT JOIN outbox_claims c ON c.claim_id = s.claim_id AND c.lease_token = s.lease_token
+            WHERE c.claim_id IS NULL",
+        leases = listed(leases),
     );
     ClaimLease::all(&text.run(conn).await?)
 }
@@ -316,7 +333,7 @@ mod tests {
         };
         let settlement = Settlement { delayed: (1..=failed).map(delayed).collect(), ..Settlement::default() };
         let lease = ClaimLease { claim_id: 1, lease_token: 1 };
-        let text = write(Text::default(), &[(lease, &settlement)], Way::OneByOne);
+        let text = write(&[(lease, &settlement)], Way::OneByOne);
         text.into_sql_str().as_str().matches(';').count()
     }
 

@@ -1,4 +1,7 @@
-use std::fmt::Write as _;
+use std::{
+    borrow::Borrow,
+    fmt::{self, Display, Formatter},
+};
 
 use futures_util::TryStreamExt as _;
 use sqlx::{
@@ -6,12 +9,12 @@ use sqlx::{
     mysql::{MySqlQueryResult, MySqlRow},
 };
 
-/// A text of several statements for one round trip. It holds only constants, integers, hexadecimal digits and quoted
-/// names.
+/// A text of one or more statements for one round trip, made by [`sql!`]. It holds only constants, integers, hexadecimal
+/// digits and quoted names.
 #[derive(Debug, Default)]
 pub(crate) struct Text {
     sql: String,
-    /// How often a constant ends a statement and begins another.
+    /// The number of semicolons in its constants.
     ends: usize,
 }
 
@@ -22,88 +25,170 @@ pub(crate) struct Reply {
     pub(crate) done: MySqlQueryResult,
 }
 
-impl Text {
-    pub(crate) fn sql(mut self, constant: &'static str) -> Self {
-        self.ends += constant.matches(';').count();
-        self.sql.push_str(constant);
-        self
-    }
-
-    /// The name of a database, quoted.
-    pub(crate) fn name(mut self, name: &str) -> Self {
-        self.sql.extend(["`", &name.replace('`', "``"), "`"]);
-        self
-    }
-
-    pub(crate) fn int(mut self, number: impl Into<u64>) -> Self {
-        self.push_int(number.into());
-        self
-    }
-
-    /// `1,2,3`; never empty, because `IN ()` is no SQL: an empty list becomes `0`, which is no id.
-    pub(crate) fn ints(mut self, numbers: impl IntoIterator<Item = u64>) -> Self {
-        let start = self.sql.len();
-        for number in numbers {
-            self.push_int(number);
-            self.sql.push(',');
+/// Makes a [`Text`] from a template. Each `{hole}` of it takes a [`Hole`]: `sql!("SELECT {a}, {b}", a, b = 2)`.
+macro_rules! sql {
+    (@value $hole:ident) => { $hole };
+    (@value $hole:ident = $value:expr) => { $value };
+    ($template:literal $(, $hole:ident $(= $value:expr)?)* $(,)?) => {
+        match ($(&$crate::store::text::sql!(@value $hole $(= $value)?),)*) {
+            // A template within `concat!` cannot name variables of its function. So every hole goes through `Filled`.
+            ($($hole,)*) => $crate::store::text::Text::filled(
+                ::std::format_args!(concat!($template) $(, $hole = $crate::store::text::Filled($hole))*),
+                [
+                    $crate::store::text::Hole::ends(&$template),
+                    $($crate::store::text::Hole::ends($hole),)*
+                ],
+            ),
         }
-        if self.sql.len() == start {
-            self.sql.push('0');
-        } else {
-            self.sql.pop();
-        }
-        self
-    }
+    };
+}
+pub(crate) use sql;
 
-    /// `0x…`, a byte string; the empty one is `''`.
-    pub(crate) fn hex(self, bytes: &[u8]) -> Self {
-        if bytes.is_empty() { self.sql("''") } else { self.sql("0x").digits(bytes) }
-    }
+/// A value that cannot change the meaning of a statement.
+pub(crate) trait Hole {
+    fn write(&self, to: &mut Formatter<'_>) -> fmt::Result;
 
-    /// The hexadecimal digits of bytes, for `UNHEX` to read.
-    pub(crate) fn digits(mut self, bytes: &[u8]) -> Self {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        for byte in bytes {
-            for nibble in [byte >> 4, byte & 15] {
-                self.sql.push(char::from(DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0')));
+    /// The number of semicolons that end a statement.
+    fn ends(&self) -> usize {
+        0
+    }
+}
+
+/// Shows a hole.
+pub(crate) struct Filled<'a, T>(pub(crate) &'a T);
+
+impl<T: Hole> Display for Filled<'_, T> {
+    fn fmt(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        self.0.write(to)
+    }
+}
+
+macro_rules! integers {
+    ($($integer:ty)*) => {
+        $(impl Hole for $integer {
+            fn write(&self, to: &mut Formatter<'_>) -> fmt::Result {
+                self.fmt(to)
             }
+        })*
+    };
+}
+
+integers!(u16 u32 u64 i64);
+
+/// A constant of the program.
+impl Hole for &'static str {
+    fn write(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        to.write_str(self)
+    }
+
+    fn ends(&self) -> usize {
+        self.matches(';').count()
+    }
+}
+
+/// A part of a statement, or further statements.
+impl Hole for Text {
+    fn write(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        to.write_str(&self.sql)
+    }
+
+    fn ends(&self) -> usize {
+        self.ends
+    }
+}
+
+/// A value, or NULL.
+impl<T: Hole> Hole for Option<T> {
+    fn write(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Some(value) => value.write(to),
+            None => to.write_str("NULL"),
         }
-        self
     }
+}
 
-    /// A table `l` of ids to begin a join with; rows joined by `STRAIGHT_JOIN … FORCE INDEX (PRIMARY)` are then found
-    /// id by id. With a list in `IN (…)` the optimizer reads a small table whole. A locking statement then waits for
-    /// every transaction that has a row there, such as that of a service that has not committed yet.
-    pub(crate) fn listed(self, ids: impl IntoIterator<Item = u64>) -> Self {
-        self.sql("JSON_TABLE('[").ints(ids).sql("]', '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$')) l")
+/// `1,2,3`
+pub(crate) struct Ids<I>(pub(crate) I);
+
+impl<I: IntoIterator<Item: Borrow<u64>> + Clone> Hole for Ids<I> {
+    fn write(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        let mut ids = self.0.clone().into_iter();
+        ids.next().map_or(Ok(()), |id| id.borrow().fmt(to))?;
+        ids.try_for_each(|id| write!(to, ",{}", id.borrow()))
     }
+}
 
-    /// A string, whatever the session's character set is.
-    pub(crate) fn text(self, text: &str) -> Self {
-        self.sql("_utf8mb4 ").hex(text.as_bytes())
+/// The hexadecimal digits of bytes, for `UNHEX` to read.
+pub(crate) struct Digits<'a>(pub(crate) &'a [u8]);
+
+impl Hole for Digits<'_> {
+    fn write(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        let digit = |nibble| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
+        // Formatting each byte by itself takes ten times as long.
+        self.0.chunks(1 << 10).try_for_each(|bytes| {
+            let digits: String = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(digit).collect();
+            to.write_str(&digits)
+        })
     }
+}
 
-    /// A value, or NULL.
-    pub(crate) fn maybe<T>(self, value: Option<T>, write: impl FnOnce(Self, T) -> Self) -> Self {
-        match value {
-            Some(value) => write(self, value),
-            None => self.sql("NULL"),
+/// `0x…`, a byte string; the empty one is `''`.
+pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
+
+impl Hole for Hex<'_> {
+    fn write(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return to.write_str("''");
         }
+        to.write_str("0x")?;
+        Digits(self.0).write(to)
+    }
+}
+
+/// A string, whatever the session's character set is.
+pub(crate) struct Utf8<'a>(pub(crate) &'a str);
+
+impl Hole for Utf8<'_> {
+    fn write(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        to.write_str("_utf8mb4 ")?;
+        Hex(self.0.as_bytes()).write(to)
+    }
+}
+
+/// The name of a database, quoted.
+pub(crate) struct Name<'a>(pub(crate) &'a str);
+
+impl Hole for Name<'_> {
+    fn write(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        write!(to, "`{}`", self.0.replace('`', "``"))
+    }
+}
+
+/// A table `l` of ids to begin a join with; rows joined by `STRAIGHT_JOIN … FORCE INDEX (PRIMARY)` are then found id by
+/// id. With a list in `IN (…)` the optimizer reads a small table whole. A locking statement then waits for every
+/// transaction that has a row there, such as that of a service that has not committed yet.
+pub(crate) fn listed(ids: &[u64]) -> Text {
+    sql!("JSON_TABLE('[{ids}]', '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$')) l", ids = Ids(ids))
+}
+
+impl Text {
+    /// For [`sql!`].
+    pub(crate) fn filled<const N: usize>(template: fmt::Arguments<'_>, ends: [usize; N]) -> Self {
+        Self { sql: template.to_string(), ends: ends.into_iter().sum() }
     }
 
-    pub(crate) fn signed(self, number: i64) -> Self {
-        let text = if number < 0 { self.sql("-") } else { self };
-        text.int(number.unsigned_abs())
-    }
-
-    pub(crate) fn append(mut self, other: &Self) -> Self {
-        self.sql.push_str(&other.sql);
-        self.ends += other.ends;
-        self
-    }
-
-    pub(crate) fn then(self, part: impl FnOnce(Self) -> Self) -> Self {
-        part(self)
+    /// The parts, one behind the other.
+    pub(crate) fn joined(parts: impl IntoIterator<Item = Self>, separator: &'static str) -> Self {
+        let parts = parts.into_iter().enumerate();
+        parts.fold(Self::default(), |mut text, (index, part)| {
+            if index > 0 {
+                text.sql.push_str(separator);
+                text.ends += separator.ends();
+            }
+            text.sql.push_str(&part.sql);
+            text.ends += part.ends;
+            text
+        })
     }
 
     /// For a call that sends the text itself.
@@ -115,13 +200,6 @@ impl Text {
     #[cfg(test)]
     pub(crate) fn statements(&self) -> Vec<Self> {
         self.sql.split(';').map(|sql| Self { sql: sql.to_owned(), ends: 0 }).collect()
-    }
-
-    fn push_int(&mut self, number: u64) {
-        // Writing to a String cannot fail.
-        if write!(self.sql, "{number}").is_err() {
-            self.sql.push('0');
-        }
     }
 
     /// Runs the text and returns the result of each statement. If one fails, the server runs none of the later ones:
@@ -158,16 +236,21 @@ impl Text {
 
 #[cfg(test)]
 mod tests {
-    use super::Text;
+    use super::{Hex, Ids, Name, Utf8};
 
     #[test]
-    fn a_text_holds_only_constants_integers_and_hex() {
-        let text = Text::default().sql("a IN (").ints([1, 22]).sql(") b ").hex(b"\x00\xff'").sql(" c ").hex(b"");
-        assert_eq!(text.sql, "a IN (1,22) b 0x00ff27 c ''");
+    fn a_text_holds_only_constants_integers_hex_and_quoted_names() {
+        let (ids, no, bytes) = (Ids([1, 22]), Ids([0; 0]), Hex(b"\x00\xff';"));
+        let text = sql!("{ids} [{no}] {bytes} {empty} {n}", ids, no, bytes, empty = Hex(b""), n = None::<u64>);
+        assert_eq!(text.sql, "1,22 [] 0x00ff273b '' NULL");
+        let text = sql!("{text} {name} {negative}", text = Utf8("a'"), name = Name("a`; b"), negative = -1_i64);
+        assert_eq!(text.sql, "_utf8mb4 0x6127 `a``; b` -1");
     }
 
     #[test]
-    fn an_empty_list_matches_no_id() {
-        assert_eq!(Text::default().ints([]).sql, "0");
+    fn the_statements_of_a_text_are_counted_by_its_constants() {
+        let more = sql!("; SELECT {a}; SELECT {a}", a = 1_u64);
+        let text = sql!("USE {name}{more}{end}", name = Name("a;b"), more, end = "; COMMIT");
+        assert_eq!((text.sql.as_str(), text.ends), ("USE `a;b`; SELECT 1; SELECT 1; COMMIT", 3));
     }
 }

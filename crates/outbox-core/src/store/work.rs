@@ -12,7 +12,7 @@ use super::{
     lease::{ClaimLease, fence},
     session::{SETTINGS, reset},
     settle::{RECEIPT, Settlement, Way, deleted, mark_sent, write},
-    text::{Reply, Text},
+    text::{Reply, Text, sql},
 };
 
 /// Opens the transaction, with the mark that the other functions look for. If the server receives nothing for `silence`
@@ -20,13 +20,12 @@ use super::{
 /// machine is lost, do not stay for hours. Like the other functions it sets the session as
 /// [`session::prepare`](super::session::prepare) did, with `database`, whatever a handler has changed. One round trip.
 pub async fn begin(conn: &mut MySqlConnection, database: Option<&str>, silence: Duration) -> Result<(), sqlx::Error> {
-    let text = Text::default()
-        .sql(SETTINGS)
-        .sql(", SESSION wait_timeout = ")
-        .int(silence.as_secs().max(1))
-        .sql("; ")
-        .then(|text| reset(text, database))
-        .sql("START TRANSACTION; SAVEPOINT outbox_work");
+    let text = sql!(
+        "{settings}, SESSION wait_timeout = {silence}; {reset}START TRANSACTION; SAVEPOINT outbox_work",
+        settings = SETTINGS,
+        silence = silence.as_secs().max(1),
+        reset = reset(database),
+    );
     Manager::begin(conn, Some(text.into_sql_str())).await
 }
 
@@ -46,7 +45,7 @@ pub async fn undo(conn: &mut MySqlConnection, database: Option<&str>) -> Result<
 }
 
 async fn marked(conn: &mut MySqlConnection, database: Option<&str>, sql: &'static str) -> Result<bool, sqlx::Error> {
-    match reset(Text::default(), database).sql(sql).run(conn).await {
+    match sql!("{reset}{sql}", reset = reset(database), sql).run(conn).await {
         Ok(_) => Ok(true),
         Err(error) if error_number(&error) == Some(NO_SUCH_SAVEPOINT) => Ok(false),
         Err(error) => Err(error),
@@ -100,19 +99,21 @@ pub(super) async fn conclude(
 /// to it. A Galera node may end the transaction in between without an error. The later statements join the receipt.
 pub(super) fn finishing(database: Option<&str>, lease: ClaimLease, settlement: &Settlement) -> Text {
     let claims = [(lease, settlement)];
-    reset(Text::default(), database)
-        .sql("RELEASE SAVEPOINT outbox_work; SAVEPOINT outbox_work; SELECT c.claim_id FROM ")
-        .then(|text| fence(text, &[lease]))
-        .sql(" FOR UPDATE")
-        .then(|text| mark_sent(text, &claims))
-        .sql("; RELEASE SAVEPOINT outbox_work")
-        .then(|text| write(text, &claims, Way::OneByOne))
+    sql!(
+        "{reset}RELEASE SAVEPOINT outbox_work; SAVEPOINT outbox_work;
+        SELECT c.claim_id FROM {claim} FOR UPDATE{receipts};
+        RELEASE SAVEPOINT outbox_work{outcomes}",
+        reset = reset(database),
+        claim = fence(&[lease]),
+        receipts = mark_sent(&claims),
+        outcomes = write(&claims, Way::OneByOne),
+    )
 }
 
 /// Deletes a receipt that was committed without its work, while its claim is still live: the receipt names pending
 /// messages. Locks the claim and the receipt, each by a unique key.
 async fn forget_early(conn: &mut MySqlConnection, lease: ClaimLease) -> Result<(), sqlx::Error> {
-    let text = Text::default().sql("DELETE s FROM ").then(|text| fence(text, &[lease])).sql(RECEIPT);
+    let text = sql!("DELETE s FROM {claim}{receipt}", claim = fence(&[lease]), receipt = RECEIPT);
     text.run(conn).await.map(drop)
 }
 
