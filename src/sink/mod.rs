@@ -15,6 +15,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use outbox_core::Contents;
 use uuid::Uuid;
 
 pub use self::make::Feed;
@@ -29,18 +30,8 @@ pub struct Outgoing {
     pub message_id: Uuid,
     /// Orders messages: those with the same hash go out one after the other. 0: no order wanted.
     pub key_hash: u64,
-    /// The topic that the service named.
-    pub topic: Arc<str>,
-    /// The message key, if any.
-    pub key: Option<Vec<u8>>,
-    /// The kind of event, if the service named one.
-    pub event_type: Option<String>,
-    /// The media type of the payload, if the service named one.
-    pub content_type: Option<String>,
-    /// Headers in the order in which the service added them.
-    pub headers: Vec<(String, String)>,
-    /// The payload; none is a tombstone.
-    pub payload: Option<Vec<u8>>,
+    /// What the service enqueued, in its route's envelope.
+    pub contents: Contents,
     /// When the service enqueued it: microseconds since 1970, by the database's clock.
     pub created_at_micros: i64,
     /// Where the route sends it.

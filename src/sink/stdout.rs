@@ -73,14 +73,14 @@ impl Sink for Stdout {
 fn line(message: &Outgoing) -> String {
     let mut line = serde_json::Map::new();
     line.insert("id".to_owned(), json!(message.message_id.to_string()));
-    line.insert("topic".to_owned(), json!(&*message.topic));
+    line.insert("topic".to_owned(), json!(&*message.contents.topic));
     line.insert("target".to_owned(), json!(message.destination.target));
-    insert_bytes(&mut line, "key", message.key.as_deref());
-    line.insert("type".to_owned(), json!(message.event_type));
-    line.insert("content_type".to_owned(), json!(message.content_type));
-    line.insert("headers".to_owned(), json!(message.headers));
+    insert_bytes(&mut line, "key", message.contents.key.as_deref());
+    line.insert("type".to_owned(), json!(message.contents.event_type));
+    line.insert("content_type".to_owned(), json!(message.contents.content_type));
+    line.insert("headers".to_owned(), json!(message.contents.headers));
     line.insert("created_at_micros".to_owned(), json!(message.created_at_micros));
-    insert_bytes(&mut line, "payload", message.payload.as_deref());
+    insert_bytes(&mut line, "payload", message.contents.payload.as_deref());
     format!("{}\n", Value::Object(line))
 }
 

@@ -165,7 +165,7 @@ impl<'a, H: Handler> Turn<'a, H> {
         };
         let (fate, error) = (self.claims.decide(&failure, row.attempts), failure.to_string());
         tracing::warn!(
-            message_id = %delivery.id, topic = delivery.topic, attempt = delivery.attempt, error, ?fate,
+            message_id = %delivery.id, topic = delivery.contents.topic, attempt = delivery.attempt, error, ?fate,
             "the work of a message failed"
         );
         // A call that was cancelled half-way would be finished by the next one.
@@ -222,8 +222,8 @@ impl<'a, H: Handler> Turn<'a, H> {
 
     fn count(&self, outgoing: &Outgoing) {
         let metrics = &self.claims.context.metrics;
-        let bytes = outgoing.payload.as_ref().map_or(0, Vec::len);
-        metrics.publish_attempts_total.with_label_values(&[NAME, &*outgoing.topic]).inc();
+        let bytes = outgoing.contents.payload.as_ref().map_or(0, Vec::len);
+        metrics.publish_attempts_total.with_label_values(&[NAME, &*outgoing.contents.topic]).inc();
         metrics.published_bytes_total.with_label_values(&[NAME]).inc_by(bytes as u64);
     }
 }
@@ -231,11 +231,7 @@ impl<'a, H: Handler> Turn<'a, H> {
 /// The message as a handler sees it.
 fn delivery(row: Pending, outgoing: Outgoing) -> Delivery {
     let since_1970 = Duration::from_micros(outgoing.created_at_micros.max(0).unsigned_abs());
-    let mut delivery = Delivery::new(outgoing.message_id, &*outgoing.topic, outgoing.payload);
-    delivery.key = outgoing.key;
-    delivery.event_type = outgoing.event_type;
-    delivery.content_type = outgoing.content_type;
-    delivery.headers = outgoing.headers;
+    let mut delivery = Delivery::new(outgoing.message_id, outgoing.contents);
     delivery.enqueued_at = SystemTime::UNIX_EPOCH.checked_add(since_1970);
     delivery.attempt = u32::from(row.attempts) + 1;
     delivery

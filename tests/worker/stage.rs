@@ -189,7 +189,7 @@ impl Handler for Work {
         let effect = "INSERT INTO test_effects (message_id) VALUES (?)";
         sqlx::query(effect).bind(message.id.as_bytes().as_slice()).execute(&mut *tx).await?;
         let tries = self.0.tried(message.id);
-        match message.payload.as_deref().unwrap_or_default() {
+        match message.contents.payload.as_deref().unwrap_or_default() {
             b"never" => return Err("it never works".into()),
             b"refuse" => return Err(Failure::dead("it is not understood")),
             b"flaky" if tries == 1 => return Err("it works the next time".into()),

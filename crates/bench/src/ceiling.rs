@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, ensure};
 use futures_util::{StreamExt as _, stream};
 use hdrhistogram::Histogram;
-use outbox_core::Uuid;
+use outbox_core::{Contents, Uuid};
 use outbox_relay::{
     config,
     sink::{Destination, Outgoing, Sink, kafka::Kafka, rabbitmq::RabbitMq},
@@ -106,16 +106,15 @@ fn destination(broker: Broker, topic: &Topic) -> Destination {
 }
 
 fn outgoing(common: &Common, destination: &Arc<Destination>, numbers: std::ops::Range<u64>) -> Vec<Outgoing> {
-    let topic: Arc<str> = destination.target.as_str().into();
     let one = |number: u64| Outgoing {
         message_id: Uuid::now_v7(),
         key_hash: number + 1,
-        topic: Arc::clone(&topic),
-        key: Some(format!("key-{}", key(number, common.keys)).into_bytes()),
-        event_type: None,
-        content_type: None,
-        headers: Vec::new(),
-        payload: Some(payload(number, common.bytes)),
+        contents: Contents {
+            topic: destination.target.clone(),
+            key: Some(format!("key-{}", key(number, common.keys)).into_bytes()),
+            payload: Some(payload(number, common.bytes)),
+            ..Contents::default()
+        },
         created_at_micros: 0,
         destination: Arc::clone(destination),
     };

@@ -14,7 +14,7 @@ use outbox_consumer::{
     Delivery, Metrics,
     prometheus::{self, Registry, TextEncoder},
 };
-use outbox_core::{Event, Uuid};
+use outbox_core::{Contents, Event, Uuid};
 use testkit::{
     consume::{Arrival, Sending},
     judge::Consumed,
@@ -154,14 +154,15 @@ impl Intake {
     pub(crate) fn arrived(&self, message: &Delivery, order: &Order) {
         let age = Duration::from_micros(now().saturating_sub(order.placed_at));
         lock(&self.latencies).push_back((Instant::now(), age));
+        let Contents { topic, key, event_type, content_type, headers, payload } = message.contents.clone();
         lock(&self.arrivals).push(Arrival {
             id: message.id,
-            topic: message.topic.clone(),
-            key: message.key.clone(),
-            event_type: message.event_type.clone(),
-            content_type: message.content_type.clone(),
-            headers: message.headers.clone(),
-            payload: message.payload.clone(),
+            topic,
+            key,
+            event_type,
+            content_type,
+            headers,
+            payload,
             place: String::new(),
             // The handler is called again after a failure.
             redelivered: true,

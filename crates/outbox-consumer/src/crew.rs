@@ -118,5 +118,5 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
 
 /// Messages of one topic with the same key keep their order. Two keys with the same hash do too, which is harmless.
 fn order_key(delivery: &Delivery) -> Option<u64> {
-    delivery.key.as_ref().map(|key| key_hash(&delivery.topic, Some(key)))
+    delivery.contents.key.as_ref().map(|key| key_hash(&delivery.contents.topic, Some(key)))
 }

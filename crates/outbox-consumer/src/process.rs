@@ -197,7 +197,7 @@ impl<H: Handler> Processor<H> {
         let Some((number, key)) = sequence::number(delivery) else {
             return Ok((Sequence::Next, SequenceStep::Process));
         };
-        let seen = self.inbox.follow(tx, &delivery.topic, key, number).await?;
+        let seen = self.inbox.follow(tx, &delivery.contents.topic, key, number).await?;
         Ok((seen, self.options.sequence.step(seen, delivery.received_at.elapsed())))
     }
 
@@ -206,7 +206,7 @@ impl<H: Handler> Processor<H> {
     fn tell(&self, delivery: &Delivery, seen: Sequence, step: SequenceStep) {
         if seen != Sequence::Next {
             self.options.metrics.sequence.with_label_values(&[self.consumer(), sequence::word(seen)]).inc();
-            tracing::warn!(message_id = %delivery.id, topic = delivery.topic, consumer = self.consumer(), ?seen, ?step,
+            tracing::warn!(message_id = %delivery.id, topic = delivery.contents.topic, consumer = self.consumer(), ?seen, ?step,
                 "a message is not the next one of its key");
         }
     }
@@ -214,7 +214,7 @@ impl<H: Handler> Processor<H> {
     /// Keeps a dead message in the table and marks it as processed, in one transaction; or leaves it to the broker.
     async fn give_up(&self, delivery: &Delivery, obituary: Obituary, stop: &CancellationToken) -> Verdict {
         let Obituary { reason, error, attempts } = &obituary;
-        tracing::error!(message_id = %delivery.id, topic = delivery.topic, consumer = self.consumer(),
+        tracing::error!(message_id = %delivery.id, topic = delivery.contents.topic, consumer = self.consumer(),
             place = delivery.place, attempts, reason, error, "a message is dead");
         if self.broker_buries {
             self.options.metrics.count(self.consumer(), "dead");
@@ -234,16 +234,10 @@ impl<H: Handler> Processor<H> {
 
     async fn bury(&self, delivery: &Delivery, obituary: &Obituary) -> Result<(), InboxError> {
         let Admission::First(mut tx) = self.inbox.admit(&self.pool, delivery.id).await? else { return Ok(()) };
-        let headers = delivery.headers_json();
         let dead = DeadDelivery {
             consumer: self.consumer(),
             message_id: delivery.id,
-            topic: &delivery.topic,
-            key: delivery.key.as_deref(),
-            event_type: delivery.event_type.as_deref(),
-            content_type: delivery.content_type.as_deref(),
-            headers: headers.as_deref(),
-            payload: delivery.payload.as_deref(),
+            contents: &delivery.contents,
             attempts: obituary.attempts,
             reason: obituary.reason,
             error: &obituary.error,
@@ -258,7 +252,7 @@ impl<H: Handler> Processor<H> {
 
     fn note(&self, result: &'static str, delivery: &Delivery, failure: &Failure) {
         self.options.metrics.count(self.consumer(), result);
-        tracing::warn!(message_id = %delivery.id, topic = delivery.topic, consumer = self.consumer(),
+        tracing::warn!(message_id = %delivery.id, topic = delivery.contents.topic, consumer = self.consumer(),
             place = delivery.place, attempt = delivery.attempt, error = %failure, "a message was not processed: {result}");
     }
 
@@ -267,7 +261,7 @@ impl<H: Handler> Processor<H> {
         let kept = self.options.inbox_retention;
         if !kept.is_zero() && delivery.enqueued_at.and_then(age).is_some_and(|age| age > kept) {
             self.options.metrics.count(self.consumer(), "late");
-            tracing::warn!(message_id = %delivery.id, topic = delivery.topic, consumer = self.consumer(),
+            tracing::warn!(message_id = %delivery.id, topic = delivery.contents.topic, consumer = self.consumer(),
                 "a message is older than the inbox remembers: if it was processed before, it is processed again");
         }
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use outbox_core::{SequenceNumber, Uuid, key_hash};
+use outbox_core::{Contents, SequenceNumber, Uuid, key_hash, store::contents::headers_to_json};
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Map, Value};
 use testkit::strategies::text;
@@ -26,15 +26,22 @@ pub(crate) fn bytes() -> impl Strategy<Value = Option<Vec<u8>>> {
 
 /// Checks the uses of a delivery before a handler sees it, and when it is dead.
 pub(crate) fn look_at(delivery: &Delivery) -> Result<(), TestCaseError> {
-    let names: BTreeSet<&str> = delivery.headers.iter().map(|(name, _)| name.as_str()).collect();
-    let kept: Map<String, Value> = serde_json::from_str(delivery.headers_json().as_deref().unwrap_or("{}"))?;
+    let names: BTreeSet<&str> = delivery.contents.headers.iter().map(|(name, _)| name.as_str()).collect();
+    let kept: Map<String, Value> =
+        serde_json::from_str(headers_to_json(&delivery.contents.headers).as_deref().unwrap_or("{}"))?;
     prop_assert!(kept.keys().map(String::as_str).collect::<BTreeSet<_>>() == names, "{kept:?} in place of {names:?}");
     if let Some((number, key)) = sequence::number(delivery) {
         prop_assert!((1..u64::MAX).contains(&number.number) && key.len() <= 1024);
     }
-    prop_assert_eq!(key_hash(&delivery.topic, delivery.key.as_deref()) == 0, delivery.key.is_none());
+    prop_assert_eq!(
+        key_hash(&delivery.contents.topic, delivery.contents.key.as_deref()) == 0,
+        delivery.contents.key.is_none()
+    );
     let read = delivery.json::<Value>().is_ok();
-    prop_assert_eq!(read, serde_json::from_slice::<Value>(delivery.payload.as_deref().unwrap_or_default()).is_ok());
+    prop_assert_eq!(
+        read,
+        serde_json::from_slice::<Value>(delivery.contents.payload.as_deref().unwrap_or_default()).is_ok()
+    );
     let (shown, id) = (format!("{delivery:?}"), format!("message {}", delivery.id));
     prop_assert!(shown.starts_with(&id));
     Ok(())
@@ -52,10 +59,10 @@ proptest! {
         topic in text(), key in prop::option::of(vec(any::<u8>(), 0..1100)), number in number(), other in text(),
         epoch in prop::option::of(number()),
     ) {
-        let mut delivery = Delivery::new(Uuid::nil(), topic.clone(), None);
-        delivery.key.clone_from(&key);
-        delivery.headers = vec![("sequence".to_owned(), number.clone()), ("sequence".to_owned(), other)];
-        delivery.headers.extend(epoch.clone().map(|epoch| ("sequence-epoch".to_owned(), epoch)));
+        let mut headers = vec![("sequence".to_owned(), number.clone()), ("sequence".to_owned(), other)];
+        headers.extend(epoch.clone().map(|epoch| ("sequence-epoch".to_owned(), epoch)));
+        let contents = Contents { topic: topic.clone(), key: key.clone(), headers, ..Contents::default() };
+        let delivery = Delivery::new(Uuid::nil(), contents);
         let key = key.filter(|key| key.len() <= 1024 && topic.is_ascii() && topic.len() <= 249);
         let number = number.parse::<u64>().ok().filter(|number| (1..u64::MAX).contains(number));
         let epoch = epoch.map_or(Some(0), |epoch| epoch.parse().ok());

@@ -54,7 +54,7 @@ async fn again(
     delivery: &Delivery,
 ) -> Result<(), Failure> {
     if let Some((number, key)) = sequence::number(delivery) {
-        inbox.follow(tx, &delivery.topic, key, number).await?;
+        inbox.follow(tx, &delivery.contents.topic, key, number).await?;
     }
     handler.handle(tx, delivery).await?;
     if !release(tx).await? {
@@ -64,78 +64,13 @@ async fn again(
 }
 
 fn delivery(kept: Kept) -> Delivery {
-    let headers: serde_json::Map<String, serde_json::Value> =
-        kept.headers.as_deref().and_then(|headers| serde_json::from_str(headers).ok()).unwrap_or_default();
-    let headers = headers.into_iter().filter_map(|(name, value)| Some((name, value.as_str()?.to_owned())));
     Delivery {
         id: kept.message_id,
-        topic: kept.topic,
-        key: kept.key,
-        event_type: kept.event_type,
-        content_type: kept.content_type,
-        headers: headers.collect(),
-        payload: kept.payload,
+        contents: kept.contents,
         enqueued_at: None,
         attempt: kept.attempts.saturating_add(1),
         received_at: Instant::now(),
         place: "inbox_dead".to_owned(),
         problem: None,
-    }
-}
-
-#[cfg(test)]
-mod properties {
-    use proptest::prelude::*;
-    use testkit::strategies::text;
-
-    use super::*;
-    use crate::properties::{bytes, look_at};
-
-    /// A row with these headers.
-    fn kept(headers: Option<String>, attempts: u32) -> Kept {
-        Kept {
-            message_id: Uuid::nil(),
-            topic: "orders".to_owned(),
-            key: None,
-            event_type: None,
-            content_type: None,
-            headers,
-            payload: None,
-            attempts,
-        }
-    }
-
-    proptest! {
-        /// A row may have been edited by hand: headers that cannot be read count as none.
-        #[test]
-        fn every_row_is_a_delivery(
-            headers in prop::option::of(prop_oneof!["[\\[\\]{}\":,a-c0-9 ]{0,30}", any::<String>()]),
-            attempts in prop_oneof![any::<u32>(), Just(u32::MAX)],
-        ) {
-            let read = delivery(kept(headers, attempts));
-            prop_assert!(read.attempt >= attempts.max(1));
-            look_at(&read)?;
-        }
-
-        #[test]
-        fn a_message_that_died_comes_back_as_it_was(
-            headers in prop::collection::btree_map(text(), text(), 0..6), (key, payload) in (bytes(), bytes()),
-            (event_type, content_type) in (prop::option::of(text()), prop::option::of(text())),
-        ) {
-            let mut died = Delivery::new(Uuid::nil(), "orders", payload);
-            died.headers = headers.into_iter().collect();
-            (died.key, died.event_type, died.content_type) = (key, event_type, content_type);
-            let row = Kept {
-                key: died.key.clone(),
-                event_type: died.event_type.clone(),
-                content_type: died.content_type.clone(),
-                payload: died.payload.clone(),
-                ..kept(died.headers_json(), 3)
-            };
-            let back = delivery(row);
-            prop_assert_eq!((back.id, &back.topic, back.attempt), (died.id, &died.topic, 4));
-            prop_assert_eq!((&back.key, &back.payload, &back.headers), (&died.key, &died.payload, &died.headers));
-            prop_assert_eq!((&back.event_type, &back.content_type), (&died.event_type, &died.content_type));
-        }
     }
 }

@@ -47,8 +47,8 @@ pub(crate) fn number(delivery: &crate::Delivery) -> Option<(SequenceNumber, &[u8
     let number = delivery.header(SEQUENCE_HEADER)?.parse().ok().filter(|number| (1..u64::MAX).contains(number))?;
     let epoch = delivery.header(EPOCH_HEADER).map_or(Some(0), |epoch| epoch.parse().ok())?;
     let number = SequenceNumber { epoch, number };
-    let key = delivery.key.as_deref().filter(|key| key.len() <= 1024)?;
-    (delivery.topic.is_ascii() && delivery.topic.len() <= 249).then_some((number, key))
+    let key = delivery.contents.key.as_deref().filter(|key| key.len() <= 1024)?;
+    (delivery.contents.topic.is_ascii() && delivery.contents.topic.len() <= 249).then_some((number, key))
 }
 
 /// For metrics and logs.

@@ -7,7 +7,7 @@ use crate::{
     EnqueueError, IntoMessage, Message, Prepared,
     backlog::Watch,
     sequence,
-    store::{self, enqueue::Open},
+    store::{self, contents::headers_to_json, enqueue::Open},
     trace,
 };
 
@@ -124,7 +124,7 @@ impl Outbox {
         let mut message = message.into_message()?;
         trace::capture(&mut message);
         self.check(std::slice::from_ref(&message))?;
-        Prepared::new(&message)
+        Ok(Prepared::new(&message))
     }
 
     async fn write(&self, conn: &mut MySqlConnection, mut messages: Vec<Message>) -> Result<(), EnqueueError> {
@@ -189,7 +189,7 @@ async fn insert_all(
     let mut messages = &*messages;
     while !messages.is_empty() {
         let (chunk, rest) = messages.split_at(store::enqueue::chunk(messages, CHUNK_BYTES));
-        let headers = chunk.iter().map(Message::headers_json).collect::<Result<Vec<_>, _>>()?;
+        let headers: Vec<_> = chunk.iter().map(|message| headers_to_json(&message.contents.headers)).collect();
         match (chunk, headers.as_slice()) {
             ([message], [headers]) if message.stored_size(headers.as_deref()) > CHUNK_BYTES => {
                 insert_large(conn, message, headers.clone(), is_proven).await?;

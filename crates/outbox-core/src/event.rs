@@ -105,7 +105,7 @@ impl<E: Event> IntoMessage for &E {
         let payload = self.payload().map_err(EnqueueError::Encode)?;
         let message = Message::new(E::TOPIC, payload).event_type(E::TYPE).content_type(E::CONTENT_TYPE);
         let mut message = message.lane(self.lane());
-        message.key = self.key();
+        message.contents.key = self.key();
         message.sequenced = E::SEQUENCED;
         Ok(match self.delay() {
             Some(delay) => message.delay(delay),

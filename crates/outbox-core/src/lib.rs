@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod backlog;
+mod contents;
 #[doc(hidden)]
 pub mod derived;
 mod enqueue;
@@ -24,6 +25,7 @@ pub mod test;
 mod trace;
 
 pub use backlog::OnBacklog;
+pub use contents::Contents;
 pub use enqueue::Outbox;
 pub use error::{BoxError, EnqueueError, InvalidMessage};
 #[cfg(feature = "json")]

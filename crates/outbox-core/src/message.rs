@@ -5,7 +5,7 @@ use std::{
 
 use uuid::Uuid;
 
-use crate::{EPOCH_HEADER, EnqueueError, InvalidMessage, SEQUENCE_HEADER, key_hash, sequence};
+use crate::{Contents, EPOCH_HEADER, EnqueueError, InvalidMessage, SEQUENCE_HEADER, key_hash, sequence};
 
 /// Longest topic, in bytes: Kafka's limit for a topic name; RabbitMQ's routing keys take 255.
 pub(crate) const MAX_TOPIC: usize = 249;
@@ -25,12 +25,7 @@ const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 86_400);
 #[derive(Debug, Clone)]
 pub struct Message {
     pub(crate) message_id: Uuid,
-    pub(crate) topic: String,
-    pub(crate) key: Option<Vec<u8>>,
-    pub(crate) event_type: Option<String>,
-    pub(crate) content_type: Option<String>,
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) payload: Option<Vec<u8>>,
+    pub(crate) contents: Contents,
     pub(crate) due: Schedule,
     pub(crate) expires: Option<Duration>,
     pub(crate) lane: u16,
@@ -85,12 +80,7 @@ impl Message {
     fn with_payload(topic: String, payload: Option<Vec<u8>>) -> Self {
         Self {
             message_id: Uuid::now_v7(),
-            topic,
-            key: None,
-            event_type: None,
-            content_type: None,
-            headers: Vec::new(),
-            payload,
+            contents: Contents { topic, payload, ..Contents::default() },
             due: Schedule::Now,
             expires: None,
             lane: 0,
@@ -101,21 +91,21 @@ impl Message {
     /// Messages of one topic with the same key are published in the order in which they were enqueued. At most 1,024 bytes.
     #[must_use]
     pub fn key(mut self, key: impl Into<Vec<u8>>) -> Self {
-        self.key = Some(key.into());
+        self.contents.key = Some(key.into());
         self
     }
 
     /// The kind of event, at most 255 bytes: the `type` property on RabbitMQ, the header `type` on Kafka.
     #[must_use]
     pub fn event_type(mut self, event_type: impl Into<String>) -> Self {
-        self.event_type = Some(event_type.into());
+        self.contents.event_type = Some(event_type.into());
         self
     }
 
     /// The media type of the payload, at most 255 bytes.
     #[must_use]
     pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
-        self.content_type = Some(content_type.into());
+        self.contents.content_type = Some(content_type.into());
         self
     }
 
@@ -123,7 +113,7 @@ impl Message {
     /// most 64 KiB of names and values together.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.headers.push((name.into(), value.into()));
+        self.contents.headers.push((name.into(), value.into()));
         self
     }
 
@@ -197,7 +187,9 @@ impl Message {
     /// in the transaction counts with its largest size.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.key.as_ref().map_or(0, Vec::len) + self.headers_size() + self.payload.as_ref().map_or(0, Vec::len)
+        self.contents.key.as_ref().map_or(0, Vec::len)
+            + self.headers_size()
+            + self.contents.payload.as_ref().map_or(0, Vec::len)
     }
 
     /// Bytes of key, payload and headers as the columns hold them: JSON has quotes and escapes.
@@ -207,30 +199,20 @@ impl Message {
 
     fn headers_size(&self) -> usize {
         let to_come = if self.sequenced { sequence::HEADER_BYTES } else { 0 };
-        self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() + to_come
+        self.contents.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() + to_come
     }
 
     pub(crate) fn key_hash(&self) -> u64 {
-        key_hash(&self.topic, self.key.as_deref())
-    }
-
-    /// The headers as the column holds them: a JSON object, or null for none.
-    pub(crate) fn headers_json(&self) -> Result<Option<String>, EnqueueError> {
-        if self.headers.is_empty() {
-            return Ok(None);
-        }
-        let object: serde_json::Map<_, _> =
-            self.headers.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
-        serde_json::to_string(&object).map(Some).map_err(|error| EnqueueError::Encode(error.into()))
+        key_hash(&self.contents.topic, self.contents.key.as_deref())
     }
 
     pub(crate) fn validate(&self) -> Result<(), InvalidMessage> {
-        validate_topic(&self.topic)?;
-        if self.key.as_ref().is_some_and(|key| key.len() > MAX_KEY) {
+        validate_topic(&self.contents.topic)?;
+        if self.contents.key.as_ref().is_some_and(|key| key.len() > MAX_KEY) {
             return Err(InvalidMessage::new("key", format!("is longer than {MAX_KEY} bytes: use a hash of it")));
         }
-        validate_short("event type", self.event_type.as_deref())?;
-        validate_short("content type", self.content_type.as_deref())?;
+        validate_short("event type", self.contents.event_type.as_deref())?;
+        validate_short("content type", self.contents.content_type.as_deref())?;
         self.validate_headers()?;
         self.validate_sequenced()?;
         let wait = match self.due {
@@ -251,7 +233,7 @@ impl Message {
         if !self.sequenced {
             return Ok(());
         }
-        if self.key.is_none() {
+        if self.contents.key.is_none() {
             return Err(InvalidMessage::new("key", "is missing: a sequence counts the messages of a key"));
         }
         if self.due != Schedule::Now {
@@ -259,7 +241,7 @@ impl Message {
             return Err(InvalidMessage::new("delay", problem));
         }
         if let Some((name, _)) =
-            self.headers.iter().find(|(name, _)| [SEQUENCE_HEADER, EPOCH_HEADER].contains(&&**name))
+            self.contents.headers.iter().find(|(name, _)| [SEQUENCE_HEADER, EPOCH_HEADER].contains(&&**name))
         {
             let problem = format!("`{name}` is reserved in a sequenced message");
             return Err(InvalidMessage::new("header name", problem));
@@ -275,12 +257,12 @@ impl Message {
                 format!("have {size} bytes together, the limit is {MAX_HEADERS}"),
             ));
         }
-        let count = self.headers.len();
+        let count = self.contents.headers.len();
         if count > MAX_HEADER_COUNT {
             return Err(InvalidMessage::new("headers", format!("are {count}, the limit is {MAX_HEADER_COUNT}")));
         }
         let mut seen = HashSet::new();
-        for (name, value) in &self.headers {
+        for (name, value) in &self.contents.headers {
             validate_short("header name", Some(name))?;
             if name.is_empty() {
                 return Err(InvalidMessage::new("header name", "is empty"));

@@ -16,9 +16,9 @@ impl Enqueue {
     pub(crate) fn of(messages: &[Message]) -> Self {
         let mut topics: Vec<(String, u64)> = Vec::new();
         for message in messages {
-            match topics.iter_mut().find(|(topic, _)| *topic == message.topic) {
+            match topics.iter_mut().find(|(topic, _)| *topic == message.contents.topic) {
                 Some((_, count)) => *count += 1,
-                None => topics.push((message.topic.clone(), 1)),
+                None => topics.push((message.contents.topic.clone(), 1)),
             }
         }
         Self { start: Instant::now(), topics }

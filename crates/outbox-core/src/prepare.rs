@@ -1,6 +1,6 @@
 use uuid::Uuid;
 
-use crate::{EnqueueError, Message, store};
+use crate::{Message, store};
 
 /// A message as SQL, returned by [`crate::Outbox::prepare`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,8 +37,9 @@ pub enum Bind {
 }
 
 impl Prepared {
-    pub(crate) fn new(message: &Message) -> Result<Self, EnqueueError> {
-        Ok(Self { id: message.id(), statements: store::prepare::statements(message, message.headers_json()?) })
+    pub(crate) fn new(message: &Message) -> Self {
+        let headers = store::contents::headers_to_json(&message.contents.headers);
+        Self { id: message.id(), statements: store::prepare::statements(message, headers) }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{
     Message, key_hash,
     store::{
         claim::{hashes_from_bytes, hashes_to_bytes, ids_from_json},
+        contents::{headers_from_json, headers_to_json},
         lease::ClaimLease,
         read::id_list,
         settle::{self, Dead, Delayed, Settlement, Way},
@@ -67,14 +68,27 @@ proptest! {
     fn every_message_is_refused_or_can_be_written(message in message()) {
         match message.validate() {
             Ok(()) => {
-                let json = message.headers_json()?;
+                let json = headers_to_json(&message.contents.headers);
                 let back: Map<String, Value> = serde_json::from_str(json.as_deref().unwrap_or("{}"))?;
                 let headers: Map<String, Value> =
-                    message.headers.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
-                prop_assert_eq!(headers.len(), message.headers.len(), "a name is there twice");
+                    message.contents.headers.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+                prop_assert_eq!(headers.len(), message.contents.headers.len(), "a name is there twice");
                 prop_assert!(back.iter().eq(&headers), "{back:?} in place of {headers:?}");
             }
             Err(error) => prop_assert!(!error.to_string().is_empty()),
+        }
+    }
+
+    /// Headers may have been edited by hand.
+    #[test]
+    fn headers_are_read_in_their_order_or_refused(
+        pairs in prop::collection::btree_map(any::<String>(), any::<String>(), 0..8),
+        other in prop_oneof!["[\\[\\]{}\":,a-c0-9 ]{0,30}", any::<String>()],
+    ) {
+        let headers: Vec<_> = pairs.into_iter().collect();
+        prop_assert_eq!(headers_from_json(headers_to_json(&headers).as_deref()), Some(headers));
+        if let Some(read) = headers_from_json(Some(&other)) {
+            prop_assert!(serde_json::from_str::<Map<_, _>>(&other)?.len() == read.len());
         }
     }
 

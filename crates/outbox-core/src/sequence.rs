@@ -18,14 +18,14 @@ pub(crate) const HEADER_BYTES: usize = SEQUENCE_HEADER.len() + 20;
 pub(crate) async fn number(conn: &mut MySqlConnection, messages: &mut [Message]) -> Result<(), sqlx::Error> {
     let mut keys: BTreeMap<(String, Vec<u8>), Vec<&mut Message>> = BTreeMap::new();
     for message in messages.iter_mut().filter(|message| message.sequenced) {
-        let key = message.key.clone().unwrap_or_default();
-        keys.entry((message.topic.clone(), key)).or_default().push(message);
+        let key = message.contents.key.clone().unwrap_or_default();
+        keys.entry((message.contents.topic.clone(), key)).or_default().push(message);
     }
     for ((topic, key), messages) in keys {
         let count = messages.len() as u64;
         let last = store::sequence::take(conn, &topic, &key, count).await?;
         for (number, message) in (last.saturating_sub(count) + 1..).zip(messages) {
-            message.headers.push((SEQUENCE_HEADER.to_owned(), number.to_string()));
+            message.contents.headers.push((SEQUENCE_HEADER.to_owned(), number.to_string()));
             message.sequenced = false; // from here on it is a header like the others, and counted as one
         }
     }

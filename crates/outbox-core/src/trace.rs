@@ -15,7 +15,7 @@ pub(crate) fn capture(message: &mut Message) {
     const TRACEPARENT: &str = "traceparent";
     const TRACESTATE: &str = "tracestate";
 
-    if message.headers.iter().any(|(name, _)| name == TRACEPARENT || name == TRACESTATE) {
+    if message.contents.headers.iter().any(|(name, _)| name == TRACEPARENT || name == TRACESTATE) {
         return;
     }
     let context = Context::current();
@@ -27,9 +27,9 @@ pub(crate) fn capture(message: &mut Message) {
     // Version 00 knows one flag.
     let sampled = u8::from(span.is_sampled());
     let parent = format!("00-{}-{}-{sampled:02x}", span.trace_id(), span.span_id());
-    message.headers.push((TRACEPARENT.to_owned(), parent));
+    message.contents.headers.push((TRACEPARENT.to_owned(), parent));
     let state = span.trace_state().header();
     if !state.is_empty() {
-        message.headers.push((TRACESTATE.to_owned(), state));
+        message.contents.headers.push((TRACESTATE.to_owned(), state));
     }
 }

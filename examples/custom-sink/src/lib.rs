@@ -167,13 +167,13 @@ fn answered(status: StatusCode, message: &Outgoing) -> Outcome {
 fn body(message: &Outgoing) -> String {
     json!({
         "id": message.message_id.to_string(),
-        "topic": &*message.topic,
-        "key": message.key.as_deref().map(bytes),
-        "type": message.event_type,
-        "content_type": message.content_type,
-        "headers": message.headers,
+        "topic": &*message.contents.topic,
+        "key": message.contents.key.as_deref().map(bytes),
+        "type": message.contents.event_type,
+        "content_type": message.contents.content_type,
+        "headers": message.contents.headers,
         "created_at_micros": message.created_at_micros,
-        "payload": message.payload.as_deref().map(bytes),
+        "payload": message.contents.payload.as_deref().map(bytes),
     })
     .to_string()
 }

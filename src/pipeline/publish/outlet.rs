@@ -367,7 +367,7 @@ async fn publish(sink: &dyn Sink, outgoing: &[Outgoing], deadline: Instant) -> V
 fn count(outgoing: &[Outgoing]) -> Vec<(String, u64, u64)> {
     let mut counts: Vec<(String, u64, u64)> = Vec::new();
     for group in outgoing.chunk_by(|a, b| Arc::ptr_eq(&a.destination, &b.destination)) {
-        let bytes = group.iter().map(|message| message.payload.as_ref().map_or(0, Vec::len) as u64).sum();
+        let bytes = group.iter().map(|message| message.contents.payload.as_ref().map_or(0, Vec::len) as u64).sum();
         let Some(first) = group.first() else { continue };
         match counts.iter_mut().find(|(target, ..)| *target == first.destination.target) {
             Some(count) => {

@@ -2,7 +2,7 @@ use std::{future, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::stream;
-use outbox_core::store::lease::ClaimLease;
+use outbox_core::{Contents, store::lease::ClaimLease};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
@@ -104,12 +104,7 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
         let outgoing = Outgoing {
             message_id: Uuid::from_u64_pair(0, id),
             key_hash,
-            topic: "t".into(),
-            key: None,
-            event_type: None,
-            content_type: None,
-            headers: Vec::new(),
-            payload: None,
+            contents: Contents { topic: "t".to_owned(), ..Contents::default() },
             created_at_micros: 0,
             destination: destination(if UNROUTABLE.contains(&id) { "nowhere" } else { "" }),
         };

@@ -147,10 +147,11 @@ impl Reader {
     }
 
     fn step(&self, lane: u16, row: Pending, message: Stored) -> Step {
-        let key = message.key.as_deref();
-        let Ok(route) = self.routes.resolve(&message.topic, message.event_type.as_deref(), key, lane) else {
+        let key = message.contents.key.as_deref();
+        let Ok(route) = self.routes.resolve(&message.contents.topic, message.contents.event_type.as_deref(), key, lane)
+        else {
             let wait = Disposition::Delay { wait: NO_ROUTE_WAIT, spent: false, reason: "no_route" };
-            return Step::Decided(wait, format!("no route matches the topic {}", message.topic));
+            return Step::Decided(wait, format!("no route matches the topic {}", message.contents.topic));
         };
         let policy = Policy { on_rejected: route.on_rejected, after_dead: route.after_dead };
         if message.expired {
@@ -172,33 +173,21 @@ fn missing() -> Step {
     Step::Decided(end, "the pending row has no message in outbox_messages".into())
 }
 
-/// The headers in the order in which the service wrote them.
-pub(crate) fn headers(json: Option<&str>) -> Result<Vec<(String, String)>, serde_json::Error> {
-    let Some(json) = json else { return Ok(Vec::new()) };
-    let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json)?;
-    object.into_iter().map(|(name, value)| Ok((name, serde_json::from_value(value)?))).collect()
-}
-
 /// The error says why the message can never be published.
 fn ready(row: Pending, message: Stored, route: Resolved, policy: Policy) -> Result<Ready, String> {
-    // What the parser says may quote a value.
-    let mut headers = headers(message.headers.as_deref())
-        .map_err(|_quotes| "the headers are not a JSON object of strings".to_owned())?;
-    add_epoch(&mut headers, message.epoch);
+    if !message.is_readable {
+        return Err("the headers are not a JSON object of strings".to_owned());
+    }
     let waited = Duration::from_micros(message.waited_micros.max(0).unsigned_abs());
     let now = Instant::now();
     let mut outgoing = Outgoing {
         message_id: message.message_id,
         key_hash: row.key_hash,
-        topic: message.topic.into(),
-        key: message.key,
-        event_type: message.event_type,
-        content_type: message.content_type,
-        headers,
-        payload: message.payload,
+        contents: message.contents,
         created_at_micros: message.created_at_micros,
         destination: route.destination,
     };
+    add_epoch(&mut outgoing.contents.headers, message.epoch);
     envelope::wrap(&mut outgoing, route.envelope, &route.source)?;
     Ok(Ready { outgoing, policy, pipelined: route.pipelined, due_at: now.checked_sub(waited).unwrap_or(now) })
 }

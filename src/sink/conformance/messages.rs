@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use outbox_core::key_hash;
+use outbox_core::{Contents, key_hash};
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -32,12 +32,11 @@ impl Draft {
         Self(Outgoing {
             message_id: Uuid::now_v7(),
             key_hash: 0,
-            topic: Arc::from("conformance"),
-            key: None,
-            event_type: None,
-            content_type: None,
-            headers: Vec::new(),
-            payload: Some(payload.into()),
+            contents: Contents {
+                topic: "conformance".to_owned(),
+                payload: Some(payload.into()),
+                ..Contents::default()
+            },
             created_at_micros: CREATED_AT_MICROS,
             destination: Arc::clone(destination),
         })
@@ -46,30 +45,30 @@ impl Draft {
     /// With this key.
     #[must_use]
     pub fn key(mut self, key: &[u8]) -> Self {
-        self.0.key = Some(key.to_vec());
-        self.0.key_hash = key_hash(&self.0.topic, Some(key));
+        self.0.contents.key = Some(key.to_vec());
+        self.0.key_hash = key_hash(&self.0.contents.topic, Some(key));
         self
     }
 
     /// Without payload.
     #[must_use]
     pub fn tombstone(mut self) -> Self {
-        self.0.payload = None;
+        self.0.contents.payload = None;
         self
     }
 
     /// With this kind of event and this media type.
     #[must_use]
     pub fn described(mut self, event_type: &str, content_type: &str) -> Self {
-        self.0.event_type = Some(event_type.to_owned());
-        self.0.content_type = Some(content_type.to_owned());
+        self.0.contents.event_type = Some(event_type.to_owned());
+        self.0.contents.content_type = Some(content_type.to_owned());
         self
     }
 
     /// With one more header.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
-        self.0.headers.push((name.to_owned(), value.to_owned()));
+        self.0.contents.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -125,11 +124,11 @@ fn together(order: impl Fn(&Outgoing) -> KeyOrder, messages: &[Outgoing]) -> usi
 pub(super) fn expected(message: &Outgoing) -> Arrived {
     comparable(Arrived {
         message_id: message.message_id,
-        key: message.key.clone(),
-        event_type: message.event_type.clone(),
-        content_type: message.content_type.clone(),
-        headers: message.headers.clone(),
-        payload: message.payload.clone(),
+        key: message.contents.key.clone(),
+        event_type: message.contents.event_type.clone(),
+        content_type: message.contents.content_type.clone(),
+        headers: message.contents.headers.clone(),
+        payload: message.contents.payload.clone(),
     })
 }
 

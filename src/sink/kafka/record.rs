@@ -18,8 +18,8 @@ pub(super) fn record(message: &Outgoing, opaque: usize) -> BaseRecord<'_, [u8], 
     let mut record = BaseRecord::with_opaque_to(message.destination.target.as_str(), opaque)
         .timestamp(message.created_at_micros.div_euclid(1000).min(now_millis()))
         .headers(headers(message));
-    record.key = message.key.as_deref();
-    record.payload = message.payload.as_deref();
+    record.key = message.contents.key.as_deref();
+    record.payload = message.contents.payload.as_deref();
     record
 }
 
@@ -33,14 +33,16 @@ fn headers(message: &Outgoing) -> OwnedHeaders {
     let id = message.message_id.hyphenated().encode_lower(&mut text);
     let known = [
         ("id", Some(&*id)),
-        ("type", message.event_type.as_deref()),
-        ("content-type", message.content_type.as_deref()),
+        ("type", message.contents.event_type.as_deref()),
+        ("content-type", message.contents.content_type.as_deref()),
     ];
     let known = known.into_iter().filter_map(|(key, value)| Some((key, value?)));
-    let own = message.headers.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    known.chain(own).fold(OwnedHeaders::new_with_capacity(message.headers.len() + 3), |headers, (key, value)| {
-        headers.insert(Header { key, value: Some(value) })
-    })
+    let own = message.contents.headers.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    known
+        .chain(own)
+        .fold(OwnedHeaders::new_with_capacity(message.contents.headers.len() + 3), |headers, (key, value)| {
+            headers.insert(Header { key, value: Some(value) })
+        })
 }
 
 /// Whether Kafka allows the topic's name. Others are found here, since librdkafka would wait for such a topic to appear.
@@ -82,7 +84,7 @@ mod properties {
         #[test]
         fn what_the_relay_writes_is_read_as_it_was(message in outgoing()) {
             let written = record(&message, 7);
-            prop_assert_eq!((written.key, written.payload), (message.key.as_deref(), message.payload.as_deref()));
+            prop_assert_eq!((written.key, written.payload), (message.contents.key.as_deref(), message.contents.payload.as_deref()));
             let time = written.timestamp.unwrap_or_default();
             let enqueued = message.created_at_micros.div_euclid(1000);
             prop_assert!(time == enqueued || (time < enqueued && time <= now_millis()));
@@ -90,12 +92,12 @@ mod properties {
 
             let known = [
                 ("id", Some(message.message_id.to_string())),
-                ("type", message.event_type.clone()),
-                ("content-type", message.content_type.clone()),
+                ("type", message.contents.event_type.clone()),
+                ("content-type", message.contents.content_type.clone()),
             ];
             let known = known.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
             let seen = |name: &str| name.split('\0').next().unwrap_or_default().to_owned();
-            let own = message.headers.iter().map(|(name, value)| (seen(name), value.clone()));
+            let own = message.contents.headers.iter().map(|(name, value)| (seen(name), value.clone()));
             let headers = written.headers.unwrap_or_default();
             let read = headers.iter().map(|header| {
                 let value = header.value.unwrap_or_default().to_vec();

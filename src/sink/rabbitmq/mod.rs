@@ -182,7 +182,11 @@ impl Sink for RabbitMq {
         for (index, message) in batch.iter().enumerate() {
             match wire::publish(message) {
                 Ok(publish) => {
-                    ready.push(ReadyPublish { index, publish, payload: message.payload.as_deref().unwrap_or(&[]) });
+                    ready.push(ReadyPublish {
+                        index,
+                        publish,
+                        payload: message.contents.payload.as_deref().unwrap_or(&[]),
+                    });
                 }
                 Err(error) => known.push((index, Err(error))),
             }

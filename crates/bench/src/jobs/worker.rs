@@ -26,7 +26,7 @@ struct Effects;
 
 impl Handler for Effects {
     async fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> Result<(), Failure> {
-        let job = number(message.payload.as_deref())?;
+        let job = number(message.contents.payload.as_deref())?;
         sqlx::query(EFFECT).bind(job).execute(tx).await?;
         Ok(())
     }

@@ -65,8 +65,8 @@ impl DeadLetters {
     async fn send_once(&self, delivery: &Delivery, obituary: &Obituary) -> Result<(), KafkaError> {
         let headers = self.headers(delivery, obituary);
         let mut record = FutureRecord::<[u8], [u8]>::to(&self.0.topic).headers(headers);
-        record.key = delivery.key.as_deref();
-        record.payload = delivery.payload.as_deref();
+        record.key = delivery.contents.key.as_deref();
+        record.payload = delivery.contents.payload.as_deref();
         let sent = self.0.producer.send(record, DEADLINE).await.map_err(|(error, _)| error)?;
         // Without an offset librdkafka only infers the confirm, from a later record that Kafka took. If the broker had
         // no record of this producer in that partition before, the inference may be wrong (KAFKA-15591).
@@ -78,16 +78,16 @@ impl DeadLetters {
         let error: String = obituary.error.chars().take(MAX_ERROR).collect();
         let known = [
             ("id", Some(id.as_str())),
-            ("type", delivery.event_type.as_deref()),
-            ("content-type", delivery.content_type.as_deref()),
+            ("type", delivery.contents.event_type.as_deref()),
+            ("content-type", delivery.contents.content_type.as_deref()),
             ("x-dead-letter-reason", Some(obituary.reason)),
             ("x-dead-letter-error", Some(error.as_str())),
             ("x-dead-letter-attempts", Some(attempts.as_str())),
             ("x-dead-letter-consumer", Some(self.0.consumer.as_str())),
-            ("x-dead-letter-topic", Some(delivery.topic.as_str())),
+            ("x-dead-letter-topic", Some(delivery.contents.topic.as_str())),
         ];
         let known = known.into_iter().filter_map(|(key, value)| Some((key, value?)));
-        let own = delivery.headers.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        let own = delivery.contents.headers.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         let own = own.filter(|(key, _)| !key.starts_with("x-dead-letter-"));
         known
             .chain(own)

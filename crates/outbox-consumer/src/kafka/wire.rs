@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use outbox_core::{Uuid, key_hash};
+use outbox_core::{Contents, Uuid, key_hash};
 use rdkafka::{Message, message::Headers};
 
 use crate::Delivery;
@@ -23,12 +23,14 @@ pub(super) fn delivery(message: &impl Message) -> Delivery {
     let millis = message.timestamp().to_millis().and_then(|millis| u64::try_from(millis).ok());
     Delivery {
         id: id.unwrap_or_else(|| stand_in(message)),
-        topic: message.topic().to_owned(),
-        key: message.key().map(<[u8]>::to_vec),
-        event_type: take(&mut headers, &TYPE),
-        content_type: take(&mut headers, &CONTENT_TYPE),
-        headers,
-        payload: message.payload().map(<[u8]>::to_vec),
+        contents: Contents {
+            topic: message.topic().to_owned(),
+            key: message.key().map(<[u8]>::to_vec),
+            event_type: take(&mut headers, &TYPE),
+            content_type: take(&mut headers, &CONTENT_TYPE),
+            headers,
+            payload: message.payload().map(<[u8]>::to_vec),
+        },
         enqueued_at: millis.map(|millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis)),
         attempt: 1,
         received_at: Instant::now(),
@@ -115,19 +117,19 @@ mod properties {
             let record =
                 OwnedMessage::new(payload.clone(), key.clone(), topic.clone(), timestamp, partition, offset, headers);
             let (one, again) = (delivery(&record), delivery(&record));
-            prop_assert_eq!((one.id, &one.headers), (again.id, &again.headers));
-            prop_assert_eq!((&one.key, &one.payload, &one.topic), (&key, &payload, &topic));
+            prop_assert_eq!((one.id, &one.contents.headers), (again.id, &again.contents.headers));
+            prop_assert_eq!((&one.contents.key, &one.contents.payload, &one.contents.topic), (&key, &payload, &topic));
 
             let shown = shown(&pairs.unwrap_or_default());
             let id = first(&shown, &["id", "ce_id"]);
             let is_uuid = id.and_then(|id| Uuid::try_parse(id).ok());
             prop_assert_eq!(one.problem.is_none(), is_uuid.is_some());
             prop_assert!(is_uuid.is_none_or(|id| id == one.id));
-            prop_assert_eq!(one.event_type.as_deref(), first(&shown, &["type", "ce_type"]));
-            prop_assert_eq!(one.content_type.as_deref(), first(&shown, &["content-type"]));
-            let taken = [id.is_some(), one.event_type.is_some(), one.content_type.is_some()].map(usize::from);
-            prop_assert_eq!(one.headers.len() + taken.iter().sum::<usize>(), shown.len());
-            prop_assert!(one.headers.iter().all(|header| shown.contains(header)));
+            prop_assert_eq!(one.contents.event_type.as_deref(), first(&shown, &["type", "ce_type"]));
+            prop_assert_eq!(one.contents.content_type.as_deref(), first(&shown, &["content-type"]));
+            let taken = [id.is_some(), one.contents.event_type.is_some(), one.contents.content_type.is_some()].map(usize::from);
+            prop_assert_eq!(one.contents.headers.len() + taken.iter().sum::<usize>(), shown.len());
+            prop_assert!(one.contents.headers.iter().all(|header| shown.contains(header)));
             prop_assert_eq!(one.enqueued_at.is_some(), timestamp.to_millis().is_some_and(|millis| millis >= 0));
             look_at(&one)?;
         }
@@ -154,15 +156,15 @@ mod properties {
             let read = delivery(&record);
 
             prop_assert_eq!((read.id, read.problem), (id, None));
-            prop_assert_eq!((&read.key, &read.payload), (&key, &payload));
-            prop_assert_eq!(&read.content_type, &content_type);
+            prop_assert_eq!((&read.contents.key, &read.contents.payload), (&key, &payload));
+            prop_assert_eq!(&read.contents.content_type, &content_type);
             let millis = Duration::from_millis(1_700_000_000_123);
             prop_assert_eq!(read.enqueued_at, Some(SystemTime::UNIX_EPOCH + millis));
             let mut rest = shown(&own);
             // An event of CloudEvents has a type even if its message had none.
             let in_place = if event_type.is_none() { take(&mut rest, &["ce_type"]) } else { None };
-            prop_assert_eq!(read.event_type, event_type.or(in_place));
-            prop_assert_eq!(read.headers, rest);
+            prop_assert_eq!(read.contents.event_type, event_type.or(in_place));
+            prop_assert_eq!(read.contents.headers, rest);
         }
     }
 

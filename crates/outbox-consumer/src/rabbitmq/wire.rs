@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use outbox_core::Uuid;
+use outbox_core::{Contents, Uuid};
 
 use crate::Delivery;
 
@@ -21,12 +21,14 @@ pub(super) fn delivery(message: lapin::message::Delivery, queue: &str) -> Delive
     let seconds = properties.timestamp().map(Duration::from_secs);
     Delivery {
         id: id.unwrap_or_else(Uuid::now_v7),
-        topic: message.routing_key.to_string(),
-        key: table.get(KEY).and_then(AMQPValue::as_long_string).map(|key| key.as_bytes().to_vec()),
-        event_type: text(properties.kind()),
-        content_type: text(properties.content_type()),
-        headers: table.iter().flat_map(|(name, value)| header(name.as_str(), value)).collect(),
-        payload: (!tombstone).then_some(message.data),
+        contents: Contents {
+            topic: message.routing_key.to_string(),
+            key: table.get(KEY).and_then(AMQPValue::as_long_string).map(|key| key.as_bytes().to_vec()),
+            event_type: text(properties.kind()),
+            content_type: text(properties.content_type()),
+            headers: table.iter().flat_map(|(name, value)| header(name.as_str(), value)).collect(),
+            payload: (!tombstone).then_some(message.data),
+        },
         enqueued_at: seconds.and_then(|time| SystemTime::UNIX_EPOCH.checked_add(time)),
         attempt: 1,
         received_at: Instant::now(),
@@ -135,20 +137,20 @@ mod properties {
             properties in properties(), routing_key in short(), data in vec(any::<u8>(), 0..40),
         ) {
             let read = delivery(message(&routing_key, properties.clone(), data.clone()), "queue");
-            prop_assert_eq!(read.topic.as_str(), routing_key.as_str());
+            prop_assert_eq!(read.contents.topic.as_str(), routing_key.as_str());
             let id = properties.message_id().as_ref().and_then(|id| Uuid::try_parse(id.as_str()).ok());
             prop_assert_eq!(read.problem.is_none(), id.is_some());
             prop_assert!(id.is_none_or(|id| id == read.id));
-            prop_assert_eq!(read.event_type.as_deref(), properties.kind().as_ref().map(ShortString::as_str));
-            prop_assert_eq!(read.content_type.as_deref(), properties.content_type().as_ref().map(ShortString::as_str));
+            prop_assert_eq!(read.contents.event_type.as_deref(), properties.kind().as_ref().map(ShortString::as_str));
+            prop_assert_eq!(read.contents.content_type.as_deref(), properties.content_type().as_ref().map(ShortString::as_str));
 
             let headers = properties.headers().clone().unwrap_or_default();
             let is_tombstone = headers.inner().get(TOMBSTONE) == Some(&AMQPValue::Boolean(true));
-            prop_assert_eq!(&read.payload, &Some(data).filter(|_| !is_tombstone));
+            prop_assert_eq!(&read.contents.payload, &Some(data).filter(|_| !is_tombstone));
             let key = headers.inner().get(KEY).and_then(AMQPValue::as_long_string).map(LongString::as_bytes);
-            prop_assert_eq!(read.key.as_deref(), key);
+            prop_assert_eq!(read.contents.key.as_deref(), key);
             let named = |name: &str| headers.contains_key(name) && !matches!(name, KEY | TOMBSTONE);
-            prop_assert!(read.headers.iter().all(|(name, _)| named(name)));
+            prop_assert!(read.contents.headers.iter().all(|(name, _)| named(name)));
             look_at(&read)?;
         }
 
@@ -182,14 +184,14 @@ mod properties {
             let read = delivery(message(&"orders".into(), made, payload.clone().unwrap_or_default()), "queue");
 
             prop_assert_eq!((read.id, read.problem), (id, None));
-            prop_assert_eq!((&read.key, &read.payload), (&key, &payload));
-            prop_assert_eq!(read.event_type, kind.map(String::from));
-            prop_assert_eq!(read.content_type, content_type.map(String::from));
+            prop_assert_eq!((&read.contents.key, &read.contents.payload), (&key, &payload));
+            prop_assert_eq!(read.contents.event_type, kind.map(String::from));
+            prop_assert_eq!(read.contents.content_type, content_type.map(String::from));
             prop_assert_eq!(read.enqueued_at, Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.into())));
             let one = |name: &ShortString, value: String| (name.to_string(), value);
             let wanted: Vec<(String, String)> =
                 own.into_iter().flat_map(|(name, all)| all.into_iter().map(move |it| one(&name, it))).collect();
-            prop_assert_eq!(read.headers, wanted);
+            prop_assert_eq!(read.contents.headers, wanted);
         }
     }
 }

@@ -250,7 +250,7 @@ impl Handler for Work {
             permit.forget();
         }
         let tries = self.0.tried(message.id);
-        match message.payload.as_deref().unwrap_or_default() {
+        match message.contents.payload.as_deref().unwrap_or_default() {
             b"never" => Err("it never works".into()),
             b"refuse" => Err(Failure::dead("it is not understood")),
             b"flaky" if tries == 1 => Err("it works the next time".into()),

@@ -147,12 +147,12 @@ fn message_row((message, headers): (&Message, &Option<String>)) -> Text {
     sql!(
         "({id}, {topic}, {key}, {event_type}, {content_type}, {headers}, {payload}, UTC_TIMESTAMP(6), {due_at}, {expires_at})",
         id = Hex(message.message_id.as_bytes()),
-        topic = Utf8(&message.topic),
-        key = message.key.as_deref().map(Hex),
-        event_type = message.event_type.as_deref().map(Utf8),
-        content_type = message.content_type.as_deref().map(Utf8),
+        topic = Utf8(&message.contents.topic),
+        key = message.contents.key.as_deref().map(Hex),
+        event_type = message.contents.event_type.as_deref().map(Utf8),
+        content_type = message.contents.content_type.as_deref().map(Utf8),
         headers,
-        payload = message.payload.as_deref().map(Hex),
+        payload = message.contents.payload.as_deref().map(Hex),
         due_at = (message.due != Schedule::Now).then(|| due_at(message)),
         expires_at = message.expires.map(|after| in_future(micros(after))),
     )
@@ -194,8 +194,8 @@ fn take_number(message: &Message) -> Text {
     sql!(
         "INSERT INTO outbox_key_sequence (topic, message_key, last_sequence) VALUES ({topic}, {key}, LAST_INSERT_ID(1))
             ON DUPLICATE KEY UPDATE last_sequence = LAST_INSERT_ID(last_sequence + 1); ",
-        topic = Utf8(&message.topic),
-        key = Hex(message.key.as_deref().unwrap_or_default()),
+        topic = Utf8(&message.contents.topic),
+        key = Hex(message.contents.key.as_deref().unwrap_or_default()),
     )
 }
 

@@ -3,8 +3,8 @@
 use sqlx::{MySqlConnection, Row as _};
 use uuid::Uuid;
 
-use super::{DUPLICATE_ENTRY, NO_SUCH_SAVEPOINT, error_number};
-use crate::SequenceNumber;
+use super::{DUPLICATE_ENTRY, NO_SUCH_SAVEPOINT, contents, error_number};
+use crate::{Contents, SequenceNumber};
 
 /// Opens a transaction with the mark that [`release`] looks for, in one round trip.
 pub const BEGIN: &str = "START TRANSACTION; SAVEPOINT outbox_inbox";
@@ -37,18 +37,8 @@ pub struct DeadDelivery<'a> {
     pub consumer: &'a str,
     /// The message id.
     pub message_id: Uuid,
-    /// Kafka's topic or RabbitMQ's routing key.
-    pub topic: &'a str,
-    /// The message key.
-    pub key: Option<&'a [u8]>,
-    /// The event type.
-    pub event_type: Option<&'a str>,
-    /// The content type.
-    pub content_type: Option<&'a str>,
-    /// The headers, as a JSON object.
-    pub headers: Option<&'a str>,
-    /// The payload; `None` for a tombstone.
-    pub payload: Option<&'a [u8]>,
+    /// Its contents.
+    pub contents: &'a Contents,
     /// The number of attempts.
     pub attempts: u32,
     /// The reason, in one word.
@@ -62,9 +52,10 @@ pub async fn insert_dead(conn: &mut MySqlConnection, dead: &DeadDelivery<'_>) ->
     let sql = "INSERT IGNORE INTO inbox_dead (consumer, message_id, topic, message_key, event_type, content_type, headers, \
                payload, attempts, died_at, reason, error) \
                VALUES (?, ?, LEFT(?, 255), ?, LEFT(?, 255), LEFT(?, 255), ?, ?, ?, UTC_TIMESTAMP(6), ?, LEFT(?, 500))";
-    let query = sqlx::query(sql).bind(dead.consumer).bind(dead.message_id.as_bytes().as_slice()).bind(dead.topic);
-    let query = query.bind(dead.key).bind(dead.event_type).bind(dead.content_type).bind(dead.headers);
-    let query = query.bind(dead.payload).bind(dead.attempts).bind(dead.reason).bind(dead.error);
+    let Contents { topic, key, event_type, content_type, headers, payload } = dead.contents;
+    let query = sqlx::query(sql).bind(dead.consumer).bind(dead.message_id.as_bytes().as_slice()).bind(topic);
+    let query = query.bind(key).bind(event_type).bind(content_type).bind(contents::headers_to_json(headers));
+    let query = query.bind(payload).bind(dead.attempts).bind(dead.reason).bind(dead.error);
     query.execute(conn).await.map(drop)
 }
 
@@ -73,18 +64,8 @@ pub async fn insert_dead(conn: &mut MySqlConnection, dead: &DeadDelivery<'_>) ->
 pub struct Kept {
     /// The message id.
     pub message_id: Uuid,
-    /// Kafka's topic or RabbitMQ's routing key.
-    pub topic: String,
-    /// The message key.
-    pub key: Option<Vec<u8>>,
-    /// The event type.
-    pub event_type: Option<String>,
-    /// The content type.
-    pub content_type: Option<String>,
-    /// The headers, as a JSON object.
-    pub headers: Option<String>,
-    /// The payload; `None` for a tombstone.
-    pub payload: Option<Vec<u8>>,
+    /// Its contents, without headers that cannot be read.
+    pub contents: Contents,
     /// The number of attempts.
     pub attempts: u32,
 }
@@ -98,12 +79,7 @@ pub async fn lock_dead(conn: &mut MySqlConnection, consumer: &str, after: Uuid) 
     row.map(|row| {
         Ok(Kept {
             message_id: Uuid::from_slice(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?,
-            topic: row.try_get(1)?,
-            key: row.try_get(2)?,
-            event_type: row.try_get(3)?,
-            content_type: row.try_get(4)?,
-            headers: row.try_get(5)?,
-            payload: row.try_get(6)?,
+            contents: contents::of(&row, 1)?.0,
             attempts: row.try_get(7)?,
         })
     })

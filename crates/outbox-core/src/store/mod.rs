@@ -11,6 +11,7 @@
 pub mod backlog;
 pub(crate) mod catalogue;
 pub mod claim;
+pub mod contents;
 pub mod counters;
 pub mod enqueue;
 #[cfg(feature = "test")]

@@ -36,16 +36,17 @@ const INSERT_SCHEDULED: &str = "INSERT INTO outbox_delayed (id, lane, key_hash, 
 
 pub(crate) fn statements(message: &Message, headers: Option<String>) -> Vec<Statement> {
     let mut statements = Vec::new();
-    let key = Bind::from(message.key.as_deref());
+    let key = Bind::from(message.contents.key.as_deref());
     if message.sequenced {
-        statements.push(Statement { sql: TAKE_NUMBER, binds: vec![message.topic.as_str().into(), key.clone()] });
+        statements
+            .push(Statement { sql: TAKE_NUMBER, binds: vec![message.contents.topic.as_str().into(), key.clone()] });
     }
     let mut binds = vec![
         message.message_id.as_bytes().as_slice().into(),
-        message.topic.as_str().into(),
+        message.contents.topic.as_str().into(),
         key,
-        message.event_type.as_deref().into(),
-        message.content_type.as_deref().into(),
+        message.contents.event_type.as_deref().into(),
+        message.contents.content_type.as_deref().into(),
     ];
     if message.sequenced {
         binds.extend([Bind::Text(before_number(headers)), Bind::from("\"}")]);
@@ -53,7 +54,12 @@ pub(crate) fn statements(message: &Message, headers: Option<String>) -> Vec<Stat
         binds.push(headers.as_deref().into());
     }
     let (after, at) = if message.due == Schedule::Now { (None, None) } else { message.due.micros() };
-    binds.extend([message.payload.as_deref().into(), after.into(), at.into(), message.expires.map(micros).into()]);
+    binds.extend([
+        message.contents.payload.as_deref().into(),
+        after.into(),
+        at.into(),
+        message.expires.map(micros).into(),
+    ]);
     let sql = if message.sequenced { INSERT_SEQUENCED } else { INSERT_MESSAGE };
     statements.push(Statement { sql, binds });
     statements.push(due(message));

@@ -3,7 +3,11 @@
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 use uuid::Uuid;
 
-use super::text::{Ids, Reply, Text, sql};
+use super::{
+    contents,
+    text::{Ids, Reply, Text, sql},
+};
+use crate::Contents;
 
 /// A message as it is stored.
 #[derive(Debug, Clone)]
@@ -12,18 +16,10 @@ pub struct Stored {
     pub id: u64,
     /// The id that consumers see.
     pub message_id: Uuid,
-    /// The topic.
-    pub topic: String,
-    /// The key.
-    pub key: Option<Vec<u8>>,
-    /// The kind of event.
-    pub event_type: Option<String>,
-    /// The media type of the payload.
-    pub content_type: Option<String>,
-    /// A JSON object of strings.
-    pub headers: Option<String>,
-    /// The payload; `None` for a tombstone.
-    pub payload: Option<Vec<u8>>,
+    /// What the service enqueued.
+    pub contents: Contents,
+    /// Whether the headers can be read. Those of a row that was edited by hand may not, and count as none.
+    pub is_readable: bool,
     /// Microseconds since 1970.
     pub created_at_micros: i64,
     /// How long it had been due when it was read, in microseconds, by the database's clock.
@@ -67,15 +63,12 @@ pub(crate) fn decoded(replies: &[Reply]) -> Result<Vec<Stored>, sqlx::Error> {
 fn stored(row: &MySqlRow, epochs: &[(u64, u64)]) -> Result<Stored, sqlx::Error> {
     let id = row.try_get(0)?;
     let message_id: &[u8] = row.try_get(1)?;
+    let (contents, is_readable) = contents::of(row, 2)?;
     Ok(Stored {
         id,
         message_id: Uuid::from_slice(message_id).map_err(|error| sqlx::Error::Decode(error.into()))?,
-        topic: row.try_get(2)?,
-        key: row.try_get(3)?,
-        event_type: row.try_get(4)?,
-        content_type: row.try_get(5)?,
-        headers: row.try_get(6)?,
-        payload: row.try_get(7)?,
+        contents,
+        is_readable,
         created_at_micros: row.try_get(8)?,
         waited_micros: row.try_get(9)?,
         expired: row.try_get::<i64, _>(10)? != 0,

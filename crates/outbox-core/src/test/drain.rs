@@ -2,18 +2,18 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde_json::{Map, Value};
 use sqlx::{Connection as _, MySqlConnection, MySqlPool};
 use uuid::Uuid;
 
-use crate::store::{
-    claim::{self, Look, NewClaim, Pending},
-    lanes,
-    lease::{self, ClaimLease},
-    promote,
-    read::{self, Stored},
-    session,
-    settle::{self, Dead, Delayed, Settlement, Way},
+use crate::{
+    Contents,
+    store::{
+        claim::{self, Look, NewClaim, Pending},
+        lanes,
+        lease::{self, ClaimLease},
+        promote, read, session,
+        settle::{self, Dead, Delayed, Settlement, Way},
+    },
 };
 
 /// The owner of the claims, also named in the receipts.
@@ -29,7 +29,7 @@ const CANDIDATES: u32 = 100_000;
 /// # async fn test(pool: MySqlPool) -> Result<(), Box<dyn std::error::Error>> {
 /// // Everything that is due, each key in its order.
 /// let published = Drain::new().run(&pool).await?;
-/// assert_eq!(published[0].topic, "orders");
+/// assert_eq!(published[0].contents.topic, "orders");
 /// // The second publish arrives, and nobody hears of it: what consumers see twice.
 /// let published = Drain::new().at(2, Fault::AcknowledgementLost).run(&pool).await?;
 /// # Ok(()) }
@@ -61,18 +61,8 @@ pub enum Fault {
 pub struct Published {
     /// The id by which consumers recognize it.
     pub message_id: Uuid,
-    /// The topic.
-    pub topic: String,
-    /// The key.
-    pub key: Option<Vec<u8>>,
-    /// The kind of event.
-    pub event_type: Option<String>,
-    /// The media type of the payload.
-    pub content_type: Option<String>,
-    /// The headers of the service and of the trace context.
-    pub headers: Vec<(String, String)>,
-    /// The payload; `None` for a tombstone.
-    pub payload: Option<Vec<u8>>,
+    /// Its contents, with the headers of the trace context.
+    pub contents: Contents,
 }
 
 impl Drain {
@@ -107,7 +97,7 @@ impl Drain {
                 self.faults.get(&count).copied()
             };
             if !expired && fault != Some(Fault::PublishFails) {
-                published.push(Published::new(stored)?);
+                published.push(Published { message_id: stored.message_id, contents: stored.contents });
             }
             if matches!(fault, Some(Fault::LeaseLost | Fault::Crash)) {
                 take_over(&mut conn).await?;
@@ -125,25 +115,6 @@ impl Drain {
             }
             None => Ok(published),
         }
-    }
-}
-
-impl Published {
-    fn new(stored: Stored) -> Result<Self, sqlx::Error> {
-        let headers: Map<String, Value> = match &stored.headers {
-            Some(json) => serde_json::from_str(json).map_err(|error| sqlx::Error::Decode(error.into()))?,
-            None => Map::new(),
-        };
-        let text = |(name, value): (String, Value)| (name, value.as_str().unwrap_or_default().to_owned());
-        Ok(Self {
-            message_id: stored.message_id,
-            topic: stored.topic,
-            key: stored.key,
-            event_type: stored.event_type,
-            content_type: stored.content_type,
-            headers: headers.into_iter().map(text).collect(),
-            payload: stored.payload,
-        })
     }
 }
 

@@ -19,7 +19,7 @@ use serde_json::Value;
 use sqlx::MySqlConnection;
 
 pub use self::drain::{Drain, Fault, Published};
-use crate::store::enqueued::{self, Enqueued};
+use crate::{Contents, store::enqueued};
 
 /// Asserts that a message with these fields is enqueued: `assert_enqueued!(&mut tx, topic = "orders", key = "7")`.
 /// Other fields may have any value. The possible fields are the methods of [`crate::test::Expected`].
@@ -144,7 +144,7 @@ impl Expected {
     }
 
     /// One text for each field that differs.
-    fn differences(&self, message: &Enqueued) -> Vec<String> {
+    fn differences(&self, message: &Contents) -> Vec<String> {
         let differ =
             |(field, wanted): &(String, ExpectedMessage)| wanted.differences(field, value(message, field).as_deref());
         self.fields.iter().map(differ).filter(|lines| !lines.is_empty()).map(|lines| lines.join("\n")).collect()
@@ -193,17 +193,14 @@ fn json_differences(path: &str, expected: Option<&Value>, found: Option<&Value>)
     }
 }
 
-fn value(message: &Enqueued, field: &str) -> Option<Vec<u8>> {
+fn value(message: &Contents, field: &str) -> Option<Vec<u8>> {
     let bytes = match field {
         "topic" => Some(message.topic.as_bytes()),
         "key" => message.key.as_deref(),
         "event_type" => message.event_type.as_deref().map(str::as_bytes),
         "content_type" => message.content_type.as_deref().map(str::as_bytes),
         "payload" => message.payload.as_deref(),
-        _ => {
-            let headers: Value = serde_json::from_str(message.headers.as_deref()?).ok()?;
-            return Some(headers.get(field.strip_prefix("header ")?)?.as_str()?.into());
-        }
+        _ => message.header(field.strip_prefix("header ")?).map(str::as_bytes),
     };
     bytes.map(<[u8]>::to_vec)
 }
@@ -217,6 +214,6 @@ fn show(bytes: Option<&[u8]>) -> String {
     }
 }
 
-async fn read(conn: &mut MySqlConnection) -> Result<Vec<Enqueued>, String> {
+async fn read(conn: &mut MySqlConnection) -> Result<Vec<Contents>, String> {
     enqueued::all(conn).await.map_err(|error| format!("the enqueued messages could not be read: {error}"))
 }

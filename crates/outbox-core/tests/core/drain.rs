@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use outbox_core::{
-    Message, Outbox,
+    Contents, Message, Outbox,
     sqlx::MySqlPool,
     test::{Drain, Fault, Published},
 };
@@ -27,7 +27,10 @@ async fn enqueued(flavor: Flavor, messages: Vec<Message>) -> Result<(Database, M
 }
 
 fn payloads(published: &[Published]) -> Vec<&str> {
-    published.iter().map(|it| std::str::from_utf8(it.payload.as_deref().unwrap_or_default()).unwrap_or("?")).collect()
+    published
+        .iter()
+        .map(|it| std::str::from_utf8(it.contents.payload.as_deref().unwrap_or_default()).unwrap_or("?"))
+        .collect()
 }
 
 async fn what_is_due_arrives_in_order_and_is_settled(flavor: Flavor) -> Result<()> {
@@ -44,13 +47,16 @@ async fn what_is_due_arrives_in_order_and_is_settled(flavor: Flavor) -> Result<(
     let published = Drain::new().run(&pool).await?;
     assert_eq!(payloads(&published), ["1", "", "2"]);
     let first = published.first().cloned();
-    let first = first.map(|it| (it.message_id, it.topic, it.key, it.event_type, it.content_type, it.headers));
-    let headers = vec![("tenant".to_owned(), "blue".to_owned())];
-    let text = |text: &str| Some(text.to_owned());
-    assert_eq!(
-        first,
-        Some((full.id(), "orders".into(), Some(b"a".into()), text("placed"), text("text/plain"), headers))
-    );
+    let first = first.map(|it| (it.message_id, it.contents));
+    let contents = Contents {
+        topic: "orders".to_owned(),
+        key: Some(b"a".into()),
+        event_type: Some("placed".to_owned()),
+        content_type: Some("text/plain".to_owned()),
+        headers: vec![("tenant".to_owned(), "blue".to_owned())],
+        payload: Some(b"1".into()),
+    };
+    assert_eq!(first, Some((full.id(), contents)));
     for (table, rows) in [("pending", 0), ("claims", 0), ("delayed", 1), ("dead", 1), ("sent_messages", 3)] {
         assert_eq!(database.number(&format!("SELECT COUNT(*) FROM outbox_{table}")).await?, rows, "{table}");
     }

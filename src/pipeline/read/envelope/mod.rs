@@ -32,7 +32,7 @@ pub fn wrap(message: &mut Outgoing, envelope: Envelope, source: &str) -> Result<
     match envelope {
         Envelope::Raw => Ok(()),
         Envelope::CloudEventsBinary(binding) => binary(message, binding, source),
-        Envelope::CloudEventsJson(binding) => match message.payload.take() {
+        Envelope::CloudEventsJson(binding) => match message.contents.payload.take() {
             Some(payload) => structured(message, &payload, source),
             // Null has no room for an event: its attributes go into headers.
             None => binary(message, binding, source),
@@ -59,7 +59,7 @@ fn binary(message: &mut Outgoing, binding: Binding, source: &str) -> Result<(), 
 fn structured(message: &mut Outgoing, payload: &[u8], source: &str) -> Result<(), String> {
     let attributes = attributes(message, source)?.into_iter();
     let mut event: Map<String, Value> = attributes.map(|(name, value)| (name, value.into())).collect();
-    let content_type = message.content_type.replace(CLOUDEVENTS_JSON.to_owned());
+    let content_type = message.contents.content_type.replace(CLOUDEVENTS_JSON.to_owned());
     if let Some(content_type) = &content_type {
         event.insert("datacontenttype".to_owned(), content_type.as_str().into());
     }
@@ -67,7 +67,7 @@ fn structured(message: &mut Outgoing, payload: &[u8], source: &str) -> Result<()
     json.pop();
     add_data(&mut json, content_type.as_deref(), payload)?;
     json.push('}');
-    message.payload = Some(json.into_bytes());
+    message.contents.payload = Some(json.into_bytes());
     Ok(())
 }
 
@@ -122,8 +122,9 @@ fn is_utf8(parameters: &str) -> bool {
 /// The attributes of the `CloudEvent` that a message is, those that its headers make among them. Its content type is one as well,
 /// which must not be empty, and has a place of its own.
 fn attributes(message: &mut Outgoing, source: &str) -> Result<Vec<(String, String)>, String> {
-    message.content_type = message.content_type.take().filter(|it| !it.is_empty());
-    let event_type = message.event_type.as_deref().filter(|it| !it.is_empty()).unwrap_or(&message.topic);
+    message.contents.content_type = message.contents.content_type.take().filter(|it| !it.is_empty());
+    let event_type =
+        message.contents.event_type.as_deref().filter(|it| !it.is_empty()).unwrap_or(&message.contents.topic);
     if !is_value(event_type) {
         return Err("the event type has a character that an attribute of CloudEvents cannot have".to_owned());
     }
@@ -134,7 +135,7 @@ fn attributes(message: &mut Outgoing, source: &str) -> Result<Vec<(String, Strin
         ("id".to_owned(), message.message_id.to_string()),
         ("time".to_owned(), rfc3339(message.created_at_micros)),
     ];
-    attributes.extend(message.headers.iter().filter(|(name, value)| is_extension(name, value)).cloned());
+    attributes.extend(message.contents.headers.iter().filter(|(name, value)| is_extension(name, value)).cloned());
     Ok(attributes)
 }
 
@@ -153,17 +154,17 @@ fn is_value(text: &str) -> bool {
 /// What the outbox event router sends: the payload, the id as a header (which the sink adds), and the event type in the header in
 /// which its users have it placed. It knows no content type.
 fn debezium(message: &mut Outgoing) {
-    message.content_type = None;
-    let event_type = message.event_type.take().map(|event_type| ("eventType".to_owned(), event_type));
+    message.contents.content_type = None;
+    let event_type = message.contents.event_type.take().map(|event_type| ("eventType".to_owned(), event_type));
     put(message, event_type.into_iter().collect());
 }
 
 /// Puts headers before those of the service; of two with one name the relay's stays.
 fn put(message: &mut Outgoing, mut headers: Vec<(String, String)>) {
     let known: HashSet<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();
-    message.headers.retain(|(name, _)| !known.contains(name.as_str()));
-    headers.append(&mut message.headers);
-    message.headers = headers;
+    message.contents.headers.retain(|(name, _)| !known.contains(name.as_str()));
+    headers.append(&mut message.contents.headers);
+    message.contents.headers = headers;
 }
 
 /// `2018-04-05T17:31:00Z`, with microseconds where there are any.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use outbox_core::Contents;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -19,12 +20,14 @@ fn message(content_type: Option<&str>, payload: Option<&[u8]>, headers: &[(&str,
     Outgoing {
         message_id: Uuid::parse_str(ID).unwrap(),
         key_hash: 1,
-        topic: "mytopic".into(),
-        key: Some(b"mykey".to_vec()),
-        event_type: Some("com.example.someevent".into()),
-        content_type: content_type.map(Into::into),
-        headers: headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
-        payload: payload.map(Into::into),
+        contents: Contents {
+            topic: "mytopic".to_owned(),
+            key: Some(b"mykey".to_vec()),
+            event_type: Some("com.example.someevent".to_owned()),
+            content_type: content_type.map(Into::into),
+            headers: headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            payload: payload.map(Into::into),
+        },
         created_at_micros: TIME,
         destination: Arc::new(Destination { sink: "s".into(), target: "mytopic".into(), routing_key: String::new() }),
     }
@@ -39,6 +42,11 @@ fn example(content_type: &str, payload: &[u8], binding: Binding) -> Outgoing {
     example
 }
 
+fn typed(event_type: Option<&str>, mut message: Outgoing) -> Outgoing {
+    message.contents.event_type = event_type.map(Into::into);
+    message
+}
+
 fn wrapped(mut message: Outgoing, envelope: Envelope) -> Outgoing {
     wrap(&mut message, envelope, "/mycontext").unwrap();
     message
@@ -49,19 +57,19 @@ fn refused(mut message: Outgoing, envelope: Envelope) -> String {
 }
 
 fn pairs(message: &Outgoing) -> Vec<(&str, &str)> {
-    message.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+    message.contents.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
 fn event(message: &Outgoing) -> Value {
-    assert_eq!(message.content_type.as_deref(), Some("application/cloudevents+json; charset=UTF-8"));
-    serde_json::from_slice(message.payload.as_ref().unwrap()).unwrap()
+    assert_eq!(message.contents.content_type.as_deref(), Some("application/cloudevents+json; charset=UTF-8"));
+    serde_json::from_slice(message.contents.payload.as_ref().unwrap()).unwrap()
 }
 
 #[test]
 fn raw_changes_nothing() {
     let wrapped = wrapped(message(Some(""), Some(b"x"), &[("ce_id", "mine")]), Envelope::Raw);
-    assert_eq!((pairs(&wrapped), wrapped.payload.as_deref()), (vec![("ce_id", "mine")], Some(&b"x"[..])));
-    assert_eq!((wrapped.content_type.as_deref(), wrapped.event_type.is_some()), (Some(""), true));
+    assert_eq!((pairs(&wrapped), wrapped.contents.payload.as_deref()), (vec![("ce_id", "mine")], Some(&b"x"[..])));
+    assert_eq!((wrapped.contents.content_type.as_deref(), wrapped.contents.event_type.is_some()), (Some(""), true));
 }
 
 #[test]
@@ -77,8 +85,11 @@ fn the_example_of_the_kafka_binding_in_binary_mode() {
     ];
     assert_eq!(pairs(&wrapped), headers);
     // The sink sends it as the header `content-type`.
-    assert_eq!(wrapped.content_type.as_deref(), Some("application/avro"));
-    assert_eq!((wrapped.key.as_deref(), wrapped.payload.as_deref()), (Some(&b"mykey"[..]), Some(&avro[..])));
+    assert_eq!(wrapped.contents.content_type.as_deref(), Some("application/avro"));
+    assert_eq!(
+        (wrapped.contents.key.as_deref(), wrapped.contents.payload.as_deref()),
+        (Some(&b"mykey"[..]), Some(&avro[..]))
+    );
 }
 
 #[test]
@@ -93,7 +104,10 @@ fn the_example_of_the_amqp_binding_in_binary_mode() {
         ("cloudEvents:time", "2018-04-05T03:56:24Z"),
     ];
     assert_eq!(pairs(&wrapped), headers);
-    assert_eq!((wrapped.content_type.as_deref(), wrapped.payload.as_deref()), (Some(content_type), Some(&b"{}"[..])));
+    assert_eq!(
+        (wrapped.contents.content_type.as_deref(), wrapped.contents.payload.as_deref()),
+        (Some(content_type), Some(&b"{}"[..]))
+    );
 }
 
 /// A number among the extensions is a text here: nobody says what type a header has.
@@ -130,7 +144,7 @@ fn the_examples_of_the_json_format() {
 fn json_is_put_in_byte_for_byte() {
     let exact = r#"{ "n": 123456789012345678901234567890, "f": 1.10 }"#;
     let wrapped = wrapped(message(None, Some(exact.as_bytes()), &[]), KAFKA_JSON);
-    let payload = String::from_utf8(wrapped.payload.unwrap()).unwrap();
+    let payload = String::from_utf8(wrapped.contents.payload.unwrap()).unwrap();
     assert!(payload.ends_with(&format!(",\"data\":{exact}}}")), "{payload}");
 }
 
@@ -165,14 +179,14 @@ fn what_says_that_it_is_json_and_is_not_is_refused_without_being_shown() {
 #[test]
 fn an_event_without_type_has_that_of_its_topic() {
     for event_type in [None, Some("")] {
-        let sent = || Outgoing { event_type: event_type.map(Into::into), ..message(None, Some(b"1"), &[]) };
+        let sent = || typed(event_type, message(None, Some(b"1"), &[]));
         assert_eq!(event(&wrapped(sent(), KAFKA_JSON))["type"], "mytopic");
         assert!(pairs(&wrapped(sent(), KAFKA_BINARY)).contains(&("ce_type", "mytopic")));
         assert_eq!(pairs(&wrapped(sent(), Envelope::Debezium)).is_empty(), event_type.is_none());
     }
     for event_type in ["a\nb", "\u{fdd0}", "\u{1fffe}", "\u{85}"] {
         for envelope in [KAFKA_JSON, KAFKA_BINARY] {
-            let sent = Outgoing { event_type: Some(event_type.into()), ..message(None, Some(b"1"), &[]) };
+            let sent = typed(Some(event_type), message(None, Some(b"1"), &[]));
             assert!(refused(sent, envelope).starts_with("the event type has a character"));
         }
     }
@@ -210,23 +224,29 @@ fn headers_that_can_be_attributes_are_extensions_and_none_replaces_an_attribute(
 fn a_tombstone_stays_one_and_its_attributes_are_headers() {
     for envelope in [KAFKA_BINARY, KAFKA_JSON] {
         let wrapped = wrapped(message(Some("text/plain"), None, &[]), envelope);
-        assert_eq!((wrapped.payload.as_deref(), wrapped.content_type.as_deref()), (None, Some("text/plain")));
+        assert_eq!(
+            (wrapped.contents.payload.as_deref(), wrapped.contents.content_type.as_deref()),
+            (None, Some("text/plain"))
+        );
         assert!(pairs(&wrapped).contains(&("ce_id", ID)));
     }
-    assert_eq!(wrapped(message(None, None, &[]), Envelope::Debezium).payload, None);
+    assert_eq!(wrapped(message(None, None, &[]), Envelope::Debezium).contents.payload, None);
 }
 
 /// The sink adds the header `id`, the only one that the router sends unless it is told to.
 #[test]
 fn the_example_of_the_outbox_event_router() {
     let order = br#"{"id": 1, "lineItems": [{"id": 1, "quantity": 2, "totalPrice": 39.98}], "customerId": 123}"#;
-    let sent = Outgoing { event_type: None, ..message(Some("application/json"), Some(order), &[]) };
+    let sent = typed(None, message(Some("application/json"), Some(order), &[]));
     let plain = wrapped(sent, Envelope::Debezium);
-    assert_eq!((pairs(&plain), plain.payload.as_deref()), (Vec::new(), Some(&order[..])));
-    assert_eq!((&plain.event_type, &plain.content_type, plain.message_id.to_string()), (&None, &None, ID.to_owned()));
+    assert_eq!((pairs(&plain), plain.contents.payload.as_deref()), (Vec::new(), Some(&order[..])));
+    assert_eq!(
+        (&plain.contents.event_type, &plain.contents.content_type, plain.message_id.to_string()),
+        (&None, &None, ID.to_owned())
+    );
     let typed = wrapped(message(None, Some(order), &[("eventType", "mine"), ("a", "b")]), Envelope::Debezium);
     assert_eq!(pairs(&typed), [("eventType", "com.example.someevent"), ("a", "b")]);
-    assert_eq!(typed.event_type, None);
+    assert_eq!(typed.contents.event_type, None);
 }
 
 #[test]
