@@ -1,4 +1,4 @@
-//! Finding lanes with messages, and giving each its claimer. One look at all lanes in which nothing comes takes the place of a look at each.
+//! Finds lanes with messages, and gives each a claimer. One look at all idle lanes replaces a look at each.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,26 +23,26 @@ use crate::{
     },
 };
 
-/// Connections of all claimers together.
+/// Most connections of all claimers together.
 const CONNECTIONS: usize = 4;
-/// Shortest pause between two looks, where something was enqueued in this process.
+/// Shortest pause between two looks, if something was enqueued in this process.
 const PACE: Duration = Duration::from_millis(10);
-/// The pause after a look is this many times its duration, or more, up to a second: a look goes past deleted rows that a snapshot keeps, and with
-/// millions of them it takes long.
+/// The pause after a look is at least this many times its duration; [`LONGEST_PAUSE`] limits that. A look reads past
+/// deleted rows that a snapshot keeps, and millions of them take long.
 const PAUSE: u32 = 20;
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// After this time without a message in any lane the pause between two looks is [`WHEN_QUIET`] times as long.
+/// After this duration without a message in any lane, the pause between two looks is [`WHEN_QUIET`] times as long.
 const QUIET: Duration = Duration::from_secs(10);
 const WHEN_QUIET: u32 = 3;
-/// At this number of lanes the log warns: each has a part of what may be in flight.
+/// At this number of lanes the log warns: each has only a part of the room for messages in flight.
 const MANY: usize = 256;
 
-/// The lanes in which nothing comes.
+/// The idle lanes.
 #[derive(Debug, Default)]
 pub struct Idle(Mutex<BTreeMap<u16, Arc<Notify>>>);
 
 impl Idle {
-    /// Waits until a message was seen in the lane.
+    /// Waits until a look finds a message in the lane.
     pub async fn wait(&self, lane: u16) {
         let seen = Arc::clone(self.0.lock().entry(lane).or_default());
         seen.notified().await;
@@ -63,7 +63,8 @@ impl Idle {
     }
 }
 
-/// Starts a claimer for every lane with messages that this relay serves, until the relay is stopped; then waits for all of them.
+/// Starts a claimer for every lane with messages that this relay serves, until the relay is stopped. Then waits for all
+/// claimers.
 pub async fn run(
     context: Arc<Context>,
     capacity: Capacity,
@@ -75,13 +76,13 @@ pub async fn run(
     let (mut served, mut claimers) = (BTreeSet::new(), JoinSet::new());
     let (mut wait, mut known, mut found_at) = (Duration::ZERO, None, Instant::now());
     let mut patience = Patience::new(&context);
-    // A nudge counts from before the look on.
+    // A nudge during the look counts, too.
     let mut nudged = Box::pin(context.nudge.notified());
     while let Some(()) = context.stop.run_until_cancelled(next(wait, nudged.as_mut())).await {
         nudged.set(context.nudge.notified());
         nudged.as_mut().enable();
         if known.is_none() {
-            // A lane that had messages once may have some again: room is kept for it.
+            // A lane that had messages once may have more: room is kept for it.
             known = session.run("lanes", async |db| lanes::with_head(db).await).await.ok();
             let lanes = known.iter().flatten().filter(|lane| is_served(&context, **lane));
             lanes.for_each(|lane| capacity.serve(*lane));
@@ -128,7 +129,7 @@ fn is_served(context: &Context, lane: u16) -> bool {
     named.is_empty() || named.contains(&lane)
 }
 
-/// Waits, or until something was enqueued in this process.
+/// Waits for this duration, or until something is enqueued in this process.
 async fn next(wait: Duration, nudged: impl Future<Output = ()>) {
     let nudged = async {
         tokio::time::sleep(PACE).await;
@@ -140,8 +141,8 @@ async fn next(wait: Duration, nudged: impl Future<Output = ()>) {
     }
 }
 
-/// Wakes the idle lanes that have a pending row. Returns the other ones without a claimer, with their heads, and how long the longest of its
-/// statements took.
+/// Wakes the idle lanes that have a pending row. Returns the other lanes with a pending row and no claimer, once they
+/// have heads, and the duration of the longest statement.
 async fn find(
     context: &Context,
     (session, patience): (&mut Session, &mut Patience),
@@ -169,7 +170,7 @@ async fn find(
     patience.took(longest);
     let mut ready = Vec::new();
     for lane in found {
-        // A lane whose head cannot be made is found again.
+        // If the head of a lane cannot be made, the next look finds the lane again.
         if session.run("create_head", async |db| lanes::create_head(db, lane).await).await.is_ok() {
             ready.push(lane);
         }
@@ -177,7 +178,7 @@ async fn find(
     Ok((ready, longest))
 }
 
-/// The lanes that the configuration names, or all, without the busy ones.
+/// Returns the lanes that the configuration names, or all, without the busy ones.
 fn others(named: &[u16], busy: &BTreeSet<u16>) -> Vec<Range<u32>> {
     let mut ranges: Vec<Range<u32>> = match named {
         [] => std::iter::once(0..lanes::END).collect(),

@@ -1,5 +1,5 @@
-//! The way of a message through the relay, in order: [`claim`], [`read`], [`publish`], [`retry`] where it failed, [`settle`]. [`lanes`]
-//! starts the claimers.
+//! The path of a message through the relay, in order: [`claim`], [`read`], [`publish`], [`retry`] after a failure,
+//! [`settle`]. [`lanes`] starts the claimers.
 
 pub mod claim;
 pub mod lanes;

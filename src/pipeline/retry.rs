@@ -1,4 +1,4 @@
-//! Decides what follows a failed publish: one pure function.
+//! Decides the outcome of a failed publish: one pure function.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use crate::{
     sink::PublishError,
 };
 
-/// How long a message waits that a sink turned away.
+/// The wait of a message that a sink turned away.
 const TURNED_AWAY: Duration = Duration::from_secs(1);
 
 /// The outcome of a message that was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Disposition {
-    /// Back to pending as it was.
+    /// It is pending again, unchanged.
     Release,
     /// It waits, and the later messages of its key wait behind it.
     Delay {
-        /// How long.
+        /// The duration of the wait.
         wait: Duration,
         /// Whether an attempt was spent.
         spent: bool,
@@ -30,17 +30,17 @@ pub enum Disposition {
     Behind,
     /// It is given up.
     Dead {
-        /// Why, as in the metric `outbox_relay_dead_messages_total`.
+        /// The reason, as in the metric `outbox_relay_dead_messages_total`.
         reason: &'static str,
         /// Whether an attempt was spent.
         spent: bool,
-        /// Whether later messages of its key wait for the operator.
+        /// Whether later messages of its key wait for an operator.
         holds_key: bool,
     },
 }
 
 impl Disposition {
-    /// Notes the outcome of a message. A released message is in no list.
+    /// Notes the outcome of a message in a settlement. A released message is in no list.
     pub(crate) fn note(self, settlement: &mut Settlement, id: u64, error: String) {
         match self {
             Self::Release => {}
@@ -65,21 +65,22 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Whether a rejected message holds back the later ones of its key. Then these must not be on the way when it is rejected, whatever
-    /// order the sink keeps.
+    /// Whether a rejected message holds back the later ones of its key. If so, these must not be in flight when it is
+    /// rejected, whatever order the sink keeps.
     #[must_use]
     pub fn rejection_holds_key(self) -> bool {
         self.on_rejected == OnRejected::Retry || self.after_dead == AfterDead::Block
     }
 }
 
-/// Decides; for an unroutable message after its grace time. `attempts` were spent before this one; `random` is between 0 and 1.
+/// Decides the outcome of a message. An unroutable one must be past its grace time. `attempts` were spent before this
+/// one; `random` is between 0 and 1.
 #[must_use]
 pub fn decide(error: &PublishError, attempts: u16, policy: Policy, retry: &RetryConfig, random: f64) -> Disposition {
     let again = |reason| delay_or_bury(reason, attempts, policy, retry, random);
     match error {
         PublishError::Unavailable(_) => Disposition::Release,
-        // Not at once: it would be claimed and turned away again and again, until the one before it is decided.
+        // Not at once: it would be claimed and turned away repeatedly, until the message before it has an outcome.
         PublishError::TurnedAway(_) => Disposition::Delay { wait: TURNED_AWAY, spent: false, reason: "turned_away" },
         PublishError::Unconfirmed(_) => again("unconfirmed"),
         PublishError::Rejected { .. } | PublishError::Unroutable { .. } if policy.on_rejected == OnRejected::Retry => {
@@ -96,21 +97,22 @@ fn delay_or_bury(reason: &'static str, attempts: u16, policy: Policy, retry: &Re
     Disposition::Delay { wait: wait(attempts, retry, random), spent: true, reason }
 }
 
-/// A message that ends here.
+/// Returns the outcome of a message that is given up.
 #[must_use]
 pub fn dead(reason: &'static str, spent: bool, policy: Policy) -> Disposition {
     Disposition::Dead { reason, spent, holds_key: policy.after_dead == AfterDead::Block }
 }
 
-/// Exponential back-off with full jitter: anything between zero and `base × 2^attempts`, at most `max`. Full jitter spreads the
-/// retries of a crowd better than equal steps do (Marc Brooker, "Exponential Backoff and Jitter", 2015).
+/// Returns the wait before a retry: exponential back-off with full jitter, between zero and `base × 2^attempts`, at
+/// most `max`. Full jitter spreads many retries better than equal steps do (Marc Brooker, "Exponential Backoff and
+/// Jitter", 2015).
 #[must_use]
 pub fn wait(attempts: u16, retry: &RetryConfig, random: f64) -> Duration {
     let doubled = 2_u32.saturating_pow(u32::from(attempts.min(31)));
     retry.base.saturating_mul(doubled).min(retry.max).mul_f64(random.clamp(0.0, 1.0))
 }
 
-/// The fate of a key's later messages after this fate of an earlier one; `None` if they go on.
+/// Returns the outcome of a key's later messages after this outcome of an earlier one; `None` if they go on.
 #[must_use]
 pub fn behind(disposition: &Disposition) -> Option<Disposition> {
     match disposition {

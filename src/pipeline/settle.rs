@@ -1,4 +1,4 @@
-//! The settlers: write back what became of claims, many in one round trip.
+//! The settlers: write the outcomes of claims back, many claims in one round trip.
 
 use std::{
     sync::{
@@ -34,35 +34,37 @@ pub struct Finished {
     tenure: Arc<Tenure>,
     settlement: Settlement,
     last_pass: Arc<AtomicU64>,
-    /// Keys whose queue is to be read on afterwards.
+    /// Keys whose queue must be read on afterwards.
     queued: Vec<u64>,
     _count: Share,
 }
 
-/// A claim that is no longer in the database.
+/// A claim that is settled, lost or abandoned.
 pub struct Settled {
     /// Its number and token.
     pub lease: ClaimLease,
-    /// The pass of its claimer that had begun last when it was gone.
+    /// The pass of its claimer that had begun last at that time.
     pub pass: u64,
 }
 
-/// How long a settler waits for more claims. No message waits for it, and a commit costs the server as much as a hundred rows.
+/// The time for which a settler waits for more claims. No message waits for it, and a commit costs the server as much
+/// as a hundred rows.
 const LINGER: Duration = Duration::from_millis(40);
-/// This many messages are worth a commit: waiting for more would only keep room from new ones.
+/// This many messages are worth a commit: a wait for more would only keep room from new ones.
 const ENOUGH: usize = 2000;
 /// Most claims of one round trip.
 const MAX_CLAIMS: usize = 32;
 /// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
 const MAX_TEXT: usize = 2 << 20;
-/// After this number of refusals for something in the call, a group is settled claim by claim.
+/// After this number of refusals caused by the call itself, a group is settled claim by claim.
 const MAX_REFUSALS: u32 = 3;
 
 impl Finished {
-    /// A claim that was published; `queued` are the keys whose queue is to be read on once it is settled.
+    /// Wraps a claim whose messages all have an outcome. `queued` are the keys whose queue must be read on after its
+    /// settlement.
     #[must_use]
     pub fn new(claimed: Claimed, settlement: Settlement, queued: Vec<u64>) -> Self {
-        // If the claim was lost, whatever was to be written is not: then those that failed are pending again, too.
+        // Nothing is written for a lost claim. Then its failed messages are pending again, too.
         claimed.tenure.leave(settlement.sent.len() < claimed.tenure.ids.len());
         Self { tenure: claimed.tenure, settlement, last_pass: claimed.last_pass, queued, _count: claimed.count }
     }
@@ -71,7 +73,7 @@ impl Finished {
         self.tenure.lease
     }
 
-    /// Nothing became of any message: the claim only has to go.
+    /// Whether no message has an outcome to write: then the claim only needs to be released.
     fn is_empty(&self) -> bool {
         let Settlement { sent, delayed, dead } = &self.settlement;
         sent.is_empty() && delayed.is_empty() && dead.is_empty()
@@ -84,7 +86,7 @@ pub struct Settler {
     pub context: Arc<Context>,
     /// Claims to be settled.
     pub queue: Arc<Mutex<mpsc::UnboundedReceiver<Finished>>>,
-    /// Tells the publisher which claims are gone.
+    /// Reports settled, lost and abandoned claims to the publisher.
     pub settled: mpsc::UnboundedSender<Settled>,
 }
 
@@ -103,7 +105,7 @@ impl Settler {
         }
     }
 
-    /// Waits for a claim, and a little longer for more.
+    /// Waits for a claim, and then shortly for more.
     async fn collect(&self) -> Vec<Finished> {
         let mut queue = self.queue.lock().await;
         let Some(first) = queue.recv().await else { return Vec::new() };
@@ -121,7 +123,7 @@ impl Settler {
         group
     }
 
-    /// Settles a group; tries until the database has said what became of each claim.
+    /// Settles a group. Retries until the database has answered for each claim.
     async fn settle(&self, session: &mut Session, mut group: Vec<Finished>) {
         let (mut refusals, mut way) = (0, Way::Ranges);
         while !group.is_empty() {
@@ -132,7 +134,7 @@ impl Settler {
                 Ok(standing) => group = self.close(group, &standing, started),
                 Err(error) => {
                     self.observe("error", started);
-                    // Ranges may have met rows that another transaction holds: a list of rows does not.
+                    // Ranges may meet rows that another transaction locks; a list of rows does not.
                     way = Way::OneByOne;
                     refusals += u32::from(refusal(&error) == Some(Refusal::Call));
                     session.pause().await;
@@ -163,13 +165,14 @@ impl Settler {
         if !empty.is_empty() {
             let leases: Vec<ClaimLease> = empty.iter().map(|finished| finished.lease()).collect();
             session.run("release", async |db| lease::release(db, &leases).await).await?;
-            // One that was lost is not there either way: nothing was to be written for it.
+            // A lost claim is not there either way, and there was nothing to write for it.
             standing.extend(leases);
         }
         Ok(standing)
     }
 
-    /// Which are settled already: by an attempt whose reply was lost, perhaps only while the next one waited for it.
+    /// Returns the claims that are settled already. An attempt with a lost reply settled them, perhaps only while the
+    /// next one waited for it.
     async fn settled(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<ClaimLease>, sqlx::Error> {
         if group.is_empty() {
             return Ok(Vec::new());
@@ -178,8 +181,8 @@ impl Settler {
         session.run("settled", async |db| settle::settled(db, &leases).await).await
     }
 
-    /// Finds the claim that the server does not take, and settles the others. That one is left to its lease: whoever takes it
-    /// over counts an attempt for each message.
+    /// Finds the claim that the server refuses, and settles the others. The refused claim is left to its lease: the
+    /// relay that takes it over counts an attempt for each message.
     async fn one_by_one(&self, session: &mut Session, group: Vec<Finished>) {
         if let [finished] = group.as_slice() {
             tracing::error!(claim_id = finished.lease().claim_id, "a claim cannot be settled: it is left to its lease");
@@ -191,7 +194,7 @@ impl Settler {
         }
     }
 
-    /// Closes those of these claims; returns the others.
+    /// Closes the claims of a group that have ended; returns the others.
     fn close(&self, group: Vec<Finished>, ended: &[ClaimLease], started: Instant) -> Vec<Finished> {
         let (done, open): (Vec<_>, Vec<_>) = group.into_iter().partition(|finished| ended.contains(&finished.lease()));
         for finished in done {
@@ -202,7 +205,7 @@ impl Settler {
         open
     }
 
-    /// These claims neither stand nor are settled.
+    /// Closes claims that are neither live nor settled.
     fn lose(&self, group: Vec<Finished>, started: Instant) {
         for finished in group {
             self.lost(&finished);
@@ -228,7 +231,7 @@ impl Settler {
         self.settled.send(Settled { lease, pass }).ok();
     }
 
-    /// The fence: the lease was another's, so nothing was written.
+    /// Notes a lost claim: another relay took it over, so the fence let nothing be written.
     fn lost(&self, finished: &Finished) {
         let sent = finished.settlement.sent.len();
         self.context.metrics.possible_duplicates_total.with_label_values(&["takeover"]).inc_by(sent as u64);
@@ -252,14 +255,14 @@ impl Settler {
     }
 }
 
-/// After a claim was settled: whatever became of a key's messages, its queue may have nothing before it now.
+/// Asks for the queues of these keys after a settlement. Whatever the outcomes, a queue may have nothing before it now.
 pub(crate) fn read_on(context: &Context, lane: u16, keys: &[u64]) {
     for key in keys {
         context.queues.want_first((lane, *key));
     }
 }
 
-/// Counts what is written.
+/// Counts the outcomes of a settlement.
 pub(crate) fn count(context: &Context, settlement: &Settlement) {
     let metrics = &context.metrics;
     for delayed in &settlement.delayed {
@@ -271,7 +274,7 @@ pub(crate) fn count(context: &Context, settlement: &Settlement) {
     }
 }
 
-/// Sends a request; a test can let the process die at `point`, when it is on its way and the reply is not read.
+/// Sends a request. A test can let the process die at `point`, after the request is sent and before the reply is read.
 pub(crate) async fn send<T>(point: &'static str, request: impl Future<Output = T>) -> T {
     let mut request = std::pin::pin!(request);
     if crash::is(point) {

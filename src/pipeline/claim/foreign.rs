@@ -1,4 +1,4 @@
-//! A claimer's knowledge of claims: those of other relays, and which messages and keys are barred by them and by its own.
+//! A claimer's knowledge of claims: those of other relays, and the messages and keys barred by them and by its own.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -13,44 +13,45 @@ use outbox_core::store::{
 
 use crate::{pipeline::claim::window::Barred, state::leases::Tenure};
 
-/// The claimer's knowledge of other relays.
+/// A claimer's knowledge of other relays.
 #[derive(Debug, Default)]
 pub struct Foreign {
-    /// Their claims, as far as they were live at the last look.
+    /// Their claims that were live at the last look.
     pub claims: BTreeMap<ClaimLease, ForeignClaim>,
-    /// The newest claim that was seen: only newer ones are read whole.
+    /// The newest claim seen: a look reads only newer ones whole.
     pub known: u64,
-    /// No claim up to this one stands: the others are looked at. Claims of a lane are made under the lock of its head, so a claim
-    /// that was not seen yet is newer than all that were.
+    /// No claim up to this one is live: a look skips them. Claims of a lane are made under the lock of its head, so a
+    /// claim not seen yet is newer than all claims seen.
     pub gone: u64,
-    /// Other relays that work on the lane, and when a new claim of theirs was last seen.
+    /// The other relays that work on the lane, each with the time at which a new claim of it was last seen.
     peers: BTreeMap<String, Instant>,
 }
 
-/// A relay that has claimed nothing for so long is no longer counted.
+/// A relay without a new claim for this duration is no longer counted.
 const PEER_AGE: Duration = Duration::from_secs(5);
 
 impl Foreign {
-    /// How many relays work on the lane.
+    /// Returns the number of relays that work on the lane.
     pub(super) fn relays(&mut self) -> u32 {
         self.peers.retain(|_, seen| seen.elapsed() < PEER_AGE);
         u32::try_from(self.peers.len()).unwrap_or(u32::MAX).saturating_add(1)
     }
 
-    /// Reads everything again: a server that took over, or tables that were restored, may lack the last claims and give their ids
-    /// again. After each error, where the connection may be another one now, and with each full look.
+    /// Makes the next look read all claims again. A server that took over, or restored tables, may lack the last claims
+    /// and give their ids again. Called with each full look and after each error, because the connection may be another
+    /// one then.
     pub(super) fn forget_ids(&mut self) {
         (self.known, self.gone) = (0, 0);
     }
 
-    /// Whether a claim stands under a number that another one had: the numbers began again further down, after a TRUNCATE or a
-    /// restore. Then everything has to be read again before something is claimed.
+    /// Whether a live claim has the number of a known one but another token. Then claim numbers began again lower down,
+    /// after a TRUNCATE or a restore. All claims must be read again before the next claim.
     #[must_use]
     pub fn misses(&self, seen: &Seen) -> bool {
         seen.passed.iter().any(|lease| !self.claims.contains_key(lease))
     }
 
-    /// What must not be claimed, by what was seen and by what was known before.
+    /// Updates the knowledge from a look. Returns what must not be claimed, by this look and by earlier ones.
     pub fn bar(&mut self, seen: &Seen, own: &[Arc<Tenure>]) -> Barred {
         let live: HashSet<ClaimLease> = seen.leases.iter().copied().collect();
         let mut barred = Barred::default();
@@ -64,8 +65,8 @@ impl Foreign {
                 barred.keys.extend(&tenure.keys);
             }
         }
-        // What was known first: nobody has looked for the rows of a claim that is gone. They are left, with their keys, for this
-        // pass, and `low` stays below them, or the next look would pass over them.
+        // Known claims come first. The look did not search for the rows of a claim that has ended since. This pass
+        // leaves them and their keys alone, and `low` stays below them, or the next look would skip them.
         for claim in self.claims.values() {
             barred.ids.extend(&claim.message_ids);
             barred.keys.extend(&claim.key_hashes);
@@ -84,7 +85,7 @@ impl Foreign {
     }
 }
 
-/// The ids that are known to be claimed, sorted.
+/// Returns the ids that are known to be claimed, sorted.
 #[must_use]
 pub fn claimed_ids(own: &[Arc<Tenure>], foreign: &BTreeMap<ClaimLease, ForeignClaim>) -> Vec<u64> {
     let own = own.iter().flat_map(|tenure| &tenure.ids);

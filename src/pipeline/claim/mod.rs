@@ -1,4 +1,4 @@
-//! The claimer of a lane: looks for unsent messages and claims them, one claim after the other.
+//! The claimer of a lane: looks for pending rows and claims them, one claim after the other.
 
 mod foreign;
 mod pace;
@@ -37,34 +37,34 @@ use crate::{
     },
 };
 
-/// Rows that this process has claimed, on their way to be read.
+/// A new claim of this process, on its way to be read.
 pub struct Claimed {
     /// The claim.
     pub tenure: Arc<Tenure>,
-    /// In which pass of its lane's claimer it was made.
+    /// The pass of its lane's claimer that made it.
     pub pass: u64,
     /// The number of the pass that began last.
     pub last_pass: Arc<AtomicU64>,
     /// The rows, by id.
     pub rows: Vec<Pending>,
-    /// Their messages, where the claim has brought them along.
+    /// Their messages, if the claim's round trip returned them.
     pub messages: Option<Vec<Stored>>,
-    /// Its share of the messages in flight, until it is settled.
+    /// Its share of the messages in flight, held until it is settled.
     pub count: Share,
-    /// Its share of the bytes in flight, in KiB, until it is published.
+    /// Its share of the bytes in flight, in KiB, held until it is published.
     pub bytes: Share,
 }
 
-/// How a pass ended.
+/// The outcome of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pass {
-    /// This number of messages was claimed.
+    /// Claimed this many messages.
     Claimed(usize),
-    /// There was nothing to claim.
+    /// Found nothing to claim.
     Empty,
-    /// Rows went into the queues of their keys, and there was nothing else.
+    /// Moved rows into the queues of their keys, and found nothing to claim.
     Deferred,
-    /// Another relay was faster.
+    /// Another relay changed the lane first.
     Conflict,
 }
 
@@ -78,35 +78,38 @@ pub struct Claimer {
     pub capacity: Capacity,
     /// Whether there is a sink to publish to.
     pub open: watch::Receiver<bool>,
-    /// Where claims go.
+    /// Receives the claims.
     pub claims: mpsc::Sender<Claimed>,
     /// The number of the pass that began last.
     pub last_pass: Arc<AtomicU64>,
     /// Connections, shared with the claimers of other lanes.
     pub sessions: Arc<Sessions>,
-    /// Where a claimer waits in whose lane nothing comes.
+    /// The claimers of idle lanes wait here.
     pub idle: Arc<Idle>,
 }
 
-/// What the claimer remembers between passes.
+/// The claimer's state between passes.
 struct Memory {
     foreign: Foreign,
     start: Start,
     full_look_at: Instant,
-    /// For looks that begin at the first row.
+    /// For looks that start at the first row.
     patience: Patience,
     last_message_at: Instant,
-    /// Passes in a row that ended with an error, up to now.
+    /// Failed passes in a row, up to now.
     failures: u32,
 }
 
-/// A full look finds what committed later than the floor allows. It also reads the deleted rows that a snapshot keeps, so that with
-/// millions of them it takes long: the pause after it is at least this many times as long.
+/// A full look finds rows that were committed later than the floor allows. It also reads the deleted rows that a
+/// snapshot keeps, and millions of them take long. So the pause after it is at least [`FULL_LOOK_PAUSE`] times as long
+/// as the look.
 const FULL_LOOK_EVERY: Duration = Duration::from_secs(1);
 const FULL_LOOK_PAUSE: u32 = 20;
-/// Largest claim, in KiB, whose messages are read in the same round trip. The messages of larger claims are read while the next claim is made.
+/// Largest claim, in KiB, whose messages are read in the claim's own round trip. The messages of larger claims are read
+/// while the claimer makes the next claim.
 const BROUGHT_ALONG: usize = 64;
-/// Rows that a worker looks at for a claim, which is smaller: where the first ones have keys that are at work, there are others.
+/// Fewest rows that a worker's look asks for. A worker's claims are smaller, but the keys of the first rows may be in
+/// its other claims.
 const WINDOW: usize = 500;
 
 impl Claimer {
@@ -138,7 +141,7 @@ impl Claimer {
         self.open.wait_for(|open| *open).await.is_ok()
     }
 
-    /// One pass: look, choose, claim. What the claim does not need of its room is given back.
+    /// Runs one pass: look, select, claim. Gives back the room that the claim does not need.
     async fn pass(
         &self,
         memory: &mut Memory,
@@ -171,13 +174,13 @@ impl Claimer {
         bytes.trim(kib(&selection.take));
         let last_pass = Arc::clone(&self.last_pass);
         let claimed = Claimed { tenure, pass, last_pass, count, bytes, rows: selection.take, messages };
-        // A closed channel: the process is ending, and the lease will expire or be released.
+        // A closed channel means that the process is ending. The lease then expires or is released.
         self.claims.send(claimed).await.ok();
         Ok(Pass::Claimed(taken))
     }
 
-    /// Looks at the lane and chooses, and says from where on it looked; again, if a row was put back below where it looked, or if
-    /// the numbers of claims began again.
+    /// Looks at the lane and selects rows. Also returns the start of the look. Looks again if a row was put back below
+    /// the start, or if claim numbers began again.
     async fn look(
         &self,
         memory: &mut Memory,
@@ -253,7 +256,7 @@ impl Claimer {
         Ok(Some((seen, selection)))
     }
 
-    /// Of the keys that were seen, those that a message holds back.
+    /// Returns the held-back keys of the seen rows, each with the smallest id that holds it back.
     async fn held(&self, session: &mut Session, seen: &Seen) -> Result<HashMap<u64, u64>, sqlx::Error> {
         let rows = seen.below.iter().chain(&seen.fresh);
         let keys: HashSet<u64> = rows.map(|row| row.key_hash).filter(|key| *key != 0).collect();
@@ -265,7 +268,7 @@ impl Claimer {
         Ok(held.into_iter().collect())
     }
 
-    /// Rows below the start were committed later than the floor allows.
+    /// Counts claimed rows below the start: they were committed later than the floor allows.
     fn count_late(&self, selection: &Selection, start: u64) {
         let late = selection.take.iter().take_while(|row| row.id < start).count();
         self.context.metrics.late_commits_total.inc_by(late as u64);
@@ -299,7 +302,7 @@ impl Claimer {
             key_hashes: &keys,
             behind: &selection.behind,
         };
-        // The lease runs on the server from some time after this one.
+        // The server starts the lease after this moment, so the lease lasts at least until then.
         let until = Instant::now() + new.lease;
         let is_small = kib(&selection.take) <= BROUGHT_ALONG;
         let claim = session.run("claim", async |db| {
@@ -313,7 +316,7 @@ impl Claimer {
             Ok(made) => made,
             Err(error) => {
                 memory.foreign.forget_ids();
-                // While it waits others may have the connection.
+                // Other claimers may use the connection during the wait.
                 drop(session);
                 let found = self.find(new.lease_token, until).await.ok_or(error)?;
                 found.map(|claim_id| (claim_id, None))
@@ -321,7 +324,7 @@ impl Claimer {
         };
         let Some((claim_id, messages)) = made else { return Ok(None) };
         if claim_id <= memory.foreign.known {
-            // The numbers began again further down: so may those of others.
+            // Claim numbers began again lower down. Other relays may get such numbers too.
             memory.foreign.forget_ids();
         }
         let lease = ClaimLease { claim_id, lease_token: new.lease_token };
@@ -330,7 +333,7 @@ impl Claimer {
         Ok(Some((Arc::new(tenure), messages)))
     }
 
-    /// After an error the claim stands or it does not: asks until the database says so, or the lease has passed.
+    /// Looks for the claim after an error: asks until the database answers, or the lease has passed.
     async fn find(&self, token: u64, until: Instant) -> Option<Option<u64>> {
         for failures in 1.. {
             tokio::time::sleep(session::time_to_pause(failures)).await;
@@ -352,7 +355,7 @@ fn kib(rows: &[Pending]) -> usize {
     usize::try_from(bytes.div_ceil(1024)).unwrap_or(usize::MAX).max(1)
 }
 
-/// A fence that no other claim has; 0 means none.
+/// Returns a lease token that no other claim has; 0 means none.
 fn token() -> u64 {
     rand::random::<u64>().max(1)
 }

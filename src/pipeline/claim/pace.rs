@@ -10,19 +10,19 @@ use crate::state::session;
 /// A lane without a message for this duration is idle.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// How long to wait before the next pass.
+/// The pause before the next pass.
 pub(super) enum Pause {
     None,
     Until(Instant),
-    /// Until then, or until messages are known to have come.
+    /// Until then, or until the next nudge.
     UntilNudged(Instant),
-    /// Until the search that quiet lanes share finds a row.
+    /// Until the shared search of idle lanes finds a row.
     Idle,
 }
 
 impl Claimer {
-    /// Counts a pass and says how long to wait before the next one: not at all while claims have many messages, and longer the longer
-    /// nothing comes. Relays that share a lane share the interval.
+    /// Counts a pass and returns the pause before the next one. A large claim has none after it, and the pause grows
+    /// while the lane stays empty. Relays that share a lane share the interval.
     pub(super) fn judge(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>, started: Instant) -> Pause {
         let (metrics, relay) = (&self.context.metrics, &self.context.config.relay);
         let (now, interval) = (Instant::now(), relay.claim_interval * memory.foreign.relays());
@@ -33,7 +33,7 @@ impl Claimer {
                 metrics.claim_duration_seconds.observe(started.elapsed().as_secs_f64());
                 memory.last_message_at = now;
                 let is_small = *messages < relay.claim_messages / 8;
-                // Where a pass takes longer than the interval, others have their turn all the same.
+                // Other relays have their turn even if a pass takes longer than the interval.
                 let until = (started + interval).max(now + interval / 4);
                 ("claimed", if is_small { Pause::Until(until) } else { Pause::None })
             }
@@ -63,7 +63,7 @@ impl Claimer {
             Pause::None => {}
             Pause::Until(until) => tokio::time::sleep_until(until.into()).await,
             Pause::UntilNudged(until) => {
-                // Cut short or not, it is time to look.
+                // After a nudge or the whole pause, the next look is due.
                 tokio::time::timeout_at(until.into(), self.context.nudge.notified()).await.ok();
             }
             Pause::Idle => self.idle.wait(self.lane).await,

@@ -1,4 +1,4 @@
-//! Which rows a claim takes: pure decisions over what was seen.
+//! Selects the rows of a claim: pure decisions on the result of a look.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -9,27 +9,27 @@ use outbox_core::store::claim::{Pending, Seen};
 
 use crate::state::queues::AT_ONCE;
 
-/// A message that was taken over so often may be the one that kills relays: it is claimed alone, and at the take-over before with few others,
-/// so that few become suspects with it. Attempts do not tell: an outage costs many messages some, and each in a claim of its own they
-/// would keep all others waiting.
+/// A message that was taken over this many times may be the one that kills relays. It is claimed alone. One take-over
+/// earlier it is claimed with few others, so that few become suspects with it. Attempts are no sign, because an outage
+/// costs many messages some. If each of those had a claim of its own, they would keep all others waiting.
 pub const SUSPECT_TAKEOVERS: u8 = 3;
-/// What part of a claim those few are.
+/// Divides the size of a claim to get that of a claim with few others.
 const FEW: usize = 32;
-/// More gaps than this are read as one range that includes what is claimed.
+/// With more gaps than this, one range covers all of them and the claimed ids between.
 const MAX_GAPS: usize = 64;
 
-/// The ids among which unclaimed rows are searched.
+/// The ids to search for unclaimed rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gaps {
-    /// The gaps between claimed ids, from the start on.
+    /// The gaps between claimed ids, from the start of the look on.
     pub below: Vec<RangeInclusive<u64>>,
-    /// The largest claimed id: fresh rows are above.
+    /// The largest claimed id, or the id before the start if that is larger: fresh rows are above.
     pub above: u64,
-    /// Claimed rows that lie in `below` all the same.
+    /// Most claimed rows inside `below`.
     pub claimed_within: usize,
 }
 
-/// The gaps between claimed ids (sorted), from `start` on.
+/// Returns the gaps between claimed ids (sorted), from `start` on.
 #[must_use]
 pub fn gaps(start: u64, claimed: &[u64]) -> Gaps {
     let (mut below, mut next) = (Vec::new(), start);
@@ -46,25 +46,27 @@ pub fn gaps(start: u64, claimed: &[u64]) -> Gaps {
     Gaps { below, above, claimed_within: 0 }
 }
 
-/// From where on to look: no pending row has a smaller id, except one that was committed later than the floor allows.
+/// The start of a look: no pending row has a smaller id, except a row committed later than the floor allows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Start(u64);
 
 impl Start {
-    /// The smallest id to look at.
+    /// Returns the smallest id to look at.
     #[must_use]
     pub fn id(self) -> u64 {
         self.0
     }
 
-    /// After a look. `floor` was read *before* it: a row that was committed just before the floor rose above it may not have been seen
-    /// by anybody yet. `low` is the lane's, and `lowest` the smallest id of a row that was seen or is claimed.
+    /// Returns the start of the next look. `floor` must be read *before* the last look: no look may have seen a row
+    /// committed just before the floor rose above it. `low` is the lane's. `lowest` is the smallest id of a row that
+    /// was seen or is claimed.
     #[must_use]
     pub fn after(floor: u64, low: u64, lowest: Option<u64>) -> Self {
         Self(floor.min(low).min(lowest.unwrap_or(u64::MAX)))
     }
 
-    /// Whether a row was put back below, by what the lane's `low` is now. What was seen must not be claimed before it.
+    /// Whether a row was put back below the start, by the lane's new `low`. The seen rows must not be claimed before
+    /// that row.
     #[must_use]
     pub fn is_passed(self, low: u64) -> bool {
         low < self.0
@@ -76,21 +78,21 @@ impl Start {
 pub struct Limits {
     /// Most messages.
     pub messages: usize,
-    /// Most bytes; one message may have more.
+    /// Most bytes; a single message may have more.
     pub bytes: u64,
-    /// So many rows below mean that there may be more: nothing above may be claimed then.
+    /// This many rows in the gaps mean that there may be more. Then no row above the gaps may be claimed.
     pub below: usize,
     /// Most pending rows of a key.
     pub of_key: usize,
 }
 
 impl Limits {
-    /// Most pending rows of this key.
+    /// Returns the limit of pending rows for this key.
     fn of(&self, key: u64, barred: &Barred) -> usize {
         if barred.crowded.contains(&key) { 1 } else { self.of_key }
     }
 
-    /// Most messages of a claim with this one.
+    /// Returns the most messages of a claim that contains this row.
     fn with(&self, row: &Pending) -> usize {
         match row.takeovers {
             SUSPECT_TAKEOVERS.. => 1,
@@ -105,12 +107,12 @@ impl Limits {
 pub struct Barred {
     /// Ids in live claims.
     pub ids: HashSet<u64>,
-    /// Keys in live claims of others, and in claims that vanished while this relay was looking: their rows may be pending
-    /// again where it did not look.
+    /// Keys of other relays' live claims, and of claims that vanished since the last look. Rows of vanished claims may
+    /// be pending again outside this look. Also all keys of a worker's own claims.
     pub keys: HashSet<u64>,
-    /// Keys that wait, with the smallest id that holds them back.
+    /// Keys held back, each with the smallest id that holds it back.
     pub held: HashMap<u64, u64>,
-    /// Keys with as many messages in flight as they may have: a claim takes one at the most.
+    /// Keys with the most messages in flight that they may have: a claim takes at most one message of each.
     pub crowded: HashSet<u64>,
 }
 
@@ -119,15 +121,16 @@ pub struct Barred {
 pub struct Selection {
     /// The rows of the claim, by id.
     pub take: Vec<Pending>,
-    /// Rows that go into the queue of their key: behind one that waits, or behind as many rows of their key as may be pending.
+    /// Rows that move into the queue of their key: behind a waiting row, or behind the most rows of a key that may be
+    /// pending.
     pub behind: Vec<u64>,
-    /// Keys of the claim whose queue is to be read on, because only few of their rows are left.
+    /// Keys of the claim whose queue must be read on, because few of their rows are left.
     pub queued: Vec<u64>,
-    /// The smallest id of a row that was seen.
+    /// The smallest id of a seen row.
     pub low: Option<u64>,
 }
 
-/// Chooses the rows of a claim: the lowest ids first, and of a key nothing that a row before it holds back.
+/// Selects the rows of a claim: the lowest ids first, and no row that an earlier row of its key holds back.
 #[must_use]
 pub fn select(seen: &Seen, barred: &Barred, limits: &Limits) -> Selection {
     let cut = seen.below.len() >= limits.below;
@@ -153,12 +156,12 @@ pub fn select(seen: &Seen, barred: &Barred, limits: &Limits) -> Selection {
     selection
 }
 
-/// The keys that were seen, where their messages are limited or wait: how many rows of each are not held back.
+/// The number of rows of each seen key that are not held back. Counted only if keys are limited or a key waits.
 #[derive(Default)]
 struct KeyRooms(HashMap<u64, usize>);
 
 impl KeyRooms {
-    /// Whether a row is among those of its key that may stay pending.
+    /// Counts a row, and returns whether it is among those of its key that may stay pending.
     fn have_room(&mut self, row: &Pending, barred: &Barred, limits: &Limits) -> bool {
         if row.key_hash == 0 || limits.of_key == usize::MAX && barred.held.is_empty() {
             return true;
@@ -168,7 +171,7 @@ impl KeyRooms {
         *rows <= limits.of(row.key_hash, barred)
     }
 
-    /// Keys of the claim that have a queue, and few rows that are not in the claim.
+    /// Returns the keys of the claim that have a queue, and few rows outside the claim.
     fn queued(&self, take: &[Pending], barred: &Barred, limits: &Limits) -> Vec<u64> {
         let mut taken = BTreeMap::new();
         for row in take {

@@ -1,8 +1,8 @@
 //! Order per key while messages are in flight.
 //!
-//! Where the sink keeps no order by itself, a key has one message on the way and the later ones queue up behind it. When a
-//! message fails, everything of its key that was claimed before the failure was written to the database shares its fate: the
-//! claimer could not know of it. What is claimed later is held back by the database itself.
+//! If the sink keeps no order by itself, a key has one message in flight, and the later ones queue behind it. When
+//! a message fails, messages of its key that were claimed before the failure was in the database share its outcome. The
+//! claimer could not know of the failure. The database itself holds back all later messages.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
@@ -13,10 +13,10 @@ use outbox_core::store::lease::ClaimLease;
 
 use crate::{pipeline::retry::Disposition, state::queues::LaneKey};
 
-/// What is in flight, by key.
+/// The messages in flight, by key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chains<T> {
-    /// Keys with a message on the way, and what waits behind it.
+    /// Keys with a message in flight, and the messages that wait behind it.
     busy: HashMap<LaneKey, VecDeque<T>>,
     blocked: HashMap<LaneKey, Block>,
 }
@@ -24,16 +24,16 @@ pub struct Chains<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Block {
     disposition: Disposition,
-    /// Claims with messages that share the fate.
+    /// Claims with messages that share the outcome.
     claims: HashMap<ClaimLease, BlockedPart>,
 }
 
-/// The part of a key that one claim blocks: the messages behind the claim's first message that was not sent. Smaller ids may go.
-/// Without that exception two claims in turn block each other for ever.
+/// The part of a key that one claim blocks: the messages behind the claim's first unsent message. Messages with smaller
+/// ids may go. Without that exception two claims would block each other in turn for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct BlockedPart {
     first: u64,
-    /// When the claim is settled: the claimer's last pass that may have looked before.
+    /// Set when the claim is settled: the claimer's last pass that may have looked before.
     until: Option<u64>,
 }
 
@@ -42,9 +42,9 @@ struct BlockedPart {
 pub enum ChainEntry<T> {
     /// It may be published.
     Go(T),
-    /// It waits behind an earlier one of its key.
+    /// It waits behind an earlier message of its key.
     Queued,
-    /// It shares the fate of an earlier one of its key.
+    /// It shares the outcome of an earlier message of its key.
     Blocked(T, Disposition),
 }
 
@@ -62,7 +62,7 @@ pub struct Origin {
 }
 
 impl Block {
-    /// Forgets the claims that nothing from this pass on has to wait for; returns whether any is left.
+    /// Forgets the claims for which no message from this pass on has to wait. Returns whether any is left.
     fn holds(&mut self, pass: u64) -> bool {
         self.claims.retain(|_, held| held.until.is_none_or(|until| pass <= until));
         !self.claims.is_empty()
@@ -76,7 +76,7 @@ impl<T> Default for Chains<T> {
 }
 
 impl<T> Chains<T> {
-    /// Decides over a message that was read. `alone`: nothing of its key may be on the way with it.
+    /// Decides on a message that was read. `alone`: no other message of its key may be in flight with it.
     pub fn admit(&mut self, origin: Origin, alone: bool, message: T) -> ChainEntry<T> {
         if origin.key.1 == 0 {
             return ChainEntry::Go(message);
@@ -108,7 +108,7 @@ impl<T> Chains<T> {
         block.claims.values().any(|held| held.first < origin.id).then_some(block.disposition)
     }
 
-    /// The message on the way is done with; the next one of its key may be published.
+    /// Ends the message in flight. Returns the next one of its key, which may be published.
     pub fn advance(&mut self, key: LaneKey) -> Option<T> {
         let queue = self.busy.get_mut(&key)?;
         let next = queue.pop_front();
@@ -118,14 +118,14 @@ impl<T> Chains<T> {
         next
     }
 
-    /// The message on the way failed: what waits behind it, and what is still to come from claims made until its settling, shares
-    /// `disposition`. Returns what waits.
+    /// Notes that the message in flight failed. Messages that wait behind it share `disposition`, and so do those of
+    /// claims made before it is settled. Returns the waiting messages.
     pub fn block(&mut self, origin: Origin, disposition: &Disposition) -> VecDeque<T> {
         self.hold(origin, disposition);
         self.busy.remove(&origin.key).unwrap_or_default()
     }
 
-    /// The same for a message that was never to be published: what was read before it goes on.
+    /// Does the same for a message that was never to be published: the messages read before it go on.
     pub fn hold(&mut self, origin: Origin, disposition: &Disposition) {
         if origin.key.1 == 0 {
             return;
@@ -136,37 +136,38 @@ impl<T> Chains<T> {
         (held.first, held.until) = (held.first.min(origin.id), None);
     }
 
-    /// A claim is settled; the last pass of its claimer that began before has this number.
+    /// Notes that a claim is settled. `pass` is the last pass of its claimer that began before.
     pub fn settled(&mut self, lease: ClaimLease, pass: u64) {
         for held in self.blocked.values_mut().filter_map(|block| block.claims.get_mut(&lease)) {
             held.until = Some(pass);
         }
     }
 
-    /// Forgets the keys of a lane that nothing from this pass on has to wait for. Claims of a lane come in the order of their passes.
+    /// Forgets the keys of a lane for which no message from this pass on has to wait. Claims of a lane come in the
+    /// order of their passes.
     pub fn prune(&mut self, lane: u16, pass: u64) {
         self.blocked.retain(|key, block| key.0 != lane || block.holds(pass));
     }
 
-    /// How many messages of a key wait.
+    /// Returns the number of messages of a key that wait.
     #[must_use]
     pub fn waiting_of(&self, key: LaneKey) -> usize {
         self.busy.get(&key).map_or(0, VecDeque::len)
     }
 
-    /// Whether something waits.
+    /// Whether any message waits.
     #[must_use]
     pub fn waiting(&self) -> bool {
         self.busy.values().any(|queue| !queue.is_empty())
     }
 
-    /// Takes out everything that waits.
+    /// Takes out all waiting messages.
     pub fn drain(&mut self) -> Vec<T> {
         self.busy.values_mut().flat_map(std::mem::take).collect()
     }
 }
 
-/// For the model checker, which keeps states apart by their hashes.
+/// For the model checker, which distinguishes states by their hashes.
 impl<T: Hash> Hash for Chains<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         unordered(self.busy.iter()).hash(state);
@@ -178,7 +179,7 @@ impl<T: Hash> Hash for Chains<T> {
     }
 }
 
-/// A hash that does not depend on the order of the items.
+/// Returns a hash that does not depend on the order of the items.
 fn unordered<T: Hash>(items: impl Iterator<Item = T>) -> u64 {
     items.fold(0, |sum, item| {
         let mut hasher = DefaultHasher::new();
@@ -228,10 +229,10 @@ mod tests {
         chains.block(origin(1, 1), &Disposition::Release);
         assert_eq!(chains.admit(origin(2, 2), true, 'b'), ChainEntry::Blocked('b', Disposition::Release));
         chains.settled(lease(1), 2);
-        // The message of the first claim came back before the second claim was settled.
+        // The message of the first claim was pending again before the second claim was settled.
         let again = Origin { id: 10, ..origin(3, 3) };
         assert_eq!(chains.admit(again, true, 'a'), ChainEntry::Go('a'));
-        // One behind the message of the second claim must wait until that is known to be back.
+        // A message behind that of the second claim must wait until the latter is known to be pending again.
         let behind = Origin { id: 21, ..origin(3, 3) };
         assert_eq!(chains.admit(behind, true, 'c'), ChainEntry::Blocked('c', Disposition::Release));
     }

@@ -1,9 +1,11 @@
-//! Destinations that take nothing, though their sink can be reached: a topic that one broker does not know yet, a partition without a leader, a
-//! queue whose node is away, a grant that is refused. Their messages wait, and no others wait with them.
+//! Destinations that take nothing although their sink can be reached. Examples are a topic unknown to one broker, a
+//! partition without a leader, a queue whose node is down and a refused grant. Their messages wait, and no others wait
+//! with them.
 //!
-//! Where the broker refuses, no message is rejected within a grace time. After it a bounded number is, so that somebody looks; a refused
-//! grant must not bury everything that is enqueued. From then on all wait. Where the broker only confirms nothing, none is rejected. Now
-//! and then some messages are tried, until the destination takes one.
+//! If the broker refuses, no message is rejected within a grace time. After it a bounded number is rejected, so that an
+//! operator notices. A refused grant must not make all enqueued messages dead, so from then on all wait. If the broker
+//! only confirms nothing, no message is rejected. Some messages are tried from time to time, until the destination
+//! takes one.
 
 use std::{
     collections::HashMap,
@@ -15,33 +17,34 @@ use crate::{pipeline::retry::Disposition, sink::Destination, state::context::Con
 
 /// Most messages of one destination that are rejected before it takes one again.
 const REJECTIONS: u32 = 100;
-/// The shortest and the longest time between two tries, and for which a message waits.
+/// The shortest and the longest time between two tries, and the bounds of a message's wait.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// For how long a destination that is not tried any more is remembered.
+/// The time for which a destination without tries is remembered.
 const REMEMBERED: Duration = Duration::from_secs(300);
-/// Most destinations that are remembered: a routing key can have as many as there are message keys. Messages of others wait and are not rejected.
+/// Most destinations that are remembered: a routing key can have as many values as there are message keys. Messages of
+/// other destinations wait and are not rejected.
 const MOST: usize = 10_000;
 
 /// How a message may go to its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sending {
-    /// With others.
+    /// With other messages.
     Go,
-    /// In a batch without messages for sound destinations: on RabbitMQ a refused grant ends the channel.
+    /// In a batch without messages for healthy destinations: on RabbitMQ a refused grant ends the channel.
     Try,
 }
 
-/// Why a message is held back, and for how long.
+/// The wait of a message that is held back, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeldBack {
     wait: Duration,
     reason: &'static str,
-    /// The error of the last message.
+    /// The error of the destination's last failed message.
     pub(crate) error: Arc<str>,
 }
 
 impl HeldBack {
-    /// The outcome of the message.
+    /// Returns the outcome of the message.
     pub(crate) fn disposition(&self) -> Disposition {
         Disposition::Delay { wait: self.wait, spent: false, reason: self.reason }
     }
@@ -52,7 +55,7 @@ impl HeldBack {
 enum Sickness {
     /// It refuses its messages; this many were rejected.
     Refuses { rejected: u32 },
-    /// It confirms nothing, though others of its sink do.
+    /// It confirms nothing, though other destinations of its sink do.
     Silent,
 }
 
@@ -61,11 +64,11 @@ enum Sickness {
 struct Sick {
     trouble: Sickness,
     since: Instant,
-    /// When a message was last refused, and why.
+    /// The time of the last failed message, and its error.
     last: Instant,
     error: Arc<str>,
     next_try: Instant,
-    /// How many messages may go before the next try.
+    /// Messages that may still go before the next try.
     left: u32,
 }
 
@@ -75,7 +78,7 @@ impl Sick {
         HeldBack { wait: self.wait(now), reason, error: Arc::clone(&self.error) }
     }
 
-    /// Half of the outage so far, so that a message that waits is written only a few times, however long it lasts.
+    /// Returns half of the outage so far, so that a long outage writes a waiting message only a few times.
     fn wait(&self, now: Instant) -> Duration {
         ((now - self.since) / 2).clamp(WAIT.0, WAIT.1)
     }
@@ -85,20 +88,20 @@ impl Sick {
 pub(crate) struct Destinations {
     context: Arc<Context>,
     sick: HashMap<Arc<Destination>, Sick>,
-    /// When each last took a message, and when any of a sink did.
+    /// The last confirmation of each destination, and of each sink.
     confirmed: HashMap<Arc<Destination>, Instant>,
     last_confirmed: HashMap<String, Instant>,
 }
 
 impl Destinations {
-    /// None yet.
+    /// Starts without any.
     #[must_use]
     pub(crate) fn new(context: &Arc<Context>) -> Self {
         let context = Arc::clone(context);
         Self { context, sick: HashMap::new(), confirmed: HashMap::new(), last_confirmed: HashMap::new() }
     }
 
-    /// Decides over a message that is ready to go out; the error says why it has to wait.
+    /// Decides on a message that is ready to go out. The error says why it must wait.
     pub(crate) fn admit(&mut self, destination: &Destination, now: Instant) -> Result<Sending, HeldBack> {
         if self.sick.is_empty() {
             return Ok(Sending::Go);
@@ -107,7 +110,7 @@ impl Destinations {
         let deadline = self.context.config.relay.publish_deadline;
         let Some(sick) = self.sick.get_mut(destination) else { return Ok(Sending::Go) };
         if now >= sick.next_try {
-            // A silent one's try takes the deadline: not before that has ended.
+            // A try of a silent destination takes the whole deadline. The next try waits for its end.
             let least = if sick.trouble == Sickness::Silent { deadline + WAIT.0 } else { WAIT.0 };
             sick.next_try = now + sick.wait(now).max(least);
             sick.left = match sick.trouble {
@@ -124,7 +127,7 @@ impl Destinations {
         Ok(Sending::Try)
     }
 
-    /// Messages were confirmed that went to these.
+    /// Notes confirmed messages of these destinations.
     pub(crate) fn took<'a>(&mut self, destinations: impl Iterator<Item = &'a Arc<Destination>>, now: Instant) {
         let mut last: Option<&Arc<Destination>> = None;
         for destination in destinations {
@@ -147,7 +150,7 @@ impl Destinations {
         }
     }
 
-    /// A destination has refused a message: how it is held back, or none if it is rejected.
+    /// Notes that a destination refused a message. Returns how the message is held back; `None` if it is rejected.
     pub(crate) fn refused(&mut self, destination: &Arc<Destination>, error: &str, now: Instant) -> Option<HeldBack> {
         let refuses = Sickness::Refuses { rejected: 0 };
         let grace = self.context.config.relay.unroutable_grace;
@@ -175,8 +178,8 @@ impl Destinations {
         }
     }
 
-    /// A message that was on the way since then was not confirmed in time. It is the destination that is silent if it took no other one
-    /// meanwhile and others took some.
+    /// Notes that a message in flight since `since` was not confirmed in time. Its destination is silent if it
+    /// confirmed no other message meanwhile, and other destinations of its sink did.
     pub(crate) fn confirmed_nothing(
         &mut self,
         destination: &Arc<Destination>,
@@ -191,7 +194,7 @@ impl Destinations {
         }
     }
 
-    /// Notes what is wrong with a destination, if there is room for it.
+    /// Notes the trouble of a destination, if there is room for it.
     fn note(
         &mut self,
         destination: &Arc<Destination>,
@@ -214,12 +217,12 @@ impl Destinations {
         Some(sick)
     }
 
-    /// A sink was reached again: that its destinations were silent was its own silence.
+    /// Forgets the silent destinations of a sink that was reached again: the whole sink was silent.
     pub(crate) fn reached(&mut self, sink: Option<&str>) {
         self.drop_if(|destination, sick| Some(destination.sink.as_str()) == sink && sick.trouble == Sickness::Silent);
     }
 
-    /// Forgets the destinations that were not tried for a while: nothing waits for them any more.
+    /// Forgets destinations that were not tried for a while: no message waits for them any more.
     pub(crate) fn forget(&mut self, now: Instant) {
         self.drop_if(|_, sick| now - sick.last > REMEMBERED);
         self.confirmed.retain(|_, at| now - *at <= REMEMBERED);

@@ -30,11 +30,11 @@ pub struct Tag {
     pub policy: Policy,
     /// Whether its route lets messages of a key overtake each other.
     pub pipelined: bool,
-    /// Whether nothing of its key is in flight with it.
+    /// Whether no other message of its key is in flight with it.
     pub alone: bool,
     /// When it was due.
     pub due_at: Instant,
-    /// To which outlet it goes.
+    /// The outlet that it goes to.
     pub outlet: usize,
 }
 
@@ -44,6 +44,6 @@ pub(super) struct InFlight {
     pub(super) settlement: Settlement,
     /// Messages without an outcome.
     pub(super) open: usize,
-    /// Keys whose queue is to be read on.
+    /// Keys whose queue must be read on.
     pub(super) queued: Vec<u64>,
 }

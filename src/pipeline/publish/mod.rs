@@ -1,4 +1,4 @@
-//! The publisher: hands messages to the sinks in the order of their keys and notes what became of each.
+//! The publisher: hands messages to the sinks in the order of their keys, and notes the outcome of each.
 
 pub mod chains;
 pub mod destination;
@@ -39,7 +39,7 @@ use crate::{
     },
 };
 
-/// The publisher. One task owns all of it.
+/// The publisher, owned by one task.
 pub struct Publisher {
     context: Arc<Context>,
     outlets: Outlets,
@@ -51,7 +51,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// A publisher that sends what it has finished to the settlers.
+    /// Creates a publisher that sends finished claims to the settlers.
     #[must_use]
     pub fn new(context: &Arc<Context>, outlets: Outlets, finished: mpsc::UnboundedSender<Finished>) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl Publisher {
         self.outlets.waiting() || self.chains.waiting()
     }
 
-    /// Takes in a claim: decides what needs no publishing, and queues the rest.
+    /// Accepts a claim: notes the messages that need no publishing, and queues the rest.
     fn accept(&mut self, read: ReadClaim) {
         let ReadClaim { claimed, messages } = read;
         let (lease, pass, lane) = (claimed.tenure.lease, claimed.pass, claimed.tenure.lane);
@@ -126,7 +126,7 @@ impl Publisher {
         }
     }
 
-    /// A message that is not to be published still has its place in the order of its key.
+    /// Notes a message that is not to be published. It still has its place in the order of its key.
     fn decided(&mut self, origin: Origin, disposition: Disposition, error: String) {
         if let Some(fate) = retry::behind(&disposition) {
             self.chains.hold(origin, &fate);
@@ -134,7 +134,7 @@ impl Publisher {
         self.finish(origin, disposition, error);
     }
 
-    /// Notes whether nothing of its key may be on the way with a message.
+    /// Notes whether no other message of its key may be in flight with a message.
     fn ordered(&self, mut item: Item) -> Item {
         let tag = &mut item.tag;
         let order = self.outlets.key_order(tag.outlet, &item.outgoing);
@@ -192,20 +192,20 @@ impl Publisher {
     fn publish(&mut self, batch: Batch) {
         crash::point("before_publish");
         let mut publishing = self.outlets.publish(batch).boxed();
-        // The first poll hands the batch in, before the next one and before any failure that is not known here yet: a sink
-        // believes its caller to know what it had returned by then.
+        // The first poll hands the batch in, before the next batch and before any failure that is not known here yet. A
+        // sink assumes that its caller knows all outcomes it has returned by then.
         match task::unconstrained(publishing.as_mut()).now_or_never() {
             Some(done) => self.done(done),
             None => self.publishing.push(publishing),
         }
     }
 
-    /// Leaves out what could still be on the way when its lease has ended, what its destination would refuse, and what comes after either
-    /// in its key. Second: what goes out as a try.
+    /// Leaves out messages that may outlast their lease, messages that their destination would refuse, and later
+    /// messages of their keys. The second list goes out as tries.
     fn admitted(&mut self, items: Vec<Item>) -> (Vec<Item>, Vec<Item>) {
         let relay = &self.context.config.relay;
         let (time, now) = (relay.publish_deadline + relay.settle_deadline, Instant::now());
-        // Keys of which a message is left out or goes out as a try, and what becomes of those behind it.
+        // Keys with a message that is left out or goes out as a try, each with the outcome of the messages behind it.
         let mut held: HashMap<LaneKey, Disposition> = HashMap::new();
         let (mut admitted, mut tries, mut left_out) = (Vec::with_capacity(items.len()), Vec::new(), Vec::new());
         for item in items {
@@ -261,7 +261,7 @@ impl Publisher {
         }
     }
 
-    /// Acts on the outcome of a message; `late`: the start of its batch, if that ran into the deadline.
+    /// Acts on the outcome of a message. `late` is the start of its batch, if the batch ran into the deadline.
     fn outcome(&mut self, tag: Tag, destination: &Arc<Destination>, outcome: Outcome, late: Option<Instant>) {
         match outcome {
             Ok(receipt) => {
@@ -295,7 +295,7 @@ impl Publisher {
         retry::decide(error, tag.attempts, tag.policy, &self.context.config.retry, rand::random())
     }
 
-    /// A message was not sent: notes it, and what that means for the later ones of its key.
+    /// Notes a message that was not sent, and the effect on later messages of its key.
     fn fail(&mut self, tag: Tag, disposition: Disposition, error: String) {
         match retry::behind(&disposition) {
             Some(fate) => self.block(tag.origin, &fate),
@@ -304,7 +304,7 @@ impl Publisher {
         self.finish(tag.origin, disposition, error);
     }
 
-    /// Messages behind one that was not sent share its fate: in its chain, and in the queue of an outlet.
+    /// Gives messages behind an unsent one its outcome, in its chain and in the queue of an outlet.
     fn block(&mut self, origin: Origin, fate: &Disposition) {
         let mut behind: Vec<Item> = self.chains.block(origin, fate).into();
         if behind.len() >= queues::AT_ONCE {
@@ -336,7 +336,7 @@ impl Publisher {
         }
     }
 
-    /// A message of a key was confirmed: fetches the next ones from its queue, if few are left in flight.
+    /// Fetches the next messages from a key's queue after a confirmation, if few are left in flight.
     fn read_on(&mut self, tag: Tag) {
         let Origin { key, lease, id, .. } = tag.origin;
         let Some(claim) = self.claims.get_mut(&lease).filter(|claim| claim.queued.contains(&key.1)) else { return };
@@ -348,8 +348,8 @@ impl Publisher {
         self.context.queues.want(key, Wanted { above: id, rows });
     }
 
-    /// A message goes into the queue of its key with another claim than the message before it. If that claim is settled first, only the
-    /// settlement of this one can read the queue on.
+    /// Notes that a message goes into the queue of its key with another claim than the message before it. If that claim
+    /// is settled first, only the settlement of this one can read the queue on.
     fn queue_stays(&mut self, origin: Origin) {
         if let Some(claim) = self.claims.get_mut(&origin.lease)
             && !claim.queued.contains(&origin.key.1)
@@ -364,7 +364,7 @@ impl Publisher {
         self.close(lease);
     }
 
-    /// One message less is open; the last one ends the claim.
+    /// Notes the outcome of one open message; the last one finishes the claim.
     fn close(&mut self, lease: ClaimLease) {
         let Some(claim) = self.claims.get_mut(&lease) else { return };
         claim.open -= 1;
@@ -378,7 +378,7 @@ impl Publisher {
         self.finished.send(Finished::new(claimed, settlement, queued)).ok();
     }
 
-    /// The deadline of the stop is near: what has not started goes back.
+    /// Releases what has not started, because the deadline of the stop is near.
     fn give_up(&mut self) {
         let mut left = self.outlets.drain();
         left.extend(self.chains.drain());

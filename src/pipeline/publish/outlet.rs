@@ -1,4 +1,4 @@
-//! The sinks as the publisher sees them: what is ready for each, how much is on the way, and whether it can take anything.
+//! The sinks as the publisher uses them: the ready messages of each, those in flight, and whether it is up.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -21,30 +21,31 @@ struct Outlet {
     feed: Feed,
     ready: VecDeque<Item>,
     on_the_way: usize,
-    /// Messages on the way, and how many may be: fewer after a batch that was not confirmed in time. What is more than the broker takes
-    /// within the deadline would be sent again and again, to the end of its attempts.
+    /// Messages in flight, and the most that may be: fewer after a batch that was not confirmed in time. Messages that
+    /// the broker cannot take within the deadline would be sent again until their attempts are spent.
     messages: usize,
     room: usize,
     up: bool,
-    /// Outages in a row, without a message confirmed in between, and when they began.
+    /// Outages in a row, without a message confirmed between them, and when they began.
     outages: u32,
     since: Instant,
 }
 
 /// Messages that go to a sink together.
 pub struct Batch {
-    /// To which outlet it goes.
+    /// The outlet that it goes to.
     pub outlet: usize,
     /// Its messages, in order.
     pub items: Vec<Item>,
-    /// Whether they are tries of a destination that takes nothing, which may take all of the deadline and must not take the room of others.
+    /// Whether these are tries of a destination that takes nothing. They may take the whole deadline, and must not take
+    /// the room of others.
     pub is_try: bool,
 }
 
 /// The outcome of a batch.
 pub struct Done {
     outlet: usize,
-    /// When it was handed in.
+    /// When the batch was handed in.
     pub started: Instant,
     took: Duration,
     is_try: bool,
@@ -56,14 +57,14 @@ pub struct Done {
 }
 
 impl Done {
-    /// Whether it ran into its deadline.
+    /// Whether the batch ran into its deadline.
     #[must_use]
     pub fn is_late(&self, deadline: Duration) -> bool {
         is_late(self.took, deadline)
     }
 }
 
-/// What happens to an outlet from outside.
+/// An event from outside the publisher.
 #[derive(Debug, Clone, Copy)]
 pub enum OutletEvent {
     /// Its sink can be reached.
@@ -79,16 +80,16 @@ pub struct Outlets {
     open: watch::Sender<bool>,
 }
 
-/// How long a message waits at least whose sink is down while others of its lane go elsewhere, and at most.
+/// The shortest and the longest wait of a message whose sink is down, if there are other sinks.
 const PARKED: Duration = Duration::from_secs(5);
 const LONGEST_PARKED: Duration = Duration::from_secs(60);
-/// First pause between two looks at a sink that is down.
+/// First pause between two checks of a sink that is down.
 const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(100);
-/// Longest pause between two looks at a sink that is down.
+/// Longest pause between two checks of a sink that is down.
 const MAX_PROBE_PAUSE: Duration = Duration::from_secs(5);
 
 impl Outlets {
-    /// All sinks, each down until it was reached. `open` tells the claimers whether one is up.
+    /// Takes all sinks, each down until it is reached. `open` tells the claimers whether any is up.
     #[must_use]
     pub fn new(
         context: &Arc<Context>,
@@ -112,19 +113,19 @@ impl Outlets {
         outlets
     }
 
-    /// The outlet of a sink. Routes name only sinks that there are.
+    /// Returns the outlet of a sink. Routes name only existing sinks.
     #[must_use]
     pub fn find(&self, sink: &str) -> usize {
         self.names.get(sink).copied().unwrap_or(0)
     }
 
-    /// How much of the order of this message's key its sink keeps by itself.
+    /// Returns how much of the order of this message's key its sink keeps by itself.
     #[must_use]
     pub fn key_order(&self, outlet: usize, message: &Outgoing) -> KeyOrder {
         self.outlets.get(outlet).map_or(KeyOrder::OneInFlight, |outlet| outlet.feed.sink.key_order(message))
     }
 
-    /// Queues a message; where its sink is down, says what becomes of it instead.
+    /// Queues a message. If its sink is down, returns its outcome instead.
     pub fn push(&mut self, item: Item) -> Option<Disposition> {
         match self.outlets.get_mut(item.tag.outlet) {
             Some(outlet) if outlet.up => {
@@ -135,9 +136,9 @@ impl Outlets {
         }
     }
 
-    /// What becomes of a message whose sink is down. With one sink it goes back, and nothing is claimed until the sink is up. Where
-    /// others go on it is parked, so that it is not claimed again and again in front of theirs: the longer the outage has been, the
-    /// longer, because more and more messages take part in that.
+    /// Returns the outcome of a message whose sink is down. With one sink it is released, and nothing is claimed until
+    /// the sink is up. With several it is parked, so that it is not claimed repeatedly in front of others. The wait
+    /// grows with the outage, because ever more messages are parked.
     #[must_use]
     pub fn when_unavailable(&self, outlet: usize) -> Disposition {
         if self.outlets.len() > 1 {
@@ -147,7 +148,7 @@ impl Outlets {
         Disposition::Release
     }
 
-    /// The next batch that a sink would take.
+    /// Returns the next batch that a sink would take.
     pub fn next_batch(&mut self) -> Option<Batch> {
         let free = |outlet: &Outlet| {
             let room = outlet.on_the_way < outlet.feed.batches && outlet.messages < outlet.room;
@@ -190,7 +191,7 @@ impl Outlets {
         }
     }
 
-    /// Notes how a batch went, for the metrics and for whether the sink is up.
+    /// Notes the outcome of a batch, for the metrics and for the state of the sink.
     pub fn note(&mut self, done: &Done) {
         let Some(outlet) = self.outlets.get_mut(done.outlet) else { return };
         if !done.is_try {
@@ -232,12 +233,12 @@ impl Outlets {
         }
         let late = done.is_late(self.context.config.relay.publish_deadline);
         if done.is_try {
-            // Says nothing of how much the sink takes.
+            // A try does not show how much the sink takes.
         } else if late && unconfirmed > confirmed {
             outlet.room = (outlet.room / 2).max(1);
         } else if !late || unconfirmed == 0 {
-            // A broker that refuses for now says so at once: that is no matter of how much is on the way. But a pipelined sink gives up
-            // its younger batches at once when one is late.
+            // A broker that refuses for the time being does so at once, however much is in flight. But a pipelined sink
+            // gives up its younger batches at once if one is late.
             let refused = if done.one_in_flight { unconfirmed } else { 0 };
             outlet.room = (outlet.room + confirmed + refused).min(outlet.feed.batches * outlet.feed.batch);
         }
@@ -261,7 +262,7 @@ impl Outlets {
         self.probe(i);
     }
 
-    /// A sink was reached; returns its name.
+    /// Notes that a sink was reached; returns its name.
     pub fn handle(&mut self, event: OutletEvent) -> Option<String> {
         let OutletEvent::Up(i) = event;
         let outlet = self.outlets.get_mut(i)?;
@@ -278,13 +279,13 @@ impl Outlets {
         self.open.send_replace(self.outlets.iter().any(|outlet| outlet.up));
     }
 
-    /// Looks at a sink until it can be reached.
+    /// Checks a sink until it can be reached.
     fn probe(&self, i: usize) {
         let Some(outlet) = self.outlets.get(i) else { return };
         let (sink, name) = (Arc::clone(&outlet.feed.sink), outlet.feed.name.clone());
         let (context, events) = (Arc::clone(&self.context), self.events.clone());
         let mut pauses = Backoff::new(FIRST_PROBE_PAUSE, MAX_PROBE_PAUSE);
-        // A sink that answers and then takes nothing, again and again, is looked at less and less often.
+        // A sink that repeatedly answers and then takes nothing is checked less and less often.
         let mut pause = (0..outlet.outages.min(10)).map(|_| pauses.next()).last().unwrap_or_default();
         tokio::spawn(async move {
             while context.sleep(pause).await {
@@ -304,12 +305,12 @@ impl Outlets {
         });
     }
 
-    /// Messages for sinks that went down in the meantime.
+    /// Takes out the messages of sinks that have gone down.
     pub fn refused(&mut self) -> Vec<Item> {
         self.outlets.iter_mut().filter(|outlet| !outlet.up).flat_map(|outlet| outlet.ready.drain(..)).collect()
     }
 
-    /// Takes out the messages that wait here and are meant.
+    /// Takes out the waiting messages with a matching tag.
     pub fn take(&mut self, meant: impl Fn(&Tag) -> bool) -> Vec<Item> {
         let mut taken = Vec::new();
         for outlet in &mut self.outlets {
@@ -328,7 +329,7 @@ impl Outlets {
         self.outlets.iter().any(|outlet| !outlet.ready.is_empty())
     }
 
-    /// Takes out everything that waits.
+    /// Takes out all waiting messages.
     pub fn drain(&mut self) -> Vec<Item> {
         self.outlets.iter_mut().flat_map(|outlet| outlet.ready.drain(..)).collect()
     }
@@ -341,17 +342,19 @@ impl Outlets {
     }
 }
 
-/// Kafka's sink gives up at most a quarter before the deadline; a broker that refuses, and is slow to say so, says it earlier.
+/// Whether a batch ran into its deadline. Kafka's sink gives up at most a quarter of it early. A broker that refuses
+/// slowly answers before that.
 fn is_late(took: Duration, deadline: Duration) -> bool {
     took * 10 >= deadline * 7
 }
 
-/// How long a message is parked in an outage that has lasted so long: half of that, so that it costs half of it again at most.
+/// Returns the wait of a message that is parked: half of the outage so far, so that it lengthens its outage by half at
+/// most.
 fn parked(outage: Duration) -> Duration {
     (outage / 2).clamp(PARKED, LONGEST_PARKED)
 }
 
-/// A sink that overruns its deadline is a fault; its messages must not wait for it for ever.
+/// Publishes a batch. A sink that overruns its deadline is faulty, and its messages must not wait for ever.
 async fn publish(sink: &dyn Sink, outgoing: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
     let publish = sink.publish(outgoing, deadline);
     match tokio::time::timeout_at((deadline + GRACE).into(), publish).await {
@@ -363,7 +366,7 @@ async fn publish(sink: &dyn Sink, outgoing: &[Outgoing], deadline: Instant) -> V
     }
 }
 
-/// Messages and bytes by target.
+/// Returns messages and bytes by target.
 fn count(outgoing: &[Outgoing]) -> Vec<(String, u64, u64)> {
     let mut counts: Vec<(String, u64, u64)> = Vec::new();
     for group in outgoing.chunk_by(|a, b| Arc::ptr_eq(&a.destination, &b.destination)) {

@@ -16,21 +16,21 @@ use crate::{
     state::{capacity::Pool, leases::Tenure},
 };
 
-/// What the sink takes in time.
+/// Most messages of a batch that the sink confirms.
 const TAKES: usize = 8;
-/// There is no way to the destination of these.
+/// The sink finds no route for these messages.
 const UNROUTABLE: std::ops::Range<u64> = 100..200;
-/// It refuses messages from this one on, for now and at once.
+/// The sink refuses messages from this one on at once, for the time being.
 const REFUSED: u64 = 1000;
-/// It takes messages from this one on, but all of the deadline for them.
+/// The sink takes the whole deadline to confirm messages from this one on.
 const LATE: u64 = 2000;
-/// This one is dead before anybody publishes it, and holds back its key.
+/// This message is dead before it is published, and holds back its key.
 const DEAD: u64 = 3000;
 /// This key has a queue in the database.
 const QUEUED: u64 = 77;
 
-/// Answers its first batch when everything is there: that its first message is unconfirmed and the others have arrived. Of a batch
-/// that is too much for it nothing is confirmed.
+/// Answers its first batch once all messages are handed in: its first message is unconfirmed, the others are confirmed.
+/// Confirms no message of a batch that is too large.
 struct Slow {
     order: KeyOrder,
     answer: Notify,
@@ -116,12 +116,13 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
     ReadClaim { claimed, messages: messages.collect() }
 }
 
-/// What a pipelined sink got of claims with these leases and these messages and keys, and which of them may leave messages behind.
+/// Returns the batches of a pipelined sink for claims with these leases, messages and keys. Also returns the claims
+/// that may leave messages behind.
 async fn published(claims: &[(Duration, &[(u64, u64)])]) -> (Vec<Vec<u64>>, Vec<u64>) {
     published_to(Slow::new(KeyOrder::Pipelined), claims).await
 }
 
-/// How many messages without keys a sink of this order got at a time.
+/// Returns the batch sizes of a sink of this order for messages without keys.
 async fn sizes(order: KeyOrder, messages: impl Iterator<Item = u64>) -> Vec<usize> {
     let messages: Vec<_> = messages.map(|id| (id, 0)).collect();
     published_to(Slow::new(order), &[(LONG, &messages)]).await.0.iter().map(Vec::len).collect()
@@ -161,7 +162,7 @@ async fn published_by(
     (std::mem::take(&mut sink.batches.lock()), returning)
 }
 
-/// What becomes of a message, however often it was tried, where there are so many sinks and its own is down.
+/// Returns the outcome of a message with many attempts whose sink is down, with this number of sinks.
 fn in_an_outage(sinks: usize) -> Disposition {
     let context = without_database(Vec::new()).context;
     let ((events, _connected), (open, _is_open)) = (mpsc::unbounded_channel(), watch::channel(false));
@@ -176,7 +177,7 @@ fn in_an_outage(sinks: usize) -> Disposition {
 }
 
 const LONG: Duration = Duration::from_secs(600);
-/// Not over yet, but before an answer would be there.
+/// Not over yet, but shorter than a publish may take.
 const SHORT: Duration = Duration::from_secs(1);
 
 #[tokio::test]
@@ -204,7 +205,7 @@ async fn a_message_that_is_dead_before_it_is_published_holds_back_what_comes_aft
     assert_eq!(published, (vec![vec![1, 2], vec![3]], vec![1]));
 }
 
-/// Here the first batch says that its first message is unconfirmed.
+/// Here the first batch reports its first message as unconfirmed.
 #[tokio::test]
 async fn a_message_that_was_sent_reads_the_queue_of_its_key_on() {
     let wanted = async |order, messages: &[(u64, u64)]| {
@@ -215,10 +216,10 @@ async fn a_message_that_was_sent_reads_the_queue_of_its_key_on() {
     let next = |above, rows| vec![((0, QUEUED), Wanted { above, rows })];
     assert_eq!(wanted(KeyOrder::OneInFlight, &[(1, 6), (2, QUEUED), (3, QUEUED)]).await, next(2, queues::AT_ONCE));
     assert_eq!(wanted(KeyOrder::Pipelined, &[(1, 6), (2, QUEUED), (3, QUEUED)]).await, next(2, 1000));
-    // While many of its messages are in flight it is early enough.
+    // With many messages in flight, the next ones are fetched once few are left.
     let many: Vec<_> = [(1, 6)].into_iter().chain((2..=90).map(|id| (id, QUEUED))).collect();
     assert_eq!(wanted(KeyOrder::OneInFlight, &many).await, next(90 - queues::FEW as u64, queues::AT_ONCE));
-    // After a message that was not sent the settlement asks.
+    // After a message that was not sent, the settlement asks.
     assert_eq!(wanted(KeyOrder::OneInFlight, &[(1, QUEUED), (2, QUEUED)]).await, []);
 }
 

@@ -1,4 +1,4 @@
-//! Reading claimed messages and resolving where they go.
+//! Reads claimed messages and resolves their destinations.
 
 pub mod envelope;
 pub mod route;
@@ -35,15 +35,15 @@ use crate::{
 pub struct ReadClaim {
     /// The claim.
     pub claimed: Claimed,
-    /// Its messages in the order of ids: each is to be published, or decided already.
+    /// Its messages by id, each with its next step.
     pub messages: Vec<(Pending, Step)>,
 }
 
 /// The next step of a message.
 pub enum Step {
-    /// It is to be published.
+    /// To be published.
     Publish(Box<Ready>),
-    /// It is decided without publishing, for this reason.
+    /// Decided without publishing, for this reason.
     Decided(Disposition, String),
 }
 
@@ -53,17 +53,18 @@ pub struct Ready {
     pub outgoing: Outgoing,
     /// Its route's policy for failures.
     pub policy: Policy,
-    /// Whether its route wants no waiting between messages of a key.
+    /// Whether its route allows several unconfirmed messages of a key.
     pub pipelined: bool,
     /// When it was due, by this process's clock.
     pub due_at: Instant,
 }
 
-/// How long a message without a route waits before its route is looked for again.
+/// The wait of a message without a route, before the relay looks for a route again.
 const NO_ROUTE_WAIT: Duration = Duration::from_secs(60);
-/// How long a message waits that the database does not give out. While it is found its relay reads nothing else, for a minute or so.
+/// The wait of a message that the database does not return. While the relay finds such a message, it reads nothing else
+/// for about a minute.
 const UNREAD_WAIT: Duration = Duration::from_secs(600);
-/// After this number of leases a message is set aside even if only its transfer breaks.
+/// After this number of leases a message is set aside, even if only its transfer breaks.
 const STUCK: u32 = 20;
 
 /// Reads claims, several at a time.
@@ -74,20 +75,20 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader.
+    /// Creates a reader.
     #[must_use]
     pub fn new(context: &Arc<Context>, routes: Routes) -> Self {
         let sessions = Sessions::new(context, tokio::sync::Semaphore::MAX_PERMITS);
         Self { context: Arc::clone(context), routes, sessions }
     }
 
-    /// Reads a claim; tries until the database answers or the lease is lost. Then what was not read is released.
+    /// Reads a claim. Retries until the database answers or the lease is lost; then releases the messages not read.
     pub async fn read(&self, mut claimed: Claimed) -> ReadClaim {
         if let Some(stored) = claimed.messages.take() {
             let messages = self.prepare(claimed.tenure.lane, &claimed.rows, stored);
             return ReadClaim { claimed, messages };
         }
-        // Another connection: what it hears does not shorten the pauses.
+        // Pings go through another connection: their success must not shorten the pauses.
         let (mut session, mut witness) = (self.sessions.take().await, self.sessions.take().await);
         let (mut blamed_since, mut stuck_since) = (None, Instant::now());
         let (mut rest, mut most, mut messages) = (&*claimed.rows, claimed.rows.len(), Vec::new());
@@ -104,15 +105,15 @@ impl Reader {
                 Err(error) => error,
             };
             session.pause().await;
-            // They may be more bytes than the network carries within the deadline.
+            // The rows may have more bytes than the network carries within the deadline.
             most = (rows.len() / 2).max(1);
-            // A path that breaks transfers and a server that takes no calls are not the message's doing.
+            // The message is not the cause of a path that breaks transfers, or of a server that takes no calls.
             let blameless = match refusal(&error) {
                 Some(refusal) => refusal != Refusal::Call,
                 None => matches!(&error, sqlx::Error::Io(error) if error.kind() != ErrorKind::TimedOut),
             };
-            // It has to fail alone for as long, and each time beside a database that answers: what failed together may have been
-            // too much together, and a database that stands still gives out nothing.
+            // A message is blamed only if it fails alone for a whole lease, each time beside a database that answers.
+            // Rows that failed together may have been too many, and a database that stalls returns nothing.
             let answers = rows.len() == 1 && witness.run("ping", async |db| db.ping().await).await.is_ok();
             blamed_since = (answers && !blameless).then(|| blamed_since.unwrap_or_else(Instant::now));
             let lease = self.context.config.relay.lease;
@@ -132,7 +133,7 @@ impl Reader {
                 (blamed_since, stuck_since) = (None, Instant::now());
             }
         }
-        // It was not read, which does not mean that it is missing.
+        // These messages were not read, which does not mean that they are missing.
         messages.extend(rest.iter().map(|row| (*row, Step::Decided(Disposition::Release, String::new()))));
         ReadClaim { claimed, messages }
     }
@@ -173,7 +174,7 @@ fn missing() -> Step {
     Step::Decided(end, "the pending row has no message in outbox_messages".into())
 }
 
-/// The error says why the message can never be published.
+/// Builds the message to publish. The error says why it can never be published.
 fn ready(row: Pending, message: Stored, route: Resolved, policy: Policy) -> Result<Ready, String> {
     if !message.is_readable {
         return Err("the headers are not a JSON object of strings".to_owned());
@@ -192,7 +193,7 @@ fn ready(row: Pending, message: Stored, route: Resolved, policy: Policy) -> Resu
     Ok(Ready { outgoing, policy, pipelined: route.pipelined, due_at: now.checked_sub(waited).unwrap_or(now) })
 }
 
-/// A number that is given again after a restore is told from the first one by its epoch.
+/// Adds the epoch, which distinguishes a sequence number given again after a restore from the first one.
 fn add_epoch(headers: &mut Vec<(String, String)>, epoch: u64) {
     if epoch > 0 && headers.iter().any(|(name, _)| name == SEQUENCE_HEADER) {
         headers.retain(|(name, _)| name != EPOCH_HEADER);

@@ -1,4 +1,4 @@
-//! Which message goes where: the first route whose pattern matches the topic.
+//! Resolves the destination of a message: the first route whose pattern matches the topic.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -9,10 +9,10 @@ use crate::{
     sink::Destination,
 };
 
-/// Where a message goes, and what its route says about failures.
+/// The destination of a message, and the settings of its route.
 #[derive(Debug, Clone)]
 pub struct Resolved {
-    /// Where.
+    /// The destination.
     pub destination: Arc<Destination>,
     /// The outcome of a rejected message.
     pub on_rejected: OnRejected,
@@ -34,21 +34,21 @@ pub struct NoRoute;
 #[derive(Debug)]
 pub struct Routes {
     routes: Vec<Route>,
-    /// Destinations are few: messages share them.
+    /// Destinations are few, so messages share them.
     known: Mutex<HashMap<Destination, Arc<Destination>>>,
 }
 
-/// Destinations that are remembered; a template with `{key}` makes one for each key.
+/// Most destinations that are remembered; a template with `{key}` makes one for each key.
 const MAX_KNOWN: usize = 10_000;
 
 impl Routes {
-    /// Routes in the order in which they are tried.
+    /// Takes the routes in the order in which they are tried.
     #[must_use]
     pub fn new(routes: &[Route]) -> Self {
         Self { routes: routes.to_vec(), known: Mutex::default() }
     }
 
-    /// Where a message goes.
+    /// Returns the destination of a message.
     pub fn resolve(
         &self,
         topic: &str,
@@ -93,7 +93,7 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     (0..=text.len()).filter_map(|i| text.get(i..)).any(|tail| matches(rest, tail))
 }
 
-/// Replaces placeholders in one pass: what a message puts in is not looked at again.
+/// Replaces placeholders in one pass: inserted text is not searched again.
 fn fill(template: &str, topic: &str, event_type: Option<&str>, key: Option<&[u8]>, lane: u16) -> String {
     let Some((head, rest)) = template.split_once('{') else { return template.to_owned() };
     let mut text = head.to_owned();

@@ -1,7 +1,7 @@
-//! The shape of messages on the wire: what a route's envelope does to a message before its sink gets it.
+//! The shape of messages on the wire: applies a route's envelope to a message before its sink gets it.
 //!
-//! Sinks know nothing of envelopes: they send content type, event type and headers as ever, and the message id where it always is. A
-//! tombstone stays a tombstone, in every envelope.
+//! Sinks know nothing of envelopes. They send content type, event type, headers and message id in the usual places. A
+//! tombstone stays a tombstone in every envelope.
 
 use std::{borrow::Cow, collections::HashSet};
 
@@ -18,23 +18,24 @@ use crate::{
 /// Content type of a `CloudEvent` in JSON.
 const CLOUDEVENTS_JSON: &str = "application/cloudevents+json; charset=UTF-8";
 
-/// Bytes around the data, so that the text grows once for both: the end of base64, the member's name, quotes and braces.
+/// Bytes around the data, so that the text grows only once: the end of base64, the member's name, quotes and braces.
 const ROOM: usize = 32;
 
-/// Headers that are no attributes of a `CloudEvent`: the relay sets these itself, they would need a form that nobody has checked, or
-/// they mean something else there (`sequence` of CloudEvents is ordered as a text, in which 10 comes before 9).
+/// Headers that do not become attributes of a `CloudEvent`. The relay sets some itself, some would need a form that
+/// nothing checks, and some have another meaning there. (CloudEvents orders `sequence` as text, in which 10 comes
+/// before 9.)
 const NO_EXTENSIONS: [&str; 9] =
     ["specversion", "id", "source", "type", "time", "datacontenttype", "dataschema", "data", SEQUENCE_HEADER];
 
-/// Puts a message into its envelope; `source` is the attribute of CloudEvents. An error says why it does not go into it, without anything
-/// of its contents, and leaves a message that is of no more use.
+/// Puts a message into its envelope; `source` is the attribute of CloudEvents. The error says why the message does not
+/// fit, without any of its contents. The message is unusable after an error.
 pub fn wrap(message: &mut Outgoing, envelope: Envelope, source: &str) -> Result<(), String> {
     match envelope {
         Envelope::Raw => Ok(()),
         Envelope::CloudEventsBinary(binding) => binary(message, binding, source),
         Envelope::CloudEventsJson(binding) => match message.contents.payload.take() {
             Some(payload) => structured(message, &payload, source),
-            // Null has no room for an event: its attributes go into headers.
+            // A null payload has no room for an event, so its attributes go into headers.
             None => binary(message, binding, source),
         },
         Envelope::Debezium => {
@@ -44,7 +45,7 @@ pub fn wrap(message: &mut Outgoing, envelope: Envelope, source: &str) -> Result<
     }
 }
 
-/// Attributes as headers; the payload and its content type stay as they are.
+/// Sets the attributes as headers; the payload and its content type stay as they are.
 fn binary(message: &mut Outgoing, binding: Binding, source: &str) -> Result<(), String> {
     let prefix = match binding {
         Binding::Kafka => "ce_",
@@ -55,7 +56,7 @@ fn binary(message: &mut Outgoing, binding: Binding, source: &str) -> Result<(), 
     Ok(())
 }
 
-/// A JSON object around the payload.
+/// Wraps the payload in a JSON object.
 fn structured(message: &mut Outgoing, payload: &[u8], source: &str) -> Result<(), String> {
     let attributes = attributes(message, source)?.into_iter();
     let mut event: Map<String, Value> = attributes.map(|(name, value)| (name, value.into())).collect();
@@ -83,7 +84,7 @@ fn add_data(json: &mut String, content_type: Option<&str>, payload: &[u8]) -> Re
             (Err(error), Some(_)) => {
                 return Err(format!("the payload is not the JSON that its content type says: {error}"));
             }
-            // Its content type does not say JSON.
+            // No content type says that it is JSON.
             (Err(_), None) => None,
         }
     } else if (media.starts_with("text/") || is("xml")) && is_utf8(parameters) {
@@ -106,7 +107,7 @@ fn add_data(json: &mut String, content_type: Option<&str>, payload: &[u8]) -> Re
     Ok(())
 }
 
-/// Bytes that are JSON. What is in a string is skipped unseen, so that they must be text first.
+/// Returns JSON bytes as text. The parser skips strings unread, so the bytes are checked as UTF-8 first.
 fn json_text(payload: &[u8]) -> anyhow::Result<&str> {
     let text = std::str::from_utf8(payload)?;
     serde_json::from_str::<IgnoredAny>(text)?;
@@ -119,8 +120,8 @@ fn is_utf8(parameters: &str) -> bool {
     charsets.all(|charset| matches!(charset.trim_matches('"'), "utf-8" | "us-ascii"))
 }
 
-/// The attributes of the `CloudEvent` that a message is, those that its headers make among them. Its content type is one as well,
-/// which must not be empty, and has a place of its own.
+/// Returns the attributes of the message's `CloudEvent`, including those made from headers. The content type is an
+/// attribute as well; it must not be empty, and has a place of its own.
 fn attributes(message: &mut Outgoing, source: &str) -> Result<Vec<(String, String)>, String> {
     message.contents.content_type = message.contents.content_type.take().filter(|it| !it.is_empty());
     let event_type =
@@ -145,21 +146,21 @@ fn is_extension(name: &str, value: &str) -> bool {
     is_name && !value.is_empty() && is_value(value)
 }
 
-/// Whether the type `String` of CloudEvents may hold this: neither control characters nor what Unicode calls noncharacters.
+/// Whether the type `String` of CloudEvents allows this text: no control characters and no Unicode noncharacters.
 fn is_value(text: &str) -> bool {
     let noncharacter = |c: char| ('\u{fdd0}'..='\u{fdef}').contains(&c) || u32::from(c) & 0xfffe == 0xfffe;
     !text.chars().any(|c| c.is_control() || noncharacter(c))
 }
 
-/// What the outbox event router sends: the payload, the id as a header (which the sink adds), and the event type in the header in
-/// which its users have it placed. It knows no content type.
+/// Shapes a message like the outbox event router of Debezium. That sends the payload, the id as a header (added by the
+/// sink), and the event type in the header where its users place it. It has no content type.
 fn debezium(message: &mut Outgoing) {
     message.contents.content_type = None;
     let event_type = message.contents.event_type.take().map(|event_type| ("eventType".to_owned(), event_type));
     put(message, event_type.into_iter().collect());
 }
 
-/// Puts headers before those of the service; of two with one name the relay's stays.
+/// Puts headers before those of the service. If two have the same name, the relay's stays.
 fn put(message: &mut Outgoing, mut headers: Vec<(String, String)>) {
     let known: HashSet<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();
     message.contents.headers.retain(|(name, _)| !known.contains(name.as_str()));
@@ -167,7 +168,7 @@ fn put(message: &mut Outgoing, mut headers: Vec<(String, String)>) {
     message.contents.headers = headers;
 }
 
-/// `2018-04-05T17:31:00Z`, with microseconds where there are any.
+/// Formats a time as `2018-04-05T17:31:00Z`, with microseconds if there are any.
 fn rfc3339(micros: i64) -> String {
     let (days, of_day) = (micros.div_euclid(86_400_000_000), micros.rem_euclid(86_400_000_000));
     let (year, month, day) = date(days);
@@ -177,7 +178,8 @@ fn rfc3339(micros: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
 }
 
-/// Year, month and day of a day since 1970. Counts from the first of March of the year 0, so that the leap day is the last of its year.
+/// Returns year, month and day of a day since 1970. Counts from 1 March of the year 0, so that the leap day is the last
+/// of its year.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));

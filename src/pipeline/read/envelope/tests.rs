@@ -1,5 +1,5 @@
-//! The examples of the specifications: the JSON format of CloudEvents, its bindings for Kafka and AMQP, and Debezium's outbox event
-//! router. An id that is no UUID there is one here.
+//! The examples of the specifications: the JSON format of CloudEvents, its bindings for Kafka and AMQP, and Debezium's
+//! outbox event router. Example ids that are no UUIDs are replaced by one.
 
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ fn the_example_of_the_amqp_binding_in_binary_mode() {
     );
 }
 
-/// A number among the extensions is a text here: nobody says what type a header has.
+/// A number among the extensions is a string here, because headers have no type.
 #[test]
 fn the_examples_of_the_json_format() {
     let cases: [(Option<&str>, &[u8], Value); 6] = [
@@ -233,7 +233,7 @@ fn a_tombstone_stays_one_and_its_attributes_are_headers() {
     assert_eq!(wrapped(message(None, None, &[]), Envelope::Debezium).contents.payload, None);
 }
 
-/// The sink adds the header `id`, the only one that the router sends unless it is told to.
+/// The sink adds the header `id`, the only one that the router sends by default.
 #[test]
 fn the_example_of_the_outbox_event_router() {
     let order = br#"{"id": 1, "lineItems": [{"id": 1, "quantity": 2, "totalPrice": 39.98}], "customerId": 123}"#;
