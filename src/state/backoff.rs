@@ -1,6 +1,6 @@
-//! How long to wait between attempts to reach something that is down.
+//! The waits between tries to reach something that is down.
 //!
-//! The one place that knows the crate `backoff`. It is unmaintained (RUSTSEC-2025-0012), so nothing of it shows outside.
+//! Only this module uses the crate `backoff`. It is unmaintained (RUSTSEC-2025-0012), so nothing of it shows outside.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// The first wait and the longest.
+    /// Takes the first wait and the longest.
     pub(crate) fn new(first: Duration, max: Duration) -> Self {
         let waits = ExponentialBackoffBuilder::new()
             .with_initial_interval(first)
@@ -24,12 +24,12 @@ impl Backoff {
         Self { waits, max }
     }
 
-    /// The next wait.
+    /// Returns the next wait.
     pub(crate) fn next(&mut self) -> Duration {
         self.waits.next_backoff().unwrap_or(self.max).min(self.max)
     }
 
-    /// It was reached: the next wait is the first again.
+    /// Makes the next wait the first again, after a success.
     #[cfg(any(feature = "rabbitmq", test))]
     pub(crate) fn reset(&mut self) {
         self.waits.reset();

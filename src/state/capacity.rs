@@ -1,4 +1,4 @@
-//! How much may be in flight, shared by the lanes: one that goes slowly must not take the room of all.
+//! The room for messages in flight, shared by the lanes: a slow lane must not take the room of all.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -17,7 +17,7 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// The room that the configuration allows, and at least one claim.
+    /// Takes the room that the configuration allows, at least that of one claim.
     #[must_use]
     pub fn new(relay: &config::RelayConfig) -> Self {
         let kib = |bytes: usize| (bytes / 1024).max(1);
@@ -27,14 +27,14 @@ impl Capacity {
         }
     }
 
-    /// From now on room is kept for this lane, too.
+    /// Keeps room for this lane, too, from now on.
     pub fn serve(&self, lane: u16) {
         self.count.serve(lane);
         self.kib.serve(lane);
     }
 }
 
-/// Places, of which each lane can have a reserve at any time, and more where no other lane needs them.
+/// Places, of which each lane can have a reserve at any time, and more if no other lane needs them.
 #[derive(Debug, Clone)]
 pub struct Pool(Arc<Permits>);
 
@@ -53,7 +53,7 @@ struct PoolState {
     held: HashMap<u16, usize>,
 }
 
-/// Places that a lane has, until it is dropped.
+/// The places that a lane has, until this is dropped.
 #[derive(Debug)]
 pub struct Share {
     pool: Pool,
@@ -62,7 +62,7 @@ pub struct Share {
 }
 
 impl Pool {
-    /// A pool of this many places, at least those of one claim.
+    /// Creates a pool of this many places, at least those of one claim.
     #[must_use]
     pub fn new(total: usize, claim: usize) -> Self {
         let total = total.max(claim);
@@ -70,12 +70,13 @@ impl Pool {
         Self(Arc::new(Permits { total, claim, state, returned: Notify::new() }))
     }
 
-    /// From now on places are kept for this lane, too.
+    /// Keeps places for this lane, too, from now on.
     pub fn serve(&self, lane: u16) {
         self.0.state.lock().held.entry(lane).or_default();
     }
 
-    /// The places of a whole claim, or what there is of them beyond the reserves of other lanes; waits until that is the lane's reserve.
+    /// Takes the places of a whole claim, or as many as the reserves of other lanes leave. Waits until these are at
+    /// least the lane's reserve.
     pub async fn take(&self, lane: u16) -> Share {
         loop {
             let returned = self.0.returned.notified();
@@ -89,7 +90,8 @@ impl Pool {
     fn try_take(&self, lane: u16) -> Option<usize> {
         let state = &mut *self.0.state.lock();
         state.held.entry(lane).or_default();
-        // A claim, and half of all at the most: with many lanes the other half goes where it is needed.
+        // A reserve is at most one claim, and all reserves are at most half of the places. With many lanes the other
+        // half goes where it is needed.
         let reserve = match state.held.len() {
             1 => self.0.claim,
             lanes => (self.0.total / 2 / lanes).clamp(1, self.0.claim),
@@ -107,13 +109,13 @@ impl Pool {
 }
 
 impl Share {
-    /// How many places.
+    /// Returns the number of places.
     #[must_use]
     pub fn places(&self) -> usize {
         self.places
     }
 
-    /// Gives back what is beyond `needed`.
+    /// Gives back the places beyond `needed`.
     pub fn trim(&mut self, needed: usize) {
         let surplus = self.places.saturating_sub(needed);
         if surplus == 0 {

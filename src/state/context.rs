@@ -18,8 +18,8 @@ use crate::{
 pub struct Context {
     /// The effective configuration.
     pub config: Config,
-    /// The name under which this process holds claims: the configured one and a random suffix, so that a process that was
-    /// restarted does not take the claims of its predecessor for its own.
+    /// The name under which this process holds claims: the configured one and a random suffix. The suffix keeps a
+    /// restarted process from taking its predecessor's claims for its own.
     pub owner: String,
     /// How to reach the database.
     pub login: Login,
@@ -29,23 +29,23 @@ pub struct Context {
     pub health: Arc<Health>,
     /// The claims that this process holds.
     pub leases: HeldClaims,
-    /// The queues of keys, as far as this process works on them.
+    /// The state of the queues of keys on which this process works.
     pub queues: Queues,
     /// No message with a smaller id can still be committed.
     pub floor: AtomicU64,
-    /// Wakes the claimers: something was enqueued in this process.
+    /// Wakes the claimers, for example after an enqueue in this process.
     pub nudge: Notify,
-    /// Stops claiming; what is claimed is finished.
+    /// Stops claiming; claimed messages are finished.
     pub stop: CancellationToken,
-    /// Stops publishing; what is not published is released.
+    /// Stops publishing; messages that are not published are released.
     pub hurry: CancellationToken,
-    /// Whether a handler takes the place of the sinks. Each claim is a transaction then: no two of this process share a key, and each
-    /// takes a whole place, however few messages it has.
+    /// Whether a handler takes the place of the sinks. Each claim is a transaction then. No two claims of this process
+    /// share a key, and each takes a whole place, however few messages it has.
     pub worker: bool,
 }
 
 impl Context {
-    /// What the parts of a relay share before it runs, with a name for its claims that no other process has.
+    /// Creates the shared state before a relay runs, with a name for its claims that no other process has.
     #[must_use]
     pub fn new(config: Config, login: Login, metrics: Arc<Metrics>, health: Arc<Health>, worker: bool) -> Self {
         Self {
@@ -64,12 +64,12 @@ impl Context {
         }
     }
 
-    /// Sleeps; false when the relay is to stop.
+    /// Sleeps; returns false if the relay is stopped.
     pub async fn sleep(&self, time: Duration) -> bool {
         self.stop.run_until_cancelled(tokio::time::sleep(time)).await.is_some()
     }
 
-    /// Notes that a loop came round.
+    /// Notes that a loop is alive.
     pub fn alive(&self, name: &'static str) {
         self.health.loop_ok(name);
     }

@@ -1,4 +1,4 @@
-//! Named points at which a test may let the process die, panic or stand still. Release builds have none.
+//! Named points at which a test can let the process die, panic or stop. Release builds have none.
 
 #[cfg(debug_assertions)]
 pub(crate) use asked::{is, point};
@@ -21,8 +21,8 @@ mod asked {
     static PAUSE: LazyLock<Option<String>> = LazyLock::new(|| env::var("RELAY_PAUSE_POINT").ok());
     static PAUSED: AtomicBool = AtomicBool::new(false);
 
-    /// Dies here, without any clean-up, if the environment variable `RELAY_CRASH_POINT` names this point; panics if
-    /// `RELAY_PANIC_POINT` does; if `RELAY_PAUSE_POINT` does, it stands still, once, until it gets SIGCONT.
+    /// Dies here, without any clean-up, if the environment variable `RELAY_CRASH_POINT` names this point. Panics if
+    /// `RELAY_PANIC_POINT` names it. If `RELAY_PAUSE_POINT` names it, the process stops once, until it gets SIGCONT.
     pub(crate) fn point(name: &str) {
         if CRASH.as_deref() == Some(name) {
             process::abort();
@@ -30,14 +30,14 @@ mod asked {
         assert!(PANIC.as_deref() != Some(name), "a panic at {name} was asked for");
         if PAUSE.as_deref() == Some(name) && !PAUSED.swap(true, Ordering::AcqRel) {
             kill_process(getpid(), Signal::STOP).ok();
-            // Another thread may be the one that takes the signal, and until then this one goes on.
+            // Another thread may take the signal, and this one runs on until then.
             while is_pending(Signal::STOP) {
                 thread::yield_now();
             }
         }
     }
 
-    /// Whether a signal to this process has not struck yet.
+    /// Whether a signal to this process is still pending.
     fn is_pending(signal: Signal) -> bool {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
@@ -45,17 +45,17 @@ mod asked {
         pending.is_some_and(|set| set >> (signal.as_raw() - 1) & 1 == 1)
     }
 
-    /// Whether the process is to die or to stand still at this point.
+    /// Whether the process dies or stops at this point.
     pub(crate) fn is(name: &str) -> bool {
         CRASH.as_deref() == Some(name) || PAUSE.as_deref() == Some(name)
     }
 }
 
-/// Release builds never do it.
+/// Does nothing in release builds.
 #[cfg(not(debug_assertions))]
 pub(crate) const fn point(_name: &str) {}
 
-/// Release builds never do it.
+/// Never true in release builds.
 #[cfg(not(debug_assertions))]
 pub(crate) const fn is(_name: &str) -> bool {
     false

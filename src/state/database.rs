@@ -16,14 +16,14 @@ use crate::config::{Database, is_local};
 /// How a program logs in to its database.
 #[derive(Clone)]
 pub enum Login {
-    /// As configured. Secrets that are in files are read at every connect, so that they can be changed.
+    /// As configured. Secrets in files are read at every connect, so that they can be changed.
     Configured(Database),
-    /// With a service's own options.
+    /// With the options of a service.
     Given(Arc<MySqlConnectOptions>),
 }
 
 impl Login {
-    /// The options to connect with now.
+    /// Returns the options to connect with now.
     pub fn options(&self) -> Result<MySqlConnectOptions, sqlx::Error> {
         match self {
             Self::Configured(database) => options(database),
@@ -32,11 +32,12 @@ impl Login {
     }
 }
 
-/// The options that a database URL stands for. Unless it says otherwise (`ssl-mode=`), a server elsewhere is reached by TLS with its
-/// name verified; one on loopback or a socket by TLS if it has that, and in plain text if not.
+/// Returns the options of a database URL. Without `ssl-mode=`, a remote server is reached by TLS with its name
+/// verified. A server on loopback or a socket is reached by TLS if it has TLS, and otherwise in plain text.
 ///
-/// In plain text the driver encrypts the password, if the server asks for it, under whatever key the server sends. It cannot be
-/// kept from that, so a password goes in plain text to this machine alone, unless `database.plaintext` is set.
+/// In plain text the driver encrypts the password, if the server asks for it, under any key that the server sends. The
+/// driver has no option against that. So a password goes in plain text only to this machine, unless
+/// `database.plaintext` is set.
 pub fn options(database: &Database) -> Result<MySqlConnectOptions, sqlx::Error> {
     let wrong = |text: &str| sqlx::Error::Configuration(text.into());
     let url = Url::parse(&database.url.current()).map_err(|_secret| wrong("it does not read as a URL"))?;
@@ -58,7 +59,7 @@ pub fn options(database: &Database) -> Result<MySqlConnectOptions, sqlx::Error> 
              database.plaintext = true where the network is trusted",
         ));
     }
-    // IAM tokens and the like: in clear text, to a server whose name is verified, and to no other.
+    // IAM tokens and the like go in clear text, so only to a server whose name is verified.
     Ok(options.enable_cleartext_plugin(matches!(mode, MySqlSslMode::VerifyIdentity)))
 }
 

@@ -1,24 +1,24 @@
-//! Why a server cannot be used, in one sentence that names the cause and the remedy.
+//! Explains why a server cannot be used, in one sentence that names the cause and the remedy.
 
 use outbox_core::{sqlx, store::error_number};
 
-/// What a driver says.
+/// An error as a driver reports it.
 #[derive(Clone, Copy)]
 pub(crate) enum Trouble<'a> {
-    /// sqlx.
+    /// An error of sqlx.
     Database(&'a sqlx::Error),
-    /// librdkafka, of a connection.
+    /// librdkafka's text about a connection.
     #[cfg(feature = "kafka")]
     Kafka(&'a str),
-    /// lapin.
+    /// An error of lapin.
     #[cfg(feature = "rabbitmq")]
     RabbitMq(&'a lapin::Error),
 }
 
-/// No server greets with more bytes.
+/// No server's greeting has more bytes.
 const LONGEST_GREETING: u32 = 1 << 16;
 
-/// The cause and the remedy, and behind them the driver's own words; those alone, where no remedy is known.
+/// Returns the cause and the remedy, followed by the driver's own words. Returns the words alone if no remedy is known.
 pub(crate) fn explain(trouble: Trouble<'_>) -> String {
     let (known, words) = match trouble {
         Trouble::Database(error) => of_database(error),
@@ -33,14 +33,14 @@ pub(crate) fn explain(trouble: Trouble<'_>) -> String {
     }
 }
 
-/// The sentence whose text is in the driver's words.
+/// Returns the sentence whose text is in the driver's words.
 fn find(table: &[(&str, &'static str)], words: &str) -> Option<&'static str> {
     table.iter().find(|(text, _)| words.contains(text)).map(|(_, sentence)| *sentence)
 }
 
 fn of_database(error: &sqlx::Error) -> (Option<&'static str>, String) {
     let words = match error.as_database_error() {
-        // Not more: it may quote a statement.
+        // Cut, because it may quote a statement.
         Some(refused) => {
             let message: String = refused.message().chars().take(200).collect();
             match error_number(error).and_then(of_number) {
@@ -58,7 +58,7 @@ fn of_database(error: &sqlx::Error) -> (Option<&'static str>, String) {
     (find(DATABASE, &words), words)
 }
 
-/// By the server's error number. MariaDB has numbers of its own for the same.
+/// Explains the server's error number. MariaDB has numbers of its own for the same errors.
 fn of_number(number: u16) -> Option<&'static str> {
     Some(match number {
         1045 | 1698 => {
@@ -119,7 +119,7 @@ const DATABASE: &[(&str, &str)] = &[
     ("failed to lookup address", "the host's name is not known here: correct it in `database.url`"),
 ];
 
-/// Whether the first bytes of something else, letters or those of TLS, were taken for the length of a packet:
+/// Whether the first bytes of another protocol, letters or those of TLS, were taken for the length of a packet:
 /// "expected to read 5526600 bytes, got 43 bytes at EOF".
 fn is_foreign(words: &str) -> bool {
     let rest = words.split_once("expected to read ").map(|(_, rest)| rest);
@@ -127,7 +127,7 @@ fn is_foreign(words: &str) -> bool {
     expected.is_some_and(|bytes| bytes > LONGEST_GREETING)
 }
 
-/// librdkafka takes the first bytes of a foreign answer for its length, and advises to raise a limit.
+/// librdkafka takes the first bytes of a foreign answer for its length, and advises raising a limit.
 #[cfg(feature = "kafka")]
 const KAFKA: &[(&str, &str)] = &[
     (
@@ -155,7 +155,7 @@ const KAFKA: &[(&str, &str)] = &[
         "connecting to a PLAINTEXT broker listener",
         "this listener has no TLS: correct `brokers`, or \"security.protocol\" in the sink's properties",
     ),
-    // The same, where the broker has hung up before its answer was read.
+    // The same error, if the broker has hung up before its answer was read.
     (
         "in state SSL_HANDSHAKE",
         "this listener has no TLS: correct `brokers`, or \"security.protocol\" in the sink's properties",
@@ -217,7 +217,7 @@ const RABBITMQ: &[(&str, &str)] = &[
 mod tests {
     use super::*;
 
-    /// Of servers that no test can start here; the others are in tests/connect/login.rs.
+    /// For servers that no test can start here; the others are in tests/connect/login.rs.
     #[test]
     fn a_login_that_the_driver_cannot_do_is_told_with_its_remedy() {
         for (words, remedy) in [

@@ -1,9 +1,9 @@
-//! The claims that this process holds, and whether it still holds them.
+//! The claims of this process, and whether it still holds them.
 //!
-//! A lease is the right to publish the messages of a claim and to write back what became of them. The database's clock decides
-//! when it ends; this process only knows that it cannot end before `lease` has passed since the last renewal was *sent*, by
-//! its own monotonic clock. It starts no publish that could last longer than that. What it writes back is fenced by the
-//! token in any case: a process that was paused past its lease changes nothing.
+//! A lease is the right to publish the messages of a claim and to write their outcomes back. The database's clock
+//! decides when it ends. By its own monotonic clock, this process only knows that a lease lasts for `lease` from the
+//! moment at which the last renewal was *sent*. It starts no publish that could last longer. The token fences all its
+//! writes in any case: a process that was paused past its lease changes nothing.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +28,7 @@ pub struct Tenure {
     pub ids: Vec<u64>,
     /// Their keys, sorted, without 0 and without repetition.
     pub keys: Vec<u64>,
-    /// Keys whose queue is to be read on once a message of theirs is sent.
+    /// Keys whose queue must be read on after one of their messages is sent.
     pub queued: Vec<u64>,
     until: Mutex<Instant>,
     lost: AtomicBool,
@@ -38,7 +38,7 @@ pub struct Tenure {
 }
 
 impl Tenure {
-    /// A claim that stands at least until then.
+    /// Creates a claim that is live at least until then.
     #[must_use]
     pub fn new(lease: ClaimLease, lane: u16, ids: Vec<u64>, keys: Vec<u64>, until: Instant) -> Self {
         let (lost, leaving, returns) = (AtomicBool::default(), AtomicBool::default(), AtomicBool::new(true));
@@ -47,39 +47,39 @@ impl Tenure {
         Self { lease, lane, ids, keys, queued, until: Mutex::new(until), lost, leaving, returns, abandoned }
     }
 
-    /// Whether the lease surely stands for so long.
+    /// Whether the lease surely lasts for this duration.
     #[must_use]
     pub fn lasts(&self, time: Duration) -> bool {
         !self.lost.load(Ordering::Acquire) && Instant::now() + time <= *self.until.lock()
     }
 
-    /// The lease was renewed: it stands at least until then.
+    /// Notes a renewal: the lease lasts at least until then.
     pub fn prolong(&self, until: Instant) {
         *self.until.lock() = until;
     }
 
-    /// The lease is another's now. Returns whether that is news.
+    /// Notes that the lease is lost. Returns whether it was not noted before.
     pub fn lose(&self) -> bool {
         !self.lost.swap(true, Ordering::AcqRel)
     }
 
-    /// What became of its messages cannot be written back: it is not renewed, and nothing of it or behind it is claimed until
-    /// another relay has taken it over.
+    /// Gives up a claim whose outcomes cannot be written back. It is not renewed, and its messages and those behind
+    /// them are not claimed until another relay has taken it over.
     pub fn abandon(&self) {
         self.lose();
-        // Whatever became of its messages: all of them are pending again when it is taken over.
+        // All of its messages are pending again after the take-over, whatever their outcomes.
         self.returns.store(true, Ordering::Release);
         self.abandoned.store(true, Ordering::Release);
     }
 
-    /// Whether it is left to its lease.
+    /// Whether the claim is left to its lease.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    /// From now on the claim may vanish from the database, because it is being settled. `returns`: some of its rows may be pending
-    /// again then, messages that were not sent.
+    /// Notes that the claim is being settled and may vanish from the database. `returns`: some of its rows may be
+    /// pending again then, those of unsent messages.
     pub fn leave(&self, returns: bool) {
         self.returns.store(returns, Ordering::Release);
         self.leaving.store(true, Ordering::Release);
@@ -91,7 +91,7 @@ impl Tenure {
         self.leaving.load(Ordering::Acquire)
     }
 
-    /// Whether its rows may be pending again once the claim has vanished.
+    /// Whether its rows may be pending again after the claim has vanished.
     #[must_use]
     pub fn may_return(&self) -> bool {
         self.returns.load(Ordering::Acquire)
@@ -113,19 +113,19 @@ impl HeldClaims {
         self.0.lock().remove(&lease)
     }
 
-    /// Forgets a claim of a lane that was abandoned and is no longer among the live ones.
+    /// Forgets the abandoned claims of a lane that are no longer among the live ones.
     pub fn sweep(&self, lane: u16, live: &[ClaimLease]) {
         let gone = |tenure: &Tenure| tenure.lane == lane && tenure.is_abandoned() && !live.contains(&tenure.lease);
         self.0.lock().retain(|_, tenure| !gone(tenure));
     }
 
-    /// All claims.
+    /// Returns all claims.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Tenure>> {
         self.0.lock().values().map(Arc::clone).collect()
     }
 
-    /// The claims of a lane.
+    /// Returns the claims of a lane.
     #[must_use]
     pub fn of_lane(&self, lane: u16) -> Vec<Arc<Tenure>> {
         self.0.lock().values().filter(|tenure| tenure.lane == lane).map(Arc::clone).collect()

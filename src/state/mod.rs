@@ -1,4 +1,5 @@
-//! What the tasks of a relay share: configuration and stop signal ([`context`]), sessions of the database, claims in flight, room.
+//! The state that the tasks of a relay share: configuration and stop signal ([`context`]), sessions of the database,
+//! claims in flight, room.
 
 pub(crate) mod backoff;
 pub mod capacity;

@@ -1,8 +1,9 @@
-//! The queues of keys, as far as this process works on them. They are in the database (`outbox_core::store::queue`). This module notes which keys
-//! have as many messages in flight as they may, and which queues are to be read on.
+//! The state of keys' queues in this process. The queues are in the database (`outbox_core::store::queue`). This module
+//! notes which keys have the most messages in flight that they may have, and which queues must be read on.
 //!
-//! A sink that takes the messages of a key one by one would get claims full of one busy key, and nothing of the others. So a claim has few messages of each key there,
-//! and the rest goes into the queue. The publisher asks for more when few of them are left.
+//! If a sink takes the messages of a key one by one, a busy key would fill claims and leave no room for others. So such
+//! a claim has few messages of each key, and the rest goes into the queue. The publisher asks for more when few of them
+//! are left.
 
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
@@ -15,12 +16,12 @@ use tokio::sync::Notify;
 /// A key in its lane: the lane, and the hash of topic and key.
 pub type LaneKey = (u16, u64);
 
-/// Most messages of a key in a claim, where a sink takes them one by one. At 1 ms each they last while the next ones are fetched, which takes
-/// about 20 ms.
+/// Most messages of a key in a claim, if a sink takes them one by one. At 1 ms each they last while the next ones are
+/// fetched, which takes about 20 ms.
 pub const AT_ONCE: usize = 128;
 /// The same for a worker, whose claims are smaller: a look of its claimer sees 500 rows, and should see many keys.
 const OF_WORKER: usize = 16;
-/// With no more than these of a key in flight the next ones are fetched.
+/// With at most this many messages of a key in flight, the next ones are fetched.
 pub(crate) const FEW: usize = AT_ONCE / 2;
 
 /// The state of keys' queues that claimers, publisher and promotion share.
@@ -29,22 +30,22 @@ pub struct Queues {
     at_once: usize,
     one_by_one: AtomicBool,
     crowded: Mutex<HashSet<LaneKey>>,
-    /// A key is here once, and only after something was in flight of it.
+    /// At most one entry per key.
     wanted: Mutex<HashMap<LaneKey, Wanted>>,
     asked: Notify,
 }
 
-/// A part of a queue that is to be put back.
+/// A part of a queue to put back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
-    /// Messages above this id.
+    /// Only messages above this id.
     pub above: u64,
-    /// How many at the most.
+    /// The most rows.
     pub rows: usize,
 }
 
 impl Queues {
-    /// No queue is known yet. A worker takes each key one by one, in claims of `claim_messages`.
+    /// Starts without any queue. A worker takes each key one by one, in claims of `claim_messages`.
     #[must_use]
     pub fn new(is_worker: bool, claim_messages: usize) -> Self {
         Self {
@@ -56,17 +57,17 @@ impl Queues {
         }
     }
 
-    /// A message was seen whose sink or route takes its key one by one.
+    /// Notes that a sink or route takes a key one by one.
     pub(crate) fn go_one_by_one(&self) {
         self.one_by_one.store(true, Ordering::Relaxed);
     }
 
-    /// Most pending messages of a key that is not blocked.
+    /// Returns the most pending messages of a key that is not crowded.
     pub(crate) fn most_of_key(&self) -> usize {
         if self.one_by_one.load(Ordering::Relaxed) { self.at_once } else { usize::MAX }
     }
 
-    /// Notes whether a key has as many messages in flight as it may: a claim takes one of them then.
+    /// Notes whether a key has the most messages in flight that it may have: then a claim takes only one of them.
     pub(crate) fn crowd(&self, key: LaneKey, is_crowded: bool) {
         let mut crowded = self.crowded.lock();
         if is_crowded {
@@ -76,7 +77,7 @@ impl Queues {
         }
     }
 
-    /// The crowded keys of a lane.
+    /// Returns the crowded keys of a lane.
     pub(crate) fn crowded(&self, lane: u16) -> HashSet<u64> {
         self.crowded.lock().iter().filter(|key| key.0 == lane).map(|key| key.1).collect()
     }
@@ -93,12 +94,12 @@ impl Queues {
         self.asked.notify_one();
     }
 
-    /// Asks for the next part of a queue of which it is not known where it begins.
+    /// Asks for the next part of a queue whose start is not known.
     pub(crate) fn want_first(&self, key: LaneKey) {
         self.want(key, Wanted { above: 0, rows: self.at_once });
     }
 
-    /// Takes out wanted parts, at most this number.
+    /// Takes out wanted parts, at most this many.
     pub(crate) fn take_wanted(&self, most: usize) -> Vec<(LaneKey, Wanted)> {
         let mut wanted = self.wanted.lock();
         let keys: Vec<LaneKey> = wanted.keys().copied().take(most).collect();
@@ -109,7 +110,7 @@ impl Queues {
         taken
     }
 
-    /// Waits until something is wanted.
+    /// Waits until a part is wanted.
     pub(crate) async fn asked(&self) {
         self.asked.notified().await;
     }

@@ -1,4 +1,4 @@
-//! A long-lived connection of the relay's own that is never left half-way through a call.
+//! A long-lived connection of the relay that is never left in the middle of a call.
 
 use std::{
     io::ErrorKind,
@@ -21,10 +21,10 @@ use crate::state::{
     explain::{Trouble, explain},
 };
 
-/// A connection that is opened when it is first needed, and again after it was lost.
+/// A connection that is opened on its first use, and again after it was lost.
 ///
-/// A call that does not end (deadline, cancelled future) takes its connection with it: the protocol would be out of step, and
-/// the server rolls back what was open.
+/// A call that does not end (deadline, cancelled future) drops its connection, because the protocol would be out of
+/// step. The server then rolls back the open transaction.
 pub struct Session {
     context: Arc<Context>,
     connection: Option<MySqlConnection>,
@@ -33,19 +33,20 @@ pub struct Session {
 
 /// Longest pause between two tries to reach the database.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-/// Longest deadline of a read: so long a connection whose server is gone may be waited for.
+/// Longest deadline of a read, which is also the longest wait for a connection whose server has vanished.
 const MAX_PATIENCE: Duration = Duration::from_secs(40);
 
 impl Session {
-    /// A session that is not connected yet.
+    /// Creates a session that is not connected yet.
     pub fn new(context: &Arc<Context>) -> Self {
         Self { context: Arc::clone(context), connection: None, failures: 0 }
     }
 
-    /// Runs one operation, within the settle deadline. Connecting has as long again: it takes more round trips than most calls.
+    /// Runs one operation within the settle deadline. Connecting has the same time again, because it takes more round
+    /// trips than most calls.
     ///
-    /// After an error nothing is open on the server that belongs to this session; whether the operation took effect is unknown
-    /// unless the server itself refused it.
+    /// After an error this session has nothing open on the server. Whether the operation took effect is unknown, unless
+    /// the server itself refused it.
     pub async fn run<T>(
         &mut self,
         operation: &'static str,
@@ -55,7 +56,8 @@ impl Session {
         self.run_within(deadline, operation, work).await
     }
 
-    /// [`Self::run`] for a call that only reads, and goes past the deleted rows that a snapshot keeps. A stop does not wait for it.
+    /// Does the same as [`Self::run`] for a read that goes past the deleted rows that a snapshot keeps. A stop does not
+    /// wait for it.
     pub async fn run_patiently<T>(
         &mut self,
         patience: &mut Patience,
@@ -91,7 +93,7 @@ impl Session {
         deadline: Duration,
         work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
-        // The connection is out of its place while the call runs: a future that is dropped drops it too.
+        // The connection is taken out while the call runs: a dropped future drops it, too.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => Box::pin(self.in_time(connect(&self.context))).await?,
@@ -127,7 +129,7 @@ impl Session {
         }
     }
 
-    /// The connection, if it is open: for work with a deadline of its own.
+    /// Returns the connection, if it is open, for work with a deadline of its own.
     pub(crate) fn connection(&mut self) -> Option<&mut MySqlConnection> {
         self.connection.as_mut()
     }
@@ -148,8 +150,8 @@ async fn within<T>(deadline: Duration, call: impl Future<Output = Result<T, sqlx
     tokio::time::timeout(deadline, call).await.map_err(timed_out).flatten()
 }
 
-/// How long a read may take whose duration depends on an open snapshot: a hundred million deleted rows take longer than a
-/// call is given, and a read that is given up begins at the first one again.
+/// The deadline of a read whose duration depends on an open snapshot. A hundred million deleted rows take longer than
+/// the usual deadline, and a read that timed out begins at the first row again.
 #[derive(Debug)]
 pub struct Patience {
     usual: Duration,
@@ -157,14 +159,14 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// As long as any call, at first.
+    /// Starts with the deadline of any other call.
     #[must_use]
     pub fn new(context: &Context) -> Self {
         let usual = context.config.relay.settle_deadline;
         Self { usual, now: usual }
     }
 
-    /// After the reads of a round: how long the longest of them took.
+    /// Notes the longest duration of a round's reads.
     pub fn took(&mut self, longest: Duration) {
         self.now = self.bounded(longest * 2);
     }
@@ -178,12 +180,12 @@ impl Patience {
     }
 }
 
-/// How long to wait after this number of failures in a row.
+/// Returns the pause after this number of failures in a row.
 pub(crate) fn time_to_pause(failures: u32) -> Duration {
     Duration::from_millis(50).saturating_mul(1 << failures.min(6)).min(MAX_PAUSE)
 }
 
-/// Sessions that several tasks share: one after the other, in the order in which they ask.
+/// Sessions that several tasks share; the tasks get them in the order in which they ask.
 pub struct Sessions {
     context: Arc<Context>,
     idle: Mutex<Vec<Session>>,
@@ -198,7 +200,7 @@ pub struct Loan<'a> {
 }
 
 impl Sessions {
-    /// No more than `most` at the same time.
+    /// Allows at most `most` sessions at the same time.
     #[must_use]
     pub fn new(context: &Arc<Context>, most: usize) -> Self {
         let places = Arc::new(Semaphore::new(most));
@@ -207,7 +209,7 @@ impl Sessions {
 
     /// Waits for a session; the one that was used last comes first.
     pub async fn take(&self) -> Loan<'_> {
-        // It is never closed.
+        // The semaphore is never closed.
         let place = Arc::clone(&self.places).acquire_owned().await.ok();
         let session = self.idle.lock().pop().unwrap_or_else(|| Session::new(&self.context));
         Loan { session, sessions: self, _place: place }
@@ -235,23 +237,23 @@ impl DerefMut for Loan<'_> {
     }
 }
 
-/// Why the server refused a call.
+/// The class of a server's refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Others were in the way.
+    /// Other transactions were in the way.
     Contention,
-    /// For a state of the server, whatever the call: it takes none of its kind.
+    /// The state of the server, whatever the call: it takes none of this kind.
     State,
-    /// For something in the call.
+    /// Something in the call.
     Call,
 }
 
 /// Classifies a refusal; `None` if the server did not answer.
 pub(crate) fn refusal(error: &sqlx::Error) -> Option<Refusal> {
     Some(match store::error_number(error)? {
-        // A lock wait that timed out, a deadlock; a savepoint that went with its transaction, as on a Galera node.
+        // A lock wait that timed out, a deadlock; a savepoint that was lost with its transaction, as on a Galera node.
         1205 | 1213 | 1305 => Refusal::Contention,
-        // Disk or table space full, a storage engine's or a file's error.
+        // Disk or table space full, an error of a storage engine or a file.
         1021 | 1026 | 1030 | 1114
         // Too many connections, of all or of this user; a shutdown.
         | 1040 | 1053 | 1203 | 1226
@@ -259,7 +261,7 @@ pub(crate) fn refusal(error: &sqlx::Error) -> Option<Refusal> {
         | 1044 | 1045 | 1142 | 1143 | 1227 | 1820 | 1862 | 3118 | 4151
         // Read-only: by an option, by the transaction's default, by the server's mode; MariaDB's own code for the first.
         | 1290 | 1792 | 1836 | 1874
-        // The database or a table is missing: a restore is on its way.
+        // The database or a table is missing, as during a restore.
         | 1049 | 1146 => Refusal::State,
         _ => Refusal::Call,
     })
@@ -270,7 +272,8 @@ pub async fn connect(context: &Context) -> Result<MySqlConnection, sqlx::Error> 
     database::connect(&context.login).await
 }
 
-/// The text of an error, with the remedy where one is known, without what it may quote of a statement.
+/// Returns the text of an error, with the remedy if one is known. The server's message is cut, because it may quote a
+/// statement.
 pub(crate) fn describe(error: &sqlx::Error) -> String {
     explain(Trouble::Database(error))
 }
