@@ -1,4 +1,4 @@
-//! Raising the floor below which no message can still be committed.
+//! Raises the floor below which no message can still be committed.
 
 use std::{
     collections::VecDeque,
@@ -43,7 +43,7 @@ async fn pass(
     let sample = session.run("floor", async |db| floor::sample(db).await).await?;
     note(&context.floor, samples, sample);
     if context.floor.load(Ordering::Acquire) == sample.max_id {
-        // Where nothing was enqueued there is nothing to raise.
+        // Without new messages there is nothing to raise.
         samples.clear();
         return Ok(None);
     }
@@ -52,8 +52,8 @@ async fn pass(
     Ok(raise(samples, sample.at_micros, writer, age))
 }
 
-/// Keeps a sample. Where ids have begun again further down, after a failover to a replica that was behind or a restore, the floor
-/// comes down with them: to look at more than need be is harmless.
+/// Keeps a sample. If ids begin again lower down, after a restore or a failover to a replica that lagged, the floor
+/// comes down with them. A look from a lower floor is harmless.
 fn note(floor: &AtomicU64, samples: &mut VecDeque<Sample>, sample: Sample) {
     if floor.fetch_min(sample.max_id, Ordering::AcqRel) > sample.max_id {
         samples.clear();
@@ -61,9 +61,9 @@ fn note(floor: &AtomicU64, samples: &mut VecDeque<Sample>, sample: Sample) {
     samples.push_back(sample);
 }
 
-/// The floor that the samples allow, if they allow a higher one; they are used up. An id that was visible in a sample was given out
-/// before it. So once no transaction that started before the sample is open, or none can be any more by its age, no smaller
-/// id can appear.
+/// Returns the floor that the samples allow, if any, and uses those samples up. An id visible in a sample was given out
+/// before it. So no smaller id can appear once no transaction that started before the sample is open, or none can be
+/// any more by its age.
 fn raise(samples: &mut VecDeque<Sample>, now: i64, writer: OldestWriter, max_age: i64) -> Option<u64> {
     let started = match writer {
         OldestWriter::Since(micros) => micros,

@@ -1,4 +1,4 @@
-//! Gauges of the queue, read from the database: the same from every relay.
+//! Sets the gauges of the queue from the database: they are the same on every relay.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use outbox_core::store::stats::{self, Stats};
 
 use crate::state::{context::Context, session::Session};
 
-/// How old the gauges may be.
+/// The pause between two counts.
 const EVERY: Duration = Duration::from_secs(15);
 
 /// Counts every 15 seconds until the relay is stopped.

@@ -1,5 +1,5 @@
-//! Tasks beside the way of a message, one of each in every relay: they renew leases, take over those of dead relays, promote delayed
-//! messages, raise the floor, purge and count.
+//! Tasks beside the path of a message, one of each in every relay. They renew leases, take over those of dead relays,
+//! promote delayed messages, raise the floor, purge and count.
 
 pub mod floor;
 pub mod gauges;

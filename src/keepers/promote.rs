@@ -1,4 +1,4 @@
-//! Putting messages back among the pending ones: those that are due, and the next ones of keys' queues.
+//! Puts messages back among the pending ones: due messages, and the next ones of keys' queues.
 
 use std::{
     collections::BTreeMap,
@@ -15,21 +15,21 @@ use crate::state::{context::Context, queues::Wanted, session::Session};
 
 /// Most messages of one look.
 const CHUNK: u32 = 1000;
-/// Longest pause between two looks. A message that was delayed for longer is put back on time, because a look sees it coming; where
-/// one follows the other, [`STREAM`] late at most.
+/// Longest pause between two looks. A look sees ahead for this long, so a message that was delayed for longer is put
+/// back on time. Messages that are due one after the other are at most [`STREAM`] late.
 const EVERY: Duration = Duration::from_millis(400);
-/// Shortest pause between two looks: messages that are due soon after one another go together.
+/// Shortest pause between two looks: messages that are due shortly after one another are put back together.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// The same after some were put back: each time, what claimers have seen is void.
+/// The same after some messages were put back: each time, the claimers' looks become void.
 const STREAM: Duration = Duration::from_millis(100);
-/// Pause between two sweeps, and between two pages of one. A queue is read on by the process that sends its key's messages; a sweep finds
-/// those whose process has died, and those that an operator has freed.
+/// Pause between two sweeps, and between two pages of one. The process that sends a key's messages reads its queue on.
+/// A sweep finds the queues of dead processes, and those that an operator has freed.
 const SWEEP: Duration = Duration::from_secs(5);
 const PAGE: Duration = Duration::from_millis(20);
-/// Most queues of a round: messages that are due wait for it.
+/// Most queues of a round: due messages wait for the round.
 const QUEUES: usize = 100;
 
-/// When there is something to do without being asked, and how far a sweep has come.
+/// The times of the work that nothing asks for, and the progress of a sweep.
 struct Agenda {
     due_at: Instant,
     sweep_at: Instant,
@@ -37,7 +37,7 @@ struct Agenda {
     above: u64,
 }
 
-/// Promotes until the relay is stopped. Several relays may do so: the lane's head keeps them apart.
+/// Promotes until the relay is stopped. Several relays may promote at once: the lane's head keeps them apart.
 pub async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     let now = Instant::now();
@@ -59,7 +59,7 @@ pub async fn run(context: Arc<Context>) {
     }
 }
 
-/// Does what is to be done now, each kind of work at its own time.
+/// Does the work that is due now, each kind at its own time.
 async fn round(context: &Context, session: &mut Session, agenda: &mut Agenda) -> Result<(), sqlx::Error> {
     let read_on = read_on(context, session).await;
     if agenda.due_at <= Instant::now() {
@@ -72,7 +72,7 @@ async fn round(context: &Context, session: &mut Session, agenda: &mut Agenda) ->
     read_on
 }
 
-/// Puts back the parts of queues that are wanted.
+/// Puts back the wanted parts of queues.
 async fn read_on(context: &Context, session: &mut Session) -> Result<(), sqlx::Error> {
     let mut by_lane: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
     for (key, Wanted { above, rows }) in context.queues.take_wanted(QUEUES) {
@@ -84,7 +84,7 @@ async fn read_on(context: &Context, session: &mut Session) -> Result<(), sqlx::E
     for (lane, ids) in &by_lane {
         for ids in ids.chunks(CHUNK as usize) {
             match session.run("promote", async |db| queue::promote(db, *lane, ids).await).await {
-                // For this lane: it does not hold up the others. A sweep finds its queues.
+                // This concerns one lane and does not hold up the others. A sweep finds its queues.
                 Err(error) if error.as_database_error().is_some() => refused = Err(error),
                 other => drop(other?),
             }
@@ -94,7 +94,8 @@ async fn read_on(context: &Context, session: &mut Session) -> Result<(), sqlx::E
     refused
 }
 
-/// Looks at a page of the keys that wait, and asks for the queues that nothing holds back. Returns whether it was the last page.
+/// Looks at a page of the waiting keys, and asks for the queues that nothing holds back. Returns whether it was the
+/// last page.
 async fn sweep(context: &Context, session: &mut Session, agenda: &mut Agenda) -> Result<bool, sqlx::Error> {
     let from = agenda.lane;
     let Some(lane) = session.run("sweep", async |db| queue::lane(db, from).await).await? else {
@@ -109,7 +110,7 @@ async fn sweep(context: &Context, session: &mut Session, agenda: &mut Agenda) ->
     for (key, _) in keys.iter().filter(|(_, free)| *free) {
         context.queues.want_first((lane, *key));
     }
-    // Behind its last key a lane is done.
+    // A lane is done after its last key.
     match keys.last() {
         Some((last, _)) => agenda.above = *last,
         None => (agenda.lane, agenda.above) = (lane.checked_add(1).unwrap_or(0), 0),
@@ -122,7 +123,7 @@ async fn promote(session: &mut Session, lane: u16, ids: &[u64]) -> Result<(), sq
     session.run("promote", async |db| promote::promote(db, lane, ids).await).await.map(drop)
 }
 
-/// Puts back what is due; returns when the next is.
+/// Puts back due messages; returns the pause before the next look.
 async fn pass(session: &mut Session) -> Result<Duration, sqlx::Error> {
     let coming = session.run("due", async |db| promote::due(db, EVERY, CHUNK).await).await?;
     let mut by_lane: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
@@ -132,7 +133,7 @@ async fn pass(session: &mut Session) -> Result<Duration, sqlx::Error> {
     let mut refused = Ok(());
     for (lane, ids) in &by_lane {
         match promote(session, *lane, ids).await {
-            // For this lane: it does not hold up the others.
+            // This concerns one lane and does not hold up the others.
             Err(error) if error.as_database_error().is_some() => refused = Err(error),
             other => other?,
         }

@@ -1,4 +1,4 @@
-//! Deleting what is older than its retention: one relay at a time, in small chunks.
+//! Deletes rows that are older than their retention: one relay at a time, in small chunks.
 
 use std::{
     sync::Arc,
@@ -20,12 +20,12 @@ use crate::{
     },
 };
 
-/// How long the lease on the purging lasts.
+/// The length of the lease on the purging.
 const LEASE: Duration = Duration::from_secs(60);
-/// Pause between two looks for something to delete.
+/// Pause between two looks for rows to delete.
 const EVERY: Duration = Duration::from_secs(10);
-/// Between two chunks the services' work has the server for this many times the length of a chunk. Not much longer, where round trips
-/// or the disk are slow: the purge has to keep up with what is sent.
+/// The pause after a chunk is this many times its duration, and leaves the server to the services. [`LONGEST_REST`]
+/// limits it where round trips or the disk are slow: the purge must keep up with the messages sent.
 const REST: u32 = 9;
 const SHORTEST_REST: Duration = Duration::from_millis(50);
 const LONGEST_REST: Duration = Duration::from_millis(250);
@@ -33,7 +33,7 @@ const LONGEST_REST: Duration = Duration::from_millis(250);
 const MESSAGES: usize = 1000;
 const ROWS: u32 = 1000;
 
-/// Whether the inbox remembers for as long as a message that was sent can be sent again.
+/// Checks that the inbox remembers messages for as long as a sent message can be sent again.
 pub(crate) fn inbox_window(keep: &Retention) -> Result<(), WindowTooShort> {
     let sent = if keep.sent.is_zero() { Duration::MAX } else { keep.sent };
     check_window(keep.inbox, sent)
@@ -68,9 +68,9 @@ pub async fn run(context: Arc<Context>) {
     }
 }
 
-/// Whether this relay is the one that purges.
+/// Whether this relay is the one that purges; tries to become it.
 ///
-/// Leases keep the options with which they are made, so others are made for each try: a password may have changed.
+/// A lease keeps the options with which it was made. So each try makes a new one: a password may have changed.
 async fn is_mine(context: &Context, lease: &mut Option<Lease>) -> bool {
     if lease.as_ref().is_some_and(Lease::is_held) {
         return true;
@@ -95,7 +95,7 @@ async fn is_mine(context: &Context, lease: &mut Option<Lease>) -> bool {
     lease.is_some()
 }
 
-/// Receipts and their messages, until a chunk is full. A receipt can stand for one message.
+/// Deletes receipts and their messages, until a chunk is full. A receipt can stand for one message.
 async fn purge_sent(session: &mut Session, age: Duration) -> Result<(u64, u64), sqlx::Error> {
     let mut gone = (0, 0);
     while gone.0 < MESSAGES as u64 && gone.1 < MESSAGES as u64 {
@@ -108,7 +108,8 @@ async fn purge_sent(session: &mut Session, age: Duration) -> Result<(u64, u64), 
     Ok(gone)
 }
 
-/// Deletes one chunk of each kind; returns how many rows went. One kind that cannot be purged does not hold up the others.
+/// Deletes one chunk of each kind; returns the number of receipts and other rows. A failure of one kind does not hold
+/// up the others.
 async fn pass(context: &Context, session: &mut Session) -> Result<u64, sqlx::Error> {
     let keep = &context.config.retention;
     let (mut sent, mut dead, mut inbox) = (Ok((0, 0)), Ok(0), Ok(0));

@@ -1,4 +1,4 @@
-//! Renewing the leases of what is in flight.
+//! Renews the leases of claims in flight.
 
 use std::{
     collections::HashSet,
@@ -13,12 +13,12 @@ use outbox_core::{
 
 use crate::state::{context::Context, crash, leases::Tenure, session::Session};
 
-/// Longest pause between two renewals, however long a lease is: the loop shows that it lives.
+/// Longest pause between two renewals, however long a lease is: the loop must show that it is alive.
 pub(crate) const LONGEST: Duration = Duration::from_secs(20);
 
-/// Renews all leases, three times within each, until it is dropped.
+/// Renews all leases, at least three times within each, until it is dropped.
 ///
-/// A lease that cannot be renewed is not extended: no publish is started that might outlast it.
+/// A lease that cannot be renewed is not extended: no publish starts that might outlast it.
 pub async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     loop {
@@ -27,7 +27,7 @@ pub async fn run(context: Arc<Context>) {
             let mut tenures = context.leases.all();
             tenures.retain(|tenure| !tenure.is_abandoned());
             context.alive("renew");
-            // Every claim in flight depends on it: a connection that broke is no reason to wait for the next turn.
+            // All claims in flight depend on it: after a lost connection, the next try does not wait for the next turn.
             if tenures.is_empty() || renew(&context, &mut session, &tenures).await.is_ok() {
                 break;
             }
@@ -38,7 +38,7 @@ pub async fn run(context: Arc<Context>) {
 
 async fn renew(context: &Context, session: &mut Session, tenures: &[Arc<Tenure>]) -> Result<(), sqlx::Error> {
     let leases: Vec<ClaimLease> = tenures.iter().map(|tenure| tenure.lease).collect();
-    // The lease runs on the server from some time after this one.
+    // The server starts the lease after this moment, so the lease lasts at least until then.
     let until = Instant::now() + context.config.relay.lease;
     let time = context.config.relay.lease;
     crash::point("before_renew");
@@ -54,7 +54,7 @@ async fn renew(context: &Context, session: &mut Session, tenures: &[Arc<Tenure>]
             tenure.prolong(until);
             renewals.with_label_values(&["renewed"]).inc();
         } else if standing.contains(&tenure.lease) {
-            // It is being settled or taken over. The next turn tells.
+            // It is being settled or taken over; the next turn shows which.
             renewals.with_label_values(&["locked"]).inc();
         } else if !tenure.leaves() && tenure.lose() {
             renewals.with_label_values(&["lost"]).inc();

@@ -1,4 +1,4 @@
-//! Taking over the claims of relays that died. Relays watch each other; there is no supervisor.
+//! Takes over the claims of relays that died. Relays watch each other; there is no supervisor.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,17 +24,17 @@ async fn take_over(context: &Context, session: &mut Session, expired: &[lease::E
     let own = context.leases.all();
     let held =
         |claim: &&lease::Expired| !own.iter().any(|tenure| tenure.lease == claim.lease && !tenure.is_abandoned());
-    // An own claim that is late can still be renewed or settled until another relay takes it over.
+    // This relay can still renew or settle its own late claims, until another relay takes them over.
     for claim in expired.iter().filter(held) {
         let taken = session.run("take_over", async |db| lease::take_over(db, claim).await).await;
-        // Without a reply it may have happened.
+        // Without a reply the take-over may have happened.
         let unanswered = taken.as_ref().is_err_and(|error| error.as_database_error().is_none());
         let messages = claim.message_ids.len();
         if unanswered || matches!(taken, Ok(true)) {
             context.metrics.possible_duplicates_total.with_label_values(&["takeover"]).inc_by(messages as u64);
         }
         if unanswered {
-            // The next look says what is left.
+            // The next look shows what is left.
             break;
         }
         if matches!(taken, Ok(true)) {
