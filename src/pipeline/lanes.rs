@@ -112,7 +112,7 @@ pub async fn run(
                 claimers.spawn(claimer.run());
                 context.metrics.lanes.inc();
                 if served.len() == MANY {
-                    tracing::warn!("{MANY} lanes have messages: each has a part of what may be in flight");
+                    tracing::warn!("{MANY} lanes have messages: each has only a part of the room in flight");
                 }
             }
         }

@@ -181,7 +181,7 @@ impl Outlets {
                 None => Vec::new(),
             };
             let counts = count(&outgoing);
-            let lost = || Err(PublishError::Unconfirmed("the sink did not say what became of it".into()));
+            let lost = || Err(PublishError::Unconfirmed("the sink returned no outcome for it".into()));
             let outcomes = outcomes.into_iter().chain(std::iter::repeat_with(lost));
             let destinations = outgoing.into_iter().map(|message| message.destination);
             let outcomes = tags.into_iter().zip(destinations).zip(outcomes);

@@ -125,7 +125,7 @@ impl Reader {
                 tracing::error!(
                     id = row.id,
                     error = describe(&error),
-                    "the database answers, but cannot be made to give a message out"
+                    "the database answers, but does not return a message"
                 );
                 let wait = Disposition::Delay { wait: UNREAD_WAIT, spent: false, reason: "unread" };
                 messages.push((*row, Step::Decided(wait, describe(&error))));
