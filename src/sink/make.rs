@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Sink;
 use crate::config::{Config, SinkConfig};
 
-/// A sink and how it is fed.
+/// A sink, and the limits of what it gets at a time.
 pub struct Feed {
     /// Its name in the configuration.
     pub name: String,
@@ -17,7 +17,7 @@ pub struct Feed {
     pub batch: usize,
 }
 
-/// The sink that the configuration names, and how it is fed.
+/// Makes the sink that the configuration names.
 #[cfg_attr(not(feature = "kafka"), expect(unused_variables, reason = "Kafka's client alone has a deadline of its own"))]
 pub(crate) fn feed(name: &str, sink: &SinkConfig, config: &Config) -> anyhow::Result<Feed> {
     let (sink, batches, batch): (Arc<dyn Sink>, usize, usize) = match sink {

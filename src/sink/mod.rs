@@ -28,17 +28,17 @@ pub(crate) const GRACE: Duration = Duration::from_secs(1);
 pub struct Outgoing {
     /// The id under which consumers know the message, the same over retries and replays.
     pub message_id: Uuid,
-    /// Orders messages: those with the same hash go out one after the other. 0: no order wanted.
+    /// Orders messages: those with the same hash go out one after the other. 0 means no order.
     pub key_hash: u64,
     /// What the service enqueued, in its route's envelope.
     pub contents: Contents,
     /// When the service enqueued it: microseconds since 1970, by the database's clock.
     pub created_at_micros: i64,
-    /// Where the route sends it.
+    /// The destination that its route gives it.
     pub destination: Arc<Destination>,
 }
 
-/// Where a sink delivers a message, as the route resolved it.
+/// The place to which a sink delivers a message, as the route resolved it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Destination {
     /// The sink's name in the configuration.
@@ -52,14 +52,15 @@ pub struct Destination {
 /// A broker's confirmation of one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
-    /// Where it put it: `orders/3@184` on Kafka, `exchange/routing key` on RabbitMQ. At most 255 bytes of ASCII.
+    /// The place of the message: `orders/3@184` on Kafka, `exchange/routing key` on RabbitMQ. At most 255 bytes of
+    /// ASCII.
     pub place: String,
-    /// Whether the sink sent it more than once, so that it may have arrived more than once.
+    /// Whether the sink sent the message more than once, so that it may have arrived more than once.
     pub resent: bool,
 }
 
 impl Receipt {
-    /// A receipt of what the column holds: the rest is cut, and what is not ASCII is a question mark.
+    /// Creates a receipt that fits its column: a longer place is cut, and other than ASCII becomes a question mark.
     #[must_use]
     pub fn new(place: &str) -> Self {
         let place = place.chars().take(255).map(|c| if c.is_ascii() { c } else { '?' }).collect();
@@ -67,19 +68,21 @@ impl Receipt {
     }
 }
 
-/// Why a message was not published. The class decides what happens next; when in doubt it is [`PublishError::Unconfirmed`].
+/// The reason why a message was not published. The class decides the next step; in doubt it is
+/// [`PublishError::Unconfirmed`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// The broker cannot take anything now (down, blocked, no leader, login refused). The message surely did not arrive, and
-    /// it is not the message's fault: it goes back unspent, and the whole sink backs off.
+    /// The broker cannot take anything now (down, blocked, no leader, login refused). The message surely did not
+    /// arrive, and is not the cause. It goes back without a spent attempt, and the whole sink backs off.
     #[error("unavailable: {0}")]
     Unavailable(String),
-    /// It was not handed over, because an earlier message failed or is on the way that it must not overtake. It surely did not arrive,
-    /// and waits for a second, unspent; the sink goes on.
+    /// The message was not handed over, because it must not overtake an earlier message that failed or is in flight. It
+    /// surely did not arrive, and waits for a second without a spent attempt; the sink goes on.
     #[error("turned away: {0}")]
     TurnedAway(String),
-    /// The destination takes nothing: it does not exist, nothing is bound to it, or the relay may not write to it. That may pass, and
-    /// is not the message's fault, which surely did not arrive: it waits unspent for `relay.unroutable_grace`, then counts as rejected.
+    /// The destination takes nothing: it does not exist, nothing is bound to it, or the relay may not write to it. That
+    /// may pass. The message surely did not arrive, and is not the cause. It waits for `relay.unroutable_grace` without
+    /// a spent attempt, then counts as rejected.
     #[error("unroutable ({reason}): {detail}")]
     Unroutable {
         /// A short code for metrics and `outbox_dead`: `unroutable` or `refused`.
@@ -95,13 +98,13 @@ pub enum PublishError {
         /// The broker's words, without payload, key or header values.
         detail: String,
     },
-    /// The message may have arrived (time-out, connection lost): it is sent again, which may make a duplicate.
+    /// The message may have arrived (time-out, connection lost). It is sent again, which may make a duplicate.
     #[error("unconfirmed: {0}")]
     Unconfirmed(String),
 }
 
 impl PublishError {
-    /// A short code for metrics: the class, or the reason of a refusal.
+    /// Returns a short code for metrics: the class, or the reason of a refusal.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -119,33 +122,35 @@ pub type Outcome = Result<Receipt, PublishError>;
 /// How much of the order per key a sink keeps by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyOrder {
-    /// Messages of one key may be handed over one behind the other without waiting: the sink confirms a later one only if
-    /// the earlier ones were confirmed (Kafka's idempotent producer within a partition).
+    /// Messages of one key may be handed over one after the other without waiting. The sink confirms a later one only
+    /// if it has confirmed the earlier ones (Kafka's idempotent producer within a partition).
     Pipelined,
-    /// The same, once the sink has confirmed one message of the key; until then as [`Self::OneInFlight`], whatever the route says.
+    /// The same, once the sink has confirmed one message of the key. Until then as [`Self::OneInFlight`], whatever the
+    /// settings of the route.
     FirstAlone,
-    /// The next message of a key is handed over when the one before is confirmed, and a batch never holds a key twice,
+    /// The next message of a key is handed over after the one before is confirmed. A batch never holds a key twice,
     /// unless the route is `pipelined`.
     OneInFlight,
 }
 
-/// A broker. One file implements it; `conformance` says whether it does so correctly.
+/// A broker. The suite in `conformance` checks an implementation.
 #[async_trait]
 pub trait Sink: Send + Sync + 'static {
-    /// How much of the order of this message's key the sink keeps by itself, as things are.
+    /// Returns how much of the order of this message's key the sink keeps by itself at present.
     fn key_order(&self, message: &Outgoing) -> KeyOrder;
 
-    /// Publishes a batch and says what became of each message: exactly one outcome per message, in the batch's order,
-    /// no later than `deadline`. A message counts as sent only on the broker's own confirmation of that message.
+    /// Publishes a batch. Returns exactly one outcome per message, in the batch's order, no later than `deadline`. A
+    /// message counts as sent only on the broker's own confirmation of that message.
     ///
     /// Several calls may be in flight. They are first polled in the order in which they were made, and a
     /// [`KeyOrder::Pipelined`] sink hands messages to the broker in that order.
     /// The future may be dropped only when the process ends.
     async fn publish(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Outcome>;
 
-    /// Whether the broker can be reached and would take messages. Connects if need be; returns no later than `deadline`.
+    /// Checks that the broker can be reached and would take messages. Connects if necessary; returns no later than
+    /// `deadline`.
     async fn check(&self, deadline: Instant) -> Result<(), PublishError>;
 
-    /// Ends connections after the last publish.
+    /// Closes connections after the last publish.
     async fn close(&self);
 }

@@ -1,4 +1,4 @@
-//! Confirms everything at once and sends nothing: to measure what the database side alone can do.
+//! Confirms everything at once and sends nothing, to measure the database side alone.
 
 use std::time::Instant;
 

@@ -13,19 +13,19 @@ use super::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink};
 
 /// One JSON line per message on standard output, for trying out and for piping into other programs.
 ///
-/// Keys and payloads that are UTF-8 stand as text (`key`, `payload`); others in hexadecimal digits under a name of their own
-/// (`key_hex`, `payload_hex`). A tombstone has `"payload": null`, a message without key `"key": null`. `headers` is a list
-/// of pairs, in order. A message counts as sent when its line is written and flushed.
+/// Keys and payloads in UTF-8 are text (`key`, `payload`). Others are hexadecimal digits under another name (`key_hex`,
+/// `payload_hex`). A tombstone has `"payload": null`, a message without key `"key": null`. `headers` is a list of
+/// pairs, in order. A message counts as sent when its line is written and flushed.
 pub struct Stdout(Mutex<Box<dyn Write + Send>>);
 
 impl Stdout {
-    /// The process's standard output.
+    /// Writes to the process's standard output.
     #[must_use]
     pub fn new() -> Self {
         Self::to(io::stdout())
     }
 
-    /// The same lines to another place.
+    /// Writes the same lines to another place.
     #[must_use]
     pub fn to(out: impl Write + Send + 'static) -> Self {
         Self(Mutex::new(Box::new(out)))
@@ -69,7 +69,7 @@ impl Sink for Stdout {
     async fn close(&self) {}
 }
 
-/// The line of a message, with its line break.
+/// Returns the line of a message, with its line break.
 fn line(message: &Outgoing) -> String {
     let mut line = serde_json::Map::new();
     line.insert("id".to_owned(), json!(message.message_id.to_string()));

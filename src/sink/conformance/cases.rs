@@ -16,7 +16,7 @@ use super::{
 };
 use crate::sink::{Destination, GRACE, KeyOrder, Outcome, Outgoing, PublishError};
 
-/// How soon a broker that came back must be used again.
+/// Most time until a broker that came back is in use again.
 const RECOVERY: Duration = Duration::from_secs(30);
 
 pub(super) async fn every_message_arrives_byte_equal(harness: &dyn Harness) -> Result<()> {
@@ -81,7 +81,7 @@ pub(super) async fn keys_keep_their_order(harness: &dyn Harness) -> Result<()> {
     let destination = harness.destination().await?;
     let messages: Vec<_> = (0..2000).map(|n| numbered(&destination, n, n % 20)).collect();
     let sink = harness.sink();
-    // From some message on a sink may keep the order that leaves it to its caller at first.
+    // A sink that keeps the order from some message on may leave it to its caller at first.
     let (first, rest) = messages.split_at(messages.len() / 2);
     all_sent(&publish(sink, first).await)?;
     if rest.iter().all(|message| sink.key_order(message) == KeyOrder::Pipelined) {
@@ -140,11 +140,11 @@ pub(super) async fn a_deadline_is_kept(harness: &dyn Harness) -> Result<()> {
     mostly_in_time(late)?;
     let arrived = by_id(harness.arrived(&destination, confirmed.len()).await?);
     ensure!(confirmed.iter().all(|it| arrived.contains_key(&it.message_id)), "a confirmed message did not arrive");
-    // The sink is whole again.
+    // The sink works again.
     publish_until_sent(harness.sink(), &[numbered(&destination, 0, 0)], RECOVERY).await
 }
 
-/// One call may have met a machine that stood still for a moment.
+/// One call may have met a machine that stalled for a moment.
 fn mostly_in_time(late: usize) -> Result<()> {
     ensure!(late <= 1, "{late} calls returned more than {GRACE:?} after their deadline");
     Ok(())
@@ -195,7 +195,7 @@ pub(super) async fn nothing_is_lost_when_the_broker_goes(harness: &dyn Harness) 
     Ok(())
 }
 
-/// A message that says its number, of the key with this number.
+/// Returns a message whose payload is its number, with the key of this number.
 fn numbered(destination: &Arc<Destination>, number: usize, key: usize) -> Outgoing {
     Draft::new(destination, number.to_string()).key(format!("key-{key}").as_bytes()).build()
 }
@@ -211,7 +211,7 @@ fn by_id(arrived: Vec<Arrived>) -> HashMap<Uuid, Arrived> {
     arrived.into_iter().map(|it| (it.message_id, comparable(it))).collect()
 }
 
-/// Each message arrived, once, and nothing else.
+/// Checks that each message arrived once, and nothing else.
 fn exactly(messages: &[Outgoing], arrived: Vec<Arrived>) -> Result<()> {
     ensure!(arrived.len() == messages.len(), "{} messages arrived for {}", arrived.len(), messages.len());
     let arrived = by_id(arrived);

@@ -1,4 +1,4 @@
-//! Messages for the suite, and how the relay would publish them.
+//! Messages for the suite, and publishing as the relay does it.
 
 use std::{
     collections::HashSet,
@@ -15,18 +15,18 @@ use uuid::Uuid;
 use super::{Arrived, DEADLINE};
 use crate::sink::{Destination, KeyOrder, Outcome, Outgoing, Sink};
 
-/// When all messages of the suite were enqueued: 14 November 2023, with a fraction that Kafka and RabbitMQ cut.
+/// The enqueue time of all messages of the suite: 14 November 2023, with a fraction that Kafka and RabbitMQ cut.
 const CREATED_AT_MICROS: i64 = 1_700_000_000_123_456;
 
-/// How long to wait before a message that was not confirmed goes out again.
+/// The pause before an unconfirmed message goes out again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A message to be.
+/// A message under construction.
 #[derive(Debug, Clone)]
 pub struct Draft(Outgoing);
 
 impl Draft {
-    /// A message with neither key, type, media type nor headers.
+    /// Starts with neither key, type, media type nor headers.
     #[must_use]
     pub fn new(destination: &Arc<Destination>, payload: impl Into<Vec<u8>>) -> Self {
         Self(Outgoing {
@@ -42,7 +42,7 @@ impl Draft {
         })
     }
 
-    /// With this key.
+    /// Sets the key.
     #[must_use]
     pub fn key(mut self, key: &[u8]) -> Self {
         self.0.contents.key = Some(key.to_vec());
@@ -50,14 +50,14 @@ impl Draft {
         self
     }
 
-    /// Without payload.
+    /// Removes the payload.
     #[must_use]
     pub fn tombstone(mut self) -> Self {
         self.0.contents.payload = None;
         self
     }
 
-    /// With this kind of event and this media type.
+    /// Sets the kind of event and the media type.
     #[must_use]
     pub fn described(mut self, event_type: &str, content_type: &str) -> Self {
         self.0.contents.event_type = Some(event_type.to_owned());
@@ -65,22 +65,22 @@ impl Draft {
         self
     }
 
-    /// With one more header.
+    /// Adds a header.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.0.contents.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The message.
+    /// Returns the message.
     #[must_use]
     pub fn build(self) -> Outgoing {
         self.0
     }
 }
 
-/// Publishes messages as the relay does: where the sink does not keep a key's order itself, no key is twice in a batch, and
-/// the next of a key waits for the one before. The outcomes stand in the order of the messages.
+/// Publishes messages as the relay does. If the sink does not keep a key's order itself, no batch has a key twice. The
+/// next message of a key then waits for the one before. The outcomes are in the order of the messages.
 pub async fn publish(sink: &dyn Sink, messages: &[Outgoing]) -> Vec<Outcome> {
     let mut outcomes = Vec::with_capacity(messages.len());
     let mut rest = messages;
@@ -96,7 +96,7 @@ pub async fn publish(sink: &dyn Sink, messages: &[Outgoing]) -> Vec<Outcome> {
 ///
 /// # Errors
 ///
-/// When a message is not confirmed within this time; with its last outcome.
+/// If a message is not confirmed within this time; the error has its last outcome.
 pub async fn publish_until_sent(sink: &dyn Sink, messages: &[Outgoing], within: Duration) -> Result<()> {
     for message in messages {
         let end = Instant::now() + within;
@@ -111,7 +111,7 @@ pub async fn publish_until_sent(sink: &dyn Sink, messages: &[Outgoing], within: 
     Ok(())
 }
 
-/// How many of these messages, from the first on, a sink may be given together.
+/// Returns how many of these messages, from the first on, a sink may get together.
 fn together(order: impl Fn(&Outgoing) -> KeyOrder, messages: &[Outgoing]) -> usize {
     let mut keys = HashSet::new();
     let is_second = |message: &Outgoing| {
@@ -120,7 +120,7 @@ fn together(order: impl Fn(&Outgoing) -> KeyOrder, messages: &[Outgoing]) -> usi
     messages.iter().position(is_second).unwrap_or(messages.len())
 }
 
-/// The message as it ought to arrive, for comparison.
+/// Returns the message as it must arrive, for comparison.
 pub(super) fn expected(message: &Outgoing) -> Arrived {
     comparable(Arrived {
         message_id: message.message_id,
@@ -132,7 +132,7 @@ pub(super) fn expected(message: &Outgoing) -> Arrived {
     })
 }
 
-/// Brings the names of headers into one order; the values of one name keep theirs.
+/// Sorts headers by name; the values of one name keep their order.
 pub(super) fn comparable(mut arrived: Arrived) -> Arrived {
     arrived.headers.sort_by(|a, b| a.0.cmp(&b.0));
     arrived

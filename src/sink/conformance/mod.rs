@@ -1,7 +1,7 @@
 //! The duties of every sink: one suite, run against the real broker.
 //!
-//! A new sink comes with a [`Harness`] in its tests and passes [`run`]. The suite returns an error that names the case and what
-//! was wrong; it never panics.
+//! A new sink has a [`Harness`] in its tests and passes [`run`]. The suite never panics: it returns an error that names
+//! the case and the fault.
 
 mod cases;
 mod messages;
@@ -18,7 +18,7 @@ use super::{Destination, Outgoing, Sink};
 /// How long one publish of the suite may take.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
-/// How a sink is tested.
+/// The test environment of a sink.
 #[async_trait]
 pub trait Harness: Send + Sync {
     /// The sink, connected to a broker that runs.
@@ -27,24 +27,24 @@ pub trait Harness: Send + Sync {
     /// Makes a new, empty destination.
     async fn destination(&self) -> Result<Arc<Destination>>;
 
-    /// What has arrived at the destination, each key's messages in the order in which consumers see them. Waits until at least
-    /// `least` messages are there, and returns what there is when none came for some seconds.
+    /// Returns the messages at the destination, each key's in the order in which consumers see them. Waits until at
+    /// least `least` messages are there, or none has come for some seconds.
     async fn arrived(&self, destination: &Destination, least: usize) -> Result<Vec<Arrived>>;
 
-    /// A message to this destination that the broker will never take; `None` if it takes everything.
+    /// Returns a message to this destination that the broker will never take; `None` if it takes everything.
     fn rejected(&self, destination: &Arc<Destination>) -> Option<Outgoing>;
 
-    /// A sink of the same kind whose broker does not run; `None` if it has no broker.
+    /// Returns a sink of the same kind whose broker does not run; `None` if it has no broker.
     fn unreachable(&self) -> Option<Box<dyn Sink>>;
 
-    /// Takes the broker away; false: this harness cannot.
+    /// Stops the broker; returns false if this harness cannot.
     async fn stop_broker(&self) -> Result<bool>;
 
-    /// Brings the broker back.
+    /// Starts the broker again.
     async fn start_broker(&self) -> Result<()>;
 }
 
-/// A message as a consumer finds it.
+/// A message as a consumer gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrived {
     /// The id that consumers remember.
@@ -55,7 +55,7 @@ pub struct Arrived {
     pub event_type: Option<String>,
     /// The media type of the payload.
     pub content_type: Option<String>,
-    /// The message's own headers. Names may come in another order than they were given, the values of one name may not.
+    /// The message's own headers. Names may be in another order than given; the values of one name may not.
     pub headers: Vec<(String, String)>,
     /// The payload; none is a tombstone.
     pub payload: Option<Vec<u8>>,
@@ -65,7 +65,7 @@ pub struct Arrived {
 ///
 /// # Errors
 ///
-/// The first case that does not hold, or a harness that fails.
+/// The first case that fails, or an error of the harness.
 pub async fn run(harness: &dyn Harness) -> Result<()> {
     cases::every_message_arrives_byte_equal(harness).await.context("every message arrives byte-equal")?;
     cases::an_empty_batch_has_no_outcome(harness).await.context("an empty batch has no outcome")?;

@@ -27,19 +27,19 @@ use crate::{
     state::explain::{Trouble, explain},
 };
 
-/// How long the broker may take to say whether a topic exists.
+/// The time that the broker has to say whether a topic exists.
 const LOOKUP: Duration = Duration::from_secs(3);
 /// The pause after a question that the brokers did not answer.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long to wait when librdkafka's queue is full, or not yet empty.
+/// The pause while librdkafka's queue is full, or not yet empty.
 const FULL: Duration = Duration::from_millis(2);
-/// After so long without a report none is to come soon: longer than a broker takes that is not sick.
+/// After this time without a report none is expected soon: it is longer than a healthy broker takes.
 const QUIET: Duration = Duration::from_millis(100);
-/// For how long it counts that a partition was written to: a broker forgets a producer that was idle for a day (its
+/// The time for which a written partition is remembered: a broker forgets a producer that was idle for a day (its
 /// `producer.id.expiration.ms`).
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// The producer, ended on a thread of its own: its last step waits for librdkafka's threads.
+/// The producer. It ends on a thread of its own, because its last step waits for librdkafka's threads.
 pub(super) struct Producer(Option<ThreadedProducer<ReportContext>>);
 
 impl Producer {
@@ -56,7 +56,7 @@ impl Producer {
         self.0.as_ref().is_none_or(|producer| producer.client().fatal_error().is_some())
     }
 
-    /// How many messages have no report yet.
+    /// Returns the number of messages without a report.
     fn in_flight(&self) -> i32 {
         self.0.as_ref().map_or(0, ThreadedProducer::in_flight_count)
     }
@@ -68,7 +68,7 @@ impl Producer {
         }
     }
 
-    /// Waits until no report has come for a while, at most until then: what is left is what the brokers do not take.
+    /// Waits until no report has come for a while, at most until then. The brokers do not take the messages left.
     pub(super) async fn quiet(&self, until: Instant) {
         let mut left = self.in_flight();
         while left > 0 && Instant::now() < until {
@@ -87,7 +87,7 @@ impl Producer {
         }
     }
 
-    /// Asks the brokers for a topic; returns how many partitions it has. Blocks.
+    /// Asks the brokers for a topic; returns the number of its partitions. Blocks.
     pub(super) fn look_up(&self, topic: &str, timeout: Duration) -> Result<usize, PublishError> {
         let Some(producer) = &self.0 else { return Err(unavailable("the producer has ended")) };
         let metadata =
@@ -103,7 +103,7 @@ impl Producer {
         }
     }
 
-    /// Whether a broker answers, by asking for this topic or, without one, for all. Blocks.
+    /// Checks that a broker answers, by asking for this topic or, without one, for all. Blocks.
     pub(super) fn ping(&self, topic: Option<&str>, timeout: Duration) -> Result<(), PublishError> {
         let Some(producer) = &self.0 else { return Err(unavailable("the producer has ended")) };
         producer.client().fetch_metadata(topic, timeout).map_err(|error| not_reached(producer, &error))?;
@@ -118,41 +118,41 @@ impl Drop for Producer {
     }
 }
 
-/// Until when a batch may be handed over.
+/// The limits of a batch that is being handed over.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallLimits {
-    /// No batch before it has failed in the meantime.
+    /// Void once an earlier batch has failed.
     pub(super) ticket: Ticket,
     pub(super) deadline: Instant,
 }
 
 impl CallLimits {
-    /// Until when to wait for others.
+    /// Returns the time until which to wait for others.
     fn patience(self) -> Instant {
         let now = Instant::now();
         now + self.deadline.saturating_duration_since(now) / 4
     }
 }
 
-/// Why a message was not handed over.
+/// The reason why a message was not handed over.
 enum Miss {
-    /// It is rejected, its destination takes nothing, or an earlier one of its key is on the way.
+    /// It is rejected, its destination takes nothing, or an earlier message of its key is in flight.
     One(PublishError),
     /// Nothing can be handed over.
     All(PublishError),
 }
 
-/// What the sink knows of brokers and topics, and the producer.
+/// The sink's knowledge of brokers and topics, and the producer.
 pub(super) struct Entry {
-    /// Makes the configuration, with the secrets as they are now.
+    /// Makes the configuration, with the current secrets.
     configure: Box<dyn Fn() -> ClientConfig + Send + Sync>,
-    /// That of the producer.
+    /// The configuration of the producer.
     config: ClientConfig,
     reports: Arc<Reports>,
     producer: Arc<Producer>,
-    /// Since when it is noted where the brokers have written.
+    /// The time since which written partitions are noted.
     since: Instant,
-    /// Until when the brokers count as down, and why.
+    /// The time until which the brokers count as down, and the reason.
     down: Option<(Instant, PublishError)>,
 }
 
@@ -170,8 +170,8 @@ impl Entry {
         Arc::clone(&self.producer)
     }
 
-    /// Hands the messages to librdkafka and puts the outcome of those that it did not take into `outcomes`. Waits for no report: who is
-    /// behind one is turned away.
+    /// Hands the messages to librdkafka, and puts the outcomes of those that it did not take into `outcomes`. Waits for
+    /// no report: a message behind one is turned away.
     pub(super) async fn hand_over(
         &mut self,
         messages: &[&Outgoing],
@@ -224,7 +224,7 @@ impl Entry {
                     return sent;
                 }
                 PartitionEntry::Behind => {
-                    let error = turned_away("an earlier one of its key is not confirmed");
+                    let error = turned_away("an earlier message of its key is not confirmed");
                     open.refuse(topic, &error);
                     return Err(Miss::One(error));
                 }
@@ -244,19 +244,20 @@ impl Entry {
         }
     }
 
-    /// Replaces a producer that ended with a fatal error, or whose secrets have changed and that reaches no broker. Forgets what was
-    /// written long ago.
+    /// Replaces a producer that ended with a fatal error, or one with old secrets that reaches no broker. Forgets
+    /// partitions that were written long ago.
     async fn refresh(&mut self, limits: CallLimits) -> Result<(), PublishError> {
         let old = self.down.is_some() && self.has_old_secrets();
         if !old && !self.producer.is_broken() && self.since.elapsed() < REMEMBERED {
             return Ok(());
         }
-        // What is on the way is not noted where something was written already.
+        // Messages in flight to written partitions are not noted, so the notes are cleared only without messages in
+        // flight.
         let idle = timeout_at(limits.patience().into(), self.producer.idle()).await.is_ok();
         if old || self.producer.is_broken() {
             let why = if old { "has old secrets" } else { "ended with a fatal error" };
             if !idle {
-                return Err(unavailable(&format!("the Kafka producer {why}, and its messages are on the way")));
+                return Err(unavailable(&format!("the Kafka producer {why}, and its messages are in flight")));
             }
             self.replace(why)?;
         }
@@ -279,7 +280,8 @@ impl Entry {
         Ok(())
     }
 
-    /// The producer to ask whether a broker answers: a new one, where secrets have changed and nothing is on the way.
+    /// Returns the producer to ask whether a broker answers: a new one, if secrets have changed and nothing is in
+    /// flight.
     pub(super) fn renewed(&mut self) -> Result<Arc<Producer>, PublishError> {
         if self.producer.in_flight() == 0 && self.has_old_secrets() {
             self.replace("has old secrets")?;
@@ -288,7 +290,7 @@ impl Entry {
         Ok(self.producer())
     }
 
-    /// Asks whether a topic exists, and notes it.
+    /// Asks whether a topic exists, and notes the answer.
     async fn ask(&mut self, topic: &str, deadline: Instant) -> Result<(), PublishError> {
         if let Some((until, error)) = &self.down
             && Instant::now() < *until
@@ -309,7 +311,7 @@ impl Entry {
         answer.map(drop)
     }
 
-    /// Hands over one message; waits while librdkafka's queue is full, so that the order is kept.
+    /// Hands over one message. Waits while librdkafka's queue is full, so that the order is kept.
     async fn send(&self, message: &Outgoing, opaque: usize, limits: CallLimits) -> Result<(), Miss> {
         loop {
             match self.reports.fence.pass(limits.ticket, || self.producer.send(message, opaque)) {
@@ -325,14 +327,15 @@ impl Entry {
     }
 }
 
-/// Runs what blocks off the async threads.
+/// Runs blocking work off the async threads.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PublishError> + Send + 'static,
 ) -> Result<T, PublishError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(unavailable(&error.to_string())))
 }
 
-/// What librdkafka says of a question without answer is a time-out; what it says of its connections is the cause.
+/// Explains a question without an answer. librdkafka's error is only a time-out; its last report on a connection is the
+/// cause.
 fn not_reached(producer: &ThreadedProducer<ReportContext>, error: &KafkaError) -> PublishError {
     match (error.rdkafka_error_code(), producer.context().0.trouble()) {
         (Some(_), Some(trouble)) => unavailable(&format!("no broker answers: {}", explain(Trouble::Kafka(&trouble)))),

@@ -6,20 +6,20 @@ use parking_lot::Mutex;
 
 use crate::sink::PublishError;
 
-/// Turns away every message that was handed in before the caller could know that an earlier one failed.
+/// Turns away every message that was handed in before the caller could know of an earlier failure.
 ///
-/// It may be of the same key; if it went out, it would overtake the one that failed. Where a topic takes nothing, only messages for that topic
-/// are turned away.
+/// Such a message may be of the same key; if it went out, it would overtake the failed one. If a topic takes nothing,
+/// only messages for that topic are turned away.
 #[derive(Debug, Default)]
 pub(super) struct Fence(Mutex<FenceState>);
 
 #[derive(Debug, Default)]
 struct FenceState {
-    /// How many failed batches have been returned to the caller.
+    /// The number of failed batches that were returned to the caller.
     returned: u64,
-    /// How many batches have failed and are not yet returned.
+    /// The number of failed batches that are not yet returned.
     failing: usize,
-    /// How often a topic's refusal has been returned to a caller.
+    /// The number of times that a topic's refusal was returned to a caller.
     refusals: u64,
     topics: HashMap<String, TopicRefusal>,
 }
@@ -30,7 +30,7 @@ struct TopicRefusal {
     error: PublishError,
     /// The batches that have met it and are not yet returned.
     batches: HashSet<u32>,
-    /// `FenceState::refusals` when the last of the others was.
+    /// The value of `FenceState::refusals` when the last other batch was returned.
     returned: u64,
 }
 
@@ -42,32 +42,32 @@ pub(super) struct Ticket {
 }
 
 impl Fence {
-    /// Taken when a batch is handed in.
+    /// Issues a ticket for a batch that is handed in.
     pub(super) fn ticket(&self) -> Ticket {
         let state = self.0.lock();
         Ticket { failures: state.returned, refusals: state.refusals }
     }
 
-    /// Hands a message over, unless a batch failed that the holder of this ticket did not know of. None fails meanwhile: what is
-    /// given up after a failure is all that was handed over before.
+    /// Hands a message over, unless a batch failed of which the holder of this ticket did not know. No batch fails
+    /// meanwhile: a failure gives up all that was handed over before.
     pub(super) fn pass<T>(&self, ticket: Ticket, hand_over: impl FnOnce() -> T) -> Option<T> {
         let state = self.0.lock();
         (state.failing == 0 && state.returned == ticket.failures).then(hand_over)
     }
 
-    /// A batch has failed, at least in part.
+    /// Notes that a batch has failed, at least in part.
     pub(super) fn close(&self) {
         self.0.lock().failing += 1;
     }
 
-    /// The failed batch goes back to its caller, and older tickets become void.
+    /// Notes that a failed batch goes back to its caller. Older tickets become void.
     pub(super) fn open(&self) {
         let mut state = self.0.lock();
         state.returned += 1;
         state.failing -= 1;
     }
 
-    /// A message of this batch has met a topic that takes nothing.
+    /// Notes that a message of this batch has met a topic that takes nothing.
     pub(super) fn refuse(&self, topic: &str, batch: u32, error: PublishError) {
         let mut state = self.0.lock();
         let new = || TopicRefusal { error: error.clone(), batches: HashSet::new(), returned: 0 };
@@ -76,7 +76,8 @@ impl Fence {
         refusal.error = error;
     }
 
-    /// Why a message of this batch is turned away: its topic has refused one of which the holder of this ticket did not know.
+    /// Returns why a message of this batch is turned away: its topic refused one that the holder of this ticket did not
+    /// know of.
     pub(super) fn refusal(&self, topic: &str, batch: u32, ticket: Ticket) -> Option<PublishError> {
         let mut state = self.0.lock();
         let refusal = state.topics.get_mut(topic)?;
@@ -87,7 +88,7 @@ impl Fence {
         })
     }
 
-    /// A batch goes back to its caller, with all refusals that it has met.
+    /// Notes that a batch goes back to its caller, with all refusals that it has met.
     pub(super) fn give_back(&self, batch: u32) {
         let state = &mut *self.0.lock();
         for refusal in state.topics.values_mut() {

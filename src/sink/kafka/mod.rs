@@ -1,25 +1,27 @@
 //! Kafka.
 //!
 //! A message counts as sent only on its own delivery report with an offset, from all in-sync replicas. The producer is
-//! idempotent, so a partition keeps its order through retries, from the first message on that the broker has of this producer; until
-//! then a key has only one message on the way. What idempotence does not cover is a message that times out
-//! *alone*: later messages of its key would overtake it. So the relay's own deadline comes first; librdkafka's time-out is longer and never
-//! strikes. At the deadline nothing more is handed over until the brokers have confirmed what they take. The rest, which is that of
-//! partitions that take nothing, is given up together and goes back in order.
+//! idempotent, so a partition keeps its order through retries. That holds from the first message that the broker has of
+//! this producer; until then a key has only one message in flight. Idempotence does not cover a message that times out
+//! *alone*: later messages of its key would overtake it. So the relay's own deadline comes first; librdkafka's time-out
+//! is longer and never strikes. At the deadline nothing more is handed over until the brokers have confirmed what they
+//! take. The rest belongs to partitions that take nothing. It is given up together and goes back in order.
 //!
-//! On the wire: key = message key, value = payload (null for a tombstone), timestamp = when the message was enqueued, by the
-//! database's clock (or the relay's time, where that is earlier), headers `id` (the message id as UUID text), `type` and `content-type` where
-//! there are any, then the message's own in their order.
+//! On the wire: key = message key, value = payload (null for a tombstone), headers `id` (the message id as UUID text),
+//! `type` and `content-type` if set, then the message's own in their order. The timestamp is the time of the enqueue by
+//! the database's clock, or the relay's time if that is earlier.
 //!
-//! No batch waits for another one's messages before it is handed over: what may not overtake is turned away, and goes back.
+//! No batch waits for the messages of another one before it is handed over. A message that may not overtake one of
+//! these is turned away, and goes back.
 //!
 //! A topic is looked up before its first message and after every sign of trouble. So a missing topic refuses its own
-//! messages (*unroutable*) and holds up no others, and while no broker answers nothing is handed to librdkafka: those messages
-//! are *unavailable*, cost no attempt, and surely did not arrive. Topics are never created by publishing.
+//! messages (*unroutable*) and holds up no others. While no broker answers, nothing is handed to librdkafka: those
+//! messages are *unavailable*, cost no attempt, and surely did not arrive. Publishing never creates topics.
 //!
-//! Kafka judges requests, not messages: one that is too large or has an invalid record is refused as a whole. Its messages
-//! are sent again one by one with nothing else on the way, so that only the guilty one is rejected; later messages of their keys
-//! may have passed them. This needs a topic whose `max.message.bytes` is below the producer's `batch.size` (1,000,000 bytes): set that to the smaller.
+//! Kafka judges requests, not messages: it refuses a whole request that is too large or has an invalid record. Its
+//! messages are sent again one by one with nothing else in flight, so that only the guilty one is rejected. Later
+//! messages of their keys may have passed them. Requests are too large only if a topic's `max.message.bytes` is below
+//! the producer's `batch.size` (1,000,000 bytes): set `batch.size` to at most that limit.
 
 mod entry;
 mod fence;
@@ -50,16 +52,17 @@ use crate::config;
 
 pub use self::properties::check_properties;
 
-/// How long before its deadline a batch gives up what is in flight, so that the outcomes are there in time.
+/// The time before its deadline at which a batch gives up its messages in flight, so that the outcomes are there in
+/// time.
 const GIVING_UP: Duration = Duration::from_millis(500);
 
-/// A Kafka cluster. See the [module](self) for what it promises.
+/// A Kafka cluster. See the [module](self) for its guarantees.
 pub struct Kafka {
     reports: Arc<Reports>,
     entry: Mutex<Entry>,
 }
 
-/// The configuration of a Kafka sink cannot be used.
+/// An unusable configuration of a Kafka sink.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KafkaConfigError {
@@ -71,7 +74,7 @@ pub enum KafkaConfigError {
         /// The necessary changes, one line each.
         problems: Vec<String>,
     },
-    /// What librdkafka says, without any value.
+    /// The text of librdkafka, without any value.
     #[error("sink {sink}: {problem}")]
     Client {
         /// The sink's name.
@@ -82,13 +85,13 @@ pub enum KafkaConfigError {
 }
 
 impl Kafka {
-    /// A producer for the sink of this name. Needs no network: it starts with the brokers down.
+    /// Creates a producer for the sink of this name. Needs no network: it starts with the brokers down.
     ///
     /// No batch may have a deadline further away than `publish_deadline`.
     ///
     /// # Errors
     ///
-    /// When librdkafka refuses the configuration or [`check_properties`] does. Values are not repeated.
+    /// If librdkafka or [`check_properties`] refuses the configuration. The error repeats no values.
     pub fn new(name: &str, config: &config::KafkaConfig, publish_deadline: Duration) -> Result<Self, KafkaConfigError> {
         let problems = check_properties(&config.properties);
         if !problems.is_empty() {
@@ -104,7 +107,7 @@ impl Kafka {
         Ok(Self { reports, entry: Mutex::new(entry) })
     }
 
-    /// Waits until it is a batch's turn to be handed over. No other one is before the entry is dropped.
+    /// Waits until it is a batch's turn to be handed over. No other batch has its turn before the entry is dropped.
     async fn enter(&self, limits: CallLimits) -> Result<MutexGuard<'_, Entry>, PublishError> {
         let entry = timeout_at(limits.deadline.into(), self.entry.lock()).await;
         let entry = entry.map_err(|_late| turned_away("the batches before took all the time"))?;
@@ -138,8 +141,9 @@ impl Kafka {
         }
     }
 
-    /// Sends again what was refused with the request in which it travelled, which may have been that of several batches: one by one,
-    /// which keeps their order, and with nothing else on the way. What is left when the time is over stays as it is.
+    /// Sends messages again that were refused with their request, which may have carried several batches. They go one
+    /// by one, which keeps their order, and with nothing else in flight. Messages left at the end of the time keep
+    /// their outcome.
     async fn apart(
         &self,
         messages: &[&Outgoing],
@@ -170,8 +174,8 @@ impl Kafka {
         opens
     }
 
-    /// Waits for the reports, until shortly before the deadline. Then nothing is handed over until the brokers have confirmed what they
-    /// take of all batches, and the rest is given up.
+    /// Waits for the reports, until shortly before the deadline. Then nothing is handed over until the brokers have
+    /// confirmed what they take of all batches, and the rest is given up.
     async fn confirm(&self, sent: &Sent<'_>, deadline: Instant) {
         let until = give_up_at(deadline);
         if timeout_at(until.into(), sent.open.done()).await.is_ok() {
@@ -180,15 +184,15 @@ impl Kafka {
         let left = deadline.saturating_duration_since(until);
         let entry = timeout_at((until + left / 3).into(), self.entry.lock()).await;
         if entry.is_err() {
-            // This keeps others out as well, and turns them away.
+            // This keeps other batches out as well, and turns them away.
             sent.open.fail();
         }
         sent.producer.quiet(until + left * 3 / 4).await;
         self.give_up(sent, deadline).await;
     }
 
-    /// Gives up all that is in flight, of every batch. Returns when all of it is reported: until then a topic that was given up may seem
-    /// sound.
+    /// Gives up all messages in flight, of every batch. Returns when all of them are reported: until then a topic that
+    /// was given up may seem healthy.
     async fn give_up(&self, sent: &Sent<'_>, deadline: Instant) {
         if sent.open.is_done() {
             return;
@@ -229,7 +233,7 @@ impl Sink for Kafka {
     async fn publish(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
         let ticket = self.reports.fence.ticket();
         let messages: Vec<&Outgoing> = batch.iter().collect();
-        // Until these are dropped nothing is handed over behind a failure that the caller does not know of.
+        // While these exist, nothing is handed over behind a failure that the caller does not know of.
         let (mut attempts, open) = self.together(&messages, ticket, deadline).await;
         let _opens = self.apart(&messages, &mut attempts, ticket, deadline).await;
         if attempts.iter().any(Attempt::is_shared) {
@@ -244,7 +248,7 @@ impl Sink for Kafka {
         let topic = self.reports.written().any_topic();
         let producer = entry.renewed()?;
         drop(entry);
-        // Ends before the deadline: then it says why no broker answers.
+        // Ends before the deadline, so that the error can say why no broker answers.
         let timeout = deadline.saturating_duration_since(Instant::now()) * 9 / 10;
         timeout_at(deadline.into(), blocking(move || producer.ping(topic.as_deref(), timeout))).await.map_err(late)?
     }
@@ -257,11 +261,11 @@ impl Sink for Kafka {
     }
 }
 
-/// What one attempt says of a message.
+/// The result of one attempt to send a message.
 enum Attempt {
-    /// This.
+    /// This outcome.
     Final(Outcome),
-    /// It was refused, perhaps because of another message in the same request.
+    /// Refused, perhaps because of another message in the same request.
     SharedFate(Outcome),
 }
 
@@ -271,7 +275,7 @@ impl Attempt {
             (Some(outcome), _) => Self::Final(outcome),
             (None, Report::None) => Self::Final(unknown()),
             (None, Report::Implied) => Self::Final(Err(PublishError::Unconfirmed(
-                "librdkafka concludes from a later one that it arrived; the broker has not said so".to_owned(),
+                "librdkafka infers from a later message that it arrived; the broker has not confirmed it".to_owned(),
             ))),
             (None, Report::Sent { partition, offset }) => {
                 let place = format!("{}/{partition}@{offset}", message.destination.target);
@@ -288,18 +292,18 @@ impl Attempt {
         matches!(self, Self::SharedFate(_))
     }
 
-    /// Of a message that was alone.
+    /// Returns the outcome of a message that was alone.
     fn outcome(self) -> Outcome {
         match self {
             Self::Final(outcome) | Self::SharedFate(outcome) => outcome,
         }
     }
 
-    /// Of a message that nobody tries again.
+    /// Returns the outcome of a message that is not tried again.
     fn last(self) -> Outcome {
         match self {
             Self::SharedFate(Err(error)) => Err(PublishError::Unconfirmed(format!(
-                "refused with others, and no time was left to part them: {error}"
+                "refused together with others, and no time was left to send it alone: {error}"
             ))),
             attempt => attempt.outcome(),
         }

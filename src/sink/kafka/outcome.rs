@@ -4,21 +4,21 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 
 use crate::sink::PublishError;
 
-/// The outcome of a message that librdkafka took and then reported as failed.
+/// Returns the outcome of a message that librdkafka took and then reported as failed.
 ///
-/// Only what is listed is refused. Nothing is *unavailable* here: a message that waited in the local queue may have been
-/// on the wire before, in a request that was retried, so that even "purged in queue" does not say that it did not arrive.
+/// Only the listed codes are refusals. No code means *unavailable* here. A message in the local queue may have been on
+/// the wire before, in a request that was retried. So even "purged in queue" does not say that it did not arrive.
 pub(super) fn reported(code: Code) -> PublishError {
     refusal(code).unwrap_or_else(|| PublishError::Unconfirmed(code.to_string()))
 }
 
-/// The outcome of a message that librdkafka did not take: it surely did not arrive.
+/// Returns the outcome of a message that librdkafka did not take: it surely did not arrive.
 pub(super) fn refused(code: Code) -> PublishError {
     refusal(code).unwrap_or_else(|| PublishError::Unavailable(code.to_string()))
 }
 
 /// Whether the broker may have refused this message only because of another one in the same request. Kafka judges a
-/// request as a whole: its size counts, not the message's, and one record that is invalid or too old fails all.
+/// request as a whole. The size of the request counts, and one record that is invalid or too old fails all.
 pub(super) fn is_shared_fate(code: Code) -> bool {
     matches!(
         code,
@@ -31,12 +31,12 @@ pub(super) fn is_given_up(code: Code) -> bool {
     matches!(code, Code::PurgeQueue | Code::PurgeInflight)
 }
 
-/// Whether the topic that was known has gone.
+/// Whether a known topic is missing now.
 pub(super) fn is_missing_topic(code: Code) -> bool {
     matches!(code, Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition)
 }
 
-/// The broker's judgement of the message or of its topic; `None` if it may take it.
+/// Returns the broker's judgement of the message or of its topic; `None` if the broker may take the message.
 fn refusal(code: Code) -> Option<PublishError> {
     let rejected = |reason| Some(PublishError::Rejected { reason, detail: code.to_string() });
     let unroutable = |reason| Some(PublishError::Unroutable { reason, detail: code.to_string() });

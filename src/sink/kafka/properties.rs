@@ -6,10 +6,10 @@ use rdkafka::{ClientConfig, config::RDKafkaLogLevel, error::KafkaError, types::R
 
 use crate::config;
 
-/// How much longer librdkafka would try than the relay: the relay's own deadline must come first (see [`super::Kafka`]).
+/// The margin of librdkafka's time-out over the relay's own deadline, which must come first (see [`super::Kafka`]).
 const MARGIN: Duration = Duration::from_secs(2);
 
-/// Properties that the sink sets itself, and why.
+/// Properties that the sink sets itself, each with the reason.
 const FIXED: [(&str, &str); 14] = [
     ("plugin.library.paths", "it loads code into the relay"),
     ("acks", "a message counts as sent only when all in-sync replicas have it"),
@@ -29,7 +29,8 @@ const FIXED: [(&str, &str); 14] = [
 
 /// Lists the problems of properties of librdkafka, one line each; empty if they may be used.
 ///
-/// Refused is what would weaken delivery or order. Names that librdkafka does not know are found when the sink is made.
+/// Properties that would weaken delivery or order are refused. Names unknown to librdkafka are found when the sink is
+/// made.
 #[must_use]
 pub fn check_properties(properties: &BTreeMap<String, config::Secret>) -> Vec<String> {
     let fixed = FIXED.iter().filter(|(name, _)| properties.contains_key(*name));
@@ -46,14 +47,14 @@ pub fn check_properties(properties: &BTreeMap<String, config::Secret>) -> Vec<St
     problems
 }
 
-/// The configuration of the producer.
+/// Returns the configuration of the producer.
 pub(super) fn client(name: &str, config: &config::KafkaConfig, publish_deadline: Duration) -> ClientConfig {
     let timeout = (publish_deadline + MARGIN).as_millis().to_string();
     let mut client = ClientConfig::new();
     client.set("client.id", format!("outbox-relay-{name}"));
     client.set("partitioner", "murmur2_random").set("linger.ms", "0").set("compression.type", "none");
     client.set("allow.auto.create.topics", "false").set("socket.nagle.disable", "true");
-    // The relay bounds what is in flight; a full queue would only be waited for.
+    // The relay limits the messages in flight; a full queue would only cause waiting.
     client.set("queue.buffering.max.messages", "2000000").set("queue.buffering.max.kbytes", "2097151");
     for (name, value) in &config.properties {
         client.set(name, &*value.current());
@@ -69,7 +70,7 @@ pub(super) fn are_equal(one: &ClientConfig, other: &ClientConfig) -> bool {
     one.config_map().keys().all(|name| one.get(name) == other.get(name))
 }
 
-/// The problem of the configuration, without any of its values.
+/// Returns the problem of the configuration, without any of its values.
 pub(super) fn describe(error: &KafkaError) -> String {
     match error {
         KafkaError::ClientConfig(RD_KAFKA_CONF_UNKNOWN, _, name, _) => format!("librdkafka has no property `{name}`"),

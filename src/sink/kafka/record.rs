@@ -9,11 +9,11 @@ use rdkafka::{
 
 use crate::sink::{Outgoing, PublishError};
 
-/// The record of a message: its key, its payload (null for a tombstone), the time at which it was enqueued, and the headers
-/// `id`, `type` and `content-type` before its own. Nothing is copied but into librdkafka's own memory.
+/// Returns the record of a message: its key, its payload (null for a tombstone), its enqueue time, and the headers
+/// `id`, `type` and `content-type` before its own. The only copy goes into librdkafka's own memory.
 ///
-/// The time is the relay's where that is earlier: Kafka refuses times that lie an hour ahead, so that a database whose clock is wrong
-/// would have all of its messages rejected.
+/// The time is the relay's if that is earlier. Kafka refuses times that lie an hour ahead, so a database with a wrong
+/// clock would have all of its messages rejected.
 pub(super) fn record(message: &Outgoing, opaque: usize) -> BaseRecord<'_, [u8], [u8], usize> {
     let mut record = BaseRecord::with_opaque_to(message.destination.target.as_str(), opaque)
         .timestamp(message.created_at_micros.div_euclid(1000).min(now_millis()))
@@ -45,7 +45,7 @@ fn headers(message: &Outgoing) -> OwnedHeaders {
         })
 }
 
-/// Whether Kafka allows the topic's name. Others are found here, since librdkafka would wait for such a topic to appear.
+/// Checks that Kafka allows the topic's name. librdkafka would wait for a topic of any other name to appear.
 pub(super) fn check_topic(topic: &str) -> Result<(), PublishError> {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     if (1..=249).contains(&topic.len()) && topic.bytes().all(legal) && topic != "." && topic != ".." {
@@ -79,8 +79,8 @@ mod properties {
     use crate::properties::outgoing;
 
     proptest! {
-        /// The consumer's property of the same name begins with these headers. What rdkafka shows of a name ends at a NUL, which no
-        /// service can enqueue.
+        /// The consumer's property of the same name begins with these headers. rdkafka shows a name only up to a NUL,
+        /// which no service can enqueue.
         #[test]
         fn what_the_relay_writes_is_read_as_it_was(message in outgoing()) {
             let written = record(&message, 7);

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::sink::{Outgoing, PublishError};
 
-// The opaque that travels through librdkafka is a pointer's width and holds two 32-bit numbers.
+// The number that each message carries through librdkafka has a pointer's width and holds two 32-bit numbers.
 const _: () = assert!(usize::BITS == 64, "the Kafka sink needs a 64-bit platform");
 
 /// The outcome of one message that was handed to librdkafka.
@@ -35,13 +35,13 @@ pub(super) enum Report {
     None,
     /// The broker has it.
     Sent { partition: i32, offset: i64 },
-    /// The broker has a later one, from which librdkafka concludes that it has this one: see [`super::written`].
+    /// The broker has a later one, from which librdkafka infers that it has this one: see [`super::written`].
     Implied,
     /// It failed, or its outcome is unknown.
     Failed(RDKafkaErrorCode),
 }
 
-/// The reports of one batch: for all of its messages together, and one wake-up when the last report is in.
+/// The reports of one batch, and one wake-up after the last of them.
 #[derive(Debug)]
 pub(super) struct BatchReports {
     reports: Mutex<Vec<Report>>,
@@ -77,12 +77,12 @@ impl BatchReports {
     }
 }
 
-/// The batches in flight. librdkafka's threads reach them through the number that each message carries.
+/// The batches in flight. librdkafka's threads find them by the number that each message carries.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     batches: Mutex<HashMap<u32, Arc<BatchReports>>>,
     next: AtomicU32,
-    /// What last went wrong with a connection, in librdkafka's words: addresses and causes, no credentials.
+    /// The last trouble of a connection, in librdkafka's words: addresses and causes, no credentials.
     trouble: Mutex<Option<String>>,
     written: Mutex<Written>,
     pub(super) fence: Fence,
@@ -97,17 +97,17 @@ impl Reports {
         OpenBatch { reports: Arc::clone(self), number, batch }
     }
 
-    /// Something happened after which brokers and topics are to be asked again.
+    /// Notes that brokers and topics must be asked again.
     pub(super) fn doubt(&self) {
         self.written().doubt();
     }
 
-    /// The last trouble of a connection.
+    /// Returns the last trouble of a connection.
     pub(super) fn trouble(&self) -> Option<String> {
         self.trouble.lock().clone()
     }
 
-    /// The knowledge of topics and keys.
+    /// Returns the knowledge of topics and keys.
     pub(super) fn written(&self) -> MutexGuard<'_, Written> {
         self.written.lock()
     }
@@ -118,7 +118,7 @@ impl Reports {
         }
     }
 
-    /// A message is not on the way any more.
+    /// Notes that a message is no longer in flight.
     pub(super) fn done(&self, topic: &str, key_hash: u64, opaque: usize, report: Report) {
         let partition = if let Report::Sent { partition, .. } = report { Some(partition) } else { None };
         self.written().reported(topic, key_hash, opaque, partition);
@@ -131,11 +131,12 @@ impl Reports {
             written.doubt();
         }
         match outcome::reported(code) {
-            // A rejected message has no place in the order of its key, and those that shared its fate are sent again at once.
+            // A rejected message has no place in the order of its key. Messages that shared its fate are sent again at
+            // once.
             PublishError::Rejected { .. } => {}
             _ if outcome::is_shared_fate(code) => {}
             error @ PublishError::Unroutable { .. } => self.fence.refuse(topic, number, error),
-            // All that was on the way is given up, of every batch, and nothing is handed over meanwhile.
+            // All messages in flight are given up, of every batch, and nothing is handed over meanwhile.
             _ if outcome::is_given_up(code) => {
                 self.fence.refuse(topic, number, turned_away("its topic confirms nothing"));
             }
@@ -152,32 +153,32 @@ pub(super) struct OpenBatch {
 }
 
 impl OpenBatch {
-    /// Whether what a message carries is of this batch.
+    /// Whether a message with this number is of this batch.
     fn has(&self, opaque: usize) -> bool {
         opaque >> 32 == self.number as usize
     }
 
-    /// What the message with this index carries through librdkafka.
+    /// Returns the number that the message with this index carries through librdkafka.
     pub(super) fn opaque(&self, index: usize) -> usize {
         ((self.number as usize) << 32) | index
     }
 
-    /// A message for this topic is not handed over: no later one for the topic may overtake it.
+    /// Notes that a message for this topic is not handed over: no later one for the topic may overtake it.
     pub(super) fn refuse(&self, topic: &str, error: &PublishError) {
         self.reports.fence.refuse(topic, self.number, error.clone());
     }
 
-    /// Why a message for this topic is turned away, if it is.
+    /// Returns why a message for this topic is turned away, if it is.
     pub(super) fn refusal(&self, topic: &str, ticket: Ticket) -> Option<PublishError> {
         self.reports.fence.refusal(topic, self.number, ticket)
     }
 
-    /// At least one message surely or possibly did not arrive: no later batch may overtake it.
+    /// Notes that at least one message surely or possibly did not arrive: no later batch may overtake it.
     pub(super) fn fail(&self) {
         self.reports.fail(&self.batch);
     }
 
-    /// All messages are handed over but this number, for which no report will come.
+    /// Notes that all messages are handed over but this number, for which no report will come.
     pub(super) fn seal(&self, never_handed_over: usize) {
         self.batch.count_down(never_handed_over + 1);
     }
@@ -193,7 +194,7 @@ impl OpenBatch {
         self.batch.left.load(Ordering::Acquire) == 0
     }
 
-    /// The reports so far.
+    /// Takes the reports so far.
     pub(super) fn take(&self) -> Vec<Report> {
         std::mem::take(&mut self.batch.reports.lock())
     }
@@ -251,7 +252,7 @@ impl ProducerContext for ReportContext {
                 (message.topic(), Report::Failed(code))
             }
         };
-        // Not before the fence is closed behind a failure.
+        // Only after a failure has closed the fence.
         let key = batch.keys.get(index).copied().unwrap_or_default();
         self.0.done(topic, key, opaque, report);
         batch.record(index, report);

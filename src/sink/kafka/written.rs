@@ -1,13 +1,14 @@
-//! Where the brokers keep the order of this producer's messages, and where they do not do so yet.
+//! The partitions in which the brokers keep the order of this producer's messages, and those in which they do not yet.
 //!
-//! A broker checks the sequence numbers of a producer in the partitions that it has written to for it: there each request has to
-//! follow the one before. Elsewhere any request is a beginning. So if the first one is refused for a moment, because the
-//! partition is new or its leader moves, and the second one, which is on its way already, is taken, the first one is never
-//! written: its retry comes too late, and librdkafka, which relies on brokers that write in order, reports its messages as sent
-//! without an offset (KAFKA-15591; from 4.5 on a broker refuses it in partitions that were never written to).
+//! A broker checks the sequence numbers of a producer in the partitions that it has written for that producer. There
+//! each request must follow the one before; elsewhere any request is a beginning. Suppose that the first request is
+//! refused for a moment, because the partition is new or its leader moves. If the second one, already in flight, is
+//! taken, the first one is never written: its retry comes too late. librdkafka relies on brokers that write in order,
+//! and reports its messages as sent without an offset. (KAFKA-15591; from 4.5 on a broker refuses such a second request
+//! in partitions that were never written to.)
 //!
-//! Such a report is no confirmation (see [`super::reports`]). And until a partition is written to, a key has only one message on the
-//! way, so that nothing overtakes what is sent again.
+//! Such a report is no confirmation (see [`super::reports`]). Until a partition is written to, a key has only one
+//! message in flight, so that nothing overtakes a message that is sent again.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +16,8 @@ use std::collections::{HashMap, HashSet};
 #[derive(Debug, Default)]
 pub(super) struct Written {
     topics: HashMap<String, Topic>,
-    /// Keys with a message on the way to where nothing may be written yet, and what it carries.
+    /// Keys with a message in flight to a partition that may be unwritten, each with the number that the message
+    /// carries.
     on_the_way: HashMap<u64, usize>,
     doubts: u64,
 }
@@ -26,7 +28,7 @@ struct Topic {
     exists: bool,
     partitions: usize,
     written: HashSet<i32>,
-    /// While there are other partitions: the keys that belong to those.
+    /// While some partitions are unwritten: the keys that belong to the written ones.
     proven: HashSet<u64>,
 }
 
@@ -35,19 +37,20 @@ struct Topic {
 pub(super) enum PartitionEntry {
     /// Yes.
     Go,
-    /// Not while an earlier one of its key is on the way.
+    /// Not while an earlier message of its key is in flight.
     Behind,
-    /// The brokers have to be asked for its topic.
+    /// The brokers must be asked for its topic.
     Ask,
 }
 
 impl Written {
-    /// How often there was a doubt.
+    /// Returns the number of doubts so far.
     pub(super) fn doubts(&self) -> u64 {
         self.doubts
     }
 
-    /// The brokers have a topic with so many partitions. So they said when there had been so many doubts: a later one stands.
+    /// Notes that the brokers have a topic with this number of partitions. They answered at this number of doubts: a
+    /// later doubt remains.
     pub(super) fn found(&mut self, topic: &str, partitions: usize, doubts: u64) {
         let known = self.topics.entry(topic.to_owned()).or_default();
         if known.partitions != partitions {
@@ -56,21 +59,21 @@ impl Written {
         known.exists = doubts == self.doubts;
     }
 
-    /// The brokers do not have it, or not any more.
+    /// Notes that the brokers do not have a topic, or no longer have it.
     pub(super) fn missing(&mut self, topic: &str) {
         self.topics.remove(topic);
     }
 
-    /// The brokers are to be asked for each topic again; what they have written stays so.
+    /// Notes that the brokers must be asked for each topic again. Written partitions stay noted.
     pub(super) fn doubt(&mut self) {
         self.doubts += 1;
         self.topics.values_mut().for_each(|topic| topic.exists = false);
     }
 
-    /// Decides over a message, and notes that it is on the way with what it carries. A hash of 0 has no order.
+    /// Decides on a message, and notes it as in flight with the number that it carries. A hash of 0 has no order.
     pub(super) fn admit(&mut self, topic: &str, key_hash: u64, opaque: usize) -> PartitionEntry {
         let Some(topic) = self.topics.get(topic).filter(|topic| topic.exists) else { return PartitionEntry::Ask };
-        // Also where others were written since: that may be why this one comes too late.
+        // Also if other messages were written since: because of them this key's message may come too late.
         if self.on_the_way.contains_key(&key_hash) {
             return PartitionEntry::Behind;
         }
@@ -80,13 +83,13 @@ impl Written {
         PartitionEntry::Go
     }
 
-    /// Whether messages of a key may be on the way together.
+    /// Whether messages of a key may be in flight together.
     pub(super) fn keeps_order(&self, topic: &str, key_hash: u64) -> bool {
         let topic = self.topics.get(topic);
         !self.on_the_way.contains_key(&key_hash) && topic.is_some_and(|topic| topic.keeps_order(key_hash))
     }
 
-    /// A message is no longer on the way; with the partition where it was written, if it was.
+    /// Notes that a message is no longer in flight, with the partition where it was written, if it was.
     pub(super) fn reported(&mut self, topic: &str, key_hash: u64, opaque: usize, partition: Option<i32>) {
         if let (Some(topic), Some(partition)) = (self.topics.get_mut(topic), partition) {
             topic.confirmed(partition, key_hash);
@@ -96,12 +99,12 @@ impl Written {
         }
     }
 
-    /// Those of this batch that are not reported yet are waited for no longer: their caller gives them up.
+    /// Forgets the messages of this batch that have no report yet: their caller gives them up.
     pub(super) fn returned(&mut self, batch: impl Fn(usize) -> bool) {
         self.on_the_way.retain(|_, opaque| !batch(*opaque));
     }
 
-    /// A topic that the brokers have or had.
+    /// Returns a topic that the brokers have or had.
     pub(super) fn any_topic(&self) -> Option<String> {
         self.topics.keys().next().cloned()
     }
@@ -113,7 +116,7 @@ impl Topic {
             return;
         }
         if usize::try_from(partition).is_ok_and(|it| it >= self.partitions) {
-            // There are more by now.
+            // The topic has more partitions by now.
             self.exists = false;
             return;
         }
@@ -146,7 +149,7 @@ mod tests {
         written
     }
 
-    /// Messages with these keys; the first carries 1.
+    /// Admits messages with these keys; the first one carries 1.
     fn admit<const N: usize>(written: &mut Written, keys: [u64; N]) -> [PartitionEntry; N] {
         let mut opaque = 0;
         keys.map(|key| {
@@ -169,7 +172,7 @@ mod tests {
     fn after_a_failure_the_next_one_is_the_first() {
         let mut written = written();
         assert_eq!(admit(&mut written, [7, 8]), [Go, Go]);
-        // The second is of another message.
+        // The second report is of another message.
         for (key, opaque) in [(7, 1), (8, 9), (9, 2)] {
             written.reported("orders", key, opaque, None);
         }

@@ -1,4 +1,4 @@
-//! The connection in use, and when to try for the next one.
+//! The connection in use, and the time of the next try to connect.
 
 use std::{
     sync::Arc,
@@ -8,12 +8,12 @@ use std::{
 use super::session::BrokerSession;
 use crate::{config::RabbitMqConfig, sink::PublishError, state::backoff::Backoff};
 
-/// The shortest and the longest wait between two attempts to connect.
+/// The shortest and the longest wait between two tries to connect.
 const WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Holds one connection and replaces it when it is of no more use.
+/// Holds one connection, and replaces it when it is unusable.
 pub(super) struct Link {
     name: String,
     config: RabbitMqConfig,
@@ -28,7 +28,7 @@ impl Link {
         Self { name: name.to_owned(), config, session: None, backoff, down: None }
     }
 
-    /// A connection that takes messages.
+    /// Returns a connection that takes messages.
     pub(super) async fn session(&mut self, deadline: Instant) -> Result<Arc<BrokerSession>, PublishError> {
         match &self.session {
             Some(session) if session.is_blocked() => return Err(blocked()),
@@ -64,7 +64,7 @@ impl Link {
     }
 }
 
-/// The broker has a memory or disk alarm.
+/// The error for a memory or disk alarm of the broker.
 pub(super) fn blocked() -> PublishError {
     PublishError::Unavailable("broker_blocked: RabbitMQ takes no messages because of a memory or disk alarm".to_owned())
 }

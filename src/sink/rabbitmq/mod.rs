@@ -1,20 +1,21 @@
 //! RabbitMQ.
 //!
 //! A message counts as sent only when the broker has confirmed it and has not returned it. Messages are persistent and
-//! mandatory. On the wire: properties `message_id` (UUID text), `type`, `content_type`, `timestamp` (seconds), and a table with
-//! the message's headers as long strings; a name that is given several times has a list. The message key is the header
-//! `x-message-key` (its bytes); a tombstone is an empty body with the header `x-tombstone: true`.
+//! mandatory. On the wire: properties `message_id` (UUID text), `type`, `content_type`, `timestamp` (seconds), and a
+//! table with the message's headers as long strings. A name with several values has a list. The message key is the
+//! header `x-message-key` (its bytes); a tombstone is an empty body with the header `x-tombstone: true`.
 //!
-//! - *unroutable*: no queue is bound, or the exchange does not exist. Exchanges are looked up before their first message, since
-//!   publishing to a missing one ends the channel with all that is in flight.
-//! - When the broker ends a channel because of one message (too large, forbidden, an exchange that has just gone), those in
-//!   flight go out again one by one, so that only the guilty one is refused. Some neighbours may arrive twice.
-//! - A nack is *unconfirmed*: one queue of several may have the message, and a full queue is to hold up its own messages only.
-//! - A round in which one queue confirms nothing until the deadline loses its channel. What was confirmed of it counts, unless a message
-//!   of it was returned. The connection is dropped only where no other round was confirmed meanwhile.
-//! - While the broker blocks the connection (memory or disk alarm) messages are *unavailable*. lapin's calls never return
-//!   then: each has a deadline, and when one passes, the connection is dropped with its socket.
-//!
+//! - *unroutable*: no queue is bound, or the exchange does not exist. Exchanges are looked up before their first
+//!   message. A publish to a missing exchange ends the channel with all messages in flight.
+//! - If the broker ends a channel because of one message (too large, forbidden, an exchange just deleted), the messages
+//!   in flight go out again one by one. So only the guilty one is refused. Some neighbours may arrive twice.
+//! - A nack is *unconfirmed*: one queue of several may have the message, and a full queue must hold up only its own
+//!   messages.
+//! - If one queue confirms nothing until the deadline, its round loses its channel. The confirmed messages of the round
+//!   count, unless one of its messages was returned. The connection is dropped only if no other round was confirmed
+//!   meanwhile.
+//! - While the broker blocks the connection (memory or disk alarm), messages are *unavailable*. lapin's calls never
+//!   return then. So each has a deadline, and a call that misses it drops the connection with its socket.
 //! lapin logs returned messages with their payload at WARN under `lapin::returned_messages`: keep that target off.
 
 mod link;
@@ -44,35 +45,35 @@ use self::{
 use super::{KeyOrder, Outcome, Outgoing, PublishError, Sink};
 use crate::config;
 
-/// Seconds between heartbeats, unless the URL has another: a vanished broker is noticed after two.
+/// Seconds between heartbeats, unless the URL has another value: a vanished broker is noticed after two.
 const HEARTBEAT: u16 = 10;
-/// The largest frame in bytes that we offer, unless the URL has another: RabbitMQ's own default. The driver makes buffers of 32 of
-/// what is agreed on, and a broker may offer gigabytes.
+/// The largest frame in bytes that the relay offers, unless the URL has another value: RabbitMQ's own default. The
+/// driver makes 32 buffers of the size agreed on, and a broker may offer gigabytes.
 const FRAME_MAX: u32 = 131_072;
-/// How long saying goodbye may take.
+/// Most time for an orderly close.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// A RabbitMQ node or cluster. See the [module](self) for what it promises.
+/// A RabbitMQ node or cluster. See the [module](self) for its guarantees.
 pub struct RabbitMq {
     link: Mutex<Link>,
     window: usize,
 }
 
-/// The configuration of a RabbitMQ sink cannot be used. The URL is not repeated: it holds the password.
+/// An unusable configuration of a RabbitMQ sink. The URL is not repeated, because it holds the password.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RabbitMqConfigError {
-    /// The URL is none.
+    /// The URL is not valid.
     #[error("sink {0}: the URL does not read as amqp://user:password@host:port/vhost")]
     Url(String),
 }
 
 impl RabbitMq {
-    /// A sink of this name. Needs no network: it connects when it is first used.
+    /// Creates a sink of this name. Needs no network: it connects on its first use.
     ///
     /// # Errors
     ///
-    /// When the URL is none.
+    /// If the URL is not valid.
     pub fn new(name: &str, config: &config::RabbitMqConfig) -> Result<Self, RabbitMqConfigError> {
         address(config).ok_or_else(|| RabbitMqConfigError::Url(name.to_owned()))?;
         Ok(Self { link: Mutex::new(Link::new(name, config.clone())), window: config.window.max(1) })
@@ -83,7 +84,7 @@ impl RabbitMq {
         timeout_at(deadline.into(), async { self.link.lock().await.session(deadline).await }).await.map_err(late)?
     }
 
-    /// Publishes what is ready, spread over the channels. Messages of one key keep to one channel.
+    /// Publishes ready messages, spread over the channels. Messages of one key keep to one channel.
     async fn spread(&self, ready: Vec<ReadyPublish<'_>>, keys: &[u64], deadline: Instant) -> Vec<(usize, Outcome)> {
         let session = match self.session(deadline).await {
             Ok(session) => session,
@@ -139,9 +140,10 @@ impl RabbitMq {
         outcomes
     }
 
-    /// Finds the message for which the broker ended the channel. Each may have arrived in the round before.
+    /// Finds the message for which the broker ended the channel. Each message may have arrived in the round before.
     ///
-    /// The connection may have ended as well: what lapin still writes to an ended channel is an error to the broker.
+    /// The connection may have ended as well: for the broker, anything that lapin still writes to an ended channel is
+    /// an error.
     async fn one_by_one(&self, round: &[ReadyPublish<'_>], deadline: Instant) -> Vec<(usize, Outcome)> {
         let mut outcomes = Vec::with_capacity(round.len());
         let mut last: Option<(Arc<BrokerSession>, Option<Channel>)> = None;
@@ -215,7 +217,7 @@ impl Sink for RabbitMq {
     }
 }
 
-/// Where to connect, with the login as it is now; `None` if the URL cannot be parsed.
+/// Returns the address to connect to, with the current login; `None` if the URL cannot be parsed.
 fn address(config: &config::RabbitMqConfig) -> Option<AMQPUri> {
     let mut uri = config.address()?.as_str().parse::<AMQPUri>().ok()?;
     uri.query.heartbeat.get_or_insert(HEARTBEAT);
@@ -223,8 +225,8 @@ fn address(config: &config::RabbitMqConfig) -> Option<AMQPUri> {
     Some(uri)
 }
 
-/// Runs one round; an error means that nothing of it was handed over. A round that takes long goes on without its place, where a new
-/// channel is opened for the next one: one of its queues may confirm nothing.
+/// Runs one round; an error means that nothing of it was handed over. A long round goes on without its place, where a
+/// new channel is opened for the next round: one of its queues may confirm nothing.
 async fn attempt(
     session: &BrokerSession,
     mut place: impl DerefMut<Target = Option<Channel>>,
@@ -264,8 +266,8 @@ async fn attempt(
     Ok(ended)
 }
 
-/// Parts the messages from the others that the broker would answer with the end of the channel or the connection: properties that
-/// are larger than its frames, an exchange that does not exist.
+/// Separates messages that the broker would answer with the end of the channel or the connection. Their properties are
+/// larger than its frames, or their exchange does not exist.
 async fn acceptable<'a>(
     session: &BrokerSession,
     ready: Vec<ReadyPublish<'a>>,

@@ -1,7 +1,7 @@
 //! A handle on the socket of a connection, to end it for good.
 //!
-//! lapin ends a connection by asking the broker, and waits for the answer for ever: with a blocked or a vanished broker its
-//! thread and its buffers (8 MiB) would stay.
+//! lapin ends a connection by a request to the broker, and waits for the answer for ever. With a blocked or vanished
+//! broker its thread and its buffers (8 MiB) would stay.
 
 use std::{
     io,
@@ -65,7 +65,7 @@ impl Drop for Guard {
     }
 }
 
-/// The files of a sink for TLS. They are read at every connect, so that they can be changed.
+/// The TLS files of a sink. They are read at every connect, so that they can be changed.
 #[derive(Clone)]
 pub(super) struct Tls {
     authorities: Option<PathBuf>,
@@ -103,7 +103,7 @@ fn unusable(file: &Path, error: &rustls_pki_types::pem::Error) -> io::Error {
 
 /// Connects, and gives the socket to `plug` before lapin's handshake, which may never end.
 ///
-/// lapin gets a stream that is open. If it fails to open one itself just before it sends its first frame, it waits for ever.
+/// lapin gets an open stream. If it fails to open one itself just before its first frame, it waits for ever.
 pub(super) async fn connect(
     uri: AMQPUri,
     tls: Tls,

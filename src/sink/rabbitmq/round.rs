@@ -19,7 +19,7 @@ use super::{
 };
 use crate::sink::{Outcome, PublishError, Receipt};
 
-/// How often a new connection is asked whether the broker has blocked it.
+/// The pause between two checks whether the broker has blocked a new connection.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A message that is ready to go out.
@@ -29,15 +29,15 @@ pub(super) struct ReadyPublish<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// How a round ended.
+/// The outcome of a round.
 pub(super) enum Round {
     /// All confirms are in.
     Settled(Vec<Outcome>),
     /// The broker ended the channel because of one of the messages.
     Killed(Error),
-    /// The connection was lost: any of them may have arrived.
+    /// The connection was lost: any message may have arrived.
     Lost(String),
-    /// The deadline passed before the last confirm: any that is not known to be sent may have arrived.
+    /// The deadline passed before the last confirm: any message not known to be sent may have arrived.
     Late(Vec<Outcome>),
 }
 
@@ -67,7 +67,7 @@ pub(super) async fn run(
         let known = confirms.iter_mut().map(|confirm| confirm.as_mut().now_or_never().is_some());
         known.collect()
     };
-    // What was confirmed before a confirm that the first look has seen is seen by the second.
+    // The second pass sees all that was confirmed before any confirm seen by the first pass.
     let (known, _) = (look(), look());
     settle(messages, &known, confirms.iter_mut().map(|confirm| confirm.as_mut().take_output()))
 }
@@ -78,11 +78,11 @@ async fn publish(channel: &Channel, message: &ReadyPublish<'_>) -> lapin::Result
     channel.basic_publish(exchange, routing_key, options, message.payload, properties).await?.await
 }
 
-/// The outcomes of messages of which some, or all, are confirmed.
+/// Returns the outcomes of messages, some or all of them confirmed.
 ///
-/// RabbitMQ returns an unroutable message and then acknowledges it, and lapin hangs the return on the next acknowledgement that it
-/// processes, which may be another message's, but none later than the message's own. So no message counts as sent beside a return
-/// while a confirm is missing.
+/// RabbitMQ returns an unroutable message and then acknowledges it. lapin attaches the return to the next
+/// acknowledgement that it processes. That may be another message's, but comes no later than the message's own. So
+/// while a confirm is missing, no message counts as sent if any was returned.
 fn settle(
     messages: &[ReadyPublish<'_>],
     known: &[bool],
@@ -120,12 +120,12 @@ fn outcome(message: &ReadyPublish<'_>, returned: bool, acked: bool) -> Outcome {
     match (returned, acked) {
         (true, _) => Err(unroutable("unroutable", "no queue is bound for the routing key")),
         (false, true) => Ok(Receipt::new(&format!("{}/{}", message.publish.exchange, message.publish.routing_key))),
-        // One queue of several may have taken it; others may be full. Only this message waits, others go on.
+        // One queue of several may have taken it; others may be full. Only this message waits.
         (false, false) => Err(PublishError::Unconfirmed("the broker refused it for now (nack)".to_owned())),
     }
 }
 
-/// What the end of its channel says of a message that was alone on it.
+/// Returns the outcome of a message that was alone on its channel when the broker ended that.
 pub(super) fn guilty(error: &Error) -> PublishError {
     let text = error.to_string();
     match soft(error) {

@@ -1,4 +1,4 @@
-//! One connection to RabbitMQ, and what is known while it lasts.
+//! One connection to RabbitMQ, and the knowledge that lasts as long.
 
 use std::{
     collections::HashSet,
@@ -25,16 +25,16 @@ use crate::{
     state::explain::{Trouble, explain},
 };
 
-/// How long a round has a channel for itself.
+/// The time for which a round has a channel for itself.
 const LONG: Duration = Duration::from_secs(1);
 
-/// Why a call on a connection did not succeed.
+/// The reason why a call on a connection failed.
 pub(super) enum ChannelFailure {
-    /// Its deadline passed. The connection is of no more use: what was called may still happen.
+    /// Its deadline passed. The connection is unusable: the call may still take effect.
     Late,
-    /// lapin says so.
+    /// An error of lapin.
     Error(Error),
-    /// The URL that its file holds now is none.
+    /// The current URL in its file is not valid.
     Address,
 }
 
@@ -43,10 +43,10 @@ pub(super) struct BrokerSession {
     connection: Connection,
     guard: Guard,
     channels: Vec<Mutex<Option<Channel>>>,
-    /// Exchanges that were there when they were first published to.
+    /// Exchanges that existed at their first publish.
     exchanges: SyncMutex<HashSet<String>>,
-    /// When a round was last confirmed. Until then one message at a time goes out: a broker with an alarm takes connections as usual and
-    /// tells them only when they publish.
+    /// The time of the last confirmed round. Before the first one, one message at a time goes out: a broker with an
+    /// alarm takes connections as usual, and reports the alarm only after a publish.
     proven: SyncMutex<Option<Instant>>,
     given_up: AtomicBool,
 }
@@ -74,17 +74,17 @@ impl BrokerSession {
         })
     }
 
-    /// Whether messages may be published on it.
+    /// Whether messages may be published on this connection.
     pub(super) fn is_usable(&self) -> bool {
         self.connection.status().connected() && !self.given_up.load(Ordering::SeqCst)
     }
 
-    /// Whether the broker takes nothing because of an alarm.
+    /// Whether the broker takes no messages because of an alarm.
     pub(super) fn is_blocked(&self) -> bool {
         self.connection.status().connected() && self.connection.status().blocked()
     }
 
-    /// The largest frame in bytes, as both sides have agreed.
+    /// Returns the largest frame in bytes, as both sides have agreed.
     pub(super) fn frame_max(&self) -> usize {
         self.connection.configuration().frame_max().try_into().unwrap_or(usize::MAX)
     }
@@ -97,13 +97,14 @@ impl BrokerSession {
         *self.proven.lock() = Some(Instant::now());
     }
 
-    /// Whether another round was confirmed in the second half of the time since then, or in the last second: the connection is sound.
+    /// Whether another round was confirmed in the second half of the time since then, or in the last second: then the
+    /// connection is healthy.
     pub(super) fn has_confirmed_lately(&self, began: Instant) -> bool {
         let lately = (began.elapsed() / 2).max(LONG);
         self.proven.lock().is_some_and(|last| last.elapsed() <= lately)
     }
 
-    /// Waits until a round has taken long, on a connection that takes messages.
+    /// Waits until a round has taken long, on a connection with a confirmed round.
     pub(super) async fn passes_by(&self) {
         sleep(LONG).await;
         while !self.is_proven() {
@@ -111,8 +112,8 @@ impl BrokerSession {
         }
     }
 
-    /// A call passed its deadline. A blocked connection that has next to nothing in flight stays open: it is how we hear
-    /// that the alarm is over.
+    /// Gives up the connection after a call passed its deadline. A blocked connection with next to nothing in flight
+    /// stays open, because the broker reports the end of the alarm on it.
     pub(super) fn give_up(&self) {
         self.given_up.store(true, Ordering::SeqCst);
         if self.is_proven() || !self.is_blocked() {
@@ -120,12 +121,12 @@ impl BrokerSession {
         }
     }
 
-    /// The channels, each used by one round of messages at a time.
+    /// Returns the channels, each used by one round of messages at a time.
     pub(super) fn channels(&self) -> &[Mutex<Option<Channel>>] {
         &self.channels
     }
 
-    /// The channel in this place, opened if need be.
+    /// Returns the channel in this place, opened if necessary.
     pub(super) async fn channel(
         &self,
         place: &mut Option<Channel>,
@@ -140,7 +141,7 @@ impl BrokerSession {
         Ok(channel)
     }
 
-    /// Whether the exchange exists. Publishing to one that does not would end the channel, with all that is in flight.
+    /// Whether the exchange exists. A publish to a missing one would end the channel, with all messages in flight.
     pub(super) async fn has_exchange(&self, exchange: &str, deadline: Instant) -> Result<bool, ChannelFailure> {
         if exchange.is_empty() || self.known().contains(exchange) {
             return Ok(true);
@@ -154,19 +155,19 @@ impl BrokerSession {
             Err(ChannelFailure::Error(error)) if soft(&error) == Some(AMQPSoftError::NOTFOUND) => return Ok(false),
             Err(ChannelFailure::Error(error)) if soft(&error).is_none() => return Err(ChannelFailure::Error(error)),
             Err(failure @ (ChannelFailure::Late | ChannelFailure::Address)) => return Err(failure),
-            // Forbidden to look is not missing: the publish itself will tell.
+            // A forbidden look-up does not mean a missing exchange: the publish itself shows which.
             Ok(()) | Err(ChannelFailure::Error(_)) => {}
         }
         self.known().insert(exchange.to_owned());
         Ok(true)
     }
 
-    /// A channel was ended by the broker: an exchange may have gone.
+    /// Forgets the known exchanges after the broker ended a channel: an exchange may be deleted.
     pub(super) fn forget_exchanges(&self) {
         self.known().clear();
     }
 
-    /// Says goodbye; the socket ends in any case.
+    /// Closes the connection in order; the socket ends in any case.
     pub(super) async fn close(&self, deadline: Instant) {
         if in_time(deadline, self.connection.close(200, ShortString::default())).await.is_err() {
             tracing::debug!("the connection to RabbitMQ did not end in time");
@@ -179,7 +180,7 @@ impl BrokerSession {
     }
 }
 
-/// Ends a channel that confirms nothing; what is on it may still arrive.
+/// Ends a channel that confirms nothing; messages on it may still arrive.
 pub(super) fn leave(channel: Channel, deadline: Duration) {
     tokio::spawn(async move {
         if in_time(Instant::now() + deadline, channel.close(200, ShortString::default())).await.is_err() {
@@ -195,7 +196,7 @@ async fn in_time<T>(deadline: Instant, call: impl Future<Output = lapin::Result<
     }
 }
 
-/// The error of a channel, if it is one: the connection goes on.
+/// Returns the error of a channel, if it is one: the connection goes on.
 pub(super) fn soft(error: &Error) -> Option<AMQPSoftError> {
     match error.kind() {
         ErrorKind::ProtocolError(error) => match error.kind() {

@@ -11,12 +11,12 @@ use crate::sink::{Destination, Outgoing, PublishError};
 
 /// The header that carries the message key.
 pub(super) const KEY: &str = "x-message-key";
-/// The header that tells a tombstone from an empty payload.
+/// The header that distinguishes a tombstone from an empty payload.
 pub(super) const TOMBSTONE: &str = "x-tombstone";
 
-/// RabbitMQ's "deliver it even after a restart".
+/// The delivery mode of messages that survive a restart.
 const PERSISTENT: u8 = 2;
-/// What a frame needs beside the table of headers: three short texts of up to 255 bytes, and some numbers.
+/// Bytes that a frame needs beside the table of headers: three short texts of up to 255 bytes, and some numbers.
 const BESIDE_HEADERS: usize = 1024;
 
 /// The arguments of `basic.publish` besides the payload.
@@ -30,7 +30,8 @@ pub(super) struct Publish {
 }
 
 impl Publish {
-    /// Refuses properties that are larger than a frame, in which they travel: the broker would end the connection for all.
+    /// Refuses properties that are larger than the frame in which they travel: the broker would end the connection for
+    /// all.
     pub(super) fn fits(&self, frame_max: usize) -> Result<(), PublishError> {
         let most = frame_max.saturating_sub(BESIDE_HEADERS);
         if self.headers <= most {
@@ -42,7 +43,7 @@ impl Publish {
     }
 }
 
-/// Says how the message is published, or why it can never be.
+/// Returns how the message is published, or why it never can be.
 pub(super) fn publish(message: &Outgoing) -> Result<Publish, PublishError> {
     let Destination { target, routing_key, .. } = &*message.destination;
     let (table, headers) = headers(message)?;
@@ -69,8 +70,8 @@ fn described(message: &Outgoing, mut properties: BasicProperties) -> Result<Basi
     Ok(properties)
 }
 
-/// The message's headers, and their bytes on the wire. AMQP has a table where the message has a list: a name that is given several
-/// times gets a list of its values, in their order.
+/// Returns the message's headers, and their bytes on the wire. AMQP has a table where the message has a list. A name
+/// with several values gets a list of its values, in their order.
 fn headers(message: &Outgoing) -> Result<(FieldTable, usize), PublishError> {
     let mut table: BTreeMap<ShortString, Vec<AMQPValue>> = BTreeMap::new();
     for (name, value) in &message.contents.headers {
@@ -94,7 +95,7 @@ fn one_or_list(mut values: Vec<AMQPValue>) -> AMQPValue {
     }
 }
 
-/// Bytes of a value on the wire: the letter of its type, for texts and lists a length, and what it holds.
+/// Returns the bytes of a value on the wire: the letter of its type, a length for texts and lists, and the contents.
 fn bytes(value: &AMQPValue) -> usize {
     match value {
         AMQPValue::LongString(text) => 5 + text.as_bytes().len(),
@@ -107,7 +108,7 @@ fn text(bytes: &[u8]) -> AMQPValue {
     AMQPValue::LongString(LongString::from(bytes))
 }
 
-/// lapin panics on a short string of more than 255 bytes; this does not.
+/// Makes a short string. lapin panics on more than 255 bytes; this does not.
 fn short(what: &str, text: &str) -> Result<ShortString, PublishError> {
     ShortString::try_new(text).map_err(|_too_long| PublishError::Rejected {
         reason: "invalid",
@@ -164,7 +165,7 @@ mod properties {
             prop_assert!(table.keys().all(|name| !own(name.as_str())), "what nobody has written");
         }
 
-        /// A row holds each name once; who embeds the relay may not.
+        /// A row holds each name once; a message of an embedding program may not.
         #[test]
         fn the_values_of_one_name_keep_their_order(
             mut message in outgoing(), headers in vec((prop::sample::select(vec!["a", "b"]), any_text()), 0..6),
