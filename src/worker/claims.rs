@@ -1,4 +1,4 @@
-//! The claims of a worker: each is a task of its own.
+//! The claims of a worker: each runs in a task of its own.
 
 use std::{sync::Arc, time::Instant};
 
@@ -26,10 +26,10 @@ pub(super) struct Claims<H> {
     pub(super) context: Arc<Context>,
     pub(super) reader: Reader,
     pub(super) handler: H,
-    /// Handlers may leave the session in another one.
+    /// The database of the login; a handler may leave the session in another one.
     pub(super) database: Option<String>,
     pub(super) after_dead: AfterDead,
-    /// Claims whose transaction was rolled back: a settler writes what follows from that.
+    /// Receives claims whose transaction was rolled back: a settler writes what follows from that.
     pub(super) finished: mpsc::UnboundedSender<Finished>,
 }
 
@@ -64,7 +64,7 @@ impl<H: Handler> Claims<H> {
         let outcome = Turn::new(self, &mut session, &claimed).run(messages).await;
         in_flight.sub(count);
         if outcome.is_err() {
-            // This is how it is rolled back, whatever the state of the connection.
+            // The end of the connection rolls the transaction back, whatever the state of the connection.
             session.hang_up();
         }
         drop(session);
@@ -77,7 +77,7 @@ impl<H: Handler> Claims<H> {
                 self.finished.send(Finished::new(claimed, settlement, queued)).ok();
             }
         }
-        // A key is free, or a place.
+        // A key or a place is free.
         self.context.nudge.notify_waiters();
     }
 
@@ -94,7 +94,7 @@ impl<H: Handler> Claims<H> {
         self.context.alive("settle");
     }
 
-    /// The fence: the lease was another's, so nothing was committed.
+    /// Notes a lost claim: another process took it over, so the fence let nothing be committed.
     fn lost(&self, claimed: &Claimed) {
         self.context.leases.remove(claimed.tenure.lease);
         if claimed.tenure.lose() {
@@ -103,11 +103,11 @@ impl<H: Handler> Claims<H> {
         tracing::warn!(
             claim_id = claimed.tenure.lease.claim_id,
             messages = claimed.rows.len(),
-            "the lease was lost before the commit: the work is rolled back, and done again by whoever has the messages now"
+            "the lease was lost before the commit: the work is rolled back, and another process does it again"
         );
     }
 
-    /// What becomes of a message whose work failed. `attempts` were spent before.
+    /// Returns the outcome of a message whose work failed. `attempts` were spent before.
     pub(super) fn decide(&self, failure: &Failure, attempts: u16) -> Disposition {
         let (on_rejected, reason) = match failure {
             Failure::Dead(_) => (OnRejected::Dead, "refused"),
@@ -123,7 +123,7 @@ impl<H: Handler> Claims<H> {
         retry::decide(&error, attempts, policy, &self.context.config.retry, rand::random())
     }
 
-    /// It is not the message's fault: later, without an attempt spent.
+    /// Returns the outcome of a message that is not the cause of a failure: it waits, without a spent attempt.
     pub(super) fn park(&self, attempts: u16) -> Disposition {
         let wait = retry::wait(attempts, &self.context.config.retry, rand::random());
         Disposition::Delay { wait, spent: false, reason: "parked" }

@@ -1,4 +1,4 @@
-//! Working without a broker: a service's own handler takes the place of the sinks, and each claim is one transaction.
+//! Works without a broker: a service's own handler takes the place of the sinks, and each claim is one transaction.
 //!
 //! ```no_run
 //! use outbox_core::sqlx::{self, MySqlConnection, MySqlPool};
@@ -19,9 +19,10 @@
 //! # }
 //! ```
 //!
-//! What the handler writes, the removal from the queue, the receipt and the end of the claim are committed together, under the claim's
-//! fence: so the effect of a message happens once, as far as it is in this database. All other parts are the relay's own: claims,
-//! leases, take-over, order per key, delayed and expiring messages, retries, dead messages, purge, metrics. docs/worker.md has the rules.
+//! The handler's writes, the removal from the queue, the receipt and the end of the claim are committed together, under
+//! the claim's fence. So the effect of a message in this database happens once. All other parts are the relay's own:
+//! claims, leases, take-over, order per key, delayed and expiring messages, retries, dead messages, purge, metrics.
+//! docs/worker.md has the rules.
 
 mod claims;
 mod turn;
@@ -58,7 +59,7 @@ use crate::{
 /// The receipt of a worker's messages, and the label `sink` of its metrics.
 const NAME: &str = "worker";
 
-/// Gives the messages of one lane to a handler. Any number of processes may do so for one lane; they need no supervisor.
+/// Gives the messages of one lane to a handler. Any number of processes may serve one lane; they need no supervisor.
 ///
 /// No relay may serve the lane: give relays `relay.lanes` without it.
 pub struct Worker {
@@ -70,10 +71,10 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker for this lane: `pool.connect_options()`, or options of one's own. It has connections of its own, about ten and one
-    /// more for each transaction, and connects to nothing yet.
+    /// Creates a worker for this lane, with `pool.connect_options()` or other options. It has connections of its own,
+    /// about ten and one more for each transaction. It does not connect yet.
     ///
-    /// The account needs what `deploy/grants/relay.sql` gives, and its rights on the tables of the handler.
+    /// The account needs the rights of `deploy/grants/relay.sql`, and rights on the tables of the handler.
     #[must_use]
     pub fn new(options: impl Into<Arc<MySqlConnectOptions>>, lane: u16) -> Self {
         let mut config = config::defaults();
@@ -83,67 +84,68 @@ impl Worker {
         Self { options: options.into(), config, concurrency: 8, after_dead: AfterDead::Skip, metrics: None }
     }
 
-    /// How many transactions are open at the same time, 8 by default; no two of them have messages of one key. From 1 to 1,000.
+    /// Sets the most transactions that are open at the same time, from 1 to 1,000; by default 8. No two of them have
+    /// messages of one key.
     #[must_use]
     pub fn concurrency(mut self, transactions: usize) -> Self {
         self.concurrency = transactions.clamp(1, 1000);
         self
     }
 
-    /// How many messages share a claim and a transaction, 1 by default; from 1 to 1,000. More are faster, because a commit costs as much for
-    /// ten messages as for one. What one of them does to the transaction (a deadlock, a time-out, a panic) makes the others be done again;
-    /// a failure that the handler returns does not.
+    /// Sets the most messages that share a claim and a transaction, from 1 to 1,000; by default 1. More are faster,
+    /// because a commit costs as much for ten messages as for one. If one of them ends the transaction (a deadlock, a
+    /// time-out, a panic), the others are done again. A failure that the handler returns does not affect them.
     #[must_use]
     pub fn batch(mut self, messages: usize) -> Self {
         self.config.relay.claim_messages = messages.clamp(1, 1000);
         self
     }
 
-    /// How long the handler may take for a message, 10 s by default; then its work is taken back, and counts as failed. The lease becomes as
-    /// long as that needs.
+    /// Sets the time that the handler may take for a message, by default 10 s. After it the work of the message is
+    /// rolled back, and counts as failed. The lease becomes as long as that needs.
     #[must_use]
     pub fn deadline(mut self, time: Duration) -> Self {
         let relay = &mut self.config.relay;
         relay.publish_deadline = time;
         let need = time + relay.settle_deadline + relay.safety;
-        // Also just before it is renewed, which is after a third of it.
+        // This must fit even just before a renewal, which comes after a third of the lease.
         relay.lease = relay.lease.max((need * 3 / 2).min(need + renew::LONGEST));
         self
     }
 
-    /// What a dead message means for the later ones of its key; by default they go on.
+    /// Sets the effect of a dead message on the later ones of its key; by default they go on.
     #[must_use]
     pub fn after_dead(mut self, what: AfterDead) -> Self {
         self.after_dead = what;
         self
     }
 
-    /// Where `/metrics`, `/livez` and `/readyz` are served; by default nowhere. There is no authentication.
+    /// Serves `/metrics`, `/livez` and `/readyz` at this address; by default nowhere. There is no authentication.
     #[must_use]
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.config.http.listen = Some(address);
         self
     }
 
-    /// Where to count, for a service that shows the metrics itself.
+    /// Counts in these metrics, for a service that shows them itself.
     #[must_use]
     pub fn metrics(mut self, metrics: Arc<Metrics>) -> Self {
         self.metrics = Some(metrics);
         self
     }
 
-    /// Changes any other setting: times, retries, retention. They mean what docs/configuration.md says of them for a relay; database, sinks and
-    /// routes are not looked at.
+    /// Changes any other setting: times, retries, retention. They mean the same as for a relay in
+    /// docs/configuration.md; database, sinks and routes are ignored.
     #[must_use]
     pub fn configure(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(&mut self.config);
         self
     }
 
-    /// Works until `stop` ends; then lets what is at work end, and gives the rest back.
+    /// Works until `stop` ends. Then finishes the work in progress, and releases the rest.
     ///
-    /// Waits for a database that is down and for tables that are not there yet. An error: a setting that cannot be, an address that is in
-    /// use, tables of another version, or a bug of this library.
+    /// Waits for a database that is down and for tables that do not exist yet. Fails for an impossible setting, an
+    /// address in use, tables of another version, or a bug of this library.
     pub async fn run<H: Handler>(mut self, handler: H, stop: impl Future<Output = ()> + Send) -> anyhow::Result<()> {
         let relay = &mut self.config.relay;
         relay.in_flight_messages = self.concurrency.saturating_mul(relay.claim_messages);
@@ -166,7 +168,7 @@ impl Worker {
     }
 }
 
-/// The rule under which nothing is begun that could outlast its lease.
+/// Checks that no work can begin that could outlast its lease.
 fn check(relay: &config::RelayConfig) -> anyhow::Result<()> {
     let need = relay.publish_deadline + relay.settle_deadline + relay.safety;
     ensure!(
@@ -177,11 +179,11 @@ fn check(relay: &config::RelayConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The tasks through which a message passes, joined by channels.
+/// Starts the tasks through which a message passes, joined by channels.
 fn start<H: Handler>(context: &Arc<Context>, handler: H, after_dead: AfterDead) -> JoinSet<anyhow::Result<()>> {
     let (claims, claimed) = mpsc::channel(1);
     let (finished, queue) = mpsc::unbounded_channel();
-    // No part asks which claims are settled: no key is in two of them.
+    // No part asks which claims are settled: no two claims share a key.
     let (settled, _) = mpsc::unbounded_channel();
     let (_always, open) = watch::channel(true);
     let reader = Reader::new(context, Routes::new(&[route(after_dead)]));
@@ -199,7 +201,7 @@ fn start<H: Handler>(context: &Arc<Context>, handler: H, after_dead: AfterDead) 
     tasks
 }
 
-/// Every message goes to the handler, as it is.
+/// Returns the route of every message to the handler, unchanged.
 fn route(after_dead: AfterDead) -> Route {
     Route {
         topics: "*".to_owned(),

@@ -1,8 +1,9 @@
 //! One claim's transaction: the work of its messages, one after the other, then their settlement under the claim's fence.
 //!
-//! A failure that the handler returns is taken back to the mark before its message, and settled with the others. What ends the
-//! transaction (a deadlock, a time-out, a panic) takes all back: then the message that did it is settled alone, and the others are
-//! pending again. In both cases the later messages of its key go back as well: the database itself makes them wait.
+//! A failure that the handler returns is rolled back to the mark before its message, and settled with the others.
+//! The end of the transaction (a deadlock, a time-out, a panic) rolls everything back. Then the message that caused it
+//! is settled alone, and the others are pending again. In both cases the later messages of its key go back as well: the
+//! database itself makes them wait.
 
 use std::{
     collections::HashSet,
@@ -40,25 +41,25 @@ use crate::{
 #[derive(Default)]
 pub(super) struct CommittedWork {
     pub(super) settlement: Settlement,
-    /// When the messages that were done were due.
+    /// The due times of the messages that were done.
     pub(super) due_at: Vec<Instant>,
 }
 
-/// Why nothing is committed.
+/// The reason why nothing is committed.
 pub(super) enum Undone {
-    /// The claim is another's.
+    /// Another process has the claim.
     Lost,
-    /// This is to be written instead. What it does not name goes back to pending.
+    /// This must be written instead; messages not named are pending again.
     Settle(Settlement),
 }
 
 impl Undone {
-    /// All messages go back as they were.
+    /// Releases all messages unchanged.
     fn released() -> Self {
         Self::Settle(Settlement::default())
     }
 
-    /// One message has ended the transaction.
+    /// Settles the one message that ended the transaction.
     fn by(id: u64, fate: Disposition, error: String) -> Self {
         let mut settlement = Settlement::default();
         fate.note(&mut settlement, id, error);
@@ -74,7 +75,7 @@ pub(super) struct Turn<'a, H> {
     done: CommittedWork,
     /// Keys whose later messages must wait.
     held: HashSet<u64>,
-    /// A message whose work is done, and not marked yet.
+    /// A message whose work is done, and not kept yet.
     last: Option<Pending>,
 }
 
@@ -84,7 +85,7 @@ impl<'a, H: Handler> Turn<'a, H> {
         Self { claims, session, claimed, began, done, held, last: None }
     }
 
-    /// Works on the messages and commits. After an error the caller closes the connection.
+    /// Works on the messages and commits. The caller closes the connection after an error.
     pub(super) async fn run(mut self, messages: Vec<(Pending, Step)>) -> Result<CommittedWork, Undone> {
         let (silence, database) = (self.claims.context.config.relay.lease, self.claims.database.as_deref());
         let begun = self.session.run("begin", async |db| work::begin(db, database, silence).await).await;
@@ -98,7 +99,7 @@ impl<'a, H: Handler> Turn<'a, H> {
         Ok(self.done)
     }
 
-    /// One message. False: it and what follows go back.
+    /// Works on one message. Returns false if it and the following ones go back.
     async fn message(&mut self, row: Pending, step: Step) -> Result<bool, Undone> {
         if self.held.contains(&row.key_hash) {
             return Ok(true);
@@ -125,7 +126,7 @@ impl<'a, H: Handler> Turn<'a, H> {
         Ok(true)
     }
 
-    /// Whether another message may be begun: its work must not outlast the lease, nor the transaction last for ever.
+    /// Whether another message may begin: its work must not outlast the lease, nor the transaction last for ever.
     fn has_time(&self) -> bool {
         let context = &self.claims.context;
         let relay = &context.config.relay;
@@ -147,7 +148,8 @@ impl<'a, H: Handler> Turn<'a, H> {
         Ok(())
     }
 
-    /// Lets the handler do its work. None: it did; otherwise its work is taken back, and this becomes of the message.
+    /// Lets the handler do its work. Returns `None` on success. Otherwise the work is rolled back, and this is the
+    /// message's outcome.
     async fn handle(&mut self, row: Pending, outgoing: Outgoing) -> Result<Option<(Disposition, String)>, Undone> {
         self.count(&outgoing);
         let limit = self.claims.context.config.relay.publish_deadline;
@@ -168,7 +170,7 @@ impl<'a, H: Handler> Turn<'a, H> {
             message_id = %delivery.id, topic = delivery.contents.topic, attempt = delivery.attempt, error, ?fate,
             "the work of a message failed"
         );
-        // A call that was cancelled half-way would be finished by the next one.
+        // The next call would finish a call that was cancelled half-way.
         let database = self.claims.database.as_deref();
         if usable && matches!(self.session.run("undo", async |db| work::undo(db, database).await).await, Ok(true)) {
             return Ok(Some((fate, error)));
@@ -198,8 +200,9 @@ impl<'a, H: Handler> Turn<'a, H> {
         committed.map_err(|error| self.refused(&error))
     }
 
-    /// The database did not do what it was asked. Where it said so all messages are parked, so that they do not come back at once; where
-    /// it did not answer they are released: that waits for a commit that may be on its way, and does nothing after it.
+    /// Returns what follows from a failed call. If the database refused it, all messages are parked, so that they do
+    /// not come back at once. If the database did not answer, they are released: the release waits for a commit that
+    /// may be in flight, and does nothing after it.
     fn refused(&self, error: &sqlx::Error) -> Undone {
         let mut settlement = Settlement::default();
         if error.as_database_error().is_some() {
@@ -210,7 +213,8 @@ impl<'a, H: Handler> Turn<'a, H> {
         Undone::Settle(settlement)
     }
 
-    /// The server has no longer the transaction that was begun: whatever the last handler said, its work is not there.
+    /// Returns what follows if the server no longer has the transaction: whatever the last handler returned, its work
+    /// is lost.
     fn ended(&self) -> Undone {
         let Some(last) = self.last else { return Undone::released() };
         let failure =
@@ -228,7 +232,7 @@ impl<'a, H: Handler> Turn<'a, H> {
     }
 }
 
-/// The message as a handler sees it.
+/// Returns the message as a handler gets it.
 fn delivery(row: Pending, outgoing: Outgoing) -> Delivery {
     let since_1970 = Duration::from_micros(outgoing.created_at_micros.max(0).unsigned_abs());
     let mut delivery = Delivery::new(outgoing.message_id, outgoing.contents);
