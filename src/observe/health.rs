@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 
 use crate::observe::metrics::Metrics;
 
-/// A loop that has not come round for so long is stuck.
+/// A loop that did not come round for this duration is stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// The state of a relay's own loops and of what it depends on.
+/// The state of a relay's own loops and of its dependencies.
 pub struct Health {
     metrics: Arc<Metrics>,
     loops: Mutex<BTreeMap<&'static str, Instant>>,
@@ -22,11 +22,12 @@ pub struct Health {
     refused: Mutex<Option<(Instant, String)>>,
 }
 
-/// For how long a refusal is told: longer than the pause between two calls that write where there is nothing to send.
+/// The time for which a refusal is reported. It is longer than the pause between two calls that write while there is
+/// nothing to send.
 const REFUSED: Duration = Duration::from_secs(15);
 
 impl Health {
-    /// Nothing is known yet: ready only when the database has answered.
+    /// Starts without any knowledge: ready only after the database has answered.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Arc<Self> {
         let starting = ("database".to_owned(), Err("not reached yet".to_owned()));
@@ -38,14 +39,14 @@ impl Health {
         })
     }
 
-    /// A loop came round.
+    /// Notes that a loop came round.
     pub fn loop_ok(&self, name: &'static str) {
         self.loops.lock().insert(name, Instant::now());
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         self.metrics.loop_last_success_timestamp_seconds.with_label_values(&[name]).set(now.as_secs_f64());
     }
 
-    /// The database or a sink works, or why not.
+    /// Notes that the database or a sink works, or why not.
     pub fn dependency(&self, name: &str, state: Result<(), String>) {
         let mut dependencies = self.dependencies.lock();
         match dependencies.get_mut(name) {
@@ -56,12 +57,13 @@ impl Health {
         }
     }
 
-    /// The database refused a call, though it answers others: it is read-only, for example.
+    /// Notes that the database refused a call, though it answers others: for example, it is read-only.
     pub fn refused(&self, reason: String) {
         *self.refused.lock() = Some((Instant::now(), reason));
     }
 
-    /// Loops that have not come round for a minute. `claim` and `settle` come round only while there is something to do.
+    /// Returns the loops that have not come round for a minute. `claim`, `settle`, `stats` and `purge` may be idle and
+    /// do not count.
     #[must_use]
     pub fn stuck(&self) -> Vec<String> {
         let loops = self.loops.lock();
@@ -73,7 +75,7 @@ impl Health {
         loops.iter().filter_map(stuck).collect()
     }
 
-    /// Why the relay is not ready; empty: it is.
+    /// Returns why the relay is not ready; empty if it is.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
         let refused = self.refused.lock();

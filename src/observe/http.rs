@@ -20,14 +20,14 @@ use tokio::{
 
 use crate::observe::{health::Health, metrics::Metrics};
 
-/// A connection serves one request and has so much time for it: a slow client cannot hold descriptors.
+/// A connection serves one request within this time: a slow client cannot hold descriptors.
 const CONNECTION: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
-/// Connections at the same time.
+/// Most connections at the same time.
 const CONNECTIONS: usize = 64;
-/// Pause after an accept that failed, for want of descriptors for example.
+/// Pause after a failed accept, for example without free descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What is told.
+/// The sources of the answers.
 #[derive(Clone)]
 pub struct Sources {
     /// For `/metrics`.
@@ -86,7 +86,7 @@ async fn metrics(State(sources): State<Sources>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], sources.metrics.render())
 }
 
-/// Only the relay's own loops: a restart does not mend a database or a broker.
+/// Shows the relay's own loops only: a restart does not repair a database or a broker.
 async fn livez(State(sources): State<Sources>) -> impl IntoResponse {
     state(&sources.health.stuck())
 }
@@ -167,7 +167,7 @@ mod tests {
         assert!(server.send("not HTTP\r\n\r\n").await.starts_with("HTTP/1.1 400"));
     }
 
-    /// Nothing that is served takes one.
+    /// No request that is served has one.
     #[tokio::test]
     async fn a_body_is_not_waited_for_however_long_it_is_to_be() {
         let server = server().await;

@@ -1,4 +1,4 @@
-//! What a relay shows: metrics, health, and the HTTP listener for both.
+//! Metrics, health, and the HTTP listener for both.
 
 pub mod health;
 pub mod http;
