@@ -1,4 +1,5 @@
-//! Certificates of authorities: a file without one is reported here, and not as a server with an unknown authority.
+//! Checks certificates of authorities: a file without one is reported here, and not as a server with an unknown
+//! authority.
 
 use std::{fs, path::Path};
 
@@ -9,7 +10,8 @@ use url::Url;
 use super::{KafkaConfig, RabbitMqConfig, Secret, reader::SettingsReader, value::quote};
 
 impl SettingsReader {
-    /// Looks into the file that a URL of the database names, where the driver would: only to verify. What looks like PEM is no path.
+    /// Checks the file that a URL of the database names, if the driver reads it: only to verify. Text that looks like
+    /// PEM is no path.
     pub(super) fn check_database_authority(&mut self, path: &str, url: &str, mode: MySqlSslMode) {
         let Ok(url) = Url::parse(url) else { return };
         if !matches!(mode, MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity) {
@@ -22,7 +24,8 @@ impl SettingsReader {
         }
     }
 
-    /// The same for Kafka. `probe` stands for the system's, and a directory has them under names of OpenSSL's own.
+    /// Does the same for Kafka. `probe` means the system's certificates, and a directory has them under OpenSSL's own
+    /// names.
     pub(super) fn check_kafka_authority(&mut self, section: &str, kafka: &KafkaConfig) {
         let Some(file) = kafka.properties.get("ssl.ca.location").map(Secret::text) else { return };
         if file != "probe" && !Path::new(file).is_dir() {
@@ -31,7 +34,7 @@ impl SettingsReader {
         }
     }
 
-    /// Looks into the files of a RabbitMQ sink.
+    /// Checks the files of a RabbitMQ sink.
     pub(super) fn check_rabbit_files(&mut self, section: &str, rabbit: &RabbitMqConfig) {
         let files = [("ca_file", &rabbit.ca_file), ("certificate_file", &rabbit.certificate_file)];
         for (name, file) in files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?))) {

@@ -1,4 +1,4 @@
-//! From checked settings to the typed configuration.
+//! Builds the typed configuration from checked settings.
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
@@ -12,7 +12,7 @@ use super::{
 };
 
 impl SettingsReader {
-    /// Builds the configuration. Where problems were noted it is incomplete.
+    /// Builds the configuration. It is incomplete if problems were noted.
     pub(super) fn config(&mut self) -> Config {
         let format = self.choice(&key!("log.format"), &LOG_FORMATS).unwrap_or(LogFormat::Text);
         Config {
@@ -41,7 +41,7 @@ impl SettingsReader {
         Database { url: url.unwrap_or_else(|| Secret::new("")), password, plaintext }
     }
 
-    /// Where to listen.
+    /// Returns the address to listen on.
     pub(super) fn listen(&self) -> Option<SocketAddr> {
         self.text(&key!("http.listen")).and_then(|text| text.parse().ok())
     }
@@ -73,7 +73,7 @@ impl SettingsReader {
         names.into_iter().filter_map(|name| Some((name.clone(), self.sink(&name)?))).collect()
     }
 
-    /// `None` where the type is missing or unknown, which was noted.
+    /// Returns the sink; `None` if its type is missing or unknown, which was noted.
     fn sink(&mut self, name: &str) -> Option<SinkConfig> {
         Some(match self.choice(&key!("sinks.*.type", name), &SINK_TYPES)? {
             SinkType::Kafka => {
@@ -100,7 +100,7 @@ impl SettingsReader {
         }
     }
 
-    /// Properties of librdkafka; those with `_file` behind their name are read from files.
+    /// Returns the properties of librdkafka. Those with `_file` behind their name are read from files.
     fn properties(&mut self, sink: &str) -> BTreeMap<String, Secret> {
         let start = key!("sinks.*.properties.*", sink, "");
         let given = self.settings.values.keys().filter_map(|path| path.strip_prefix(&*start));
@@ -135,7 +135,7 @@ impl SettingsReader {
     }
 }
 
-/// Host and process id; what runs adds a random part. In ASCII, like the column.
+/// Returns host and process id, in ASCII like the column. The running process adds a random part.
 fn default_owner() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let host: String = name.chars().filter(char::is_ascii_graphic).take(70).collect();

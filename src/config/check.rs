@@ -8,7 +8,7 @@ use super::{
 };
 
 impl SettingsReader {
-    /// Notes what does not fit together.
+    /// Notes settings that do not fit together.
     pub(super) fn check(&mut self, config: &Config) {
         self.check_relay(config);
         self.check_owner(config);
@@ -22,7 +22,7 @@ impl SettingsReader {
         }
     }
 
-    /// Notes what a relay needs beside the database.
+    /// Notes what a relay lacks beside the database.
     pub(super) fn check_complete(&mut self, config: &Config) {
         if config.sinks.is_empty() {
             let types = SINK_TYPES.map(|(word, _)| word).join(", ");
@@ -52,7 +52,7 @@ impl SettingsReader {
         self.settings.problems.push(Problem { at, text });
     }
 
-    /// The first of these keys that was given.
+    /// Returns the first of these keys that was given.
     fn first_given<'a>(&self, paths: &[&'a str]) -> &'a str {
         let given = paths.iter().find(|path| self.settings.values.contains_key(**path));
         given.or(paths.first()).copied().unwrap_or_default()
@@ -90,7 +90,7 @@ impl SettingsReader {
         }
     }
 
-    /// The column has 100 characters, of which nine are for what the process adds.
+    /// Checks the owner. The column has 100 characters, nine of them for what the process adds.
     fn check_owner(&mut self, config: &Config) {
         let owner = &config.relay.owner;
         if owner.is_empty() || owner.len() > 90 || !owner.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -201,7 +201,8 @@ impl SettingsReader {
         self.check_source(&source, &route.source);
     }
 
-    /// Neither a topic nor a lane can spoil what is a reference with `_` in their place, which stands nowhere in a scheme.
+    /// Checks a template with `_` in place of topic and lane. If that is a reference, neither can spoil it, because a
+    /// scheme has no `_`.
     fn check_source(&mut self, key: &str, source: &str) {
         let filled = source.replace("{topic}", "_").replace("{lane}", "_");
         // Other placeholders were noted.
@@ -212,11 +213,11 @@ impl SettingsReader {
     }
 }
 
-/// Whether a text is a URI reference (RFC 3986) and not empty. Addresses in brackets are not known here.
+/// Whether a text is a URI reference (RFC 3986) and not empty. Addresses in brackets are not supported.
 fn is_uri_reference(text: &str) -> bool {
     let legal = |c: char| c.is_ascii_alphanumeric() || "-._~:/?#@!$&'()*+,;=%".contains(c);
     let escape = |rest: &str| rest.get(..2).is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    // What stands before a colon in the first segment is a scheme.
+    // Text before a colon in the first segment is a scheme.
     let head = text.split(['/', '?', '#']).next().and_then(|first| first.split_once(':'));
     let is_scheme = |text: &str| {
         text.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -229,13 +230,13 @@ fn is_uri_reference(text: &str) -> bool {
         && head.is_none_or(|(scheme, _)| is_scheme(scheme))
 }
 
-/// The problem of a property of librdkafka.
+/// Returns the problems of a property of librdkafka.
 #[cfg(feature = "kafka")]
 fn kafka_properties(name: &str, value: &super::Secret) -> Vec<String> {
     crate::sink::kafka::check_properties(&[(name.to_owned(), value.clone())].into())
 }
 
-/// Without Kafka there is nothing to know about its properties.
+/// Without Kafka its properties are not checked.
 #[cfg(not(feature = "kafka"))]
 fn kafka_properties(_name: &str, _value: &super::Secret) -> Vec<String> {
     Vec::new()
@@ -251,7 +252,7 @@ pub(crate) fn is_local(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The first `{…}` of a template that is not allowed.
+/// Returns the first `{…}` of a template that is not allowed.
 fn unknown_placeholder<'a>(template: &'a str, allowed: &[&str]) -> Option<&'a str> {
     let (_, rest) = template.split_once('{')?;
     let name = rest.split_once('}').map_or(rest, |(name, _)| name);

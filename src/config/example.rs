@@ -1,8 +1,8 @@
-//! A commented configuration file, and docs/configuration.md, from the table of keys.
+//! Makes a commented configuration file, and docs/configuration.md, from the table of keys.
 
 use super::keys::{ConfigKey, KEYS, SECTIONS, Unset};
 
-/// A configuration file with all keys: those that must be given, and the others commented out at their defaults.
+/// Returns a configuration file with all keys: the required ones, and the others commented out at their defaults.
 #[must_use]
 pub fn example() -> String {
     let mut text = String::from(
@@ -19,7 +19,7 @@ pub fn example() -> String {
     text
 }
 
-/// A section of the example. The second sink is commented out as a whole.
+/// Returns a section of the example. The second sink is commented out as a whole.
 fn block(pattern: &str, help: &str, sink: &str) -> String {
     let off = if sink == "rabbitmq" { "# " } else { "" };
     let head = match (pattern, sink) {
@@ -61,7 +61,7 @@ fn plain(help: &str) -> String {
     help.replace('`', "")
 }
 
-/// The page docs/configuration.md.
+/// Returns the page docs/configuration.md.
 #[must_use]
 pub fn reference() -> String {
     let mut text = String::from(include_str!("configuration.md"));

@@ -1,4 +1,4 @@
-//! Reading the TOML file into the flat map of settings.
+//! Reads the TOML file into the flat map of settings.
 
 use std::{fs, path::Path, sync::Arc};
 

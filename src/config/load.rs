@@ -1,4 +1,4 @@
-//! Reading and checking a configuration: all steps, and all problems at once.
+//! Reads and checks a configuration in all steps, and reports all problems at once.
 
 use std::{fmt, net::SocketAddr};
 
@@ -9,18 +9,18 @@ use super::{
     source::{Inputs, Problem, Settings},
 };
 
-/// A configuration that was read, and where each value of it comes from.
+/// A configuration that was read, with the origin of each value.
 #[derive(Debug, Clone)]
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
     /// Every effective value; secrets as `***`.
     pub values: Vec<Effective>,
-    /// What can be used, and should be looked at.
+    /// Usable settings that deserve a second look.
     pub warnings: Vec<Problem>,
 }
 
-/// The configuration cannot be used: all that is to be changed.
+/// The problems of an unusable configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError(pub Vec<Problem>);
 
@@ -33,24 +33,24 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Reads and checks a configuration. Opens the file, and the files of secrets and of authorities' certificates that it names, and
-/// nothing else.
+/// Reads and checks a configuration. Opens only the file, and the files of secrets and of authorities' certificates
+/// that it names.
 pub fn load(inputs: &Inputs) -> Result<Loaded, ConfigError> {
     loaded(inputs, true)
 }
 
-/// The same for what needs the database alone: sinks and routes may be missing.
+/// Does the same for commands that need only the database: sinks and routes may be missing.
 pub fn load_for_database(inputs: &Inputs) -> Result<Loaded, ConfigError> {
     loaded(inputs, false)
 }
 
-/// The defaults, without database, sinks and routes: for what is configured by code.
+/// Returns the defaults, without database, sinks and routes, for configuration by code.
 #[must_use]
 pub fn defaults() -> Config {
     SettingsReader::new(Settings::default()).config()
 }
 
-/// The address to listen on, whatever else is wrong; `None` if `off`.
+/// Returns the address to listen on, whatever else is wrong; `None` if `off`.
 #[must_use]
 pub fn listen_address(inputs: &Inputs) -> Option<SocketAddr> {
     SettingsReader::new(Settings::gather(inputs)).listen()

@@ -1,8 +1,8 @@
-//! Finding keys in the table by path.
+//! Finds keys in the table by path.
 
 use super::keys::{ConfigKey, KEYS};
 
-/// The key that a path names, if there is one.
+/// Returns the key with this path, if any.
 pub(super) fn find(path: &str) -> Option<&'static ConfigKey> {
     KEYS.iter().find(|key| matches(key.path, path))
 }
@@ -22,7 +22,7 @@ fn same_start(pattern: &str, path: &str) -> bool {
     pattern.split('.').zip(path.split('.')).all(|(name, part)| name == "*" || name == part)
 }
 
-/// The known path of the same depth that is most like this one, if any is like it.
+/// Returns the known path of the same depth that is most similar to this one, if any is similar.
 pub(super) fn nearest(path: &str) -> Option<String> {
     let parts: Vec<_> = path.split('.').collect();
     let known = KEYS.iter().map(|key| {

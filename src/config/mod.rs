@@ -1,8 +1,8 @@
 //! The effective configuration of the relay.
 //!
-//! One table (`keys`) says which keys there are. `source` and `file` gather what was given into one flat map, `reader` checks
-//! each value against the table, `build` makes the typed [`Config`], `check` looks at what concerns several keys. Problems are
-//! collected on the way, and reported all at once.
+//! One table (`keys`) lists all keys. `source` and `file` gather the given values into one flat map. `reader` checks
+//! each value against the table, `build` makes the typed [`Config`], and `check` checks several keys together. All
+//! problems are collected, and reported at once.
 
 mod authority;
 mod build;
@@ -67,8 +67,8 @@ pub struct Database {
 /// How this relay claims and publishes.
 #[derive(Debug, Clone)]
 pub struct RelayConfig {
-    /// The name under which this process holds claims; by default host and process id; a random suffix is
-    /// added to either.
+    /// The name under which this process holds claims; by default host and process id. A random suffix is added to
+    /// either.
     pub owner: String,
     /// The lanes that this relay serves; none named: all.
     pub lanes: Vec<u16>,
@@ -80,7 +80,7 @@ pub struct RelayConfig {
     pub settle_deadline: Duration,
     /// How long messages wait for a destination that refuses all, before one of them counts as rejected.
     pub unroutable_grace: Duration,
-    /// The rest of the lease when both deadlines have passed.
+    /// The rest of the lease after both deadlines.
     pub safety: Duration,
     /// The longest transaction that a service keeps open after it has enqueued (see ARCHITECTURE.md, the claim).
     pub max_transaction_age: Duration,
@@ -104,7 +104,7 @@ pub struct RelayConfig {
     pub stop_deadline: Duration,
 }
 
-/// What happens to a message that was not confirmed.
+/// The retries of a message that was not confirmed.
 #[derive(Debug, Clone)]
 pub struct RetryConfig {
     /// Upper bound of the first wait; each further bound is twice the last (exponential, full jitter).
@@ -115,7 +115,7 @@ pub struct RetryConfig {
     pub max_attempts: u32,
 }
 
-/// How long rows are kept; zero: for ever.
+/// The retention of rows; zero means for ever.
 #[derive(Debug, Clone)]
 pub struct Retention {
     /// Sent messages and their receipts.
@@ -193,14 +193,15 @@ pub struct RabbitMqConfig {
 }
 
 impl RabbitMqConfig {
-    /// A node without files for TLS, with four channels of 512 messages.
+    /// Returns a node without files for TLS, with four channels of 512 messages.
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
         let url = Secret::new(url);
         Self { url, password: None, ca_file: None, certificate_file: None, key_file: None, channels: 4, window: 512 }
     }
 
-    /// The URL with the password in it, both as their files hold them now; `None` if the URL cannot be parsed.
+    /// Returns the URL with the password in it, both with their files' current contents; `None` if the URL cannot be
+    /// parsed.
     #[must_use]
     pub fn address(&self) -> Option<Url> {
         let mut url = Url::parse(&self.url.current()).ok()?;
@@ -211,7 +212,7 @@ impl RabbitMqConfig {
     }
 }
 
-/// Which messages go where.
+/// A rule for the destination of messages.
 #[derive(Debug, Clone)]
 pub struct Route {
     /// Topics, with `*` for any number of characters.

@@ -14,7 +14,7 @@ impl KeyPath {
         Self(names.iter().fold(pattern.to_owned(), |path, name| path.replacen('*', name, 1)))
     }
 
-    /// The key that names a file with this one's value.
+    /// Returns the key that names a file with this one's value.
     pub(super) fn file(&self) -> Self {
         Self(format!("{}_file", self.0))
     }

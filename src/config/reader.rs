@@ -22,7 +22,7 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// The keys that belong here, with their paths; those of a map excepted.
+    /// Returns the keys that belong here, with their paths, except those of a map.
     pub(super) fn keys(&self) -> impl Iterator<Item = (&'static ConfigKey, String)> {
         let keys = KEYS.iter().filter(|key| !key.is_map());
         keys.filter_map(|key| Some((key, self.own(key)?))).filter(|(key, _)| self.takes(key))
@@ -45,7 +45,7 @@ pub(super) struct SettingsReader {
 }
 
 impl SettingsReader {
-    /// Checks all settings one by one. What is wrong is replaced by its default, so that the rest can be checked too.
+    /// Checks all settings one by one. A wrong value is replaced by its default, so that the rest can be checked, too.
     pub(super) fn new(settings: Settings) -> Self {
         let mut reader = Self { settings };
         reader.check_values();
@@ -65,12 +65,12 @@ impl SettingsReader {
             let given = if is_secret(key, path) { String::new() } else { format!(", not {}", setting.written.show()) };
             let text = format!("`{path}` must be {}{given}", key.kind.wanted());
             problems.push(Problem { at: setting.origin.to_string(), text });
-            // The complaint about a missing key would be one too many.
+            // Another problem for a missing key would be one too many.
             matches!(key.unset, Unset::Required(_))
         });
     }
 
-    /// All sections that there are, in the order of the table.
+    /// Returns all existing sections, in the order of the table.
     pub(super) fn sections(&self) -> Vec<Section> {
         let fixed = ["database", "relay", "retry", "retention", "http", "log"];
         let fixed = fixed.map(|name| Section { pattern: name, path: name.to_owned(), sink_type: None, origin: None });
@@ -115,7 +115,7 @@ impl SettingsReader {
         }
     }
 
-    /// Finds keys that belong to another type of sink.
+    /// Notes keys that belong to another type of sink.
     fn check_foreign(&mut self, section: &Section, sink_type: &str) {
         let start = format!("{}.", section.path);
         let here = self.settings.values.iter().filter(|(path, _)| path.starts_with(&start));
@@ -128,7 +128,7 @@ impl SettingsReader {
         self.settings.problems.extend(foreign);
     }
 
-    /// The given value, or the default.
+    /// Returns the given value, or the default.
     pub(super) fn text(&self, path: &KeyPath) -> Option<&str> {
         if let Some(setting) = self.settings.values.get(&**path) {
             return Some(&setting.written.text);
@@ -139,33 +139,33 @@ impl SettingsReader {
         }
     }
 
-    /// A text; empty if there is none.
+    /// Returns a text; empty if there is none.
     pub(super) fn string(&self, path: &KeyPath) -> String {
         self.text(path).unwrap_or_default().to_owned()
     }
 
-    /// The meaning of a word of a choice; `None` if the word is missing or unknown, which was noted.
+    /// Returns the meaning of a word of a choice; `None` if the word is missing or unknown, which was noted.
     pub(super) fn choice<T: Copy, const N: usize>(&self, path: &KeyPath, words: &Words<T, N>) -> Option<T> {
         let given = self.text(path)?;
         words.iter().find(|(word, _)| *word == given).map(|(_, meaning)| *meaning)
     }
 
-    /// A time.
+    /// Returns a time.
     pub(super) fn duration(&self, path: &KeyPath) -> Duration {
         self.text(path).and_then(value::retention).unwrap_or_default()
     }
 
-    /// A number of bytes.
+    /// Returns a number of bytes.
     pub(super) fn size(&self, path: &KeyPath) -> usize {
         self.text(path).and_then(value::size).unwrap_or_default()
     }
 
-    /// A number.
+    /// Returns a number.
     pub(super) fn count(&self, path: &KeyPath) -> usize {
         self.text(path).and_then(value::count).unwrap_or_default()
     }
 
-    /// Where a path was given, or where it would be.
+    /// Returns the place where a path was given, or would be.
     pub(super) fn at(&self, path: &str) -> String {
         self.settings.values.get(path).map_or_else(|| self.settings.home.clone(), |setting| setting.origin.to_string())
     }

@@ -19,19 +19,19 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// A secret that no file holds.
+    /// Creates a secret without a file.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), file: None }
     }
 
-    /// The text, as it was when the configuration was read.
+    /// Returns the text as it was when the configuration was read.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The text now: a file is read again. Where it cannot be, the text from the start is used, and the log says so.
+    /// Returns the current text: a file is read again. If that fails, uses the text from the start, and logs it.
     #[must_use]
     pub fn current(&self) -> Cow<'_, str> {
         let Some(file) = &self.file else { return Cow::Borrowed(&self.text) };
@@ -52,7 +52,7 @@ impl fmt::Debug for Secret {
 }
 
 impl SettingsReader {
-    /// A secret, given as `path` or in the file that `path_file` names.
+    /// Returns a secret that is given as `path`, or in the file that `path_file` names.
     pub(super) fn secret(&mut self, path: &KeyPath) -> Option<Secret> {
         let path_file = path.file();
         let here = self.text(path).map(Secret::new);
@@ -76,7 +76,8 @@ impl SettingsReader {
         }
     }
 
-    /// Notes that others than its owner can read a file with a secret. No refusal: Kubernetes mounts secrets so.
+    /// Warns if others than the owner can read a file with a secret. It is no error, because Kubernetes mounts secrets
+    /// so.
     pub(super) fn warn_of_readers(&mut self, path: &str, file: &Path) {
         let Ok(metadata) = fs::metadata(file) else { return };
         let mode = metadata.permissions().mode() & 0o777;
@@ -89,7 +90,7 @@ impl SettingsReader {
         }
     }
 
-    /// The URL of a section, and the password that is given apart.
+    /// Returns the URL of a section, and the password that is given apart.
     pub(super) fn url(
         &mut self,
         path: &KeyPath,

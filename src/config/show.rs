@@ -1,4 +1,4 @@
-//! The effective values, and where each comes from.
+//! The effective values, each with its origin.
 
 use super::{
     keys::{ConfigKey, Unset},
@@ -15,12 +15,12 @@ pub struct Effective {
     pub key: String,
     /// Its value as TOML; `***` for a secret.
     pub value: String,
-    /// Where it comes from.
+    /// The origin of the value.
     pub origin: ValueOrigin,
 }
 
 impl SettingsReader {
-    /// All effective values, in the order of the table of keys.
+    /// Returns all effective values, in the order of the table of keys.
     pub(super) fn effective(&self) -> Vec<Effective> {
         self.sections()
             .iter()

@@ -1,4 +1,4 @@
-//! Where settings come from: the file, the environment, flags. One flat map, in which the later source wins.
+//! Gathers settings from the file, the environment and flags into one flat map, in which the later source wins.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ pub struct Inputs {
     pub flags: Vec<(String, String, String)>,
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueOrigin {
     /// It was not given.
@@ -56,10 +56,10 @@ impl fmt::Display for ValueOrigin {
     }
 }
 
-/// Something to change in the configuration.
+/// A necessary change of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where: `file:line:column`, a variable or a flag.
+    /// The place: `file:line:column`, a variable or a flag.
     pub at: String,
     /// The problem, and the change that cures it.
     pub text: String,
@@ -71,14 +71,14 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A value and where it comes from.
+/// A value and its origin.
 #[derive(Debug)]
 pub(super) struct Setting {
     pub(super) written: WrittenValue,
     pub(super) origin: ValueOrigin,
 }
 
-/// All that was given, by path, and what was wrong with it so far.
+/// All given values by path, and the problems so far.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub(super) values: BTreeMap<String, Setting>,
@@ -86,7 +86,7 @@ pub(super) struct Settings {
     pub(super) routes: BTreeMap<usize, ValueOrigin>,
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Problem>,
-    /// Where to add what is missing.
+    /// The place to add missing keys.
     pub(super) home: String,
 }
 
@@ -118,7 +118,7 @@ impl Settings {
         self.values.insert(path, Setting { written, origin });
     }
 
-    /// Notes that there is a sink or a route.
+    /// Notes that a sink or a route exists.
     pub(super) fn note(&mut self, path: &str, origin: &ValueOrigin) {
         let mut parts = path.split('.');
         match (parts.next(), parts.next()) {
@@ -169,7 +169,7 @@ impl Settings {
     }
 }
 
-/// The variable that stands for a key.
+/// Returns the variable of a key.
 pub(super) fn variable_name(path: &str) -> String {
     let (head, property) = path.split_once(".properties.").unwrap_or((path, ""));
     let head = head.replace('.', "__");
@@ -177,7 +177,7 @@ pub(super) fn variable_name(path: &str) -> String {
     format!("RELAY__{}", name.to_uppercase())
 }
 
-/// Properties have dots in their names, which variables cannot have.
+/// Restores the dots in a property's name, which variables cannot have.
 fn property_dots(path: &str) -> String {
     let Some((head, property)) = path.split_once(".properties.") else { return path.to_owned() };
     let (name, file) = property.strip_suffix("_file").map_or((property, ""), |name| (name, "_file"));
@@ -190,7 +190,7 @@ pub(super) fn is_secret(key: &ConfigKey, path: &str) -> bool {
     key.kind == Kind::Secret || key.is_map() && !path.ends_with("_file") && MARKS.iter().any(|mark| path.contains(mark))
 }
 
-/// The file to read: the one that was named, or `relay.toml` here if there is one.
+/// Returns the file to read: the named one, or `relay.toml` here if it exists.
 #[must_use]
 pub fn default_file(named: Option<&Path>) -> Option<PathBuf> {
     let here = Path::new("relay.toml");

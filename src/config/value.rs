@@ -1,4 +1,4 @@
-//! Values: what is written, and what it means.
+//! The written values, and their meaning.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -60,7 +60,7 @@ pub(super) struct WrittenValue {
 }
 
 impl WrittenValue {
-    /// As it would be written in TOML.
+    /// Returns the value as written in TOML.
     pub(super) fn show(&self) -> String {
         match self.shape {
             Shape::Text | Shape::Word => quote(&self.text),
@@ -70,12 +70,12 @@ impl WrittenValue {
     }
 }
 
-/// A text in quotes.
+/// Returns a text in quotes.
 pub(super) fn quote(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-/// The longest time: far longer than anybody wants, and short enough for every computation.
+/// The longest time: longer than any use needs, and short enough for every computation.
 const LONGEST: Duration = Duration::from_secs(36_500 * 86_400);
 const SIZES: std::ops::RangeInclusive<usize> = 64 * 1024..=16 << 30;
 
@@ -110,7 +110,7 @@ impl Kind {
         }
     }
 
-    /// What it takes, to stand behind "must be".
+    /// Returns the wanted form, as text behind "must be".
     pub(super) fn wanted(self) -> String {
         match self {
             Self::Text | Self::Secret => "a text in quotes".to_owned(),
@@ -130,7 +130,7 @@ impl Kind {
         }
     }
 
-    /// A value of this kind as it is written in TOML.
+    /// Returns a value of this kind as written in TOML.
     pub(super) fn toml(self, text: &str) -> String {
         match self {
             Self::Count(..) | Self::Switch => text.to_owned(),
