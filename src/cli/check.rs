@@ -18,9 +18,9 @@ use crate::{
     state::session::describe,
 };
 
-/// The database can be used.
+/// The answer for a usable database.
 const SERVES: &str = "reached; the tables serve this relay";
-/// How long one look may take.
+/// The time that one check may take.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// What to check.
@@ -33,7 +33,7 @@ pub(super) struct Check {
     format: Format,
 }
 
-/// What was looked at, and what was found.
+/// A checked item, and the result.
 type Finding = (String, Result<String, String>);
 
 impl Check {

@@ -1,4 +1,4 @@
-//! A connection for commands.
+//! Connects to the database for commands.
 
 use std::time::Duration;
 

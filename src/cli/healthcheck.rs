@@ -13,7 +13,7 @@ use tokio::{
 
 /// How long the answer may take.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// An answer is a few lines.
+/// Most bytes of an answer, which has a few lines.
 const LONGEST: u64 = 64 * 1024;
 
 /// Asks `/livez` of the relay that listens at the configured address.
@@ -26,7 +26,7 @@ pub(super) async fn run(listen: Option<SocketAddr>) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// A relay that listens on all addresses is asked on loopback.
+/// Returns the address to ask: loopback, if the relay listens on all addresses.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });

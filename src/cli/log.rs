@@ -13,21 +13,21 @@ use tracing_subscriber::{
 
 use crate::config::{Log, LogFormat};
 
-/// Libraries that log whole messages or statements, or what the relay says itself: only their errors are shown.
+/// Libraries that log whole messages or statements, or repeat the relay's own log: only their errors are shown.
 const QUIET: [&str; 3] = ["lapin", "sqlx", "librdkafka"];
 
 /// Sets another level.
 pub(super) type SetLevel = Box<dyn Fn(&Log) -> anyhow::Result<()> + Send>;
 
-/// Starts the log; returns what changes its level.
+/// Starts the log; returns a function that changes its level.
 pub(super) fn init(log: &Log) -> anyhow::Result<SetLevel> {
     let (subscriber, set_level) = subscriber(log, std::io::stderr)?;
     subscriber.try_init().context("the log was started twice")?;
     Ok(set_level)
 }
 
-/// Both filters are of all layers: one of a single layer forgets to reset itself after a record of the crate `log` that nobody wants,
-/// and swallows the next line of the thread.
+/// Both filters apply to all layers. A filter of a single layer forgets to reset itself after an unwanted record of the
+/// crate `log`, and swallows the next line of the thread.
 fn subscriber<W>(log: &Log, writer: W) -> anyhow::Result<(impl Subscriber + Send + Sync, SetLevel)>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,

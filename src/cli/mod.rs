@@ -1,4 +1,4 @@
-//! The command line. Data goes to standard output, logs and complaints to standard error.
+//! The command line. Data goes to standard output, logs and problems to standard error.
 //!
 //! Exit codes: 0 ok; 1 failed; 2 wrong arguments or configuration; 3 a checked condition does not hold.
 
@@ -93,7 +93,7 @@ pub async fn main() -> ExitCode {
     }
 }
 
-/// False: a condition that was to be checked does not hold.
+/// Runs a command; returns false if a checked condition does not hold.
 async fn dispatch(command: Command, options: &Arguments) -> anyhow::Result<bool> {
     match command {
         Command::Run => run::run(options).await,
@@ -107,7 +107,7 @@ async fn dispatch(command: Command, options: &Arguments) -> anyhow::Result<bool>
 }
 
 fn complain(error: &anyhow::Error) -> ExitCode {
-    // A reader of standard output that has gone has heard enough.
+    // A reader that has closed standard output wants no more.
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
@@ -119,12 +119,12 @@ fn complain(error: &anyhow::Error) -> ExitCode {
 }
 
 impl Arguments {
-    /// For a relay.
+    /// Loads the configuration of a relay.
     fn load(&self) -> Result<Loaded, ConfigError> {
         load(&self.inputs())
     }
 
-    /// For commands that need the database alone.
+    /// Loads the configuration of a command that needs only the database.
     fn database(&self) -> Result<Config, ConfigError> {
         Ok(load_for_database(&self.inputs())?.config)
     }
@@ -147,7 +147,7 @@ impl Arguments {
     }
 }
 
-/// A name or a value that is not UTF-8 is kept as well as it can be, so that it is complained about.
+/// Returns the environment. A name or a value that is not UTF-8 is kept as far as possible, so that it is reported.
 fn variables() -> Vec<(String, String)> {
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
@@ -160,7 +160,7 @@ fn key_and_value(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// The page docs/cli.md.
+/// Returns the page docs/cli.md.
 #[must_use]
 pub fn reference() -> String {
     let mut command = Cli::command().term_width(100).version("");

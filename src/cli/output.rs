@@ -28,7 +28,8 @@ impl Format {
         text(&format!("{:#}\n", list(&columns, rows)))
     }
 
-    /// Prints names and values and below them rows under their columns, or a JSON object in which the list of the rows has a name, too.
+    /// Prints names and values, and below them rows under their columns. As JSON, prints an object in which the list of
+    /// the rows has a name, too.
     pub(super) fn object_with_rows<const N: usize>(
         self,
         pairs: &[(&str, Value)],

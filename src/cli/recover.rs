@@ -35,7 +35,7 @@ pub(super) struct Recover {
 }
 
 impl Recover {
-    /// Shows the plan, and carries it out where that is wanted and no process is in the way.
+    /// Shows the plan. Carries it out if that is wanted and no process is in the way.
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
         let mut connection = database::connect(config).await?;
         check_schema(&mut connection).await?;
@@ -82,7 +82,7 @@ impl Recover {
     }
 }
 
-/// A process that goes on would give numbers out while they are raised.
+/// Refuses beside a running process, which would give numbers out while they are raised.
 async fn refuse_beside_others(connection: &mut MySqlConnection) -> anyhow::Result<()> {
     let Some(Holder { owner, lease, seconds }) = recover::holder(connection).await.map_err(|error| failed(&error))?
     else {

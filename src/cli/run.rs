@@ -19,7 +19,7 @@ use crate::{
 
 /// Runs a relay until a signal stops it.
 pub(super) async fn run(options: &Arguments) -> anyhow::Result<bool> {
-    // Before anything else: without a handler it would end the process.
+    // Before anything else: without a handler SIGHUP would end the process.
     let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be handled")?;
     let Loaded { config, warnings, .. } = options.load()?;
     let set_level = log::init(&config.log)?;
@@ -47,8 +47,8 @@ pub(super) async fn run(options: &Arguments) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// At each SIGHUP: sets the level of the log as it is configured now, and looks whether the files of secrets can be read, as each connect
-/// does. Nothing else of the configuration changes.
+/// At each SIGHUP, sets the level of the log as it is configured now. Also checks that the files of secrets can be
+/// read, as each connect does. Nothing else of the configuration changes.
 async fn reload(mut hangup: Signal, inputs: Inputs, set_level: log::SetLevel) {
     while hangup.recv().await.is_some() {
         match load(&inputs) {
@@ -72,12 +72,12 @@ fn warn(warnings: &[Problem]) {
     }
 }
 
-/// What a sink or the driver says about the configuration.
+/// Makes a configuration error from the error of a sink or a driver.
 pub(super) fn unusable(error: &anyhow::Error) -> ConfigError {
     ConfigError(vec![Problem { at: "configuration".to_owned(), text: format!("{error:#}") }])
 }
 
-/// Done at the first SIGTERM or SIGINT; a second one ends the process at once.
+/// Returns a future that is done at the first SIGTERM or SIGINT. A second signal ends the process at once.
 fn signalled(health: Arc<Health>) -> anyhow::Result<impl Future<Output = ()> + Send> {
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
@@ -98,7 +98,8 @@ fn signalled(health: Arc<Health>) -> anyhow::Result<impl Future<Output = ()> + S
     })
 }
 
-/// A part that panicked would leave the others waiting for it: the process ends, its leases pass, and others take over.
+/// Lets a panic end the process, because the other parts would wait for the one that panicked. Its leases pass, and
+/// other relays take over.
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         // Only the place: the message may quote a payload.
