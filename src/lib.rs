@@ -1,11 +1,11 @@
 //! The relay and the workers of a transactional outbox for MySQL. Messages come from `outbox-core`.
 //!
 //! - [`worker`]: a service works on messages itself, in one transaction with its own writes, without a broker.
-//! - [`sink`]: what publishes. [`sink::Sink`] is the trait of one's own, [`sink::conformance`] says whether it keeps its promises, and
-//!   [`run::Relay`] runs it; the example `custom-sink` is a whole one.
+//! - [`sink`]: publishing to brokers. [`sink::Sink`] is the trait of a sink, [`sink::conformance`] checks an
+//!   implementation, and [`run::Relay`] runs it. The example `custom-sink` is complete.
 //! - [`cli`]: the program `relay`, with its [`config`] and [`observe::metrics`].
 //!
-//! The other modules are hidden: they are there for the model of the protocol and for tests, and change without notice.
+//! The other modules are hidden. They exist for the model of the protocol and for tests, and change without notice.
 
 pub mod cli;
 pub mod config;

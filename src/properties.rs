@@ -1,5 +1,5 @@
-//! What holds for every configuration and for every row that a relay reads. `PROPTEST_CASES` is the number of cases of each
-//! property.
+//! Properties of every configuration and of every row that a relay reads. `PROPTEST_CASES` is the number of cases of
+//! each property.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -19,7 +19,7 @@ use crate::{
     sink::{Destination, Outgoing, Receipt, conformance::Draft},
 };
 
-/// A line of a configuration, more or less.
+/// Generates a line that resembles a configuration.
 fn line() -> impl Strategy<Value = String> {
     let section = prop::sample::select(vec![
         "relay",
@@ -104,7 +104,7 @@ fn content_type() -> impl Strategy<Value = String> {
     prop::sample::select(types).prop_map(str::to_owned)
 }
 
-/// Bytes, texts, and what is JSON or nearly so.
+/// Generates bytes, texts, and JSON or nearly JSON.
 fn payload() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         vec(any::<u8>(), 0..40),
@@ -115,7 +115,8 @@ fn payload() -> impl Strategy<Value = Vec<u8>> {
 /// Microseconds of the times that a column can hold: the years 1 to 9999.
 const TIMES: std::ops::Range<i64> = -62_135_596_800_000_000..253_402_300_800_000_000;
 
-/// A message as it is read from its row, whoever has edited that. The names of its headers differ, as those of a JSON object do.
+/// Generates a message as it is read from its row, with any edit by hand. The names of its headers differ, as those of
+/// a JSON object do.
 pub(crate) fn outgoing() -> impl Strategy<Value = Outgoing> {
     let content_type = prop_oneof![content_type(), text()];
     let described = (text(), prop::option::of(text()), prop::option::of(content_type));
@@ -141,7 +142,7 @@ pub(crate) fn outgoing() -> impl Strategy<Value = Outgoing> {
     })
 }
 
-/// What an event says of its message in attributes that every event has.
+/// Returns the attributes of a message's event that every event has.
 fn attributes(message: &Outgoing, source: &str) -> [(&'static str, String); 4] {
     let event_type =
         message.contents.event_type.as_deref().filter(|it| !it.is_empty()).unwrap_or(&message.contents.topic);
@@ -153,12 +154,12 @@ fn attributes(message: &Outgoing, source: &str) -> [(&'static str, String); 4] {
     ]
 }
 
-/// What is left of a content type: the empty one is none.
+/// Returns the content type, or none if it is empty.
 fn content_type_of(message: &Outgoing) -> Option<&str> {
     message.contents.content_type.as_deref().filter(|it| !it.is_empty())
 }
 
-/// The microseconds since 1970 of a time as RFC 3339 writes it; none: it is no such text.
+/// Returns the microseconds since 1970 of a time in RFC 3339; `None` for another text.
 fn micros(time: &str) -> Option<i64> {
     let parts = time.strip_suffix('Z')?.split(['-', 'T', ':', '.']);
     let parts: Vec<i64> = parts.map(|part| part.parse().ok()).collect::<Option<_>>()?;
@@ -197,7 +198,7 @@ proptest! {
         }
     }
 
-    /// The same for variables and flags.
+    /// The same with variables and flags.
     #[test]
     fn every_variable_is_taken_or_refused_with_a_reason(
         variables in vec(("(RELAY__[A-Z_]{0,30}|\\PC{0,20})", any::<String>()), 0..5),
@@ -222,7 +223,7 @@ proptest! {
         }
     }
 
-    /// What a payload is and what it is said to be need not go together.
+    /// A payload need not fit its content type.
     #[test]
     fn every_payload_is_in_an_event_as_it_was_or_is_refused(
         payload in payload(), content_type in prop::option::of(content_type()),
@@ -239,7 +240,7 @@ proptest! {
         }
     }
 
-    /// A refusal is one of two; whatever is sent has the message's key and id, and is a tombstone if it was one.
+    /// There are two refusals. A message that is sent has its key and id, and is a tombstone if it was one.
     #[test]
     fn every_message_goes_into_each_envelope_or_is_refused(message in outgoing(), source in text()) {
         for envelope in [

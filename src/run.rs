@@ -1,4 +1,4 @@
-//! Wiring: makes the parts of a relay, joins them by channels, and stops them in order.
+//! Makes the parts of a relay, joins them by channels, and stops them in order.
 
 use std::{panic::resume_unwind, sync::Arc, time::Duration};
 
@@ -34,11 +34,11 @@ use crate::{
     },
 };
 
-/// Pause between two looks for a database that is down, or for tables that are not there yet.
+/// Pause between two tries with a database that is down, or has no tables yet.
 const WAIT: Duration = Duration::from_secs(1);
-/// A database that has not answered by then is tried anew: a dozen round trips to a slow one take seconds.
+/// A database without an answer for this duration is tried anew: a dozen round trips to a slow one take seconds.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How long the loops beside the pipeline may take to end, where the database does not answer.
+/// The time that the loops beside the pipeline have to end, if the database does not answer.
 const ENDING: Duration = Duration::from_secs(5);
 
 /// A relay that can be run, and nudged while it runs.
@@ -49,13 +49,13 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A relay with the sinks of its configuration. Connects to nothing yet.
+    /// Creates a relay with the sinks of its configuration. It does not connect yet.
     pub fn new(config: Config, metrics: Arc<Metrics>, health: Arc<Health>) -> anyhow::Result<Self> {
         let feeds = config.sinks.iter().map(|(name, sink)| feed(name, sink, &config)).collect::<Result<_, _>>()?;
         Self::with_sinks(config, feeds, metrics, health)
     }
 
-    /// A relay with sinks of one's own, for embedding and tests.
+    /// Creates a relay with other sinks, for embedding and tests.
     pub fn with_sinks(
         config: Config,
         feeds: Vec<Feed>,
@@ -69,7 +69,7 @@ impl Relay {
         Ok(Self { context: Arc::new(context), routes, feeds })
     }
 
-    /// A handle that wakes the relay at once after a commit in the same process.
+    /// Returns a handle that wakes the relay at once after a commit in the same process.
     pub fn nudge(&self) -> impl Fn() + Send + Sync + 'static {
         let context = Arc::clone(&self.context);
         move || context.nudge.notify_waiters()
@@ -77,13 +77,14 @@ impl Relay {
 
     /// Runs until `shutdown` is done; then finishes what is in flight, releases the rest, and returns.
     ///
-    /// Waits for a database that is down and for tables that are not there yet; a schema that this version does not know is an error.
+    /// Waits for a database that is down and for tables that do not exist yet. A schema unknown to this version is an
+    /// error.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> anyhow::Result<()> {
         let context = Arc::clone(&self.context);
         supervise(&context, || self.start_pipeline(), shutdown).await
     }
 
-    /// The tasks through which a message passes, joined by channels.
+    /// Starts the tasks through which a message passes, joined by channels.
     fn start_pipeline(self) -> JoinSet<anyhow::Result<()>> {
         let context = self.context;
         let relay = &context.config.relay;
@@ -120,8 +121,8 @@ impl Relay {
     }
 }
 
-/// Runs a pipeline, and the loops beside it, until `shutdown` is done; then finishes what is in flight and releases the rest.
-/// `start` is called when the database has the tables of this version.
+/// Runs a pipeline, and the loops beside it, until `shutdown` is done. Then finishes what is in flight and releases the
+/// rest. Calls `start` once the database has the tables of this version.
 pub(crate) async fn supervise(
     context: &Arc<Context>,
     start: impl FnOnce() -> JoinSet<anyhow::Result<()>>,
@@ -142,7 +143,7 @@ pub(crate) async fn supervise(
     }
     tracing::info!("stopping: no more claims; finishing what is in flight");
     stop(context, &mut pipeline).await?;
-    // All but the renewals end by themselves; who purges gives its lease back, so that another goes on at once.
+    // All but the renewals end by themselves. The purge releases its lease, so that another relay goes on at once.
     let ended = async { while keepers.len() > 1 && keepers.join_next().await.is_some() {} };
     tokio::time::timeout(ENDING, ended).await.ok();
     keepers.shutdown().await;
@@ -151,8 +152,8 @@ pub(crate) async fn supervise(
     Ok(())
 }
 
-/// Reads several claims at a time, each in a task of its own, and hands them on in their order. A read that panics takes the stream's
-/// owner with it.
+/// Reads several claims at a time, each in a task of its own, and yields them in their order. A panic of a read goes on
+/// in the stream's owner.
 fn in_order<C, R, F>(claims: mpsc::Receiver<C>, most: usize, read: F) -> stream::BoxStream<'static, R::Output>
 where
     C: Send + 'static,
@@ -161,11 +162,11 @@ where
 {
     let claims = stream::unfold(claims, async |mut claims| claims.recv().await.map(|claim| (claim, claims)));
     let reads = claims.map(move |claim| tokio::spawn(read(claim))).buffered(most);
-    // Another error than a panic: the runtime ends.
+    // Any error but a panic means that the runtime ends.
     reads.filter_map(async |read| read.map_err(|error| error.try_into_panic().map(resume_unwind)).ok()).boxed()
 }
 
-/// The loops beside the pipeline.
+/// Starts the loops beside the pipeline.
 fn start_keepers(context: &Arc<Context>) -> JoinSet<()> {
     let mut keepers = JoinSet::new();
     keepers.spawn(renew::run(Arc::clone(context)));
@@ -177,7 +178,7 @@ fn start_keepers(context: &Arc<Context>) -> JoinSet<()> {
     keepers
 }
 
-/// No part ends by itself: the first that does takes the relay down.
+/// Waits for the first part that ends. No part ends by itself, so that one takes the relay down.
 async fn first_end(pipeline: &mut JoinSet<anyhow::Result<()>>, keepers: &mut JoinSet<()>) -> anyhow::Result<()> {
     tokio::select! {
         Some(ended) = pipeline.join_next() => ended.context("a part of the relay failed")??,
@@ -186,7 +187,8 @@ async fn first_end(pipeline: &mut JoinSet<anyhow::Result<()>>, keepers: &mut Joi
     anyhow::bail!("a part of the relay ended by itself")
 }
 
-/// The three moves: no more claims; no more publishes, when there would be no time left for one and for its settlement; then it is over.
+/// Stops in three steps. First there are no more claims. Then there are no more publishes, once no time would be left
+/// for one and for its settlement. Then the stop is over.
 async fn stop(context: &Context, pipeline: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
     context.stop.cancel();
     let relay = &context.config.relay;
@@ -213,10 +215,10 @@ async fn stop(context: &Context, pipeline: &mut JoinSet<anyhow::Result<()>>) -> 
     }
 }
 
-/// Gives back what is still claimed, so that others need not wait for the leases to end.
+/// Releases what is still claimed, so that other relays need not wait for the leases to end.
 async fn release_rest(context: &Arc<Context>) {
     let mut held = context.leases.all();
-    // Messages that cannot be settled would be sent again at once, without an attempt. A take-over counts one.
+    // Messages that cannot be settled would be sent again at once, without a spent attempt. A take-over counts one.
     held.retain(|tenure| !tenure.is_abandoned());
     if held.is_empty() {
         return;
@@ -225,7 +227,7 @@ async fn release_rest(context: &Arc<Context>) {
     let messages = held.iter().map(|tenure| tenure.ids.len()).sum::<usize>();
     let mut session = Session::new(context);
     match session.run("release", async |db| lease::release(db, &leases).await).await {
-        Ok(released) => tracing::warn!(released, messages, "released claims: what was on the way is sent again"),
+        Ok(released) => tracing::warn!(released, messages, "released claims: messages in flight are sent again"),
         Err(_) => tracing::warn!(claims = leases.len(), "claims could not be released: they end with their leases"),
     }
 }
@@ -237,7 +239,7 @@ async fn wait_for_database(context: &Context) -> anyhow::Result<()> {
             Ok(Ok(None)) => return Ok(()),
             Ok(Ok(Some(problem))) => problem,
             Ok(Err(error)) => return Err(error.into()),
-            Err(_elapsed) => "it takes connections and says nothing".to_owned(),
+            Err(_elapsed) => "it takes connections and does not answer".to_owned(),
         };
         tracing::warn!(problem, "waiting for the database");
         context.health.dependency("database", Err(problem));
@@ -245,7 +247,7 @@ async fn wait_for_database(context: &Context) -> anyhow::Result<()> {
     }
 }
 
-/// The trouble of the database, if it can pass; an error where it cannot.
+/// Returns the trouble of the database, if it can pass; otherwise an error.
 async fn look_at_database(context: &Context) -> Result<Option<String>, SchemaError> {
     let mut connection = match session::connect(context).await {
         Ok(connection) => connection,
@@ -266,7 +268,7 @@ async fn look_at_database(context: &Context) -> Result<Option<String>, SchemaErr
     }
 }
 
-/// A relay whose parts are to be tested one by one: its database is nowhere.
+/// Creates a relay to test its parts one by one: its database does not exist.
 #[cfg(test)]
 pub(crate) fn without_database(feeds: Vec<Feed>) -> Relay {
     let url = ("RELAY__DATABASE__URL".to_owned(), "mysql://nobody@127.0.0.1:1/none".to_owned());

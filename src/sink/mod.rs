@@ -32,7 +32,7 @@ pub struct Outgoing {
     pub key_hash: u64,
     /// What the service enqueued, in its route's envelope.
     pub contents: Contents,
-    /// When the service enqueued it: microseconds since 1970, by the database's clock.
+    /// The time of its enqueue: microseconds since 1970, by the database's clock.
     pub created_at_micros: i64,
     /// The destination that its route gives it.
     pub destination: Arc<Destination>,
