@@ -301,7 +301,7 @@ proptest! {
         }
     }
 
-    /// In binary mode the payload is what it was, and the attributes are headers before those of the service.
+    /// In binary mode the payload is unchanged, and the attributes are headers before those of the service.
     #[test]
     fn an_event_in_headers_is_read_as_its_message(message in outgoing(), source in text()) {
         for (binding, prefix) in [(Binding::Kafka, "ce_"), (Binding::Amqp, "cloudEvents:")] {
@@ -328,7 +328,7 @@ proptest! {
         }
     }
 
-    /// As its consumers read it: payload, event type and the service's headers are what they were.
+    /// Its consumers read payload, event type and the service's headers unchanged.
     #[test]
     fn what_the_event_router_would_send_is_read_as_its_message(message in outgoing()) {
         let mut wrapped = message.clone();

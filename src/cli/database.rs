@@ -10,7 +10,7 @@ use crate::{
     state::{database, session::describe},
 };
 
-/// How long connecting may take.
+/// The time that connecting may take.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Connects as the relay does.

@@ -11,7 +11,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// How long the answer may take.
+/// The time that the answer may take.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// Most bytes of an answer, which has a few lines.
 const LONGEST: u64 = 64 * 1024;

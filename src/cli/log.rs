@@ -26,8 +26,8 @@ pub(super) fn init(log: &Log) -> anyhow::Result<SetLevel> {
     Ok(set_level)
 }
 
-/// Both filters apply to all layers. A filter of a single layer forgets to reset itself after an unwanted record of the
-/// crate `log`, and swallows the next line of the thread.
+/// Both filters apply to all layers. A filter of a single layer does not reset itself after an unwanted record of the
+/// crate `log`. Then it swallows the next line of the thread.
 fn subscriber<W>(log: &Log, writer: W) -> anyhow::Result<(impl Subscriber + Send + Sync, SetLevel)>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,

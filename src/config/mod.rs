@@ -53,7 +53,7 @@ pub struct Config {
     pub routes: Vec<Route>,
 }
 
-/// Where the tables are.
+/// The database of the tables.
 #[derive(Debug, Clone)]
 pub struct Database {
     /// `mysql://user@host:port/database`, and the password if it is not given apart.
@@ -64,7 +64,7 @@ pub struct Database {
     pub plaintext: bool,
 }
 
-/// How this relay claims and publishes.
+/// The settings of claiming and publishing.
 #[derive(Debug, Clone)]
 pub struct RelayConfig {
     /// The name under which this process holds claims; by default host and process id. A random suffix is added to
@@ -72,13 +72,13 @@ pub struct RelayConfig {
     pub owner: String,
     /// The lanes that this relay serves; none named: all.
     pub lanes: Vec<u16>,
-    /// How long a claim is valid without renewal.
+    /// The time that a claim is valid without renewal.
     pub lease: Duration,
-    /// How long one publish may take.
+    /// The time that one publish may take.
     pub publish_deadline: Duration,
-    /// How long writing back its outcome may take.
+    /// The time that writing back its outcome may take.
     pub settle_deadline: Duration,
-    /// How long messages wait for a destination that refuses all, before one of them counts as rejected.
+    /// The time that messages wait for a destination that refuses all, before one of them counts as rejected.
     pub unroutable_grace: Duration,
     /// The rest of the lease after both deadlines.
     pub safety: Duration,
@@ -100,7 +100,7 @@ pub struct RelayConfig {
     pub claim_interval: Duration,
     /// The longest pause between two looks into an empty queue.
     pub poll_interval: Duration,
-    /// How long a stop may take before what is in flight is given up.
+    /// The time that a stop may take, before messages in flight are given up.
     pub stop_deadline: Duration,
 }
 

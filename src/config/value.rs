@@ -29,7 +29,7 @@ pub(super) enum Kind {
     Size,
     /// Numbers of lanes.
     Lanes,
-    /// Where to listen.
+    /// An address to listen on, or `off`.
     Address,
     /// A filter for logs.
     Level,

@@ -21,7 +21,7 @@ pub struct Context {
     /// The name under which this process holds claims: the configured one and a random suffix. The suffix keeps a
     /// restarted process from taking its predecessor's claims for its own.
     pub owner: String,
-    /// How to reach the database.
+    /// The login to the database.
     pub login: Login,
     /// The metrics.
     pub metrics: Arc<Metrics>,

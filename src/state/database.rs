@@ -1,4 +1,4 @@
-//! How to reach the database.
+//! Connects to the database.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use url::Url;
 
 use crate::config::{Database, is_local};
 
-/// How a program logs in to its database.
+/// The login of a program to its database.
 #[derive(Clone)]
 pub enum Login {
     /// As configured. Secrets in files are read at every connect, so that they can be changed.

@@ -37,7 +37,7 @@ use crate::{
     },
 };
 
-/// A new claim of this process, on its way to be read.
+/// A new claim of this process, before its messages are read.
 pub struct Claimed {
     /// The claim.
     pub tenure: Arc<Tenure>,

@@ -32,7 +32,7 @@ pub struct Tag {
     pub pipelined: bool,
     /// Whether no other message of its key is in flight with it.
     pub alone: bool,
-    /// When it was due.
+    /// The time at which it was due.
     pub due_at: Instant,
     /// The outlet that it goes to.
     pub outlet: usize,

@@ -45,7 +45,7 @@ pub struct Batch {
 /// The outcome of a batch.
 pub struct Done {
     outlet: usize,
-    /// When the batch was handed in.
+    /// The time at which the batch was handed in.
     pub started: Instant,
     took: Duration,
     is_try: bool,

@@ -55,7 +55,7 @@ pub struct Ready {
     pub policy: Policy,
     /// Whether its route allows several unconfirmed messages of a key.
     pub pipelined: bool,
-    /// When it was due, by this process's clock.
+    /// The time at which it was due, by this process's clock.
     pub due_at: Instant,
 }
 

@@ -15,7 +15,7 @@ use uuid::Uuid;
 pub use self::messages::{Draft, publish, publish_until_sent};
 use super::{Destination, Outgoing, Sink};
 
-/// How long one publish of the suite may take.
+/// The time that one publish of the suite may take.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The test environment of a sink.

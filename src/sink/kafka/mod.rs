@@ -7,7 +7,7 @@
 //! is longer and never strikes. At the deadline nothing more is handed over until the brokers have confirmed what they
 //! take. The rest belongs to partitions that take nothing. It is given up together and goes back in order.
 //!
-//! On the wire: key = message key, value = payload (null for a tombstone), headers `id` (the message id as UUID text),
+//! On the wire: key = message key, value = payload (null for a tombstone). Headers: `id` (the message id as UUID text),
 //! `type` and `content-type` if set, then the message's own in their order. The timestamp is the time of the enqueue by
 //! the database's clock, or the relay's time if that is earlier.
 //!

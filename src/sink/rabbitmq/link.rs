@@ -10,7 +10,7 @@ use crate::{config::RabbitMqConfig, sink::PublishError, state::backoff::Backoff}
 
 /// The shortest and the longest wait between two tries to connect.
 const WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// How long connecting may take.
+/// The time that connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// Holds one connection, and replaces it when it is unusable.

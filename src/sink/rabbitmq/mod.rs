@@ -7,8 +7,8 @@
 //!
 //! - *unroutable*: no queue is bound, or the exchange does not exist. Exchanges are looked up before their first
 //!   message. A publish to a missing exchange ends the channel with all messages in flight.
-//! - If the broker ends a channel because of one message (too large, forbidden, an exchange just deleted), the messages
-//!   in flight go out again one by one. So only the guilty one is refused. Some neighbours may arrive twice.
+//! - The broker may end a channel because of one message (too large, forbidden, an exchange just deleted). Then the
+//!   messages in flight go out again one by one, so only the guilty one is refused. Some neighbours may arrive twice.
 //! - A nack is *unconfirmed*: one queue of several may have the message, and a full queue must hold up only its own
 //!   messages.
 //! - If one queue confirms nothing until the deadline, its round loses its channel. The confirmed messages of the round
