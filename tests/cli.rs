@@ -1,4 +1,4 @@
-//! The program `relay` from outside, without a database: what it prints, and how it ends.
+//! The program `relay` from outside, without a database: its output, and its end.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -28,7 +28,7 @@ fn command(folder: &TempDir, arguments: &[&str]) -> Command {
     command
 }
 
-/// Exit code, standard output and standard error.
+/// Returns exit code, standard output and standard error.
 fn relay(configuration: &str, arguments: &[&str]) -> (i32, String, String) {
     let Output { status, stdout, stderr } = command(&folder(configuration), arguments).output().unwrap();
     (status.code().unwrap(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
@@ -113,7 +113,7 @@ fn the_password_is_in_no_output() {
     }
 }
 
-/// A relay that runs; killed when dropped.
+/// A running relay; killed when dropped.
 struct Running(Child, u16, TempDir);
 
 impl Drop for Running {

@@ -1,4 +1,4 @@
-//! The table of faults in its short form: a case or two of each row but two, a third of the load, a fixed seed.
+//! The table of faults in its short form: one or two cases of each row but two, a third of the load, a fixed seed.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -13,13 +13,13 @@ use faults::{
 };
 
 const SEED: u64 = 20;
-/// Rows without a short form. N1 is the others at random, and has servers of its own to kill. V1 builds the baseline from git, which takes
-/// minutes, and a shallow checkout lacks that commit.
+/// Rows without a short form. N1 is the others at random, and has its own servers to kill. V1 builds the baseline from
+/// git, which takes minutes, and a shallow checkout lacks that commit.
 const LONG: [&str; 2] = ["N1", "V1"];
-/// Within which all of it has to end: three times what it took on the slowest machine so far.
+/// The time in which everything must end: three times that of the slowest machine so far.
 const LONGEST: Duration = Duration::from_secs(1200);
 
-/// The consumers of the other test are this program again, told by their environment.
+/// The consumers of the other test are this program again; their environment starts them as consumers.
 #[tokio::test]
 async fn a_consumer() -> Result<()> {
     consumer::become_one_if_asked().await

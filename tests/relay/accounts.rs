@@ -1,4 +1,4 @@
-//! The accounts of `deploy/grants` may do what each program does.
+//! The accounts of `deploy/grants` have the rights for the work of each program.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn the_migrator_makes_the_tables(flavor: Flavor) -> Result<()> {
     remove(&database, &url).await
 }
 
-/// Claims, sends, promotes, buries, takes over and purges.
+/// The relay claims, sends, promotes, buries, takes over and purges.
 async fn the_relay_does_its_work(flavor: Flavor) -> Result<()> {
     let mut stage = Stage::new(flavor, Broker::Kafka).await?;
     let url = account(&stage.database, &RELAY.replace("outbox_relay", "{user}")).await?;
@@ -59,7 +59,7 @@ async fn the_relay_does_its_work(flavor: Flavor) -> Result<()> {
     remove(&stage.database, &url).await
 }
 
-/// Enqueues in every way, consumes, and holds a lease.
+/// The service enqueues in every way, consumes, and holds a lease.
 async fn the_service_does_its_work(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let url = account(&database, &SERVICE.replace("outbox_service", "{user}")).await?;
@@ -87,7 +87,8 @@ async fn the_service_does_its_work(flavor: Flavor) -> Result<()> {
     remove(&database, &url).await
 }
 
-/// The relay neither sees what the service keeps nor writes a message; the service neither says what is sent nor sees what others wrote.
+/// The relay neither sees the service's tables nor writes a message. The service neither marks messages as sent nor
+/// sees the messages of others.
 async fn what_is_not_granted_is_refused(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let relay = [

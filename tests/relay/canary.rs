@@ -32,7 +32,7 @@ async fn nothing_of_a_message_and_no_password_is_ever_printed() -> Result<()> {
     is_silent(&relay, &stage.database).await
 }
 
-/// Neither what a relay shows nor what it writes into the tables has the canary.
+/// Checks that neither the relay's pages nor its tables have the canary.
 async fn is_silent(relay: &Relay, database: &Database) -> Result<()> {
     for page in [relay.log()?, relay.get("/metrics").await?.1, relay.get("/readyz").await?.1] {
         let line = page.lines().find(|line| line.contains(CANARY));
@@ -45,7 +45,7 @@ async fn is_silent(relay: &Relay, database: &Database) -> Result<()> {
     Ok(())
 }
 
-/// One of each kind that refuses the login, one that is not there.
+/// Returns one broker of each kind that refuses the login, and one of each that does not run.
 async fn brokers() -> Result<[(&'static str, String); 4]> {
     let kafka = |brokers: &str| {
         format!(

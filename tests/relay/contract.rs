@@ -1,5 +1,5 @@
-//! A service in any language: the table contract's own SQL, run by the command line client with the account of `deploy/grants`, is
-//! delivered like what the library writes.
+//! A service in any language. It runs the table contract's own SQL by the command line client, with the account of
+//! `deploy/grants`. Its messages are delivered like those of the library.
 
 use std::{io::Write as _, process::Stdio};
 
@@ -28,7 +28,7 @@ fn block(text: &str) -> Result<&'static str> {
     sql_block(PAGE, text)
 }
 
-/// The values of a draft in the place of the page's, then the page's transaction, with the test's business table.
+/// Returns the page's transaction with the values of a draft in place of the page's, and the test's business table.
 fn script(draft: &Draft) -> Result<String> {
     let text = |bytes: &Option<Vec<u8>>| String::from_utf8(bytes.clone().unwrap_or_default());
     let (page, headers) = (block("START TRANSACTION")?, draft.headers.iter());
@@ -49,22 +49,22 @@ fn script(draft: &Draft) -> Result<String> {
     Ok(format!("{values}START TRANSACTION{}", transaction.replace(business, own)))
 }
 
-/// The same, with the page's number of the key as a header.
+/// Does the same, with the page's number of the key as a header.
 fn numbered(draft: &Draft) -> Result<String> {
     let header = "SET @headers = JSON_SET(@headers, '$.sequence', CAST(LAST_INSERT_ID() AS CHAR));";
     let (begin, number) = ("START TRANSACTION;", block("INSERT INTO outbox_key_sequence")?);
     Ok(script(draft)?.replace(begin, &format!("{begin}\n{number}{header}")))
 }
 
-/// The same, with the page's row for later in the place of the pending one.
+/// Does the same, with the page's row for a later time in place of the pending one.
 fn delayed(draft: &Draft) -> Result<String> {
     let (script, row) = (script(draft)?, block("INSERT INTO outbox_delayed")?);
     let (before, _) = script.split_once("INSERT INTO outbox_pending").context("no pending row")?;
     Ok(format!("{before}{row}COMMIT;\n"))
 }
 
-/// Runs SQL as an account that may do what `service.sql` says and write the business table: with nothing but the client `mysql`. The
-/// unpacked one is too new to log in to MariaDB, where sqlx sends the same text.
+/// Runs SQL with only the client `mysql`, as an account with the grants of `service.sql` and on the business table. The
+/// unpacked client is too new to log in to MariaDB, where sqlx sends the same text.
 async fn run(stage: &Stage, flavor: Flavor, sql: &str) -> Result<()> {
     let grants = GRANTS.replace("outbox_service", "{user}");
     let url = account(&stage.database, &(grants + "GRANT INSERT ON test_orders TO '{user}'@'%'")).await?;
@@ -121,7 +121,7 @@ async fn what_the_text_writes_is_delivered(flavor: Flavor) -> Result<()> {
     stage.drain_and_judge(&Expectations::new().at_least(3)).await
 }
 
-/// The judge finds a number that is not the one expected: it compares the headers.
+/// The judge finds an unexpected number, because it compares the headers.
 async fn numbers_and_delays_that_the_text_writes_are_kept(flavor: Flavor) -> Result<()> {
     let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
     let topic = stage.topic.name().to_owned();

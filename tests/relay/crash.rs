@@ -1,4 +1,4 @@
-//! Relays that die, freeze or are asked to stop.
+//! Relays that die, freeze or get a stop signal.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use testkit::{consume::Broker, judge::Expectations, ledger::Draft, load::Load, r
 
 use crate::stage::{BROKERS, PATIENCE, Stage, start};
 
-/// A relay dies at this point with a claim; another takes it over. `sent`: the broker may have the messages already.
+/// A relay dies at this point with a claim, and another takes it over. `sent`: the broker may have the messages
+/// already.
 async fn dies_at(point: &str, broker: Broker, sent: bool) -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, broker).await?;
     let drafts: Vec<Draft> = (1..=200).map(|n| Draft::new(stage.topic.name(), "x").key("one key", n)).collect();
@@ -19,7 +20,7 @@ async fn dies_at(point: &str, broker: Broker, sent: bool) -> Result<()> {
     let expected = Expectations::new().at_least(200);
     let expected = if sent { expected.duplicates(200) } else { expected };
     stage.database.wait_until_drained(PATIENCE).await?;
-    // The server may have finished what the dead relay asked of it last.
+    // The server may have finished the last request of the dead relay.
     let its_mark = format!("SELECT COUNT(*) FROM outbox_sent WHERE owner LIKE '%-{}/%'", first.pid());
     let settled = stage.database.number(&its_mark).await? > 0;
     let takeovers = second.metrics_within(PATIENCE).await?.sum("outbox_relay_lease_takeovers_total");
@@ -81,7 +82,8 @@ async fn relays_that_are_killed_under_load_lose_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Frozen beyond its lease with a claim that is published and not settled: the fence refuses what it writes afterwards.
+/// The relay is frozen beyond its lease with a claim that is published and not settled. The fence refuses its later
+/// writes.
 #[tokio::test]
 async fn a_relay_that_was_frozen_beyond_its_lease_changes_nothing() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;

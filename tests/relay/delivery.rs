@@ -1,4 +1,4 @@
-//! What is committed is delivered as it was, and nothing else is.
+//! Committed messages are delivered unchanged, and no others are.
 
 use std::time::{Duration, Instant};
 
@@ -118,7 +118,7 @@ async fn the_latency_of_a_scheduled_message_counts_from_its_time() -> Result<()>
     let hour = |message: outbox_core::Message| message.delay(Duration::from_secs(3600));
     load::commit(&stage.database, &stage.ledger, &[stage.draft(1)], hour).await?;
     load::commit(&stage.database, &stage.ledger, &[stage.draft(2)], |message| message).await?;
-    // One was due an hour after its enqueue, just now; the other an hour ago.
+    // One message was due an hour after its enqueue, just now; the other one an hour ago.
     let an_hour_ago = "UPDATE outbox_messages SET created_at = created_at - INTERVAL 1 HOUR, due_at = due_at - INTERVAL 1 HOUR; \
                        UPDATE outbox_delayed SET due_at = due_at - INTERVAL 1 HOUR";
     stage.database.execute(an_hour_ago).await?;
@@ -131,7 +131,7 @@ async fn the_latency_of_a_scheduled_message_counts_from_its_time() -> Result<()>
     Ok(())
 }
 
-/// The relay has read it, and stands still.
+/// The relay has read the message, and is stopped.
 #[tokio::test]
 async fn a_message_that_expires_after_it_was_read_still_goes_out() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
@@ -185,7 +185,7 @@ async fn a_message_without_route_and_one_without_its_row_stop_nobody() -> Result
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
     let _relay = stage.relay()?;
     stage.commit(&[stage.draft(1)]).await?;
-    // Before it starts, such a row is a counter that lies too low.
+    // If the relay were not running yet, such a row would be a counter that is too low.
     stage.database.wait_until_drained(PATIENCE).await?;
     stage.database.execute("INSERT INTO outbox_pending (lane, id) VALUES (0, 4000000000)").await?;
     stage.commit(&[stage.draft(2)]).await?;

@@ -1,4 +1,4 @@
-//! Destinations that take nothing for a while: what becomes of their messages, and of the others.
+//! Destinations that take nothing for a while: the outcomes of their messages, and of the others.
 
 use std::cell::Cell;
 
@@ -28,7 +28,7 @@ async fn a_topic_that_is_made_after_its_first_messages_gets_them_in_order() -> R
     stage.settings = stage.settings.clone().set("relay", "unroutable_grace", "1h");
     stage.commit(&[keyed(stage.topic.name(), "a", 1..=50), keyed(stage.topic.name(), "b", 1..=50)].concat()).await?;
     let mut relay = stage.relay()?;
-    // Each has been on the way, or behind one that was.
+    // Each message has been in flight, or behind one that was.
     let all = "SELECT COUNT(*) = 100 FROM outbox_delayed WHERE attempts = 0 AND reason IN ('unroutable', 'behind')";
     stage.database.wait_for(PATIENCE, all).await?;
     stage.commit(&keyed(stage.topic.name(), "a", 51..=60)).await?;
@@ -53,7 +53,7 @@ async fn of_a_destination_that_stays_away_a_hundred_messages_are_dead_and_the_ot
     the_others_arrive(&mut stage, "unroutable").await
 }
 
-/// A missing grant ends the channel, for all that is on the way on it.
+/// A missing grant ends the channel, for all messages in flight on it.
 #[tokio::test]
 async fn a_grant_that_is_refused_costs_the_others_nothing_once_it_is_known() -> Result<()> {
     let server = RabbitMq::start().await?;
@@ -69,7 +69,7 @@ async fn a_grant_that_is_refused_costs_the_others_nothing_once_it_is_known() -> 
     commit_300(&stage, &forbidden).await?;
     let relay = stage.relay()?;
     relay.wait_for_log(PATIENCE, BRAKED).await?;
-    // While now and then one of the others is tried.
+    // From time to time one of the other messages is tried.
     let (before, mut good) = (refused(&relay).await?, 0);
     while refused(&relay).await? < before + 3.0 {
         stage.commit(&(good..good + 20).map(|number| stage.draft(number)).collect::<Vec<_>>()).await?;
@@ -83,7 +83,7 @@ async fn a_grant_that_is_refused_costs_the_others_nothing_once_it_is_known() -> 
     the_others_arrive(&mut stage, "refused").await
 }
 
-/// It wants all three replicas in sync, and one of the brokers is away.
+/// The topic wants all three replicas in sync, and one of the brokers is down.
 #[tokio::test]
 async fn a_kafka_topic_that_confirms_nothing_holds_up_no_other() -> Result<()> {
     let mut cluster = KafkaCluster::start().await?;
@@ -98,7 +98,7 @@ async fn a_kafka_topic_that_confirms_nothing_holds_up_no_other() -> Result<()> {
     let mut relay = stage.relay()?;
     relay.wait_for_metrics(PATIENCE, "the relay", |_| true).await?;
     let mut good = 0;
-    // The first two on the way, and three more tries.
+    // The first two messages in flight, and three more tries.
     while unconfirmed(&relay.metrics().await?) < 5.0 {
         stage.commit(&(good..good + 20).map(|number| stage.draft(number)).collect::<Vec<_>>()).await?;
         good += 20;
@@ -112,7 +112,8 @@ async fn a_kafka_topic_that_confirms_nothing_holds_up_no_other() -> Result<()> {
     ensure!(spent < 20, "{spent} attempts were spent, by messages that were not on the way");
     cluster.restart().await?;
     stage.database.wait_until_drained(PATIENCE).await?;
-    // A silent message that was tried may have been written, and the relay says so. No other may arrive twice.
+    // A silent message that was tried may have been written, and the relay reports that. No other message may arrive
+    // twice.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of messages")]
     let tried = unconfirmed(&relay.metrics().await?) as usize;
     let silent = silent.iter().map(|draft| draft.id);
@@ -120,7 +121,7 @@ async fn a_kafka_topic_that_confirms_nothing_holds_up_no_other() -> Result<()> {
     relay.wait_for_metrics(PATIENCE, "all to be taken", |metrics| metrics.sum(REFUSING) < 0.5).await
 }
 
-/// As a quorum queue does whose other nodes are away: its process stands still.
+/// The queue's process is stopped, as in a quorum queue whose other nodes are down.
 #[tokio::test]
 async fn a_rabbitmq_queue_that_confirms_nothing_holds_up_no_other() -> Result<()> {
     let server = RabbitMq::start().await?;
@@ -139,7 +140,7 @@ async fn a_rabbitmq_queue_that_confirms_nothing_holds_up_no_other() -> Result<()
         };
         until(PATIENCE, what, are_as_wanted).await
     };
-    // While nothing else is confirmed the relay drops the connection with reason.
+    // Without any other confirmation the relay would be right to drop the connection.
     let (mut good, mut wanted, checked) = (0, 0.0, Cell::new(false));
     let others = async {
         while !checked.get() {
@@ -170,10 +171,10 @@ async fn a_rabbitmq_queue_that_confirms_nothing_holds_up_no_other() -> Result<()
     stage.judge(&expected).await
 }
 
-/// The connection of the relay, as the broker names it.
+/// Returns the connection of the relay, as the broker names it.
 async fn connection(server: &RabbitMq) -> Result<String> {
     until(PATIENCE, "a connection of the relay", || async {
-        // It may wait without end for a connection that is being opened: asked again, it answers.
+        // The command may wait without end for a connection that is being opened. A second call answers.
         let list = ["--timeout", "30", "list_connections", "--quiet", "pid", "client_properties"];
         let connections = server.ctl(&list).await?;
         let line =
@@ -183,15 +184,15 @@ async fn connection(server: &RabbitMq) -> Result<String> {
     .await
 }
 
-/// What a relay logs when it rejects no more messages of a destination.
+/// The relay's log text when it rejects no more messages of a destination.
 const BRAKED: &str = "the others wait until the destination takes one";
 
-/// How many messages were refused.
+/// Returns the number of messages that were refused.
 async fn refused(relay: &Relay) -> Result<f64> {
     Ok(relay.metrics().await?.sum("outbox_relay_publish_failures_total"))
 }
 
-/// How many messages were on the way and not confirmed.
+/// Returns the number of messages that were in flight and not confirmed.
 fn unconfirmed(metrics: &Metrics) -> f64 {
     metrics.sum_where("outbox_relay_publish_failures_total", "reason=\"unconfirmed\"")
 }
@@ -203,7 +204,7 @@ async fn the_others_arrive(stage: &mut Stage, reason: &str) -> Result<()> {
     stage.judge(&Expectations::new().at_least(300).dead(dead.into_keys())).await
 }
 
-/// One more exchange with a queue.
+/// Makes one more exchange with a queue, and a route to it.
 async fn beside(stage: &mut Stage) -> Result<String> {
     let name = stage.topic.beside(None).await?;
     let route = [("topics", name.as_str()), ("sink", "rabbitmq"), ("exchange", &name), ("routing_key", "{topic}")];

@@ -1,4 +1,4 @@
-//! The envelope of a route is what arrives; a message that does not go into it is dead and stops nobody.
+//! Messages arrive in the envelope of their route; a message that does not fit into it is dead and stops no other.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use testkit::{
 
 use crate::stage::{PATIENCE, Stage};
 
-/// Sends everything as events in JSON.
+/// Sends all messages as events in JSON.
 fn as_events(mut stage: Stage) -> Stage {
     let sink = match stage.topic.broker() {
         Broker::Kafka => vec![("sink", "kafka")],
@@ -79,7 +79,7 @@ async fn a_message_that_its_envelope_makes_too_large_is_dead_and_its_neighbours_
             .unordered_key("k")
             .described("t", "application/octet-stream")
     };
-    // In base64 a third is added.
+    // Base64 adds a third.
     let drafts = [draft(10_000), draft(16_000), draft(10_000)];
     let arrivals = arrivals(&mut stage, &drafts).await?;
     let [first, large, last] = &drafts;

@@ -1,4 +1,5 @@
-//! Servers that freeze, with connections open and no answer; and producers that are not told whether they have committed.
+//! Servers that freeze, with connections open and no answer, and producers that do not know whether they have
+//! committed.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ fn hangs(metrics: &Metrics) -> bool {
     metrics.sum("outbox_relay_in_flight_messages") >= 1.0
 }
 
-/// The database is killed under relays and producers: whoever was in COMMIT does not know how it ended.
+/// The database is killed under relays and producers: a producer in COMMIT does not know its outcome.
 #[tokio::test]
 async fn a_mariadb_that_is_killed_under_producers_tears_no_transaction() -> Result<()> {
     let mut server = MySql::start(Flavor::MariaDb).await?;
@@ -49,7 +50,7 @@ async fn a_mariadb_that_is_killed_under_producers_tears_no_transaction() -> Resu
     stage.drain_and_judge(&Expectations::new().at_least(100).duplicates(3000)).await
 }
 
-/// Frozen for longer than a lease, which is three seconds: every claim has expired when the database goes on.
+/// The database is frozen for longer than a lease of three seconds: all claims have expired when it goes on.
 #[tokio::test]
 async fn a_database_that_freezes_beyond_the_lease_costs_duplicates_at_most() -> Result<()> {
     let server = MySql::start(Flavor::MySql).await?;
@@ -64,14 +65,14 @@ async fn a_database_that_freezes_beyond_the_lease_costs_duplicates_at_most() -> 
         relay.wait_for_metrics(PATIENCE, "calls that pass their deadline", many).await?;
         ensure!(relay.get("/livez").await?.0 == 200, "a frozen database is no reason to be killed");
     }
-    // How long the fault lasts; there is nobody to ask how far the leases are.
+    // The length of the fault; a frozen database cannot report the age of leases.
     tokio::time::sleep(Duration::from_secs(4).saturating_sub(frozen.elapsed())).await;
     server.resume()?;
     load.stop().await?;
     stage.drain_and_judge(&Expectations::new().at_least(50).duplicates(3000)).await
 }
 
-/// RabbitMQ freezes: a stop still ends in time, without an error, and gives back what is on the way.
+/// RabbitMQ freezes: a stop still ends in time, without an error, and releases the messages in flight.
 #[tokio::test]
 async fn a_relay_stops_in_time_while_its_broker_is_frozen() -> Result<()> {
     let server = RabbitMq::start().await?;
@@ -95,7 +96,7 @@ async fn a_relay_stops_in_time_while_its_broker_is_frozen() -> Result<()> {
     Ok(())
 }
 
-/// With a broker that does not answer a stop takes its time; a second signal does not wait for that.
+/// A stop takes its time if the broker does not answer; a second signal does not wait for that.
 #[tokio::test]
 async fn a_second_signal_ends_a_relay_at_once() -> Result<()> {
     let server = RabbitMq::start().await?;

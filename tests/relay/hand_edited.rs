@@ -1,4 +1,4 @@
-//! Rows edited by hand, as an operator in a hurry would: what is wrong is reported and isolated, and others flow.
+//! Rows edited by hand, as an operator in a hurry might: wrong rows are reported and isolated, and others flow.
 
 use anyhow::{Result, ensure};
 use testkit::{
@@ -14,13 +14,13 @@ use testkit::{
 
 use crate::stage::Stage;
 
-/// A database with a row edited by hand, and a relay; messages that are committed afterwards must arrive.
+/// A database with a row edited by hand, and a relay. Messages committed afterwards must arrive.
 struct Edited {
     database: Database,
     topic: Topic,
     ledger: Ledger,
     relay: Relay,
-    /// So many messages cannot be sent any more.
+    /// The number of messages that cannot be sent any more.
     lost: usize,
 }
 
@@ -32,7 +32,7 @@ impl Edited {
         Ok(Self { relay: Relay::start(env!("CARGO_BIN_EXE_relay"), &settings)?, database, topic, ledger, lost: 0 })
     }
 
-    /// Edited while the relay holds a claim of the row.
+    /// Edits the row while the relay holds a claim of it.
     async fn while_claimed(edit: &str, payload: &str) -> Result<Self> {
         let (database, topic, ledger) = one_message(payload).await?;
         let settings =
@@ -56,7 +56,7 @@ impl Edited {
             .wait_for(PATIENCE, sent)
             .await
             .map_err(|error| error.context(self.relay.log().unwrap_or_default()))?;
-        // The tables first: what is sent between the two has arrived then, and is not lost.
+        // The tables come first: a message sent between the two reads has then arrived, and is not lost.
         let tables = self.database.tables().await?;
         let report = judge(&self.ledger.entries(), self.topic.read().await?, &tables);
         ensure!(report.lost.len() == self.lost && report.order_violations.is_empty(), "{report}");
@@ -75,7 +75,7 @@ const OLD: &str = "'1999-01-01', '1999-01-01'";
 const CLAIM: &str =
     "INSERT INTO outbox_claims (lane, owner, lease_token, lease_until, claimed_at, message_ids, key_hashes)";
 
-/// It covers nothing, whatever it says, and ends as every claim whose lease has passed.
+/// The claim covers no message, whatever its list says, and ends like every claim whose lease has passed.
 #[tokio::test]
 async fn a_claim_whose_list_cannot_be_read_stops_nobody_and_is_taken_over() -> Result<()> {
     for ids in ["[]", "[4000000000]", "not JSON", "", "[1, 2"] {
@@ -88,7 +88,7 @@ async fn a_claim_whose_list_cannot_be_read_stops_nobody_and_is_taken_over() -> R
     Ok(())
 }
 
-/// A lease that nobody holds passes as well.
+/// A lease without an owner passes as well.
 #[tokio::test]
 async fn a_claim_without_owner_stops_nobody() -> Result<()> {
     let now = "UTC_TIMESTAMP(6)";
@@ -106,7 +106,8 @@ async fn a_message_that_is_pending_and_delayed_is_sent_and_stops_nobody() -> Res
     edited.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_delayed").await
 }
 
-/// One more attempt does not fit into the column: it stays at the limit, and is far above that of the configuration.
+/// One more attempt does not fit into the column. The count stays at its limit, which is far above that of the
+/// configuration.
 #[tokio::test]
 async fn attempts_at_the_limit_of_their_column_end_as_dead() -> Result<()> {
     let edit = format!(
@@ -138,7 +139,7 @@ async fn what_cannot_be_sent_is_dead_and_the_rest_flows() -> Result<()> {
     Ok(())
 }
 
-/// Nothing is decided by a code alone.
+/// No code alone decides anything.
 #[tokio::test]
 async fn a_code_that_nobody_knows_stops_nobody() -> Result<()> {
     let now = "UTC_TIMESTAMP(6)";
@@ -158,8 +159,8 @@ async fn a_code_that_nobody_knows_stops_nobody() -> Result<()> {
     Ok(())
 }
 
-/// Its claim, its place in the queue, its text: whatever somebody deletes while a relay works on it. A large message is read after its claim
-/// was made.
+/// Its claim, its place in the queue or its text is deleted while a relay works on it. A large message is read after
+/// its claim was made.
 #[tokio::test]
 async fn a_row_that_is_deleted_while_it_is_claimed_stops_nobody() -> Result<()> {
     let (small, large) = ("before".to_owned(), "before".repeat(20_000));

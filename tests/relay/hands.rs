@@ -1,11 +1,12 @@
-//! What an operator does by hand, and what follows from it.
+//! An operator's work by hand, and its consequences.
 
 use anyhow::{Result, ensure};
 use testkit::{consume::Broker, judge::Expectations, relay::Metrics, servers::Flavor};
 
 use crate::stage::{PATIENCE, Stage, sql_block, start};
 
-/// The relay has published what it claims, and lives. Long before its lease would have ended another sends it again.
+/// The relay has published its claim, and is alive. Another relay sends the claim again long before its lease would
+/// have ended.
 #[tokio::test]
 async fn a_claim_that_is_deleted_by_hand_is_sent_again_at_once_and_counted_by_its_relay() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
@@ -65,7 +66,8 @@ async fn a_message_whose_pending_row_is_deleted_by_hand_is_never_sent() -> Resul
     Ok(())
 }
 
-/// A message that had arrived is dead, and goes back by the runbook's own statements; then it is sent, and goes back again.
+/// A message that had arrived is dead. The runbook's own statements put it back, it is sent, and they put it back
+/// again.
 #[tokio::test]
 async fn what_is_put_back_by_hand_arrives_again_and_no_metric_says_so() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;

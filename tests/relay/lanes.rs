@@ -1,4 +1,4 @@
-//! What waits, waits alone.
+//! Lanes that wait hold up no others.
 
 use std::{
     cell::Cell,
@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 use crate::stage::{PATIENCE, Stage};
 
-/// Kafka takes messages while RabbitMQ cannot be reached: each has a lane.
+/// Kafka takes messages while RabbitMQ cannot be reached; each has a lane.
 #[tokio::test]
 async fn a_lane_whose_sink_is_down_does_not_disturb_the_other() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
@@ -53,7 +53,7 @@ async fn a_lane_whose_sink_is_down_does_not_disturb_the_other() -> Result<()> {
     Ok(())
 }
 
-/// Answers when it is told to.
+/// Answers once its channel says so.
 struct Stuck(watch::Receiver<bool>);
 
 #[async_trait::async_trait]
@@ -88,7 +88,7 @@ fn route(topics: &str, sink: &str) -> Route {
     }
 }
 
-/// All lanes share what may be in flight.
+/// All lanes share the room for messages in flight.
 #[tokio::test]
 async fn a_lane_whose_sink_takes_nothing_leaves_room_for_the_other() -> Result<()> {
     let stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
@@ -142,14 +142,14 @@ async fn a_relay_that_stops_gives_the_purging_to_the_next_at_once() -> Result<()
         database.wait_for(PATIENCE, held).await?;
         relay.stop(PATIENCE).await?;
         let free = held.replace("COUNT(*)", "COUNT(*) = 0");
-        // A lease is a minute.
+        // A lease lasts a minute.
         let freed = database.wait_for(Duration::from_secs(30), &free).await;
         freed.with_context(|| format!("round {round}: nobody purges before the lease ends"))?;
     }
     Ok(())
 }
 
-/// Receipts that are old go with their messages; fresh ones, dead messages and those that wait stay.
+/// Old receipts are purged with their messages; fresh ones, dead messages and waiting ones stay.
 #[tokio::test]
 async fn only_what_is_sent_and_old_is_purged() -> Result<()> {
     let stage = Stage::new(Flavor::MariaDb, Broker::RabbitMq).await?;
@@ -176,7 +176,7 @@ async fn only_what_is_sent_and_old_is_purged() -> Result<()> {
     Ok(())
 }
 
-/// Any service can write any lane, once and never again.
+/// Any service can write to any lane, once and never again.
 #[tokio::test]
 async fn many_lanes_share_a_few_connections_and_each_goes_on_after_a_pause() -> Result<()> {
     const LANES: u16 = 60;
@@ -188,7 +188,7 @@ async fn many_lanes_share_a_few_connections_and_each_goes_on_after_a_pause() -> 
             load::commit(&stage.database, &stage.ledger, &[draft], |message| message.lane(lane * 7)).await?;
         }
         stage.database.wait_until_drained(PATIENCE).await?;
-        // Until they are idle: then nobody looks into a single one.
+        // Waits until the lanes are idle: then no claimer looks at a single one.
         let looks = Cell::new(-1.0);
         until(PATIENCE, "lanes in which nobody looks", || async {
             let now = relay.metrics().await?.sum("outbox_relay_claims_total");
@@ -199,7 +199,7 @@ async fn many_lanes_share_a_few_connections_and_each_goes_on_after_a_pause() -> 
     }
     let lanes = |metrics: &testkit::relay::Metrics| metrics.sum("outbox_relay_lanes") >= f64::from(LANES);
     relay.wait_for_metrics(PATIENCE, "all lanes", lanes).await?;
-    // Not `processlist`: it also shows statements, and those of other tests may be no text.
+    // Not `processlist`, which also shows statements: those of other tests may be no text.
     let connections = "SELECT COUNT(*) FROM performance_schema.threads WHERE processlist_db = DATABASE()";
     let open = stage.database.number(connections).await?;
     ensure!(open <= 16 + 4, "the relay of {LANES} lanes and this test have {open} connections");

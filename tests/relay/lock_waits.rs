@@ -1,5 +1,5 @@
-//! What a relay writes locks its own rows and nothing else, so that it waits for nobody: not for a service that keeps its
-//! transaction open, nor for another relay. In small tables above all: there the optimizer likes to read everything.
+//! A relay's writes lock its own rows and no others. So they wait neither for a service that keeps its transaction
+//! open, nor for another relay. Small tables matter most: there the optimizer tends to read everything.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ on_both_databases!(
     promoting_waits_for_no_open_transaction,
 );
 
-/// A relay's session in which a lock wait is refused after a second, instead of five.
+/// A relay's session in which a lock wait is refused after one second, instead of five.
 async fn relay(database: &Database) -> Result<MySqlConnection> {
     let mut db = database.plain().await?;
     session::prepare(&mut db).await?;
@@ -46,7 +46,7 @@ async fn committed(database: &Database, messages: usize, delay: Option<Duration>
     Ok(tx.commit().await?)
 }
 
-/// Claims the first messages that are above an id.
+/// Claims the first messages above an id.
 async fn claim(
     db: &mut MySqlConnection,
     above: u64,
@@ -78,7 +78,7 @@ async fn settling_and_renewing_wait_for_no_open_transaction_and_no_other_settler
     let mut open = service.begin().await?;
     enqueue(&mut open, 2, None).await?;
 
-    // Another settler has locked its claim and its rows and is not done yet.
+    // Another settler has locked its claim and its rows and has not finished.
     let mut halfway = second.begin().await?;
     sqlx::query("SELECT claim_id FROM outbox_claims WHERE claim_id = ? FOR UPDATE")
         .bind(other.claim_id)

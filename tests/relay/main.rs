@@ -1,4 +1,5 @@
-//! The real binary against real servers. Each test has a database and a topic of its own, and one judge decides them all.
+//! The real binary against real servers. Each test has its own database and topic, and the same judge decides all
+//! tests.
 
 mod accounts;
 mod canary;

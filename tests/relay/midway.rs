@@ -1,4 +1,4 @@
-//! A relay dies in the middle of a transaction of its own: all of it has happened, or nothing.
+//! A relay dies in the middle of its own transaction: all of it has happened, or nothing.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use testkit::{
 
 use crate::stage::{PATIENCE, Stage, start};
 
-/// A number of the tables', before the transaction and after it. Half of it would make another one.
+/// A number in the tables, before the transaction and after it. Half of the transaction would make another number.
 struct State {
     sql: &'static str,
     before: i64,
     after: i64,
 }
 
-/// A stage with ten messages.
+/// Creates a stage with ten messages.
 async fn ten(with: impl Fn(Message) -> Message) -> Result<Stage> {
     let stage = Stage::new(Flavor::MySql, Broker::RabbitMq).await?.patient();
     let drafts: Vec<Draft> = (1..=10).map(|n| stage.draft(n)).collect();
@@ -41,7 +41,7 @@ async fn dies_midway(stage: &Stage, lock: &'static str, shows: &State) -> Result
     relay.wait_for_end(PATIENCE).await?;
     held.rollback().await?;
     locker.close().await?;
-    // The server may still go on with what it was asked for.
+    // The server may still work on the last request.
     let gone =
         "SELECT COUNT(*) = 0 FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()";
     stage.database.wait_for(PATIENCE, gone).await?;
@@ -85,7 +85,7 @@ async fn a_relay_that_dies_in_a_purge_has_purged_or_has_not() -> Result<()> {
     let sql = "SELECT (SELECT COUNT(*) FROM outbox_messages) * 100 + (SELECT COUNT(*) FROM outbox_sent_messages)";
     let lock = "SELECT id FROM outbox_messages FOR UPDATE";
     dies_midway(&stage, lock, &State { sql, before: 1010, after: 0 }).await?;
-    // Nobody waits for the lease of the dead one, a minute.
+    // The lease of the dead relay would last a minute.
     stage.database.execute("UPDATE outbox_leases SET lease_until = '1999-01-01'").await?;
     let _relay = stage.relay()?;
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_messages").await?;

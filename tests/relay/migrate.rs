@@ -25,7 +25,7 @@ on_both_databases!(
     tables_without_their_record_are_adopted_or_their_difference_is_told,
 );
 
-/// `relay migrate` with these arguments on the database with this address.
+/// Makes the command `relay migrate` with these arguments, for the database at this address.
 fn command(url: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
     command.arg("migrate").args(arguments).env("RELAY__DATABASE__URL", url).stdin(Stdio::null());
@@ -33,7 +33,7 @@ fn command(url: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// Exit code, standard output and standard error.
+/// Returns exit code, standard output and standard error.
 fn migrate(database: &Database, arguments: &[&str]) -> Result<(Option<i32>, String, String)> {
     texts(command(database.url(), arguments).output()?)
 }
@@ -48,11 +48,11 @@ fn succeeds(database: &Database, arguments: &[&str]) -> Result<String> {
     Ok(out)
 }
 
-/// The server has got the statement, and the program dies before it gets the answer.
+/// The server has received the statement, and the program dies before it gets the answer.
 async fn a_migration_that_is_killed_at_any_statement_is_completed_by_the_next_one(flavor: Flavor) -> Result<()> {
     let database = Database::create_empty(flavor).await?;
     let proxy = Proxy::start(database.url()).await?;
-    // Rows are written again where they were written without a record: that is killed once each.
+    // Rows written without a record are written again; that is killed once each.
     let rows = Arc::new(Mutex::new(HashSet::new()));
     let mut kills = 0;
     loop {
@@ -67,7 +67,7 @@ async fn a_migration_that_is_killed_at_any_statement_is_completed_by_the_next_on
         let child = tokio::task::spawn_blocking({
             let url = proxy.address().to_owned();
             move || {
-                // Until it has its place no packet is looked at.
+                // No packet is read until the child is in its place.
                 let mut place = child.lock().unwrap_or_else(PoisonError::into_inner);
                 *place = Some(command(&url, &["up"]).spawn()?);
                 drop(place);
@@ -91,7 +91,7 @@ async fn a_migration_that_is_killed_at_any_statement_is_completed_by_the_next_on
     Ok(())
 }
 
-/// Waits for the end of a child that others may kill meanwhile.
+/// Waits for the end of a child that another task may kill meanwhile.
 async fn end(child: &Mutex<Option<Child>>) -> Result<(Option<i32>, String, String)> {
     let ended = || {
         let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);

@@ -21,17 +21,17 @@ use testkit::{
 
 use crate::stage::{PATIENCE, Stage, start, work};
 
-/// Messages of two runs of the claims that may be in flight: a duplicate of each is what a lost reply may cost.
+/// Messages of two runs of the claims that may be in flight: a lost reply may cost a duplicate of each.
 const IN_FLIGHT: usize = 3000;
 
-/// A relay has at most so many connections to its database: readers, settlers, and one for each of its loops.
+/// Most connections of a relay to its database: readers, settlers, and one for each of its loops.
 const SESSIONS: u64 = 13;
 
 fn endless(stage: &Stage) -> Load {
     Load::new(stage.topic.name()).tasks(4).transactions(u64::MAX).pause(Duration::from_millis(4))
 }
 
-/// A stage whose relays reach their database through a proxy; everybody else goes past it.
+/// Creates a stage whose relays reach their database through a proxy; all other programs go past it.
 async fn behind_a_proxy(flavor: Flavor, broker: Broker) -> Result<(Stage, Proxy)> {
     let mut stage = Stage::new(flavor, broker).await?;
     let proxy = Proxy::start(&stage.database.url_as(Account::Relay)?).await?;
@@ -47,7 +47,7 @@ async fn counted(proxy: &Proxy, what: &str, wanted: impl Fn(Counts) -> bool) -> 
     .await
 }
 
-/// Before a broker that does not give up a connection on which nothing comes for long.
+/// Puts a proxy before a broker that does not give up a silent connection for long.
 async fn before_a_patient_broker(stage: &Stage) -> Result<(Proxy, Settings)> {
     let proxy = Proxy::start(stage.topic.address()).await?;
     let settings = stage.settings.clone().rabbitmq(&format!("{}?heartbeat=60", proxy.address()));
@@ -71,8 +71,8 @@ async fn ended(mut stage: Stage, load: Running, expected: &Expectations) -> Resu
     Ok(())
 }
 
-/// In each direction, and in both: what was sent into the hole arrives when it is healed, from connections nobody listens to
-/// any more.
+/// In each direction, and in both. Bytes sent into the black hole arrive after it is healed, from connections that are
+/// no longer in use.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_black_hole_to_the_database_costs_no_connection_and_no_message() -> Result<()> {
     let (stage, proxy) = behind_a_proxy(Flavor::MySql, Broker::Kafka).await?;
@@ -136,7 +136,7 @@ async fn a_slow_database_that_stalls_is_drained() -> Result<()> {
     end.with_context(|| relays.each_ref().map(|relay| relay.log().unwrap_or_default()).join("\n"))
 }
 
-/// The producer does not know whether it has committed; the server does, and both rows of the transaction agree.
+/// The producer does not know whether it has committed. The server does, and both rows of the transaction agree.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_whose_reply_is_cut_has_happened_and_its_messages_arrive() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
@@ -157,7 +157,7 @@ async fn a_commit_whose_reply_is_cut_has_happened_and_its_messages_arrive() -> R
     stage.judge(&Expectations::new().at_least(100)).await
 }
 
-/// Wherever a connection breaks, a transaction is there or not, and never half of it.
+/// Wherever a connection breaks, a transaction exists or does not, and never half of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn producers_whose_connections_break_anywhere_tear_no_transaction() -> Result<()> {
     let mut stage = Stage::new(Flavor::MariaDb, Broker::Kafka).await?;
@@ -175,14 +175,14 @@ async fn producers_whose_connections_break_anywhere_tear_no_transaction() -> Res
     load.stop().await?;
     ensure!(proxy.counts().cut_in_flight > 0, "nothing was in flight");
     stage.database.wait_until_drained(PATIENCE).await?;
-    // On a machine that is busy a publish may pass its deadline: the relay says so.
+    // On a busy machine a publish may pass its deadline: the relay reports that.
     let announced = relay.metrics().await?.sum("outbox_relay_possible_duplicates_total");
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of messages")]
     let most = announced as usize;
     stage.drain_and_judge(&Expectations::new().at_least(100).duplicates(most)).await
 }
 
-/// Between the relay and its database every kind of call is cut at some place.
+/// Every kind of call between the relay and its database is cut at some place.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_whose_connections_break_anywhere_loses_nothing() -> Result<()> {
     let (stage, proxy) = behind_a_proxy(Flavor::MySql, Broker::Kafka).await?;
@@ -205,7 +205,7 @@ async fn a_relay_whose_connections_break_anywhere_loses_nothing() -> Result<()> 
     ended(stage, load, &Expectations::new().at_least(100).duplicates(IN_FLIGHT)).await
 }
 
-/// The database has written a claim or a settlement, and the relay does not know. A claim goes back by its lease; a
+/// The database has written a claim or a settlement, and the relay does not know it. A claim goes back by its lease. A
 /// settlement is found again and costs no duplicate.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_settlement_whose_reply_is_cut_is_found_and_costs_no_duplicate() -> Result<()> {
@@ -223,7 +223,8 @@ async fn a_settlement_whose_reply_is_cut_is_found_and_costs_no_duplicate() -> Re
     ended(stage, load, &Expectations::new().at_least(100)).await
 }
 
-/// A settlement goes on in the server while the relay, cut off, asks for it again: the second finds the claim gone, by its own hand.
+/// A settlement goes on in the server while the relay, cut off, asks for it again. The second settlement finds that the
+/// first one has deleted the claim.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_settlement_that_outlives_its_connection_is_not_taken_for_lost() -> Result<()> {
     let (mut stage, proxy) = behind_a_proxy(Flavor::MariaDb, Broker::Kafka).await?;
@@ -244,8 +245,8 @@ async fn a_settlement_that_outlives_its_connection_is_not_taken_for_lost() -> Re
     stage.judge(&Expectations::new().at_least(300)).await
 }
 
-/// Kafka has the messages and the relay does not know: the producer sends them again under the same number, and Kafka keeps
-/// one of each.
+/// Kafka has the messages and the relay does not know it. The producer sends them again under the same number, and
+/// Kafka keeps one of each.
 #[tokio::test(flavor = "multi_thread")]
 async fn acknowledgements_of_kafka_that_are_cut_cost_no_duplicate() -> Result<()> {
     let server = Kafka::start().await?;
@@ -263,7 +264,7 @@ async fn acknowledgements_of_kafka_that_are_cut_cost_no_duplicate() -> Result<()
     ended(stage, load, &Expectations::new().at_least(100).duplicates(IN_FLIGHT)).await
 }
 
-/// A broker that is far away, and a key with one message on the way: the claim takes longer than its lease, and stays.
+/// The broker is far away, and a key has one message in flight. The claim takes longer than its lease, and is kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_takes_longer_than_its_lease_is_renewed_and_kept() -> Result<()> {
     let mut stage = Stage::new(Flavor::MariaDb, Broker::RabbitMq).await?;
@@ -285,7 +286,7 @@ async fn a_claim_that_takes_longer_than_its_lease_is_renewed_and_kept() -> Resul
     stage.judge(&Expectations::new().at_least(130)).await
 }
 
-/// RabbitMQ has no such numbers: what it has not confirmed is sent again, and nothing else.
+/// RabbitMQ has no such numbers: unconfirmed messages are sent again, and no others.
 #[tokio::test(flavor = "multi_thread")]
 async fn confirmations_of_rabbitmq_that_are_cut_cost_duplicates_of_their_own_messages() -> Result<()> {
     let mut stage = Stage::new(Flavor::MariaDb, Broker::RabbitMq).await?;
@@ -313,7 +314,7 @@ async fn confirmations_of_rabbitmq_that_are_cut_cost_duplicates_of_their_own_mes
     Ok(())
 }
 
-/// The broker takes nothing, and there is more to do. A claim is made where there is room for a whole one, and one message that is larger
+/// The broker takes nothing, and more messages wait. A claim needs room for a whole claim, and a single larger message
 /// counts as one.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_relay_holds_is_bounded_in_messages_and_in_bytes() -> Result<()> {
@@ -339,7 +340,8 @@ async fn what_a_relay_holds_is_bounded_in_messages_and_in_bytes() -> Result<()> 
     Ok(())
 }
 
-/// A relay is frozen with a message on its way, and another sends that and the next one of the key. Then the first delivery arrives.
+/// A relay is frozen with a message in flight. Another relay sends that message and the next one of the key, and then
+/// the first delivery arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_duplicate_of_a_frozen_relay_comes_behind_newer_messages_of_its_key() -> Result<()> {
     let mut stage = Stage::new(Flavor::MariaDb, Broker::RabbitMq).await?;
@@ -368,7 +370,7 @@ async fn a_late_duplicate_of_a_frozen_relay_comes_behind_newer_messages_of_its_k
     stage.judge(&Expectations::new().at_least(3).duplicates(1)).await
 }
 
-/// Both brokers behind a line that breaks anywhere.
+/// Both brokers are behind a line that breaks anywhere.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_whose_broker_connections_break_anywhere_loses_nothing() -> Result<()> {
     let server = Kafka::start().await?;

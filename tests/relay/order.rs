@@ -52,7 +52,7 @@ async fn three_relays_keep_the_order_of_fifty_keys_from_mariadb() -> Result<()> 
     three_relays(Flavor::MariaDb, Broker::Kafka, 600).await
 }
 
-/// Enqueues to three keys, a fifth of the time for nothing.
+/// Enqueues to three keys, and rolls back a fifth of the transactions.
 async fn number(database: Database, topic: String, first: usize) -> Result<()> {
     let mut connection = database.connect().await?;
     for n in 0..30 {
@@ -62,7 +62,8 @@ async fn number(database: Database, topic: String, first: usize) -> Result<()> {
             match Outbox::new().enqueue(&mut tx, message).await {
                 Ok(_) if n % 5 == 0 => tx.rollback().await?,
                 Ok(_) => tx.commit().await?,
-                // A deadlock of those that wait for the first transaction ever of a key, when that rolls back; or the others took long.
+                // A deadlock of transactions that wait for the first transaction ever of a key, when that rolls back.
+                // Or the others took too long.
                 Err(EnqueueError::Database(error)) if matches!(error_number(&error), Some(1205 | 1213)) => continue,
                 Err(error) => return Err(error.into()),
             }
@@ -112,7 +113,7 @@ async fn write(stage: &Stage, tx: &mut MySqlConnection, drafts: &[Draft]) -> Res
     Ok(opened)
 }
 
-/// Nobody has locked a business row: the first message of the key is committed last.
+/// No transaction locks a business row: the first message of the key is committed last.
 #[tokio::test]
 async fn messages_go_out_in_the_order_of_their_inserts_and_not_of_their_commits() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
@@ -139,11 +140,11 @@ async fn a_lower_id_that_commits_late_is_no_late_commit_for_a_relay_that_sees_it
     Ok(())
 }
 
-/// For how long a transaction is open: so that the floor would rise above it.
+/// The time for which a transaction is open: long enough that the floor would rise above it.
 const OPEN: Duration = Duration::from_secs(6);
 
-/// The lower id belongs to another key: a transaction that takes long holds up nobody else, and its own messages come
-/// when it commits, before the later ones of their key.
+/// The lower id belongs to another key. A long transaction holds up no other, and its own messages come after its
+/// commit, before later ones of their key.
 async fn late(flavor: Flavor, account: Account) -> Result<()> {
     let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
     stage.settings = stage.settings.clone().set("database", "url", stage.database.url_as(account)?);
@@ -168,7 +169,8 @@ async fn late(flavor: Flavor, account: Account) -> Result<()> {
     Ok(())
 }
 
-/// Nothing says that such a transaction is still open, and the floor passes its ids. A full look each second finds them.
+/// Nothing shows that such a transaction is still open, and the floor passes its ids. A full look each second finds
+/// them.
 #[tokio::test]
 async fn a_commit_later_than_the_longest_transaction_is_delivered_and_counted() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
@@ -179,7 +181,7 @@ async fn a_commit_later_than_the_longest_transaction_is_delivered_and_counted() 
     let mut slow = stage.database.plain().await?;
     let mut tx = slow.begin().await?;
     let opened = write(&stage, &mut tx, &late).await?;
-    // Messages at all times, so that the floor has something to rise to.
+    // Messages come all the time, so that the floor has a reason to rise.
     let others = Load::new(stage.topic.name()).tasks(1).transactions(60).pause(Duration::from_millis(100));
     others.run(&stage.database, &stage.ledger).await?;
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_pending").await?;
@@ -191,7 +193,7 @@ async fn a_commit_later_than_the_longest_transaction_is_delivered_and_counted() 
     Ok(())
 }
 
-/// Whenever the lane changes, one more message comes behind the one that waits.
+/// With each change of the lane, one more message comes behind the waiting one.
 #[tokio::test]
 async fn rows_that_keep_coming_for_a_key_that_waits_hold_up_no_other() -> Result<()> {
     let stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
@@ -210,10 +212,10 @@ async fn rows_that_keep_coming_for_a_key_that_waits_hold_up_no_other() -> Result
         stage.database.execute(sql).await?;
     }
     stage.commit(&[draft("goes")]).await?;
-    // A relay that starts waits where the next ids lie below those of the rows.
+    // A starting relay waits if the next ids are below those of the rows.
     stage.database.execute("ALTER TABLE outbox_messages AUTO_INCREMENT = 4000000").await?;
     let _relay = stage.relay()?;
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_sent").await?;
-    // The trigger needs the lane as much as the relay does.
+    // The trigger and the relay both need the lane.
     stage.database.execute("DROP TRIGGER one_more").await
 }

@@ -14,7 +14,7 @@ use testkit::{
 
 use crate::stage::{PATIENCE, Stage};
 
-/// No attempt was spent and nothing died: an outage is no message's fault.
+/// Checks that no attempt was spent and no message is dead: no message is the cause of an outage.
 async fn nothing_was_spent(stage: &Stage) -> Result<()> {
     let dead = stage.database.number("SELECT COUNT(*) FROM outbox_dead").await?;
     ensure!(dead == 0, "{dead} messages died of an outage");
@@ -61,7 +61,7 @@ async fn a_rabbitmq_that_is_killed_and_restarted_is_drained() -> Result<()> {
     broker_outage(Stage::with(Database::create(Flavor::MySql).await?, topic)?, &mut server).await
 }
 
-/// A broker of a test's own.
+/// A broker of one test.
 trait Server {
     fn kill(&mut self) -> Result<()>;
     async fn restart(&mut self) -> Result<()>;

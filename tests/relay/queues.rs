@@ -11,7 +11,8 @@ use testkit::{
 
 use crate::stage::{PATIENCE, Stage};
 
-/// 18 claims. 12 may be in flight, so without queues 7,000 of them would be sent before the others are claimed.
+/// 18 claims. 12 may be in flight, so without queues 7,000 of these messages would be sent before the others are
+/// claimed.
 const BUSY: u64 = 18_000;
 const UNSENT: &str = "SELECT (SELECT COUNT(*) FROM outbox_pending) + (SELECT COUNT(*) FROM outbox_delayed)";
 
@@ -42,7 +43,7 @@ async fn a_busy_key_holds_up_no_other_and_goes_on_after_its_relay_is_killed() ->
     stage.drain_and_judge(&Expectations::new().at_least(18_200).duplicates(2_000)).await
 }
 
-/// The operator says that it need not wait, and no more.
+/// The operator releases the key, and does nothing else.
 #[tokio::test]
 async fn a_queue_that_nothing_holds_back_any_more_goes_on_by_itself() -> Result<()> {
     let mut stage = Stage::new(Flavor::MariaDb, Broker::Kafka).await?.patient();

@@ -1,4 +1,4 @@
-//! `relay recover`: the plan, what is in its way, and what it does.
+//! `relay recover`: its plan, its obstacles, and its work.
 
 use std::process::Command;
 
@@ -23,7 +23,7 @@ const GRANTS: &str = include_str!("../../deploy/grants/recovery.sql");
 const STATE: &str = "SELECT CAST((SELECT COALESCE(SUM(last_sequence), 0) FROM outbox_key_sequence) + \
                      (SELECT COALESCE(SUM(fence), 0) FROM outbox_leases) + (SELECT COUNT(*) FROM outbox_epochs) AS SIGNED)";
 
-/// Whether it succeeds, and what it prints to both outputs.
+/// Returns whether it succeeds, and what it prints to both outputs.
 fn recover(url: &str, arguments: &[&str]) -> Result<(bool, String, String)> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
     let output = command.arg("recover").args(arguments).env("RELAY__DATABASE__URL", url).output()?;
@@ -38,7 +38,7 @@ async fn enqueue(stage: &Stage, messages: u32) -> Result<()> {
     Ok(tx.commit().await?)
 }
 
-/// With the account that the page of deployment names.
+/// Returns the address of the account that the page of deployment names.
 async fn operator(stage: &Stage) -> Result<String> {
     Ok(account(&stage.database, &GRANTS.replace("outbox_recovery", "{user}")).await?.into())
 }
@@ -88,7 +88,7 @@ async fn what_is_in_the_way_of_a_recovery_is_named(flavor: Flavor) -> Result<()>
     let stage = Stage::new(flavor, Broker::Kafka).await?;
     let url = operator(&stage).await?;
     let mut relay = stage.relay()?;
-    // The relay that purges holds a lease, with or without messages.
+    // The purging relay holds a lease, with or without messages.
     stage
         .database
         .wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_leases WHERE lease_until > UTC_TIMESTAMP(6)")

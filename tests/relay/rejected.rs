@@ -1,4 +1,4 @@
-//! Messages that a broker never takes: what becomes of them, and of their neighbours.
+//! Messages that a broker never takes: their outcomes, and those of their neighbours.
 
 use anyhow::{Result, ensure};
 use testkit::{
@@ -14,7 +14,7 @@ use testkit::{
 
 use crate::stage::{PATIENCE, Stage, start};
 
-/// A Kafka topic with one partition that takes 20 kB at once.
+/// Creates a stage with a Kafka topic of one partition that takes 20 kB at once.
 async fn narrow_topic() -> Result<Stage> {
     let topic = Topic::create_narrow(20_000).await?;
     Ok(Stage::with(Database::create(Flavor::MySql).await?, topic)?.patient())
@@ -23,7 +23,7 @@ async fn narrow_topic() -> Result<Stage> {
 #[tokio::test]
 async fn a_message_above_the_limit_takes_no_other_of_its_key_along() -> Result<()> {
     let mut stage = narrow_topic().await?;
-    // As the sink's documentation asks for where the order of a key matters.
+    // The sink's documentation asks for this where the order of a key matters.
     stage.settings = stage.settings.clone().kafka_property("batch.size", "18000");
     let large = Draft::new(stage.topic.name(), vec![0; 30_000]).unordered_key("k");
     let mut drafts: Vec<Draft> = (1..=100).map(|n| stage.draft(0).key("k", n)).collect();
@@ -43,7 +43,7 @@ async fn small_messages_that_are_above_the_limit_only_together_all_arrive() -> R
     stage.drain_and_judge(&Expectations::new().at_least(300)).await
 }
 
-/// A RabbitMQ exchange on which the event type decides whether a message can be routed.
+/// Creates a stage with a RabbitMQ exchange on which the event type decides whether a message can be routed.
 async fn by_event_type(keys: &[(&str, &str)]) -> Result<Stage> {
     let topic = Topic::create(Broker::RabbitMq).await?;
     let mut stage = Stage::with(Database::create(Flavor::MariaDb).await?, topic)?;
@@ -120,7 +120,8 @@ async fn a_dead_message_is_counted_when_it_is_written_and_not_before() -> Result
     Ok(())
 }
 
-/// What cannot be written back is not sent again and again: only by whoever takes the claim over, which costs attempts.
+/// Messages that cannot be settled are not sent repeatedly. Only the relay that takes the claim over sends them again,
+/// which costs attempts.
 #[tokio::test]
 async fn a_claim_that_the_database_does_not_let_settle_is_sent_once_a_lease() -> Result<()> {
     let stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
@@ -138,7 +139,7 @@ async fn a_claim_that_the_database_does_not_let_settle_is_sent_once_a_lease() ->
             .set("relay", "lease", "8s"),
     )?;
     relay.wait_for_log(PATIENCE, "a claim cannot be settled").await?;
-    // A later one of its key waits for it, one of another key does not.
+    // A later message of the same key waits for the claim, one of another key does not.
     stage.commit(&[stage.draft(0).key("refused", 11), stage.draft(0).key("other", 1)]).await?;
     stage.database.wait_until_drained(PATIENCE).await?;
     let sent = relay.metrics_within(PATIENCE).await?.sum("outbox_relay_published_messages_total");
@@ -148,7 +149,8 @@ async fn a_claim_that_the_database_does_not_let_settle_is_sent_once_a_lease() ->
     Ok(())
 }
 
-/// As over a network that carries less than a claim within `relay.settle_deadline`, and one message that is too large for it alone.
+/// Like a network that carries less than a claim within `relay.settle_deadline`, and a single message that is too large
+/// for it.
 #[tokio::test]
 async fn a_message_that_the_database_does_not_give_out_holds_up_no_other() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
@@ -160,7 +162,7 @@ async fn a_message_that_the_database_does_not_give_out_holds_up_no_other() -> Re
     stage.database.execute(slow).await?;
     let settings = stage.settings.clone().set("relay", "settle_deadline", "1s").set("relay", "publish_deadline", "1s");
     let relay = start(&settings.set("relay", "lease", "5s"))?;
-    // The other one of its key waits with it.
+    // The other message of its key waits with it.
     let others = "SELECT COALESCE(SUM(JSON_LENGTH(message_ids)), 0) >= 98 FROM outbox_sent";
     stage.database.wait_for(PATIENCE, others).await?;
     let waits = "SELECT COUNT(*) FROM outbox_delayed WHERE id = 25 AND reason = 'unread' AND attempts = 0";
@@ -171,7 +173,7 @@ async fn a_message_that_the_database_does_not_give_out_holds_up_no_other() -> Re
     relay.kill()
 }
 
-/// As over a network that breaks large transfers for longer than a lease: nothing is wrong with the message.
+/// Like a network that breaks large transfers for longer than a lease: the message is not the cause.
 #[tokio::test]
 async fn a_message_whose_transfer_is_cut_again_and_again_is_sent_once_it_is_not() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
@@ -181,7 +183,7 @@ async fn a_message_whose_transfer_is_cut_again_and_again_is_sent_once_it_is_not(
     let settings = stage.settings.clone().set("database", "url", proxy.address());
     let settings = settings.set("relay", "settle_deadline", "1s").set("relay", "publish_deadline", "1s");
     let mut relay = start(&settings.set("relay", "lease", "3s").set("relay", "safety", "1s"))?;
-    // With its growing pauses ten tries take four leases.
+    // With the growing pauses, ten tries take four leases.
     let cut = |m: &Metrics| m.sum_where("outbox_relay_db_errors_total", "operation=\"read\"") >= 10.0;
     relay.wait_for_metrics(PATIENCE, "reads that are cut", cut).await?;
     proxy.heal();
@@ -189,12 +191,12 @@ async fn a_message_whose_transfer_is_cut_again_and_again_is_sent_once_it_is_not(
     relay.kill()
 }
 
-/// Nothing is wrong with the message that was being read meanwhile.
+/// The message that was being read is not the cause.
 #[tokio::test]
 async fn a_message_that_is_read_while_the_database_stands_still_is_sent_afterwards() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
     let proxy = Proxy::start(&stage.database.url_as(Account::Relay)?).await?;
-    // So large that it does not come with its claim.
+    // So large that the claim does not return it.
     stage.commit(&[Draft::new(stage.topic.name(), vec![7; 100_000])]).await?;
     let settings = stage.settings.clone().set("database", "url", proxy.address()).set("relay", "lease", "15s");
     let mut relay = start(&settings.pause_at("after_claim"))?;
@@ -205,7 +207,8 @@ async fn a_message_that_is_read_while_the_database_stands_still_is_sent_afterwar
     relay.resume()?;
     let failed = |m: &Metrics| m.sum_where("outbox_relay_db_errors_total", "operation=\"read\"") > 0.5;
     relay.wait_for_metrics(PATIENCE, "reads that time out", failed).await?;
-    // When the pause after the last read within the lease is over, the database answers, and the first failure is a lease ago.
+    // The database answers after the pause that follows the last read within the lease. The first failure is then a
+    // lease ago.
     stage
         .database
         .wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_claims WHERE lease_until < UTC_TIMESTAMP(6)")

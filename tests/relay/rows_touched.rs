@@ -1,4 +1,4 @@
-//! The hot statements read only the rows that they are for: counted by the server itself, on both servers, with a backlog and
+//! The hot statements read only the rows that they are for. Both servers count the reads themselves, with a backlog and
 //! a history around them. A plan that scans shows at once.
 
 use std::time::Duration;
@@ -27,13 +27,13 @@ on_both_databases!(
 const BACKLOG: u64 = 5_000;
 const LANE: u16 = 0;
 
-/// Rows that the session has read since the last call.
+/// Returns the rows that the session has read since the last call.
 async fn rows_read(db: &mut MySqlConnection) -> Result<u64> {
     let rows = sqlx::query("SHOW SESSION STATUS LIKE 'Handler_read%'").fetch_all(&mut *db).await?;
     let mut total = 0;
     for row in &rows {
         let name: String = row.try_get(0)?;
-        // Temporary tables and the status table itself are read by rnd_next, in small numbers.
+        // rnd_next reads temporary tables and the status table itself, in small numbers.
         if name != "Handler_read_first" {
             total += row.try_get::<String, _>(1)?.parse::<u64>()?;
         }
@@ -61,7 +61,7 @@ async fn fill(db: &mut MySqlConnection) -> Result<()> {
     Ok(())
 }
 
-/// A thousand claims, settled just now.
+/// Inserts a thousand claims, settled just now.
 async fn young_receipts(db: &mut MySqlConnection) -> Result<()> {
     let row = |claim| format!("({claim}, 0, 0, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[]', '[]')");
     let rows: Vec<String> = (1_000..2_000).map(row).collect();
@@ -193,7 +193,7 @@ async fn a_claim_of_another_lane_or_version_changes_nothing(flavor: Flavor) -> R
     Ok(())
 }
 
-/// Claims of neighbouring messages are settled at the same time by different settlers: one that waited for rows of another
+/// Different settlers settle claims of neighbouring messages at the same time. If one waited for rows of another, they
 /// would sooner or later wait in a circle.
 async fn no_statement_of_a_claim_waits_for_a_neighbour(flavor: Flavor) -> Result<()> {
     const CLAIMS: u64 = 8;
@@ -248,8 +248,8 @@ async fn claim_these(db: &mut MySqlConnection, ids: &[u64]) -> Result<ClaimLease
     Ok(ClaimLease { claim_id, lease_token: 7 })
 }
 
-/// A transaction that somebody leaves open keeps all rows that are deleted meanwhile, and the statistics say that there are none: a plan
-/// that then reads the whole table comes upon the row of a service that has not committed.
+/// An open transaction keeps all rows that are deleted meanwhile, and the statistics show none. A plan that then reads
+/// the whole table meets the row of a service that has not committed.
 async fn deleted_rows_that_a_snapshot_keeps_are_not_read(flavor: Flavor) -> Result<()> {
     const KEPT: u64 = 400_000;
     let database = Database::create(flavor).await?;
@@ -265,7 +265,7 @@ async fn deleted_rows_that_a_snapshot_keeps_are_not_read(flavor: Flavor) -> Resu
     let db = &mut database.plain().await?;
     session::prepare(db).await?;
     sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut *db).await?;
-    // With the first claim MariaDB went wrong, and MySQL with the second.
+    // MariaDB went wrong with the first claim, and MySQL with the second.
     for first in [KEPT + 1, KEPT + 1001] {
         let ids: Vec<u64> = (first..first + 1000).collect();
         database.execute("ANALYZE TABLE outbox_pending").await?;

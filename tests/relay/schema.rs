@@ -1,4 +1,4 @@
-//! Tables that a relay cannot use: it touches nothing, and says what is wrong with them.
+//! Tables that a relay cannot use: it changes nothing, and reports their faults.
 
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::SCHEMA_VERSION;
@@ -34,7 +34,7 @@ async fn readiness(relay: &Relay, status: u16, page: &str) -> Result<()> {
     asked.await.with_context(|| relay.log().unwrap_or_default())
 }
 
-/// What is wrong is found in this order, and mended one by one under the relay that waits.
+/// The faults are found in this order, and repaired one by one under the waiting relay.
 async fn tables_that_can_be_mended_are_waited_for_and_what_is_wrong_is_told(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let owner = "ALTER TABLE outbox_leases MODIFY owner VARCHAR(100) CHARACTER SET";
@@ -107,7 +107,7 @@ async fn a_relay_ends_where_the_tables_do_not_serve_its_release(flavor: Flavor) 
     Ok(())
 }
 
-/// It was running when the tables were upgraded, and is started again on them; so is the service.
+/// The relay ran when the tables were upgraded, and is started again on them; so is the service.
 async fn a_relay_of_the_release_before_works_on_the_tables_of_the_next(flavor: Flavor) -> Result<()> {
     let mut stage = Stage::new(flavor, Broker::Kafka).await?;
     let relay = stage.relay()?;

@@ -1,4 +1,4 @@
-//! Servers with one setting that few have. Those with many of them at once are `./dev test --servers odd`.
+//! Servers with one rare setting. `./dev test --servers odd` has servers with many of them at once.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use testkit::{
 
 use crate::stage::Stage;
 
-/// Three relays, eight producers, and the judge's consumers.
+/// Runs three relays, eight producers, and the judge's consumers.
 async fn is_served(flavor: Flavor, broker: Broker, argument: &str) -> Result<()> {
     let server = MySqlOptions::new(flavor).arg(argument).start().await?;
     let mut stage = Stage::with(Database::create_on(&server.url()).await?, Topic::create(broker).await?)?.patient();

@@ -1,4 +1,4 @@
-//! What every test needs: a database, a topic, a ledger, relays, and the judge at the end.
+//! The equipment of every test: a database, a topic, a ledger, relays, and the judge at the end.
 
 use anyhow::{Context as _, Result, ensure};
 use testkit::{
@@ -33,7 +33,7 @@ impl Stage {
         Ok(Self { database, topic, ledger: Ledger::new(), settings })
     }
 
-    /// As [`Settings::patient`].
+    /// Does the same as [`Settings::patient`].
     pub(crate) fn patient(mut self) -> Self {
         self.settings = self.settings.patient();
         self
@@ -52,7 +52,7 @@ impl Stage {
         Draft::new(self.topic.name(), format!("payload {number}"))
     }
 
-    /// Waits until nothing is left to do, consumes everything through the inbox, and judges.
+    /// Waits until no work is left, consumes all messages through the inbox, and judges.
     pub(crate) async fn drain_and_judge(&mut self, expected: &Expectations) -> Result<()> {
         self.database.wait_until_drained(PATIENCE).await?;
         self.judge(expected).await
@@ -62,7 +62,7 @@ impl Stage {
         self.report().await?.assert_ok(expected)
     }
 
-    /// Consumes everything through the inbox, and says what was found.
+    /// Consumes all messages through the inbox, and returns the judge's report.
     pub(crate) async fn report(&mut self) -> Result<Report> {
         let arrivals = self.topic.read().await?;
         inbox::process(&self.database, "test", arrivals).await?;
@@ -74,10 +74,10 @@ pub(crate) fn start(settings: &Settings) -> Result<Relay> {
     Relay::start(env!("CARGO_BIN_EXE_relay"), settings)
 }
 
-/// On both brokers, one after the other.
+/// Both brokers, one after the other.
 pub(crate) const BROKERS: [Broker; 2] = [Broker::Kafka, Broker::RabbitMq];
 
-/// Waits until the relays have published so many more messages between them.
+/// Waits until the relays together have published this many more messages.
 pub(crate) async fn work(relays: &[Relay], more: f64) -> Result<()> {
     let before = published(relays).await.unwrap_or(0.0);
     let outcome = until(PATIENCE, "work", || async {
@@ -96,13 +96,13 @@ async fn published(relays: &[Relay]) -> Result<f64> {
     Ok(sum)
 }
 
-/// A page's block of SQL that contains this text.
+/// Returns a page's block of SQL that contains this text.
 pub(crate) fn sql_block(page: &'static str, text: &str) -> Result<&'static str> {
     let mut blocks = page.split("```sql\n").skip(1).filter_map(|block| block.split("```").next());
     blocks.find(|block| block.contains(text)).with_context(|| format!("no block with {text:?} on the page"))
 }
 
-/// Makes an account of this database alone, with these grants to `{user}`; returns the address with it.
+/// Makes an account of this database only, with these grants to `{user}`; returns the address with it.
 pub(crate) async fn account(database: &Database, grants: &str) -> Result<Url> {
     let mut url = Url::parse(database.url())?;
     let user = format!("u{}", url.path().chars().rev().take(24).collect::<String>());

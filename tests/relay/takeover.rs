@@ -1,4 +1,5 @@
-//! What a dead relay leaves behind, counted to the message: another takes over, and sends twice only what was claimed.
+//! The remains of a dead relay, counted to the message: another relay takes over, and sends only claimed messages
+//! twice.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -39,7 +40,7 @@ async fn a_relay_that_dies_in_mid_settle_has_settled_or_has_not() -> Result<()> 
     dies_at("mid_settle").await.map(drop)
 }
 
-/// A relay dies at this point with a backlog in front of it, and another takes over.
+/// A relay dies at this point with a backlog before it, and another takes over.
 async fn dies_at(point: &str) -> Result<Report> {
     let mut stage = Stage::new(Flavor::MariaDb, Broker::RabbitMq).await?;
     let draft = |n: u64| stage.draft(0).key(format!("key {}", n % 30), n / 30 + 1);
@@ -54,7 +55,7 @@ async fn dies_at(point: &str) -> Result<Report> {
     let takeovers = metrics.sum("outbox_relay_lease_takeovers_total");
     let announced = metrics.sum_where("outbox_relay_possible_duplicates_total", r#"cause="takeover""#);
     let report = stage.report().await?;
-    // The server may have finished the settling that the dead relay asked of it last.
+    // The server may have finished the last settlement of the dead relay.
     let shown = takeovers >= 1.0 || point == "mid_settle";
     let expected = Expectations::new().at_least(300).witness("a take-over", shown);
     report.assert_ok(&expected.duplicates_among(claimed))?;
@@ -64,7 +65,7 @@ async fn dies_at(point: &str) -> Result<Report> {
     Ok(report)
 }
 
-/// The messages of the claims that there are.
+/// Returns the messages of all live claims.
 async fn claimed(stage: &Stage) -> Result<HashSet<Uuid>> {
     let sql = "SELECT message_id FROM outbox_claimed_messages JOIN outbox_messages USING (id)";
     let rows = sqlx::query(sql).fetch_all(&mut stage.database.connect().await?).await?;
@@ -77,7 +78,8 @@ fn twice_at_most(report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// The server takes the claim over, and the relay does not know: it counts the messages, and not the take-over.
+/// The server takes the claim over, and the relay does not know it. The relay counts the messages, and not the
+/// take-over.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_take_over_whose_reply_is_lost_counts_its_messages() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
@@ -114,11 +116,12 @@ async fn a_relay_that_dies_while_it_renews_is_taken_over_under_load() -> Result<
     let load = Load::new(stage.topic.name()).tasks(2).transactions(u64::MAX).pause(Duration::from_millis(5));
     let load = load.start(&stage.database, &stage.ledger).await?;
     let mut claimed = HashSet::new();
-    // Nothing is given up before it dies.
+    // The relay gives nothing up before it dies.
     let settings = stage.settings.clone().set("relay", "lease", "6s").set("relay", "publish_deadline", "4s");
     for _ in 0..20 {
         start(&settings.clone().crash_at("before_renew"))?.wait_for_end(PATIENCE).await?;
-        // The server may have finished the settling that it asked for last: what is claimed when the lease has passed stays so.
+        // The server may have finished its last settlement. Messages that are claimed after the lease has passed stay
+        // claimed.
         let over = "SELECT COUNT(*) = 0 OR MAX(lease_until) < UTC_TIMESTAMP(6) FROM outbox_claims";
         stage.database.wait_for(PATIENCE, over).await?;
         claimed = self::claimed(&stage).await?;
