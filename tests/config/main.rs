@@ -1,4 +1,4 @@
-//! A configuration that cannot be used is refused with all its problems at once, each saying where and what to change.
+//! An unusable configuration is refused with all its problems at once, each with its place and the necessary change.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -11,7 +11,7 @@ use outbox_relay::config::{
 };
 use tempfile::TempDir;
 
-/// Enough for a relay.
+/// A configuration that is enough for a relay.
 const GOOD: &str = r#"
 [database]
 url = "mysql://relay@localhost:3306/shop"
@@ -25,7 +25,7 @@ sink = "main"
 const KAFKA: &str = "[sinks.k]\ntype = \"kafka\"\nbrokers = \"localhost:9092\"\n";
 const RABBIT: &str = "[sinks.r]\ntype = \"rabbitmq\"\n";
 
-/// A directory with files and what is made from them.
+/// A directory with files, and the inputs made from them.
 struct Case {
     dir: TempDir,
     inputs: Inputs,
@@ -60,14 +60,14 @@ impl Case {
         load(&self.inputs).unwrap()
     }
 
-    /// The problems, with `DIR/` instead of the directory.
+    /// Returns the problems, with `DIR/` instead of the directory.
     fn problems(&self) -> Vec<String> {
         let error = load(&self.inputs).unwrap_err().to_string();
         error.replace(&format!("{}/", self.dir.path().display()), "DIR/").lines().map(str::to_owned).collect()
     }
 }
 
-/// The problems of a good configuration with these lines behind it.
+/// Returns the problems of a good configuration followed by these lines.
 fn problems_with(lines: &str) -> Vec<String> {
     Case::new(&format!("{GOOD}{lines}")).problems()
 }

@@ -1,4 +1,5 @@
-//! Addresses, certificates and secrets: what would be read on the way, or by others, is refused, and no secret is repeated.
+//! Addresses, certificates and secrets. Settings that would expose a secret on the network or to other users are
+//! refused, and no problem repeats a secret.
 
 use std::fs;
 
@@ -95,7 +96,7 @@ fn a_file_of_authorities_has_a_certificate() {
     let path = case.dir.path().join("ca.pem");
     let url = |mode: &str| format!("mysql://relay@localhost/shop?ssl-mode={mode}&ssl-ca={}", path.display());
     let of_kafka = "RELAY__SINKS__K__PROPERTIES__SSL_CA_LOCATION";
-    // Nobody would open it.
+    // No program would open it.
     let unused = Case::new(&format!("{GOOD}{KAFKA}")).variable("RELAY__DATABASE__URL", &url("required"));
     unused.variable(of_kafka, &path.display().to_string()).load();
     let case = case

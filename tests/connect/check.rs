@@ -1,11 +1,11 @@
-//! Asking the program.
+//! Runs the program, and reads its findings.
 
 use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-/// What it says of one server.
+/// The program's finding on one server.
 pub(crate) struct Finding {
     pub(crate) ok: bool,
     pub(crate) detail: String,
@@ -15,12 +15,12 @@ pub(crate) fn database(url: &str) -> Result<Finding> {
     find("database", &format!("[database]\nurl = \"{url}\"\n"), None)
 }
 
-/// With the system's certificates, or with those in a file.
+/// Checks RabbitMQ with the system's certificates, or with those in a file.
 pub(crate) fn rabbitmq(url: &str, certificates: Option<&Path>) -> Result<Finding> {
     find("sink it", &format!("[sinks.it]\ntype = \"rabbitmq\"\nurl = \"{url}\"\n"), certificates)
 }
 
-/// With files of the sink's own.
+/// Checks RabbitMQ with the sink's own files.
 pub(crate) fn rabbitmq_with(url: &str, keys: &str) -> Result<Finding> {
     find("sink it", &format!("[sinks.it]\ntype = \"rabbitmq\"\nurl = \"{url}\"\n{keys}"), None)
 }
@@ -30,7 +30,7 @@ pub(crate) fn kafka(brokers: &str, properties: &str) -> Result<Finding> {
     find("sink it", &section, None)
 }
 
-/// What it finds of the database or of the sink `it`.
+/// Returns the finding on the database or on the sink `it`.
 fn find(checked: &str, section: &str, certificates: Option<&Path>) -> Result<Finding> {
     let folder = tempfile::tempdir()?;
     let database =
@@ -42,7 +42,7 @@ fn find(checked: &str, section: &str, certificates: Option<&Path>) -> Result<Fin
     let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
     command.current_dir(folder.path()).args(["check", "--connect", "--format", "json", "--config", "relay.toml"]);
     if let Some(certificates) = certificates {
-        // No others count then.
+        // Then no other certificates count.
         command.env("SSL_CERT_FILE", certificates).env_remove("SSL_CERT_DIR");
     }
     let output = command.output()?;

@@ -1,4 +1,4 @@
-//! Something else answers where a server should be, or nothing does: it ends in time and says what it found.
+//! Another program answers in place of a server, or none does: the check ends in time and reports its finding.
 
 use std::{
     io::{Read as _, Write as _},
@@ -11,20 +11,20 @@ use testkit::{consume::Broker, servers::Flavor};
 
 use crate::check::{self, Finding};
 
-/// What is said where something answers that is no server of that kind.
+/// The findings if the answer is from no server of that kind.
 const NO_DATABASE: &str =
     "the database cannot be reached: what answers there is no MySQL or MariaDB: correct host and port in the URL";
 const NO_AMQP: &str = "unavailable: what answers there does not speak AMQP 0-9-1: correct host and port, or use amqps:// where it \
                        expects TLS (failed to parse";
 
-/// What listens in the place of a server.
+/// A program in place of a server.
 #[derive(Debug, Clone, Copy)]
 enum Impostor {
-    /// It takes connections and says nothing: a handshake that never ends.
+    /// It takes connections and does not answer: a handshake that never ends.
     Silent,
     /// A web server.
     Http,
-    /// What expects TLS answers everything else with an alert.
+    /// A program that expects TLS answers everything else with an alert.
     Tls,
 }
 
@@ -47,15 +47,15 @@ impl Impostor {
     }
 }
 
-/// Waits for something to answer; where nothing comes, as from a client that waits for a greeting, answers all the same.
+/// Waits for bytes, and then answers. Answers even without any, because a client may wait for a greeting.
 fn answer(mut stream: TcpStream, answer: &[u8]) {
     stream.set_read_timeout(Some(Duration::from_millis(500))).ok();
     let _heard = stream.read(&mut [0; 1024]).unwrap_or_default();
-    // The client may have gone.
+    // The client may have hung up.
     stream.write_all(answer).ok();
 }
 
-/// What `check --connect` does not like.
+/// Returns the problem that `check --connect` finds.
 fn refused(finding: Finding) -> Result<String> {
     ensure!(!finding.ok, "{}", finding.detail);
     Ok(finding.detail)
@@ -73,7 +73,7 @@ fn kafka(brokers: &str, protocol: &str) -> Result<String> {
     refused(check::kafka(brokers, &format!("\"security.protocol\" = \"{protocol}\""))?)
 }
 
-/// The texts of drivers go on with what differs from run to run.
+/// The texts of drivers end with parts that differ from run to run.
 fn says(found: &str, expected: &str) {
     assert!(found.starts_with(expected), "{found}");
 }

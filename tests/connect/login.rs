@@ -1,4 +1,4 @@
-//! Logging in as users do: with a password, on a server that has not seen it since it started.
+//! Logins as users do them: with a password, on a server that has not seen it since its start.
 
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
@@ -38,7 +38,7 @@ impl Stock {
         Ok(Self { server, database })
     }
 
-    /// The address with the account's login, as a user would write it.
+    /// Returns the address with the account's login, as a user would write it.
     pub(crate) fn url(&self) -> String {
         let url = self.database.url().replace("root@", &format!("stock:{PASSWORD}@"));
         url.split('?').next().unwrap_or_default().to_owned()
@@ -58,7 +58,7 @@ impl Handler for Nothing {
     }
 }
 
-/// Each logs in while the server has not the password in its cache.
+/// Each logs in while the server does not have the password in its cache.
 async fn relay_service_and_worker_log_in(stock: &Stock) -> Result<()> {
     let (url, database) = (stock.url(), &stock.database);
     stock.chill().await?;
@@ -123,7 +123,7 @@ async fn a_server_that_demands_tls_and_one_behind_a_socket_are_reached() -> Resu
     .await
 }
 
-/// What is wrong, and what `/readyz`, the log and `relay check --connect` say of it.
+/// Checks that `/readyz`, the log and `relay check --connect` report this problem.
 async fn is_told(url: &str, sentence: &str) -> Result<()> {
     let found = check::database(url)?;
     ensure!(!found.ok && found.detail.contains(sentence), "{url}: {}", found.detail);
@@ -153,7 +153,7 @@ async fn each_login_that_fails_is_told_with_its_remedy() -> Result<()> {
     ] {
         database.execute(&sql.replace("'PASS'", &format!("'{PASSWORD}'"))).await?;
     }
-    // Its only one of this hour.
+    // The account's only connection of this hour.
     MySqlConnection::connect(&account("full")).await?.close().await?;
     for (url, sentence) in [
         (url.replace(PASSWORD, "wrong"), "user or password is wrong"),
@@ -174,7 +174,7 @@ async fn each_login_that_fails_is_told_with_its_remedy() -> Result<()> {
     is_told(&plain, "the server has no connection left: raise its max_connections").await?;
     database.execute("SET GLOBAL max_connections = 100").await?;
     held.close().await?;
-    // Whom the last two settings keep out.
+    // The last two settings would keep this connection out.
     let mut admin = database.connect().await?;
     database.execute("SET GLOBAL require_secure_transport = ON").await?;
     is_told(&format!("{url}?ssl-mode=disabled"), "the server demands TLS (require_secure_transport): remove ssl-mode")

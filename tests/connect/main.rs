@@ -1,4 +1,4 @@
-//! What `relay check --connect` finds where it connects.
+//! The findings of `relay check --connect` when it connects.
 
 #![cfg(all(feature = "kafka", feature = "rabbitmq"))]
 

@@ -1,4 +1,4 @@
-//! Passwords that are changed while relays run: files with secrets are read again at every connect.
+//! Passwords that change while relays run: files with secrets are read again at every connect.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ use crate::{
     login::{PASSWORD, PATIENCE, Stock},
 };
 
-/// Commits messages one after the other, on connections of root's.
+/// Commits messages one after the other, on connections of root.
 async fn enqueue(database: &Database, messages: usize) -> Result<()> {
     let mut service = database.connect().await?;
     for _ in 0..messages {
@@ -49,7 +49,7 @@ async fn a_password_of_the_database_that_is_changed_is_read_again() -> Result<()
             database.number("SELECT COUNT(*) FROM performance_schema.threads WHERE processlist_user = 'stock'").await?;
         for _ in 0..most {
             let id = database.number(theirs).await?;
-            // One that has just ended cannot be killed.
+            // A connection that has just ended cannot be killed.
             database.execute(&format!("KILL {id}")).await.unwrap_or_default();
         }
         Ok(())
@@ -62,7 +62,7 @@ async fn a_password_of_the_database_that_is_changed_is_read_again() -> Result<()
     Ok(())
 }
 
-/// What the tests of both brokers share.
+/// The state that the tests of both brokers share.
 struct Rotation {
     database: Database,
     ledger: Ledger,
@@ -90,7 +90,7 @@ impl Rotation {
         Ok(Settings::new(&self.database.url_as(Account::Relay)?).patient())
     }
 
-    /// Messages of one key arrive before `rotate` and after it.
+    /// Checks that messages of one key arrive before `rotate` and after it.
     async fn survives(mut self, settings: Settings, rotate: impl AsyncFnOnce(&Self) -> Result<()>) -> Result<()> {
         let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings)?;
         self.commit().await?;
@@ -131,11 +131,11 @@ async fn a_password_of_rabbitmq_that_is_changed_is_read_again() -> Result<()> {
     rotation.survives(settings, rotate).await
 }
 
-/// With another password than the broker has.
+/// The password differs from the broker's.
 const SASL: &str = "\"security.protocol\" = \"sasl_plaintext\", \"sasl.mechanism\" = \"PLAIN\", \"sasl.username\" = \"relay\", \
                     \"sasl.password\" = \"wrong\"";
 
-/// Users of the listener behind the proxy.
+/// Returns the users of the listener behind the proxy.
 fn users(password: &str) -> String {
     format!("org.apache.kafka.common.security.plain.PlainLoginModule required user_relay=\"{password}\";")
 }

@@ -30,7 +30,7 @@ async fn packet(from: &mut (impl AsyncReadExt + Unpin)) -> Result<Vec<u8>> {
     Ok(packet)
 }
 
-/// Logs in as root, who has no password, with what else the client said of itself.
+/// Logs in as root, which has no password, with the client's other properties.
 async fn log_in(replica: &mut TcpStream, client: &[u8], database: &str) -> Result<()> {
     packet(replica).await?;
     let mut login = client[4..36].to_vec();
@@ -45,7 +45,7 @@ async fn log_in(replica: &mut TcpStream, client: &[u8], database: &str) -> Resul
     Ok(())
 }
 
-/// Sends reads that lock nothing to the replica, and all else to the primary. Only one of them answers at a time.
+/// Sends reads without locks to the replica, and all else to the primary. Only one of them answers at a time.
 async fn split(client: TcpStream, primary: u16, replica: u16, database: &str) -> Result<()> {
     let mut primary = TcpStream::connect(("127.0.0.1", primary)).await?;
     let mut replica = TcpStream::connect(("127.0.0.1", replica)).await?;

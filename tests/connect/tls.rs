@@ -1,4 +1,4 @@
-//! Servers that show certificates of an authority of our own: a valid one is taken, every other is refused.
+//! Servers that show certificates of the tests' own authority: a valid one is accepted, every other is refused.
 
 use std::{fs, path::PathBuf, sync::Arc};
 
@@ -27,7 +27,7 @@ use tokio_rustls::{
 
 use crate::check::{self, Finding};
 
-/// What a server shows.
+/// The certificate that a server shows.
 #[derive(Debug, Clone, Copy)]
 enum Shown {
     Valid,
@@ -40,7 +40,7 @@ impl Shown {
     const ALL: [Self; 4] = [Self::Valid, Self::Expired, Self::OfAnotherHost, Self::OfAnotherAuthority];
 }
 
-/// Two authorities, of which one is trusted, and what a server shows now.
+/// Two authorities, one of them trusted, and the certificate that a server shows now.
 struct Certificates(TempDir);
 
 impl Certificates {
@@ -74,7 +74,7 @@ impl Certificates {
         Ok(fs::write(self.path("ca.pem"), &trusted.0)?)
     }
 
-    /// The same for a server that lets in those alone who show a certificate of the trusted authority.
+    /// Does the same for a server that admits only clients with a certificate of the trusted authority.
     fn demanding_acceptor(&self) -> Result<TlsAcceptor> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.path("ca.pem"))?)?;
@@ -87,7 +87,7 @@ impl Certificates {
         Ok(TlsAcceptor::from(Arc::new(config.with_single_cert(chain, key)?)))
     }
 
-    /// For a server in this process.
+    /// Returns the acceptor of a server in this process.
     fn acceptor(&self) -> Result<TlsAcceptor> {
         let chain = CertificateDer::pem_file_iter(self.path("server.pem"))?.collect::<Result<Vec<_>, _>>()?;
         let key = PrivateKeyDer::from_pem_file(self.path("key.pem"))?;
@@ -98,7 +98,7 @@ impl Certificates {
     }
 }
 
-/// An authority: its certificate, and what signs with it.
+/// Creates an authority: its certificate, and its signer.
 fn authority(name: &str) -> Result<(String, Issuer<'static, KeyPair>)> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -108,7 +108,8 @@ fn authority(name: &str) -> Result<(String, Issuer<'static, KeyPair>)> {
     Ok((certificate, Issuer::new(params, key)))
 }
 
-/// Takes TLS at a port, with what is shown then, and passes it on in plain text, as a load balancer does. It ends with the test.
+/// Takes TLS at a port, with the certificate of that moment, and passes it on in plain text, as a load balancer does.
+/// It ends with the test.
 async fn terminate(shown: watch::Receiver<TlsAcceptor>, port: u16, server: String) -> Result<String> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     let address = listener.local_addr()?.to_string();
@@ -124,7 +125,7 @@ async fn terminate(shown: watch::Receiver<TlsAcceptor>, port: u16, server: Strin
     Ok(address)
 }
 
-/// A valid certificate is taken; of the others the text says what is wrong with them.
+/// Checks that a valid certificate is accepted, and that the text names the fault of any other.
 fn judge(shown: Shown, found: &Finding, texts: [&str; 3]) -> Result<()> {
     let [expired, of_another_host, of_another_authority] = texts;
     let expected = match shown {
@@ -155,7 +156,7 @@ async fn the_database_shows_its_certificate(flavor: Flavor) -> Result<()> {
     let reload = if flavor == Flavor::MySql { "ALTER INSTANCE RELOAD TLS" } else { "FLUSH SSL" };
     for shown in Shown::ALL {
         if matches!((flavor, shown), (Flavor::MySql, Shown::Expired)) {
-            // It does not load one.
+            // MySQL does not load an expired certificate.
             continue;
         }
         certificates.show(shown)?;
@@ -196,7 +197,7 @@ async fn rabbitmq_shows_its_certificate() -> Result<()> {
     Ok(())
 }
 
-/// The authority of the sink's own file counts alone, and the sink shows its certificate where one is demanded.
+/// Only the authority in the sink's own file counts, and the sink shows its certificate on demand.
 #[tokio::test(flavor = "multi_thread")]
 async fn rabbitmq_is_reached_with_an_authority_and_a_certificate_of_our_own() -> Result<()> {
     let amqp = Broker::RabbitMq.address().await?;

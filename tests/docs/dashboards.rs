@@ -1,4 +1,4 @@
-//! What dashboard and alerts name must exist: metrics with their labels, units, sections of the runbook.
+//! All names in dashboard and alerts must exist: metrics with their labels, units, sections of the runbook.
 
 use outbox_relay::observe::metrics::METRICS;
 use serde_json::Value;
@@ -7,7 +7,7 @@ const DASHBOARD: &str = include_str!("../../dashboards/relay.json");
 const RULES: &str = include_str!("../../dashboards/alerts.rules.yml");
 const RUNBOOK: &str = include_str!("../../docs/runbook.md");
 
-/// What the collector for processes adds, on Linux.
+/// Metrics that the collector for processes adds, on Linux.
 const PROCESS: [&str; 5] = [
     "process_cpu_seconds_total",
     "process_max_fds",
@@ -33,7 +33,7 @@ fn targets() -> Vec<String> {
     panels().iter().flat_map(texts).collect()
 }
 
-/// The values of `key:` in the rules: on the same line, or below it and further in.
+/// Returns the values of `key:` in the rules: on the same line, or below it and further indented.
 fn values(key: &str) -> Vec<String> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut open = false;
@@ -61,7 +61,7 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// The metrics of an expression, each with the labels that its selector names.
+/// Returns the metrics of an expression, each with the labels in its selector.
 fn selectors(expression: &str) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     let mut rest = expression;
@@ -79,13 +79,13 @@ fn split_word(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c| !is_word(c)).unwrap_or(text.len()))
 }
 
-/// The labels by which an expression groups or joins.
+/// Returns the labels by which an expression groups or joins.
 fn groupings(expression: &str) -> Vec<&str> {
     let lists = ["by (", "on ("].iter().flat_map(|word| expression.split(word).skip(1));
     lists.filter_map(|list| list.split_once(')')).flat_map(|(list, _)| list.split(", ")).collect()
 }
 
-/// The labels of a metric under the name that its samples have; none: no such metric.
+/// Returns the labels of a metric by the name of its samples; `None` if no such metric exists.
 fn labels_of(sample: &str) -> Option<&'static [&'static str]> {
     let made = METRICS.iter().find(|metric| {
         let suffixes: &[&str] = if metric.kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };

@@ -1,5 +1,5 @@
-//! The reference pages and the copy of the migrations are what the code says. `BLESS=1 cargo test --test docs` rewrites them.
-//! The page of the guarantees names tests that exist, and the code of the pages is code that compiles.
+//! The reference pages and the copy of the migrations match the code. `BLESS=1 cargo test --test docs` rewrites them.
+//! The page of the guarantees names existing tests, and the code on the pages compiles.
 
 mod dashboards;
 mod pages;
@@ -47,7 +47,7 @@ fn the_crate_carries_the_same_migrations() {
     assert_eq!(files, outbox_core::MIGRATIONS.len());
 }
 
-/// A function with the attribute of a test, or one that a macro makes a test of: it is named once more.
+/// Whether a function has the attribute of a test, or a macro makes a test of it: then its name occurs once more.
 fn is_test(file: &str, name: &str) -> bool {
     let Some((before, after)) = file.split_once(&format!("fn {name}(")) else { return false };
     let attribute = before.trim_end_matches("async ").trim_end().lines().next_back().unwrap_or_default().trim();
@@ -57,7 +57,7 @@ fn is_test(file: &str, name: &str) -> bool {
     attributed || named
 }
 
-/// Each row of the page's tables names the tests that show it, as ``[`name`](../path.rs)``, or says that there is none.
+/// Each row of the page's tables names its tests, as ``[`name`](../path.rs)``, or says that there are none.
 #[test]
 fn every_guarantee_names_a_test_that_exists_or_says_that_there_is_none() -> Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
@@ -78,7 +78,7 @@ fn every_guarantee_names_a_test_that_exists_or_says_that_there_is_none() -> Resu
     Ok(())
 }
 
-/// The pages' code stands in a file that compiles, but for its indentation. That of the crates' own pages are doctests.
+/// The pages' code is in a file that compiles, but for its indentation. Code on the crates' own pages is in doctests.
 #[test]
 fn the_code_of_the_pages_compiles() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

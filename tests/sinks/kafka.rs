@@ -101,7 +101,8 @@ async fn a_missing_topic_refuses_its_own_messages_at_once_and_works_when_it_is_m
     Ok(())
 }
 
-/// A question for each message would take longer than the deadline, and the last ones would hear that no broker answers.
+/// One question per message would take longer than the deadline, and the last messages would get that no broker
+/// answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_topics_that_take_turns_are_asked_for_once_a_batch() -> Result<()> {
     let harness = KafkaHarness::shared().await?;
@@ -177,7 +178,7 @@ async fn only_the_record_that_a_compacted_topic_refuses_is_rejected() -> Result<
     Ok(())
 }
 
-/// One that was scheduled long ago, for a topic that takes nothing so old.
+/// A message that was scheduled long ago, for a topic that takes nothing so old.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_record_that_is_too_old_for_its_topic_is_rejected() -> Result<()> {
     let harness = KafkaHarness::shared().await?;
@@ -238,7 +239,8 @@ async fn a_broker_that_hangs_loses_nothing_confirms_nothing_and_keeps_the_order(
     Ok(())
 }
 
-/// The second batch waits for what the brokers say of its topic while the first one fails: it must not go out after that.
+/// The second batch waits for the brokers' answer about its topic while the first one fails. It must not go out after
+/// that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_waits_for_an_answer_does_not_overtake_one_that_failed_meanwhile() -> Result<()> {
     let broker = servers::Kafka::start().await?;
@@ -278,7 +280,7 @@ async fn a_batch_that_waits_for_an_answer_does_not_overtake_one_that_failed_mean
     Ok(())
 }
 
-/// librdkafka refuses it at once, and reports nothing.
+/// librdkafka refuses the first message at once, and reports nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_message_that_is_too_large_holds_up_no_later_one_of_its_key() -> Result<()> {
     let harness = KafkaHarness::shared().await?;
@@ -290,18 +292,18 @@ async fn a_first_message_that_is_too_large_holds_up_no_later_one_of_its_key() ->
     Ok(())
 }
 
-/// A broker that refuses the first request for a moment and takes the second: as while the leader of a partition moves that it has
-/// nothing in of this producer. No real one does so on demand; this one is librdkafka's own.
+/// Makes a broker that refuses the first request for a moment and takes the second. A real one does so while the leader
+/// of a partition moves that has nothing of this producer, but not on demand. This one is librdkafka's own.
 fn broker_of_which_the_leader_moves() -> Result<MockCluster<'static, DefaultProducerContext>> {
     let broker = MockCluster::new(1)?;
     broker.create_topic("orders", 1, 1)?;
-    // Both requests are on their way before the first answer.
+    // Both requests are in flight before the first answer.
     broker.broker_round_trip_time(1, Duration::from_millis(200))?;
     broker.request_errors(RDKafkaApiKey::Produce, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION]);
     Ok(broker)
 }
 
-/// librdkafka reports the first one as sent as well.
+/// librdkafka reports the first message as sent as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_not_confirmed_by_a_later_one() -> Result<()> {
     let broker = broker_of_which_the_leader_moves()?;
@@ -327,14 +329,15 @@ async fn a_key_keeps_its_order_from_its_first_message_on() -> Result<()> {
     Ok(())
 }
 
-/// Nothing was ever written there, so that the second message of its key may not go before the first is confirmed; it alone.
+/// The partition has nothing of this producer. So only the second message of its key must wait until the first is
+/// confirmed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_without_leader_holds_up_its_own_keys_only() -> Result<()> {
     let broker = MockCluster::new(1)?;
     broker.create_topic("orders", 4, 1)?;
     broker.partition_leader("orders", 0, None)?;
     let (topic, sink) = (to("orders"), sink(&broker.bootstrap_servers()));
-    // The first belongs to partition 0, the other one to 2.
+    // The first key belongs to partition 0, the other one to 2.
     let [without, with] = ["21", "foobar"].map(|key| Draft::new(&topic, "1").key(key.as_bytes()).build());
     let deadline = Instant::now() + Duration::from_secs(4);
     let without = [without.clone(), without];
@@ -350,14 +353,14 @@ async fn a_partition_without_leader_holds_up_its_own_keys_only() -> Result<()> {
     Ok(())
 }
 
-/// It has no leader.
+/// The silent topic has no leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topic_that_confirms_nothing_costs_the_others_nothing() -> Result<()> {
     let broker = MockCluster::new(1)?;
     broker.create_topic("there", 4, 1)?;
     broker.create_topic("silent", 1, 1)?;
     broker.partition_leader("silent", 0, None)?;
-    // Long enough that some are on the way at any moment.
+    // Long enough that some messages are in flight at any moment.
     broker.broker_round_trip_time(1, Duration::from_millis(20))?;
     let (there, silent, sink) = (to("there"), to("silent"), sink(&broker.bootstrap_servers()));
     conformance::publish(&sink, &numbered(&there, 0..100, 10)).await;

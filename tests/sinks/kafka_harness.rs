@@ -1,4 +1,4 @@
-//! Reads back what the Kafka sink wrote.
+//! Reads the messages of the Kafka sink back.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -33,14 +33,14 @@ pub(crate) struct KafkaHarness {
 }
 
 impl KafkaHarness {
-    /// With a broker of its own.
+    /// Creates a harness with a broker of its own.
     pub(crate) async fn start() -> Result<Self> {
         let broker = servers::Kafka::start().await?;
         let bootstrap = broker.bootstrap();
         Ok(Self { sink: sink(&bootstrap), bootstrap, broker: Some(Mutex::new(broker)) })
     }
 
-    /// With the broker that all tests share.
+    /// Creates a harness with the broker that all tests share.
     pub(crate) async fn shared() -> Result<Self> {
         let bootstrap = servers::kafka_bootstrap().await?;
         Ok(Self { sink: sink(&bootstrap), bootstrap, broker: None })
@@ -159,7 +159,7 @@ fn text(bytes: Option<&[u8]>) -> String {
     String::from_utf8(bytes.unwrap_or_default().to_vec()).unwrap()
 }
 
-/// The first arrivals of the numbers below `count` stand in order, and all are there. Other payloads are passed over.
+/// Checks that the first arrivals of the numbers below `count` are in order and complete. Other payloads are ignored.
 pub(crate) fn in_first_order(records: &[Record], count: usize) {
     let mut next = 0;
     for record in records {

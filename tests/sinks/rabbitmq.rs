@@ -26,7 +26,7 @@ use testkit::{
     servers::{self, PATIENCE},
 };
 
-/// What a call may need beyond its deadline to return: then the relay gives up on it.
+/// The time beyond its deadline that a call may need to return. After it the relay gives up the call.
 const GRACE: Duration = Duration::from_secs(1);
 
 fn soon() -> Instant {
@@ -37,7 +37,7 @@ fn some(destination: &Arc<Destination>, count: usize) -> Vec<Outgoing> {
     (0..count).map(|n| Draft::new(destination, vec![b'x'; 1000]).key(n.to_string().as_bytes()).build()).collect()
 }
 
-/// Who sends again says so: at most these messages are there more than once.
+/// Checks that only messages reported as sent again are there more than once.
 async fn only_the_resent_came_twice(url: &str, queue: &str, messages: &[Outgoing], outcomes: &[Outcome]) -> Result<()> {
     let mut came: HashMap<String, usize> = HashMap::new();
     for message in take(url, queue, messages.len() - 3).await? {
@@ -61,7 +61,8 @@ async fn rabbitmq_conforms() -> Result<()> {
     conformance::run(&RabbitHarness::start().await?).await
 }
 
-/// lapin waits for ever if opening its socket fails in the moment before it sends its first frame: one of some ten thousands on a busy machine.
+/// lapin waits for ever if opening its socket fails just before its first frame. On a busy machine one of some ten
+/// thousand tries does.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_refused_connection_is_waited_for() {
     let checks = (0..20_000).map(|_| async {
@@ -196,7 +197,7 @@ async fn an_exchange_and_a_routing_key_of_255_bytes_are_carried() -> Result<()> 
 async fn the_largest_headers_that_pass_do_not_end_the_connection() -> Result<()> {
     let harness = RabbitHarness::shared().await?;
     let queue = harness.destination().await?;
-    // Each takes six bytes more than its name and its value.
+    // Each header takes six bytes more than its name and its value.
     let many = (0..8600).fold(Draft::new(&queue, "1"), |draft, n| draft.header(&format!("{n:04}"), "12345"));
     let large = Draft::new(&queue, "1").described(&"t".repeat(255), &"c".repeat(255)).header("h", &"x".repeat(129_000));
     let outcomes = harness.sink().publish(&[many.build(), large.build()], soon()).await;
@@ -217,7 +218,7 @@ async fn where_frames_are_small_only_the_message_is_rejected_whose_headers_do_no
     Ok(())
 }
 
-/// The driver would make buffers of 32 of what a broker offers, be it gigabytes.
+/// The driver would make 32 buffers of the size that a broker offers, even of gigabytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_offers_large_frames_gets_usual_ones() -> Result<()> {
     let broker = servers::RabbitMq::start().await?;
@@ -232,7 +233,7 @@ async fn a_broker_that_offers_large_frames_gets_usual_ones() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_message_that_is_too_large_for_the_broker_is_rejected() -> Result<()> {
     let broker = servers::RabbitMq::start().await?;
-    // RabbitMQ 3 reads the first, RabbitMQ 4 the second.
+    // RabbitMQ 3 reads the first setting, RabbitMQ 4 the second.
     let limit = "application:set_env(rabbit, max_message_size, 100000), persistent_term:put(max_message_size, 100000).";
     broker.ctl(&["eval", limit]).await?;
     let harness = RabbitHarness::at(&broker.amqp_url());
@@ -260,10 +261,11 @@ async fn while_the_broker_has_an_alarm_nothing_hangs_and_soon_nothing_costs_an_a
         late += usize::from(Instant::now() >= deadline + GRACE);
         assert!(outcomes.iter().all(Result::is_err), "round {round}: confirmed in spite of the alarm");
         let spent = outcomes.iter().filter(|it| matches!(it, Err(PublishError::Unconfirmed(_)))).count();
-        // The first round loses its windows, the second the first message of each channel, in which it learns of the alarm.
+        // The first round loses its windows. The second loses the first message of each channel, which brings the
+        // alarm.
         assert!(spent <= [2000, 4, 0, 0][round], "round {round}: {spent} attempts spent");
     }
-    // One may have met a machine that stood still for a moment.
+    // One round may have met a machine that stalled for a moment.
     assert!(late <= 1, "{late} rounds returned too late");
     let checked = sink.check(soon()).await;
     assert!(
@@ -296,7 +298,7 @@ async fn a_broker_that_hangs_confirms_nothing_and_leaves_no_connection() -> Resu
     publish_until_sent(&sink, &some(&queue, 20), PATIENCE).await
 }
 
-/// A silent queue, as a quorum queue is whose other nodes are away.
+/// The queue is silent, like a quorum queue whose other nodes are down.
 #[tokio::test(flavor = "multi_thread")]
 async fn beside_a_queue_that_confirms_nothing_counts_what_is_confirmed_unless_a_message_was_returned() -> Result<()> {
     let broker = servers::RabbitMq::start().await?;
@@ -317,7 +319,7 @@ async fn beside_a_queue_that_confirms_nothing_counts_what_is_confirmed_unless_a_
         matches!(outcomes.as_slice(), [Ok(_), silent, Ok(_)] if is_unconfirmed(silent)),
         "beside a silent queue: {outcomes:?}"
     );
-    // A new connection has one message on the way until one is confirmed.
+    // A new connection has one message in flight until one is confirmed.
     assert!(messages(&[&good]).await.iter().all(Result::is_ok), "nothing is sent any more");
     let outcomes = messages(&[&good, &unrouted, &silent, &good]).await;
     assert!(outcomes.iter().all(is_unconfirmed), "beside a silent queue and a return: {outcomes:?}");
@@ -330,7 +332,8 @@ async fn beside_a_queue_that_confirms_nothing_counts_what_is_confirmed_unless_a_
     Ok(())
 }
 
-/// The first publish to an exchange asks whether it is there. A connection that does not answer counts as whole no longer.
+/// The first publish to an exchange asks whether it exists. A connection that does not answer no longer counts as
+/// healthy.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_for_an_exchange_without_an_answer_ends_the_connection() -> Result<()> {
     let harness = RabbitHarness::shared().await?;
@@ -359,7 +362,7 @@ async fn the_password_is_in_no_error() {
     }
 }
 
-/// The connections to this broker that are open on both sides.
+/// Returns the number of connections to this broker that are open on both sides.
 fn connections(url: &str) -> usize {
     let port = url.rsplit(':').next().and_then(|rest| rest.split('/').next()?.parse::<u16>().ok());
     let remote = format!(":{:04X} 01 ", port.unwrap_or_default());

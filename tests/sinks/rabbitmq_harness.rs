@@ -1,4 +1,4 @@
-//! Reads back what the RabbitMQ sink wrote.
+//! Reads the messages of the RabbitMQ sink back.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -32,25 +32,25 @@ pub(crate) struct RabbitHarness {
 }
 
 impl RabbitHarness {
-    /// With a broker of its own.
+    /// Creates a harness with a broker of its own.
     pub(crate) async fn start() -> Result<Self> {
         let broker = servers::RabbitMq::start().await?;
         let url = broker.amqp_url();
         Ok(Self { sink: sink(&url), url, broker: Some(Mutex::new(broker)) })
     }
 
-    /// With the broker that all tests share.
+    /// Creates a harness with the broker that all tests share.
     pub(crate) async fn shared() -> Result<Self> {
         let url = servers::amqp_url().await?;
         Ok(Self { sink: sink(&url), url, broker: None })
     }
 
-    /// With a broker that the test starts, fills and stops by itself.
+    /// Creates a harness with a broker that the test starts, fills and stops itself.
     pub(crate) fn at(url: &str) -> Self {
         Self { sink: sink(url), url: url.to_owned(), broker: None }
     }
 
-    /// A queue that ends with the channel's connection.
+    /// Makes a queue that ends with the channel's connection.
     pub(crate) async fn exclusive_queue(&self, channel: &Channel) -> Result<Arc<Destination>> {
         let destination = destination(&format!("test-{}", Uuid::now_v7()), "key");
         let exclusive = QueueDeclareOptions { exclusive: true, ..Default::default() };
@@ -58,12 +58,12 @@ impl RabbitHarness {
         Ok(destination)
     }
 
-    /// A durable queue behind an exchange of its own.
+    /// Makes a durable queue behind an exchange of its own.
     pub(crate) async fn queue(&self, arguments: FieldTable) -> Result<Arc<Destination>> {
         self.queue_at(destination(&format!("test-{}", Uuid::now_v7()), "key"), arguments).await
     }
 
-    /// The same under these names.
+    /// Does the same under these names.
     pub(crate) async fn queue_at(
         &self,
         destination: Arc<Destination>,
@@ -91,7 +91,7 @@ pub(crate) async fn channel(url: &str) -> Result<(Connection, Channel)> {
     Ok((connection, channel))
 }
 
-/// An exchange, a queue of the same name, and a binding with the routing key.
+/// Declares an exchange, a queue of the same name, and a binding with the routing key.
 async fn declare(
     channel: &Channel,
     destination: &Destination,

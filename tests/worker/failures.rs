@@ -1,4 +1,4 @@
-//! Handlers that fail, and what becomes of their neighbours.
+//! Handlers that fail, and the outcomes of their neighbours.
 
 use std::time::Duration;
 

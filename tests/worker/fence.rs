@@ -7,7 +7,7 @@ use crate::stage::{Does, Stage, start, task};
 
 on_both_databases!(a_lost_lease_refuses_the_commit);
 
-/// The claim vanishes while its message is worked on, as in a take-over: what was written then must not stay.
+/// The claim vanishes during the work on its message, as in a take-over: the work of that time must not stay.
 async fn a_lost_lease_refuses_the_commit(flavor: Flavor) -> Result<()> {
     for batch in [1, 3] {
         let stage = Stage::new(flavor).await?;

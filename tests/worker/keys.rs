@@ -9,7 +9,8 @@ on_both_databases!(a_key_at_work_holds_up_no_other);
 
 async fn a_key_at_work_holds_up_no_other(flavor: Flavor) -> Result<()> {
     let stage = Stage::new(flavor).await?;
-    // Far more of two keys than fit into a claim, and of one more than a look sees, in front of the others.
+    // Far more messages of `a` and `key 0` than fit into a claim are in front of the others, and of `a` more than a look
+    // sees.
     let first = [task("a", "wait")];
     let behind: Vec<Task> = (0..1_000).map(|_| task("a", "ok")).collect();
     let others = [tasks(200, 1, "ok"), vec![task("b", "ok"), task("c", "ok")]].concat();
@@ -19,7 +20,7 @@ async fn a_key_at_work_holds_up_no_other(flavor: Flavor) -> Result<()> {
     let worker = start(stage.worker().concurrency(3), &does)?;
     does.wait_for_waiting(1).await?;
     let rest = "SELECT COUNT(DISTINCT message_key) = 3 FROM outbox_messages JOIN test_effects USING (message_id)";
-    // The keys `b`, `c` and `key 0`; of `a` nothing is committed.
+    // The keys `b`, `c` and `key 0`; nothing of `a` is committed.
     stage.database.wait_for(PATIENCE, rest).await?;
     does.gate.close();
     stage.wait_until_drained().await?;

@@ -1,4 +1,4 @@
-//! Workers in this process, against real databases. What a worker does that is killed: examples/queue-worker.
+//! Workers in this process, against real databases. The example queue-worker covers a worker that is killed.
 
 mod failures;
 mod fence;

@@ -43,7 +43,7 @@ async fn the_messages_of_a_batch_share_a_transaction_and_a_receipt(flavor: Flavo
 
 async fn what_a_handler_enqueues_is_part_of_its_work(flavor: Flavor) -> Result<()> {
     let stage = Stage::new(flavor).await?;
-    // Each fails once behind its enqueue.
+    // Each message fails once after its enqueue.
     stage.commit(&tasks(10, 10, "tell")).await?;
     let worker = start(stage.worker(), &Does::new(&stage))?;
     stage.wait_until_drained().await?;
@@ -84,7 +84,7 @@ async fn a_stop_lets_what_is_at_work_end_and_leaves_the_rest(flavor: Flavor) -> 
     worker.stop().await?;
     let effects = stage.effects().await?.len();
     let claims = stage.database.number("SELECT COUNT(*) FROM outbox_claims").await?;
-    // What ends before the stop is seen may let others begin.
+    // Work that ends before the stop is seen may let other work begin.
     ensure!((4..30).contains(&effects) && claims == 0, "{effects} effects, {claims} claims");
     let next = start(stage.worker(), &does)?;
     stage.wait_until_drained().await?;

@@ -1,4 +1,4 @@
-//! What every test needs: a database, workers, and a handler that does as the payload says.
+//! The equipment of every test: a database, workers, and a handler that follows the payload.
 
 use std::{
     collections::HashMap,
@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use testkit::servers::PATIENCE;
 const LANE: u16 = 7;
 
-/// A message to be worked on.
+/// A message for a worker.
 #[derive(Clone)]
 pub(crate) struct Task {
     pub(crate) id: Uuid,
@@ -38,7 +38,7 @@ pub(crate) struct Task {
     message: Message,
 }
 
-/// The payload says what its handler does.
+/// Creates a message whose payload controls its handler.
 pub(crate) fn task(key: &str, payload: &str) -> Task {
     let message = Message::new("tasks", payload).key(key).lane(LANE);
     Task { id: message.id(), key: key.to_owned(), message }
@@ -74,7 +74,7 @@ impl Stage {
         Ok(tx.commit().await?)
     }
 
-    /// A worker that tries three times, after short waits.
+    /// Creates a worker that tries three times, after short waits.
     pub(crate) fn worker(&self) -> Worker {
         Worker::new(self.pool.connect_options(), LANE).configure(|config| {
             config.relay.publish_deadline = Duration::from_secs(5);
@@ -88,14 +88,15 @@ impl Stage {
         self.database.wait_until_drained(PATIENCE).await
     }
 
-    /// The messages that have an effect, in the order of the effects.
+    /// Returns the messages that have an effect, in the order of the effects.
     pub(crate) async fn effects(&self) -> Result<Vec<Uuid>> {
         let ids: Vec<Vec<u8>> =
             sqlx::query_scalar("SELECT message_id FROM test_effects ORDER BY id").fetch_all(&self.pool).await?;
         ids.iter().map(|id| Ok(Uuid::from_slice(id)?)).collect()
     }
 
-    /// Each of these messages has one effect and one receipt, no other has an effect, and those of a key are in their order.
+    /// Checks that each of these messages has one effect and one receipt, that no other has an effect, and that keys
+    /// keep their order.
     pub(crate) async fn assert_done_once(&self, tasks: &[Task]) -> Result<()> {
         let (effects, tables) = (self.effects().await?, self.database.tables().await?);
         ensure!(effects.len() == tasks.len(), "{} messages have {} effects", tasks.len(), effects.len());
@@ -113,7 +114,7 @@ impl Stage {
     }
 }
 
-/// A worker that runs in this process.
+/// A running worker in this process.
 pub(crate) struct Running {
     metrics: Arc<Metrics>,
     stop: CancellationToken,
@@ -131,7 +132,7 @@ impl Running {
         self.stop.cancel();
     }
 
-    /// Stops it in order; returns what it has counted.
+    /// Stops the worker in order; returns what it has counted.
     pub(crate) async fn stop(self) -> Result<Arc<Metrics>> {
         self.stop.cancel();
         tokio::time::timeout(PATIENCE, self.task).await.context("it does not stop")???;
@@ -139,9 +140,9 @@ impl Running {
     }
 }
 
-/// What the handlers of a test share.
+/// The state that the handlers of a test share.
 pub(crate) struct Does {
-    /// What waits goes on with a permit, or when it is closed.
+    /// Waiting handlers go on with a permit, or when the gate is closed.
     pub(crate) gate: Semaphore,
     waiting: AtomicUsize,
     tries: Mutex<HashMap<Uuid, u32>>,
@@ -154,12 +155,12 @@ impl Does {
         Arc::new(Self { gate, waiting, tries: Mutex::default(), pool: stage.pool.clone() })
     }
 
-    /// How often a message was tried.
+    /// Returns how often a message was tried.
     pub(crate) fn tries(&self, task: &Task) -> u32 {
         self.tries.lock().unwrap_or_else(PoisonError::into_inner).get(&task.id).copied().unwrap_or_default()
     }
 
-    /// Waits until so many messages are at the gate.
+    /// Waits until this many messages are at the gate.
     pub(crate) async fn wait_for_waiting(&self, messages: usize) -> Result<()> {
         until(PATIENCE, "messages at the gate", || async {
             let waiting = self.waiting.load(Ordering::SeqCst);
@@ -177,14 +178,14 @@ impl Does {
     }
 }
 
-/// What a handler may leave behind.
+/// Changes of the session that a handler may leave behind.
 const LEFT: &str =
     "USE information_schema; SET SESSION sql_mode = '', SESSION sql_safe_updates = 1, SESSION time_zone = '+05:00'";
 
 struct Work(Arc<Does>);
 
 impl Handler for Work {
-    /// Writes the effect first, so that what fails after it has something to take back.
+    /// Writes the effect first, so that a later failure has an effect to roll back.
     async fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> Result<(), Failure> {
         let effect = "INSERT INTO test_effects (message_id) VALUES (?)";
         sqlx::query(effect).bind(message.id.as_bytes().as_slice()).execute(&mut *tx).await?;
@@ -198,7 +199,7 @@ impl Handler for Work {
             b"slow" if tries == 1 => std::future::pending().await,
             b"ended" if tries == 1 => sqlx::raw_sql("ROLLBACK").execute(&mut *tx).await.map(drop)?,
             b"commits" if tries == 1 => sqlx::raw_sql("COMMIT").execute(&mut *tx).await.map(drop)?,
-            // What belongs to the session, and not to the transaction.
+            // Settings of the session, and not of the transaction.
             b"leaves" => sqlx::raw_sql(LEFT).execute(&mut *tx).await.map(drop)?,
             b"leaves and fails" => {
                 sqlx::raw_sql(LEFT).execute(&mut *tx).await?;
@@ -210,7 +211,7 @@ impl Handler for Work {
                 let modes: String = sqlx::query_scalar("SELECT @@SESSION.sql_mode").fetch_one(&mut *tx).await?;
                 assert!(modes.contains("STRICT_TRANS_TABLES"), "{modes}");
             }
-            // As a deadlock would, with its error passed on.
+            // Like a deadlock whose error is passed on.
             b"broken" if tries == 1 => {
                 sqlx::raw_sql("ROLLBACK").execute(&mut *tx).await?;
                 return Err("the database has ended it".into());
@@ -221,7 +222,7 @@ impl Handler for Work {
                     return Err("it works the next time".into());
                 }
             }
-            // As a take-over would.
+            // Like a take-over.
             b"stolen" if tries == 1 => {
                 sqlx::raw_sql("DELETE FROM outbox_claims").execute(&self.0.pool).await?;
             }

@@ -1,4 +1,4 @@
-//! Messages that are to be worked on later, or no more.
+//! Messages that are due later, or have expired.
 
 use std::time::Duration;
 
