@@ -90,8 +90,8 @@ impl Pool {
     fn try_take(&self, lane: u16) -> Option<usize> {
         let state = &mut *self.0.state.lock();
         state.held.entry(lane).or_default();
-        // A reserve is at most one claim, and all reserves are at most half of the places. With many lanes the other
-        // half goes where it is needed.
+        // The reserve of a single lane is a claim. Of several lanes, each has at most a claim, and all have at most half
+        // of the places (but one each). The other half goes where it is needed.
         let reserve = match state.held.len() {
             1 => self.0.claim,
             lanes => (self.0.total / 2 / lanes).clamp(1, self.0.claim),

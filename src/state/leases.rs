@@ -1,7 +1,7 @@
 //! The claims of this process, and whether it still holds them.
 //!
 //! A lease is the right to publish the messages of a claim and to write their outcomes back. The database's clock
-//! decides when it ends. By its own monotonic clock, this process only knows that a lease lasts for `lease` from the
+//! decides when it ends. By its own monotonic clock, this process only knows that a lease lasts at least `lease` from the
 //! moment at which the last renewal was *sent*. It starts no publish that could last longer. The token fences all its
 //! writes in any case: a process that was paused past its lease changes nothing.
 
