@@ -1,35 +1,25 @@
 //! Builds the typed configuration from checked settings.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
+use std::collections::BTreeMap;
 
 use super::{
-    AfterDead, Binding, Config, Database, Envelope, Http, KafkaConfig, Log, LogFormat, OnRejected, RabbitMqConfig,
-    RelayConfig, Retention, RetryConfig, Route, Secret, SinkConfig,
-    keys::{AFTER_DEAD, ENVELOPES, LOG_FORMATS, ON_REJECTED, ORDERS, SINK_TYPES, SinkType},
-    path::{KeyPath, key},
+    Binding, Config, Database, Envelope, Http, KafkaConfig, Log, RabbitMqConfig, RelayConfig, Retention, RetryConfig,
+    Route, Secret, SinkConfig,
+    keys::{ENVELOPES, ORDERS, SINK_TYPES, SinkType},
+    path::key,
     reader::SettingsReader,
-    value,
 };
 
 impl SettingsReader {
     /// Builds the configuration. It is incomplete if problems were noted.
     pub(super) fn config(&mut self) -> Config {
-        let format = self.choice(&key!("log.format"), &LOG_FORMATS).unwrap_or(LogFormat::Text);
         Config {
             database: self.database(),
-            relay: self.relay(),
-            retry: RetryConfig {
-                base: self.duration(&key!("retry.base")),
-                max: self.duration(&key!("retry.max")),
-                max_attempts: u32::try_from(self.count(&key!("retry.max_attempts"))).unwrap_or(u32::MAX),
-            },
-            retention: Retention {
-                sent: self.duration(&key!("retention.sent")),
-                dead: self.duration(&key!("retention.dead")),
-                inbox: self.duration(&key!("retention.inbox")),
-            },
-            http: Http { listen: self.listen() },
-            log: Log { level: self.string(&key!("log.level")), format },
+            relay: RelayConfig::read(self, "", (self.owner(),)),
+            retry: RetryConfig::read(self, "", ()),
+            retention: Retention::read(self, "", ()),
+            http: self.http(),
+            log: Log::read(self, "", ()),
             sinks: self.sinks(),
             routes: self.settings.routes.keys().map(|number| self.route(*number)).collect(),
         }
@@ -37,35 +27,17 @@ impl SettingsReader {
 
     fn database(&mut self) -> Database {
         let (url, password) = self.url(&key!("database.url"), &key!("database.password"), &["mysql", "mariadb"]);
-        let plaintext = self.text(&key!("database.plaintext")) == Some("true");
-        Database { url: url.unwrap_or_else(|| Secret::new("")), password, plaintext }
+        Database::read(self, "", (url.unwrap_or_else(|| Secret::new("")), password))
     }
 
-    /// Returns the address to listen on.
-    pub(super) fn listen(&self) -> Option<SocketAddr> {
-        self.text(&key!("http.listen")).and_then(|text| text.parse().ok())
+    /// Returns the listener, whatever else is wrong.
+    pub(super) fn http(&self) -> Http {
+        Http::read(self, "", ())
     }
 
-    fn relay(&self) -> RelayConfig {
-        RelayConfig {
-            owner: self.text(&key!("relay.owner")).map_or_else(default_owner, str::to_owned),
-            lanes: self.text(&key!("relay.lanes")).and_then(value::lanes).unwrap_or_default(),
-            lease: self.duration(&key!("relay.lease")),
-            publish_deadline: self.duration(&key!("relay.publish_deadline")),
-            settle_deadline: self.duration(&key!("relay.settle_deadline")),
-            unroutable_grace: self.duration(&key!("relay.unroutable_grace")),
-            safety: self.duration(&key!("relay.safety")),
-            max_transaction_age: self.duration(&key!("relay.max_transaction_age")),
-            claim_messages: self.count(&key!("relay.claim_messages")),
-            claim_bytes: self.size(&key!("relay.claim_bytes")),
-            in_flight_messages: self.count(&key!("relay.in_flight_messages")),
-            in_flight_bytes: self.size(&key!("relay.in_flight_bytes")),
-            readers: self.count(&key!("relay.readers")),
-            settlers: self.count(&key!("relay.settlers")),
-            claim_interval: self.duration(&key!("relay.claim_interval")),
-            poll_interval: self.duration(&key!("relay.poll_interval")),
-            stop_deadline: self.duration(&key!("relay.stop_deadline")),
-        }
+    /// Returns the given owner, or host and process id, in ASCII like the column. The running process adds a random part.
+    fn owner(&self) -> String {
+        self.text(&key!("relay.owner")).map_or_else(default_owner, str::to_owned)
     }
 
     fn sinks(&mut self) -> BTreeMap<String, SinkConfig> {
@@ -77,8 +49,8 @@ impl SettingsReader {
     fn sink(&mut self, name: &str) -> Option<SinkConfig> {
         Some(match self.choice(&key!("sinks.*.type", name), &SINK_TYPES)? {
             SinkType::Kafka => {
-                let brokers = self.string(&key!("sinks.*.brokers", name));
-                SinkConfig::Kafka(KafkaConfig { brokers, properties: self.properties(name) })
+                let properties = self.properties(name);
+                SinkConfig::Kafka(KafkaConfig::read(self, name, (properties,)))
             }
             SinkType::RabbitMq => SinkConfig::RabbitMq(self.rabbit(name)),
             SinkType::Stdout => SinkConfig::Stdout,
@@ -88,16 +60,7 @@ impl SettingsReader {
 
     fn rabbit(&mut self, name: &str) -> RabbitMqConfig {
         let (url, password) = self.url(&key!("sinks.*.url", name), &key!("sinks.*.password", name), &["amqps", "amqp"]);
-        let file = |path: &KeyPath| self.text(path).map(PathBuf::from);
-        RabbitMqConfig {
-            url: url.unwrap_or_else(|| Secret::new("")),
-            password,
-            ca_file: file(&key!("sinks.*.ca_file", name)),
-            certificate_file: file(&key!("sinks.*.certificate_file", name)),
-            key_file: file(&key!("sinks.*.key_file", name)),
-            channels: self.count(&key!("sinks.*.channels", name)),
-            window: self.count(&key!("sinks.*.window", name)),
-        }
+        RabbitMqConfig::read(self, name, (url.unwrap_or_else(|| Secret::new("")), password))
     }
 
     /// Returns the properties of librdkafka. Those with `_file` behind their name are read from files.
@@ -121,21 +84,12 @@ impl SettingsReader {
         let routing_key = if is_rabbit { self.string(&key!("routes.*.routing_key", number)) } else { String::new() };
         let envelope = self.choice(&key!("routes.*.envelope", number), &ENVELOPES);
         let binding = if is_rabbit { Binding::Amqp } else { Binding::Kafka };
-        Route {
-            topics: self.string(&key!("routes.*.topics", number)),
-            target: self.string(&target),
-            routing_key,
-            on_rejected: self.choice(&key!("routes.*.on_rejected", number), &ON_REJECTED).unwrap_or(OnRejected::Dead),
-            after_dead: self.choice(&key!("routes.*.after_dead", number), &AFTER_DEAD).unwrap_or(AfterDead::Skip),
-            pipelined: self.choice(&key!("routes.*.order", number), &ORDERS).unwrap_or(false),
-            envelope: envelope.map_or(Envelope::Raw, |envelope| envelope(binding)),
-            source: self.string(&key!("routes.*.source", number)),
-            sink,
-        }
+        let pipelined = self.choice(&key!("routes.*.order", number), &ORDERS).unwrap_or(false);
+        let envelope = envelope.map_or(Envelope::Raw, |envelope| envelope(binding));
+        Route::read(self, &number, (self.string(&target), routing_key, pipelined, envelope))
     }
 }
 
-/// Returns host and process id, in ASCII like the column. The running process adds a random part.
 fn default_owner() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let host: String = name.chars().filter(char::is_ascii_graphic).take(70).collect();

@@ -1,11 +1,11 @@
-//! The table of all keys. Reading, checking, `config show`, `config example` and docs/configuration.md follow it.
+//! The table of all keys, and the typed sections that they fill. Reading, checking, `config show`, `config example` and
+//! docs/configuration.md follow it.
+//!
+//! A new key is one entry under `read` of its [`section!`].
 
-use super::{
-    AfterDead, Binding, Envelope, LogFormat, OnRejected,
-    value::Kind::{
-        self, Address, Choice, Count, Duration, File, Lanes, Level, Property, Retention, Secret, Size, Switch, Text,
-    },
-};
+use std::collections::BTreeMap;
+
+use super::{AfterDead, Binding, Envelope, LogFormat, OnRejected, Secret, section::section, value::Kind};
 
 /// The value of a key that is not given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub(super) const ENVELOPES: Words<fn(Binding) -> Envelope, 4> = [
 ];
 
 #[expect(clippy::indexing_slicing, reason = "it runs in the compiler")]
-const fn words<T: Copy, const N: usize>(choices: &Words<T, N>) -> [&'static str; N] {
+pub(super) const fn words<T: Copy, const N: usize>(choices: &Words<T, N>) -> [&'static str; N] {
     let mut words = [""; N];
     let mut index = 0;
     while index < N {
@@ -95,30 +95,6 @@ const fn words<T: Copy, const N: usize>(choices: &Words<T, N>) -> [&'static str;
         index += 1;
     }
     words
-}
-
-const KAFKA: &[&str] = &["kafka"];
-const RABBIT: &[&str] = &["rabbitmq"];
-
-const fn any(path: &'static str, kind: Kind, unset: Unset, help: &'static str) -> ConfigKey {
-    ConfigKey { path, kind, unset, only: &[], help }
-}
-
-const fn only(only: &'static [&'static str], mut key: ConfigKey) -> ConfigKey {
-    key.only = only;
-    key
-}
-
-const fn default(path: &'static str, kind: Kind, text: &'static str, help: &'static str) -> ConfigKey {
-    any(path, kind, Unset::Default(text), help)
-}
-
-const fn optional(path: &'static str, kind: Kind, text: &'static str, help: &'static str) -> ConfigKey {
-    any(path, kind, Unset::Optional(text), help)
-}
-
-const fn required(path: &'static str, kind: Kind, text: &'static str, help: &'static str) -> ConfigKey {
-    any(path, kind, Unset::Required(text), help)
 }
 
 /// A kind of broker, as `type` names it.
@@ -130,213 +106,256 @@ pub(super) enum SinkType {
     Null,
 }
 
-/// All keys.
-pub(super) const KEYS: &[ConfigKey] = &[
-    required(
-        "database.url",
-        Secret,
-        "mysql://relay@db.example:3306/shop",
-        "`mysql://user:password@host:port/database`, with `?socket=/path` for a Unix socket. Elsewhere than on this machine the server must have a certificate that is valid for its name, unless the URL says otherwise (`?ssl-mode=REQUIRED`); `?ssl-ca=/path` names an authority of your own.",
-    ),
-    optional("database.url_file", File, "/run/secrets/database_url", "A file with the URL."),
-    optional("database.password", Secret, "secret", "The password, if the URL has none."),
-    optional("database.password_file", File, "/run/secrets/database_password", "A file with the password."),
-    default(
-        "database.plaintext",
-        Switch,
-        "false",
-        "Allows a password to go to another machine without TLS (`?ssl-mode=DISABLED`): who is between the two can take it.",
-    ),
-    optional(
-        "relay.owner",
-        Text,
-        "relay-1",
-        "The name under which this process holds claims; at most 90 characters. Not set: host and process id.",
-    ),
-    default("relay.lanes", Lanes, "[]", "The lanes that this relay serves. None: all."),
-    default("relay.lease", Duration, "30s", "How long a claim is valid without renewal."),
-    default("relay.publish_deadline", Duration, "10s", "How long one publish may take."),
-    default(
-        "relay.settle_deadline",
-        Duration,
-        "5s",
-        "How long writing back its outcome, or any other call of the database, may take; connecting has as long again. A read past millions of deleted rows gets up to 40 s.",
-    ),
-    default(
-        "relay.unroutable_grace",
-        Duration,
-        "30s",
-        "How long messages wait, without an attempt, for a destination that does not exist, has no queue, or refuses the relay. Then up to 100 of them are rejected, and the others wait until it takes one.",
-    ),
-    default("relay.safety", Duration, "5s", "What the lease has left when both deadlines have passed."),
-    default(
-        "relay.max_transaction_age",
-        Duration,
-        "60s",
-        "The longest transaction that a service keeps open after it has enqueued. A longer one no longer holds back the floor; where the relay may not see the server's open transactions (privilege PROCESS) the floor always waits for so long.",
-    ),
-    default("relay.claim_messages", Count(1, 10_000), "1000", "Most messages of one claim."),
-    default("relay.claim_bytes", Size, "4MiB", "Most bytes of one claim; a larger message is claimed alone."),
-    default(
-        "relay.in_flight_messages",
-        Count(1, 1_000_000),
-        "12000",
-        "Most messages that are claimed and not settled.",
-    ),
-    default("relay.in_flight_bytes", Size, "32MiB", "Most bytes that are claimed and not published."),
-    default("relay.readers", Count(1, 64), "2", "Connections that read payloads."),
-    default("relay.settlers", Count(1, 64), "2", "Connections that write outcomes back."),
-    default(
-        "relay.claim_interval",
-        Duration,
-        "8ms",
-        "The shortest time from one small claim of a lane to the next: less is sooner, and costs the database more.",
-    ),
-    default(
-        "relay.poll_interval",
-        Duration,
-        "100ms",
-        "The longest pause between two looks into an empty queue; three times as long after ten seconds without a message.",
-    ),
-    default("relay.stop_deadline", Duration, "15s", "How long a stop may take before what is in flight is given up."),
-    default(
-        "retry.base",
-        Duration,
-        "1s",
-        "Upper bound of the first wait; each further bound is twice the last, and the wait a random part of it.",
-    ),
-    default("retry.max", Duration, "5m", "Upper bound of every wait."),
-    default("retry.max_attempts", Count(1, 10_000), "20", "After so many attempts the message is dead."),
-    default("retention.sent", Retention, "7d", "Sent messages and their receipts."),
-    default("retention.dead", Retention, "30d", "Dead messages."),
-    default(
-        "retention.inbox",
-        Retention,
-        "7d",
-        "Rows of the inbox. A message that is delivered again after that time takes effect again.",
-    ),
-    default(
-        "http.listen",
-        Address,
-        "127.0.0.1:9464",
-        "Address and port; `off`: none. There is no authentication: elsewhere than on loopback keep it inside a trusted network.",
-    ),
-    default("log.level", Level, "info", "A level, or a filter such as `info,outbox_relay=debug`."),
-    default("log.format", Choice(const { &words(&LOG_FORMATS) }), "text", "Text for people or JSON for programs."),
-    required(
-        "sinks.*.type",
-        Choice(const { &words(&SINK_TYPES) }),
-        "kafka",
-        "The kind of broker. `stdout` writes a JSON line per message; `null` confirms everything and sends nothing, for measuring.",
-    ),
-    only(
-        KAFKA,
-        required("sinks.*.brokers", Text, "kafka-1:9093,kafka-2:9093", "`host:port`, several separated by commas."),
-    ),
-    only(
-        RABBIT,
-        required(
-            "sinks.*.url",
-            Secret,
-            "amqps://relay@rabbit.example:5671/%2f",
-            "`amqps://user:password@host:port/vhost`.",
-        ),
-    ),
-    only(RABBIT, optional("sinks.*.url_file", File, "/run/secrets/rabbit_url", "A file with the URL.")),
-    only(RABBIT, optional("sinks.*.password", Secret, "secret", "The password, if the URL has none.")),
-    only(RABBIT, optional("sinks.*.password_file", File, "/run/secrets/rabbit_password", "A file with the password.")),
-    only(
-        RABBIT,
-        optional(
-            "sinks.*.ca_file",
-            File,
-            "/etc/outbox-relay/ca.pem",
-            "Certificates of the authorities to trust, as PEM. Not set: those of the system.",
-        ),
-    ),
-    only(
-        RABBIT,
-        optional(
-            "sinks.*.certificate_file",
-            File,
-            "/etc/outbox-relay/client.pem",
-            "A certificate to show to the broker, with its chain, as PEM. Needs `key_file`.",
-        ),
-    ),
-    only(
-        RABBIT,
-        optional("sinks.*.key_file", File, "/etc/outbox-relay/client.key", "The key of that certificate, as PEM."),
-    ),
-    only(RABBIT, default("sinks.*.channels", Count(1, 255), "4", "Channels that publish at the same time.")),
-    only(RABBIT, default("sinks.*.window", Count(1, 10_000), "512", "Most unconfirmed messages of one channel.")),
-    only(
-        &["kafka", "rabbitmq"],
-        default("sinks.*.plaintext", Switch, "false", "Allows a connection without TLS to another machine."),
-    ),
-    only(
-        KAFKA,
-        optional(
-            "sinks.*.properties.*",
-            Property,
-            "",
-            "Properties of librdkafka under their own names, for example `security.protocol`, `ssl.ca.location`, `sasl.username`, `linger.ms`. With `_file` behind its name a property is read from a file (`\"sasl.password_file\"`). Those that weaken delivery or order are refused. In variables `_` stands for the dot.",
-        ),
-    ),
-    required("routes.*.topics", Text, "*", "Topics, with `*` for any number of characters."),
-    required("routes.*.sink", Text, "main", "The sink's name."),
-    only(
-        KAFKA,
-        default("routes.*.topic", Text, "{topic}", "Kafka topic; `{topic}`, `{type}` and `{lane}` are replaced."),
-    ),
-    only(
-        RABBIT,
-        required(
-            "routes.*.exchange",
-            Text,
-            "amq.topic",
-            "RabbitMQ exchange, empty for the default one; `{topic}`, `{type}` and `{lane}` are replaced.",
-        ),
-    ),
-    only(
-        RABBIT,
-        default(
-            "routes.*.routing_key",
-            Text,
-            "{topic}",
-            "Routing key; `{topic}`, `{type}`, `{key}` and `{lane}` are replaced.",
-        ),
-    ),
-    only(
-        RABBIT,
-        default(
-            "routes.*.order",
-            Choice(const { &words(&ORDERS) }),
-            "strict",
-            "`strict`: one unconfirmed message per key. `pipelined`: several, which is faster for a hot key; after a nack or a lost connection its messages can be out of order.",
-        ),
-    ),
-    default(
-        "routes.*.on_rejected",
-        Choice(const { &words(&ON_REJECTED) }),
-        "dead",
-        "What becomes of a message that the broker rejects: dead at once, or tried again up to the limit of attempts.",
-    ),
-    default(
-        "routes.*.after_dead",
-        Choice(const { &words(&AFTER_DEAD) }),
-        "skip",
-        "What a dead message means for the later ones of its key: they go on, or they wait until it is retried or discarded.",
-    ),
-    default(
-        "routes.*.envelope",
-        Choice(const { &words(&ENVELOPES) }),
-        "raw",
-        "The shape on the wire: docs/envelopes.md describes each.",
-    ),
-    default(
-        "routes.*.source",
-        Text,
-        "/{topic}",
-        "The attribute `source` of CloudEvents, a URI reference; `{topic}` and `{lane}` are replaced.",
-    ),
+section! {
+    /// Where the tables are.
+    Database in "database";
+    keys {
+        /// `mysql://user:password@host:port/database`, with `?socket=/path` for a Unix socket. Elsewhere than on this machine the server must have a certificate that is valid for its name, unless the URL says otherwise (`?ssl-mode=REQUIRED`); `?ssl-ca=/path` names an authority of your own.
+        url: Secret = Required "mysql://relay@db.example:3306/shop";
+        /// A file with the URL.
+        url_file: File = Optional "/run/secrets/database_url";
+        /// The password, if the URL has none.
+        password: Secret = Optional "secret";
+        /// A file with the password.
+        password_file: File = Optional "/run/secrets/database_password";
+    }
+    given {
+        /// `mysql://user@host:port/database`, and the password if it is not given apart.
+        url: Secret;
+        /// The password, if it is not part of the URL.
+        password: Option<Secret>;
+    }
+    read {
+        /// Allows a password to go to another machine without TLS (`?ssl-mode=DISABLED`): the network between the two can read it.
+        plaintext: Switch = Default "false";
+    }
+}
+
+section! {
+    /// How a relay claims and publishes.
+    RelayConfig in "relay";
+    keys {
+        /// The name under which this process holds claims; at most 90 characters. Not set: host and process id.
+        owner: Text = Optional "relay-1";
+    }
+    given {
+        /// The name under which this process holds claims; by default host and process id. A random suffix is added to
+        /// either.
+        owner: String;
+    }
+    read {
+        /// The lanes that this relay serves. None: all.
+        lanes: Lanes = Default "[]";
+        /// How long a claim is valid without renewal.
+        lease: Duration = Default "30s";
+        /// How long one publish may take.
+        publish_deadline: Duration = Default "10s";
+        /// How long a settlement, or any other call of the database, may take; connecting has as long again. A read past millions of deleted rows gets up to 40 s.
+        settle_deadline: Duration = Default "5s";
+        /// How long messages wait, without an attempt, for a destination that does not exist, has no queue, or refuses the relay. Then up to 100 of them are rejected, and the others wait until it takes one.
+        unroutable_grace: Duration = Default "30s";
+        /// The rest of the lease after both deadlines.
+        safety: Duration = Default "5s";
+        /// The longest transaction that a service keeps open after it has enqueued. A longer one no longer holds back the floor. Where the relay may not see the server's open transactions (privilege PROCESS) the floor always waits this time.
+        max_transaction_age: Duration = Default "60s";
+        /// Most messages of one claim.
+        claim_messages: Count(1, 10_000) = Default "1000";
+        /// Most bytes of one claim; a larger message is claimed alone.
+        claim_bytes: Size = Default "4MiB";
+        /// Most messages that are claimed and not settled.
+        in_flight_messages: Count(1, 1_000_000) = Default "12000";
+        /// Most bytes that are claimed and not published.
+        in_flight_bytes: Size = Default "32MiB";
+        /// Connections that read payloads.
+        readers: Count(1, 64) = Default "2";
+        /// Connections that write outcomes back.
+        settlers: Count(1, 64) = Default "2";
+        /// The shortest time from one small claim of a lane to the next: a shorter one publishes sooner, and costs the database more.
+        claim_interval: Duration = Default "8ms";
+        /// The longest pause between two looks into an empty queue; three times as long after ten seconds without a message.
+        poll_interval: Duration = Default "100ms";
+        /// How long a stop may take before messages in flight are given up.
+        stop_deadline: Duration = Default "15s";
+    }
+}
+
+section! {
+    /// The retries of a message that was not confirmed: exponential, with full jitter.
+    RetryConfig in "retry";
+    keys {}
+    given {}
+    read {
+        /// Upper bound of the first wait; each further bound is twice the last, and the wait a random part of it.
+        base: Duration = Default "1s";
+        /// Upper bound of every wait.
+        max: Duration = Default "5m";
+        /// After this number of attempts the message is dead.
+        max_attempts: Count(1, 10_000) = Default "20";
+    }
+}
+
+section! {
+    /// How long rows are kept; 0 means for ever.
+    Retention in "retention";
+    keys {}
+    given {}
+    read {
+        /// Sent messages and their receipts.
+        sent: Retention = Default "7d";
+        /// Dead messages.
+        dead: Retention = Default "30d";
+        /// Rows of the inbox. A message that is delivered again after that time takes effect again.
+        inbox: Retention = Default "7d";
+    }
+}
+
+section! {
+    /// The listener for `/metrics`, `/livez` and `/readyz`.
+    Http in "http";
+    keys {}
+    given {}
+    read {
+        /// Address and port; `off`: none. There is no authentication: elsewhere than on loopback keep it inside a trusted network.
+        listen: Address = Default "127.0.0.1:9464";
+    }
+}
+
+section! {
+    /// Logs, on standard error.
+    Log in "log";
+    keys {}
+    given {}
+    read {
+        /// A level, or a filter such as `info,outbox_relay=debug`.
+        level: Level = Default "info";
+        /// Text for people or JSON for programs.
+        format: Words(LOG_FORMATS: LogFormat) = Default "text";
+    }
+}
+
+/// The keyword `type` is no name of a field.
+const SINK_TYPE: ConfigKey = ConfigKey {
+    path: "sinks.*.type",
+    kind: Kind::Choice(const { &words(&SINK_TYPES) }),
+    unset: Unset::Required("kafka"),
+    only: &[],
+    help: "The kind of broker. `stdout` writes a JSON line per message; `null` confirms everything and sends nothing, for measuring.",
+};
+
+section! {
+    /// A Kafka cluster.
+    KafkaConfig in "sinks.*";
+    keys {}
+    given {
+        /// Properties of librdkafka; those that would weaken the guarantees are refused.
+        properties: BTreeMap<String, Secret>;
+    }
+    read {
+        /// `host:port`, several separated by commas.
+        brokers: Text ["kafka"] = Required "kafka-1:9093,kafka-2:9093";
+    }
+}
+
+/// Any number of keys.
+const PROPERTIES: ConfigKey = ConfigKey {
+    path: "sinks.*.properties.*",
+    kind: Kind::Property,
+    unset: Unset::Optional(""),
+    only: &["kafka"],
+    help: "Properties of librdkafka under their own names, for example `security.protocol`, `ssl.ca.location`, `sasl.username`, `linger.ms`. With `_file` behind its name a property is read from a file (`\"sasl.password_file\"`). Those that weaken delivery or order are refused. In variables `_` stands for the dot.",
+};
+
+section! {
+    /// A RabbitMQ node or cluster.
+    RabbitMqConfig in "sinks.*";
+    keys {
+        /// `amqps://user:password@host:port/vhost`.
+        url: Secret ["rabbitmq"] = Required "amqps://relay@rabbit.example:5671/%2f";
+        /// A file with the URL.
+        url_file: File ["rabbitmq"] = Optional "/run/secrets/rabbit_url";
+        /// The password, if the URL has none.
+        password: Secret ["rabbitmq"] = Optional "secret";
+        /// A file with the password.
+        password_file: File ["rabbitmq"] = Optional "/run/secrets/rabbit_password";
+        /// Allows a connection without TLS to another machine.
+        plaintext: Switch ["kafka", "rabbitmq"] = Default "false";
+    }
+    given {
+        /// `amqps://user:password@host:port/vhost`.
+        url: Secret;
+        /// The password, if it is not part of the URL.
+        password: Option<Secret>;
+    }
+    read {
+        /// Certificates of the authorities to trust, as PEM. Not set: those of the system.
+        ca_file: File ["rabbitmq"] = Optional "/etc/outbox-relay/ca.pem";
+        /// A certificate to show to the broker, with its chain, as PEM. Needs `key_file`.
+        certificate_file: File ["rabbitmq"] = Optional "/etc/outbox-relay/client.pem";
+        /// The key of that certificate, as PEM.
+        key_file: File ["rabbitmq"] = Optional "/etc/outbox-relay/client.key";
+        /// Channels that publish at the same time.
+        channels: Count(1, 255) ["rabbitmq"] = Default "4";
+        /// Most unconfirmed messages of one channel.
+        window: Count(1, 10_000) ["rabbitmq"] = Default "512";
+    }
+}
+
+section! {
+    /// A rule for the destination of messages.
+    Route in "routes.*";
+    keys {}
+    given {
+        /// Kafka topic or RabbitMQ exchange; `{topic}`, `{type}` and `{lane}` are replaced.
+        target: String;
+        /// RabbitMQ's routing key; `{topic}`, `{type}`, `{key}` and `{lane}` are replaced.
+        routing_key: String;
+        /// Whether a key may have several unconfirmed messages on a sink that does not keep their order.
+        pipelined: bool;
+        /// The shape that its messages have on the wire.
+        envelope: Envelope;
+    }
+    read {
+        /// Topics, with `*` for any number of characters.
+        topics: Text = Required "*";
+        /// The sink's name.
+        sink: Text = Required "main";
+        /// The outcome of a message that the broker rejects: dead at once, or tried again up to the limit of attempts.
+        on_rejected: Words(ON_REJECTED: OnRejected) = Default "dead";
+        /// The effect of a dead message on the later ones of its key: they go on, or they wait until it is retried or discarded.
+        after_dead: Words(AFTER_DEAD: AfterDead) = Default "skip";
+        /// The attribute `source` of CloudEvents, a URI reference; `{topic}` and `{lane}` are replaced.
+        source: Text = Default "/{topic}";
+    }
+    keys {
+        /// Kafka topic; `{topic}`, `{type}` and `{lane}` are replaced.
+        topic: Text ["kafka"] = Default "{topic}";
+        /// RabbitMQ exchange, empty for the default one; `{topic}`, `{type}` and `{lane}` are replaced.
+        exchange: Text ["rabbitmq"] = Required "amq.topic";
+        /// Routing key; `{topic}`, `{type}`, `{key}` and `{lane}` are replaced.
+        routing_key: Text ["rabbitmq"] = Default "{topic}";
+        /// `strict`: one unconfirmed message per key. `pipelined`: several, which is faster for a hot key; after a nack or a lost connection its messages can be out of order.
+        order: Words(ORDERS: bool) ["rabbitmq"] = Default "strict";
+        /// The shape on the wire: docs/envelopes.md describes each.
+        envelope: Words(ENVELOPES: fn(Binding) -> Envelope) = Default "raw";
+    }
+}
+
+/// All keys, by section.
+pub(super) const KEYS: &[&[&[ConfigKey]]] = &[
+    Database::KEYS,
+    RelayConfig::KEYS,
+    RetryConfig::KEYS,
+    Retention::KEYS,
+    Http::KEYS,
+    Log::KEYS,
+    &[&[SINK_TYPE]],
+    KafkaConfig::KEYS,
+    RabbitMqConfig::KEYS,
+    &[&[PROPERTIES]],
+    Route::KEYS,
 ];
+
+/// Returns all keys.
+pub(super) fn keys() -> impl Iterator<Item = &'static ConfigKey> {
+    KEYS.iter().copied().flatten().copied().flatten()
+}

@@ -53,7 +53,7 @@ pub fn defaults() -> Config {
 /// Returns the address to listen on, whatever else is wrong; `None` if `off`.
 #[must_use]
 pub fn listen_address(inputs: &Inputs) -> Option<SocketAddr> {
-    SettingsReader::new(Settings::gather(inputs)).listen()
+    SettingsReader::new(Settings::gather(inputs)).http().listen
 }
 
 fn loaded(inputs: &Inputs, publishes: bool) -> Result<Loaded, ConfigError> {

@@ -1,16 +1,16 @@
 //! Finds keys in the table by path.
 
-use super::keys::{ConfigKey, KEYS};
+use super::keys::{ConfigKey, keys};
 
 /// Returns the key with this path, if any.
 pub(super) fn find(path: &str) -> Option<&'static ConfigKey> {
-    KEYS.iter().find(|key| matches(key.path, path))
+    keys().find(|key| matches(key.path, path))
 }
 
 /// Whether keys begin with this path.
 pub(super) fn is_section(path: &str) -> bool {
     let depth = path.split('.').count();
-    KEYS.iter().any(|key| key.path.split('.').count() > depth && same_start(key.path, path))
+    keys().any(|key| key.path.split('.').count() > depth && same_start(key.path, path))
 }
 
 fn matches(pattern: &str, path: &str) -> bool {
@@ -25,7 +25,7 @@ fn same_start(pattern: &str, path: &str) -> bool {
 /// Returns the known path of the same depth that is most similar to this one, if any is similar.
 pub(super) fn nearest(path: &str) -> Option<String> {
     let parts: Vec<_> = path.split('.').collect();
-    let known = KEYS.iter().map(|key| {
+    let known = keys().map(|key| {
         let names = key.path.split('.').zip(&parts).map(|(name, part)| if name == "*" { part } else { name });
         names.collect::<Vec<_>>().join(".")
     });

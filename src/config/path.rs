@@ -45,12 +45,20 @@ pub(super) use key;
 
 #[expect(clippy::indexing_slicing, reason = "it runs in the compiler")]
 pub(super) const fn is_known(pattern: &str) -> bool {
-    let mut index = 0;
-    while index < KEYS.len() {
-        if is_same(KEYS[index].path.as_bytes(), pattern.as_bytes()) {
-            return true;
+    let mut section = 0;
+    while section < KEYS.len() {
+        let mut block = 0;
+        while block < KEYS[section].len() {
+            let mut key = 0;
+            while key < KEYS[section][block].len() {
+                if is_same(KEYS[section][block][key].path.as_bytes(), pattern.as_bytes()) {
+                    return true;
+                }
+                key += 1;
+            }
+            block += 1;
         }
-        index += 1;
+        section += 1;
     }
     false
 }

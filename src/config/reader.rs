@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    keys::{ConfigKey, KEYS, Unset, Words},
+    keys::{ConfigKey, Unset, Words, keys},
     lookup::find,
     path::{KeyPath, key},
     source::{Problem, Settings, ValueOrigin, is_secret},
@@ -24,7 +24,7 @@ pub(super) struct Section {
 impl Section {
     /// Returns the keys that belong here, with their paths, except those of a map.
     pub(super) fn keys(&self) -> impl Iterator<Item = (&'static ConfigKey, String)> {
-        let keys = KEYS.iter().filter(|key| !key.is_map());
+        let keys = keys().filter(|key| !key.is_map());
         keys.filter_map(|key| Some((key, self.own(key)?))).filter(|(key, _)| self.takes(key))
     }
 

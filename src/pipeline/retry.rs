@@ -91,7 +91,7 @@ pub fn decide(error: &PublishError, attempts: u16, policy: Policy, retry: &Retry
 }
 
 fn delay_or_bury(reason: &'static str, attempts: u16, policy: Policy, retry: &RetryConfig, random: f64) -> Disposition {
-    if u32::from(attempts) + 1 >= retry.max_attempts {
+    if usize::from(attempts) + 1 >= retry.max_attempts {
         return dead("attempts_exhausted", true, policy);
     }
     Disposition::Delay { wait: wait(attempts, retry, random), spent: true, reason }

@@ -179,7 +179,7 @@ impl Relay {
         if protocol.flaw == Some(Flaw::TimeOutIsSent) && matches!(error, PublishError::Unconfirmed(_)) {
             return self.confirmed(protocol, id);
         }
-        let retry = RetryConfig { base: Duration::from_secs(1), max: Duration::from_secs(1), max_attempts: u32::MAX };
+        let retry = RetryConfig { base: Duration::from_secs(1), max: Duration::from_secs(1), max_attempts: usize::MAX };
         self.on_the_way.remove(id);
         self.fail(protocol, id, &retry::decide(error, 0, POLICY, &retry, 1.0));
     }

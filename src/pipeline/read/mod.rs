@@ -158,7 +158,7 @@ impl Reader {
         if message.expired {
             return Step::Decided(dead("expired", false, policy), "it was not published before its expiry".into());
         }
-        if u32::from(row.attempts) >= self.context.config.retry.max_attempts {
+        if usize::from(row.attempts) >= self.context.config.retry.max_attempts {
             let error = "a relay lost its lease with this message too often";
             return Step::Decided(dead("attempts_exhausted", false, policy), error.into());
         }

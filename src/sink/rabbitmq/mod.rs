@@ -16,6 +16,7 @@
 //!   meanwhile.
 //! - While the broker blocks the connection (memory or disk alarm), messages are *unavailable*. lapin's calls never
 //!   return then. So each has a deadline, and a call that misses it drops the connection with its socket.
+//!
 //! lapin logs returned messages with their payload at WARN under `lapin::returned_messages`: keep that target off.
 
 mod link;
