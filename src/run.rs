@@ -30,6 +30,7 @@ use crate::{
         capacity::Capacity,
         context::Context,
         database,
+        role::Role,
         session::{self, Session},
     },
 };
@@ -65,7 +66,7 @@ impl Relay {
         let routes = Routes::new(&config.routes);
         database::options(&config.database).context("the database URL cannot be used")?;
         let login = database::Login::Configured(config.database.clone());
-        let context = Context::new(config, login, metrics, health, false);
+        let context = Context::new(config, login, metrics, health, Role::RELAY);
         Ok(Self { context: Arc::new(context), routes, feeds })
     }
 
@@ -133,7 +134,7 @@ pub(crate) async fn supervise(
         ready = wait_for_database(context) => ready?,
         () = &mut shutdown => return Ok(()),
     }
-    let name = if context.worker { "worker" } else { "relay" };
+    let name = context.role.name;
     tracing::info!(owner = context.owner, "{name} started");
     let mut keepers = start_keepers(context);
     let mut pipeline = start();

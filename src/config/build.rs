@@ -79,11 +79,17 @@ impl SettingsReader {
     fn route(&self, number: usize) -> Route {
         let number = number.to_string();
         let sink = self.string(&key!("routes.*.sink", number));
-        let is_rabbit = self.choice(&key!("sinks.*.type", sink), &SINK_TYPES) == Some(SinkType::RabbitMq);
-        let target = if is_rabbit { key!("routes.*.exchange", number) } else { key!("routes.*.topic", number) };
-        let routing_key = if is_rabbit { self.string(&key!("routes.*.routing_key", number)) } else { String::new() };
+        // A sink of an unknown type was noted.
+        let (target, routing_key, binding) = match self.choice(&key!("sinks.*.type", sink), &SINK_TYPES) {
+            Some(SinkType::RabbitMq) => {
+                let (exchange, routing_key) = (key!("routes.*.exchange", number), key!("routes.*.routing_key", number));
+                (exchange, self.string(&routing_key), Binding::Amqp)
+            }
+            Some(SinkType::Kafka | SinkType::Stdout | SinkType::Null) | None => {
+                (key!("routes.*.topic", number), String::new(), Binding::Kafka)
+            }
+        };
         let envelope = self.choice(&key!("routes.*.envelope", number), &ENVELOPES);
-        let binding = if is_rabbit { Binding::Amqp } else { Binding::Kafka };
         let pipelined = self.choice(&key!("routes.*.order", number), &ORDERS).unwrap_or(false);
         let envelope = envelope.map_or(Envelope::Raw, |envelope| envelope(binding));
         Route::read(self, &number, (self.string(&target), routing_key, pipelined, envelope))

@@ -33,11 +33,13 @@ impl SettingsReader {
         }
         for (name, sink) in &config.sinks {
             match sink {
-                SinkConfig::Kafka(kafka) if speaks_tls(kafka) => {
-                    self.check_kafka_authority(&format!("sinks.{name}"), kafka);
+                SinkConfig::Kafka(kafka) => {
+                    if speaks_tls(kafka) {
+                        self.check_kafka_authority(&format!("sinks.{name}"), kafka);
+                    }
                 }
                 SinkConfig::RabbitMq(rabbit) => self.check_rabbit_files(&format!("sinks.{name}"), rabbit),
-                _ => {}
+                SinkConfig::Stdout | SinkConfig::Null => {}
             }
         }
     }

@@ -146,7 +146,7 @@ impl Settler {
             };
             group = self.close(group, &settled, started);
             if answered {
-                return self.lose(group, started);
+                return self.close_lost(group, started);
             }
             if refusals >= MAX_REFUSALS {
                 return self.one_by_one(session, group).await;
@@ -206,7 +206,7 @@ impl Settler {
     }
 
     /// Closes claims that are neither live nor settled.
-    fn lose(&self, group: Vec<Finished>, started: Instant) {
+    fn close_lost(&self, group: Vec<Finished>, started: Instant) {
         for finished in group {
             self.lost(&finished);
             self.observe("lost", started);
@@ -217,7 +217,7 @@ impl Settler {
     fn forget(&self, finished: &Finished) {
         self.context.leases.remove(finished.lease());
         read_on(&self.context, finished.tenure.lane, &finished.queued);
-        if self.context.worker {
+        if !self.context.role.shares_keys {
             // Its keys are free.
             self.context.nudge.notify_waiters();
         }

@@ -30,7 +30,6 @@ impl Backoff {
     }
 
     /// Makes the next wait the first again, after a success.
-    #[cfg(any(feature = "rabbitmq", test))]
     pub(crate) fn reset(&mut self) {
         self.waits.reset();
     }

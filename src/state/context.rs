@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::Config,
     observe::{health::Health, metrics::Metrics},
-    state::{database::Login, leases::HeldClaims, queues::Queues},
+    state::{database::Login, leases::HeldClaims, queues::Queues, role::Role},
 };
 
 /// The shared state of a running relay.
@@ -39,27 +39,26 @@ pub struct Context {
     pub stop: CancellationToken,
     /// Stops publishing; messages that are not published are released.
     pub hurry: CancellationToken,
-    /// Whether a handler takes the place of the sinks. Each claim is a transaction then. No two claims of this process
-    /// share a key, and each takes a whole place, however few messages it has.
-    pub worker: bool,
+    /// How this process claims: as a relay or as a worker.
+    pub role: Role,
 }
 
 impl Context {
     /// Creates the shared state before a relay runs, with a name for its claims that no other process has.
     #[must_use]
-    pub fn new(config: Config, login: Login, metrics: Arc<Metrics>, health: Arc<Health>, worker: bool) -> Self {
+    pub fn new(config: Config, login: Login, metrics: Arc<Metrics>, health: Arc<Health>, role: Role) -> Self {
         Self {
             owner: format!("{}/{:08x}", config.relay.owner, rand::random::<u32>()),
             login,
             metrics,
             health,
             leases: HeldClaims::default(),
-            queues: Queues::new(worker, config.relay.claim_messages),
+            queues: Queues::new(!role.shares_keys, config.relay.claim_messages),
             floor: AtomicU64::new(0),
             nudge: Notify::new(),
             stop: CancellationToken::new(),
             hurry: CancellationToken::new(),
-            worker,
+            role,
             config,
         }
     }

@@ -9,4 +9,5 @@ pub mod database;
 pub(crate) mod explain;
 pub mod leases;
 pub mod queues;
+pub mod role;
 pub mod session;

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::state::{
+    backoff::Backoff,
     context::Context,
     database,
     explain::{Trouble, explain},
@@ -28,7 +29,9 @@ use crate::state::{
 pub struct Session {
     context: Arc<Context>,
     connection: Option<MySqlConnection>,
-    failures: u32,
+    /// Whether the last call failed.
+    failed: bool,
+    pauses: Backoff,
 }
 
 /// Longest pause between two tries to reach the database.
@@ -39,7 +42,7 @@ const MAX_PATIENCE: Duration = Duration::from_secs(40);
 impl Session {
     /// Creates a session that is not connected yet.
     pub fn new(context: &Arc<Context>) -> Self {
-        Self { context: Arc::clone(context), connection: None, failures: 0 }
+        Self { context: Arc::clone(context), connection: None, failed: false, pauses: pauses() }
     }
 
     /// Runs one operation within the settle deadline. Connecting has the same time again, because it takes more round
@@ -112,13 +115,14 @@ impl Session {
 
     fn report<T>(&mut self, operation: &'static str, outcome: &Result<T, sqlx::Error>) {
         let Err(error) = outcome else {
-            if self.failures > 0 {
+            if self.failed {
                 tracing::info!(operation, "the database answers again");
+                self.pauses.reset();
             }
-            self.failures = 0;
+            self.failed = false;
             return self.context.health.dependency("database", Ok(()));
         };
-        self.failures += 1;
+        self.failed = true;
         let kind = if error.as_database_error().is_some() { "refused" } else { "lost" };
         self.context.metrics.db_errors_total.with_label_values(&[operation, kind]).inc();
         tracing::warn!(operation, kind, error = %describe(error), "a database call failed");
@@ -140,8 +144,8 @@ impl Session {
     }
 
     /// Waits before the next try: longer after each failure in a row, at most two seconds.
-    pub async fn pause(&self) {
-        tokio::time::sleep(time_to_pause(self.failures)).await;
+    pub async fn pause(&mut self) {
+        tokio::time::sleep(self.pauses.next()).await;
     }
 }
 
@@ -180,9 +184,9 @@ impl Patience {
     }
 }
 
-/// Returns the pause after this number of failures in a row.
-pub(crate) fn time_to_pause(failures: u32) -> Duration {
-    Duration::from_millis(50).saturating_mul(1 << failures.min(6)).min(MAX_PAUSE)
+/// Returns the pauses between tries to reach the database.
+pub(crate) fn pauses() -> Backoff {
+    Backoff::new(Duration::from_millis(100), MAX_PAUSE)
 }
 
 /// Sessions that several tasks share; the tasks get them in the order in which they ask.

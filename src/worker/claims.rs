@@ -97,6 +97,7 @@ impl<H: Handler> Claims<H> {
     /// Notes a lost claim: another process took it over, so the fence let nothing be committed.
     fn lost(&self, claimed: &Claimed) {
         self.context.leases.remove(claimed.tenure.lease);
+        settle::read_on(&self.context, claimed.tenure.lane, &claimed.tenure.queued);
         if claimed.tenure.lose() {
             self.context.metrics.leases_lost_total.inc();
         }

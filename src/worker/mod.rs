@@ -53,7 +53,7 @@ use crate::{
         settle::Settler,
     },
     run,
-    state::{capacity::Capacity, context::Context, database::Login},
+    state::{capacity::Capacity, context::Context, database::Login, role::Role},
 };
 
 /// The receipt of a worker's messages, and the label `sink` of its metrics.
@@ -163,7 +163,7 @@ impl Worker {
             tokio::spawn(http::serve(listener, sources, ended.cancelled_owned()));
         }
         let (login, after_dead) = (Login::Given(self.options), self.after_dead);
-        let context = Arc::new(Context::new(self.config, login, metrics, health, true));
+        let context = Arc::new(Context::new(self.config, login, metrics, health, Role::WORKER));
         run::supervise(&context, || start(&context, handler, after_dead), stop).await
     }
 }

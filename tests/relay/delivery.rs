@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use testkit::{
+    accounts::Account,
     consume::Broker,
     judge::Expectations,
     ledger::Draft,
     load::{self, Load},
-    relay::Metrics,
+    relay::{Metrics, Settings},
     servers::Flavor,
 };
 
@@ -181,7 +182,7 @@ async fn an_inbox_that_forgets_before_a_replay_can_come_is_told() -> Result<()> 
 }
 
 #[tokio::test]
-async fn a_message_without_route_and_one_without_its_row_stop_nobody() -> Result<()> {
+async fn a_pending_row_without_its_message_stops_no_other() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
     let _relay = stage.relay()?;
     stage.commit(&[stage.draft(1)]).await?;
@@ -193,6 +194,27 @@ async fn a_message_without_route_and_one_without_its_row_stop_nobody() -> Result
     stage.database.wait_for(PATIENCE, dead).await?;
     stage.database.execute("DELETE FROM outbox_dead").await?;
     stage.drain_and_judge(&Expectations::new()).await
+}
+
+#[tokio::test]
+async fn a_message_without_route_waits_unspent_until_a_relay_has_one_or_it_expires() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
+    let (waiting, expired) = ([stage.draft(1)], [stage.draft(2)]);
+    let soon = |message: outbox_core::Message| message.expires_after(Duration::from_millis(1));
+    load::commit(&stage.database, &stage.ledger, &waiting, |message| message).await?;
+    load::commit(&stage.database, &stage.ledger, &expired, soon).await?;
+    let has_expired = "SELECT COUNT(*) FROM outbox_messages WHERE expires_at < UTC_TIMESTAMP(6)";
+    stage.database.wait_for(PATIENCE, has_expired).await?;
+    let settings = Settings::new(&stage.database.url_as(Account::Relay)?).null().patient();
+    let mut relay = crate::stage::start(&settings.route([("topics", "elsewhere"), ("sink", "null")]))?;
+    let waits = "SELECT COUNT(*) FROM outbox_delayed WHERE reason = 'no_route' AND attempts = 0";
+    stage.database.wait_for(PATIENCE, waits).await?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_dead WHERE reason = 'expired'").await?;
+    ensure!(relay.log()?.contains("no route matches the topic"), "it is not logged");
+    relay.stop(PATIENCE).await?;
+    stage.database.execute("UPDATE outbox_delayed SET due_at = UTC_TIMESTAMP(6)").await?;
+    let _relay = stage.relay()?;
+    stage.drain_and_judge(&Expectations::new().at_least(2).dead(expired.map(|draft| draft.id))).await
 }
 
 #[tokio::test]

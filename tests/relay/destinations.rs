@@ -92,7 +92,7 @@ async fn a_kafka_topic_that_confirms_nothing_holds_up_no_other() -> Result<()> {
     let silent = stage.topic.beside_replicated(3).await?;
     cluster.kill()?;
     cluster.led_by_others().await?;
-    stage.settings = stage.settings.patient().set("relay", "publish_deadline", "3s");
+    stage.settings = stage.settings.patient().set("relay", "publish_deadline", "6s");
     let silent = [keyed(&silent, "a", 1..=50), keyed(&silent, "b", 1..=50)].concat();
     stage.commit(&silent).await?;
     let mut relay = stage.relay()?;
@@ -128,7 +128,7 @@ async fn a_rabbitmq_queue_that_confirms_nothing_holds_up_no_other() -> Result<()
     let topic = Topic::create_on(Broker::RabbitMq, &server.amqp_url()).await?;
     let mut stage = Stage::with(Database::create(Flavor::MySql).await?, topic)?;
     let silent = beside(&mut stage).await?;
-    stage.settings = stage.settings.patient().set("relay", "publish_deadline", "4s");
+    stage.settings = stage.settings.patient().set("relay", "publish_deadline", "6s");
     server.suspend_queue(&silent).await?;
     let mut relay = stage.relay()?;
     relay.wait_for_metrics(PATIENCE, "the relay", |_| true).await?;

@@ -29,6 +29,7 @@ use self::window::{Limits, Selection, Start};
 use crate::{
     pipeline::lanes::Idle,
     state::{
+        backoff::Backoff,
         capacity::{Capacity, Share},
         context::Context,
         crash,
@@ -96,8 +97,8 @@ struct Memory {
     /// For looks that start at the first row.
     patience: Patience,
     last_message_at: Instant,
-    /// Failed passes in a row, up to now.
-    failures: u32,
+    /// The pauses after failed passes.
+    pauses: Backoff,
 }
 
 /// A full look finds rows that were committed later than the floor allows. It also reads the deleted rows that a
@@ -108,9 +109,6 @@ const FULL_LOOK_PAUSE: u32 = 20;
 /// Largest claim, in KiB, whose messages are read in the claim's own round trip. The messages of larger claims are read
 /// while the claimer makes the next claim.
 const BROUGHT_ALONG: usize = 64;
-/// Fewest rows that a worker's look asks for. A worker's claims are smaller, but the keys of the first rows may be in
-/// its other claims.
-const WINDOW: usize = 500;
 
 impl Claimer {
     /// Claims until the relay is stopped.
@@ -122,7 +120,7 @@ impl Claimer {
             full_look_at: now,
             patience: Patience::new(&self.context),
             last_message_at: now,
-            failures: 0,
+            pauses: session::pauses(),
         };
         let stop = self.context.stop.clone();
         while let Some(true) = stop.run_until_cancelled(self.ready()).await {
@@ -168,7 +166,7 @@ impl Claimer {
         self.context.leases.insert(&tenure);
         crash::point("after_claim");
         let taken = selection.take.len();
-        if !self.context.worker {
+        if self.context.role.returns_room {
             count.trim(taken);
         }
         bytes.trim(kib(&selection.take));
@@ -210,7 +208,7 @@ impl Claimer {
         }
         let (floor, start) = (self.context.floor.load(Ordering::Acquire), memory.start.id());
         let gaps = window::gaps(if full { 0 } else { start }, &claimed_ids(&own, &memory.foreign.claims));
-        let rows = if self.context.worker { messages.max(WINDOW) } else { messages };
+        let rows = messages.max(self.context.role.look_rows);
         let limit = u32::try_from(rows).unwrap_or(u32::MAX);
         let below_limit = 2 * rows + gaps.claimed_within;
         let look = Look {
@@ -242,7 +240,7 @@ impl Claimer {
             return Ok(None);
         }
         let mut barred = memory.foreign.bar(&seen, &own);
-        if self.context.worker {
+        if !self.context.role.shares_keys {
             barred.keys.extend(own.iter().flat_map(|tenure| &tenure.keys));
         }
         self.context.leases.sweep(self.lane, &seen.leases);
@@ -335,10 +333,11 @@ impl Claimer {
 
     /// Looks for the claim after an error: asks until the database answers, or the lease has passed.
     async fn find(&self, token: u64, until: Instant) -> Option<Option<u64>> {
-        for failures in 1.. {
-            tokio::time::sleep(session::time_to_pause(failures)).await;
+        let mut pauses = session::pauses();
+        loop {
+            tokio::time::sleep(pauses.next()).await;
             if Instant::now() >= until {
-                break;
+                return None;
             }
             let (mut session, owner) = (self.sessions.take().await, &self.context.owner);
             let found = session.run("find", async |db| claim::find(db, self.lane, owner, token).await).await;
@@ -346,7 +345,6 @@ impl Claimer {
                 return Some(found);
             }
         }
-        None
     }
 }
 

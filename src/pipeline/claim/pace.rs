@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use outbox_core::sqlx;
 
 use super::{Claimer, Memory, Pass};
-use crate::state::session;
 
 /// A lane without a message for this duration is idle.
 const IDLE: Duration = Duration::from_secs(1);
@@ -26,7 +25,6 @@ impl Claimer {
     pub(super) fn judge(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>, started: Instant) -> Pause {
         let (metrics, relay) = (&self.context.metrics, &self.context.config.relay);
         let (now, interval) = (Instant::now(), relay.claim_interval * memory.foreign.relays());
-        let failures = std::mem::take(&mut memory.failures);
         let (result, pause) = match outcome {
             Ok(Pass::Claimed(messages)) => {
                 metrics.claimed_messages_total.inc_by(*messages as u64);
@@ -47,12 +45,12 @@ impl Claimer {
             }
             Err(_) => {
                 memory.foreign.forget_ids();
-                memory.failures = failures + 1;
-                ("error", Pause::Until(now + session::time_to_pause(memory.failures)))
+                ("error", Pause::Until(now + memory.pauses.next()))
             }
         };
         metrics.claims_total.with_label_values(&[result]).inc();
-        if memory.failures == 0 {
+        if outcome.is_ok() {
+            memory.pauses.reset();
             self.context.alive("claim");
         }
         pause

@@ -10,7 +10,7 @@ use std::{
 };
 
 use outbox_core::{
-    EPOCH_HEADER, SEQUENCE_HEADER,
+    Contents, EPOCH_HEADER, SEQUENCE_HEADER,
     sqlx::{self, Connection as _},
     store::{
         claim::Pending,
@@ -18,8 +18,11 @@ use outbox_core::{
     },
 };
 
+use parking_lot::Mutex;
+
 use self::route::{Resolved, Routes};
 use crate::{
+    config::{AfterDead, OnRejected},
     pipeline::{
         claim::Claimed,
         retry::{Disposition, Policy, dead},
@@ -72,6 +75,8 @@ pub struct Reader {
     context: Arc<Context>,
     routes: Routes,
     pub(crate) sessions: Sessions,
+    /// The time of the last warning of a topic without a route.
+    warned_at: Mutex<Option<Instant>>,
 }
 
 impl Reader {
@@ -79,7 +84,7 @@ impl Reader {
     #[must_use]
     pub fn new(context: &Arc<Context>, routes: Routes) -> Self {
         let sessions = Sessions::new(context, tokio::sync::Semaphore::MAX_PERMITS);
-        Self { context: Arc::clone(context), routes, sessions }
+        Self { context: Arc::clone(context), routes, sessions, warned_at: Mutex::default() }
     }
 
     /// Reads a claim. Retries until the database answers or the lease is lost; then releases the messages not read.
@@ -148,16 +153,19 @@ impl Reader {
     }
 
     fn step(&self, lane: u16, row: Pending, message: Stored) -> Step {
-        let key = message.contents.key.as_deref();
-        let Ok(route) = self.routes.resolve(&message.contents.topic, message.contents.event_type.as_deref(), key, lane)
-        else {
-            let wait = Disposition::Delay { wait: NO_ROUTE_WAIT, spent: false, reason: "no_route" };
-            return Step::Decided(wait, format!("no route matches the topic {}", message.contents.topic));
-        };
-        let policy = Policy { on_rejected: route.on_rejected, after_dead: route.after_dead };
+        let Contents { topic, key, event_type, .. } = &message.contents;
+        let route = self.routes.resolve(topic, event_type.as_deref(), key.as_deref(), lane).ok();
+        let (on_rejected, after_dead) =
+            route.as_ref().map_or((OnRejected::Dead, AfterDead::Skip), |route| (route.on_rejected, route.after_dead));
+        let policy = Policy { on_rejected, after_dead };
         if message.expired {
             return Step::Decided(dead("expired", false, policy), "it was not published before its expiry".into());
         }
+        let Some(route) = route else {
+            self.warn_of_missing_route(topic);
+            let wait = Disposition::Delay { wait: NO_ROUTE_WAIT, spent: false, reason: "no_route" };
+            return Step::Decided(wait, format!("no route matches the topic {topic}"));
+        };
         if usize::from(row.attempts) >= self.context.config.retry.max_attempts {
             let error = "a relay lost its lease with this message too often";
             return Step::Decided(dead("attempts_exhausted", false, policy), error.into());
@@ -165,6 +173,15 @@ impl Reader {
         match ready(row, message, route, policy) {
             Ok(ready) => Step::Publish(Box::new(ready)),
             Err(error) => Step::Decided(dead("invalid", false, policy), error),
+        }
+    }
+
+    /// Warns at most once a minute, however many messages have no route.
+    fn warn_of_missing_route(&self, topic: &str) {
+        let mut warned_at = self.warned_at.lock();
+        if warned_at.is_none_or(|at| at.elapsed() > NO_ROUTE_WAIT) {
+            *warned_at = Some(Instant::now());
+            tracing::warn!(topic, "no route matches the topic: its messages wait until a relay has one");
         }
     }
 }
