@@ -13,6 +13,7 @@ mod failover;
 mod galera;
 mod handlers;
 mod kafka_refuses;
+mod keys;
 mod mix;
 mod rabbitmq_blocks;
 mod rabbitmq_refuses;
@@ -50,6 +51,8 @@ pub fn all() -> Vec<Row> {
         rabbitmq_blocks::row(),
         unroutable::row(),
         rabbitmq_refuses::row(),
+        keys::busy(),
+        keys::blocked(),
         consumer_killed::row(),
         two_releases::row(),
         broker_down::long(),
