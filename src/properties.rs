@@ -161,8 +161,9 @@ fn content_type_of(message: &Outgoing) -> Option<&str> {
 
 /// Returns the microseconds since 1970 of a time in RFC 3339; `None` for another text.
 fn micros(time: &str) -> Option<i64> {
-    let parts = time.strip_suffix('Z')?.split(['-', 'T', ':', '.']);
-    let parts: Vec<i64> = parts.map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    let time = time.strip_suffix('Z')?;
+    let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
+    let parts: Vec<i64> = time.split(['-', 'T', ':']).map(|part| part.parse().ok()).collect::<Option<_>>()?;
     let (date, of_day) = parts.split_at_checked(3)?;
     let days = match *date {
         [year, month @ 1..=12, day @ 1..=31] => {
@@ -173,16 +174,11 @@ fn micros(time: &str) -> Option<i64> {
         }
         _ => return None,
     };
-    let (time, fraction) = of_day.split_at_checked(3)?;
-    let seconds = match *time {
+    let seconds = match *of_day {
         [hour @ 0..24, minute @ 0..60, second @ 0..60] => hour * 3600 + minute * 60 + second,
         _ => return None,
     };
-    let fraction = match *fraction {
-        [] => 0,
-        [part @ 1..1_000_000] => part,
-        _ => return None,
-    };
+    let fraction: i64 = format!("{fraction:0<6}").parse().ok()?;
     Some((days * 86_400 + seconds) * 1_000_000 + fraction)
 }
 

@@ -9,6 +9,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use outbox_core::SEQUENCE_HEADER;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::{
     config::{Binding, Envelope},
@@ -134,8 +135,8 @@ fn attributes(message: &mut Outgoing, source: &str) -> Result<Vec<(String, Strin
         ("type".to_owned(), event_type.to_owned()),
         ("source".to_owned(), source.to_owned()),
         ("id".to_owned(), message.message_id.to_string()),
-        ("time".to_owned(), rfc3339(message.created_at_micros)),
     ];
+    attributes.extend(rfc3339(message.created_at_micros).map(|time| ("time".to_owned(), time)));
     attributes.extend(message.contents.headers.iter().filter(|(name, value)| is_extension(name, value)).cloned());
     Ok(attributes)
 }
@@ -168,27 +169,10 @@ fn put(message: &mut Outgoing, mut headers: Vec<(String, String)>) {
     message.contents.headers = headers;
 }
 
-/// Formats a time as `2018-04-05T17:31:00Z`, with microseconds if there are any.
-fn rfc3339(micros: i64) -> String {
-    let (days, of_day) = (micros.div_euclid(86_400_000_000), micros.rem_euclid(86_400_000_000));
-    let (year, month, day) = date(days);
-    let (seconds, fraction) = (of_day / 1_000_000, of_day % 1_000_000);
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    let fraction = if fraction == 0 { String::new() } else { format!(".{fraction:06}") };
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
-}
-
-/// Returns year, month and day of a day since 1970. Counts from 1 March of the year 0, so that the leap day is the last
-/// of its year.
-fn date(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * march + 2) / 5 + 1;
-    let month = if march < 10 { march + 3 } else { march - 9 };
-    (era * 400 + year_of_era + i64::from(month <= 2), month, day)
+/// Formats microseconds since 1970: `2018-04-05T17:31:00Z`, with a fraction if there is one. `None` outside of the years
+/// 0 to 9999.
+fn rfc3339(micros: i64) -> Option<String> {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000).ok()?.format(&Rfc3339).ok()
 }
 
 #[cfg(test)]
