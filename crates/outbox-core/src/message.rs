@@ -5,7 +5,7 @@ use std::{
 
 use uuid::Uuid;
 
-use crate::{Contents, EPOCH_HEADER, EnqueueError, InvalidMessage, SEQUENCE_HEADER, key_hash, sequence};
+use crate::{Contents, EPOCH_HEADER, InvalidMessage, SEQUENCE_HEADER, key_hash, sequence};
 
 /// Longest topic, in bytes: Kafka's limit for a topic name; RabbitMQ's routing keys take 255.
 pub(crate) const MAX_TOPIC: usize = 249;
@@ -56,7 +56,7 @@ impl Schedule {
 
 impl Message {
     /// A message with these bytes as its payload. The topic has 1 to 249 ASCII letters, digits, `.`, `_` and `-`, and
-    /// is neither `.` nor `..`. Nothing is checked here: a field outside its limits is [`EnqueueError::Invalid`] at the
+    /// is neither `.` nor `..`. Nothing is checked here: a field outside its limits is [`EnqueueError::Invalid`](crate::EnqueueError::Invalid) at the
     /// enqueue.
     #[must_use]
     pub fn new(topic: impl Into<String>, payload: impl Into<Vec<u8>>) -> Self {
@@ -69,11 +69,11 @@ impl Message {
         Self::with_payload(topic.into(), None)
     }
 
-    /// A message with this value as JSON. [`EnqueueError::Encode`] if the value has no JSON form, like a map whose keys
+    /// A message with this value as JSON. [`EnqueueError::Encode`](crate::EnqueueError::Encode) if the value has no JSON form, like a map whose keys
     /// are lists.
     #[cfg(feature = "json")]
-    pub fn json(topic: impl Into<String>, value: &impl serde_core::Serialize) -> Result<Self, EnqueueError> {
-        let payload = crate::to_json(value).map_err(EnqueueError::Encode)?;
+    pub fn json(topic: impl Into<String>, value: &impl serde_core::Serialize) -> Result<Self, crate::EnqueueError> {
+        let payload = crate::to_json(value).map_err(crate::EnqueueError::Encode)?;
         Ok(Self::new(topic, payload).content_type("application/json"))
     }
 
