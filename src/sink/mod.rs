@@ -30,7 +30,7 @@ pub struct Outgoing {
     pub message_id: Uuid,
     /// Orders messages: those with the same hash go out one after the other. 0 means no order.
     pub key_hash: u64,
-    /// What the service enqueued, in its route's envelope.
+    /// The message's contents, in the envelope of its route.
     pub contents: Contents,
     /// The time of its enqueue: microseconds since 1970, by the database's clock.
     pub created_at_micros: i64,

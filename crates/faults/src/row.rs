@@ -12,7 +12,7 @@ pub struct Row {
     pub id: &'static str,
     /// The fault.
     pub fault: &'static str,
-    /// What it must show, in addition to what every run must.
+    /// The row's own requirement, beside those of every run.
     pub shows: &'static str,
     /// Where it strikes.
     pub cases: Vec<Case>,

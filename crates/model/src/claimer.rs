@@ -44,7 +44,7 @@ pub(crate) struct Own {
     pub may_return: bool,
 }
 
-/// What the look has read so far.
+/// The rows and claims that the look has read so far.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Look {
     pub next: Statement,

@@ -114,7 +114,7 @@ pub enum Flaw {
     TakeOverAtOnce,
 }
 
-/// What the last step did, if a property depends on it.
+/// The last step's effect, if a property depends on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Event {
     /// Nothing of interest.

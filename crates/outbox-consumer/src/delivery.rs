@@ -15,7 +15,7 @@ use crate::Failure;
 pub struct Delivery {
     /// The message id: the same over retries, redeliveries and replays.
     pub id: Uuid,
-    /// What the service enqueued. Bytes of headers that are not UTF-8 are replaced.
+    /// The message's contents. Header bytes that are not UTF-8 are replaced.
     pub contents: Contents,
     /// When the message was enqueued, by the database's clock.
     pub enqueued_at: Option<SystemTime>,

@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// What a message says, from the enqueue to the consumer.
+/// The contents of a message, from the enqueue to the consumer.
 ///
 /// Its `Debug` shows neither key nor headers nor payload, so that it can be logged.
 #[derive(Clone, Default, PartialEq, Eq)]

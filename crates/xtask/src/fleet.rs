@@ -75,7 +75,7 @@ async fn odd(kind: Kind, flavor: Flavor) -> Result<(Endpoint, Handle)> {
 
 const DATABASE_URL: &str = "DATABASE_URL";
 
-/// What `#[sqlx::test]` needs: a database for the list of its test databases.
+/// Creates the database in which `#[sqlx::test]` keeps the list of its test databases.
 async fn for_sqlx(server: &Endpoint) -> Result<Endpoint> {
     let address = servers::fresh_database(&server.address).await.context("no database for `#[sqlx::test]`")?;
     let (name, variable) = ("MySQL, for `#[sqlx::test]`".into(), DATABASE_URL.into());

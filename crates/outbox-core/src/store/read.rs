@@ -16,7 +16,7 @@ pub struct Stored {
     pub id: u64,
     /// The id that consumers see.
     pub message_id: Uuid,
-    /// What the service enqueued.
+    /// The message's contents.
     pub contents: Contents,
     /// Whether the headers can be read. Those of a row that was edited by hand may not, and count as none.
     pub is_readable: bool,
