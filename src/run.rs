@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use futures_util::{StreamExt as _, stream};
 use outbox_core::{
     SchemaError, check_schema,
-    sqlx::Connection as _,
+    sqlx::{Connection as _, MySqlConnection},
     store::{counters, lease},
 };
 use tokio::{
@@ -148,6 +148,8 @@ pub(crate) async fn supervise(
     let ended = async { while keepers.len() > 1 && keepers.join_next().await.is_some() {} };
     tokio::time::timeout(ENDING, ended).await.ok();
     keepers.shutdown().await;
+    // Nothing is claimed or published any more.
+    pipeline.shutdown().await;
     release_rest(context).await;
     tracing::info!("{name} stopped");
     Ok(())
@@ -216,20 +218,22 @@ async fn stop(context: &Context, pipeline: &mut JoinSet<anyhow::Result<()>>) -> 
     }
 }
 
-/// Releases what is still claimed, so that other relays need not wait for the leases to end.
+/// Releases what is still claimed, so that other relays need not wait for the leases to end. Asks the database for the
+/// claims: a claimer that was aborted does not know its last one.
 async fn release_rest(context: &Arc<Context>) {
-    let mut held = context.leases.all();
+    let mut abandoned = context.leases.all();
     // Messages that cannot be settled would be sent again at once, without a spent attempt. A take-over counts one.
-    held.retain(|tenure| !tenure.is_abandoned());
-    if held.is_empty() {
-        return;
-    }
-    let leases: Vec<lease::ClaimLease> = held.iter().map(|tenure| tenure.lease).collect();
-    let messages = held.iter().map(|tenure| tenure.ids.len()).sum::<usize>();
+    abandoned.retain(|tenure| tenure.is_abandoned());
     let mut session = Session::new(context);
-    match session.run("release", async |db| lease::release(db, &leases).await).await {
-        Ok(released) => tracing::warn!(released, messages, "released claims: messages in flight are sent again"),
-        Err(_) => tracing::warn!(claims = leases.len(), "claims could not be released: they end with their leases"),
+    let release = async |db: &mut MySqlConnection| {
+        let mut claims = lease::of_owner(db, &context.owner).await?;
+        claims.retain(|claim| abandoned.iter().all(|tenure| tenure.lease != *claim));
+        if claims.is_empty() { Ok(0) } else { lease::release(db, &claims).await }
+    };
+    match session.run("release", release).await {
+        Ok(0) => {}
+        Ok(claims) => tracing::warn!(claims, "released claims: messages in flight are sent again"),
+        Err(_) => tracing::warn!("claims that are left could not be released: they end with their leases"),
     }
 }
 

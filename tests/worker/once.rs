@@ -62,6 +62,11 @@ async fn a_stop_that_cannot_wait_gives_back_what_is_not_done(flavor: Flavor) -> 
     let hasty = stage.worker().batch(5).concurrency(2).configure(|config| config.relay.stop_deadline = Duration::ZERO);
     let worker = start(hasty, &does)?;
     does.wait_for_waiting(1).await?;
+    // A claim whose confirmation was lost on its way to the worker.
+    let unknown =
+        "INSERT INTO outbox_claims (lane, owner, lease_token, lease_until, claimed_at, message_ids, key_hashes)
+        SELECT lane, owner, lease_token + 1, lease_until, claimed_at, '[]', '' FROM outbox_claims LIMIT 1";
+    stage.database.execute(unknown).await?;
     worker.stop().await?;
     let claims = stage.database.number("SELECT COUNT(*) FROM outbox_claims").await?;
     ensure!(claims == 0, "{claims} claims are left");

@@ -79,6 +79,14 @@ pub async fn renew(conn: &mut MySqlConnection, leases: &[ClaimLease], lease: Dur
     Ok(Renewed { prolonged, standing })
 }
 
+/// The live claims of one process, which knows none whose confirmation it did not wait for. Read without locks. Reads
+/// all live claims.
+pub async fn of_owner(conn: &mut MySqlConnection, owner: &str) -> Result<Vec<ClaimLease>, sqlx::Error> {
+    let sql = "SELECT claim_id, lease_token FROM outbox_claims WHERE owner = ?";
+    let rows = sqlx::query(sql).bind(owner).fetch_all(conn).await?;
+    rows.iter().map(ClaimLease::of).collect()
+}
+
 /// Releases claims: their messages are pending as before, and no attempt is spent. Primary key, just these rows.
 pub async fn release(conn: &mut MySqlConnection, leases: &[ClaimLease]) -> Result<u64, sqlx::Error> {
     let text = sql!("DELETE c FROM {claims}", claims = fence(leases));
