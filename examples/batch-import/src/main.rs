@@ -1,7 +1,7 @@
 //! Imports a file of orders: `DATABASE_URL=mysql://… cargo run -p batch-import -- orders.csv`.
 //!
-//! All rows and the messages that tell of them are written in one transaction: a line that cannot be read, or that the database
-//! refuses, leaves nothing of the file.
+//! All rows and their messages are written in one transaction. If a line cannot be read, or the database refuses it, nothing of
+//! the file is written.
 #![expect(clippy::print_stdout, reason = "it talks to a person")]
 
 use std::{
@@ -20,7 +20,7 @@ use serde::Serialize;
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS orders (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, \
     customer BIGINT UNSIGNED NOT NULL, cents BIGINT UNSIGNED NOT NULL)";
 const HEADER: &str = "id,customer,cents";
-/// Lines that are read and written together: the file may be larger than the memory.
+/// The lines that are written together: the file may be larger than the memory.
 const CHUNK: usize = 1000;
 
 #[derive(Debug, Serialize, Event)]
@@ -32,7 +32,7 @@ struct Order {
     cents: u64,
 }
 
-/// Writes all orders of a file, each with its message. The caller commits, or rolls back.
+/// Writes all orders of a file, each with its message. The caller commits or rolls back.
 async fn import(tx: &mut MySqlConnection, file: impl BufRead) -> Result<usize> {
     let mut lines = (1..).zip(file.lines());
     let header = lines.next().map(|(_, line)| line).transpose()?.unwrap_or_default();
@@ -49,7 +49,7 @@ async fn import(tx: &mut MySqlConnection, file: impl BufRead) -> Result<usize> {
     }
 }
 
-/// The rows first, then the messages that tell of them.
+/// Writes the rows, then their messages.
 async fn write(tx: &mut MySqlConnection, orders: &[Order]) -> Result<()> {
     let mut rows = QueryBuilder::<MySql>::new("INSERT INTO orders (id, customer, cents) ");
     rows.push_values(orders, |mut row, order| {
@@ -98,7 +98,7 @@ async fn main() -> Result<()> {
             Ok(())
         }
         Err(error) => {
-            // Where this fails too, the connection is lost, and the transaction with it.
+            // If this fails too, the connection is lost, and the transaction with it.
             tx.rollback().await.ok();
             Err(error.context(format!("nothing of {path} was imported")))
         }

@@ -1,4 +1,4 @@
-//! The program itself: a file is imported as a whole, or not at all.
+//! The program imports a file as a whole, or not at all.
 
 use std::{
     io::Write as _,
@@ -11,7 +11,7 @@ use testkit::{accounts::Account, database::Database, servers::Flavor};
 
 const ORDERS: u64 = 10_000;
 
-/// A file of so many orders. Line 1 is the header, so order `n` stands on line `n + 1`.
+/// Writes a file of this many orders. Line 1 is the header, so order `n` is on line `n + 1`.
 fn lines() -> Vec<String> {
     let order = |id: u64| format!("{id},{},{}", id % 97, id * 7);
     std::iter::once("id,customer,cents".to_owned()).chain((1..=ORDERS).map(order)).collect()
@@ -24,7 +24,7 @@ fn import(database: &Database, lines: &[String]) -> Result<Output> {
     Ok(program.env("DATABASE_URL", database.url_as(Account::Owner)?).arg(file.path()).output()?)
 }
 
-/// How many orders there are, how many messages, and how many that are due.
+/// Returns the numbers of orders, of messages, and of due messages.
 async fn counts(database: &Database) -> Result<[i64; 3]> {
     Ok([
         database.number("SELECT COUNT(*) FROM orders").await?,
@@ -33,7 +33,7 @@ async fn counts(database: &Database) -> Result<[i64; 3]> {
     ])
 }
 
-/// What the program says about a file that it refuses.
+/// Returns the program's error for a file that it refuses.
 fn refusal(output: &Output) -> Result<String> {
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(!output.status.success() && output.stdout.is_empty(), "it was imported");

@@ -5,7 +5,7 @@ use outbox_consumer::{Delivery, Failure, Handler, kafka, stop_signal};
 use outbox_core::sqlx::{self, MySqlConnection, MySqlPool};
 use serde::Deserialize;
 
-/// No unique key on the order: an order that is booked twice must show.
+/// The order has no unique key, so that a second booking would show.
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS invoices (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, \
     order_id BIGINT UNSIGNED NOT NULL, customer BIGINT UNSIGNED NOT NULL, cents BIGINT UNSIGNED NOT NULL)";
 

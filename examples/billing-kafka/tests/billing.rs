@@ -1,4 +1,4 @@
-//! The program itself, between a relay and a database, killed at each point at which a crash could lose or double an effect.
+//! The program between a relay and a database, killed at each point where a crash could lose or repeat an effect.
 
 use anyhow::{Result, ensure};
 use outbox_core::{Message, Outbox, sqlx::Connection as _};

@@ -1,7 +1,7 @@
-//! A sink of one's own in one file: it posts each message to a URL. README.md says what the receiver gets.
+//! A custom sink in one file: it posts each message to a URL. README.md describes the requests.
 //!
-//! What makes a sink is in the order of reading: [`Webhook::publish`](Sink::publish) gives one outcome for each message, `deliver`
-//! draws the line between "it surely did not arrive" and "it may have arrived", and `answered` says what an answer means.
+//! Read it in this order. [`Webhook::publish`](Sink::publish) returns one outcome per message. `deliver` separates "surely did not
+//! arrive" from "may have arrived". `answered` maps an answer to an outcome.
 
 use std::{
     fmt::Display,
@@ -36,14 +36,14 @@ type Connection = SendRequest<String>;
 pub struct Webhook {
     /// Host and port.
     address: String,
-    /// What stands before the topic in the path of a request.
+    /// The part of a request's path before the topic.
     path: String,
     places: Semaphore,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl Webhook {
-    /// A sink that posts to this URL, followed by `/` and the route's target. Connects to nothing yet.
+    /// Creates a sink that posts to this URL, followed by `/` and the route's target. Connects on its first use.
     pub fn new(url: &str) -> Result<Self> {
         let url: Uri = url.parse().context("the URL cannot be read")?;
         let plain = url.scheme_str() == Some("http");
@@ -59,7 +59,7 @@ impl Webhook {
         let connection = timeout_at(deadline.into(), self.connection()).await;
         let (mut connection, _place) =
             connection.unwrap_or_else(|_elapsed| Err(unavailable("no connection in time")))?;
-        // Up to here nothing of the message has gone out. From here on it may have arrived, unless hyper gives the request back.
+        // Nothing of the message was sent before this call. After it the message may have arrived, unless hyper returns the request.
         match timeout_at(deadline.into(), connection.try_send_request(request)).await {
             Ok(Ok(response)) => {
                 self.idle().push(connection);
@@ -83,7 +83,7 @@ impl Webhook {
         request.body(body(message)).map_err(invalid)
     }
 
-    /// A connection that is open, and the place that it takes.
+    /// Returns an open connection, and its permit.
     async fn connection(&self) -> Result<(Connection, SemaphorePermit<'_>), PublishError> {
         let place = self.places.acquire().await.map_err(unavailable)?;
         while let Some(mut connection) = self.take_idle() {
@@ -99,7 +99,7 @@ impl Webhook {
         let stream = TcpStream::connect(&self.address).await.map_err(unavailable)?;
         stream.set_nodelay(true).map_err(unavailable)?;
         let (connection, driver) = http1::handshake::<_, String>(TokioIo::new(stream)).await.map_err(unavailable)?;
-        // It ends with the connection, and what it ends with is told to the request that is on the way.
+        // It ends with the connection. The request in flight gets its error.
         tokio::spawn(driver);
         Ok(connection)
     }
@@ -115,7 +115,7 @@ impl Webhook {
 
 #[async_trait]
 impl Sink for Webhook {
-    /// Requests go out on several connections, so nothing keeps their order: the relay waits for each answer before it hands
+    /// Requests go out on several connections, so nothing keeps their order. The relay waits for each answer before it hands
     /// over the next message of a key.
     fn key_order(&self, _message: &Outgoing) -> KeyOrder {
         KeyOrder::OneInFlight
@@ -140,30 +140,30 @@ impl Sink for Webhook {
     }
 }
 
-/// Nothing of the message has gone out.
+/// Returns the outcome of a message of which nothing was sent.
 fn unavailable(error: impl Display) -> PublishError {
     PublishError::Unavailable(error.to_string())
 }
 
-/// What an answer says about the message.
+/// Returns the outcome for an answer.
 fn answered(status: StatusCode, message: &Outgoing) -> Outcome {
     // Not the URL, whose path may be a secret.
     let said = format!("{}: {status}", message.destination.target);
     match status.as_u16() {
         200..=299 => Ok(Receipt::new(&said)),
-        // The receiver says that it has not taken it, and it is not the message's fault: it lives elsewhere, or wants fewer requests
-        // ("too early" and "too many requests"). The sink backs off, and no attempt is spent.
+        // The receiver did not take the message, for no fault of the message: it has moved, or wants fewer requests ("too early",
+        // "too many requests"). The sink backs off, and no attempt is spent.
         300..=399 | 425 | 429 => Err(PublishError::Unavailable(said)),
         code @ 400..=499 if !matches!(code, 408 | 409) => {
             Err(PublishError::Rejected { reason: "refused", detail: said })
         }
-        // It may have taken it before it failed: 5xx, also 503, which proxies answer when a connection breaks on which the request was
-        // already sent; 408, when only a part of the request reached it in time; 409, when an earlier attempt is still at work.
+        // The receiver may have taken the message before it failed. 5xx includes 503: proxies send it when a connection breaks after
+        // the request. 408: a part of the request came too late. 409: an earlier attempt is still in progress.
         _ => Err(PublishError::Unconfirmed(said)),
     }
 }
 
-/// The message as JSON: its headers and its key may hold what headers of HTTP cannot.
+/// Returns the message as JSON: its headers and key may hold bytes that HTTP headers cannot.
 fn body(message: &Outgoing) -> String {
     json!({
         "id": message.message_id.to_string(),
@@ -178,7 +178,7 @@ fn body(message: &Outgoing) -> String {
     .to_string()
 }
 
-/// Bytes that are text stand as text.
+/// Returns bytes as text if they are UTF-8, otherwise as base64.
 fn bytes(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.into(),

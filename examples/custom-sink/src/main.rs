@@ -1,4 +1,4 @@
-//! A relay that posts each message to a URL: it reads the configuration of the relay, and brings a sink of its own.
+//! A relay that posts each message to a URL. It reads the relay's configuration and adds its own sink.
 
 use std::{ffi::OsString, path::Path, sync::Arc};
 
@@ -17,7 +17,7 @@ use outbox_relay::{
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-/// The file and the variables that the program `relay` reads. They cannot name this sink, so its one route is written here.
+/// Reads the file and variables of the program `relay`. They cannot name this sink, so its one route is set here.
 fn configuration() -> Result<Config> {
     let file = config::default_file(std::env::var_os("RELAY_CONFIG").as_deref().map(Path::new));
     let text = |text: OsString| text.to_string_lossy().into_owned();
@@ -40,7 +40,7 @@ fn configuration() -> Result<Config> {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    // A part of the relay that panicked would leave the others waiting for it: the process ends, and other relays take over.
+    // After a panic the other parts would wait for ever. The process ends instead, and other relays take over.
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("a panic at {:?}", panic.location());
         std::process::abort();
@@ -50,7 +50,7 @@ async fn main() -> Result<()> {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 
     let sink = Webhook::new(&std::env::var("WEBHOOK_URL").context("set WEBHOOK_URL")?).context("WEBHOOK_URL")?;
-    // A request carries one message, so none is to wait in the sink for the answers of others.
+    // A request carries one message, so none should wait in the sink for the answers to others.
     let feed = Feed { name: "webhook".to_owned(), sink: Arc::new(sink), batches: CONNECTIONS, batch: 1 };
     let metrics = Metrics::new()?;
     let health = Health::new(Arc::clone(&metrics));

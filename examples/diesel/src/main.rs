@@ -1,6 +1,6 @@
 //! Messages in the transactions of Diesel: `DATABASE_URL=mysql://… cargo run -p example-diesel`.
 //!
-//! Places two orders in a table `orders`, which it makes, and rolls one of them back; then counts what is there.
+//! Creates a table `orders`, places two orders, rolls one of them back, and counts the rows.
 #![expect(clippy::print_stdout, reason = "it talks to a person")]
 #![expect(missing_docs, reason = "Diesel's macros write modules and types without")]
 
@@ -47,7 +47,7 @@ fn enqueue(connection: &mut MysqlConnection, message: impl IntoMessage) -> Resul
     Ok(())
 }
 
-/// The order and the message about it, in one transaction that the caller ends.
+/// Writes an order and its message in a transaction that the caller ends.
 fn place_order(connection: &mut MysqlConnection, cents: u64) -> Result<()> {
     diesel::insert_into(orders::table).values(orders::cents.eq(cents)).execute(connection)?;
     let order = diesel::select(last_insert_id()).get_result(connection)?;

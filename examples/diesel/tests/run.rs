@@ -1,4 +1,4 @@
-//! The example runs as its README says, and finds what it wrote.
+//! The example runs as its README says, and finds its rows.
 
 use std::process::Command;
 
@@ -14,7 +14,7 @@ async fn the_example_writes_both_or_neither() -> Result<()> {
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{errors}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1 order, 1 message\n");
-    // Seen from outside: the message of the order that stayed is due, and tells about it.
+    // Another connection sees that the message of the committed order is due.
     let sql = "SELECT COUNT(*) FROM orders o JOIN outbox_messages m ON m.message_key = CAST(o.id AS CHAR) \
                JOIN outbox_pending p ON p.id = m.id WHERE p.key_hash <> 0 AND p.bytes > 0 \
                AND JSON_EXTRACT(CONVERT(m.payload USING utf8mb4), '$.cents') = o.cents";

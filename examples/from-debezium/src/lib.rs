@@ -1,4 +1,4 @@
-//! Ships orders: a consumer as it is written for Debezium's outbox event router. Nothing in it knows this project.
+//! Ships orders: a consumer written for Debezium's outbox event router. It does not use this project.
 
 use anyhow::{Context as _, Result};
 use rdkafka::{
@@ -9,25 +9,25 @@ use rdkafka::{
 use serde::Deserialize;
 use sqlx::{MySqlConnection, MySqlPool};
 
-/// The events that were seen, and the work. No unique key on the order: one that is shipped twice must show.
+/// The processed events, and the shipments. The order has no unique key, so that a second shipment would show.
 const TABLES: &str = "CREATE TABLE IF NOT EXISTS consumed_events (event_id CHAR(36) PRIMARY KEY); \
     CREATE TABLE IF NOT EXISTS shipments (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, \
     order_id BIGINT UNSIGNED NOT NULL, customer_id BIGINT UNSIGNED NOT NULL)";
 
-/// What is of interest here in the payload of an `OrderCreated`.
+/// The fields of an `OrderCreated` that this service needs.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OrderCreated {
     customer_id: u64,
 }
 
-/// Makes the tables of this service, unless they are there.
+/// Creates the tables of this service, unless they exist.
 pub async fn create_tables(pool: &MySqlPool) -> Result<()> {
     sqlx::raw_sql(TABLES).execute(pool).await?;
     Ok(())
 }
 
-/// A member of the group of this name, which begins at the oldest record.
+/// Creates a member of the group of this name, which begins at the oldest record.
 pub fn consumer(brokers: &str, group: &str, topic: &str) -> Result<StreamConsumer> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", brokers).set("group.id", group).set("auto.offset.reset", "earliest");
@@ -37,7 +37,7 @@ pub fn consumer(brokers: &str, group: &str, topic: &str) -> Result<StreamConsume
     Ok(consumer)
 }
 
-/// Consumes until `stop` ends, or a record cannot be applied: its offset is not committed, so that it comes again.
+/// Consumes until `stop` ends or a record cannot be applied. That record's offset is not committed, so it is delivered again.
 pub async fn run(consumer: &StreamConsumer, pool: &MySqlPool, stop: impl Future<Output = ()>) -> Result<()> {
     tokio::pin!(stop);
     loop {
@@ -48,15 +48,14 @@ pub async fn run(consumer: &StreamConsumer, pool: &MySqlPool, stop: impl Future<
                     apply(pool, &record).await?;
                     consumer.commit_message(&record, CommitMode::Async)?;
                 }
-                // librdkafka connects again by itself.
+                // librdkafka reconnects by itself.
                 Err(error) => tracing::warn!(%error, "Kafka gave no record"),
             },
         }
     }
 }
 
-/// Does the work of an event, and remembers the event in the same transaction. False: there was nothing to do, because it was seen
-/// before, or is none for this service.
+/// Applies an event and records its id in one transaction. False: it was applied before, or is not for this service.
 pub async fn apply(pool: &MySqlPool, record: &BorrowedMessage<'_>) -> Result<bool> {
     if header(record, "eventType") != Some("OrderCreated") {
         return Ok(false);
@@ -74,7 +73,7 @@ pub async fn apply(pool: &MySqlPool, record: &BorrowedMessage<'_>) -> Result<boo
     Ok(true)
 }
 
-/// Notes that an event was seen; false: it had been before.
+/// Records the id of an event; false if it was recorded before.
 async fn remember(tx: &mut MySqlConnection, event_id: &str) -> Result<bool> {
     match sqlx::query("INSERT INTO consumed_events (event_id) VALUES (?)").bind(event_id).execute(tx).await {
         Ok(_) => Ok(true),
@@ -83,7 +82,7 @@ async fn remember(tx: &mut MySqlConnection, event_id: &str) -> Result<bool> {
     }
 }
 
-/// A header of a record, if it is there and is text.
+/// Returns a header of a record, if it exists and is text.
 #[must_use]
 pub fn header<'a>(record: &'a BorrowedMessage<'_>, name: &str) -> Option<&'a str> {
     let value = record.headers()?.iter().find(|header| header.key == name)?.value?;

@@ -1,4 +1,4 @@
-//! Ships orders that come from Kafka, from a relay as from Debezium.
+//! Ships orders from Kafka, published by a relay or by Debezium.
 
 use anyhow::{Context as _, Result};
 use sqlx::MySqlPool;

@@ -33,7 +33,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Where the router sends the events of the aggregate type, and so does the relay.
+    /// The topic to which the router, and so the relay, sends the events of the aggregate type.
     fn topic(&self) -> String {
         format!("outbox.event.{}", self.aggregate_type)
     }
@@ -54,8 +54,8 @@ impl Stage {
         Ok(tx.commit().await?)
     }
 
-    /// Reads the topic from its beginning, as a new group does, until so many different events have come. Returns how many of
-    /// them did something.
+    /// Reads the topic from its beginning with a new group, until this many different events have come. Returns the number of
+    /// events that were applied.
     async fn read(&self, pool: &MySqlPool, group: &str, events: usize) -> Result<usize> {
         let group = format!("{}-{group}", self.aggregate_type);
         let consumer = from_debezium::consumer(&self.brokers, &group, &self.topic())?;
@@ -103,7 +103,7 @@ async fn orders_that_a_relay_sends_are_shipped_once() -> Result<()> {
         ("GROUP_ID", topic.as_str()),
     ];
     let mut shipping = Program::start(env!("CARGO_BIN_EXE_from-debezium"), &environment)?;
-    // As in the move from Debezium: they wait until there is a relay.
+    // As in a migration from Debezium, the messages wait for a relay.
     stage.enqueue(100).await?;
     let relay = stage.relay()?;
     stage.wait_until_shipped(100).await.with_context(|| shipping.log().unwrap_or_default())?;

@@ -1,14 +1,14 @@
-//! Notes a mail for each receipt that comes from RabbitMQ.
+//! Records a mail for each receipt from RabbitMQ.
 //!
-//! A mail cannot be taken back, so it is not sent here: a row is written, and a job that sends it may do so twice with the same
-//! `Message-ID`, which mail servers know to be one mail.
+//! A mail cannot be rolled back, so the handler writes a row, and a job sends it. The job may send it twice with the same
+//! `Message-ID`; mail servers recognise that as one mail.
 
 use anyhow::{Context as _, Result};
 use outbox_consumer::{Delivery, Failure, Handler, rabbitmq, stop_signal};
 use outbox_core::sqlx::{self, MySqlConnection, MySqlPool};
 use serde::Deserialize;
 
-/// No unique key on the receipt: one that is mailed twice must show.
+/// The receipt has no unique key, so that a second mail would show.
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS mails (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, \
     mail_id CHAR(36) NOT NULL, address VARCHAR(254) NOT NULL, body TEXT NOT NULL)";
 

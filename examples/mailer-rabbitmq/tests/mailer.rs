@@ -1,4 +1,4 @@
-//! The program itself, between a relay and a database, killed at each point at which a crash could lose or double an effect.
+//! The program between a relay and a database, killed at each point where a crash could lose or repeat an effect.
 
 use anyhow::{Result, ensure};
 use outbox_core::{Message, Outbox, sqlx::Connection as _};
@@ -32,7 +32,7 @@ impl Stage {
         Program::start(env!("CARGO_BIN_EXE_mailer-rabbitmq"), &environment)
     }
 
-    /// Waits until so many receipts are mailed, each once.
+    /// Waits until this many receipts are mailed, each once.
     async fn wait_until_mailed(&self, receipts: i64) -> Result<()> {
         until(PATIENCE, "the mails", || async {
             let mailed = self.database.number("SELECT COUNT(DISTINCT address) FROM mails").await?;

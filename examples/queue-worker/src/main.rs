@@ -1,4 +1,4 @@
-//! Books transfers that come from MySQL itself. `queue-worker` works, `queue-worker 100` enqueues a hundred transfers.
+//! Books transfers from a queue in MySQL. `queue-worker` works, `queue-worker 100` enqueues a hundred transfers.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use outbox_core::{
 use outbox_relay::worker::{Delivery, Failure, Handler, Worker, stop_signal};
 use serde::{Deserialize, Serialize};
 
-/// No unique key on the number: a transfer that is booked twice must show.
+/// The number has no unique key, so that a second booking would show.
 const TABLES: &str = "CREATE TABLE IF NOT EXISTS accounts (id BIGINT UNSIGNED PRIMARY KEY, cents BIGINT UNSIGNED NOT NULL); \
     CREATE TABLE IF NOT EXISTS bookings (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, \
     number BIGINT UNSIGNED NOT NULL, account BIGINT UNSIGNED NOT NULL)";
@@ -60,7 +60,7 @@ async fn main() -> Result<()> {
         return enqueue(&pool, transfers.parse().context("the argument is no number")?).await;
     }
     let mut worker = Worker::new(pool.connect_options(), LANE).deadline(Duration::from_secs(4)).configure(|config| {
-        // What a process that dies was working on goes to others after eight seconds.
+        // After eight seconds the work of a dead process goes to others.
         config.relay.lease = Duration::from_secs(8);
         config.relay.settle_deadline = Duration::from_secs(2);
         config.relay.safety = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The program itself, killed at each point at which a crash could lose or double an effect.
+//! The program, killed at each point where a crash could lose or repeat an effect.
 
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::sqlx::{self, Connection as _};
@@ -46,7 +46,7 @@ impl Stage {
         Program::start(env!("CARGO_BIN_EXE_queue-worker"), &environment)
     }
 
-    /// What `relay status` prints.
+    /// Returns the output of `relay status`.
     async fn status(&self) -> Result<String> {
         let mut command = tokio::process::Command::new(program::relay()?);
         let output =
@@ -84,7 +84,7 @@ impl Stage {
     }
 }
 
-/// Asks a worker; an error: the answer is not 200.
+/// Sends a request to a worker. An answer other than 200 is an error.
 async fn get(address: &str, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: worker\r\nconnection: close\r\n\r\n").as_bytes()).await?;
@@ -120,7 +120,7 @@ async fn transfers_are_booked_once_by_two_processes(flavor: Flavor) -> Result<()
     Ok(())
 }
 
-/// Whose claim the transfers of an account are in: the owner's name has the process id.
+/// Returns the owner of the claim on an account's transfers. The owner's name has the process id.
 async fn who_works_on<'a>(stage: &Stage, account: u64, workers: &'a [Program]) -> Result<&'a Program> {
     for worker in workers {
         let sql = format!(
@@ -140,14 +140,14 @@ async fn a_process_that_is_killed_in_mid_work_is_taken_over_and_each_transfer_is
 ) -> Result<()> {
     let stage = Stage::new(flavor).await?;
     stage.enqueue(70).await?;
-    // Work on this account stops in the middle: it has to wait for the account's row.
+    // Work on this account stops in the middle: it waits for the lock of the account's row.
     stage.database.execute("INSERT INTO accounts (id, cents) VALUES (3, 0)").await?;
     let mut connection = stage.database.connect().await?;
     let mut lock = connection.begin().await?;
     sqlx::query("SELECT cents FROM accounts WHERE id = 3 FOR UPDATE").execute(&mut *lock).await?;
     let workers = [stage.worker("")?, stage.worker("")?];
     stage.database.wait_for_lock_waits(flavor, 1).await?;
-    // A wait may just have ended by its time-out: then it begins again.
+    // A wait may just have timed out; then it begins again.
     let victim = until(PATIENCE, "a victim", || who_works_on(&stage, 3, &workers)).await?;
     victim.kill()?;
     let claimed = format!("SELECT COUNT(*) FROM outbox_claims WHERE owner LIKE '%-{}/%'", victim.pid());
@@ -162,7 +162,7 @@ async fn a_process_that_is_killed_in_mid_work_is_taken_over_and_each_transfer_is
 async fn a_process_that_is_frozen_in_mid_work_keeps_no_lock_for_longer_than_its_lease(flavor: Flavor) -> Result<()> {
     let stage = Stage::new(flavor).await?;
     stage.enqueue(40).await?;
-    // Work stops when it has the row of its account: nothing can be inserted behind the last booking.
+    // Work stops after it has locked the account's row: nothing can be inserted behind the last booking.
     let mut connection = stage.database.connect().await?;
     let mut lock = connection.begin().await?;
     sqlx::query("SELECT id FROM bookings FOR UPDATE").execute(&mut *lock).await?;
@@ -204,7 +204,7 @@ async fn a_crash_before_the_commit_leaves_one_booking_each(flavor: Flavor) -> Re
     dies_at("before_commit", flavor, 0..1).await
 }
 
-/// The server may execute the commit that the dead process has sent, or not.
+/// The server may or may not execute the commit that the dead process has sent.
 async fn a_crash_in_the_commit_leaves_one_booking_each(flavor: Flavor) -> Result<()> {
     dies_at("mid_commit", flavor, 0..41).await
 }

@@ -1,6 +1,6 @@
 //! Messages in the transactions of SeaORM: `DATABASE_URL=mysql://… cargo run -p example-sea-orm`.
 //!
-//! Places two orders in a table `orders`, which it makes, and rolls one of them back; then counts what is there.
+//! Creates a table `orders`, places two orders, rolls one of them back, and counts the rows.
 #![expect(clippy::print_stdout, reason = "it talks to a person")]
 
 use anyhow::{Context as _, Result, ensure};
@@ -53,7 +53,7 @@ fn value(bind: Bind) -> Result<Value> {
     })
 }
 
-/// The order and the message about it, in one transaction that the caller ends.
+/// Writes an order and its message in a transaction that the caller ends.
 async fn place_order(tx: &DatabaseTransaction, cents: u64) -> Result<()> {
     let order = order::ActiveModel { cents: Set(cents), ..Default::default() }.insert(tx).await?;
     enqueue(tx, &OrderPlaced { order: order.id, cents }).await

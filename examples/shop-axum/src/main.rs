@@ -1,4 +1,4 @@
-//! Takes orders over HTTP. An order and the message that tells of it are written in one transaction.
+//! Takes orders over HTTP. An order and its message are written in one transaction.
 
 use anyhow::{Context as _, Result};
 use axum::{Json, Router, extract::State, http::StatusCode, routing::post};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 const TABLES: &str = "CREATE TABLE IF NOT EXISTS customers (id BIGINT UNSIGNED PRIMARY KEY, orders BIGINT UNSIGNED NOT NULL); \
     CREATE TABLE IF NOT EXISTS orders (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, \
     customer BIGINT UNSIGNED NOT NULL, cents BIGINT UNSIGNED NOT NULL)";
-/// What a customer may owe at most, for the example's sake.
+/// The most that a customer may owe.
 const LIMIT_CENTS: u64 = 100_000;
 
 #[derive(Debug, Deserialize)]
@@ -42,7 +42,7 @@ async fn place(
     placed.map(|placed| (StatusCode::CREATED, Json(placed))).ok_or(StatusCode::UNPROCESSABLE_ENTITY)
 }
 
-/// None: the customer would owe too much, and nothing of the order is left, nor of its message.
+/// Places an order and its message. `None`: the customer would owe too much, and nothing was written.
 async fn write(pool: &MySqlPool, order: &Order) -> Result<Option<OrderPlaced>> {
     let mut tx = pool.begin().await?;
     // The customer's lock comes first, so that the messages of a customer are in the order of the commits.
@@ -66,7 +66,7 @@ async fn write(pool: &MySqlPool, order: &Order) -> Result<Option<OrderPlaced>> {
 #[tokio::main]
 async fn main() -> Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-    // A client that hangs up ends its handler half-way.
+    // The handler ends early if its client hangs up.
     let options = outbox_core::cancel_safe(MySqlPoolOptions::new());
     let pool = options.connect(&std::env::var("DATABASE_URL").context("set DATABASE_URL")?).await?;
     outbox_core::migrate(&mut *pool.acquire().await?).await?;

@@ -1,4 +1,4 @@
-//! The program itself: what it answers, what it writes, and what arrives at Kafka.
+//! The program's answers, its rows, and the messages that arrive at Kafka.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Places an order; returns the status of the answer, and its body.
+/// Places an order; returns the answer's status and body.
 async fn place(address: &str, body: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(address).await?;
     let head = "POST /orders HTTP/1.1\r\nhost: shop\r\nconnection: close\r\ncontent-type: application/json";

@@ -1,4 +1,4 @@
-//! A shop that places orders, and the billing that consumes its messages. What is to be seen here is in `tests/service.rs`.
+//! A shop that places orders, and a billing service that consumes its messages. `tests/service.rs` shows how to test both.
 
 use outbox_consumer::{Delivery, Failure, Handler};
 use outbox_core::{EnqueueError, Event, Outbox};
@@ -12,14 +12,14 @@ pub struct OrderPlaced {
     /// The order.
     #[event(key)]
     pub id: u64,
-    /// What it costs.
+    /// The price.
     pub cents: u64,
 }
 
-/// Writes an order, and the message that tells of it.
+/// Writes an order and its message.
 ///
 /// # Errors
-/// When the database refuses one of them: then the transaction is to be rolled back.
+/// If the database refuses one of them. Then roll the transaction back.
 pub async fn place(tx: &mut MySqlTransaction<'_>, cents: u64) -> Result<u64, EnqueueError> {
     let order = sqlx::query("INSERT INTO orders (cents) VALUES (?)").bind(cents).execute(&mut **tx).await?;
     let id = order.last_insert_id();
