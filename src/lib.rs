@@ -4,6 +4,7 @@
 //! - [`sink`]: publishing to brokers. [`sink::Sink`] is the trait of a sink, [`sink::conformance`] checks an
 //!   implementation, and [`run::Relay`] runs it. The example `custom-sink` is complete.
 //! - [`cli`]: the program `relay`, with its [`config`] and [`observe::metrics`].
+//! - [`operate`]: an operator's questions to the tables.
 //!
 //! The other modules are hidden. They exist for the model of the protocol and for tests, and change without notice.
 
@@ -12,6 +13,7 @@ pub mod config;
 #[doc(hidden)]
 pub mod keepers;
 pub mod observe;
+pub mod operate;
 #[doc(hidden)]
 pub mod pipeline;
 #[cfg(test)]

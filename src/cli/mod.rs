@@ -12,6 +12,7 @@ mod output;
 mod recover;
 mod run;
 mod status;
+mod why;
 
 use std::{
     io::{self, Write as _},
@@ -74,6 +75,8 @@ enum Command {
     Check(check::Check),
     /// What is in the queue
     Status(Format),
+    /// Say why a message is not sent, or where it went
+    Why(why::WhyMessage),
     /// After a restore or a failover: show what goes out again, and with --yes keep numbers from coming again
     Recover(recover::Recover),
     /// Show or make a configuration
@@ -100,6 +103,7 @@ async fn dispatch(command: Command, options: &Arguments) -> anyhow::Result<bool>
         Command::Migrate(migrate) => migrate.run(options).await,
         Command::Check(check) => check.run(&options.load()?).await,
         Command::Status(format) => status::run(format, &options.database()?).await,
+        Command::Why(why) => why.run(&options.database()?).await,
         Command::Recover(recover) => recover.run(&options.database()?).await,
         Command::Config(config) => config.run(options),
         Command::Healthcheck => healthcheck::run(listen_address(&options.inputs())).await,

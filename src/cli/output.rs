@@ -20,6 +20,11 @@ enum Form {
 }
 
 impl Format {
+    /// Whether people read it.
+    pub(super) fn is_table(self) -> bool {
+        self.format == Form::Table
+    }
+
     /// Prints rows under their columns, or as a JSON list of objects.
     pub(super) fn rows<const N: usize>(self, columns: [&str; N], rows: &[[Value; N]]) -> io::Result<()> {
         if self.format == Form::Table {

@@ -26,3 +26,4 @@ mod schema;
 mod settings;
 mod stage;
 mod takeover;
+mod why;

@@ -16,6 +16,7 @@ pub mod counters;
 pub mod enqueue;
 #[cfg(feature = "test")]
 pub(crate) mod enqueued;
+pub mod find;
 pub mod floor;
 pub mod inbox;
 pub mod lanes;

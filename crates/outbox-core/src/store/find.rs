@@ -1,0 +1,241 @@
+//! Finds one message in all tables, for operators.
+
+use sqlx::{AssertSqlSafe, MySqlConnection, Row as _, mysql::MySqlRow};
+use uuid::Uuid;
+
+use super::queue::UNDATED;
+
+/// All rows about one message at one moment. Times are microseconds since 1970, by the database's clock.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// That moment.
+    pub now: i64,
+    /// Its row in `outbox_messages`.
+    pub message: Option<MessageRow>,
+    /// Its row in `outbox_pending`, `outbox_delayed` or `outbox_dead`; more than one only after a change by hand.
+    pub states: Vec<StateRow>,
+    /// The claims that list it.
+    pub claims: Vec<ClaimRow>,
+    /// Its receipts, the oldest first.
+    pub receipts: Vec<ReceiptRow>,
+    /// The first message of its key that holds it back.
+    pub ahead: Option<u64>,
+    /// Pending messages of its lane with a lower id, at most [`MAX_BEFORE`].
+    pub before: u64,
+    /// The time of the newest receipt of its lane, among the last thousand of all lanes.
+    pub last_sent: Option<i64>,
+    /// Owners of a live claim in its lane.
+    pub owners: u64,
+}
+
+/// A row of `outbox_messages`, without key, headers and payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessageRow {
+    /// The id that consumers see.
+    pub message_id: Uuid,
+    /// The topic.
+    pub topic: String,
+    /// The kind of event.
+    pub event_type: Option<String>,
+    /// The time of the enqueue.
+    pub created_at: i64,
+    /// The time for which it was scheduled.
+    pub due_at: Option<i64>,
+    /// The time after which it is not published.
+    pub expires_at: Option<i64>,
+}
+
+/// The table of a state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateTable {
+    /// `outbox_pending`
+    Pending,
+    /// `outbox_delayed`
+    Delayed,
+    /// `outbox_dead`
+    Dead,
+}
+
+/// A row that says what happens to a message next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateRow {
+    /// Its table.
+    pub table: StateTable,
+    /// The lane.
+    pub lane: u16,
+    /// The hash of its key; 0 means no order.
+    pub key_hash: u64,
+    /// The attempts spent.
+    pub attempts: u16,
+    /// When a delayed message is due, or a dead one died. `None` if it is pending, or in the queue of its key.
+    pub at: Option<i64>,
+    /// Whether later messages of its key wait for it.
+    pub holds_key: bool,
+    /// The reason; empty if it is pending.
+    pub reason: String,
+    /// The last error.
+    pub error: Option<String>,
+}
+
+/// A claim that lists the message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimRow {
+    /// The owner.
+    pub owner: String,
+    /// When it was claimed.
+    pub claimed_at: i64,
+    /// The end of its lease.
+    pub lease_until: i64,
+}
+
+/// A broker's confirmation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceiptRow {
+    /// The relay that published the message.
+    pub owner: String,
+    /// When the confirmation was written.
+    pub sent_at: i64,
+    /// Its place at the broker.
+    pub place: Option<String>,
+}
+
+/// The largest [`Found::before`].
+pub const MAX_BEFORE: u64 = 10_000;
+
+/// The number of the message with this id. Unique key, no lock.
+pub async fn number(conn: &mut MySqlConnection, message_id: Uuid) -> Result<Option<u64>, sqlx::Error> {
+    let sql = "SELECT id FROM outbox_messages WHERE message_id = ?";
+    sqlx::query_scalar(sql).bind(message_id.as_bytes().as_slice()).fetch_optional(conn).await
+}
+
+/// Reads all rows about a message in one snapshot. No lock. Reads one row per lane and table, the live claims, up to ten thousand
+/// rows of its lane, and the receipts since its enqueue. If it fails, end the connection: its transaction is open.
+pub async fn find(conn: &mut MySqlConnection, id: u64) -> Result<Found, sqlx::Error> {
+    let snapshot =
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
+    sqlx::raw_sql(snapshot).execute(&mut *conn).await?;
+    let now = sqlx::query_scalar("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))");
+    let mut found = Found { now: now.fetch_one(&mut *conn).await?, ..Found::default() };
+    found.message = message(conn, id).await?;
+    found.states = states(conn, id).await?;
+    found.claims = claims(conn, id).await?;
+    found.receipts = receipts(conn, id, found.message.as_ref().map_or(0, |message| message.created_at)).await?;
+    if let Some(state) = found.states.first().cloned() {
+        if state.key_hash != 0 {
+            found.ahead = ahead(conn, id, &state).await?;
+        }
+        (found.before, found.last_sent, found.owners) = lane(conn, id, state.lane).await?;
+    }
+    sqlx::raw_sql("COMMIT").execute(conn).await?;
+    Ok(found)
+}
+
+async fn message(conn: &mut MySqlConnection, id: u64) -> Result<Option<MessageRow>, sqlx::Error> {
+    let sql = "SELECT message_id, topic, event_type, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', due_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at) \
+               FROM outbox_messages WHERE id = ?";
+    let message = |row: MySqlRow| {
+        Ok(MessageRow {
+            message_id: Uuid::from_slice(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?,
+            topic: row.try_get(1)?,
+            event_type: row.try_get(2)?,
+            created_at: row.try_get(3)?,
+            due_at: row.try_get(4)?,
+            expires_at: row.try_get(5)?,
+        })
+    };
+    sqlx::query(sql).bind(id).fetch_optional(conn).await?.map(message).transpose()
+}
+
+/// One seek per lane and table: the lanes are found by a loose scan of the primary key.
+async fn states(conn: &mut MySqlConnection, id: u64) -> Result<Vec<StateRow>, sqlx::Error> {
+    let mut states = Vec::new();
+    for (table, name, rest) in [
+        (StateTable::Pending, "outbox_pending", "NULL, FALSE, '', NULL".to_owned()),
+        (
+            StateTable::Delayed,
+            "outbox_delayed",
+            format!(
+                "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', NULLIF(t.due_at, {UNDATED})), t.holds_key = 1, t.reason, t.error"
+            ),
+        ),
+        (
+            StateTable::Dead,
+            "outbox_dead",
+            "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', t.died_at), t.holds_key = 1, t.reason, t.error".to_owned(),
+        ),
+    ] {
+        let sql = format!(
+            "SELECT t.lane, t.key_hash, t.attempts, {rest} FROM (SELECT lane FROM {name} GROUP BY lane) l \
+             STRAIGHT_JOIN {name} t FORCE INDEX (PRIMARY) ON t.lane = l.lane AND t.id = ?"
+        );
+        let rows = sqlx::query(AssertSqlSafe(sql)).bind(id).fetch_all(&mut *conn).await?;
+        for row in &rows {
+            states.push(StateRow {
+                table,
+                lane: row.try_get(0)?,
+                key_hash: row.try_get(1)?,
+                attempts: row.try_get(2)?,
+                at: row.try_get(3)?,
+                holds_key: row.try_get(4)?,
+                reason: row.try_get(5)?,
+                error: row.try_get(6)?,
+            });
+        }
+    }
+    Ok(states)
+}
+
+async fn claims(conn: &mut MySqlConnection, id: u64) -> Result<Vec<ClaimRow>, sqlx::Error> {
+    let sql = "SELECT owner, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', claimed_at), \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', lease_until) FROM outbox_claimed_messages WHERE id = ? ORDER BY claim_id";
+    let rows = sqlx::query(sql).bind(id).fetch_all(conn).await?;
+    let claim = |row: &MySqlRow| {
+        Ok(ClaimRow { owner: row.try_get(0)?, claimed_at: row.try_get(1)?, lease_until: row.try_get(2)? })
+    };
+    rows.iter().map(claim).collect()
+}
+
+/// Only the receipts that list the message are taken apart.
+async fn receipts(conn: &mut MySqlConnection, id: u64, since: i64) -> Result<Vec<ReceiptRow>, sqlx::Error> {
+    let sql = "SELECT s.owner, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.sent_at), \
+               IF(JSON_VALID(s.receipts), JSON_UNQUOTE(JSON_EXTRACT(s.receipts, CONCAT('$[', m.position - 1, ']'))), NULL) \
+               FROM outbox_sent s STRAIGHT_JOIN JSON_TABLE(s.message_ids, '$[*]' \
+               COLUMNS (position FOR ORDINALITY, id BIGINT UNSIGNED PATH '$')) m \
+               WHERE s.sent_at >= TIMESTAMPADD(MICROSECOND, ?, '1970-01-01') \
+               AND IF(JSON_VALID(s.message_ids), JSON_CONTAINS(s.message_ids, CAST(? AS CHAR)), 0) AND m.id = ? ORDER BY s.receipt_id";
+    let rows = sqlx::query(sql).bind(since).bind(id).bind(id).fetch_all(conn).await?;
+    let receipt =
+        |row: &MySqlRow| Ok(ReceiptRow { owner: row.try_get(0)?, sent_at: row.try_get(1)?, place: row.try_get(2)? });
+    rows.iter().map(receipt).collect()
+}
+
+/// The smallest id of the key that is delayed, dead or claimed, and holds this one back. Ranges of `outbox_delayed_key` and
+/// `outbox_dead_key`, and the claimed rows.
+async fn ahead(conn: &mut MySqlConnection, id: u64, state: &StateRow) -> Result<Option<u64>, sqlx::Error> {
+    let mut first = None;
+    for sql in [
+        "SELECT MIN(id) FROM outbox_delayed FORCE INDEX (outbox_delayed_key) \
+         WHERE lane = ? AND holds_key = 1 AND key_hash = ? AND id < ?",
+        "SELECT MIN(id) FROM outbox_dead FORCE INDEX (outbox_dead_key) WHERE lane = ? AND holds_key = 1 AND key_hash = ? AND id < ?",
+        "SELECT MIN(p.id) FROM outbox_claimed_messages c STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) \
+         ON p.lane = c.lane AND p.id = c.id WHERE p.lane = ? AND p.key_hash = ? AND p.id < ?",
+    ] {
+        let holder = sqlx::query_scalar(sql).bind(state.lane).bind(state.key_hash).bind(id);
+        let holder: Option<u64> = holder.fetch_one(&mut *conn).await?;
+        first = first.into_iter().chain(holder).min();
+    }
+    Ok(first)
+}
+
+/// The messages before this one, the newest receipt, and the owners of live claims.
+async fn lane(conn: &mut MySqlConnection, id: u64, lane: u16) -> Result<(u64, Option<i64>, u64), sqlx::Error> {
+    let sql = "SELECT COUNT(*) FROM (SELECT 1 FROM outbox_pending WHERE lane = ? AND id < ? LIMIT ?) t";
+    let before: i64 = sqlx::query_scalar(sql).bind(lane).bind(id).bind(MAX_BEFORE).fetch_one(&mut *conn).await?;
+    let sql = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MAX(sent_at)) FROM \
+               (SELECT lane, sent_at FROM outbox_sent ORDER BY receipt_id DESC LIMIT 1000) s WHERE lane = ?";
+    let last_sent = sqlx::query_scalar(sql).bind(lane).fetch_one(&mut *conn).await?;
+    let sql = "SELECT COUNT(DISTINCT owner) FROM outbox_claims WHERE lane = ? AND lease_until >= UTC_TIMESTAMP(6)";
+    let owners: i64 = sqlx::query_scalar(sql).bind(lane).fetch_one(&mut *conn).await?;
+    Ok((before.unsigned_abs(), last_sent, owners.unsigned_abs()))
+}

@@ -1,0 +1,18 @@
+-- What `relay why` and `relay status` need. It reads no key, header or payload, and changes nothing.
+--
+-- Run this file after `relay migrate up`, with the outbox's database as the default one:
+--   CREATE USER 'outbox_viewer'@'%' IDENTIFIED BY '…' REQUIRE SSL;
+--   mysql shop < deploy/grants/viewer.sql
+
+GRANT SELECT (id, message_id, topic, event_type, created_at, due_at, expires_at) ON outbox_messages TO 'outbox_viewer'@'%';
+GRANT SELECT ON outbox_pending TO 'outbox_viewer'@'%';
+GRANT SELECT ON outbox_delayed TO 'outbox_viewer'@'%';
+GRANT SELECT ON outbox_dead    TO 'outbox_viewer'@'%';
+GRANT SELECT (claim_id, lane, owner, lease_until, claimed_at, message_ids) ON outbox_claims TO 'outbox_viewer'@'%';
+GRANT SELECT ON outbox_sent    TO 'outbox_viewer'@'%';
+GRANT SELECT ON outbox_claimed_messages TO 'outbox_viewer'@'%';
+GRANT SELECT ON outbox_sent_messages    TO 'outbox_viewer'@'%';
+
+-- The version check.
+GRANT SELECT ON outbox_migrations TO 'outbox_viewer'@'%';
+GRANT SELECT ON outbox_schema TO 'outbox_viewer'@'%';

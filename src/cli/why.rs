@@ -1,0 +1,64 @@
+//! `relay why`.
+
+use anyhow::Context as _;
+use clap::Args;
+use outbox_core::{Uuid, check_schema_to_read};
+use serde_json::{Map, Value};
+
+use super::{database, output::Format};
+use crate::{
+    config::Config,
+    operate::why::{Reference, Why, why},
+};
+
+const EXAMPLES: &str = "Examples:
+  relay why 0190a8e4-0000-7000-8000-000000000000   # as consumers know it
+  relay why 123 --format json                      # as the tables do";
+
+/// Which message.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct WhyMessage {
+    /// Its UUID, or its number in the tables
+    #[arg(value_parser = reference)]
+    message: Reference,
+    #[command(flatten)]
+    format: Format,
+}
+
+fn reference(text: &str) -> Result<Reference, String> {
+    match (text.parse(), text.parse::<Uuid>()) {
+        (Ok(number), _) => Ok(Reference::Number(number)),
+        (_, Ok(uuid)) => Ok(Reference::Uuid(uuid)),
+        _ => Err("give a UUID, or a number of outbox_messages.id".to_owned()),
+    }
+}
+
+impl WhyMessage {
+    /// Prints why the message is not sent, or where it went.
+    pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
+        let mut connection = database::connect(config).await?;
+        check_schema_to_read(&mut connection).await?;
+        let why = why(&mut connection, self.message).await.context("the message cannot be looked up")?;
+        self.show(&why)?;
+        Ok(true)
+    }
+
+    fn show(&self, why: &Why) -> anyhow::Result<()> {
+        let Value::Object(mut pairs) = serde_json::to_value(why)? else { return Ok(()) };
+        let receipts = pairs.remove("receipts").unwrap_or_default();
+        let row = |it: &Value| ["sent_at", "owner", "place"].map(|name| it.get(name).cloned().unwrap_or_default());
+        let rows: Vec<_> = receipts.as_array().into_iter().flatten().map(row).collect();
+        let pairs = self.pairs(&pairs);
+        if rows.is_empty() && self.format.is_table() {
+            return Ok(self.format.object(&pairs)?);
+        }
+        Ok(self.format.object_with_rows(&pairs, "receipts", ["sent_at", "owner", "place"], &rows)?)
+    }
+
+    /// Returns the values to print. People get no nulls.
+    fn pairs<'a>(&self, pairs: &'a Map<String, Value>) -> Vec<(&'a str, Value)> {
+        let shown = pairs.iter().filter(|(_, value)| !(self.format.is_table() && value.is_null()));
+        shown.map(|(name, value)| (name.as_str(), value.clone())).collect()
+    }
+}

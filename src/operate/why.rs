@@ -1,0 +1,418 @@
+//! Why a message is not sent, or where it went: one decision over its rows.
+
+use outbox_core::{
+    Uuid,
+    sqlx::{self, MySqlConnection},
+    store::find::{self, ClaimRow, Found, MAX_BEFORE, StateRow, StateTable},
+};
+use serde::Serialize;
+
+use super::shown::{shown, span};
+use crate::pipeline::read::envelope::rfc3339;
+
+/// In microseconds: after this time without progress a relay is missing or stuck. Relays promote, take over and claim within
+/// seconds.
+const PATIENCE: i64 = 60_000_000;
+
+/// A message as its consumers know it, or as the tables do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reference {
+    /// `outbox_messages.message_id`
+    Uuid(Uuid),
+    /// `outbox_messages.id`
+    Number(u64),
+}
+
+/// The answer. Its names are stable; times are RFC 3339, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Why {
+    /// One sentence or two, for people.
+    pub why: String,
+    /// The next command or change; `None` if there is nothing to do.
+    pub remedy: Option<String>,
+    /// `unknown`, `lost`, `pending`, `claimed`, `delayed`, `dead` or `sent`.
+    pub state: &'static str,
+    /// A short code for the decision, such as `behind` or `no_route`.
+    pub cause: String,
+    /// The number of the message in the tables.
+    pub id: Option<u64>,
+    /// The id that consumers see.
+    pub message_id: Option<String>,
+    /// The topic.
+    pub topic: Option<String>,
+    /// The kind of event.
+    pub event_type: Option<String>,
+    /// The lane.
+    pub lane: Option<u16>,
+    /// Attempts spent.
+    pub attempts: Option<u16>,
+    /// The time of the enqueue.
+    pub enqueued_at: Option<String>,
+    /// The time for which it was scheduled.
+    pub due_at: Option<String>,
+    /// The time after which it is not published.
+    pub expires_at: Option<String>,
+    /// The brokers' confirmations, the oldest first.
+    pub receipts: Vec<Confirmation>,
+}
+
+/// A broker's confirmation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Confirmation {
+    /// When it was written.
+    pub sent_at: String,
+    /// The relay that published the message.
+    pub owner: String,
+    /// The message's place at the broker.
+    pub place: Option<String>,
+}
+
+/// Finds a message and explains its state. Locks nothing.
+///
+/// # Errors
+///
+/// If the database fails. End the connection then: it may have an open transaction.
+pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, sqlx::Error> {
+    let id = match reference {
+        Reference::Number(id) => Some(id),
+        Reference::Uuid(message_id) => find::number(db, message_id).await?,
+    };
+    let found = match id {
+        Some(id) => find::find(db, id).await?,
+        None => Found::default(),
+    };
+    let Verdict { state, cause, why, remedy } = verdict(&found);
+    let (row, message) = (found.states.first(), found.message.as_ref());
+    let time = |micros: i64| rfc3339(micros).unwrap_or_default();
+    let confirmation = |it: &find::ReceiptRow| Confirmation {
+        sent_at: time(it.sent_at),
+        owner: shown(&it.owner),
+        place: it.place.as_deref().map(shown),
+    };
+    Ok(Why {
+        why,
+        remedy,
+        state,
+        cause,
+        id,
+        message_id: message.map(|message| message.message_id.to_string()),
+        topic: message.map(|message| shown(&message.topic)),
+        event_type: message.and_then(|message| message.event_type.as_deref()).map(shown),
+        lane: row.map(|row| row.lane),
+        attempts: row.map(|row| row.attempts),
+        enqueued_at: message.map(|message| time(message.created_at)),
+        due_at: message.and_then(|message| message.due_at).map(time),
+        expires_at: message.and_then(|message| message.expires_at).map(time),
+        receipts: found.receipts.iter().map(confirmation).collect(),
+    })
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Verdict {
+    state: &'static str,
+    cause: String,
+    why: String,
+    remedy: Option<String>,
+}
+
+impl Verdict {
+    fn new(state: &'static str, cause: &str, why: impl Into<String>) -> Self {
+        Self { state, cause: cause.to_owned(), why: why.into(), remedy: None }
+    }
+
+    fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
+    }
+}
+
+/// The decision. A live claim comes first: its relay decides what happens next. Then the tables of the states; a receipt decides
+/// only if there is no state, because a message can be put back after it was sent.
+fn verdict(found: &Found) -> Verdict {
+    let mut verdict = match (found.states.first(), found.claims.first()) {
+        (Some(row), Some(claim)) if row.table == StateTable::Pending => claimed(found, claim),
+        (Some(row), _) => match row.table {
+            StateTable::Pending => pending(found, row),
+            StateTable::Delayed => delayed(found, row),
+            StateTable::Dead => dead(row),
+        },
+        (None, _) => ended(found),
+    };
+    if let (Some(receipt), true) = (found.receipts.last(), verdict.state != "sent") {
+        verdict.why.extend([" It was sent before, at ", &at(receipt.sent_at), ", and put back."]);
+    }
+    verdict
+}
+
+/// A message without a state.
+fn ended(found: &Found) -> Verdict {
+    match (found.receipts.as_slice(), &found.message) {
+        ([.., last], _) => {
+            let times = match found.receipts.len() {
+                1 => String::new(),
+                times => format!(" It was sent {times} times."),
+            };
+            let place = last.place.as_deref().map(shown).unwrap_or_default();
+            let why = format!("The broker confirmed it at {}, as {place}, to {}.{times}", at(last.sent_at), shown(&last.owner));
+            Verdict::new("sent", "sent", why).remedy("look at the consumer: its rows in inbox_processed and inbox_dead")
+        }
+        ([], Some(_)) => Verdict::new(
+            "lost",
+            "no_state",
+            "It has no row of a state and no receipt: its pending row was never written, or was deleted by hand. It is never sent.",
+        )
+        .remedy("insert its row into outbox_pending, as docs/table-contract.md describes"),
+        ([], None) => Verdict::new(
+            "unknown",
+            "not_found",
+            "No message has this id: it was never committed, its transaction is still open, or it was purged after its retention.",
+        ),
+    }
+}
+
+fn claimed(found: &Found, claim: &ClaimRow) -> Verdict {
+    let (owner, ago) = (shown(&claim.owner), found.now - claim.lease_until);
+    if ago < 0 {
+        let since = span(found.now - claim.claimed_at);
+        let why = format!(
+            "Relay {owner} has claimed it, {since} ago, and publishes it. Its lease lasts until {}.",
+            at(claim.lease_until)
+        );
+        return Verdict::new("claimed", "claimed", why);
+    }
+    let why = format!(
+        "Relay {owner} had claimed it, and its lease ended {} ago. Another relay takes it over within seconds.",
+        span(ago)
+    );
+    without_relay(Verdict::new("claimed", "lease_ended", why), ago)
+}
+
+fn pending(found: &Found, row: &StateRow) -> Verdict {
+    let Some(message) = &found.message else {
+        let why = "Its row in outbox_messages was deleted by hand: the relay that claims it gives it up.";
+        return Verdict::new("pending", "message_missing", why);
+    };
+    if let Some(behind) = behind(found, "pending") {
+        return behind;
+    }
+    let lane = row.lane;
+    if let Some(expired) = message.expires_at.filter(|expires_at| *expires_at <= found.now) {
+        let why = format!("It expired at {}: the relay that claims it gives it up.", at(expired));
+        return Verdict::new("pending", "expired", why);
+    }
+    let place = match found.before {
+        0 => format!("It is the first of lane {lane}."),
+        MAX_BEFORE.. => format!("{MAX_BEFORE} or more messages of lane {lane} go before it."),
+        before => format!("{before} messages of lane {lane} go before it."),
+    };
+    let quiet = found.last_sent.map(|sent| found.now - sent);
+    let since_enqueue = found.now - message.created_at;
+    if found.owners > 0 || quiet.is_some_and(|quiet| quiet < PATIENCE) || since_enqueue < PATIENCE / 10 {
+        let progress =
+            quiet.map_or_else(String::new, |quiet| format!(" The last of the lane was sent {} ago.", span(quiet)));
+        return Verdict::new("pending", "in_line", place + &progress);
+    }
+    let last = quiet.map_or_else(|| "lately".to_owned(), |quiet| format!("for {}", span(quiet)));
+    let why = format!("{place} No relay has sent a message of this lane {last}, and none has a claim in it.");
+    Verdict::new("pending", "no_relay", why).remedy(format!(
+        "start a relay that serves lane {lane}; if one runs, its /readyz and `relay check --connect` say what it lacks"
+    ))
+}
+
+fn behind(found: &Found, state: &'static str) -> Option<Verdict> {
+    let ahead = found.ahead?;
+    let why = format!("It waits behind message {ahead} of its key.");
+    Some(Verdict::new(state, "behind", why).remedy(format!("relay why {ahead}")))
+}
+
+fn delayed(found: &Found, row: &StateRow) -> Verdict {
+    let Some(due) = row.at else {
+        return behind(found, "delayed").unwrap_or_else(|| {
+            let why = "It is the next in the queue of its key: a relay makes it pending within seconds.";
+            Verdict::new("delayed", "next_of_key", why)
+        });
+    };
+    let overdue = found.now - due;
+    if overdue >= 0 {
+        let why = format!("It has been due for {}: a relay makes it pending within seconds.", span(overdue));
+        return without_relay(Verdict::new("delayed", "due", why), overdue);
+    }
+    let next = format!("at {} (in {})", at(due), span(overdue));
+    let (reason, error) = (row.reason.as_str(), error(row));
+    let topic = found.message.as_ref().map(|message| shown(&message.topic)).unwrap_or_default();
+    let (why, remedy) = match reason {
+        "scheduled" => (format!("It is scheduled {next}."), None),
+        "unconfirmed" | "rejected" => {
+            (format!("{} attempts failed, the last one {reason}{error}. It is tried again {next}.", row.attempts), None)
+        }
+        "turned_away" => (format!("Its sink turned it away{error}. It is tried again {next}."), None),
+        "parked" => (
+            format!("Its sink or destination takes nothing{error}. It is tried again {next}, without a spent attempt."),
+            Some("treat the broker: docs/runbook.md#outboxsinkdisconnected".to_owned()),
+        ),
+        "unroutable" => (
+            format!("Its destination takes nothing{error}. It is tried again {next}, without a spent attempt."),
+            Some("create the destination or correct the route: docs/runbook.md#outboxdestinationrefuses".to_owned()),
+        ),
+        "no_route" => (
+            format!("No route of the relay matches its topic {topic}. It is tried again {next}."),
+            Some(format!("add a route for {topic} to the configuration, and restart the relays")),
+        ),
+        "unread" => (
+            format!("The relay could not read it{error}. It is tried again {next}."),
+            Some("look for this id in the relay's log".to_owned()),
+        ),
+        other => (format!("It waits ({}){error}. It is tried again {next}.", shown(other)), None),
+    };
+    Verdict { state: "delayed", cause: shown(reason), why, remedy }
+}
+
+fn dead(row: &StateRow) -> Verdict {
+    let error = error(row);
+    let holds = if row.holds_key { " The later messages of its key wait for it." } else { "" };
+    let when = row.at.map(at).unwrap_or_default();
+    let reason = shown(&row.reason);
+    let why = format!("A relay gave it up at {when}, after {} attempts: {reason}{error}.{holds}", row.attempts);
+    let remedy = "remove the cause, then put it back or discard it: docs/runbook.md#outboxdeadmessages";
+    Verdict { state: "dead", cause: reason, why, remedy: Some(remedy.to_owned()) }
+}
+
+/// The last error behind a colon, if there is one.
+fn error(row: &StateRow) -> String {
+    let error = row.error.as_deref().filter(|error| !error.is_empty());
+    error.map_or_else(String::new, |error| format!(": {}", shown(error)))
+}
+
+/// Adds that no relay did its work, if it is late.
+fn without_relay(verdict: Verdict, late: i64) -> Verdict {
+    if late < PATIENCE {
+        return verdict;
+    }
+    let why = format!("{} None has.", verdict.why);
+    Verdict { why, ..verdict }
+        .remedy("start a relay; if one runs, its /readyz and `relay check --connect` say what it lacks")
+}
+
+/// A time without its fraction.
+fn at(micros: i64) -> String {
+    rfc3339(micros - micros.rem_euclid(1_000_000)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_core::store::find::{MessageRow, ReceiptRow};
+
+    use super::*;
+
+    const NOW: i64 = 1_700_000_000_000_000;
+    const SECOND: i64 = 1_000_000;
+
+    fn found(states: &[StateRow]) -> Found {
+        let message = MessageRow {
+            message_id: Uuid::nil(),
+            topic: "orders".to_owned(),
+            event_type: None,
+            created_at: NOW - 3600 * SECOND,
+            due_at: None,
+            expires_at: None,
+        };
+        Found { now: NOW, message: Some(message), states: states.to_vec(), ..Found::default() }
+    }
+
+    fn row(table: StateTable, at: Option<i64>, reason: &str) -> StateRow {
+        let (reason, error) = (reason.to_owned(), Some("no\nqueue".to_owned()));
+        StateRow { table, lane: 7, key_hash: 9, attempts: 3, at, holds_key: true, reason, error }
+    }
+
+    fn pending() -> Found {
+        found(&[row(StateTable::Pending, None, "")])
+    }
+
+    fn delayed(seconds: i64, reason: &str) -> Found {
+        found(&[row(StateTable::Delayed, Some(NOW + seconds * SECOND), reason)])
+    }
+
+    fn claim(seconds: i64) -> ClaimRow {
+        ClaimRow { owner: "a".to_owned(), claimed_at: NOW - 40 * SECOND, lease_until: NOW + seconds * SECOND }
+    }
+
+    fn receipt() -> ReceiptRow {
+        ReceiptRow { owner: "a".to_owned(), sent_at: NOW - SECOND, place: Some("orders/3@184".to_owned()) }
+    }
+
+    fn behind(found: Found) -> Found {
+        Found { ahead: Some(5), ..found }
+    }
+
+    /// Checks the verdict's state and cause, a part of its sentence, and the beginning of its remedy.
+    fn check(found: &Found, expected: &str, part: &str, remedy: &str) {
+        let verdict = verdict(found);
+        assert_eq!(format!("{}/{}", verdict.state, verdict.cause), expected, "{found:?}");
+        assert!(verdict.why.contains(part), "{expected}: {}", verdict.why);
+        let given = verdict.remedy.as_deref().unwrap_or_default();
+        assert!(given.starts_with(remedy) && given.is_empty() == remedy.is_empty(), "{expected}: {given}");
+    }
+
+    #[test]
+    fn a_message_without_state_is_unknown_lost_or_sent() {
+        let sent = |times| Found { receipts: vec![receipt(); times], ..found(&[]) };
+        check(&Found::default(), "unknown/not_found", "No message has this id", "");
+        check(&found(&[]), "lost/no_state", "never sent", "insert its row");
+        check(&sent(1), "sent/sent", "at 2023-11-14T22:13:19Z, as orders/3@184, to a.", "look at the consumer");
+        check(&sent(2), "sent/sent", "It was sent 2 times.", "look at the consumer");
+        let again = Found { receipts: vec![receipt()], ..delayed(9, "scheduled") };
+        check(&again, "delayed/scheduled", "sent before, at 2023-11-14T22:13:19Z", "");
+    }
+
+    #[test]
+    fn a_claimed_message_has_its_relay() {
+        let claimed = |seconds| Found { claims: vec![claim(seconds)], ..pending() };
+        check(&claimed(20), "claimed/claimed", "a has claimed it, 40 s ago, and publishes it", "");
+        check(&claimed(20), "claimed/claimed", "Its lease lasts until 2023-11-14T22:13:40Z", "");
+        check(&claimed(-3), "claimed/lease_ended", "ended 3 s ago", "");
+        check(&claimed(-70), "claimed/lease_ended", "None has.", "start a relay");
+    }
+
+    #[test]
+    fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
+        let busy = |found: Found| Found { owners: 1, ..found };
+        let mut expired = pending();
+        expired.message.as_mut().unwrap().expires_at = Some(NOW);
+        check(&Found { message: None, ..pending() }, "pending/message_missing", "deleted by hand", "");
+        check(&behind(pending()), "pending/behind", "behind message 5 of its key", "relay why 5");
+        check(&busy(expired), "pending/expired", "expired at 2023-11-14T22:13:20Z", "");
+        check(&busy(pending()), "pending/in_line", "the first of lane 7.", "");
+        let in_line = Found { before: 12, last_sent: Some(NOW - 2 * SECOND), ..pending() };
+        check(
+            &in_line,
+            "pending/in_line",
+            "12 messages of lane 7 go before it. The last of the lane was sent 2 s ago.",
+            "",
+        );
+        let last = Found { before: MAX_BEFORE, ..busy(pending()) };
+        check(&last, "pending/in_line", "10000 or more messages", "");
+        check(&pending(), "pending/no_relay", "message of this lane lately", "start a relay that serves lane 7");
+        let quiet = Found { last_sent: Some(NOW - 90 * SECOND), ..pending() };
+        check(&quiet, "pending/no_relay", "for 1 min 30 s, and none has a claim", "start a relay");
+    }
+
+    #[test]
+    fn a_delayed_or_dead_message_has_its_reason() {
+        let queued = found(&[row(StateTable::Delayed, None, "behind")]);
+        check(&behind(queued.clone()), "delayed/behind", "behind message 5", "relay why 5");
+        check(&queued, "delayed/next_of_key", "next in the queue of its key", "");
+        check(&delayed(0, "unconfirmed"), "delayed/due", "due for 0 s", "");
+        check(&delayed(-61, "unconfirmed"), "delayed/due", "None has.", "start a relay");
+        check(&delayed(3600, "scheduled"), "delayed/scheduled", "scheduled at 2023-11-14T23:13:20Z (in 1 h)", "");
+        let failed = "3 attempts failed, the last one unconfirmed: no\\u{a}queue.";
+        check(&delayed(9, "unconfirmed"), "delayed/unconfirmed", failed, "");
+        check(&delayed(9, "rejected"), "delayed/rejected", "3 attempts failed, the last one rejected", "");
+        check(&delayed(1, "turned_away"), "delayed/turned_away", "turned it away", "");
+        check(&delayed(9, "parked"), "delayed/parked", "takes nothing: no\\u{a}queue", "treat the broker");
+        check(&delayed(9, "unroutable"), "delayed/unroutable", "without a spent attempt", "create the destination");
+        check(&delayed(9, "no_route"), "delayed/no_route", "matches its topic orders", "add a route for orders");
+        check(&delayed(9, "unread"), "delayed/unread", "could not read it", "look for this id");
+        check(&delayed(9, "by\thand"), "delayed/by\\u{9}hand", "It waits (by\\u{9}hand)", "");
+        let dead = found(&[row(StateTable::Dead, Some(NOW), "too_large")]);
+        check(&dead, "dead/too_large", "after 3 attempts: too_large: no\\u{a}queue. The later", "remove the cause");
+    }
+}

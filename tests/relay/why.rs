@@ -1,0 +1,127 @@
+//! `relay why`: the causes of messages that real relays treated, seen with the account of `deploy/grants/viewer.sql`.
+
+use std::{process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::Uuid;
+use serde_json::Value;
+use testkit::{
+    accounts::Account,
+    consume::{Broker, Topic},
+    database::Database,
+    ledger::Draft,
+    load, on_both_databases,
+    relay::Settings,
+    servers::Flavor,
+};
+
+use crate::stage::{PATIENCE, Stage, account, start};
+
+on_both_databases!(each_message_has_its_cause, nothing_hidden_is_shown);
+
+const VIEWER: &str = include_str!("../../deploy/grants/viewer.sql");
+
+struct Viewer(String);
+
+impl Viewer {
+    async fn new(stage: &Stage) -> Result<Self> {
+        Ok(Self(account(&stage.database, &VIEWER.replace("outbox_viewer", "{user}")).await?.into()))
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
+        let output = command.args(arguments).env("RELAY__DATABASE__URL", &self.0).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    fn why(&self, id: Uuid) -> Result<Value> {
+        Ok(serde_json::from_str(&self.run(&["why", &id.to_string(), "--format", "json"])?)?)
+    }
+
+    fn expect(&self, message: &Draft, expected: &str, part: &str) -> Result<Value> {
+        let why = self.why(message.id)?;
+        let text = |name: &str| why.get(name).and_then(Value::as_str).unwrap_or_default();
+        let found = format!("{}/{}", text("state"), text("cause"));
+        ensure!(found == expected && text("why").contains(part), "not {expected}: {why:#}");
+        Ok(why)
+    }
+}
+
+async fn each_message_has_its_cause(flavor: Flavor) -> Result<()> {
+    let mut stage = Stage::with(Database::create(flavor).await?, Topic::create_narrow(20_000).await?)?;
+    let topic = stage.topic.name().to_owned();
+    stage.settings = Settings::new(&stage.database.url_as(Account::Relay)?)
+        .kafka(stage.topic.address())
+        .route([("topics", topic.as_str()), ("sink", "kafka"), ("topic", "{topic}"), ("after_dead", "block")])
+        .set("relay", "lanes", vec![0]);
+    let viewer = Viewer::new(&stage).await?;
+    let lane = |lane| move |message: outbox_core::Message| message.lane(lane);
+    let commit = async |draft: &Draft, change: &(dyn Fn(outbox_core::Message) -> outbox_core::Message + Sync)| {
+        load::commit(&stage.database, &stage.ledger, std::slice::from_ref(draft), change).await
+    };
+    let (sent, large, behind) =
+        (stage.draft(1), Draft::new(&topic, vec![0; 30_000]).unordered_key("k"), stage.draft(2).unordered_key("k"));
+    let (scheduled, expired, elsewhere) = (stage.draft(3), stage.draft(4), Draft::new("elsewhere", "5"));
+    let (unserved, claimed) = (stage.draft(6), stage.draft(7));
+    commit(&scheduled, &|message| message.delay(Duration::from_hours(2))).await?;
+    commit(&expired, &|message| message.expires_after(Duration::from_millis(1))).await?;
+    for draft in [&sent, &large, &behind, &elsewhere] {
+        commit(draft, &|message| message).await?;
+    }
+    commit(&unserved, &lane(9)).await?;
+    commit(&claimed, &lane(3)).await?;
+    viewer.expect(&unserved, "pending/in_line", "the first of lane 9")?;
+
+    let crashing = stage.settings.clone().set("relay", "lanes", vec![3]).crash_at("after_claim");
+    let mut crashed = start(&crashing)?;
+    crashed.wait_for_end(PATIENCE).await?;
+    let claims = stage.database.number("SELECT COUNT(*) FROM outbox_claims").await?;
+    ensure!(claims == 1, "{claims} claims: {}", crashed.log()?);
+    viewer.expect(&claimed, "claimed/claimed", "publishes it")?;
+    stage.database.execute("UPDATE outbox_claims SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 2 MINUTE").await?;
+    viewer.expect(&claimed, "claimed/lease_ended", "None has")?;
+
+    let mut relay = stage.relay()?;
+    let settled = "SELECT (SELECT COUNT(*) FROM outbox_dead) = 2 AND (SELECT COUNT(*) FROM outbox_sent_messages) = 1 \
+                   AND (SELECT COUNT(*) FROM outbox_delayed) = 3";
+    stage.database.wait_for(PATIENCE, settled).await?;
+    relay.stop(PATIENCE).await?;
+    let why = viewer.expect(&sent, "sent/sent", &topic)?;
+    let place = why.pointer("/receipts/0/place").and_then(Value::as_str).context("no place")?;
+    ensure!(place.starts_with(&format!("{topic}/")), "{place}");
+    let dead = viewer.expect(&large, "dead/too_large", "later messages of its key wait")?;
+    let why = viewer.expect(&behind, "delayed/behind", "behind message")?;
+    let first = format!("relay why {}", dead.get("id").context("no id")?);
+    ensure!(why.get("remedy").and_then(Value::as_str) == Some(&first), "{why}");
+    viewer.expect(&scheduled, "delayed/scheduled", "scheduled at")?;
+    viewer.expect(&expired, "dead/expired", "gave it up")?;
+    viewer.expect(&elsewhere, "delayed/no_route", "its topic elsewhere")?;
+    stage.database.execute("UPDATE outbox_messages SET created_at = created_at - INTERVAL 1 HOUR").await?;
+    viewer.expect(&unserved, "pending/no_relay", "none has a claim in it")?;
+    let overdue = "UPDATE outbox_delayed SET due_at = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR WHERE reason = 'scheduled'";
+    stage.database.execute(overdue).await?;
+    viewer.expect(&scheduled, "delayed/due", "None has")?;
+    stage.database.execute("DELETE FROM outbox_pending WHERE lane = 9").await?;
+    viewer.expect(&unserved, "lost/no_state", "never sent")?;
+    viewer.expect(&stage.draft(8), "unknown/not_found", "never committed")?;
+    Ok(())
+}
+
+/// Neither the key nor a header nor the payload is shown, and an error text forges no line.
+async fn nothing_hidden_is_shown(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor, Broker::Kafka).await?;
+    let viewer = Viewer::new(&stage).await?;
+    let message = Draft::new(stage.topic.name(), "S3CRET").unordered_key("S3CRET").header("S3CRET", "S3CRET");
+    stage.commit(std::slice::from_ref(&message)).await?;
+    let bury = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, owner) \
+                SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'no\\n2026 forged', 'test' FROM outbox_pending";
+    stage.database.execute(bury).await?;
+    stage.database.execute("DELETE FROM outbox_pending").await?;
+    let table = viewer.run(&["why", &message.id.to_string()])?;
+    let json = viewer.why(message.id)?.to_string();
+    ensure!(!table.contains("S3CRET") && !json.contains("S3CRET"), "{table}{json}");
+    ensure!(table.contains("no\\u{a}2026 forged") && !table.lines().any(|line| line.starts_with("2026")), "{table}");
+    ensure!(!viewer.run(&["status"])?.is_empty());
+    Ok(())
+}
