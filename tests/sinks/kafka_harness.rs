@@ -2,7 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
@@ -10,7 +14,7 @@ use outbox_relay::{
     config,
     sink::{
         Destination, Outgoing, Sink,
-        conformance::{Arrived, DEADLINE, Draft, Harness},
+        conformance::{Arrived, Control, DEADLINE, Draft, Harness},
         kafka::Kafka,
     },
 };
@@ -18,7 +22,7 @@ use rdkafka::{
     ClientConfig, Message as _, Offset, TopicPartitionList,
     admin::{AdminClient, AdminOptions},
     consumer::{BaseConsumer, Consumer as _},
-    message::Headers as _,
+    message::{BorrowedMessage, Headers as _},
     metadata::MetadataTopic,
 };
 use testkit::servers::{self, PATIENCE};
@@ -78,6 +82,11 @@ impl Harness for KafkaHarness {
         consume(&self.bootstrap, &destination.target, least)?.into_iter().map(Record::arrived).collect()
     }
 
+    fn missing(&self) -> Option<Arc<Destination>> {
+        let target = format!("missing-{}", Uuid::now_v7());
+        Some(Arc::new(Destination { sink: "kafka".to_owned(), target, routing_key: String::new() }))
+    }
+
     fn rejected(&self, destination: &Arc<Destination>) -> Option<Outgoing> {
         Some(Draft::new(destination, vec![b'x'; 1_100_000]).build())
     }
@@ -86,14 +95,16 @@ impl Harness for KafkaHarness {
         Some(Box::new(sink("127.0.0.1:1")))
     }
 
-    async fn stop_broker(&self) -> Result<bool> {
+    async fn control(&self, control: Control) -> Result<bool> {
         let Some(broker) = &self.broker else { return Ok(false) };
-        broker.lock().await.kill()?;
+        let mut broker = broker.lock().await;
+        match control {
+            Control::Kill => broker.kill()?,
+            Control::Restart => broker.restart().await?,
+            Control::Freeze => broker.pause()?,
+            Control::Thaw => broker.resume()?,
+        }
         Ok(true)
-    }
-
-    async fn start_broker(&self) -> Result<()> {
-        self.broker.as_ref().context("no broker of its own")?.lock().await.restart().await
     }
 }
 
@@ -125,7 +136,7 @@ impl Record {
     }
 }
 
-/// Reads a topic from its start until `least` records are there and no more come.
+/// Reads a topic from its start to its end, again until `least` records are there.
 pub(crate) fn consume(bootstrap: &str, topic: &str, least: usize) -> Result<Vec<Record>> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", bootstrap).set("group.id", "none").set("enable.auto.commit", "false");
@@ -137,21 +148,40 @@ pub(crate) fn consume(bootstrap: &str, topic: &str, least: usize) -> Result<Vec<
         partitions.add_partition_offset(topic, partition.id(), Offset::Beginning)?;
     }
     consumer.assign(&partitions)?;
-    let mut records = Vec::new();
+    let (mut records, end) = (Vec::new(), Instant::now() + PATIENCE);
     loop {
-        let patience = if records.len() < least { PATIENCE } else { Duration::from_millis(400) };
-        let Some(message) = consumer.poll(patience) else { return Ok(records) };
-        let message = message?;
-        let headers =
-            message.headers().map(|headers| headers.iter().map(|it| (it.key.to_owned(), text(it.value))).collect());
-        records.push(Record {
-            partition: message.partition(),
-            offset: message.offset(),
-            timestamp: message.timestamp().to_millis(),
-            key: message.key().map(<[u8]>::to_vec),
-            payload: message.payload().map(<[u8]>::to_vec),
-            headers: headers.unwrap_or_default(),
-        });
+        let written = written(&consumer, &partitions)?;
+        while records.len() < written {
+            let message = consumer.poll(PATIENCE).context("no record in time")??;
+            records.push(record(&message));
+        }
+        if records.len() >= least || Instant::now() > end {
+            return Ok(records);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Returns the number of records in these partitions. Offsets have no gaps: there are no transactions.
+fn written(consumer: &BaseConsumer, partitions: &TopicPartitionList) -> Result<usize> {
+    let mut written = 0;
+    for partition in partitions.elements() {
+        let (low, high) = consumer.fetch_watermarks(partition.topic(), partition.partition(), PATIENCE)?;
+        written += usize::try_from(high - low)?;
+    }
+    Ok(written)
+}
+
+fn record(message: &BorrowedMessage<'_>) -> Record {
+    let headers =
+        message.headers().map(|headers| headers.iter().map(|it| (it.key.to_owned(), text(it.value))).collect());
+    Record {
+        partition: message.partition(),
+        offset: message.offset(),
+        timestamp: message.timestamp().to_millis(),
+        key: message.key().map(<[u8]>::to_vec),
+        payload: message.payload().map(<[u8]>::to_vec),
+        headers: headers.unwrap_or_default(),
     }
 }
 

@@ -16,7 +16,7 @@ use outbox_relay::{
     config,
     sink::{
         Destination, Outgoing, Sink,
-        conformance::{Arrived, Draft, Harness},
+        conformance::{Arrived, Control, Draft, Harness},
         rabbitmq::RabbitMq,
     },
 };
@@ -140,23 +140,28 @@ impl Harness for RabbitHarness {
             .collect()
     }
 
+    fn missing(&self) -> Option<Arc<Destination>> {
+        Some(destination(&format!("missing-{}", Uuid::now_v7()), "key"))
+    }
+
     fn rejected(&self, destination: &Arc<Destination>) -> Option<Outgoing> {
-        let nowhere = Destination { routing_key: "nowhere".to_owned(), ..(**destination).clone() };
-        Some(Draft::new(&Arc::new(nowhere), "unroutable").build())
+        Some(Draft::new(destination, "too large").header("large", &"x".repeat(200_000)).build())
     }
 
     fn unreachable(&self) -> Option<Box<dyn Sink>> {
         Some(Box::new(sink("amqp://guest:guest@127.0.0.1:1/%2f")))
     }
 
-    async fn stop_broker(&self) -> Result<bool> {
+    async fn control(&self, control: Control) -> Result<bool> {
         let Some(broker) = &self.broker else { return Ok(false) };
-        broker.lock().await.kill()?;
+        let mut broker = broker.lock().await;
+        match control {
+            Control::Kill => broker.kill()?,
+            Control::Restart => broker.restart().await?,
+            Control::Freeze => broker.pause()?,
+            Control::Thaw => broker.resume()?,
+        }
         Ok(true)
-    }
-
-    async fn start_broker(&self) -> Result<()> {
-        self.broker.as_ref().context("no broker of its own")?.lock().await.restart().await
     }
 }
 

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use async_trait::async_trait;
 use outbox_relay::sink::{
     Destination, Outgoing, Sink,
-    conformance::{self, Arrived, DEADLINE, Draft, Harness},
+    conformance::{self, Arrived, Control, DEADLINE, Draft, Harness},
     stdout::Stdout,
 };
 use serde_json::Value;
@@ -62,6 +62,10 @@ impl Harness for StdoutHarness {
         self.lines().iter().map(arrived).collect()
     }
 
+    fn missing(&self) -> Option<Arc<Destination>> {
+        None
+    }
+
     fn rejected(&self, _: &Arc<Destination>) -> Option<Outgoing> {
         None
     }
@@ -70,12 +74,8 @@ impl Harness for StdoutHarness {
         None
     }
 
-    async fn stop_broker(&self) -> Result<bool> {
+    async fn control(&self, _: Control) -> Result<bool> {
         Ok(false)
-    }
-
-    async fn start_broker(&self) -> Result<()> {
-        Ok(())
     }
 }
 

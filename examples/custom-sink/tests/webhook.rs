@@ -1,4 +1,4 @@
-//! The sink passes the suite that every sink of the relay passes, sorts failures into their classes, and works in its program.
+//! The sink passes the conformance suite, classifies failures, and works in its program.
 
 mod receiver;
 
@@ -19,7 +19,7 @@ use custom_sink::Webhook;
 use outbox_core::{Message, Outbox, sqlx::Connection as _};
 use outbox_relay::sink::{
     Destination, Outcome, Outgoing, PublishError, Sink,
-    conformance::{self, Arrived, DEADLINE, Draft, Harness},
+    conformance::{self, Arrived, Control, DEADLINE, Draft, Harness},
 };
 use receiver::Receiver;
 use serde_json::Value;
@@ -44,7 +44,7 @@ impl WebhookHarness {
         Ok(Self { receiver, sink, targets: AtomicUsize::new(0) })
     }
 
-    /// What becomes of a message to this target.
+    /// Publishes a message to this target and returns its outcome.
     async fn publish_to(&self, target: &str, within: Duration) -> Result<Outcome> {
         let message = Draft::new(&destination(target), "{}").build();
         let outcomes = self.sink.publish(&[message], Instant::now() + within).await;
@@ -62,9 +62,14 @@ impl Harness for WebhookHarness {
         Ok(destination(&format!("target-{}", self.targets.fetch_add(1, Ordering::Relaxed))))
     }
 
-    /// The receiver has taken a message before it answers, so there is nothing to wait for.
+    /// The receiver takes a message before it answers, so this does not wait.
     async fn arrived(&self, destination: &Destination, _: usize) -> Result<Vec<Arrived>> {
         self.receiver.taken(&destination.target).await.iter().map(arrived).collect()
+    }
+
+    /// The receiver takes every path.
+    fn missing(&self) -> Option<Arc<Destination>> {
+        None
     }
 
     fn rejected(&self, destination: &Arc<Destination>) -> Option<Outgoing> {
@@ -75,13 +80,14 @@ impl Harness for WebhookHarness {
         Some(Box::new(Webhook::new("http://127.0.0.1:1/hooks").ok()?))
     }
 
-    async fn stop_broker(&self) -> Result<bool> {
-        self.receiver.close().await?;
+    async fn control(&self, control: Control) -> Result<bool> {
+        match control {
+            Control::Kill => self.receiver.close().await?,
+            Control::Restart => self.receiver.open().await?,
+            Control::Freeze => self.receiver.freeze().await,
+            Control::Thaw => self.receiver.thaw().await,
+        }
         Ok(true)
-    }
-
-    async fn start_broker(&self) -> Result<()> {
-        self.receiver.open().await
     }
 }
 
@@ -165,7 +171,7 @@ fn a_url_that_cannot_be_used_is_refused() {
     }
 }
 
-/// Numbers of orders, of seven customers, and one message that the receiver refuses.
+/// Commits orders of seven customers, and one message that the receiver refuses.
 async fn commit(database: &Database, numbers: Range<u64>) -> Result<()> {
     let mut connection = database.connect().await?;
     let mut tx = connection.begin().await?;
@@ -200,7 +206,7 @@ async fn the_program_posts_what_is_committed_and_waits_while_the_receiver_is_awa
     let (mut orders, mut last) = (BTreeSet::new(), HashMap::new());
     for message in receiver.taken("orders").await {
         let number: u64 = message["payload"].as_str().context("no payload")?.parse()?;
-        // A message may come twice; what comes for the first time comes in the order of its key.
+        // A message may arrive twice. First arrivals are in the order of their key.
         if orders.insert(number) {
             let before = last.insert(message["key"].to_string(), number);
             ensure!(before.is_none_or(|before| before < number), "{number} came after {before:?}");

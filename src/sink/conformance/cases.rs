@@ -2,22 +2,30 @@
 
 use std::{
     collections::HashMap,
+    slice,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
 use futures_util::future::join_all;
+use tokio::{join, sync::Semaphore, task::yield_now};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
-    Arrived, DEADLINE, Harness,
-    messages::{Draft, comparable, expected, publish, publish_until_sent},
+    Arrived, Control, DEADLINE, Harness,
+    messages::{Draft, comparable, expected, publish},
+    tally::Tally,
 };
 use crate::sink::{Destination, GRACE, KeyOrder, Outcome, Outgoing, PublishError};
 
 /// Most time until a broker that came back is in use again.
 const RECOVERY: Duration = Duration::from_secs(30);
+/// The time that one publish to a frozen broker may take.
+const SILENCE: Duration = Duration::from_secs(3);
+/// The number of batches in flight when the broker dies.
+const PUBLISHERS: u32 = 4;
 
 pub(super) async fn every_message_arrives_byte_equal(harness: &dyn Harness) -> Result<()> {
     let destination = harness.destination().await?;
@@ -64,8 +72,8 @@ pub(super) async fn an_empty_batch_has_no_outcome(harness: &dyn Harness) -> Resu
 pub(super) async fn a_large_batch_arrives(harness: &dyn Harness) -> Result<()> {
     let destination = harness.destination().await?;
     let messages: Vec<_> = (0..5000).map(|n| numbered(&destination, n, n)).collect();
-    all_sent(&harness.sink().publish(&messages, Instant::now() + DEADLINE).await)?;
-    exactly(&messages, harness.arrived(&destination, messages.len()).await?)
+    let outcomes = harness.sink().publish(&messages, Instant::now() + DEADLINE).await;
+    all_arrived(harness, &destination, &messages, &outcomes).await
 }
 
 pub(super) async fn several_batches_are_in_flight(harness: &dyn Harness) -> Result<()> {
@@ -73,8 +81,7 @@ pub(super) async fn several_batches_are_in_flight(harness: &dyn Harness) -> Resu
     let messages: Vec<_> = (0..2000).map(|n| numbered(&destination, n, n)).collect();
     let deadline = Instant::now() + DEADLINE;
     let in_flight = join_all(messages.chunks(100).map(|batch| harness.sink().publish(batch, deadline))).await;
-    all_sent(&in_flight.concat())?;
-    exactly(&messages, harness.arrived(&destination, messages.len()).await?)
+    all_arrived(harness, &destination, &messages, &in_flight.concat()).await
 }
 
 pub(super) async fn keys_keep_their_order(harness: &dyn Harness) -> Result<()> {
@@ -93,22 +100,27 @@ pub(super) async fn keys_keep_their_order(harness: &dyn Harness) -> Result<()> {
     in_order(&harness.arrived(&destination, messages.len()).await?, messages.len())
 }
 
-pub(super) async fn a_rejected_message_harms_no_neighbour(harness: &dyn Harness) -> Result<()> {
+pub(super) async fn a_refused_message_harms_no_neighbour(harness: &dyn Harness) -> Result<()> {
     let destination = harness.destination().await?;
-    let Some(rejected) = harness.rejected(&destination) else { return Ok(()) };
-    let mut messages: Vec<_> = (0..200).map(|n| numbered(&destination, n, n)).collect();
-    let id = rejected.message_id;
-    messages.insert(100, rejected);
-    let outcomes = publish(harness.sink(), &messages).await;
-    for (message, outcome) in messages.iter().zip(&outcomes) {
-        match outcome {
-            Ok(_) if message.message_id != id => {}
-            Err(PublishError::Rejected { .. } | PublishError::Unroutable { .. }) if message.message_id == id => {}
-            other => bail!("the {} message is {other:?}", if message.message_id == id { "rejected" } else { "good" }),
-        }
+    let mut tally = Tally::default();
+    let rejected = harness.rejected(&destination).map(|message| (message, "rejected"));
+    let unroutable = harness.missing().map(|missing| (numbered(&missing, 0, 0), "unroutable"));
+    for (refused, class) in rejected.into_iter().chain(unroutable) {
+        let good: Vec<_> = (0..200).map(|n| numbered(&destination, n, n)).collect();
+        let (before, behind) = good.split_at(100);
+        let mut outcomes = publish(harness.sink(), &[before, slice::from_ref(&refused), behind].concat()).await;
+        ensure!(outcomes.len() == good.len() + 1, "{} outcomes for {} messages", outcomes.len(), good.len() + 1);
+        let outcome = outcomes.remove(before.len());
+        let found = match &outcome {
+            Err(PublishError::Rejected { .. }) => "rejected",
+            Err(PublishError::Unroutable { .. }) => "unroutable",
+            _ => "neither",
+        };
+        ensure!(found == class, "a message that is {class} has the outcome {outcome:?}");
+        all_sent(&outcomes)?;
+        tally.add(&good, &outcomes)?;
     }
-    messages.retain(|message| message.message_id != id);
-    exactly(&messages, harness.arrived(&destination, messages.len()).await?)
+    tally.check(&harness.arrived(&destination, tally.confirmed()).await?)
 }
 
 pub(super) async fn outcomes_stand_in_the_batchs_order(harness: &dyn Harness) -> Result<()> {
@@ -120,28 +132,26 @@ pub(super) async fn outcomes_stand_in_the_batchs_order(harness: &dyn Harness) ->
     }
     let outcomes = publish(harness.sink(), &messages).await;
     ensure!(outcomes.len() == messages.len(), "{} outcomes for {} messages", outcomes.len(), messages.len());
-    let sent: Vec<_> =
-        messages.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok()).map(|(it, _)| it.clone()).collect();
+    let sent = messages.into_iter().zip(outcomes).filter(|(_, outcome)| outcome.is_ok());
+    let (sent, outcomes): (Vec<_>, Vec<_>) = sent.unzip();
     ensure!(sent.len() >= 360, "{} of 360 good messages were sent", sent.len());
-    exactly(&sent, harness.arrived(&destination, sent.len()).await?)
+    all_arrived(harness, &destination, &sent, &outcomes).await
 }
 
 pub(super) async fn a_deadline_is_kept(harness: &dyn Harness) -> Result<()> {
     let destination = harness.destination().await?;
-    let (mut confirmed, mut late) = (Vec::new(), 0);
+    let (mut tally, mut late) = (Tally::default(), 0);
     for (n, micros) in [0, 1, 300, 1000, 3000, 10_000].into_iter().enumerate() {
         let messages: Vec<_> = (0..500).map(|m| numbered(&destination, m, n * 500 + m)).collect();
         let deadline = Instant::now() + Duration::from_micros(micros);
         let outcomes = harness.sink().publish(&messages, deadline).await;
         late += usize::from(Instant::now() >= deadline + GRACE);
-        ensure!(outcomes.len() == messages.len(), "{} outcomes for {} messages", outcomes.len(), messages.len());
-        confirmed.extend(messages.into_iter().zip(outcomes).filter(|(_, outcome)| outcome.is_ok()).map(|(it, _)| it));
+        tally.add(&messages, &outcomes)?;
     }
     mostly_in_time(late)?;
-    let arrived = by_id(harness.arrived(&destination, confirmed.len()).await?);
-    ensure!(confirmed.iter().all(|it| arrived.contains_key(&it.message_id)), "a confirmed message did not arrive");
     // The sink works again.
-    publish_until_sent(harness.sink(), &[numbered(&destination, 0, 0)], RECOVERY).await
+    tally.publish_all(harness.sink(), &[numbered(&destination, 0, 0)], RECOVERY).await?;
+    tally.check(&harness.arrived(&destination, tally.confirmed()).await?)
 }
 
 /// One call may have met a machine that stalled for a moment.
@@ -167,11 +177,34 @@ pub(super) async fn an_unreachable_broker_is_unavailable(harness: &dyn Harness) 
     Ok(())
 }
 
-pub(super) async fn nothing_is_lost_when_the_broker_goes(harness: &dyn Harness) -> Result<()> {
-    let destination = harness.destination().await?;
-    publish_until_sent(harness.sink(), &[numbered(&destination, 0, 0)], RECOVERY).await?;
-    if !harness.stop_broker().await? {
+pub(super) async fn a_frozen_broker_confirms_nothing(harness: &dyn Harness) -> Result<()> {
+    let (destination, mut tally) = (harness.destination().await?, Tally::default());
+    tally.publish_all(harness.sink(), &[numbered(&destination, 0, 0)], RECOVERY).await?;
+    if !harness.control(Control::Freeze).await? {
         return Ok(());
+    }
+    let messages: Vec<_> = (1..300).map(|n| numbered(&destination, n, n)).collect();
+    let mut late = 0;
+    for _ in 0..2 {
+        let deadline = Instant::now() + SILENCE;
+        let in_flight = messages.chunks(100).map(|batch| harness.sink().publish(batch, deadline));
+        let outcomes = join_all(in_flight).await.concat();
+        late += usize::from(Instant::now() >= deadline + GRACE);
+        none_sent(&outcomes)?;
+        tally.add(&messages, &outcomes)?;
+    }
+    mostly_in_time(late)?;
+    harness.control(Control::Thaw).await?;
+    tally.publish_all(harness.sink(), &messages, RECOVERY).await?;
+    tally.check(&harness.arrived(&destination, tally.confirmed()).await?)
+}
+
+pub(super) async fn nothing_is_lost_when_the_broker_dies(harness: &dyn Harness) -> Result<()> {
+    let (destination, mut tally) = (harness.destination().await?, Tally::default());
+    tally.publish_all(harness.sink(), &[numbered(&destination, 0, 0)], RECOVERY).await?;
+    let Some(mut in_flight) = killed_in_flight(harness, &destination).await? else { return Ok(()) };
+    for (messages, outcomes) in &in_flight {
+        tally.add(messages, outcomes)?;
     }
     let messages: Vec<_> = (1..100).map(|n| numbered(&destination, n, n)).collect();
     let mut late = 0;
@@ -179,20 +212,48 @@ pub(super) async fn nothing_is_lost_when_the_broker_goes(harness: &dyn Harness) 
         let deadline = Instant::now() + DEADLINE;
         let outcomes = harness.sink().publish(&messages, deadline).await;
         late += usize::from(Instant::now() >= deadline + GRACE);
-        ensure!(outcomes.iter().all(Result::is_err), "a message was confirmed by a broker that does not run");
+        none_sent(&outcomes)?;
+        tally.add(&messages, &outcomes)?;
     }
     mostly_in_time(late)?;
     let last = harness.sink().publish(&messages, Instant::now() + DEADLINE).await;
-    ensure!(
-        last.iter().all(|it| matches!(it, Err(PublishError::Unavailable(_)))),
-        "spends attempts: {:?}",
-        last.first()
-    );
-    harness.start_broker().await?;
-    publish_until_sent(harness.sink(), &messages, RECOVERY).await?;
-    let arrived = by_id(harness.arrived(&destination, messages.len() + 1).await?);
-    ensure!(messages.iter().all(|it| arrived.contains_key(&it.message_id)), "a message was lost");
-    Ok(())
+    let spends = last.iter().find(|it| !matches!(it, Err(PublishError::Unavailable(_))));
+    ensure!(spends.is_none(), "spends attempts: {spends:?}");
+    harness.control(Control::Restart).await?;
+    in_flight.push((messages, Vec::new()));
+    for (messages, _) in &in_flight {
+        tally.publish_all(harness.sink(), messages, RECOVERY).await?;
+    }
+    tally.check(&harness.arrived(&destination, tally.confirmed()).await?)
+}
+
+type Batch = (Vec<Outgoing>, Vec<Outcome>);
+
+/// Kills the broker while several batches are in flight. Returns all batches and their outcomes, or `None` if this
+/// harness cannot.
+async fn killed_in_flight(harness: &dyn Harness, destination: &Arc<Destination>) -> Result<Option<Vec<Batch>>> {
+    let (confirmed, killed) = (Semaphore::new(0), CancellationToken::new());
+    let publisher = async |number: usize| {
+        let mut batches = Vec::new();
+        while !killed.is_cancelled() {
+            let messages: Vec<_> = (0..100).map(|n| numbered(destination, n, number * 100 + n)).collect();
+            let outcomes = harness.sink().publish(&messages, Instant::now() + DEADLINE).await;
+            confirmed.add_permits(1);
+            batches.push((messages, outcomes));
+            // A sink that never waits would keep the kill from its turn.
+            yield_now().await;
+        }
+        batches
+    };
+    let kill = async {
+        // Every publisher is at work.
+        drop(confirmed.acquire_many(PUBLISHERS * 3).await?);
+        let can = harness.control(Control::Kill).await;
+        killed.cancel();
+        can
+    };
+    let (batches, can) = join!(join_all((0..PUBLISHERS as usize).map(publisher)), kill);
+    Ok(can?.then(|| batches.concat()))
 }
 
 /// Returns a message whose payload is its number, with the key of this number.
@@ -207,16 +268,27 @@ fn all_sent(outcomes: &[Outcome]) -> Result<()> {
     }
 }
 
-fn by_id(arrived: Vec<Arrived>) -> HashMap<Uuid, Arrived> {
-    arrived.into_iter().map(|it| (it.message_id, comparable(it))).collect()
+fn none_sent(outcomes: &[Outcome]) -> Result<()> {
+    let sent = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+    ensure!(sent == 0, "a broker that does not run confirmed {sent} of {} messages", outcomes.len());
+    Ok(())
 }
 
-/// Checks that each message arrived once, and nothing else.
-fn exactly(messages: &[Outgoing], arrived: Vec<Arrived>) -> Result<()> {
-    ensure!(arrived.len() == messages.len(), "{} messages arrived for {}", arrived.len(), messages.len());
-    let arrived = by_id(arrived);
-    ensure!(messages.iter().all(|it| arrived.contains_key(&it.message_id)), "a message did not arrive");
-    Ok(())
+/// Checks that all messages were sent, and each arrived once.
+async fn all_arrived(
+    harness: &dyn Harness,
+    destination: &Destination,
+    messages: &[Outgoing],
+    outcomes: &[Outcome],
+) -> Result<()> {
+    let mut tally = Tally::default();
+    tally.add(messages, outcomes)?;
+    all_sent(outcomes)?;
+    tally.check(&harness.arrived(destination, messages.len()).await?)
+}
+
+fn by_id(arrived: Vec<Arrived>) -> HashMap<Uuid, Arrived> {
+    arrived.into_iter().map(|it| (it.message_id, comparable(it))).collect()
 }
 
 fn in_order(arrived: &[Arrived], count: usize) -> Result<()> {

@@ -19,7 +19,7 @@ use crate::sink::{Destination, KeyOrder, Outcome, Outgoing, Sink};
 const CREATED_AT_MICROS: i64 = 1_700_000_000_123_456;
 
 /// The pause before an unconfirmed message goes out again.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// A message under construction.
 #[derive(Debug, Clone)]

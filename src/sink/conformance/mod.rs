@@ -5,6 +5,7 @@
 
 mod cases;
 mod messages;
+mod tally;
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,17 +32,30 @@ pub trait Harness: Send + Sync {
     /// least `least` messages are there, or none has come for some seconds.
     async fn arrived(&self, destination: &Destination, least: usize) -> Result<Vec<Arrived>>;
 
+    /// Returns a destination that does not exist; `None` if every destination does.
+    fn missing(&self) -> Option<Arc<Destination>>;
+
     /// Returns a message to this destination that the broker will never take; `None` if it takes everything.
     fn rejected(&self, destination: &Arc<Destination>) -> Option<Outgoing>;
 
     /// Returns a sink of the same kind whose broker does not run; `None` if it has no broker.
     fn unreachable(&self) -> Option<Box<dyn Sink>>;
 
-    /// Stops the broker; returns false if this harness cannot.
-    async fn stop_broker(&self) -> Result<bool>;
+    /// Does this to the broker; returns false if this harness cannot.
+    async fn control(&self, control: Control) -> Result<bool>;
+}
 
-    /// Starts the broker again.
-    async fn start_broker(&self) -> Result<()>;
+/// The suite's faults of a broker, and their repair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Control {
+    /// Kill it: connections break, and its data stays.
+    Kill,
+    /// Start it again, with its data.
+    Restart,
+    /// Stop it from running: connections stay open, and nothing answers.
+    Freeze,
+    /// Let it run on.
+    Thaw,
 }
 
 /// A message as a consumer gets it.
@@ -72,9 +86,10 @@ pub async fn run(harness: &dyn Harness) -> Result<()> {
     cases::a_large_batch_arrives(harness).await.context("a large batch arrives")?;
     cases::several_batches_are_in_flight(harness).await.context("several batches are in flight")?;
     cases::keys_keep_their_order(harness).await.context("keys keep their order")?;
-    cases::a_rejected_message_harms_no_neighbour(harness).await.context("a rejected message harms no neighbour")?;
+    cases::a_refused_message_harms_no_neighbour(harness).await.context("a refused message harms no neighbour")?;
     cases::outcomes_stand_in_the_batchs_order(harness).await.context("outcomes stand in the batch's order")?;
     cases::a_deadline_is_kept(harness).await.context("a deadline is kept")?;
     cases::an_unreachable_broker_is_unavailable(harness).await.context("an unreachable broker is unavailable")?;
-    cases::nothing_is_lost_when_the_broker_goes(harness).await.context("nothing is lost when the broker goes")
+    cases::a_frozen_broker_confirms_nothing(harness).await.context("a frozen broker confirms nothing")?;
+    cases::nothing_is_lost_when_the_broker_dies(harness).await.context("nothing is lost when the broker dies")
 }

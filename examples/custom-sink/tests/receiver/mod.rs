@@ -1,4 +1,4 @@
-//! A receiver of webhooks: a HTTP server that can be stopped, and started again on its port.
+//! A receiver of webhooks: an HTTP server that can be stopped, and started again on its port.
 
 use std::sync::Arc;
 
@@ -15,16 +15,18 @@ use serde_json::Value;
 use testkit::servers::free_port;
 use tokio::{
     net::TcpListener,
-    sync::{Mutex, oneshot},
+    sync::{Mutex, OwnedMutexGuard, oneshot},
     task::{JoinHandle, JoinSet},
 };
 
-/// The path and the body of each message that was taken, in the order in which they came.
-type Taken = Arc<Mutex<Vec<(String, Value)>>>;
+/// The path and the body of each message taken, in order of arrival.
+type Taken = Vec<(String, Value)>;
 
 pub(crate) struct Receiver {
     address: String,
-    taken: Taken,
+    taken: Arc<Mutex<Taken>>,
+    /// While this is held, no request is answered.
+    frozen: Mutex<Option<OwnedMutexGuard<Taken>>>,
     server: Mutex<Option<Server>>,
 }
 
@@ -34,10 +36,10 @@ struct Server {
 }
 
 impl Receiver {
-    /// On a port of its own.
+    /// Starts on a port of its own.
     pub(crate) async fn start() -> Result<Self> {
         let address = format!("127.0.0.1:{}", free_port()?);
-        let receiver = Self { address, taken: Taken::default(), server: Mutex::default() };
+        let receiver = Self { address, taken: Arc::default(), frozen: Mutex::default(), server: Mutex::default() };
         receiver.open().await?;
         Ok(receiver)
     }
@@ -55,14 +57,23 @@ impl Receiver {
         Ok(())
     }
 
-    /// Ends all connections; new ones are refused.
+    /// Closes all connections and refuses new ones.
     pub(crate) async fn close(&self) -> Result<()> {
         let server = self.server.lock().await.take().context("it is closed already")?;
         server.stop.send(()).ok();
         Ok(server.ended.await?)
     }
 
-    /// The messages of a target, in the order in which they came.
+    /// Answers no request until [`Self::thaw`]. Connections stay open.
+    pub(crate) async fn freeze(&self) {
+        *self.frozen.lock().await = Some(Arc::clone(&self.taken).lock_owned().await);
+    }
+
+    pub(crate) async fn thaw(&self) {
+        *self.frozen.lock().await = None;
+    }
+
+    /// Returns the messages of a target, in order of arrival.
     pub(crate) async fn taken(&self, target: &str) -> Vec<Value> {
         let path = format!("/hooks/{target}");
         let taken = self.taken.lock().await;
@@ -70,7 +81,7 @@ impl Receiver {
     }
 }
 
-async fn serve(listener: TcpListener, taken: Taken, stopped: oneshot::Receiver<()>) {
+async fn serve(listener: TcpListener, taken: Arc<Mutex<Taken>>, stopped: oneshot::Receiver<()>) {
     let router: Router = Router::new().route("/hooks/{target}", post(take)).with_state(taken);
     let service = TowerToHyperService::new(router);
     let mut connections = JoinSet::new();
@@ -87,8 +98,8 @@ async fn serve(listener: TcpListener, taken: Taken, stopped: oneshot::Receiver<(
     connections.shutdown().await;
 }
 
-/// Takes a message, unless its target wants another answer (`status-503`), or none (`silent`). The type `refused` is never taken.
-async fn take(State(taken): State<Taken>, uri: Uri, headers: HeaderMap, body: String) -> StatusCode {
+/// Takes a message, unless its target asks for another answer (`status-503`) or none (`silent`). The type `refused` is never taken.
+async fn take(State(taken): State<Arc<Mutex<Taken>>>, uri: Uri, headers: HeaderMap, body: String) -> StatusCode {
     if uri.path() == "/hooks/silent" {
         std::future::pending::<()>().await;
     }
