@@ -1,4 +1,4 @@
--- What `relay why` and `relay status` need. It reads no key, header or payload, and changes nothing.
+-- What `relay why`, `relay dead list` and `relay status` need. It reads no key, header or payload, and changes nothing.
 --
 -- Run this file after `relay migrate up`, with the outbox's database as the default one:
 --   CREATE USER 'outbox_viewer'@'%' IDENTIFIED BY '…' REQUIRE SSL;

@@ -5,6 +5,7 @@
 mod check;
 mod config;
 mod database;
+mod dead;
 mod healthcheck;
 mod log;
 mod migrate;
@@ -77,6 +78,9 @@ enum Command {
     Status(Format),
     /// Say why a message is not sent, or where it went
     Why(why::WhyMessage),
+    /// List dead messages
+    #[command(subcommand)]
+    Dead(dead::Dead),
     /// After a restore or a failover: show what goes out again, and with --yes keep numbers from coming again
     Recover(recover::Recover),
     /// Show or make a configuration
@@ -103,6 +107,7 @@ async fn dispatch(command: Command, options: &Arguments) -> anyhow::Result<bool>
         Command::Migrate(migrate) => migrate.run(options).await,
         Command::Check(check) => check.run(&options.load()?).await,
         Command::Status(format) => status::run(format, &options.database()?).await,
+        Command::Dead(dead) => dead.run(&options.database()?).await,
         Command::Why(why) => why.run(&options.database()?).await,
         Command::Recover(recover) => recover.run(&options.database()?).await,
         Command::Config(config) => config.run(options),

@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 /// How data is printed.
@@ -20,9 +21,13 @@ enum Form {
 }
 
 impl Format {
-    /// Whether people read it.
-    pub(super) fn is_table(self) -> bool {
-        self.format == Form::Table
+    /// Prints a value as JSON, if a program reads it. Returns whether it did.
+    pub(super) fn json(self, value: &impl Serialize) -> anyhow::Result<bool> {
+        let is_json = self.format == Form::Json;
+        if is_json {
+            text(&format!("{:#}\n", serde_json::to_value(value)?))?;
+        }
+        Ok(is_json)
     }
 
     /// Prints rows under their columns, or as a JSON list of objects.

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use clap::Args;
 use outbox_core::{Uuid, check_schema_to_read};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{database, output::Format};
 use crate::{
@@ -40,25 +40,23 @@ impl WhyMessage {
         let mut connection = database::connect(config).await?;
         check_schema_to_read(&mut connection).await?;
         let why = why(&mut connection, self.message).await.context("the message cannot be looked up")?;
-        self.show(&why)?;
+        if !self.format.json(&why)? {
+            self.show(&why)?;
+        }
         Ok(true)
     }
 
+    /// Prints it for people: without what is not there.
     fn show(&self, why: &Why) -> anyhow::Result<()> {
         let Value::Object(mut pairs) = serde_json::to_value(why)? else { return Ok(()) };
         let receipts = pairs.remove("receipts").unwrap_or_default();
         let row = |it: &Value| ["sent_at", "owner", "place"].map(|name| it.get(name).cloned().unwrap_or_default());
         let rows: Vec<_> = receipts.as_array().into_iter().flatten().map(row).collect();
-        let pairs = self.pairs(&pairs);
-        if rows.is_empty() && self.format.is_table() {
+        pairs.retain(|_, value| !value.is_null());
+        let pairs: Vec<_> = pairs.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+        if rows.is_empty() {
             return Ok(self.format.object(&pairs)?);
         }
         Ok(self.format.object_with_rows(&pairs, "receipts", ["sent_at", "owner", "place"], &rows)?)
-    }
-
-    /// Returns the values to print. People get no nulls.
-    fn pairs<'a>(&self, pairs: &'a Map<String, Value>) -> Vec<(&'a str, Value)> {
-        let shown = pairs.iter().filter(|(_, value)| !(self.format.is_table() && value.is_null()));
-        shown.map(|(name, value)| (name.as_str(), value.clone())).collect()
     }
 }

@@ -1,8 +1,10 @@
-//! `relay why`: the causes of messages that real relays treated, seen with the account of `deploy/grants/viewer.sql`.
+//! `relay why` and `relay dead list`, with the account of `deploy/grants/viewer.sql`.
+
+#![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
 
 use std::{process::Command, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use outbox_core::Uuid;
 use serde_json::Value;
 use testkit::{
@@ -17,7 +19,7 @@ use testkit::{
 
 use crate::stage::{PATIENCE, Stage, account, start};
 
-on_both_databases!(each_message_has_its_cause, nothing_hidden_is_shown);
+on_both_databases!(each_message_has_its_cause, nothing_hidden_is_shown, dead_messages_are_listed_by_pages_and_counted,);
 
 const VIEWER: &str = include_str!("../../deploy/grants/viewer.sql");
 
@@ -35,13 +37,17 @@ impl Viewer {
         Ok(String::from_utf8(output.stdout)?)
     }
 
+    fn json(&self, arguments: &[&str]) -> Result<Value> {
+        Ok(serde_json::from_str(&self.run(&[arguments, &["--format", "json"]].concat())?)?)
+    }
+
     fn why(&self, id: Uuid) -> Result<Value> {
-        Ok(serde_json::from_str(&self.run(&["why", &id.to_string(), "--format", "json"])?)?)
+        self.json(&["why", &id.to_string()])
     }
 
     fn expect(&self, message: &Draft, expected: &str, part: &str) -> Result<Value> {
         let why = self.why(message.id)?;
-        let text = |name: &str| why.get(name).and_then(Value::as_str).unwrap_or_default();
+        let text = |name: &str| why[name].as_str().unwrap_or_default();
         let found = format!("{}/{}", text("state"), text("cause"));
         ensure!(found == expected && text("why").contains(part), "not {expected}: {why:#}");
         Ok(why)
@@ -88,12 +94,11 @@ async fn each_message_has_its_cause(flavor: Flavor) -> Result<()> {
     stage.database.wait_for(PATIENCE, settled).await?;
     relay.stop(PATIENCE).await?;
     let why = viewer.expect(&sent, "sent/sent", &topic)?;
-    let place = why.pointer("/receipts/0/place").and_then(Value::as_str).context("no place")?;
-    ensure!(place.starts_with(&format!("{topic}/")), "{place}");
+    let place = why["receipts"][0]["place"].as_str().unwrap_or_default();
+    ensure!(place.starts_with(&format!("{topic}/")), "{why}");
     let dead = viewer.expect(&large, "dead/too_large", "later messages of its key wait")?;
     let why = viewer.expect(&behind, "delayed/behind", "behind message")?;
-    let first = format!("relay why {}", dead.get("id").context("no id")?);
-    ensure!(why.get("remedy").and_then(Value::as_str) == Some(&first), "{why}");
+    ensure!(why["remedy"] == format!("relay why {}", dead["id"]), "{why}");
     viewer.expect(&scheduled, "delayed/scheduled", "scheduled at")?;
     viewer.expect(&expired, "dead/expired", "gave it up")?;
     viewer.expect(&elsewhere, "delayed/no_route", "its topic elsewhere")?;
@@ -123,5 +128,51 @@ async fn nothing_hidden_is_shown(flavor: Flavor) -> Result<()> {
     ensure!(!table.contains("S3CRET") && !json.contains("S3CRET"), "{table}{json}");
     ensure!(table.contains("no\\u{a}2026 forged") && !table.lines().any(|line| line.starts_with("2026")), "{table}");
     ensure!(!viewer.run(&["status"])?.is_empty());
+    Ok(())
+}
+
+/// 2,500 dead messages of two lanes, reasons and topics: more than one read of the table.
+async fn dead_messages_are_listed_by_pages_and_counted(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor, Broker::Kafka).await?;
+    let viewer = Viewer::new(&stage).await?;
+    let drafts: Vec<_> = (0..2_500).map(|n| Draft::new(["a", "b"][n % 2], "x")).collect();
+    for drafts in drafts.chunks(500) {
+        stage.commit(drafts).await?;
+    }
+    let first = stage.database.number("SELECT MIN(CAST(id AS SIGNED)) FROM outbox_pending").await?;
+    let bury = format!(
+        "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, owner) \
+         SELECT (id - {first}) DIV 2000, id, 0, 1, 3, UTC_TIMESTAMP(6), id = {first}, IF(MOD(id - {first}, 5) = 0, 'too_large', 'refused'), \
+         'no\\nroom', 'test' FROM outbox_pending; DELETE FROM outbox_pending"
+    );
+    stage.database.execute(&bury).await?;
+
+    let counts = |page: &Value| {
+        let rows = page["rows"].as_array().cloned().unwrap_or_default();
+        rows.iter().map(|row| (row["group"].to_string(), row["messages"].to_string())).collect::<Vec<_>>()
+    };
+    let group = |name: &str, messages: u64| (format!("\"{name}\""), messages.to_string());
+    let by = |by: &str, more: &[&str]| viewer.json(&[&["dead", "list", "--group-by", by], more].concat());
+    let reasons = by("reason", &[])?;
+    assert_eq!(counts(&reasons), [group("refused", 2_000), group("too_large", 500)]);
+    assert_eq!((&reasons["next"], &reasons["rows"][1]["holding"]), (&Value::Null, &1.into()));
+    assert_eq!(counts(&by("topic", &["--lane", "1"])?), [group("a", 250), group("b", 250)]);
+    assert_eq!(
+        counts(&by("error", &["--topic", "b", "--reason", "too_large"])?),
+        [group("too_large: no\\\\u{a}room", 250)]
+    );
+
+    let (mut ids, mut after) = (Vec::new(), "0:0".to_owned());
+    loop {
+        let page = viewer.json(&["dead", "list", "--reason", "too_large", "--limit", "150", "--after", &after])?;
+        ids.extend(page["rows"].as_array().into_iter().flatten().map(|row| row["id"].as_i64().unwrap_or(0) - first));
+        match page["next"].as_str() {
+            Some(next) => next.clone_into(&mut after),
+            None => break,
+        }
+    }
+    ensure!(ids.iter().copied().eq((0..2_500).step_by(5)), "{} messages: {ids:?}", ids.len());
+    let table = viewer.run(&["dead", "list", "--limit", "1"])?;
+    ensure!(table.lines().count() == 2 && table.contains("no\\u{a}room"), "{table}");
     Ok(())
 }

@@ -13,6 +13,7 @@ pub(crate) mod catalogue;
 pub mod claim;
 pub mod contents;
 pub mod counters;
+pub mod dead;
 pub mod enqueue;
 #[cfg(feature = "test")]
 pub(crate) mod enqueued;

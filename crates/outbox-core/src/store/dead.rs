@@ -1,0 +1,55 @@
+//! Reads dead messages, for operators.
+
+use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
+use uuid::Uuid;
+
+/// A message that a relay gave up on, without key, headers and payload. Times are microseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadRow {
+    /// The lane.
+    pub lane: u16,
+    /// Its number in the tables.
+    pub id: u64,
+    /// The attempts spent.
+    pub attempts: u16,
+    /// When it was given up.
+    pub died_at: i64,
+    /// Whether later messages of its key wait for it.
+    pub holds_key: bool,
+    /// The reason, a short code.
+    pub reason: String,
+    /// The last error; empty if there is none.
+    pub error: String,
+    /// The id that consumers see; `None` if its row in `outbox_messages` was deleted.
+    pub message_id: Option<Uuid>,
+    /// The topic; empty if its row was deleted.
+    pub topic: String,
+}
+
+/// The dead messages above this lane and id, at most `limit`, in this order. Primary keys, no lock.
+pub async fn above(
+    conn: &mut MySqlConnection,
+    (lane, id): (u16, u64),
+    limit: u32,
+) -> Result<Vec<DeadRow>, sqlx::Error> {
+    let sql = "SELECT d.lane, d.id, d.attempts, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', d.died_at), d.holds_key = 1, d.reason, \
+               COALESCE(d.error, ''), m.message_id, COALESCE(m.topic, '') \
+               FROM outbox_dead d FORCE INDEX (PRIMARY) LEFT JOIN outbox_messages m ON m.id = d.id \
+               WHERE d.lane > ? OR d.lane = ? AND d.id > ? ORDER BY d.lane, d.id LIMIT ?";
+    let rows = sqlx::query(sql).bind(lane).bind(lane).bind(id).bind(limit).fetch_all(conn).await?;
+    let dead = |row: &MySqlRow| {
+        let message_id = row.try_get::<Option<&[u8]>, _>(7)?.map(Uuid::from_slice).transpose();
+        Ok(DeadRow {
+            lane: row.try_get(0)?,
+            id: row.try_get(1)?,
+            attempts: row.try_get(2)?,
+            died_at: row.try_get(3)?,
+            holds_key: row.try_get(4)?,
+            reason: row.try_get(5)?,
+            error: row.try_get(6)?,
+            message_id: message_id.map_err(|error| sqlx::Error::Decode(error.into()))?,
+            topic: row.try_get(8)?,
+        })
+    };
+    rows.iter().map(dead).collect()
+}

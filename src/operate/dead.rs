@@ -1,0 +1,247 @@
+//! Dead messages: lists them, and counts them by reason, topic or error.
+
+use std::{collections::HashMap, fmt};
+
+use outbox_core::{
+    sqlx::{self, MySqlConnection},
+    store::dead::{self, DeadRow},
+};
+use serde::{Serialize, Serializer};
+
+use super::shown::shown;
+use crate::pipeline::read::envelope::rfc3339;
+
+/// Rows of one read.
+const PAGE: u32 = 1_000;
+/// Most rows that a list looks at.
+const LIST_BUDGET: usize = 20_000;
+/// Most rows that a count looks at.
+const COUNT_BUDGET: usize = 100_000;
+
+/// The dead messages of interest; `None` means all.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Their reason.
+    pub reason: Option<String>,
+    /// Their topic.
+    pub topic: Option<String>,
+    /// Their lane.
+    pub lane: Option<u16>,
+}
+
+impl Filter {
+    fn takes(&self, row: &DeadRow) -> bool {
+        self.reason.as_ref().is_none_or(|reason| *reason == row.reason)
+            && self.topic.as_ref().is_none_or(|topic| *topic == row.topic)
+            && self.lane.is_none_or(|lane| lane == row.lane)
+    }
+}
+
+/// A place in the list: a lane, and an id in it. Written as `0:1523`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The lane.
+    pub lane: u16,
+    /// The id.
+    pub id: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.lane, self.id)
+    }
+}
+
+impl Serialize for Place {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A dead message. Times are RFC 3339, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeadMessage {
+    /// Its number in the tables.
+    pub id: u64,
+    /// The id that consumers see.
+    pub message_id: Option<String>,
+    /// The lane.
+    pub lane: u16,
+    /// The topic.
+    pub topic: String,
+    /// The reason, a short code.
+    pub reason: String,
+    /// Attempts spent.
+    pub attempts: u16,
+    /// When it was given up.
+    pub died_at: String,
+    /// Whether later messages of its key wait for it.
+    pub holds_key: bool,
+    /// The last error.
+    pub error: String,
+}
+
+/// A part of an answer, and where to go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Page<T> {
+    /// The part.
+    pub rows: Vec<T>,
+    /// Rows that were looked at.
+    pub looked_at: usize,
+    /// The place behind which more rows may be; `None` at the end.
+    pub next: Option<Place>,
+}
+
+/// Lists at most `limit` dead messages behind a place. Looks at 20,000 rows at most.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn list(
+    db: &mut MySqlConnection,
+    filter: &Filter,
+    after: Place,
+    limit: usize,
+) -> Result<Page<DeadMessage>, sqlx::Error> {
+    let mut messages = Vec::new();
+    let (looked_at, next) = scan(db, after, LIST_BUDGET, |row| {
+        if filter.takes(&row) {
+            messages.push(message(&row));
+        }
+        messages.len() < limit
+    })
+    .await?;
+    Ok(Page { rows: messages, looked_at, next })
+}
+
+/// What dead messages are counted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupBy {
+    /// Their reason.
+    Reason,
+    /// Their topic.
+    Topic,
+    /// Their reason and the text of their last error.
+    Error,
+}
+
+/// Dead messages with something in common.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Group {
+    /// The reason, topic, or reason and error.
+    pub group: String,
+    /// Their number.
+    pub messages: u64,
+    /// Those for which later messages of their key wait.
+    pub holding: u64,
+    /// When the first was given up.
+    pub first: String,
+    /// When the last was given up.
+    pub last: String,
+    /// One of them.
+    pub example: u64,
+}
+
+/// Counts dead messages behind a place, the largest group first. Looks at 100,000 rows at most.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn groups(
+    db: &mut MySqlConnection,
+    filter: &Filter,
+    after: Place,
+    by: GroupBy,
+) -> Result<Page<Group>, sqlx::Error> {
+    let mut counts = Counts::default();
+    let (looked_at, next) = scan(db, after, COUNT_BUDGET, |row| {
+        if filter.takes(&row) {
+            counts.add(&row, by);
+        }
+        true
+    })
+    .await?;
+    Ok(Page { rows: counts.groups(), looked_at, next })
+}
+
+/// Shows rows to `visit` until it returns false, the budget is spent, or there are no more.
+async fn scan(
+    db: &mut MySqlConnection,
+    after: Place,
+    budget: usize,
+    mut visit: impl FnMut(DeadRow) -> bool,
+) -> Result<(usize, Option<Place>), sqlx::Error> {
+    let (mut place, mut looked_at) = (after, 0);
+    loop {
+        let rows = dead::above(db, (place.lane, place.id), PAGE).await?;
+        let is_last = rows.len() < PAGE as usize;
+        for row in rows {
+            place = Place { lane: row.lane, id: row.id };
+            looked_at += 1;
+            if !visit(row) || looked_at >= budget {
+                return Ok((looked_at, Some(place)));
+            }
+        }
+        if is_last {
+            return Ok((looked_at, None));
+        }
+    }
+}
+
+fn message(row: &DeadRow) -> DeadMessage {
+    DeadMessage {
+        id: row.id,
+        message_id: row.message_id.map(|id| id.to_string()),
+        lane: row.lane,
+        topic: shown(&row.topic),
+        reason: shown(&row.reason),
+        attempts: row.attempts,
+        died_at: time(row.died_at),
+        holds_key: row.holds_key,
+        error: shown(&row.error),
+    }
+}
+
+#[derive(Default)]
+struct Counts(HashMap<String, Count>);
+
+struct Count {
+    messages: u64,
+    holding: u64,
+    first: i64,
+    last: i64,
+    example: u64,
+}
+
+impl Counts {
+    fn add(&mut self, row: &DeadRow, by: GroupBy) {
+        let group = match by {
+            GroupBy::Reason => row.reason.clone(),
+            GroupBy::Topic => row.topic.clone(),
+            GroupBy::Error => format!("{}: {}", row.reason, row.error),
+        };
+        let new = || Count { messages: 0, holding: 0, first: row.died_at, last: row.died_at, example: row.id };
+        let count = self.0.entry(group).or_insert_with(new);
+        count.messages += 1;
+        count.holding += u64::from(row.holds_key);
+        (count.first, count.last) = (count.first.min(row.died_at), count.last.max(row.died_at));
+    }
+
+    fn groups(self) -> Vec<Group> {
+        let group = |(group, count): (String, Count)| Group {
+            group: shown(&group),
+            messages: count.messages,
+            holding: count.holding,
+            first: time(count.first),
+            last: time(count.last),
+            example: count.example,
+        };
+        let mut groups: Vec<_> = self.0.into_iter().map(group).collect();
+        groups.sort_by(|a, b| b.messages.cmp(&a.messages).then_with(|| a.group.cmp(&b.group)));
+        groups
+    }
+}
+
+fn time(micros: i64) -> String {
+    rfc3339(micros).unwrap_or_default()
+}
