@@ -52,7 +52,7 @@ pub struct Relay {
 impl Relay {
     /// Creates a relay with the sinks of its configuration. It does not connect yet.
     pub fn new(config: Config, metrics: Arc<Metrics>, health: Arc<Health>) -> anyhow::Result<Self> {
-        let feeds = config.sinks.iter().map(|(name, sink)| feed(name, sink, &config)).collect::<Result<_, _>>()?;
+        let feeds = config.sinks.iter().map(|(name, sink)| feed(name, sink)).collect::<Result<_, _>>()?;
         Self::with_sinks(config, feeds, metrics, health)
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Sink;
-use crate::config::{Config, SinkConfig};
+use crate::config::SinkConfig;
 
 /// A sink, and the limits of what it gets at a time.
 pub struct Feed {
@@ -18,13 +18,10 @@ pub struct Feed {
 }
 
 /// Makes the sink that the configuration names.
-#[cfg_attr(not(feature = "kafka"), expect(unused_variables, reason = "Kafka's client alone has a deadline of its own"))]
-pub(crate) fn feed(name: &str, sink: &SinkConfig, config: &Config) -> anyhow::Result<Feed> {
+pub(crate) fn feed(name: &str, sink: &SinkConfig) -> anyhow::Result<Feed> {
     let (sink, batches, batch): (Arc<dyn Sink>, usize, usize) = match sink {
         #[cfg(feature = "kafka")]
-        SinkConfig::Kafka(kafka) => {
-            (Arc::new(super::kafka::Kafka::new(name, kafka, config.relay.publish_deadline)?), 64, 1000)
-        }
+        SinkConfig::Kafka(kafka) => (Arc::new(super::kafka::Kafka::new(name, kafka)?), 64, 1000),
         #[cfg(feature = "rabbitmq")]
         SinkConfig::RabbitMq(rabbit) => {
             (Arc::new(super::rabbitmq::RabbitMq::new(name, rabbit)?), rabbit.channels, rabbit.window)

@@ -124,6 +124,16 @@ async fn a_password_of_rabbitmq_that_is_changed_is_read_again() -> Result<()> {
         server.amqp_url().rsplit_once('@').map(|(a, b)| (a.to_owned(), b.to_owned())).context("no login")?;
     let settings = rotation.settings()?.with_broker_of(&rotation.topic).rabbitmq(&format!("amqp://relay@{place}"));
     let settings = settings.sink_key("rabbitmq", "password_file", rotation.file());
+    for (name, command, sentence) in [
+        ("nowhere", ["list_vhosts"].as_slice(), "no such virtual host"),
+        ("%2f", &["set_user_limits", "relay", r#"{"max-connections": 0}"#], "no connection left for this user"),
+    ] {
+        server.ctl(command).await?;
+        let vhost = place.replace("%2f", name);
+        let found = check::rabbitmq(&format!("amqp://relay:first@{vhost}"), None)?;
+        ensure!(!found.ok && found.detail.contains(sentence), "{}", found.detail);
+    }
+    server.ctl(&["clear_user_limits", "relay", "all"]).await?;
     let rotate = async |_: &Rotation| {
         server.ctl(&["change_password", "relay", "second"]).await?;
         server.ctl(&["close_all_user_connections", "relay", "rotated"]).await.map(drop)
@@ -163,6 +173,8 @@ async fn a_password_of_kafka_that_is_changed_is_read_again() -> Result<()> {
     }
     let found = check::kafka(proxy.address(), SASL)?;
     ensure!(!found.ok && found.detail.contains("user or password is wrong"), "{}", found.detail);
+    let found = check::kafka(proxy.address(), &SASL.replace("PLAIN\"", "SCRAM-SHA-256\""))?;
+    ensure!(!found.ok && found.detail.contains("the broker has no such SASL mechanism"), "{}", found.detail);
     let file = server.folder().context("no folder")?.join("server.properties");
     let rotate = async |_: &Rotation| {
         server.stop().await?;

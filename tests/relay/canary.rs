@@ -45,8 +45,8 @@ async fn is_silent(relay: &Relay, database: &Database) -> Result<()> {
     Ok(())
 }
 
-/// Returns one broker of each kind that refuses the login, and one of each that does not run.
-async fn brokers() -> Result<[(&'static str, String); 4]> {
+/// Returns one broker of each kind that refuses the login, and one of each that does not run, with what is said of them.
+async fn brokers() -> Result<[(&'static str, String, &'static str); 4]> {
     let kafka = |brokers: &str| {
         format!(
             "type = 'kafka'\nbrokers = '{brokers}'\n[properties]\n'security.protocol' = 'sasl_plaintext'\n\
@@ -57,10 +57,10 @@ async fn brokers() -> Result<[(&'static str, String); 4]> {
     let (bootstrap, amqp) = (Broker::Kafka.address().await?, Broker::RabbitMq.address().await?);
     let (_, place) = amqp.split_once('@').context("no login")?;
     Ok([
-        ("kafka_refuses", kafka(&bootstrap)),
-        ("kafka_away", kafka("127.0.0.1:1")),
-        ("rabbit_refuses", rabbit(place)),
-        ("rabbit_away", rabbit("127.0.0.1:1/%2f")),
+        ("kafka_refuses", kafka(&bootstrap), "this listener knows no SASL: correct `brokers`"),
+        ("kafka_away", kafka("127.0.0.1:1"), "nothing listens there: start the broker"),
+        ("rabbit_refuses", rabbit(place), "user or password is wrong"),
+        ("rabbit_away", rabbit("127.0.0.1:1/%2f"), "nothing listens there: start the broker"),
     ])
 }
 
@@ -68,19 +68,22 @@ async fn brokers() -> Result<[(&'static str, String); 4]> {
 async fn no_password_of_a_broker_that_cannot_be_used_is_ever_printed() -> Result<()> {
     let (database, brokers) = (Database::create(Flavor::MySql).await?, brokers().await?);
     let mut settings = Settings::new(database.url()).null().set("log", "level", "trace");
-    for (name, sink) in &brokers {
+    for (name, sink, _) in &brokers {
         let exchange = name.starts_with("rabbit").then_some(("exchange", "e"));
         let route = [("topics", *name), ("sink", *name)].into_iter().chain(exchange);
         settings = settings.set("sinks", name, sink.parse::<toml::Table>()?).route(route);
     }
-    let drafts = brokers.each_ref().map(|(name, _)| Draft::new(name, CANARY).unordered_key(CANARY).header("h", CANARY));
+    let drafts =
+        brokers.each_ref().map(|(name, ..)| Draft::new(name, CANARY).unordered_key(CANARY).header("h", CANARY));
     load::commit(&database, &Ledger::new(), &drafts, |message| message).await?;
     let relay = start(&settings)?;
     database.wait_for(PATIENCE, "SELECT COUNT(*) = 4 FROM outbox_delayed WHERE reason = 'parked'").await?;
     until(PATIENCE, "what is wrong with each", || async {
-        let page = relay.get("/readyz").await?.1;
-        let told = |(name, _): &(&str, String)| page.contains(&format!("{name}: unavailable: "));
-        ensure!(brokers.iter().all(told), "{page}");
+        let (page, log) = (relay.get("/readyz").await?.1, relay.log()?);
+        for (name, _, sentence) in &brokers {
+            let told = |text: &str| text.lines().any(|line| line.contains(name) && line.contains(sentence));
+            ensure!(told(&page) && told(&log), "{name}: {page}");
+        }
         Ok(())
     })
     .await?;

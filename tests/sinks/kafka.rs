@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use outbox_relay::{
     config,
     sink::{
-        Destination, Outgoing, PublishError, Sink,
+        Destination, KeyOrder, Outgoing, PublishError, Sink,
         conformance::{self, DEADLINE, Draft, Harness as _, publish_until_sent},
         kafka::Kafka,
     },
@@ -280,6 +280,36 @@ async fn a_batch_that_waits_for_an_answer_does_not_overtake_one_that_failed_mean
     Ok(())
 }
 
+/// A relay that was suspended gives its messages up long after their deadline, all together. librdkafka must not give
+/// up one alone before. Six seconds are between its checks, and beyond any time-out below the deadline of the calls.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_given_up_late_is_not_overtaken() -> Result<()> {
+    let broker = servers::Kafka::start().await?;
+    let proxy = broker.proxy().await?;
+    servers::create_topic(&broker.bootstrap(), "orders", 1).await?;
+    let (topic, sink) = (to("orders"), sink(proxy.address()));
+    let messages: Vec<_> = (0..3).map(|n: usize| Draft::new(&topic, n.to_string()).key(b"one").build()).collect();
+    sink.publish(&messages[..1], soon()).await.remove(0)?;
+    assert_eq!(sink.key_order(&messages[1]), KeyOrder::Pipelined);
+    for direction in Direction::BOTH {
+        proxy.black_hole(direction);
+    }
+    let deadline = Instant::now() + DEADLINE;
+    let second = async {
+        tokio::time::sleep(Duration::from_millis(2900)).await;
+        sink.publish(&messages[2..], deadline).await
+    };
+    let heal = async {
+        tokio::time::sleep(Duration::from_millis(5500)).await;
+        proxy.heal();
+    };
+    let (first, second, ()) = tokio::join!(sink.publish(&messages[1..2], deadline), second, heal);
+    assert!(first[0].is_ok() || second[0].is_err(), "{first:?} {second:?}");
+    publish_until_sent(&sink, &messages, DEADLINE).await?;
+    crate::kafka_harness::in_first_order(&consume(&broker.bootstrap(), "orders", 3)?, 3);
+    Ok(())
+}
+
 /// librdkafka refuses the first message at once, and reports nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_message_that_is_too_large_holds_up_no_later_one_of_its_key() -> Result<()> {
@@ -395,7 +425,7 @@ async fn weakened_properties_and_unknown_ones_are_refused_without_their_values()
     for (name, value) in [("acks", "S3CRET"), ("no.such.property", "S3CRET"), ("linger.ms", "S3CRET")] {
         let properties = BTreeMap::from([(name.to_owned(), config::Secret::new(value))]);
         let config = config::KafkaConfig { brokers: "127.0.0.1:1".to_owned(), properties };
-        let Err(error) = Kafka::new("k", &config, DEADLINE) else { panic!("{name} was taken") };
+        let Err(error) = Kafka::new("k", &config) else { panic!("{name} was taken") };
         assert!(error.to_string().contains(name) && !error.to_string().contains("S3CRET"), "{error}");
     }
 }

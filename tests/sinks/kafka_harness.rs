@@ -14,7 +14,7 @@ use outbox_relay::{
     config,
     sink::{
         Destination, Outgoing, Sink,
-        conformance::{Arrived, Control, DEADLINE, Draft, Harness},
+        conformance::{Arrived, Control, Draft, Harness},
         kafka::Kafka,
     },
 };
@@ -63,7 +63,7 @@ pub(crate) fn sink_with(bootstrap: &str, properties: &[(&str, &str)]) -> Kafka {
     let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), config::Secret::new(*value)));
     let config =
         config::KafkaConfig { brokers: bootstrap.to_owned(), properties: properties.collect::<BTreeMap<_, _>>() };
-    Kafka::new("kafka", &config, DEADLINE).unwrap()
+    Kafka::new("kafka", &config).unwrap()
 }
 
 #[async_trait]

@@ -38,7 +38,7 @@ async fn open(common: &Common, topic: &Topic) -> Result<Fed> {
     let fed: Fed = match common.broker {
         Broker::Kafka => {
             let config = config::KafkaConfig { brokers: topic.address().to_owned(), properties: BTreeMap::new() };
-            (Arc::new(Kafka::new("bench", &config, DEADLINE)?), BATCH, 6)
+            (Arc::new(Kafka::new("bench", &config)?), BATCH, 6)
         }
         Broker::Rabbitmq => {
             let config = config::RabbitMqConfig::new(topic.address());

@@ -102,11 +102,13 @@ async fn checks(steps: &mut Vec<Step>) -> Result<Fleet> {
 
 /// The libraries with fewer features than the workspace enables together. Kafka is left out: its C library would be
 /// built once more.
-const FEATURES: [&[&str]; 4] = [
+const FEATURES: [&[&str]; 6] = [
     &["--package=outbox-core", "--no-default-features"],
     &["--package=outbox-core", "--no-default-features", "--features=derive"],
     &["--package=outbox-consumer"],
     &["--package=outbox-consumer", "--features=rabbitmq"],
+    &["--package=outbox-relay", "--no-default-features", "--features=kafka"],
+    &["--package=outbox-relay", "--no-default-features", "--features=rabbitmq"],
 ];
 
 async fn features() -> Result<String> {

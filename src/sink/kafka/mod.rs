@@ -3,8 +3,8 @@
 //! A message counts as sent only on its own delivery report with an offset, from all in-sync replicas. The producer is
 //! idempotent, so a partition keeps its order through retries. That holds from the first message that the broker has of
 //! this producer; until then a key has only one message in flight. Idempotence does not cover a message that times out
-//! *alone*: later messages of its key would overtake it. So the relay's own deadline comes first; librdkafka's time-out
-//! is longer and never strikes. At the deadline nothing more is handed over until the brokers have confirmed what they
+//! *alone*: later messages of its key would overtake it. So librdkafka has no time-out: a longer one would strike in a
+//! process that was suspended. At the deadline nothing more is handed over until the brokers have confirmed what they
 //! take. The rest belongs to partitions that take nothing. It is given up together and goes back in order.
 //!
 //! On the wire: key = message key, value = payload (null for a tombstone). Headers: `id` (the message id as UUID text),
@@ -87,19 +87,17 @@ pub enum KafkaConfigError {
 impl Kafka {
     /// Creates a producer for the sink of this name. Needs no network: it starts with the brokers down.
     ///
-    /// No batch may have a deadline further away than `publish_deadline`.
-    ///
     /// # Errors
     ///
     /// If librdkafka or [`check_properties`] refuses the configuration. The error repeats no values.
-    pub fn new(name: &str, config: &config::KafkaConfig, publish_deadline: Duration) -> Result<Self, KafkaConfigError> {
+    pub fn new(name: &str, config: &config::KafkaConfig) -> Result<Self, KafkaConfigError> {
         let problems = check_properties(&config.properties);
         if !problems.is_empty() {
             return Err(KafkaConfigError::Properties { sink: name.to_owned(), problems });
         }
         let reports = Arc::new(Reports::default());
         let (client, config) = (name.to_owned(), config.clone());
-        let configure = move || properties::client(&client, &config, publish_deadline);
+        let configure = move || properties::client(&client, &config);
         let entry = Entry::new(configure, Arc::clone(&reports)).map_err(|error| KafkaConfigError::Client {
             sink: name.to_owned(),
             problem: properties::describe(&error),

@@ -1,13 +1,10 @@
 //! The configuration of librdkafka.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use rdkafka::{ClientConfig, config::RDKafkaLogLevel, error::KafkaError, types::RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN};
 
 use crate::config;
-
-/// The margin of librdkafka's time-out over the relay's own deadline, which must come first (see [`super::Kafka`]).
-const MARGIN: Duration = Duration::from_secs(2);
 
 /// Properties that the sink sets itself, each with the reason.
 const FIXED: [(&str, &str); 14] = [
@@ -15,8 +12,8 @@ const FIXED: [(&str, &str); 14] = [
     ("acks", "a message counts as sent only when all in-sync replicas have it"),
     ("request.required.acks", "a message counts as sent only when all in-sync replicas have it"),
     ("enable.idempotence", "without it a retried request reorders a key"),
-    ("message.timeout.ms", "it follows relay.publish_deadline; change that instead"),
-    ("delivery.timeout.ms", "it follows relay.publish_deadline; change that instead"),
+    ("message.timeout.ms", "it would give messages up one by one; change relay.publish_deadline instead"),
+    ("delivery.timeout.ms", "it would give messages up one by one; change relay.publish_deadline instead"),
     ("retries", "the idempotent producer needs its retries"),
     ("message.send.max.retries", "the idempotent producer needs its retries"),
     ("queuing.strategy", "any other than first in, first out reorders a key"),
@@ -48,8 +45,7 @@ pub fn check_properties(properties: &BTreeMap<String, config::Secret>) -> Vec<St
 }
 
 /// Returns the configuration of the producer.
-pub(super) fn client(name: &str, config: &config::KafkaConfig, publish_deadline: Duration) -> ClientConfig {
-    let timeout = (publish_deadline + MARGIN).as_millis().to_string();
+pub(super) fn client(name: &str, config: &config::KafkaConfig) -> ClientConfig {
     let mut client = ClientConfig::new();
     client.set("client.id", format!("outbox-relay-{name}"));
     client.set("partitioner", "murmur2_random").set("linger.ms", "0").set("compression.type", "none");
@@ -59,7 +55,7 @@ pub(super) fn client(name: &str, config: &config::KafkaConfig, publish_deadline:
     for (name, value) in &config.properties {
         client.set(name, &*value.current());
     }
-    client.set("bootstrap.servers", &config.brokers).set("message.timeout.ms", timeout);
+    client.set("bootstrap.servers", &config.brokers).set("message.timeout.ms", "0");
     client.set("acks", "all").set("enable.idempotence", "true");
     client.set_log_level(RDKafkaLogLevel::Info);
     client

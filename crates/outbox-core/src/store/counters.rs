@@ -1,9 +1,9 @@
 //! Counters that must not be below the numbers in the tables, as after TRUNCATE, or a copy of some tables without
 //! others.
 
-use sqlx::{MySqlConnection, Row as _};
+use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
-use super::{NO_SUCH_PRIVILEGE, error_number, text::sql};
+use super::{NO_SUCH_PRIVILEGE, error_number, named::FENCES, text::sql};
 use crate::SEQUENCE_HEADER;
 
 /// A counter that would repeat a number.
@@ -37,15 +37,31 @@ pub enum Behind {
         /// The message.
         id: u64,
     },
+    /// A holder would get a fence that is lower than one of the epoch before.
+    #[error(
+        "the named lease {name} has the fence {fence}, and the fences of this epoch begin at {least}: run \
+         `UPDATE outbox_leases SET fence = {least} WHERE fence < {least}`"
+    )]
+    Fence {
+        /// The lease.
+        name: String,
+        /// Its fence.
+        fence: u64,
+        /// The first fence of the epoch.
+        least: u64,
+    },
 }
 
 /// The first counter that is below the numbers in the tables. Reads the ends of primary keys, the ids of the newest
-/// 1,000 receipts and the headers of the newest 1,000 messages; no lock. For the start of a process.
+/// 1,000 receipts, the headers of the newest 1,000 messages, and the named leases; no lock. For the start of a process.
 pub async fn behind(conn: &mut MySqlConnection) -> Result<Option<Behind>, sqlx::Error> {
     let (used, next) = message_ids(conn).await?;
     match next {
         Some(next) if next <= used => Ok(Some(Behind::MessageIds { next, used })),
-        Some(_) => sequenced_key(conn).await,
+        Some(_) => match sequenced_key(conn).await? {
+            None => fence(conn).await,
+            behind => Ok(behind),
+        },
         None => Ok(None),
     }
 }
@@ -96,4 +112,14 @@ async fn sequenced_key(conn: &mut MySqlConnection) -> Result<Option<Behind>, sql
         used: row.try_get(2)?,
         id: row.try_get(3)?,
     }))
+}
+
+/// `relay recover` raises all fences to those of its epoch. So a lower one was restored or inserted alone.
+async fn fence(conn: &mut MySqlConnection) -> Result<Option<Behind>, sqlx::Error> {
+    let sql = "SELECT l.name, l.fence, e.epoch * ? FROM outbox_leases l \
+               JOIN (SELECT MAX(epoch) AS epoch FROM outbox_epochs) e ON l.fence < e.epoch * ? LIMIT 1";
+    let row = sqlx::query(sql).bind(FENCES).bind(FENCES).fetch_optional(conn).await?;
+    let behind =
+        |row: MySqlRow| Ok(Behind::Fence { name: row.try_get(0)?, fence: row.try_get(1)?, least: row.try_get(2)? });
+    row.map(behind).transpose()
 }

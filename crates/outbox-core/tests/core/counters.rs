@@ -11,6 +11,7 @@ use testkit::{database::Database, on_both_databases, servers::Flavor};
 on_both_databases!(
     a_counter_of_messages_below_what_is_named_is_found_wherever_that_is,
     a_counter_of_a_sequenced_key_below_its_messages_is_found,
+    a_fence_below_its_epoch_is_found,
 );
 
 async fn found(database: &Database) -> Result<Option<Behind>> {
@@ -70,6 +71,22 @@ async fn a_counter_of_a_sequenced_key_below_its_messages_is_found(flavor: Flavor
     let expected = Behind::SequencedKey { topic: "orders".into(), last: 2, used: 3, id: third };
     ensure!(found(&database).await? == Some(expected), "{:?}", found(&database).await?);
     database.execute("UPDATE outbox_key_sequence SET last_sequence = 3").await?;
+    ensure!(found(&database).await?.is_none(), "the remedy does not help");
+    Ok(())
+}
+
+async fn a_fence_below_its_epoch_is_found(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let row = "INSERT INTO outbox_leases (name, owner, lease_until, fence) VALUES ('work', 'a', UTC_TIMESTAMP(6), 7)";
+    database.execute(row).await?;
+    ensure!(found(&database).await?.is_none(), "there is no epoch");
+    let epoch =
+        "INSERT INTO outbox_epochs (epoch, first_id, margin, unsent, account) VALUES (1700000000, 1, 1, 0, 'a')";
+    database.execute(epoch).await?;
+    let least = 1_700_000_000_000_000;
+    let behind = Some(Behind::Fence { name: "work".into(), fence: 7, least });
+    ensure!(found(&database).await? == behind, "{:?}", found(&database).await?);
+    database.execute(&format!("UPDATE outbox_leases SET fence = {least} WHERE fence < {least}")).await?;
     ensure!(found(&database).await?.is_none(), "the remedy does not help");
     Ok(())
 }
