@@ -147,6 +147,10 @@ const KAFKA: &[(&str, &str)] = &[
         "this listener knows no SASL: correct `brokers`, or \"security.protocol\" in the sink's properties",
     ),
     (
+        "not valid in current SASL state",
+        "this listener knows no SASL: correct `brokers`, or \"security.protocol\" in the sink's properties",
+    ),
+    (
         "certificate verify failed",
         "the broker's certificate is not trusted, expired or for another name: name its authority in \"ssl.ca.location\", and the \
          broker as in its certificate",
