@@ -148,8 +148,8 @@ pub(crate) async fn supervise(
     let ended = async { while keepers.len() > 1 && keepers.join_next().await.is_some() {} };
     tokio::time::timeout(ENDING, ended).await.ok();
     keepers.shutdown().await;
-    // Nothing is claimed or published any more.
-    pipeline.shutdown().await;
+    // Nothing more is claimed or published, but for a claim that the server has not executed yet.
+    tokio::time::timeout(ENDING, pipeline.shutdown()).await.ok();
     release_rest(context).await;
     tracing::info!("{name} stopped");
     Ok(())
@@ -232,6 +232,7 @@ async fn release_rest(context: &Arc<Context>) {
     };
     match session.run("release", release).await {
         Ok(0) => {}
+        Err(_) if context.leases.all().is_empty() => {}
         Ok(claims) => tracing::warn!(claims, "released claims: messages in flight are sent again"),
         Err(_) => tracing::warn!("claims that are left could not be released: they end with their leases"),
     }

@@ -30,6 +30,14 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Goes past the lanes before the one of interest.
+    fn start(&self, after: Place) -> Place {
+        match self.lane {
+            Some(lane) if after.lane < lane => Place { lane, id: 0 },
+            _ => after,
+        }
+    }
+
     fn takes(&self, row: &DeadRow) -> bool {
         self.reason.as_ref().is_none_or(|reason| *reason == row.reason)
             && self.topic.as_ref().is_none_or(|topic| *topic == row.topic)
@@ -104,7 +112,7 @@ pub async fn list(
     limit: usize,
 ) -> Result<Page<DeadMessage>, sqlx::Error> {
     let mut messages = Vec::new();
-    let (looked_at, next) = scan(db, after, LIST_BUDGET, |row| {
+    let (looked_at, next) = scan(db, filter.start(after), LIST_BUDGET, |row| {
         if filter.takes(&row) {
             messages.push(message(&row));
         }
@@ -154,7 +162,7 @@ pub async fn groups(
     by: GroupBy,
 ) -> Result<Page<Group>, sqlx::Error> {
     let mut counts = Counts::default();
-    let (looked_at, next) = scan(db, after, COUNT_BUDGET, |row| {
+    let (looked_at, next) = scan(db, filter.start(after), COUNT_BUDGET, |row| {
         if filter.takes(&row) {
             counts.add(&row, by);
         }

@@ -152,6 +152,10 @@ fn ended(found: &Found) -> Verdict {
                 times => format!(" It was sent {times} times."),
             };
             let place = last.place.as_deref().map(shown).unwrap_or_default();
+            if last.place.as_deref() == Some("worker") {
+                let why = format!("Worker {} has done its work at {}.{times}", shown(&last.owner), at(last.sent_at));
+                return Verdict::new("sent", "done", why);
+            }
             let why = format!("The broker confirmed it at {}, as {place}, to {}.{times}", at(last.sent_at), shown(&last.owner));
             Verdict::new("sent", "sent", why).remedy("look at the consumer: its rows in inbox_processed and inbox_dead")
         }
@@ -205,8 +209,8 @@ fn pending(found: &Found, row: &StateRow) -> Verdict {
         before => format!("{before} messages of lane {lane} go before it."),
     };
     let quiet = found.last_sent.map(|sent| found.now - sent);
-    let since_enqueue = found.now - message.created_at;
-    if found.owners > 0 || quiet.is_some_and(|quiet| quiet < PATIENCE) || since_enqueue < PATIENCE / 10 {
+    let waits = found.now - message.due_at.unwrap_or_default().max(message.created_at);
+    if is_alive(found) || waits < PATIENCE / 10 {
         let progress =
             quiet.map_or_else(String::new, |quiet| format!(" The last of the lane was sent {} ago.", span(quiet)));
         return Verdict::new("pending", "in_line", place + &progress);
@@ -216,6 +220,11 @@ fn pending(found: &Found, row: &StateRow) -> Verdict {
     Verdict::new("pending", "no_relay", why).remedy(format!(
         "start a relay that serves lane {lane}; if one runs, its /readyz and `relay check --connect` say what it lacks"
     ))
+}
+
+/// Whether a relay works in the lane: it has a claim there, or has sent a message lately.
+fn is_alive(found: &Found) -> bool {
+    found.owners > 0 || found.last_sent.is_some_and(|sent| found.now - sent < PATIENCE)
 }
 
 fn behind(found: &Found, state: &'static str) -> Option<Verdict> {
@@ -228,7 +237,7 @@ fn delayed(found: &Found, row: &StateRow) -> Verdict {
     let Some(due) = row.at else {
         return behind(found, "delayed").unwrap_or_else(|| {
             let why = "It is the next in the queue of its key: a relay makes it pending within seconds.";
-            Verdict::new("delayed", "next_of_key", why)
+            without_relay(Verdict::new("delayed", "next_of_key", why), if is_alive(found) { 0 } else { PATIENCE })
         });
     };
     let overdue = found.now - due;
@@ -246,8 +255,10 @@ fn delayed(found: &Found, row: &StateRow) -> Verdict {
         }
         "turned_away" => (format!("Its sink turned it away{error}. It is tried again {next}."), None),
         "parked" => (
-            format!("Its sink or destination takes nothing{error}. It is tried again {next}, without a spent attempt."),
-            Some("treat the broker: docs/runbook.md#outboxsinkdisconnected".to_owned()),
+            format!(
+                "Its sink, destination or handler takes nothing{error}. It is tried again {next}, without a spent attempt."
+            ),
+            Some("treat the broker or the handler: docs/runbook.md#outboxsinkdisconnected".to_owned()),
         ),
         "unroutable" => (
             format!("Its destination takes nothing{error}. It is tried again {next}, without a spent attempt."),
@@ -359,6 +370,8 @@ mod tests {
         check(&found(&[]), "lost/no_state", "never sent", "insert its row");
         check(&sent(1), "sent/sent", "at 2023-11-14T22:13:19Z, as orders/3@184, to a.", "look at the consumer");
         check(&sent(2), "sent/sent", "It was sent 2 times.", "look at the consumer");
+        let worker = ReceiptRow { place: Some("worker".to_owned()), ..receipt() };
+        check(&Found { receipts: vec![worker], ..found(&[]) }, "sent/done", "Worker a has done its work at", "");
         let again = Found { receipts: vec![receipt()], ..delayed(9, "scheduled") };
         check(&again, "delayed/scheduled", "sent before, at 2023-11-14T22:13:19Z", "");
     }
@@ -399,7 +412,9 @@ mod tests {
     fn a_delayed_or_dead_message_has_its_reason() {
         let queued = found(&[row(StateTable::Delayed, None, "behind")]);
         check(&behind(queued.clone()), "delayed/behind", "behind message 5", "relay why 5");
-        check(&queued, "delayed/next_of_key", "next in the queue of its key", "");
+        check(&queued, "delayed/next_of_key", "None has.", "start a relay");
+        let busy = Found { owners: 1, ..queued };
+        check(&busy, "delayed/next_of_key", "next in the queue of its key", "");
         check(&delayed(0, "unconfirmed"), "delayed/due", "due for 0 s", "");
         check(&delayed(-61, "unconfirmed"), "delayed/due", "None has.", "start a relay");
         check(&delayed(3600, "scheduled"), "delayed/scheduled", "scheduled at 2023-11-14T23:13:20Z (in 1 h)", "");
@@ -407,7 +422,12 @@ mod tests {
         check(&delayed(9, "unconfirmed"), "delayed/unconfirmed", failed, "");
         check(&delayed(9, "rejected"), "delayed/rejected", "3 attempts failed, the last one rejected", "");
         check(&delayed(1, "turned_away"), "delayed/turned_away", "turned it away", "");
-        check(&delayed(9, "parked"), "delayed/parked", "takes nothing: no\\u{a}queue", "treat the broker");
+        check(
+            &delayed(9, "parked"),
+            "delayed/parked",
+            "takes nothing: no\\u{a}queue",
+            "treat the broker or the handler",
+        );
         check(&delayed(9, "unroutable"), "delayed/unroutable", "without a spent attempt", "create the destination");
         check(&delayed(9, "no_route"), "delayed/no_route", "matches its topic orders", "add a route for orders");
         check(&delayed(9, "unread"), "delayed/unread", "could not read it", "look for this id");

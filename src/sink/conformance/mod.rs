@@ -29,7 +29,8 @@ pub trait Harness: Send + Sync {
     async fn destination(&self) -> Result<Arc<Destination>>;
 
     /// Returns the messages at the destination, each key's in the order in which consumers see them. Waits until at
-    /// least `least` messages are there, or none has come for some seconds.
+    /// least `least` messages are there, or none has come for some seconds; then reads to the end, because some may be
+    /// there twice.
     async fn arrived(&self, destination: &Destination, least: usize) -> Result<Vec<Arrived>>;
 
     /// Returns a destination that does not exist; `None` if every destination does.

@@ -29,7 +29,7 @@ struct Count {
 }
 
 impl Tally {
-    /// Adds the outcomes of a batch of good messages. They may fail, but a refusal is an error: the message would be
+    /// Adds the outcomes of a batch of good messages. They may fail, but a rejection is an error: the message would be
     /// dead.
     pub(super) fn add(&mut self, messages: &[Outgoing], outcomes: &[Outcome]) -> Result<()> {
         ensure!(outcomes.len() == messages.len(), "{} outcomes for {} messages", outcomes.len(), messages.len());
@@ -42,27 +42,28 @@ impl Tally {
                     count.may_repeat |= receipt.resent;
                 }
                 Err(PublishError::Unconfirmed(_)) => count.may_repeat = true,
-                Err(PublishError::Unavailable(_) | PublishError::TurnedAway(_)) => {}
-                Err(error) => bail!("a good message is {error}"),
+                // After a restart a destination may be unknown for a moment.
+                Err(PublishError::Unavailable(_) | PublishError::TurnedAway(_) | PublishError::Unroutable { .. }) => {}
+                Err(error @ PublishError::Rejected { .. }) => bail!("a good message is {error}"),
             }
         }
         Ok(())
     }
 
-    /// Publishes messages until all are confirmed, each outcome added.
+    /// Publishes those messages that are not confirmed yet until all are, each outcome added.
     pub(super) async fn publish_all(&mut self, sink: &dyn Sink, messages: &[Outgoing], within: Duration) -> Result<()> {
         let end = Instant::now() + within;
-        let mut rest = messages.to_vec();
-        loop {
+        let mut rest: Vec<_> = messages.iter().filter(|message| !self.is_confirmed(message)).cloned().collect();
+        while !rest.is_empty() {
             let outcomes = publish(sink, &rest).await;
             self.add(&rest, &outcomes)?;
             rest.retain(|message| !self.is_confirmed(message));
-            match outcomes.into_iter().find_map(Result::err) {
-                None => return Ok(()),
-                Some(error) if Instant::now() > end => bail!("{} not confirmed within {within:?}: {error}", rest.len()),
-                Some(_) => sleep(PAUSE).await,
+            if let Some(error) = outcomes.into_iter().find_map(Result::err) {
+                ensure!(Instant::now() <= end, "{} not confirmed within {within:?}: {error}", rest.len());
+                sleep(PAUSE).await;
             }
         }
+        Ok(())
     }
 
     fn is_confirmed(&self, message: &Outgoing) -> bool {

@@ -13,7 +13,7 @@ use rdkafka::{
     metadata::MetadataTopic,
     producer::{Producer as _, PurgeConfig, ThreadedProducer},
 };
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 
 use super::{
     fence::Ticket,
@@ -33,6 +33,8 @@ const LOOKUP: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(500);
 /// The pause while librdkafka's queue is full, or not yet empty.
 const FULL: Duration = Duration::from_millis(2);
+/// The pause between two purges.
+const AGAIN: Duration = Duration::from_millis(20);
 /// After this time without a report none is expected soon: it is longer than a healthy broker takes.
 const QUIET: Duration = Duration::from_millis(100);
 /// The time for which a written partition is remembered: a broker forgets a producer that was idle for a day (its
@@ -76,6 +78,19 @@ impl Producer {
             let before = mem::replace(&mut left, self.in_flight());
             if before == left {
                 break;
+            }
+        }
+    }
+
+    /// Gives up every message that is not confirmed, until every one has its report. One purge may miss messages of a
+    /// partition that changes its leader meanwhile.
+    pub(super) async fn empty(self: &Arc<Self>) {
+        loop {
+            let producer = Arc::clone(self);
+            // An error means that the runtime ends.
+            tokio::task::spawn_blocking(move || producer.purge()).await.ok();
+            if timeout(AGAIN, self.idle()).await.is_ok() {
+                return;
             }
         }
     }
@@ -256,7 +271,7 @@ impl Entry {
         let idle = timeout_at(limits.patience().into(), self.producer.idle()).await.is_ok();
         if old || self.producer.is_broken() {
             let why = if old { "has old secrets" } else { "ended with a fatal error" };
-            if !idle {
+            if !idle && timeout_at(limits.deadline.into(), self.producer.empty()).await.is_err() {
                 return Err(unavailable(&format!("the Kafka producer {why}, and its messages are in flight")));
             }
             self.replace(why)?;

@@ -196,9 +196,10 @@ impl Kafka {
             return;
         }
         self.reports.doubt();
-        let producer = Arc::clone(&sent.producer);
-        let purge = tokio::task::spawn_blocking(move || producer.purge());
-        let over = async { tokio::join!(purge, sent.open.done(), sent.producer.idle()) };
+        let over = async {
+            sent.producer.empty().await;
+            sent.open.done().await;
+        };
         if timeout_at(deadline.into(), over).await.is_err() {
             sent.open.fail();
             tracing::warn!("the Kafka producer did not give up its messages in time");

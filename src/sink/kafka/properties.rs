@@ -6,6 +6,10 @@ use rdkafka::{ClientConfig, config::RDKafkaLogLevel, error::KafkaError, types::R
 
 use crate::config;
 
+/// The longest wait for further messages: well below the shortest sensible deadline. librdkafka compares it with its own
+/// time-out only, which is off.
+const MAX_LINGER_MS: f64 = 1000.0;
+
 /// Properties that the sink sets itself, each with the reason.
 const FIXED: [(&str, &str); 14] = [
     ("plugin.library.paths", "it loads code into the relay"),
@@ -35,6 +39,14 @@ pub fn check_properties(properties: &BTreeMap<String, config::Secret>) -> Vec<St
     for name in ["max.in.flight", "max.in.flight.requests.per.connection"] {
         if properties.get(name).is_some_and(|value| !matches!(value.text().trim(), "1" | "2" | "3" | "4" | "5")) {
             problems.push(format!("set `{name}` to 1 to 5: above 5 a retried request reorders a key"));
+        }
+    }
+    for name in ["linger.ms", "queue.buffering.max.ms"] {
+        let millis = properties.get(name).and_then(|value| value.text().trim().parse::<f64>().ok());
+        if millis.is_some_and(|millis| millis > MAX_LINGER_MS) {
+            problems.push(format!(
+                "set `{name}` to at most {MAX_LINGER_MS}: the relay gives a message up at relay.publish_deadline"
+            ));
         }
     }
     if properties.get("partitioner").is_some_and(|value| value.text().trim() == "random") {
@@ -94,6 +106,7 @@ mod tests {
             ("message.timeout.ms", "300000"),
             ("max.in.flight", "6"),
             ("partitioner", "random"),
+            ("linger.ms", "1000.5"),
             ("delivery.report.only.error", "true"),
         ] {
             assert_eq!(problems(name, value), 1, "{name}");

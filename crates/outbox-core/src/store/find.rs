@@ -99,6 +99,9 @@ pub struct ReceiptRow {
     pub place: Option<String>,
 }
 
+/// In microseconds: the difference of two clocks that one after the other were the database's.
+const CLOCKS: i64 = 86_400_000_000;
+
 /// The largest [`Found::before`].
 pub const MAX_BEFORE: u64 = 10_000;
 
@@ -109,7 +112,7 @@ pub async fn number(conn: &mut MySqlConnection, message_id: Uuid) -> Result<Opti
 }
 
 /// Reads all rows about a message in one snapshot. No lock. Reads one row per lane and table, the live claims, up to ten thousand
-/// rows of its lane, and the receipts since its enqueue. If it fails, end the connection: its transaction is open.
+/// rows of its lane, and all receipts. If it fails, end the connection: its transaction is open.
 pub async fn find(conn: &mut MySqlConnection, id: u64) -> Result<Found, sqlx::Error> {
     let snapshot =
         "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
@@ -119,7 +122,9 @@ pub async fn find(conn: &mut MySqlConnection, id: u64) -> Result<Found, sqlx::Er
     found.message = message(conn, id).await?;
     found.states = states(conn, id).await?;
     found.claims = claims(conn, id).await?;
-    found.receipts = receipts(conn, id, found.message.as_ref().map_or(0, |message| message.created_at)).await?;
+    if let Some(message) = &found.message {
+        found.receipts = receipts(conn, id, message.created_at - CLOCKS).await?;
+    }
     if let Some(state) = found.states.first().cloned() {
         if state.key_hash != 0 {
             found.ahead = ahead(conn, id, &state).await?;
@@ -196,11 +201,12 @@ async fn claims(conn: &mut MySqlConnection, id: u64) -> Result<Vec<ClaimRow>, sq
     rows.iter().map(claim).collect()
 }
 
-/// Only the receipts that list the message are taken apart.
+/// Reads all receipts, because there is no index on their time, and takes apart those that list the message. Without its
+/// row in `outbox_messages` none is read.
 async fn receipts(conn: &mut MySqlConnection, id: u64, since: i64) -> Result<Vec<ReceiptRow>, sqlx::Error> {
     let sql = "SELECT s.owner, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.sent_at), \
                IF(JSON_VALID(s.receipts), JSON_UNQUOTE(JSON_EXTRACT(s.receipts, CONCAT('$[', m.position - 1, ']'))), NULL) \
-               FROM outbox_sent s STRAIGHT_JOIN JSON_TABLE(s.message_ids, '$[*]' \
+               FROM outbox_sent s STRAIGHT_JOIN JSON_TABLE(IF(JSON_VALID(s.message_ids), s.message_ids, '[]'), '$[*]' \
                COLUMNS (position FOR ORDINALITY, id BIGINT UNSIGNED PATH '$')) m \
                WHERE s.sent_at >= TIMESTAMPADD(MICROSECOND, ?, '1970-01-01') \
                AND IF(JSON_VALID(s.message_ids), JSON_CONTAINS(s.message_ids, CAST(? AS CHAR)), 0) AND m.id = ? ORDER BY s.receipt_id";
