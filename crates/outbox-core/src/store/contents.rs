@@ -1,6 +1,7 @@
-//! The columns of a message's contents: `topic, message_key, event_type, content_type, headers, payload`.
+//! The columns of a message: its id, and its contents `topic, message_key, event_type, content_type, headers, payload`.
 
 use sqlx::{Row as _, mysql::MySqlRow};
+use uuid::Uuid;
 
 use crate::Contents;
 
@@ -18,6 +19,11 @@ pub(super) fn of(row: &MySqlRow, first: usize) -> Result<(Contents, bool), sqlx:
         payload: row.try_get(first + 5)?,
     };
     Ok((contents, is_readable))
+}
+
+/// The id in a column of sixteen bytes.
+pub(super) fn uuid(bytes: &[u8]) -> Result<Uuid, sqlx::Error> {
+    Uuid::from_slice(bytes).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
 /// Headers as their column holds them: a JSON object of strings, or NULL for none. Of two with one name the last stays.

@@ -3,6 +3,8 @@
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 use uuid::Uuid;
 
+use super::contents::uuid;
+
 /// A message that a relay gave up on, without key, headers and payload. Times are microseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadRow {
@@ -38,7 +40,6 @@ pub async fn above(
                WHERE d.lane > ? OR d.lane = ? AND d.id > ? ORDER BY d.lane, d.id LIMIT ?";
     let rows = sqlx::query(sql).bind(lane).bind(lane).bind(id).bind(limit).fetch_all(conn).await?;
     let dead = |row: &MySqlRow| {
-        let message_id = row.try_get::<Option<&[u8]>, _>(7)?.map(Uuid::from_slice).transpose();
         Ok(DeadRow {
             lane: row.try_get(0)?,
             id: row.try_get(1)?,
@@ -47,7 +48,7 @@ pub async fn above(
             holds_key: row.try_get(4)?,
             reason: row.try_get(5)?,
             error: row.try_get(6)?,
-            message_id: message_id.map_err(|error| sqlx::Error::Decode(error.into()))?,
+            message_id: row.try_get::<Option<_>, _>(7)?.map(uuid).transpose()?,
             topic: row.try_get(8)?,
         })
     };

@@ -3,7 +3,7 @@
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _, mysql::MySqlRow};
 use uuid::Uuid;
 
-use super::queue::UNDATED;
+use super::{contents::uuid, queue::UNDATED};
 
 /// All rows about one message at one moment. Times are microseconds since 1970, by the database's clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -141,7 +141,7 @@ async fn message(conn: &mut MySqlConnection, id: u64) -> Result<Option<MessageRo
                FROM outbox_messages WHERE id = ?";
     let message = |row: MySqlRow| {
         Ok(MessageRow {
-            message_id: Uuid::from_slice(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?,
+            message_id: uuid(row.try_get(0)?)?,
             topic: row.try_get(1)?,
             event_type: row.try_get(2)?,
             created_at: row.try_get(3)?,

@@ -78,7 +78,7 @@ pub async fn lock_dead(conn: &mut MySqlConnection, consumer: &str, after: Uuid) 
     let row = sqlx::query(sql).bind(consumer).bind(after.as_bytes().as_slice()).fetch_optional(conn).await?;
     row.map(|row| {
         Ok(Kept {
-            message_id: Uuid::from_slice(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?,
+            message_id: contents::uuid(row.try_get(0)?)?,
             contents: contents::of(&row, 1)?.0,
             attempts: row.try_get(7)?,
         })

@@ -62,11 +62,10 @@ pub(crate) fn decoded(replies: &[Reply]) -> Result<Vec<Stored>, sqlx::Error> {
 
 fn stored(row: &MySqlRow, epochs: &[(u64, u64)]) -> Result<Stored, sqlx::Error> {
     let id = row.try_get(0)?;
-    let message_id: &[u8] = row.try_get(1)?;
     let (contents, is_readable) = contents::of(row, 2)?;
     Ok(Stored {
         id,
-        message_id: Uuid::from_slice(message_id).map_err(|error| sqlx::Error::Decode(error.into()))?,
+        message_id: contents::uuid(row.try_get(1)?)?,
         contents,
         is_readable,
         created_at_micros: row.try_get(8)?,
