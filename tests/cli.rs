@@ -45,7 +45,9 @@ fn what_needs_no_database_needs_no_configuration_either() {
 
 #[test]
 fn wrong_arguments_and_configurations_end_with_2() {
-    assert_eq!(relay(GOOD, &["--no-such-flag"]).0, 2);
+    for arguments in [&["--no-such-flag"][..], &["why", "nonsense"], &["dead", "list", "--after", "7"]] {
+        assert_eq!(relay(GOOD, arguments).0, 2, "{arguments:?}");
+    }
     let (code, out, err) = relay("[relay]\nleese = 1\n", &["check"]);
     assert_eq!((code, out.as_str()), (2, ""));
     assert!(err.starts_with("relay.toml:2:1: unknown key `relay.leese`: did you mean `relay.lease`?\n"), "{err}");
@@ -105,6 +107,8 @@ fn the_password_is_in_no_output() {
         &["check", "--connect"],
         &["status"],
         &["recover"],
+        &["why", "1"],
+        &["dead", "list"],
         &["migrate", "up"],
         &["run", "--listen", "nonsense"],
     ] {

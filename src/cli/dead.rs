@@ -1,7 +1,7 @@
 //! `relay dead`.
 
 use anyhow::Context as _;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use outbox_core::check_schema_to_read;
 use serde::Serialize;
 use serde_json::Value;
@@ -15,7 +15,7 @@ use crate::{
     operate::dead::{Filter, GroupBy, Page, Place, groups, list},
 };
 
-/// What to do with dead messages.
+/// The subcommands of `relay dead`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Dead {
     /// List messages that the relays gave up on, or count them
@@ -42,28 +42,15 @@ pub(super) struct List {
     lane: Option<u16>,
     /// Count them by this instead
     #[arg(long, value_enum)]
-    group_by: Option<By>,
+    group_by: Option<GroupBy>,
     /// Begin behind this place
-    #[arg(long, value_name = "LANE:ID", value_parser = place, default_value = "0:0", hide_default_value = true)]
+    #[arg(long, value_name = "LANE:ID", default_value = "0:0", hide_default_value = true)]
     after: Place,
     /// Most messages to list
     #[arg(long, default_value_t = 50)]
     limit: usize,
     #[command(flatten)]
     format: Format,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum By {
-    Reason,
-    Topic,
-    Error,
-}
-
-fn place(text: &str) -> Result<Place, String> {
-    let place =
-        text.split_once(':').and_then(|(lane, id)| Some(Place { lane: lane.parse().ok()?, id: id.parse().ok()? }));
-    place.ok_or_else(|| "give a lane and a number, such as 0:1523".to_owned())
 }
 
 impl Dead {
@@ -90,11 +77,6 @@ impl List {
                 show(self.format, columns, &page)
             }
             Some(by) => {
-                let by = match by {
-                    By::Reason => GroupBy::Reason,
-                    By::Topic => GroupBy::Topic,
-                    By::Error => GroupBy::Error,
-                };
                 let page = groups(&mut connection, &filter, after, by).await.context(failed)?;
                 show(self.format, ["messages", "group", "holding", "first", "last", "example"], &page)
             }

@@ -1,7 +1,8 @@
 //! Dead messages: lists them, and counts them by reason, topic or error.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::HashMap, fmt, str::FromStr};
 
+use clap::ValueEnum;
 use outbox_core::{
     sqlx::{self, MySqlConnection},
     store::dead::{self, DeadRow},
@@ -52,6 +53,16 @@ pub struct Place {
     pub lane: u16,
     /// The id.
     pub id: u64,
+}
+
+impl FromStr for Place {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let place =
+            text.split_once(':').and_then(|(lane, id)| Some(Self { lane: lane.parse().ok()?, id: id.parse().ok()? }));
+        place.ok_or("give a lane and a number, such as 0:1523")
+    }
 }
 
 impl fmt::Display for Place {
@@ -122,8 +133,8 @@ pub async fn list(
     Ok(Page { rows: messages, looked_at, next })
 }
 
-/// What dead messages are counted by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The property by which dead messages are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GroupBy {
     /// Their reason.
     Reason,

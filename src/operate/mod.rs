@@ -1,5 +1,5 @@
-//! What an operator asks of the tables: reads and verdicts as plain functions, for the command line and for programs. Texts that come
-//! from outside are escaped, see [`shown`].
+//! An operator's questions to the tables: reads and verdicts as plain functions, for the command line and for programs. All texts from
+//! outside are escaped, see [`shown`].
 
 pub mod dead;
 pub mod shown;

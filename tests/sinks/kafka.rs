@@ -281,7 +281,8 @@ async fn a_batch_that_waits_for_an_answer_does_not_overtake_one_that_failed_mean
 }
 
 /// A relay that was suspended gives its messages up long after their deadline, all together. librdkafka must not give
-/// up one alone before. Six seconds are between its checks, and beyond any time-out below the deadline of the calls.
+/// one up alone before. The times are the subject: with a time-out of three seconds the first message would be given up
+/// while the broker is away, and the second one would be sent after that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_is_given_up_late_is_not_overtaken() -> Result<()> {
     let broker = servers::Kafka::start().await?;

@@ -193,7 +193,7 @@ fn claimed(found: &Found, claim: &ClaimRow) -> Verdict {
 fn pending(found: &Found, row: &StateRow) -> Verdict {
     let Some(message) = &found.message else {
         let why = "Its row in outbox_messages was deleted by hand: the relay that claims it gives it up.";
-        return Verdict::new("pending", "message_missing", why);
+        return without_relay(Verdict::new("pending", "message_missing", why), idle(found));
     };
     if let Some(behind) = behind(found, "pending") {
         return behind;
@@ -201,7 +201,7 @@ fn pending(found: &Found, row: &StateRow) -> Verdict {
     let lane = row.lane;
     if let Some(expired) = message.expires_at.filter(|expires_at| *expires_at <= found.now) {
         let why = format!("It expired at {}: the relay that claims it gives it up.", at(expired));
-        return Verdict::new("pending", "expired", why);
+        return without_relay(Verdict::new("pending", "expired", why), idle(found).min(found.now - expired));
     }
     let place = match found.before {
         0 => format!("It is the first of lane {lane}."),
@@ -210,7 +210,7 @@ fn pending(found: &Found, row: &StateRow) -> Verdict {
     };
     let quiet = found.last_sent.map(|sent| found.now - sent);
     let waits = found.now - message.due_at.unwrap_or_default().max(message.created_at);
-    if is_alive(found) || waits < PATIENCE / 10 {
+    if idle(found) < PATIENCE || waits < PATIENCE / 10 {
         let progress =
             quiet.map_or_else(String::new, |quiet| format!(" The last of the lane was sent {} ago.", span(quiet)));
         return Verdict::new("pending", "in_line", place + &progress);
@@ -222,9 +222,9 @@ fn pending(found: &Found, row: &StateRow) -> Verdict {
     ))
 }
 
-/// Whether a relay works in the lane: it has a claim there, or has sent a message lately.
-fn is_alive(found: &Found) -> bool {
-    found.owners > 0 || found.last_sent.is_some_and(|sent| found.now - sent < PATIENCE)
+/// For how long no relay has worked in the lane, in microseconds: none has a claim there, and none has sent a message.
+fn idle(found: &Found) -> i64 {
+    if found.owners > 0 { 0 } else { found.last_sent.map_or(i64::MAX, |sent| found.now - sent) }
 }
 
 fn behind(found: &Found, state: &'static str) -> Option<Verdict> {
@@ -237,7 +237,7 @@ fn delayed(found: &Found, row: &StateRow) -> Verdict {
     let Some(due) = row.at else {
         return behind(found, "delayed").unwrap_or_else(|| {
             let why = "It is the next in the queue of its key: a relay makes it pending within seconds.";
-            without_relay(Verdict::new("delayed", "next_of_key", why), if is_alive(found) { 0 } else { PATIENCE })
+            without_relay(Verdict::new("delayed", "next_of_key", why), idle(found))
         });
     };
     let overdue = found.now - due;
@@ -309,130 +309,4 @@ fn at(micros: i64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use outbox_core::store::find::{MessageRow, ReceiptRow};
-
-    use super::*;
-
-    const NOW: i64 = 1_700_000_000_000_000;
-    const SECOND: i64 = 1_000_000;
-
-    fn found(states: &[StateRow]) -> Found {
-        let message = MessageRow {
-            message_id: Uuid::nil(),
-            topic: "orders".to_owned(),
-            event_type: None,
-            created_at: NOW - 3600 * SECOND,
-            due_at: None,
-            expires_at: None,
-        };
-        Found { now: NOW, message: Some(message), states: states.to_vec(), ..Found::default() }
-    }
-
-    fn row(table: StateTable, at: Option<i64>, reason: &str) -> StateRow {
-        let (reason, error) = (reason.to_owned(), Some("no\nqueue".to_owned()));
-        StateRow { table, lane: 7, key_hash: 9, attempts: 3, at, holds_key: true, reason, error }
-    }
-
-    fn pending() -> Found {
-        found(&[row(StateTable::Pending, None, "")])
-    }
-
-    fn delayed(seconds: i64, reason: &str) -> Found {
-        found(&[row(StateTable::Delayed, Some(NOW + seconds * SECOND), reason)])
-    }
-
-    fn claim(seconds: i64) -> ClaimRow {
-        ClaimRow { owner: "a".to_owned(), claimed_at: NOW - 40 * SECOND, lease_until: NOW + seconds * SECOND }
-    }
-
-    fn receipt() -> ReceiptRow {
-        ReceiptRow { owner: "a".to_owned(), sent_at: NOW - SECOND, place: Some("orders/3@184".to_owned()) }
-    }
-
-    fn behind(found: Found) -> Found {
-        Found { ahead: Some(5), ..found }
-    }
-
-    /// Checks the verdict's state and cause, a part of its sentence, and the beginning of its remedy.
-    fn check(found: &Found, expected: &str, part: &str, remedy: &str) {
-        let verdict = verdict(found);
-        assert_eq!(format!("{}/{}", verdict.state, verdict.cause), expected, "{found:?}");
-        assert!(verdict.why.contains(part), "{expected}: {}", verdict.why);
-        let given = verdict.remedy.as_deref().unwrap_or_default();
-        assert!(given.starts_with(remedy) && given.is_empty() == remedy.is_empty(), "{expected}: {given}");
-    }
-
-    #[test]
-    fn a_message_without_state_is_unknown_lost_or_sent() {
-        let sent = |times| Found { receipts: vec![receipt(); times], ..found(&[]) };
-        check(&Found::default(), "unknown/not_found", "No message has this id", "");
-        check(&found(&[]), "lost/no_state", "never sent", "insert its row");
-        check(&sent(1), "sent/sent", "at 2023-11-14T22:13:19Z, as orders/3@184, to a.", "look at the consumer");
-        check(&sent(2), "sent/sent", "It was sent 2 times.", "look at the consumer");
-        let worker = ReceiptRow { place: Some("worker".to_owned()), ..receipt() };
-        check(&Found { receipts: vec![worker], ..found(&[]) }, "sent/done", "Worker a has done its work at", "");
-        let again = Found { receipts: vec![receipt()], ..delayed(9, "scheduled") };
-        check(&again, "delayed/scheduled", "sent before, at 2023-11-14T22:13:19Z", "");
-    }
-
-    #[test]
-    fn a_claimed_message_has_its_relay() {
-        let claimed = |seconds| Found { claims: vec![claim(seconds)], ..pending() };
-        check(&claimed(20), "claimed/claimed", "a has claimed it, 40 s ago, and publishes it", "");
-        check(&claimed(20), "claimed/claimed", "Its lease lasts until 2023-11-14T22:13:40Z", "");
-        check(&claimed(-3), "claimed/lease_ended", "ended 3 s ago", "");
-        check(&claimed(-70), "claimed/lease_ended", "None has.", "start a relay");
-    }
-
-    #[test]
-    fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
-        let busy = |found: Found| Found { owners: 1, ..found };
-        let mut expired = pending();
-        expired.message.as_mut().unwrap().expires_at = Some(NOW);
-        check(&Found { message: None, ..pending() }, "pending/message_missing", "deleted by hand", "");
-        check(&behind(pending()), "pending/behind", "behind message 5 of its key", "relay why 5");
-        check(&busy(expired), "pending/expired", "expired at 2023-11-14T22:13:20Z", "");
-        check(&busy(pending()), "pending/in_line", "the first of lane 7.", "");
-        let in_line = Found { before: 12, last_sent: Some(NOW - 2 * SECOND), ..pending() };
-        check(
-            &in_line,
-            "pending/in_line",
-            "12 messages of lane 7 go before it. The last of the lane was sent 2 s ago.",
-            "",
-        );
-        let last = Found { before: MAX_BEFORE, ..busy(pending()) };
-        check(&last, "pending/in_line", "10000 or more messages", "");
-        check(&pending(), "pending/no_relay", "message of this lane lately", "start a relay that serves lane 7");
-        let quiet = Found { last_sent: Some(NOW - 90 * SECOND), ..pending() };
-        check(&quiet, "pending/no_relay", "for 1 min 30 s, and none has a claim", "start a relay");
-    }
-
-    #[test]
-    fn a_delayed_or_dead_message_has_its_reason() {
-        let queued = found(&[row(StateTable::Delayed, None, "behind")]);
-        check(&behind(queued.clone()), "delayed/behind", "behind message 5", "relay why 5");
-        check(&queued, "delayed/next_of_key", "None has.", "start a relay");
-        let busy = Found { owners: 1, ..queued };
-        check(&busy, "delayed/next_of_key", "next in the queue of its key", "");
-        check(&delayed(0, "unconfirmed"), "delayed/due", "due for 0 s", "");
-        check(&delayed(-61, "unconfirmed"), "delayed/due", "None has.", "start a relay");
-        check(&delayed(3600, "scheduled"), "delayed/scheduled", "scheduled at 2023-11-14T23:13:20Z (in 1 h)", "");
-        let failed = "3 attempts failed, the last one unconfirmed: no\\u{a}queue.";
-        check(&delayed(9, "unconfirmed"), "delayed/unconfirmed", failed, "");
-        check(&delayed(9, "rejected"), "delayed/rejected", "3 attempts failed, the last one rejected", "");
-        check(&delayed(1, "turned_away"), "delayed/turned_away", "turned it away", "");
-        check(
-            &delayed(9, "parked"),
-            "delayed/parked",
-            "takes nothing: no\\u{a}queue",
-            "treat the broker or the handler",
-        );
-        check(&delayed(9, "unroutable"), "delayed/unroutable", "without a spent attempt", "create the destination");
-        check(&delayed(9, "no_route"), "delayed/no_route", "matches its topic orders", "add a route for orders");
-        check(&delayed(9, "unread"), "delayed/unread", "could not read it", "look for this id");
-        check(&delayed(9, "by\thand"), "delayed/by\\u{9}hand", "It waits (by\\u{9}hand)", "");
-        let dead = found(&[row(StateTable::Dead, Some(NOW), "too_large")]);
-        check(&dead, "dead/too_large", "after 3 attempts: too_large: no\\u{a}queue. The later", "remove the cause");
-    }
-}
+mod tests;
