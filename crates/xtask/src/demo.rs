@@ -19,7 +19,7 @@ impl Demo {
     /// Builds the relay and the shop, and runs the shop with the servers' addresses.
     pub(crate) async fn run(self) -> Result<ExitCode> {
         // The first build takes minutes: cargo shows its progress.
-        if watch(cargo(["build", "--workspace", "--bins"])).await.is_err() {
+        if watch(cargo(["build", "--workspace", "--bin=relay", "--bin=demo"])).await.is_err() {
             bail!("the relay and the demo do not build");
         }
         let program = std::env::current_exe()?.with_file_name("demo").display().to_string();
