@@ -1,8 +1,11 @@
 //! One server of each kind, started together.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use testkit::servers::{self, Flavor, Kafka, Kind, MySql, MySqlOptions, RabbitMq};
+use tokio::time::sleep;
 
 /// The address of a server, and how the server was found.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -13,6 +16,9 @@ pub(crate) struct Endpoint {
     pub(crate) origin: String,
 }
 
+/// How often [`Fleet::broken`] looks.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// The servers stop when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Fleet {
@@ -20,7 +26,30 @@ pub(crate) struct Fleet {
 }
 
 /// Keeps a server running until it is dropped; `None` if the user gave the address.
-type Handle = Option<Box<dyn std::fmt::Debug>>;
+type Handle = Option<Box<dyn Server>>;
+
+trait Server: std::fmt::Debug {
+    /// An error if it has ended on its own.
+    fn check(&mut self) -> Result<()>;
+}
+
+impl Server for MySql {
+    fn check(&mut self) -> Result<()> {
+        Self::check(self)
+    }
+}
+
+impl Server for Kafka {
+    fn check(&mut self) -> Result<()> {
+        Self::check(self)
+    }
+}
+
+impl Server for RabbitMq {
+    fn check(&mut self) -> Result<()> {
+        Self::check(self)
+    }
+}
 
 impl Fleet {
     /// Starts all four at once. If one fails, those that started are stopped.
@@ -50,6 +79,18 @@ impl Fleet {
         let own = (for_sqlx(&mysql.0).await?, None);
         self.servers.extend([mysql, mariadb, own]);
         Ok(self)
+    }
+
+    /// Waits until a server ends on its own, and returns why: all that comes after would only blame the tests.
+    pub(crate) async fn broken(&mut self) -> anyhow::Error {
+        loop {
+            for (endpoint, handle) in &mut self.servers {
+                if let Some(Err(error)) = handle.as_mut().map(|server| server.check()) {
+                    return error.context(format!("{} broke down during the run", endpoint.name));
+                }
+            }
+            sleep(LOOK).await;
+        }
     }
 
     pub(crate) fn endpoints(&self) -> Vec<Endpoint> {

@@ -3,6 +3,7 @@
 //! There are two lanes: cargo allows only one build at a time, and servers start meanwhile. Warnings are errors through
 //! clippy's own arguments: `RUSTFLAGS` would make every build compile its dependencies anew.
 
+use std::pin::pin;
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -60,9 +61,9 @@ impl Test {
 
 async fn everything(steps: &mut Vec<Step>) {
     match checks(steps).await {
-        Ok(fleet) => {
+        Ok(mut fleet) => {
             let workspace = ["--workspace", "--no-fail-fast"].map(str::to_owned);
-            steps.push(step("tests", tests(&fleet, &[workspace.to_vec()])).await);
+            steps.push(step("tests", tests(&mut fleet, &[workspace.to_vec()])).await);
             steps.push(step("odd servers", odd(Ok(fleet), odd_suites())).await);
         }
         Err(error) => steps.push(step("tests", async { Err(error) }).await),
@@ -70,7 +71,7 @@ async fn everything(steps: &mut Vec<Step>) {
 }
 
 async fn chosen(calls: Vec<Vec<String>>) -> Result<String> {
-    tests(&Fleet::start().await?, &calls).await
+    tests(&mut Fleet::start().await?, &calls).await
 }
 
 async fn brokers() -> Result<Fleet> {
@@ -78,7 +79,7 @@ async fn brokers() -> Result<Fleet> {
 }
 
 async fn odd(fleet: Result<Fleet>, calls: Vec<Vec<String>>) -> Result<String> {
-    tests(&fleet?.into_odd().await?, &calls).await
+    tests(&mut fleet?.into_odd().await?, &calls).await
 }
 
 /// The tests of `outbox-core`, and the relay's delivery tests. They are chosen from the whole workspace, so that
@@ -156,7 +157,7 @@ async fn passed(work: impl Future<Output = Result<()>>) -> Result<String> {
 }
 
 /// Runs the tests of these `cargo test` calls and counts them. An ignored test is a test that does not run.
-async fn tests(fleet: &Fleet, calls: &[Vec<String>]) -> Result<String> {
+async fn tests(fleet: &mut Fleet, calls: &[Vec<String>]) -> Result<String> {
     let (mut counts, mut failed) = (Counts::default(), None);
     for args in calls {
         let status = cargo_test(fleet, args, &mut counts).await?;
@@ -171,8 +172,8 @@ async fn tests(fleet: &Fleet, calls: &[Vec<String>]) -> Result<String> {
     Ok(String::new())
 }
 
-/// Runs `cargo test` and shows its output at once.
-async fn cargo_test(fleet: &Fleet, args: &[String], counts: &mut Counts) -> Result<ExitStatus> {
+/// Runs `cargo test` and shows its output at once. It ends with the first server that breaks down.
+async fn cargo_test(fleet: &mut Fleet, args: &[String], counts: &mut Counts) -> Result<ExitStatus> {
     let mut command = cargo(["test"]);
     command.args(args).envs(fleet.endpoints().into_iter().map(|server| (server.variable, server.address)));
     // Errors name their origin; a hundred frames of the runtime would hide it.
@@ -181,10 +182,12 @@ async fn cargo_test(fleet: &Fleet, args: &[String], counts: &mut Counts) -> Resu
     command.env("RUST_TEST_THREADS", THREADS);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
     let mut group = Group::of(child.id());
+    let mut broken = pin!(fleet.broken());
     let mut lines = BufReader::new(child.stdout.take().context("cargo has no output")?).lines();
     loop {
         let line = tokio::select! {
             line = timeout(SILENCE, lines.next_line()) => line,
+            error = &mut broken => return Err(error),
             interrupted = tokio::signal::ctrl_c() => return interrupted.map(|()| bail!("interrupted"))?,
         };
         let Ok(line) = line else {

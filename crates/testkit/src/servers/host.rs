@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
@@ -111,9 +111,7 @@ impl Host {
         let start = Instant::now();
         // A starting server may accept a connection and forget it: lapin would wait for ever.
         while let Err(error) = wait::within(ATTEMPT, attempt()).await {
-            if !self.is_running()? {
-                return Err(self.explain(&error.context("the server ended")));
-            }
+            self.check()?;
             if start.elapsed() > wait::PATIENCE {
                 return Err(
                     self.explain(&error.context(format!("the server did not answer within {:?}", wait::PATIENCE)))
@@ -124,17 +122,19 @@ impl Host {
         Ok(())
     }
 
-    fn is_running(&mut self) -> Result<bool> {
-        match self {
-            Self::Own(own) => own.process.as_mut().context("the server does not run")?.is_running(),
-            Self::Compose(_) => Ok(true),
+    /// An error if the server has ended on its own, explained by its log. A container counts as running.
+    pub(super) fn check(&mut self) -> Result<()> {
+        let Self::Own(own) = self else { return Ok(()) };
+        match own.process.as_mut().context("the server does not run")?.try_wait()? {
+            Some(status) => Err(self.explain(&anyhow!("the server ended on its own ({status})"))),
+            None => Ok(()),
         }
     }
 
     fn explain(&self, error: &anyhow::Error) -> anyhow::Error {
         match self {
             Self::Own(own) => wait::with_log(error, &own.launch.log),
-            Self::Compose(compose) => anyhow::anyhow!("{error:#}\n{}", compose.logs()),
+            Self::Compose(compose) => anyhow!("{error:#}\n{}", compose.logs()),
         }
     }
 }

@@ -87,6 +87,14 @@ macro_rules! host_methods {
                 self.host.kill()
             }
 
+            /// Checks that a server that nobody stopped still runs.
+            ///
+            /// # Errors
+            /// When it has ended on its own, or does not run; with its exit status and the end of its log.
+            pub fn check(&mut self) -> anyhow::Result<()> {
+                self.host.check()
+            }
+
             /// Freezes it (SIGSTOP): connections stay open and nothing answers.
             ///
             /// # Errors

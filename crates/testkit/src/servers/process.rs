@@ -61,11 +61,6 @@ impl Process {
         self.child.id()
     }
 
-    /// Whether the process has not ended yet.
-    pub(crate) fn is_running(&mut self) -> Result<bool> {
-        Ok(self.try_wait()?.is_none())
-    }
-
     /// How the process has ended; `None` if it has not.
     pub(crate) fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)

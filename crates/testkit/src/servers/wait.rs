@@ -7,7 +7,8 @@ use anyhow::{Result, anyhow};
 use tokio::time::{Instant, sleep, timeout};
 
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
-const LOG_LINES: usize = 25;
+/// The crash report of a database has about a hundred.
+const LOG_LINES: usize = 120;
 
 /// The limit for steps without a bound of their own: far longer than they take, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_mins(3);
