@@ -1,5 +1,7 @@
 //! `run`: a command with servers around it.
 
+use std::future::pending;
+use std::pin::pin;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -44,7 +46,7 @@ impl Run {
     pub(crate) async fn run(self) -> Result<ExitCode> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let servers = tokio::select! {
+        let mut servers = tokio::select! {
             servers = self.servers() => servers?,
             _ = interrupt.recv() => return Ok(ExitCode::FAILURE),
             _ = terminate.recv() => return Ok(ExitCode::FAILURE),
@@ -53,9 +55,14 @@ impl Run {
         let mut child = Command::new(program);
         child.args(args).envs(servers.variables()).kill_on_drop(true);
         let mut child = child.spawn().with_context(|| format!("cannot run {program}"))?;
+        let (mut broken, mut told) = (pin!(servers.broken()), false);
         let status = loop {
             tokio::select! {
                 status = child.wait() => break status?,
+                error = &mut broken, if !told => {
+                    tracing::error!("{error:#}");
+                    told = true;
+                }
                 _ = terminate.recv() => hand_on(&child)?,
             }
         };
@@ -78,6 +85,14 @@ enum Servers {
 }
 
 impl Servers {
+    /// Waits until a server that was started for the command ends on its own, and returns why.
+    async fn broken(&mut self) -> anyhow::Error {
+        match self {
+            Self::Up(_) => pending().await,
+            Self::Started(fleet) => fleet.broken().await,
+        }
+    }
+
     /// An address from the user takes precedence.
     fn variables(&self) -> impl Iterator<Item = (String, String)> {
         let servers = match self {
