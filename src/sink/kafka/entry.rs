@@ -84,9 +84,9 @@ impl Producer {
 
     /// Gives up every message that is not confirmed, until every one has its report. One purge may miss messages of a
     /// partition that changes its leader meanwhile.
-    pub(super) async fn empty(self: &Arc<Self>) {
+    pub(super) async fn empty(self: Arc<Self>) {
         loop {
-            let producer = Arc::clone(self);
+            let producer = Arc::clone(&self);
             // An error means that the runtime ends.
             tokio::task::spawn_blocking(move || producer.purge()).await.ok();
             if timeout(AGAIN, self.idle()).await.is_ok() {
@@ -271,7 +271,7 @@ impl Entry {
         let idle = timeout_at(limits.patience().into(), self.producer.idle()).await.is_ok();
         if old || self.producer.is_broken() {
             let why = if old { "has old secrets" } else { "ended with a fatal error" };
-            if !idle && timeout_at(limits.deadline.into(), self.producer.empty()).await.is_err() {
+            if !idle && !self.reports.closed_during(self.producer().empty(), limits.deadline).await {
                 return Err(unavailable(&format!("the Kafka producer {why}, and its messages are in flight")));
             }
             self.replace(why)?;

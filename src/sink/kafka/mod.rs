@@ -196,11 +196,8 @@ impl Kafka {
             return;
         }
         self.reports.doubt();
-        let over = async {
-            sent.producer.empty().await;
-            sent.open.done().await;
-        };
-        if timeout_at(deadline.into(), over).await.is_err() {
+        let is_empty = self.reports.closed_during(Arc::clone(&sent.producer).empty(), deadline).await;
+        if !is_empty || timeout_at(deadline.into(), sent.open.done()).await.is_err() {
             sent.open.fail();
             tracing::warn!("the Kafka producer did not give up its messages in time");
         }

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
+    time::Instant,
 };
 
 use parking_lot::{Mutex, MutexGuard};
@@ -16,7 +17,7 @@ use rdkafka::{
     message::DeliveryResult,
     producer::ProducerContext,
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::timeout_at};
 
 use super::{
     fence::{Fence, Ticket},
@@ -95,6 +96,28 @@ impl Reports {
         let batch = Arc::new(BatchReports::new(messages.iter().map(|message| message.key_hash).collect()));
         self.batches.lock().insert(number, Arc::clone(&batch));
         OpenBatch { reports: Arc::clone(self), number, batch }
+    }
+
+    /// Waits until messages are given up, at most until the deadline; returns whether that was enough. A purge may wait
+    /// for a thread that resolves a host name. It goes on, and nothing is handed over before its end: it would take
+    /// messages of a later batch, and the next of their keys would overtake them. The caller keeps other batches out
+    /// until this returns.
+    pub(super) async fn closed_during(
+        self: &Arc<Self>,
+        purge: impl Future<Output = ()> + Send + 'static,
+        deadline: Instant,
+    ) -> bool {
+        let mut purge = tokio::spawn(purge);
+        if timeout_at(deadline.into(), &mut purge).await.is_ok() {
+            return true;
+        }
+        let closed = self.open(&[]);
+        closed.fail();
+        tokio::spawn(async move {
+            purge.await.ok();
+            drop(closed);
+        });
+        false
     }
 
     /// Notes that brokers and topics must be asked again.
@@ -261,4 +284,32 @@ impl ProducerContext for ReportContext {
 
 pub(super) fn turned_away(why: &str) -> PublishError {
     PublishError::TurnedAway(why.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::Arc,
+        time::{Duration, Instant},
+    };
+
+    use tokio::sync::oneshot;
+
+    use super::Reports;
+
+    #[tokio::test]
+    async fn nothing_is_handed_over_before_a_late_purge_has_ended() {
+        let reports = Arc::new(Reports::default());
+        let admits = || reports.fence.pass(reports.fence.ticket(), || ()).is_some();
+        let (end, purge) = oneshot::channel::<()>();
+        let purge = async { purge.await.unwrap_or_default() };
+        let deadline = Instant::now() + Duration::from_millis(1);
+        assert!(!reports.closed_during(purge, deadline).await);
+        assert!(!admits());
+        end.send(()).unwrap();
+        while !admits() {
+            tokio::task::yield_now().await;
+        }
+        assert!(reports.closed_during(async {}, Instant::now() + Duration::from_secs(60)).await && admits());
+    }
 }
