@@ -40,6 +40,11 @@ const PROOF: &str =
 const MARK: &str = "SAVEPOINT outbox_rows";
 const MARK_IS_THERE: &str = "RELEASE SAVEPOINT outbox_rows";
 
+/// A factor 1 that is an error ([`OUT_OF_RANGE`]) without a transaction, for the first row of each INSERT. MariaDB alone
+/// has the variable, and takes the comment for text: there such a rollback leaves no row. On MySQL the rows before
+/// [`MARK_IS_THERE`], or those after it, may stay.
+const OPEN: &str = " /*M! * CAST(EXP(1000 * (1 - @@in_transaction)) AS UNSIGNED)*/";
+
 /// Sets the savepoint and returns whether there is a transaction. One round trip; two with `autocommit = 0`.
 pub async fn savepoint(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
     match proven(sqlx::raw_sql(PROOF).execute(&mut *conn).await.map(drop))? {
@@ -118,26 +123,25 @@ pub async fn insert(
     open
 }
 
-fn insert_text(messages: &[Message], headers: &[Option<String>]) -> Text {
+pub(super) fn insert_text(messages: &[Message], headers: &[Option<String>]) -> Text {
     let (due, scheduled): (Vec<_>, Vec<_>) = (0..).zip(messages).partition(|(_, message)| message.due == Schedule::Now);
-    let due = due.into_iter().map(|(position, message)| sql!("({row})", row = due_row(position, message)));
-    let scheduled = scheduled.into_iter().map(|(position, message)| {
-        sql!("({row}, {due_at}, 'scheduled')", row = due_row(position, message), due_at = due_at(message))
-    });
+    let due = due_rows(due).map(|(row, _)| sql!("({row})", row));
+    let scheduled =
+        due_rows(scheduled).map(|(row, message)| sql!("({row}, {due_at}, 'scheduled')", row, due_at = due_at(message)));
     sql!(
         "{mark}; {number}INSERT INTO outbox_messages
             (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, due_at, expires_at)
             VALUES {messages}; {mark_is_there}{due}{scheduled}",
         mark = MARK,
         number = messages.iter().find(|message| message.sequenced).map_or_else(Text::default, take_number),
-        messages = Text::joined(messages.iter().zip(headers).map(message_row), ", "),
+        messages = Text::joined((0..).zip(messages.iter().zip(headers)).map(message_row), ", "),
         mark_is_there = MARK_IS_THERE,
         due = rows("; INSERT INTO outbox_pending (id, lane, key_hash, bytes) VALUES ", due),
         scheduled = rows("; INSERT INTO outbox_delayed (id, lane, key_hash, bytes, due_at, reason) VALUES ", scheduled),
     )
 }
 
-fn message_row((message, headers): (&Message, &Option<String>)) -> Text {
+fn message_row((position, (message, headers)): (u64, (&Message, &Option<String>))) -> Text {
     let headers = if message.sequenced {
         let before = prepare::before_number(headers.clone());
         Some(sql!("CONCAT({before}, LAST_INSERT_ID(), '\"}}')", before = Utf8(&before)))
@@ -145,7 +149,7 @@ fn message_row((message, headers): (&Message, &Option<String>)) -> Text {
         headers.as_deref().map(|headers| sql!("{headers}", headers = Utf8(headers)))
     };
     sql!(
-        "({id}, {topic}, {key}, {event_type}, {content_type}, {headers}, {payload}, UTC_TIMESTAMP(6), {due_at}, {expires_at})",
+        "({id}, {topic}, {key}, {event_type}, {content_type}, {headers}, {payload}, UTC_TIMESTAMP(6){open}, {due_at}, {expires_at})",
         id = Hex(message.message_id.as_bytes()),
         topic = Utf8(&message.contents.topic),
         key = message.contents.key.as_deref().map(Hex),
@@ -153,6 +157,7 @@ fn message_row((message, headers): (&Message, &Option<String>)) -> Text {
         content_type = message.contents.content_type.as_deref().map(Utf8),
         headers,
         payload = message.contents.payload.as_deref().map(Hex),
+        open = if position == 0 { sql!(" + INTERVAL 0{open} SECOND", open = OPEN) } else { Text::default() },
         due_at = (message.due != Schedule::Now).then(|| due_at(message)),
         expires_at = message.expires.map(|after| in_future(micros(after))),
     )
@@ -169,15 +174,19 @@ fn in_future(micros: i64) -> Text {
     sql!("UTC_TIMESTAMP(6) + INTERVAL {micros} MICROSECOND", micros)
 }
 
-/// The columns of the row that makes a message due.
-fn due_row(position: u64, message: &Message) -> Text {
-    sql!(
-        "LAST_INSERT_ID() + {position} * @@auto_increment_increment, {lane}, {key_hash}, {bytes}",
-        position,
-        lane = message.lane,
-        key_hash = message.key_hash(),
-        bytes = bytes(message),
-    )
+/// The columns of the rows that make messages due, each with its message.
+fn due_rows(messages: Vec<(u64, &Message)>) -> impl Iterator<Item = (Text, &Message)> {
+    messages.into_iter().enumerate().map(|(index, (position, message))| {
+        let row = sql!(
+            "LAST_INSERT_ID() + {position} * @@auto_increment_increment, {lane}, {key_hash}, {bytes}{open}",
+            position,
+            lane = message.lane,
+            key_hash = message.key_hash(),
+            bytes = bytes(message),
+            open = if index == 0 { OPEN } else { "" },
+        );
+        (row, message)
+    })
 }
 
 /// A statement that inserts rows; none for no rows.
@@ -192,8 +201,9 @@ fn rows(insert: &'static str, rows: impl Iterator<Item = Text>) -> Text {
 /// As [`super::sequence::take`]: the number is in `LAST_INSERT_ID()` for the next statement.
 fn take_number(message: &Message) -> Text {
     sql!(
-        "INSERT INTO outbox_key_sequence (topic, message_key, last_sequence) VALUES ({topic}, {key}, LAST_INSERT_ID(1))
+        "INSERT INTO outbox_key_sequence (topic, message_key, last_sequence) VALUES ({topic}, {key}, LAST_INSERT_ID(1{open}))
             ON DUPLICATE KEY UPDATE last_sequence = LAST_INSERT_ID(last_sequence + 1); ",
+        open = OPEN,
         topic = Utf8(&message.contents.topic),
         key = Hex(message.contents.key.as_deref().unwrap_or_default()),
     )

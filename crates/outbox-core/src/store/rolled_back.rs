@@ -1,4 +1,4 @@
-//! Settlements whose transaction the server rolls back between two statements without an error, as a Galera node may
+//! Enqueues and settlements whose transaction the server rolls back between two statements without an error, as a Galera node may
 //! do. Each statement after the rollback commits by itself.
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,6 +8,7 @@ use testkit::{database::Database, on_both_databases, servers::Flavor};
 use super::{
     NO_SUCH_SAVEPOINT,
     claim::{self, NewClaim},
+    enqueue::insert_text,
     error_number,
     lease::ClaimLease,
     session,
@@ -18,6 +19,7 @@ use super::{
 use crate::{Message, Outbox};
 
 on_both_databases!(
+    an_enqueue_that_is_rolled_back_in_its_middle_is_noticed_and_sends_nothing,
     a_settlement_that_is_rolled_back_in_its_middle_loses_no_message,
     a_worker_whose_transaction_is_rolled_back_in_its_settlement_settles_no_lost_work,
     work_that_is_rolled_back_while_it_is_kept_is_noticed,
@@ -110,6 +112,33 @@ async fn a_settlement_that_is_rolled_back_in_its_middle_loses_no_message(flavor:
             database.execute(EMPTY).await?;
         }
         database.execute(EMPTY).await?;
+    }
+    Ok(())
+}
+
+async fn an_enqueue_that_is_rolled_back_in_its_middle_is_noticed_and_sends_nothing(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut db = database.plain().await?;
+    let message = || Message::new("orders", "x").key("7");
+    for messages in [vec![message(), message()], vec![message().delay(LEASE), message()], vec![message().sequenced()]] {
+        for cut in 0.. {
+            let text = insert_text(&messages, &vec![None; messages.len()]);
+            if cut == text.statements().len() {
+                break;
+            }
+            sqlx::raw_sql("START TRANSACTION").execute(&mut db).await?;
+            let done = cut_at(&mut db, &text, cut).await;
+            let left = "SELECT (SELECT COUNT(*) FROM outbox_messages) + (SELECT COUNT(*) FROM outbox_pending) \
+                + (SELECT COUNT(*) FROM outbox_delayed) + (SELECT COUNT(*) FROM outbox_key_sequence)";
+            if flavor == Flavor::MariaDb {
+                ensure!(done.is_err(), "a rollback before statement {cut} goes unnoticed");
+                ensure!(database.number(left).await? == 0, "a rollback before statement {cut} leaves a row");
+            }
+            let whole = "SELECT COUNT(*) FROM outbox_messages m WHERE EXISTS (SELECT 1 FROM outbox_pending p WHERE p.id = m.id) \
+                OR EXISTS (SELECT 1 FROM outbox_delayed d WHERE d.id = m.id)";
+            ensure!(database.number(whole).await? == 0, "a message that was rolled back before statement {cut} is due");
+            database.execute(EMPTY).await?;
+        }
     }
     Ok(())
 }
