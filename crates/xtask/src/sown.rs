@@ -25,6 +25,7 @@ use tokio::{
 
 use crate::{
     fleet::{Endpoint, Fleet},
+    test::{World, brokers},
     test_output::Counts,
     tools::{Group, quietly},
 };
@@ -44,6 +45,9 @@ pub(crate) struct Sown {
     /// The seed of the first try, for loads, cuts and property tests. With 0, loads and cuts are those of `./dev test`.
     #[arg(long, default_value_t = 0)]
     seed: u32,
+    /// Run the tests on databases with other settings, among them other time zones.
+    #[arg(long)]
+    servers: Option<World>,
     /// Skip the proof that the tests pass without the bug.
     #[arg(long)]
     unproven: bool,
@@ -92,7 +96,10 @@ impl Sown {
 
     async fn sow(&self) -> Result<ExitCode> {
         let bugs = self.bugs()?;
-        let fleet = Fleet::start().await?;
+        let fleet = match self.servers {
+            Some(World::Odd) => brokers().await?.into_odd().await?,
+            None => Fleet::start().await?,
+        };
         let field = Field::new(fleet.endpoints())?;
         let useless = if self.unproven { BTreeMap::new() } else { field.useless(&bugs).await? };
         let (mut left, mut lines) = (0, Vec::new());

@@ -28,7 +28,7 @@ const THREADS: &str = "4";
 
 /// The settings of the databases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum World {
+pub(crate) enum World {
     /// Settings that users have and no stock server has: see `crates/testkit/src/servers/odd.rs`.
     Odd,
 }
@@ -74,7 +74,7 @@ async fn chosen(calls: Vec<Vec<String>>) -> Result<String> {
     tests(&mut Fleet::start().await?, &calls).await
 }
 
-async fn brokers() -> Result<Fleet> {
+pub(crate) async fn brokers() -> Result<Fleet> {
     Fleet::start_only(&[Kind::Kafka, Kind::RabbitMq]).await
 }
 
