@@ -44,6 +44,12 @@ impl Stock {
         url.split('?').next().unwrap_or_default().to_owned()
     }
 
+    /// The same through the server's socket.
+    fn socket(&self) -> Result<String> {
+        let socket = self.server.folder().context("no folder")?.join("socket");
+        Ok(format!("{}?socket={}", self.url(), socket.display()))
+    }
+
     async fn chill(&self) -> Result<()> {
         self.database.execute("FLUSH PRIVILEGES").await
     }
@@ -59,35 +65,36 @@ impl Handler for Nothing {
 }
 
 /// Each logs in while the server does not have the password in its cache.
-async fn relay_service_and_worker_log_in(stock: &Stock) -> Result<()> {
-    let (url, database) = (stock.url(), &stock.database);
+async fn relay_service_and_worker_log_in(stock: &Stock, url: &str) -> Result<()> {
+    let database = &stock.database;
     stock.chill().await?;
-    let mut service = MySqlConnection::connect(&url).await.context("a service")?;
+    let mut service = MySqlConnection::connect(url).await.context("a service")?;
     for lane in [0, 7] {
         let mut tx = service.begin().await?;
         Outbox::new().enqueue(&mut tx, Message::new("orders", "{}").lane(lane)).await?;
         tx.commit().await?;
     }
     stock.chill().await?;
-    let settings = Settings::new(&url).null().route([("topics", "*"), ("sink", "null")]);
+    let settings = Settings::new(url).null().route([("topics", "*"), ("sink", "null")]);
     let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings.set("relay", "lanes", vec![0]))?;
     let sent = "SELECT COUNT(*) > 0 FROM outbox_sent";
     database.wait_for(PATIENCE, sent).await.with_context(|| relay.log().unwrap_or_default())?;
     drop(relay);
-    let pool = MySqlPool::connect(&url).await?;
+    let pool = MySqlPool::connect(url).await?;
     stock.chill().await?;
     let stop = async { database.wait_for(PATIENCE, "SELECT COUNT(*) > 0 FROM test_effects").await.unwrap_or_default() };
     Box::pin(Worker::new(pool.connect_options(), 7).run(Nothing, stop)).await?;
     ensure!(database.number("SELECT COUNT(*) FROM outbox_pending").await? == 0, "a message is left");
-    Ok(())
+    database.execute("DELETE FROM outbox_sent; DELETE FROM test_effects").await
 }
 
 async fn a_cold_cache(arguments: &[&str]) -> Result<()> {
     let mut stock = Stock::start(arguments).await?;
-    relay_service_and_worker_log_in(&stock).await?;
+    for url in [stock.url(), stock.socket()?] {
+        relay_service_and_worker_log_in(&stock, &url).await?;
+    }
     stock.server.restart().await?;
-    stock.database.execute("DELETE FROM outbox_sent; DELETE FROM test_effects").await?;
-    relay_service_and_worker_log_in(&stock).await
+    relay_service_and_worker_log_in(&stock, &stock.url()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -112,9 +119,8 @@ async fn a_server_that_demands_tls_and_one_behind_a_socket_are_reached() -> Resu
         Ok(())
     })
     .await?;
-    let socket = stock.server.folder().context("no folder")?.join("socket");
-    let url = format!("{}?socket={}", stock.url(), socket.display());
-    let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings.clone().set("database", "url", url))?;
+    let settings = settings.clone().set("database", "url", stock.socket()?);
+    let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings)?;
     until(PATIENCE, "a relay that is ready", || async {
         let (status, body) = relay.get("/readyz").await?;
         ensure!(status == 200, "{body}");
@@ -175,7 +181,7 @@ async fn each_login_that_fails_is_told_with_its_remedy() -> Result<()> {
     database.execute("SET GLOBAL max_connections = 100").await?;
     held.close().await?;
     // The last two settings would keep this connection out.
-    let mut admin = database.connect().await?;
+    let mut admin = database.connect_as_admin().await?;
     database.execute("SET GLOBAL require_secure_transport = ON").await?;
     is_told(&format!("{url}?ssl-mode=disabled"), "the server demands TLS (require_secure_transport): remove ssl-mode")
         .await?;
@@ -206,5 +212,14 @@ async fn each_login_that_fails_on_mariadb_is_told_with_its_remedy() -> Result<()
     ] {
         is_told(&url, sentence).await?;
     }
+    let (plain, held) = (database.url_as(Account::Relay)?, database.connect_as(Account::Service).await?);
+    // MariaDB takes no limit below 10. One connection more is for an administrator.
+    let mut others = Vec::new();
+    database.execute("SET GLOBAL max_connections = 10").await?;
+    while others.len() < 9 {
+        others.push(database.connect_as(Account::Service).await?);
+    }
+    is_told(&plain, "the server has no connection left: raise its max_connections").await?;
+    drop((held, others));
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{Message, Outbox, sqlx::Connection as _};
+use rustix::process::{Pid, Signal, kill_process};
 use testkit::{
     accounts::Account,
     consume::{Broker, Topic},
@@ -20,9 +21,9 @@ use crate::{
     login::{PASSWORD, PATIENCE, Stock},
 };
 
-/// Commits messages one after the other, on connections of root.
+/// Commits messages one after the other, on connections of a service.
 async fn enqueue(database: &Database, messages: usize) -> Result<()> {
-    let mut service = database.connect().await?;
+    let mut service = database.connect_as(Account::Service).await?;
     for _ in 0..messages {
         let mut tx = service.begin().await?;
         Outbox::new().enqueue(&mut tx, Message::new("orders", "{}")).await?;
@@ -52,7 +53,9 @@ async fn a_password_of_the_database_that_is_changed_is_read_again() -> Result<()
             // A connection that has just ended cannot be killed.
             database.execute(&format!("KILL {id}")).await.unwrap_or_default();
         }
-        Ok(())
+        let pid = Pid::from_raw(relay.pid().try_into()?).context("no id")?;
+        kill_process(pid, Signal::HUP)?;
+        relay.wait_for_log(PATIENCE, "SIGHUP: secrets and the log's level were read again").await
     };
     tokio::try_join!(enqueue(database, 500), rotate)?;
     enqueue(database, 1).await?;
@@ -90,17 +93,25 @@ impl Rotation {
         Ok(Settings::new(&self.database.url_as(Account::Relay)?).patient())
     }
 
-    /// Checks that messages of one key arrive before `rotate` and after it.
+    /// Checks that messages of one key arrive before, during and after `rotate`.
     async fn survives(mut self, settings: Settings, rotate: impl AsyncFnOnce(&Self) -> Result<()>) -> Result<()> {
         let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings)?;
-        self.commit().await?;
-        self.database.wait_until_drained(PATIENCE).await.with_context(|| relay.log().unwrap_or_default())?;
-        rotate(&self).await?;
-        self.write("second\n")?;
+        let change = async {
+            self.database.wait_for(PATIENCE, "SELECT COUNT(*) > 0 FROM outbox_sent").await?;
+            rotate(&self).await?;
+            self.write("second\n")
+        };
+        let load = async {
+            for _ in 0..5 {
+                self.commit().await?;
+            }
+            Ok(())
+        };
+        tokio::try_join!(load, change)?;
         self.commit().await?;
         self.database.wait_until_drained(PATIENCE).await.with_context(|| relay.log().unwrap_or_default())?;
         let tables = self.database.tables().await?;
-        let expected = Expectations::new().at_least(200).duplicates(100);
+        let expected = Expectations::new().at_least(600).duplicates(500);
         judge(&self.ledger.entries(), self.topic.read().await?, &tables).assert_ok(&expected)
     }
 
@@ -138,7 +149,7 @@ async fn a_password_of_rabbitmq_that_is_changed_is_read_again() -> Result<()> {
         server.ctl(&["change_password", "relay", "second"]).await?;
         server.ctl(&["close_all_user_connections", "relay", "rotated"]).await.map(drop)
     };
-    rotation.survives(settings, rotate).await
+    Box::pin(rotation.survives(settings, rotate)).await
 }
 
 /// The password differs from the broker's.
@@ -184,5 +195,5 @@ async fn a_password_of_kafka_that_is_changed_is_read_again() -> Result<()> {
         ensure!(!old.ok && old.detail.contains("user or password is wrong"), "{}", old.detail);
         Ok(())
     };
-    rotation.survives(settings, rotate).await
+    Box::pin(rotation.survives(settings, rotate)).await
 }

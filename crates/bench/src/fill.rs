@@ -45,7 +45,7 @@ impl Stage {
     }
 
     async fn filler(&self) -> Result<MySqlConnection> {
-        let mut db = self.database.connect().await?;
+        let mut db = self.database.connect_as_admin().await?;
         // These rows are of no use in a binary log. An account that may not switch it off writes them there.
         sqlx::raw_sql("SET SESSION sql_log_bin = 0").execute(&mut db).await.ok();
         sqlx::raw_sql(NUMBERS).execute(&mut db).await?;

@@ -90,7 +90,7 @@ impl Stage {
 
     /// CPU time, statements and round trips so far, of the servers and of these relays.
     pub(crate) async fn costs(&self, relays: &[&Relay]) -> Result<Costs> {
-        let mut db = self.database.connect().await?;
+        let mut db = self.database.connect_as_admin().await?;
         // A text of several statements counts as that number of statements.
         let sql = "SHOW GLOBAL STATUS LIKE 'Questions'";
         let (_, statements): (String, String) = sqlx::query_as(sql).fetch_one(&mut db).await?;

@@ -301,7 +301,7 @@ impl Arena {
     pub async fn claimed_by(&self, relay: Option<u32>) -> Result<HashSet<Uuid>> {
         let sql = "SELECT message_id FROM outbox_claimed_messages JOIN outbox_messages USING (id) WHERE owner LIKE ?";
         let owner = relay.map_or_else(|| "%".to_owned(), |pid| format!("%-{pid}/%"));
-        let rows = sqlx::query(sql).bind(owner).fetch_all(&mut self.database.connect().await?).await?;
+        let rows = sqlx::query(sql).bind(owner).fetch_all(&mut self.database.connect_as_admin().await?).await?;
         rows.iter().map(|row| Uuid::from_slice(row.try_get(0)?).context("no UUID")).collect()
     }
 

@@ -67,19 +67,22 @@ fn applicable(grants: &str, tables: &[String]) -> String {
     text.split_inclusive(';').filter(|grant| table(grant).is_none_or(is_there)).collect()
 }
 
-/// Makes the accounts on the server if they are missing, and gives them their rights on the connection's database.
-pub(crate) async fn grant(connection: &mut MySqlConnection, database: &str) -> Result<()> {
+/// Makes the accounts on the server if they are missing, and gives the owner its rights on the connection's database.
+pub(crate) async fn create(connection: &mut MySqlConnection, database: &str) -> Result<()> {
+    let create =
+        |account: Account| format!("CREATE USER IF NOT EXISTS '{}'@'%' IDENTIFIED BY '{PASSWORD}'; ", account.name());
+    let owner = format!("GRANT ALL ON `{database}`.* TO '{}'@'%'", Account::Owner.name());
+    let sql = [Account::ALL.map(create).concat(), owner].concat();
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await.context("cannot make the accounts")?;
+    Ok(())
+}
+
+/// Gives the other accounts their rights on existing tables of the connection's database.
+pub(crate) async fn grant(connection: &mut MySqlConnection) -> Result<()> {
     let tables = "SELECT CAST(table_name AS CHAR) FROM information_schema.tables WHERE table_schema = DATABASE()";
     let tables: Vec<String> = sqlx::query_scalar(tables).fetch_all(&mut *connection).await?;
-    let accounts = Account::ALL.map(|account| {
-        let name = account.name();
-        format!(
-            "CREATE USER IF NOT EXISTS '{name}'@'%' IDENTIFIED BY '{PASSWORD}';\n{}\n",
-            applicable(&account.grants(), &tables)
-        )
-    });
-    let owner = format!("GRANT ALL ON `{database}`.* TO '{}'@'%'", Account::Owner.name());
-    let sql = [accounts.concat().as_str(), BUSINESS, &owner].concat();
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await.context("cannot make the accounts")?;
+    let grants = Account::ALL.map(|account| applicable(&account.grants(), &tables));
+    let sql = [grants.concat().as_str(), BUSINESS].concat();
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await.context("cannot grant the accounts their rights")?;
     Ok(())
 }

@@ -93,7 +93,7 @@ impl Database {
     /// When the server refuses.
     pub async fn grant(&self) -> Result<()> {
         let mut connection = self.plain().await?;
-        accounts::grant(&mut connection, self.name()?).await?;
+        accounts::grant(&mut connection).await?;
         Ok(connection.close().await?)
     }
 
@@ -107,7 +107,9 @@ impl Database {
 
     async fn create_empty_on(server: &str) -> Result<Self> {
         let url = servers::fresh_database(server).await?;
-        Ok(Self { url: format!("{url}{}ssl-mode=disabled", if url.contains('?') { '&' } else { '?' }) })
+        let database = Self { url: format!("{url}{}ssl-mode=disabled", if url.contains('?') { '&' } else { '?' }) };
+        accounts::create(&mut database.plain().await?, database.name()?).await?;
+        Ok(database)
     }
 
     /// The same database through another address: that of a proxy.
@@ -153,11 +155,19 @@ impl Database {
         self.execute(&format!("DROP DATABASE {}", self.name()?)).await
     }
 
-    /// Opens a connection of the administrator, with the server's settings for services.
+    /// Opens a connection of [`Account::Owner`].
     ///
     /// # Errors
     /// When the server cannot be reached.
     pub async fn connect(&self) -> Result<MySqlConnection> {
+        self.connect_as(Account::Owner).await
+    }
+
+    /// Opens a connection of the administrator, with the server's settings for services.
+    ///
+    /// # Errors
+    /// When the server cannot be reached.
+    pub async fn connect_as_admin(&self) -> Result<MySqlConnection> {
         MySqlConnection::connect(&self.url).await.context("cannot connect to the database")
     }
 
@@ -174,7 +184,7 @@ impl Database {
     /// # Errors
     /// When the server cannot be reached.
     pub async fn plain(&self) -> Result<MySqlConnection> {
-        let mut connection = self.connect().await?;
+        let mut connection = self.connect_as_admin().await?;
         sqlx::raw_sql(PLAIN).execute(&mut connection).await?;
         Ok(connection)
     }

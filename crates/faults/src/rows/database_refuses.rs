@@ -71,7 +71,7 @@ pub(super) fn row() -> Row {
 }
 
 async fn refused(arena: &mut Arena, flavor: Flavor, refusal: Refusal) -> Result<()> {
-    let mut admin = arena.database.connect().await?;
+    let mut admin = arena.database.connect_as_admin().await?;
     // Before it is read-only, the server waits for statements. These wait for locks of transactions that it holds up,
     // and only a time-out ends this circle.
     run(&mut admin, "SET GLOBAL innodb_lock_wait_timeout = 3").await?;
@@ -98,7 +98,7 @@ async fn refused(arena: &mut Arena, flavor: Flavor, refusal: Refusal) -> Result<
 
 /// The table of the receipts has no room any more. Sent messages cannot be marked as sent.
 async fn full(arena: &mut Arena) -> Result<()> {
-    let mut admin = arena.database.connect().await?;
+    let mut admin = arena.database.connect_as_admin().await?;
     run(&mut admin, "ALTER TABLE outbox_sent TABLESPACE innodb_system").await?;
     arena.start_relays(2)?;
     arena.start_load().await?;
@@ -127,7 +127,7 @@ fn is_full(filled: Result<()>) -> Result<bool> {
 
 /// Ends all connections of relays, producers and consumers, and lets hardly any client in for this duration.
 pub(super) async fn no_connection_left(arena: &mut Arena, flavor: Flavor, time: Duration) -> Result<()> {
-    let mut admin = arena.database.connect().await?;
+    let mut admin = arena.database.connect_as_admin().await?;
     arena.strike().await?;
     run(&mut admin, NO_CONNECTIONS.strike).await?;
     end_connections(&mut admin, flavor).await?;

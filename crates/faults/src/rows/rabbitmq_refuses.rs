@@ -67,7 +67,7 @@ fn guilty(topic: &str) -> impl Iterator<Item = Draft> {
 
 async fn dead(arena: &Arena) -> Result<HashSet<Uuid>> {
     let sql = "SELECT message_id FROM outbox_dead JOIN outbox_messages USING (id)";
-    let ids: Vec<Vec<u8>> = sqlx::query_scalar(sql).fetch_all(&mut arena.database.connect().await?).await?;
+    let ids: Vec<Vec<u8>> = sqlx::query_scalar(sql).fetch_all(&mut arena.database.connect_as_admin().await?).await?;
     ids.iter().map(|id| Ok(Uuid::from_slice(id)?)).collect()
 }
 

@@ -7,7 +7,7 @@ use outbox_core::{
     Admission, Inbox, InboxError, InboxTransaction, Message, Outbox, Uuid,
     sqlx::{self, MySqlPool, mysql::MySqlPoolOptions},
 };
-use testkit::{database::Database, on_both_databases, servers::Flavor};
+use testkit::{accounts::Account, database::Database, on_both_databases, servers::Flavor};
 use tokio::{sync::Barrier, task::JoinSet};
 
 on_both_databases!(
@@ -21,7 +21,7 @@ on_both_databases!(
 
 async fn pool(database: &Database, connections: u32) -> Result<MySqlPool> {
     let options = MySqlPoolOptions::new().max_connections(connections);
-    Ok(committing(options).connect(database.url()).await?)
+    Ok(committing(options).connect(&database.url_as(Account::Owner)?).await?)
 }
 
 /// Connections whose statements are transactions, whatever the server's default is.

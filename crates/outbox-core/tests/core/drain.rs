@@ -8,7 +8,7 @@ use outbox_core::{
     sqlx::MySqlPool,
     test::{Drain, Fault, Published},
 };
-use testkit::{database::Database, on_both_databases, servers::Flavor};
+use testkit::{accounts::Account, database::Database, on_both_databases, servers::Flavor};
 
 on_both_databases!(
     what_is_due_arrives_in_order_and_is_settled,
@@ -19,7 +19,7 @@ on_both_databases!(
 
 async fn enqueued(flavor: Flavor, messages: Vec<Message>) -> Result<(Database, MySqlPool)> {
     let database = Database::create(flavor).await?;
-    let pool = MySqlPool::connect(database.url()).await?;
+    let pool = MySqlPool::connect(&database.url_as(Account::Owner)?).await?;
     let mut tx = pool.begin().await?;
     Outbox::new().enqueue_all(&mut tx, messages).await?;
     tx.commit().await?;

@@ -7,7 +7,7 @@ use outbox_core::{
     store::error_number,
     test::Drain,
 };
-use testkit::{database::Database, on_both_databases, proxy::Proxy, servers::Flavor};
+use testkit::{accounts::Account, database::Database, on_both_databases, proxy::Proxy, servers::Flavor};
 
 on_both_databases!(
     a_commit_writes_the_message_and_its_pending_row,
@@ -223,7 +223,7 @@ async fn cancelled(flavor: Flavor, message: Message) -> Result<[usize; 3]> {
     tx.commit().await?;
     let tables = database.tables().await?;
     assert_eq!((tables.delayed.len(), tables.dead.len()), (0, 0));
-    let arrived = Drain::new().run(&MySqlPool::connect(database.url()).await?).await?;
+    let arrived = Drain::new().run(&MySqlPool::connect(&database.url_as(Account::Owner)?).await?).await?;
     Ok([tables.messages.len(), tables.pending.len(), arrived.len()])
 }
 

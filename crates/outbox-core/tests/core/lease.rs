@@ -17,6 +17,7 @@ use outbox_core::{
     store::error_number,
 };
 use testkit::{
+    accounts::Account,
     database::Database,
     on_both_databases,
     servers::{Flavor, PATIENCE, until},
@@ -42,7 +43,7 @@ on_both_databases!(
 const FREE_IT: &str = "UPDATE outbox_leases SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND";
 
 fn options(database: &Database) -> Result<MySqlConnectOptions> {
-    Ok(database.url().parse()?)
+    Ok(database.url_as(Account::Owner)?.parse()?)
 }
 
 fn leases(database: &Database, owner: &str) -> Result<Leases> {

@@ -15,6 +15,7 @@ use outbox_core::{
 };
 use rustix::process::{Pid, Signal, getpid, getppid, kill_process};
 use testkit::{
+    accounts::Account,
     database::Database,
     on_both_databases,
     servers::{Flavor, PATIENCE, until},
@@ -112,7 +113,9 @@ struct Holder(Child);
 impl Holder {
     fn start(database: &Database) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--exact", "lease_stress::a_holder_writes_until_it_is_refused"]).env(HOLDER, database.url());
+        command
+            .args(["--exact", "lease_stress::a_holder_writes_until_it_is_refused"])
+            .env(HOLDER, database.url_as(Account::Owner)?);
         Ok(Self(command.stdout(Stdio::null()).spawn()?))
     }
 
@@ -146,7 +149,7 @@ async fn a_holder_writes_until_it_is_refused() -> Result<()> {
     }
     let database = Database::create(Flavor::MySql).await?;
     database.execute(TABLES).await?;
-    let leases = Leases::new(database.url().parse::<sqlx::mysql::MySqlConnectOptions>()?);
+    let leases = Leases::new(database.url_as(Account::Owner)?.parse::<sqlx::mysql::MySqlConnectOptions>()?);
     let lease = leases.acquire("work", PATIENCE).await?;
     database.execute("UPDATE cell SET fence = 7").await?;
     work(&mut database.plain().await?, &lease).await?;

@@ -13,7 +13,7 @@ use outbox_core::{
     Message, Outbox, cancel_safe,
     sqlx::{self, MySqlPool, mysql::MySqlPoolOptions},
 };
-use testkit::{database::Database, on_both_databases, servers::Flavor};
+use testkit::{accounts::Account, database::Database, on_both_databases, servers::Flavor};
 
 use crate::admit::committing;
 
@@ -21,7 +21,7 @@ on_both_databases!(a_transaction_that_comes_back_open_is_rolled_back, calls_that
 
 async fn pool(database: &Database) -> Result<MySqlPool> {
     let options = MySqlPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(30));
-    Ok(committing(cancel_safe(options)).connect(database.url()).await?)
+    Ok(committing(cancel_safe(options)).connect(&database.url_as(Account::Owner)?).await?)
 }
 
 /// As a cancelled `begin` leaves one.

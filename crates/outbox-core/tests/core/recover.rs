@@ -12,6 +12,7 @@ use outbox_core::{
     },
 };
 use testkit::{
+    accounts::Account,
     database::Database,
     on_both_databases,
     servers::{Flavor, PATIENCE},
@@ -39,7 +40,8 @@ fn sequenced() -> Message {
 
 /// Takes a lease and gives it back, and returns its fence.
 async fn fence(database: &Database, name: &str) -> Result<u64> {
-    let lease = Leases::new(database.url().parse::<MySqlConnectOptions>()?).acquire(name, PATIENCE).await?;
+    let lease =
+        Leases::new(database.url_as(Account::Owner)?.parse::<MySqlConnectOptions>()?).acquire(name, PATIENCE).await?;
     let fence = lease.fence();
     lease.release().await?;
     Ok(fence)
@@ -174,7 +176,7 @@ async fn a_process_whose_lease_has_not_ended_is_named(flavor: Flavor) -> Result<
     let database = Database::create(flavor).await?;
     let conn = &mut database.plain().await?;
     ensure!(holder(conn).await?.is_none());
-    let leases = Leases::new(database.url().parse::<MySqlConnectOptions>()?).owner("worker-1");
+    let leases = Leases::new(database.url_as(Account::Owner)?.parse::<MySqlConnectOptions>()?).owner("worker-1");
     let lease = leases.acquire("work", PATIENCE).await?;
     let found = holder(conn).await?.context("the lease is held")?;
     let Holder { owner, lease: name, seconds } = &found;

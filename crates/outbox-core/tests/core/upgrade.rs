@@ -15,6 +15,7 @@ use outbox_core::{
     sqlx::{self, Connection as _, MySqlConnection, mysql::MySqlPoolOptions},
 };
 use testkit::{
+    accounts::Account,
     database::Database,
     on_both_databases,
     proxy::Proxy,
@@ -275,7 +276,7 @@ async fn programs_of_the_release_before_go_on_after_an_upgrade(flavor: Flavor) -
     let database = Database::create(flavor).await?;
     upgrade::to_next(&database).await?;
     migrate(&database).await?;
-    let pool = MySqlPoolOptions::new().connect(database.url()).await?;
+    let pool = MySqlPoolOptions::new().connect(&database.url_as(Account::Owner)?).await?;
     MIGRATOR.run(&pool).await?;
     let mut connection = database.connect().await?;
     check_schema(&mut connection).await?;
@@ -293,7 +294,7 @@ async fn programs_of_the_release_before_go_on_after_an_upgrade(flavor: Flavor) -
 
 async fn the_session_of_the_caller_does_not_matter_and_stays(flavor: Flavor) -> Result<()> {
     let database = Database::create_empty(flavor).await?;
-    let mut connection = database.connect().await?;
+    let mut connection = database.connect_as_admin().await?;
     let odd = "SET SESSION sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES,TRADITIONAL,PIPES_AS_CONCAT', SESSION autocommit = 0, \
                SESSION lock_wait_timeout = 77, SESSION innodb_lock_wait_timeout = 33, SESSION default_storage_engine = MyISAM, NAMES latin1";
     sqlx::raw_sql(odd).execute(&mut connection).await?;
@@ -315,7 +316,7 @@ async fn the_session_of_the_caller_does_not_matter_and_stays(flavor: Flavor) -> 
 
 async fn sqlx_applies_the_same_migrations(flavor: Flavor) -> Result<()> {
     let database = Database::create_empty(flavor).await?;
-    MIGRATOR.run(&MySqlPoolOptions::new().connect(database.url()).await?).await?;
+    MIGRATOR.run(&MySqlPoolOptions::new().connect(&database.url_as(Account::Owner)?).await?).await?;
     check_schema(&mut database.connect().await?).await?;
     database.execute("UPDATE outbox_migrations SET success = FALSE WHERE version = 4").await?;
     migrate(&database).await?;

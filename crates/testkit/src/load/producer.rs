@@ -134,7 +134,7 @@ pub async fn commit(
     drafts: &[Draft],
     with: impl Fn(Message) -> Message,
 ) -> Result<()> {
-    let mut connection = database.connect().await?;
+    let mut connection = database.connect_as(Account::Service).await?;
     let mut tx = connection.begin().await?;
     let opened = ledger.open(drafts);
     write(&mut tx, drafts, drafts.iter().map(|draft| with(draft.message()))).await?;

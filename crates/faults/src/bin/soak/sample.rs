@@ -53,7 +53,7 @@ impl Probe {
     /// `purge`: the tables are purged, so that their row counts mean something.
     pub(crate) async fn new(database: &Database, purge: bool) -> Result<Self> {
         Ok(Self {
-            connection: database.connect().await?,
+            connection: database.connect_as_admin().await?,
             port: MySqlConnectOptions::from_str(database.url())?.get_port(),
             tables: if purge { PURGED } else { &[] },
             series: Vec::new(),
