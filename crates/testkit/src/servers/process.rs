@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
 use super::call::Call;
@@ -63,7 +63,11 @@ impl Process {
 
     /// How the process has ended; `None` if it has not.
     pub(crate) fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
-        Ok(self.child.try_wait()?)
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if !self.is_over() && waitid(WaitId::Pid(self.pid()?), ended)?.is_none() {
+            return Ok(None);
+        }
+        self.finish().map(Some)
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
@@ -87,27 +91,38 @@ impl Process {
 
     /// Sends SIGKILL to the process and its children, and waits for its end.
     pub(crate) fn kill(mut self) -> Result<()> {
-        self.finish()
+        self.finish().map(drop)
     }
 
     /// Asks the process to stop; kills it if it still runs after `grace`.
     pub(crate) async fn stop(mut self, grace: Duration) -> Result<()> {
         kill_process(self.pid()?, Signal::TERM)?;
-        let ended = wait::until(grace, "the server to stop", || ready(ended(&mut self.child)));
+        let ended = wait::until(grace, "the server to stop", || ready(self.has_ended()));
         let in_time = ended.await.is_ok();
         self.finish()?;
         if in_time { Ok(()) } else { bail!("process {} did not stop within {grace:?} and was killed", self.id()) }
     }
 
     fn pid(&self) -> Result<Pid> {
+        ensure!(!self.is_over(), "process {} has ended", self.id());
         i32::try_from(self.id()).ok().and_then(Pid::from_raw).context("the process has no valid id")
     }
 
-    /// Kills the group even if its leader has already ended: Erlang leaves helpers behind. The watchdog is called off
-    /// last.
-    fn finish(&mut self) -> Result<()> {
-        if self.watchdog.stdin.is_none() {
-            return Ok(());
+    fn has_ended(&mut self) -> Result<()> {
+        self.try_wait()?.map(drop).context("it is still running")
+    }
+
+    /// Whether the exit status was read. From then on the kernel may give the id to another process, within minutes
+    /// where tests start many threads.
+    fn is_over(&self) -> bool {
+        self.watchdog.stdin.is_none()
+    }
+
+    /// Kills the group even if its leader has already ended: Erlang leaves helpers behind. The exit status is read only
+    /// then: it keeps the id from other processes. The watchdog is called off last.
+    fn finish(&mut self) -> Result<ExitStatus> {
+        if self.is_over() {
+            return Ok(self.child.wait()?);
         }
         let gone = self.signal(Signal::KILL);
         let status = self.child.wait()?;
@@ -115,7 +130,7 @@ impl Process {
         self.watchdog.stdin = None;
         self.watchdog.wait()?;
         tracing::debug!(pid = self.child.id(), signal = status.signal(), ?gone, "server process ended");
-        Ok(())
+        Ok(status)
     }
 }
 
@@ -127,10 +142,6 @@ impl Drop for Process {
     }
 }
 
-fn ended(child: &mut Child) -> Result<()> {
-    child.try_wait()?.map(drop).context("it is still running")
-}
-
 fn watchdog(folder: &OsStr) -> Result<Child> {
     let mut shell = Command::new("sh");
     shell.args(["-c", WATCHDOG, "watchdog"]).arg(folder).stdin(Stdio::piped()).process_group(0);
@@ -140,4 +151,23 @@ fn watchdog(folder: &OsStr) -> Result<Child> {
 fn tell(watchdog: &mut Child, line: &str) -> Result<()> {
     let pipe = watchdog.stdin.as_mut().context("the watchdog has no pipe")?;
     writeln!(pipe, "{line}").context("the watchdog is gone")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::servers::PATIENCE;
+
+    #[tokio::test]
+    async fn a_process_that_has_ended_takes_no_signal() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let (log, folder) = (folder.path().join("log"), folder.path().to_path_buf());
+        let mut process =
+            Process::start(&Launch { call: Call::new("sh").arg("-c").arg("sleep 600 & exit 3"), log, folder })?;
+        wait::until(PATIENCE, "the end", || ready(process.has_ended())).await?;
+        let status = process.try_wait()?.context("it runs again")?;
+        assert_eq!(status.code(), Some(3));
+        assert!(process.signal(Signal::CONT).is_err(), "its id may be that of another process");
+        Ok(())
+    }
 }
