@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::run::Run;
@@ -16,13 +16,12 @@ pub(crate) struct Demo {
 }
 
 impl Demo {
-    /// Builds the relay and the shop, and runs the shop with the servers' addresses.
+    /// Builds the relay and the shop while servers are downloaded and started, and runs the shop with their addresses.
     pub(crate) async fn run(self) -> Result<ExitCode> {
         // The first build takes minutes: cargo shows its progress.
-        if watch(cargo(["build", "--workspace", "--bin=relay", "--bin=demo"])).await.is_err() {
-            bail!("the relay and the demo do not build");
-        }
+        let build = watch(cargo(["build", "--workspace", "--bin=relay", "--bin=demo"]));
+        let build = async { build.await.context("the relay and the demo do not build") };
         let program = std::env::current_exe()?.with_file_name("demo").display().to_string();
-        Run::new([vec![program], self.arguments].concat()).run().await
+        Run::new([vec![program], self.arguments].concat()).run_after(build).await
     }
 }

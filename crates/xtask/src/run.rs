@@ -44,10 +44,15 @@ impl Run {
     /// Returns the exit code of the command. The command itself gets a Ctrl-C, and a SIGTERM is forwarded to it. The
     /// servers stop after its end.
     pub(crate) async fn run(self) -> Result<ExitCode> {
+        self.run_after(async { Ok(()) }).await
+    }
+
+    /// The same, with work that is done while the servers start.
+    pub(crate) async fn run_after(self, work: impl Future<Output = Result<()>>) -> Result<ExitCode> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut servers = tokio::select! {
-            servers = self.servers() => servers?,
+            both = async { tokio::try_join!(work, self.servers()) } => both?.1,
             _ = interrupt.recv() => return Ok(ExitCode::FAILURE),
             _ = terminate.recv() => return Ok(ExitCode::FAILURE),
         };
