@@ -102,11 +102,13 @@ pub(crate) fn sql_block(page: &'static str, text: &str) -> Result<&'static str> 
     blocks.find(|block| block.contains(text)).with_context(|| format!("no block with {text:?} on the page"))
 }
 
-/// Makes an account of this database only, with these grants to `{user}`; returns the address with it.
+/// Makes an account of this database only, with a password and these grants to `{user}`; returns the address with it.
 pub(crate) async fn account(database: &Database, grants: &str) -> Result<Url> {
     let mut url = Url::parse(database.url())?;
     let user = format!("u{}", url.path().chars().rev().take(24).collect::<String>());
-    database.execute(&format!("CREATE USER '{user}'@'%'; {}", grants.replace("{user}", &user))).await?;
-    url.set_username(&user).map_err(|()| anyhow::anyhow!("the address takes no user"))?;
+    let create = format!("CREATE USER '{user}'@'%' IDENTIFIED BY '{user}'; {}", grants.replace("{user}", &user));
+    database.execute(&create).await?;
+    let taken = url.set_username(&user).and_then(|()| url.set_password(Some(&user)));
+    taken.map_err(|()| anyhow::anyhow!("the address takes no user"))?;
     Ok(url)
 }
