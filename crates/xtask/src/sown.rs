@@ -58,6 +58,8 @@ pub(crate) struct Sown {
 struct Bug {
     name: String,
     patch: PathBuf,
+    /// The first file that the patch changes.
+    file: String,
     /// A description of the bug.
     what: String,
     tests: Vec<Test>,
@@ -155,8 +157,14 @@ fn all() -> Result<Vec<Bug>> {
     let folder = fs::read_dir(repository().join("tests/sown"))?;
     let mut paths: Vec<PathBuf> = folder.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "patch"));
-    paths.sort();
-    paths.iter().map(|path| read(path).with_context(|| path.display().to_string())).collect()
+    let bugs = paths.iter().map(|path| read(path).with_context(|| path.display().to_string()));
+    let mut bugs: Vec<Bug> = bugs.collect::<Result<_>>()?;
+    // Neighbours share a test binary and a crate, so that the next build is small.
+    bugs.sort_by_cached_key(|bug| {
+        let binary = bug.tests.first().map(|test| test.0.iter().take(4).cloned().collect::<Vec<_>>());
+        (binary, bug.file.clone(), bug.name.clone())
+    });
+    Ok(bugs)
 }
 
 /// The first line of a patch describes the bug; its tests follow, one a line.
@@ -168,7 +176,8 @@ fn read(patch: &Path) -> Result<Bug> {
     let tests: Vec<Test> = tests.map(|test| Test(test.split(' ').map(str::to_owned).collect())).collect();
     ensure!(!tests.is_empty(), "it names no test");
     let name = patch.file_stem().context("it has no name")?.to_string_lossy().into_owned();
-    Ok(Bug { name, patch: patch.to_owned(), what, tests })
+    let file = text.lines().find_map(|line| line.strip_prefix("+++ b/")).context("it changes no file")?.to_owned();
+    Ok(Bug { name, patch: patch.to_owned(), file, what, tests })
 }
 
 /// A copy of the tree, with one target folder for all bugs.
