@@ -70,6 +70,34 @@ const UNREAD_WAIT: Duration = Duration::from_secs(600);
 /// After this number of leases a message is set aside, even if only its transfer breaks.
 const STUCK: u32 = 20;
 
+/// How long one message has been the only one that the database does not return.
+struct Blame {
+    lease: Duration,
+    stuck_since: Instant,
+    blamed_since: Option<Instant>,
+}
+
+impl Blame {
+    const fn new(lease: Duration, now: Instant) -> Self {
+        Self { lease, stuck_since: now, blamed_since: None }
+    }
+
+    /// Begins with the next message.
+    const fn begin(&mut self, now: Instant) {
+        *self = Self::new(self.lease, now);
+    }
+
+    /// Notes that a message was not returned, beside a database that answers or does not. Returns whether it is set
+    /// aside: it is blamed only if it fails for a whole lease, each time beside a database that answers. One that stalls
+    /// returns nothing.
+    fn is_set_aside(&mut self, answers: bool, blameless: bool, now: Instant) -> bool {
+        self.blamed_since = (answers && !blameless).then(|| self.blamed_since.unwrap_or(now));
+        let lasts = |since: Instant, limit| now.saturating_duration_since(since) > limit;
+        let is_blamed = self.blamed_since.is_some_and(|since| lasts(since, self.lease));
+        answers && (is_blamed || lasts(self.stuck_since, self.lease * STUCK))
+    }
+}
+
 /// Reads claims, several at a time.
 pub struct Reader {
     context: Arc<Context>,
@@ -95,7 +123,7 @@ impl Reader {
         }
         // Pings go through another connection: their success must not shorten the pauses.
         let (mut session, mut witness) = (self.sessions.take().await, self.sessions.take().await);
-        let (mut blamed_since, mut stuck_since) = (None, Instant::now());
+        let mut blame = Blame::new(self.context.config.relay.lease, Instant::now());
         let (mut rest, mut most, mut messages) = (&*claimed.rows, claimed.rows.len(), Vec::new());
         while !rest.is_empty() && claimed.tenure.lasts(Duration::ZERO) {
             let (rows, behind) = rest.split_at(most.min(rest.len()));
@@ -104,7 +132,7 @@ impl Reader {
                 Ok(stored) => {
                     messages.extend(self.prepare(claimed.tenure.lane, rows, stored));
                     (rest, most) = (behind, most * 2);
-                    (blamed_since, stuck_since) = (None, Instant::now());
+                    blame.begin(Instant::now());
                     continue;
                 }
                 Err(error) => error,
@@ -117,15 +145,11 @@ impl Reader {
                 Some(refusal) => refusal != Refusal::Call,
                 None => matches!(&error, sqlx::Error::Io(error) if error.kind() != ErrorKind::TimedOut),
             };
-            // A message is blamed only if it fails alone for a whole lease, each time beside a database that answers.
-            // Rows that failed together may have been too many, and a database that stalls returns nothing.
+            // Rows that failed together may have been too many.
             let answers = rows.len() == 1 && witness.run("ping", async |db| db.ping().await).await.is_ok();
-            blamed_since = (answers && !blameless).then(|| blamed_since.unwrap_or_else(Instant::now));
-            let lease = self.context.config.relay.lease;
-            let blamed = blamed_since.is_some_and(|since| since.elapsed() > lease);
+            let is_aside = blame.is_set_aside(answers, blameless, Instant::now());
             if let [row] = rows
-                && answers
-                && (blamed || stuck_since.elapsed() > lease * STUCK)
+                && is_aside
             {
                 tracing::error!(
                     id = row.id,
@@ -135,7 +159,7 @@ impl Reader {
                 let wait = Disposition::Delay { wait: UNREAD_WAIT, spent: false, reason: "unread" };
                 messages.push((*row, Step::Decided(wait, describe(&error))));
                 rest = behind;
-                (blamed_since, stuck_since) = (None, Instant::now());
+                blame.begin(Instant::now());
             }
         }
         // These messages were not read, which does not mean that they are missing.
@@ -227,6 +251,22 @@ mod tests {
         run::without_database,
         state::{capacity::Pool, leases::Tenure},
     };
+
+    #[test]
+    fn a_message_is_set_aside_only_if_it_fails_for_a_lease_beside_a_database_that_answers() {
+        let (lease, second, start) = (Duration::from_secs(10), Duration::from_secs(1), Instant::now());
+        let (answers, blameless) = (true, true);
+        let mut blame = Blame::new(lease, start);
+        assert!(!blame.is_set_aside(!answers, !blameless, start));
+        assert!(!blame.is_set_aside(answers, !blameless, start + lease + second), "the database stood still");
+        assert!(!blame.is_set_aside(answers, blameless, start + lease * 2), "the path broke");
+        assert!(!blame.is_set_aside(answers, !blameless, start + lease * 3));
+        assert!(!blame.is_set_aside(answers, !blameless, start + lease * 4));
+        assert!(blame.is_set_aside(answers, !blameless, start + lease * 4 + second));
+        blame.begin(start + lease * 5);
+        assert!(!blame.is_set_aside(answers, !blameless, start + lease * 6 + second), "that was another message");
+        assert!(blame.is_set_aside(answers, blameless, start + lease * 26), "it holds up the others for too long");
+    }
 
     #[tokio::test]
     async fn a_claim_whose_lease_has_passed_before_it_was_read_goes_back_as_it_was() {
