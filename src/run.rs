@@ -274,18 +274,6 @@ async fn look_at_database(context: &Context) -> Result<Option<String>, SchemaErr
     }
 }
 
-/// Creates a relay to test its parts one by one: its database does not exist.
-#[cfg(test)]
-pub(crate) fn without_database(feeds: Vec<Feed>) -> Relay {
-    let url = ("RELAY__DATABASE__URL".to_owned(), "mysql://nobody@127.0.0.1:1/none".to_owned());
-    let inputs = crate::config::Inputs { file: None, variables: vec![url], flags: Vec::new() };
-    let mut config = crate::config::load_for_database(&inputs).unwrap().config;
-    config.relay.publish_deadline = Duration::from_millis(100);
-    let metrics = Metrics::new().unwrap();
-    let health = Health::new(Arc::clone(&metrics));
-    Relay::with_sinks(config, feeds, metrics, health).unwrap()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

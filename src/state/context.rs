@@ -63,6 +63,19 @@ impl Context {
         }
     }
 
+    /// Creates the state for tests of single parts: its database does not exist.
+    #[cfg(test)]
+    pub(crate) fn without_database() -> Arc<Self> {
+        let url = ("RELAY__DATABASE__URL".to_owned(), "mysql://nobody@127.0.0.1:1/none".to_owned());
+        let inputs = crate::config::Inputs { file: None, variables: vec![url], flags: Vec::new() };
+        let mut config = crate::config::load_for_database(&inputs).unwrap().config;
+        config.relay.publish_deadline = Duration::from_millis(100);
+        let metrics = Metrics::new().unwrap();
+        let health = Health::new(Arc::clone(&metrics));
+        let login = Login::Configured(config.database.clone());
+        Arc::new(Self::new(config, login, metrics, health, Role::RELAY))
+    }
+
     /// Sleeps; returns false if the relay is stopped.
     pub async fn sleep(&self, time: Duration) -> bool {
         self.stop.run_until_cancelled(tokio::time::sleep(time)).await.is_some()

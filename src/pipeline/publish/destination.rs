@@ -245,7 +245,7 @@ impl Destinations {
 #[cfg(test)]
 mod tests {
     use super::{Destination, Destinations, Duration, HeldBack, Instant, REJECTIONS, REMEMBERED, Sending, WAIT};
-    use crate::run::without_database;
+    use crate::state::context::Context;
 
     fn to(routing_key: &str) -> std::sync::Arc<Destination> {
         let routing_key = routing_key.to_owned();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     fn destinations() -> Destinations {
-        Destinations::new(&without_database(Vec::new()).context)
+        Destinations::new(&Context::without_database())
     }
 
     fn held(reason: &'static str, wait: Duration) -> HeldBack {

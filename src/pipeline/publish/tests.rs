@@ -11,7 +11,6 @@ use super::*;
 use crate::{
     config::{AfterDead, OnRejected},
     pipeline::{claim::Claimed, read::Ready, retry::Policy},
-    run::without_database,
     sink::{Destination, Feed, Outgoing, Receipt, Sink},
     state::{capacity::Pool, leases::Tenure},
 };
@@ -129,7 +128,7 @@ async fn sizes(order: KeyOrder, messages: impl Iterator<Item = u64>) -> Vec<usiz
 }
 
 async fn published_to(sink: Arc<Slow>, claims: &[(Duration, &[(u64, u64)])]) -> (Vec<Vec<u64>>, Vec<u64>) {
-    published_by(&without_database(Vec::new()).context, sink, claims).await
+    published_by(&Context::without_database(), sink, claims).await
 }
 
 async fn published_by(
@@ -164,7 +163,7 @@ async fn published_by(
 
 /// Returns the outcome of a message with many attempts whose sink is down, with this number of sinks.
 fn in_an_outage(sinks: usize) -> Disposition {
-    let context = without_database(Vec::new()).context;
+    let context = Context::without_database();
     let ((events, _connected), (open, _is_open)) = (mpsc::unbounded_channel(), watch::channel(false));
     let (finished, _at_the_settlers) = mpsc::unbounded_channel();
     let feed = |n: usize| Feed { name: n.to_string(), sink: Slow::new(KeyOrder::Pipelined), batches: 1, batch: 10 };
@@ -209,7 +208,7 @@ async fn a_message_that_is_dead_before_it_is_published_holds_back_what_comes_aft
 #[tokio::test]
 async fn a_message_that_was_sent_reads_the_queue_of_its_key_on() {
     let wanted = async |order, messages: &[(u64, u64)]| {
-        let context = without_database(Vec::new()).context;
+        let context = Context::without_database();
         published_by(&context, Slow::new(order), &[(LONG, messages)]).await;
         context.queues.take_wanted(9)
     };

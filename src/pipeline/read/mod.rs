@@ -247,10 +247,7 @@ mod tests {
     use outbox_core::store::lease::ClaimLease;
 
     use super::*;
-    use crate::{
-        run::without_database,
-        state::{capacity::Pool, leases::Tenure},
-    };
+    use crate::state::{capacity::Pool, leases::Tenure};
 
     #[test]
     fn a_message_is_set_aside_only_if_it_fails_for_a_lease_beside_a_database_that_answers() {
@@ -270,8 +267,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_claim_whose_lease_has_passed_before_it_was_read_goes_back_as_it_was() {
-        let relay = without_database(Vec::new());
-        let reader = Reader::new(&relay.context, Routes::new(&[]));
+        let context = Context::without_database();
+        let reader = Reader::new(&context, Routes::new(&[]));
         let tenure = Tenure::new(ClaimLease { claim_id: 1, lease_token: 1 }, 0, vec![7], Vec::new(), Instant::now());
         let pool = Pool::new(2, 1);
         let claimed = Claimed {
