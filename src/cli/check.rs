@@ -13,7 +13,6 @@ use serde_json::Value;
 use super::{database, output::Format, run::unusable};
 use crate::{
     config::{Config, Loaded},
-    keepers::purge,
     sink::{Feed, make},
     state::session::describe,
 };
@@ -43,7 +42,7 @@ impl Check {
         let feeds: Vec<_> = feeds.collect::<Result<_, _>>().map_err(|error| unusable(&error))?;
         let mut findings = vec![("configuration".to_owned(), Ok("can be used".to_owned()))];
         findings.extend(loaded.warnings.iter().map(|warning| ("warning".to_owned(), Ok(warning.to_string()))));
-        if let Err(error) = purge::inbox_window(&config.retention) {
+        if let Err(error) = config.retention.check_window() {
             findings.push(("inbox window".to_owned(), Err(error.to_string())));
         }
         if self.connect {

@@ -1,11 +1,20 @@
 //! Checks that concern several keys.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
+
+use outbox_core::{WindowTooShort, check_window};
 
 use super::{
-    Config, KafkaConfig, RabbitMqConfig, Route, SinkConfig, keys::SINK_TYPES, path::key, reader::SettingsReader,
-    source::Problem,
+    Config, KafkaConfig, RabbitMqConfig, Retention, Route, SinkConfig, keys::SINK_TYPES, path::key,
+    reader::SettingsReader, source::Problem,
 };
+
+impl Retention {
+    /// Checks that the inbox remembers messages for as long as a sent message can be sent again.
+    pub(crate) fn check_window(&self) -> Result<(), WindowTooShort> {
+        check_window(self.inbox, if self.sent.is_zero() { Duration::MAX } else { self.sent })
+    }
+}
 
 impl SettingsReader {
     /// Notes settings that do not fit together.

@@ -6,18 +6,14 @@ use std::{
 };
 
 use outbox_core::{
-    WindowTooShort, check_window,
     lease::{Lease, LeaseError, Leases},
     sqlx,
     store::purge,
 };
 
-use crate::{
-    config::Retention,
-    state::{
-        context::Context,
-        session::{Session, describe},
-    },
+use crate::state::{
+    context::Context,
+    session::{Session, describe},
 };
 
 /// The length of the lease on the purging.
@@ -33,15 +29,9 @@ const LONGEST_REST: Duration = Duration::from_millis(250);
 const MESSAGES: usize = 1000;
 const ROWS: u32 = 1000;
 
-/// Checks that the inbox remembers messages for as long as a sent message can be sent again.
-pub(crate) fn inbox_window(keep: &Retention) -> Result<(), WindowTooShort> {
-    let sent = if keep.sent.is_zero() { Duration::MAX } else { keep.sent };
-    check_window(keep.inbox, sent)
-}
-
 /// Purges until the relay is stopped.
 pub async fn run(context: Arc<Context>) {
-    if let Err(error) = inbox_window(&context.config.retention) {
+    if let Err(error) = context.config.retention.check_window() {
         tracing::warn!(%error, "a replay of sent messages can apply some of them twice");
         context.metrics.inbox_window_too_short.set(1);
     }
