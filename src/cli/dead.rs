@@ -12,12 +12,12 @@ use super::{
 };
 use crate::{
     config::Config,
-    operate::dead::{Filter, GroupBy, Page, Place, groups, list},
+    operate::dead::{Cursor, Filter, GroupBy, Page, groups, list},
 };
 
 /// The subcommands of `relay dead`.
 #[derive(Debug, Subcommand)]
-pub(super) enum Dead {
+pub(super) enum DeadCommand {
     /// List messages that the relays gave up on, or count them
     List(List),
 }
@@ -45,7 +45,7 @@ pub(super) struct List {
     group_by: Option<GroupBy>,
     /// Begin behind this place
     #[arg(long, value_name = "LANE:ID", default_value = "0:0", hide_default_value = true)]
-    after: Place,
+    after: Cursor,
     /// Most messages to list
     #[arg(long, default_value_t = 50)]
     limit: usize,
@@ -53,7 +53,7 @@ pub(super) struct List {
     format: Format,
 }
 
-impl Dead {
+impl DeadCommand {
     /// Runs the command.
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
         match self {

@@ -80,7 +80,7 @@ enum Command {
     Why(why::WhyMessage),
     /// List dead messages
     #[command(subcommand)]
-    Dead(dead::Dead),
+    Dead(dead::DeadCommand),
     /// After a restore or a failover: show what goes out again, and with --yes keep numbers from coming again
     Recover(recover::Recover),
     /// Show or make a configuration

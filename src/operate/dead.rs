@@ -32,9 +32,9 @@ pub struct Filter {
 
 impl Filter {
     /// Goes past the lanes before the one of interest.
-    fn start(&self, after: Place) -> Place {
+    fn start(&self, after: Cursor) -> Cursor {
         match self.lane {
-            Some(lane) if after.lane < lane => Place { lane, id: 0 },
+            Some(lane) if after.lane < lane => Cursor { lane, id: 0 },
             _ => after,
         }
     }
@@ -48,14 +48,14 @@ impl Filter {
 
 /// A place in the list: a lane, and an id in it. Written as `0:1523`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Cursor {
     /// The lane.
     pub lane: u16,
     /// The id.
     pub id: u64,
 }
 
-impl FromStr for Place {
+impl FromStr for Cursor {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -65,13 +65,13 @@ impl FromStr for Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.lane, self.id)
     }
 }
 
-impl Serialize for Place {
+impl Serialize for Cursor {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -108,7 +108,7 @@ pub struct Page<T> {
     /// Rows that were looked at.
     pub looked_at: usize,
     /// The place behind which more rows may be; `None` at the end.
-    pub next: Option<Place>,
+    pub next: Option<Cursor>,
 }
 
 /// Lists at most `limit` dead messages behind a place. Looks at 20,000 rows at most.
@@ -119,7 +119,7 @@ pub struct Page<T> {
 pub async fn list(
     db: &mut MySqlConnection,
     filter: &Filter,
-    after: Place,
+    after: Cursor,
     limit: usize,
 ) -> Result<Page<DeadMessage>, sqlx::Error> {
     let mut messages = Vec::new();
@@ -146,7 +146,7 @@ pub enum GroupBy {
 
 /// Dead messages with something in common.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Group {
+pub struct DeadGroup {
     /// The reason, topic, or reason and error.
     pub group: String,
     /// Their number.
@@ -169,9 +169,9 @@ pub struct Group {
 pub async fn groups(
     db: &mut MySqlConnection,
     filter: &Filter,
-    after: Place,
+    after: Cursor,
     by: GroupBy,
-) -> Result<Page<Group>, sqlx::Error> {
+) -> Result<Page<DeadGroup>, sqlx::Error> {
     let mut counts = Counts::default();
     let (looked_at, next) = scan(db, filter.start(after), COUNT_BUDGET, |row| {
         if filter.takes(&row) {
@@ -186,16 +186,16 @@ pub async fn groups(
 /// Shows rows to `visit` until it returns false, the budget is spent, or there are no more.
 async fn scan(
     db: &mut MySqlConnection,
-    after: Place,
+    after: Cursor,
     budget: usize,
     mut visit: impl FnMut(DeadRow) -> bool,
-) -> Result<(usize, Option<Place>), sqlx::Error> {
+) -> Result<(usize, Option<Cursor>), sqlx::Error> {
     let (mut place, mut looked_at) = (after, 0);
     loop {
         let rows = dead::above(db, (place.lane, place.id), PAGE).await?;
         let is_last = rows.len() < PAGE as usize;
         for row in rows {
-            place = Place { lane: row.lane, id: row.id };
+            place = Cursor { lane: row.lane, id: row.id };
             looked_at += 1;
             if !visit(row) || looked_at >= budget {
                 return Ok((looked_at, Some(place)));
@@ -246,8 +246,8 @@ impl Counts {
         (count.first, count.last) = (count.first.min(row.died_at), count.last.max(row.died_at));
     }
 
-    fn groups(self) -> Vec<Group> {
-        let group = |(group, count): (String, Count)| Group {
+    fn groups(self) -> Vec<DeadGroup> {
+        let group = |(group, count): (String, Count)| DeadGroup {
             group: shown(&group),
             messages: count.messages,
             holding: count.holding,
