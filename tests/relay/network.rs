@@ -233,12 +233,16 @@ async fn a_settlement_that_outlives_its_connection_is_not_taken_for_lost() -> Re
     let mut locker = stage.database.plain().await?;
     let mut lock = locker.begin().await?;
     sqlx::query("SELECT id FROM outbox_pending FOR UPDATE").fetch_all(&mut *lock).await?;
-    let relay = start(&stage.settings.clone().set("relay", "lease", "60s").set("relay", "publish_deadline", "20s"))?;
+    let mut relay =
+        start(&stage.settings.clone().set("relay", "lease", "60s").set("relay", "publish_deadline", "20s"))?;
     stage.database.wait_for_lock_waits(Flavor::MariaDb, 1).await?;
     proxy.reset();
     stage.database.wait_for_lock_waits(Flavor::MariaDb, 2).await?;
     lock.commit().await?;
     stage.database.wait_until_drained(PATIENCE).await?;
+    let settle = "outbox_relay_settle_duration_seconds_count";
+    let answered = |m: &Metrics| m.sum(settle) - m.sum_where(settle, "outcome=\"error\"") > 0.5;
+    relay.wait_for_metrics(PATIENCE, "an answer to the relay", answered).await?;
     let metrics = relay.metrics_within(PATIENCE).await?;
     ensure!(metrics.sum("outbox_relay_leases_lost_total") < 1.0, "{metrics}");
     ensure!(metrics.sum("outbox_relay_possible_duplicates_total") < 1.0, "{metrics}");
