@@ -1,6 +1,6 @@
 //! Destinations that take nothing for a while: the outcomes of their messages, and of the others.
 
-use std::cell::Cell;
+use std::{cell::Cell, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use testkit::{
@@ -8,6 +8,7 @@ use testkit::{
     database::Database,
     judge::Expectations,
     ledger::Draft,
+    load::Load,
     relay::{Metrics, Relay},
     servers::{self, Flavor, KafkaCluster, RabbitMq, until},
 };
@@ -67,16 +68,15 @@ async fn a_grant_that_is_refused_costs_the_others_nothing_once_it_is_known() -> 
     let only = format!("^{}$", stage.topic.name());
     server.ctl(&["set_permissions", "relay", ".*", &only, ".*"]).await?;
     commit_300(&stage, &forbidden).await?;
-    let relay = stage.relay()?;
+    let mut relay = stage.relay()?;
     relay.wait_for_log(PATIENCE, BRAKED).await?;
-    // From time to time one of the other messages is tried.
-    let (before, mut good) = (refused(&relay).await?, 0);
-    while refused(&relay).await? < before + 3.0 {
-        stage.commit(&(good..good + 20).map(|number| stage.draft(number)).collect::<Vec<_>>()).await?;
-        good += 20;
-        let sent = format!("SELECT COUNT(*) >= {good} FROM outbox_sent_messages");
-        stage.database.wait_for(PATIENCE, &sent).await?;
-    }
+    // From time to time one of the refused messages is tried, while others are in flight.
+    let load = Load::new(stage.topic.name()).tasks(4).transactions(u64::MAX).pause(Duration::from_millis(4));
+    let load = load.start(&stage.database, &stage.ledger).await?;
+    let tries = refused(&relay).await? + 3.0;
+    let tried = |metrics: &Metrics| metrics.sum("outbox_relay_publish_failures_total") >= tries;
+    relay.wait_for_metrics(PATIENCE, "three more tries", tried).await?;
+    load.stop().await?;
     let doubtful = relay.metrics().await?.sum("outbox_relay_possible_duplicates_total");
     ensure!(doubtful < 0.5, "{doubtful} messages may have been sent twice");
     server.ctl(&["set_permissions", "relay", ".*", ".*", ".*"]).await?;
