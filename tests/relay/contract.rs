@@ -85,9 +85,11 @@ async fn send(url: &Url, sql: &str) -> Result<()> {
 fn client(url: &Url, sql: &str) -> Result<()> {
     let (host, port) = (url.host_str().context("no host")?, url.port().context("no port")?.to_string());
     let database = url.path().trim_start_matches('/');
-    let connection = ["--no-defaults", "--protocol=TCP", "-h", host, "-P", &port, "-u", url.username(), database];
+    let password = format!("--password={}", url.password().context("no password")?);
+    let user = ["-u", url.username(), &password];
+    let connection = [["--no-defaults", "--protocol=TCP", "-h"], [host, "-P", &port], user].concat();
     let mut command = mysql_client(&connection)?;
-    command.arg("--default-character-set=utf8mb4").stdin(Stdio::piped());
+    command.args(["--default-character-set=utf8mb4", database]).stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     child.stdin.take().context("no stdin")?.write_all(sql.as_bytes())?;
     let output = child.wait_with_output()?;

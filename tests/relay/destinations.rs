@@ -73,9 +73,9 @@ async fn a_grant_that_is_refused_costs_the_others_nothing_once_it_is_known() -> 
     // From time to time one of the refused messages is tried, while others are in flight.
     let load = Load::new(stage.topic.name()).tasks(4).transactions(u64::MAX).pause(Duration::from_millis(4));
     let load = load.start(&stage.database, &stage.ledger).await?;
-    let tries = refused(&relay).await? + 3.0;
-    let tried = |metrics: &Metrics| metrics.sum("outbox_relay_publish_failures_total") >= tries;
-    relay.wait_for_metrics(PATIENCE, "three more tries", tried).await?;
+    let three_more = refused(&relay).await? + 3.0;
+    let many = |metrics: &Metrics| metrics.sum("outbox_relay_publish_failures_total") >= three_more;
+    relay.wait_for_metrics(PATIENCE, "three more tries", many).await?;
     load.stop().await?;
     let doubtful = relay.metrics().await?.sum("outbox_relay_possible_duplicates_total");
     ensure!(doubtful < 0.5, "{doubtful} messages may have been sent twice");
