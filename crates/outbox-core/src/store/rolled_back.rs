@@ -1,5 +1,5 @@
-//! Enqueues and settlements whose transaction the server rolls back between two statements without an error, as a Galera node may
-//! do. Each statement after the rollback commits by itself.
+//! Enqueues and settlements whose transaction the server rolls back between two statements without an error, as a
+//! Galera node may do. Each statement after the rollback commits by itself.
 
 use anyhow::{Context as _, Result, ensure};
 use sqlx::{Connection as _, MySqlConnection};
@@ -19,7 +19,7 @@ use super::{
 use crate::{Message, Outbox};
 
 on_both_databases!(
-    an_enqueue_that_is_rolled_back_in_its_middle_is_noticed_and_sends_nothing,
+    an_enqueue_that_is_rolled_back_in_its_middle_sends_nothing,
     a_settlement_that_is_rolled_back_in_its_middle_loses_no_message,
     a_worker_whose_transaction_is_rolled_back_in_its_settlement_settles_no_lost_work,
     work_that_is_rolled_back_while_it_is_kept_is_noticed,
@@ -116,7 +116,7 @@ async fn a_settlement_that_is_rolled_back_in_its_middle_loses_no_message(flavor:
     Ok(())
 }
 
-async fn an_enqueue_that_is_rolled_back_in_its_middle_is_noticed_and_sends_nothing(flavor: Flavor) -> Result<()> {
+async fn an_enqueue_that_is_rolled_back_in_its_middle_sends_nothing(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let mut db = database.plain().await?;
     let message = || Message::new("orders", "x").key("7");
@@ -130,8 +130,11 @@ async fn an_enqueue_that_is_rolled_back_in_its_middle_is_noticed_and_sends_nothi
             let done = cut_at(&mut db, &text, cut).await;
             let left = "SELECT (SELECT COUNT(*) FROM outbox_messages) + (SELECT COUNT(*) FROM outbox_pending) \
                 + (SELECT COUNT(*) FROM outbox_delayed) + (SELECT COUNT(*) FROM outbox_key_sequence)";
+            // On MySQL nothing proves the transaction of the last rows.
+            let proof = 2 + messages.iter().filter(|message| message.sequenced).count();
+            let is_unseen = flavor == Flavor::MySql && cut > proof;
+            ensure!(done.is_err() != is_unseen, "before statement {cut}: {:?}", done.err());
             if flavor == Flavor::MariaDb {
-                ensure!(done.is_err(), "a rollback before statement {cut} goes unnoticed");
                 ensure!(database.number(left).await? == 0, "a rollback before statement {cut} leaves a row");
             }
             let whole = "SELECT COUNT(*) FROM outbox_messages m WHERE EXISTS (SELECT 1 FROM outbox_pending p WHERE p.id = m.id) \
