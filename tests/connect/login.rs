@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Message, Outbox,
     sqlx::{self, Connection as _, MySqlConnection, MySqlPool},
+    store::error_number,
 };
 use outbox_relay::worker::{BoxError, Delivery, Failure, Handler, Worker};
 use testkit::{
@@ -88,25 +89,30 @@ async fn relay_service_and_worker_log_in(stock: &Stock, url: &str) -> Result<()>
     database.execute("DELETE FROM outbox_sent; DELETE FROM test_effects").await
 }
 
-async fn a_cold_cache(arguments: &[&str]) -> Result<()> {
+async fn a_cold_cache(arguments: &[&str]) -> Result<Stock> {
     let mut stock = Stock::start(arguments).await?;
     relay_service_and_worker_log_in(&stock, &stock.url()).await?;
-    if arguments.is_empty() {
-        // Without TLS the driver asks for the server's key there, and the server takes the question for the password.
-        relay_service_and_worker_log_in(&stock, &stock.socket()?).await?;
-    }
     stock.server.restart().await?;
-    relay_service_and_worker_log_in(&stock, &stock.url()).await
+    relay_service_and_worker_log_in(&stock, &stock.url()).await?;
+    Ok(stock)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_is_taken_by_a_cold_cache_with_tls() -> Result<()> {
-    a_cold_cache(&[]).await
+    let stock = a_cold_cache(&[]).await?;
+    relay_service_and_worker_log_in(&stock, &stock.socket()?).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_is_taken_by_a_cold_cache_without_tls() -> Result<()> {
-    a_cold_cache(&["--tls-version="]).await
+    let stock = a_cold_cache(&["--tls-version="]).await?;
+    // A limit of the driver: it asks for the server's key, and behind a socket the server takes that for the password.
+    let socket = stock.socket()?;
+    stock.chill().await?;
+    let refused = MySqlConnection::connect(&socket).await.err().context("the driver can do it: drop the limit")?;
+    ensure!(error_number(&refused) == Some(1045), "{refused}");
+    MySqlConnection::connect(&stock.url()).await?.close().await?;
+    Ok(MySqlConnection::connect(&socket).await?.close().await?)
 }
 
 #[tokio::test(flavor = "multi_thread")]
