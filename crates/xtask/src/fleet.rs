@@ -20,36 +20,13 @@ pub(crate) struct Endpoint {
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The servers stop when this is dropped.
-#[derive(Debug)]
 pub(crate) struct Fleet {
     servers: Vec<(Endpoint, Handle)>,
 }
 
-/// Keeps a server running until it is dropped; `None` if the user gave the address.
-type Handle = Option<Box<dyn Server>>;
-
-trait Server: std::fmt::Debug {
-    /// An error if it has ended on its own.
-    fn check(&mut self) -> Result<()>;
-}
-
-impl Server for MySql {
-    fn check(&mut self) -> Result<()> {
-        Self::check(self)
-    }
-}
-
-impl Server for Kafka {
-    fn check(&mut self) -> Result<()> {
-        Self::check(self)
-    }
-}
-
-impl Server for RabbitMq {
-    fn check(&mut self) -> Result<()> {
-        Self::check(self)
-    }
-}
+/// Keeps a server running until it is dropped, and returns an error if the server has ended on its own; `None` if the
+/// user gave the address.
+type Handle = Option<Box<dyn FnMut() -> Result<()>>>;
 
 impl Fleet {
     /// Starts all four at once. If one fails, those that started are stopped.
@@ -85,7 +62,7 @@ impl Fleet {
     pub(crate) async fn broken(&mut self) -> anyhow::Error {
         loop {
             for (endpoint, handle) in &mut self.servers {
-                if let Some(Err(error)) = handle.as_mut().map(|server| server.check()) {
+                if let Some(Err(error)) = handle.as_mut().map(|check| check()) {
                     return error.context(format!("{} broke down during the run", endpoint.name));
                 }
             }
@@ -128,18 +105,18 @@ async fn started(kind: Kind) -> Result<(String, String, Handle)> {
         Kind::MySql => mysql(MySql::start(Flavor::MySql).await?),
         Kind::MariaDb => mysql(MySql::start(Flavor::MariaDb).await?),
         Kind::Kafka => {
-            let server = Kafka::start().await?;
-            (server.bootstrap(), server.origin().to_string(), Some(Box::new(server)))
+            let mut server = Kafka::start().await?;
+            (server.bootstrap(), server.origin().to_string(), Some(Box::new(move || server.check())))
         }
         Kind::RabbitMq => {
-            let server = RabbitMq::start().await?;
-            (server.amqp_url(), server.origin().to_string(), Some(Box::new(server)))
+            let mut server = RabbitMq::start().await?;
+            (server.amqp_url(), server.origin().to_string(), Some(Box::new(move || server.check())))
         }
     })
 }
 
-fn mysql(server: MySql) -> (String, String, Handle) {
-    (server.url(), server.origin().to_string(), Some(Box::new(server)))
+fn mysql(mut server: MySql) -> (String, String, Handle) {
+    (server.url(), server.origin().to_string(), Some(Box::new(move || server.check())))
 }
 
 /// Lines for a shell, readable for people too.
