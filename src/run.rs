@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::{
     config::Config,
-    keepers::{floor, gauges, promote, purge, renew, takeover},
+    keepers::{floor, gauges, jobs, promote, purge, renew, takeover},
     observe::{health::Health, metrics::Metrics},
     pipeline::{
         claim::Claimed,
@@ -177,6 +177,7 @@ fn start_keepers(context: &Arc<Context>) -> JoinSet<()> {
     keepers.spawn(promote::run(Arc::clone(context)));
     keepers.spawn(purge::run(Arc::clone(context)));
     keepers.spawn(floor::run(Arc::clone(context)));
+    keepers.spawn(jobs::run(Arc::clone(context)));
     keepers.spawn(gauges::run(Arc::clone(context)));
     keepers
 }

@@ -1,18 +1,23 @@
-//! `relay dead`.
+//! `relay dead`: lists dead messages, and orders what happens to them.
 
 use anyhow::Context as _;
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand, value_parser};
 use outbox_core::check_schema_to_read;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{
+    by::{By, refused},
     database,
-    output::{self, Format},
+    output::{self, Format, pick},
 };
 use crate::{
     config::Config,
-    operate::dead::{Cursor, Filter, GroupBy, Page, groups, list},
+    operate::{
+        dead::{Cursor, Filter, GroupBy, Page, find, groups, list},
+        jobs::{Action, Plan, order, plan},
+        why::Reference,
+    },
 };
 
 /// The subcommands of `relay dead`.
@@ -20,6 +25,12 @@ use crate::{
 pub(super) enum DeadCommand {
     /// List messages that the relays gave up on, or count them
     List(List),
+    /// Publish dead messages again, in the order of their keys
+    Retry(Order),
+    /// Let the later messages of their keys go on without them; the dead ones stay
+    Release(Order),
+    /// Delete dead messages for good; the later messages of their keys go on
+    Discard(Order),
 }
 
 const EXAMPLES: &str = "Examples:
@@ -31,15 +42,8 @@ const EXAMPLES: &str = "Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct List {
-    /// Only those with this reason
-    #[arg(long)]
-    reason: Option<String>,
-    /// Only those of this topic
-    #[arg(long)]
-    topic: Option<String>,
-    /// Only those of this lane
-    #[arg(long)]
-    lane: Option<u16>,
+    #[command(flatten)]
+    filter: Filter,
     /// Count them by this instead
     #[arg(long, value_enum)]
     group_by: Option<GroupBy>,
@@ -58,6 +62,9 @@ impl DeadCommand {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
         match self {
             Self::List(list) => list.run(config).await,
+            Self::Retry(what) => what.run(config, Action::Retry).await,
+            Self::Release(what) => what.run(config, Action::Release).await,
+            Self::Discard(what) => what.run(config, Action::Discard).await,
         }
     }
 }
@@ -67,7 +74,7 @@ impl List {
         let mut connection = database::connect(config).await?;
         check_schema_to_read(&mut connection).await?;
         let (by, after, limit) = (self.group_by, self.after, self.limit.max(1));
-        let filter = Filter { reason: self.reason, topic: self.topic, lane: self.lane };
+        let filter = self.filter;
         let failed = "the dead messages cannot be read";
         match by {
             None => {
@@ -84,17 +91,96 @@ impl List {
     }
 }
 
+const ORDERS: &str = "Without --yes the plan is shown, and nothing changes. Examples:
+  relay dead retry 1523                                  # the plan for one message
+  relay dead retry --reason unroutable --topic orders    # the plan for many
+  relay dead retry --reason unroutable --yes --because 'the queue is bound now'
+  relay jobs                                             # how far the relays are";
+
+/// At least one of these, so that nobody retries all by mistake.
+fn which() -> ArgGroup {
+    ArgGroup::new("which").args(["message", "all", "reason", "topic", "error", "lane"]).required(true).multiple(true)
+}
+
+/// Which ones, and why.
+#[derive(Debug, Args)]
+#[command(after_help = ORDERS, group = which())]
+pub(super) struct Order {
+    /// One message: its UUID, or its number in the tables
+    message: Option<Reference>,
+    /// All dead messages
+    #[arg(long, conflicts_with_all = ["message", "Filter"])]
+    all: bool,
+    #[command(flatten)]
+    filter: Filter,
+    /// Most messages a second, for the sake of the broker
+    #[arg(long, value_name = "NUMBER", default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=100_000))]
+    rate: u32,
+    /// Order it; without this only the plan is shown
+    #[arg(long, requires = "because")]
+    yes: bool,
+    #[command(flatten)]
+    by: By,
+    #[command(flatten)]
+    format: Format,
+}
+
+impl Order {
+    async fn run(self, config: &Config, action: Action) -> anyhow::Result<bool> {
+        let mut connection = database::connect(config).await?;
+        check_schema_to_read(&mut connection).await?;
+        let failed = "the dead messages cannot be read";
+        let mut filter = self.filter;
+        if let Some(message) = self.message {
+            let place = find(&mut connection, message).await.context(failed)?;
+            let Cursor { lane, id } = place.context("no such message is dead: see `relay why`")?;
+            (filter.lane, filter.id) = (Some(lane), Some(id));
+        }
+        let plan = plan(&mut connection, action, &filter, self.rate).await.context(failed)?;
+        let job = match self.by.actor() {
+            Some(actor) if self.yes && plan.messages > 0 => {
+                Some(order(&mut connection, &plan, &filter, self.rate, &actor).await.map_err(|error| refused(&error))?)
+            }
+            _ => None,
+        };
+        if !self.format.json(&Ordered { job, plan: &plan })? {
+            show_plan(self.format, &plan)?;
+        }
+        output::note(&match job {
+            Some(job) => format!("Job {job} is ordered. Relays carry it out: relay jobs"),
+            None if plan.messages == 0 => "There is nothing to do.".to_owned(),
+            None => "Nothing was changed. With --yes and --because it is ordered.".to_owned(),
+        })?;
+        Ok(true)
+    }
+}
+
+#[derive(Serialize)]
+struct Ordered<'a> {
+    job: Option<u64>,
+    plan: &'a Plan,
+}
+
+fn show_plan(format: Format, plan: &Plan) -> anyhow::Result<()> {
+    let Value::Object(mut pairs) = serde_json::to_value(plan)? else { return Ok(()) };
+    let samples = pairs.remove("samples").unwrap_or_default();
+    let left_out = pairs.remove("left_out").unwrap_or_default();
+    let mut pairs: Vec<_> = pairs.into_iter().collect();
+    for (why, messages) in left_out.as_object().into_iter().flatten() {
+        pairs.push((format!("left out: {why}"), messages.clone()));
+    }
+    let pairs: Vec<_> = pairs.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+    let columns = ["id", "lane", "topic", "reason", "attempts", "died_at", "holds_key", "error"];
+    let rows: Vec<_> = samples.as_array().into_iter().flatten().map(|row| pick(row, columns)).collect();
+    Ok(format.object_with_rows(&pairs, "samples", columns, &rows)?)
+}
+
 /// Prints the rows, and how to go on if there may be more.
 fn show<T: Serialize, const N: usize>(format: Format, columns: [&str; N], page: &Page<T>) -> anyhow::Result<bool> {
     if format.json(page)? {
         return Ok(true);
     }
-    let row = |row: &T| {
-        let value = serde_json::to_value(row)?;
-        Ok(columns.map(|column| value.get(column).cloned().unwrap_or_default()))
-    };
-    let rows: Vec<[Value; N]> = page.rows.iter().map(row).collect::<Result<_, serde_json::Error>>()?;
-    format.rows(columns, &rows)?;
+    format.values(columns, &page.rows)?;
     if let Some(next) = page.next {
         let looked_at = page.looked_at;
         output::note(&format!("Looked at {looked_at} dead messages; there may be more: --after {next}"))?;

@@ -2,11 +2,13 @@
 //!
 //! Exit codes: 0 ok; 1 failed; 2 wrong arguments or configuration; 3 a checked condition does not hold.
 
+mod by;
 mod check;
 mod config;
 mod database;
 mod dead;
 mod healthcheck;
+mod jobs;
 mod log;
 mod migrate;
 mod output;
@@ -78,9 +80,13 @@ enum Command {
     Status(Format),
     /// Say why a message is not sent, or where it went
     Why(why::WhyMessage),
-    /// List dead messages
+    /// List dead messages, and retry, release or discard them
     #[command(subcommand)]
     Dead(dead::DeadCommand),
+    /// List what operators ordered, and how far it is; stop it
+    Jobs(jobs::Jobs),
+    /// List who did what, and why
+    Audit(jobs::Audit),
     /// After a restore or a failover: show what goes out again, and with --yes keep numbers from coming again
     Recover(recover::Recover),
     /// Show or make a configuration
@@ -108,6 +114,8 @@ async fn dispatch(command: Command, options: &Arguments) -> anyhow::Result<bool>
         Command::Check(check) => check.run(&options.load()?).await,
         Command::Status(format) => status::run(format, &options.database()?).await,
         Command::Dead(dead) => dead.run(&options.database()?).await,
+        Command::Jobs(jobs) => jobs.run(&options.database()?).await,
+        Command::Audit(audit) => audit.run(&options.database()?).await,
         Command::Why(why) => why.run(&options.database()?).await,
         Command::Recover(recover) => recover.run(&options.database()?).await,
         Command::Config(config) => config.run(options),

@@ -38,6 +38,16 @@ impl Format {
         text(&format!("{:#}\n", list(&columns, rows)))
     }
 
+    /// Prints these columns of values, or the values as a JSON list.
+    pub(super) fn values<T: Serialize, const N: usize>(self, columns: [&str; N], values: &[T]) -> anyhow::Result<()> {
+        if self.json(&values)? {
+            return Ok(());
+        }
+        let row = |value: &T| Ok(pick(&serde_json::to_value(value)?, columns));
+        let rows: Vec<_> = values.iter().map(row).collect::<Result<_, serde_json::Error>>()?;
+        Ok(text(&table(&columns, &rows))?)
+    }
+
     /// Prints names and values, and below them rows under their columns. As JSON, prints an object in which the list of
     /// the rows has a name, too.
     pub(super) fn object_with_rows<const N: usize>(
@@ -72,6 +82,11 @@ fn list<const N: usize>(columns: &[&str; N], rows: &[[Value; N]]) -> Value {
         pairs.collect::<Map<_, _>>().into()
     };
     rows.iter().map(object).collect()
+}
+
+/// The properties of an object.
+pub(super) fn pick<const N: usize>(object: &Value, names: [&str; N]) -> [Value; N] {
+    names.map(|name| object.get(name).cloned().unwrap_or_default())
 }
 
 /// Prints a text as it is.

@@ -2,10 +2,13 @@
 
 use anyhow::Context as _;
 use clap::Args;
-use outbox_core::{Uuid, check_schema_to_read};
+use outbox_core::check_schema_to_read;
 use serde_json::Value;
 
-use super::{database, output::Format};
+use super::{
+    database,
+    output::{Format, pick},
+};
 use crate::{
     config::Config,
     operate::why::{Reference, Why, why},
@@ -20,18 +23,9 @@ const EXAMPLES: &str = "Examples:
 #[command(after_help = EXAMPLES)]
 pub(super) struct WhyMessage {
     /// Its UUID, or its number in the tables
-    #[arg(value_parser = reference)]
     message: Reference,
     #[command(flatten)]
     format: Format,
-}
-
-fn reference(text: &str) -> Result<Reference, String> {
-    match (text.parse(), text.parse::<Uuid>()) {
-        (Ok(number), _) => Ok(Reference::Number(number)),
-        (_, Ok(uuid)) => Ok(Reference::Uuid(uuid)),
-        _ => Err("give a UUID, or a number of outbox_messages.id".to_owned()),
-    }
 }
 
 impl WhyMessage {
@@ -50,13 +44,13 @@ impl WhyMessage {
     fn show(&self, why: &Why) -> anyhow::Result<()> {
         let Value::Object(mut pairs) = serde_json::to_value(why)? else { return Ok(()) };
         let receipts = pairs.remove("receipts").unwrap_or_default();
-        let row = |it: &Value| ["sent_at", "owner", "place"].map(|name| it.get(name).cloned().unwrap_or_default());
-        let rows: Vec<_> = receipts.as_array().into_iter().flatten().map(row).collect();
+        let columns = ["sent_at", "owner", "place"];
+        let rows: Vec<_> = receipts.as_array().into_iter().flatten().map(|row| pick(row, columns)).collect();
         pairs.retain(|_, value| !value.is_null());
         let pairs: Vec<_> = pairs.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
         if rows.is_empty() {
             return Ok(self.format.object(&pairs)?);
         }
-        Ok(self.format.object_with_rows(&pairs, "receipts", ["sent_at", "owner", "place"], &rows)?)
+        Ok(self.format.object_with_rows(&pairs, "receipts", columns, &rows)?)
     }
 }

@@ -2,52 +2,76 @@
 
 use std::{collections::HashMap, fmt, str::FromStr};
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use outbox_core::{
     sqlx::{self, MySqlConnection},
     store::dead::{self, DeadRow},
 };
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
-use super::shown::shown;
+use super::{shown::shown, why::Reference};
 use crate::pipeline::read::envelope::rfc3339;
 
 /// Rows of one read.
-const PAGE: u32 = 1_000;
+pub(super) const PAGE: u32 = 1_000;
 /// Most rows that a list looks at.
 const LIST_BUDGET: usize = 20_000;
 /// Most rows that a count looks at.
-const COUNT_BUDGET: usize = 100_000;
+pub(super) const COUNT_BUDGET: usize = 100_000;
 
 /// The dead messages of interest; `None` means all.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, Args)]
+#[serde(deny_unknown_fields)]
 pub struct Filter {
-    /// Their reason.
+    /// Only those with this reason
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Their topic.
+    /// Only those of this topic
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub topic: Option<String>,
-    /// Their lane.
+    /// Only those whose last error contains this text
+    #[arg(long, value_name = "TEXT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Only those of this lane
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lane: Option<u16>,
+    /// The message with this number in the tables.
+    #[arg(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
 }
 
 impl Filter {
-    /// Goes past the lanes before the one of interest.
-    fn start(&self, after: Cursor) -> Cursor {
-        match self.lane {
-            Some(lane) if after.lane < lane => Cursor { lane, id: 0 },
-            _ => after,
-        }
+    /// Goes past what precedes the messages of interest.
+    #[must_use]
+    pub fn start(&self, after: Cursor) -> Cursor {
+        let first = Cursor { lane: self.lane.unwrap_or(0), id: self.id.map_or(0, |id| id.saturating_sub(1)) };
+        after.max(first)
     }
 
-    fn takes(&self, row: &DeadRow) -> bool {
+    /// Whether no message of interest is at this row or behind it.
+    #[must_use]
+    pub fn ends_before(&self, row: &DeadRow) -> bool {
+        self.lane.is_some_and(|lane| row.lane > lane || row.lane == lane && self.id.is_some_and(|id| row.id > id))
+    }
+
+    /// Whether it is a message of interest.
+    #[must_use]
+    pub fn takes(&self, row: &DeadRow) -> bool {
         self.reason.as_ref().is_none_or(|reason| *reason == row.reason)
             && self.topic.as_ref().is_none_or(|topic| *topic == row.topic)
+            && self.error.as_ref().is_none_or(|error| row.error.contains(error))
             && self.lane.is_none_or(|lane| lane == row.lane)
+            && self.id.is_none_or(|id| id == row.id)
     }
 }
 
 /// A place in the list: a lane, and an id in it. Written as `0:1523`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cursor {
     /// The lane.
     pub lane: u16,
@@ -111,6 +135,16 @@ pub struct Page<T> {
     pub next: Option<Cursor>,
 }
 
+/// Finds a dead message; `None` if it is not dead.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn find(db: &mut MySqlConnection, reference: Reference) -> Result<Option<Cursor>, sqlx::Error> {
+    let Some(id) = reference.number(db).await? else { return Ok(None) };
+    Ok(dead::lane(db, id).await?.map(|lane| Cursor { lane, id }))
+}
+
 /// Lists at most `limit` dead messages behind a place. Looks at 20,000 rows at most.
 ///
 /// # Errors
@@ -123,10 +157,8 @@ pub async fn list(
     limit: usize,
 ) -> Result<Page<DeadMessage>, sqlx::Error> {
     let mut messages = Vec::new();
-    let (looked_at, next) = scan(db, filter.start(after), LIST_BUDGET, |row| {
-        if filter.takes(&row) {
-            messages.push(message(&row));
-        }
+    let (looked_at, next) = scan(db, filter, after, LIST_BUDGET, |row| {
+        messages.push(message(&row));
         messages.len() < limit
     })
     .await?;
@@ -173,31 +205,34 @@ pub async fn groups(
     by: GroupBy,
 ) -> Result<Page<DeadGroup>, sqlx::Error> {
     let mut counts = Counts::default();
-    let (looked_at, next) = scan(db, filter.start(after), COUNT_BUDGET, |row| {
-        if filter.takes(&row) {
-            counts.add(&row, by);
-        }
+    let (looked_at, next) = scan(db, filter, after, COUNT_BUDGET, |row| {
+        counts.add(&row, by);
         true
     })
     .await?;
     Ok(Page { rows: counts.groups(), looked_at, next })
 }
 
-/// Shows rows to `visit` until it returns false, the budget is spent, or there are no more.
-async fn scan(
+/// Shows the messages of interest behind a place to `visit`, until it returns false, the budget of rows is spent, or there are no
+/// more. Returns the rows that were looked at, and where more may be.
+pub(super) async fn scan(
     db: &mut MySqlConnection,
+    filter: &Filter,
     after: Cursor,
     budget: usize,
     mut visit: impl FnMut(DeadRow) -> bool,
 ) -> Result<(usize, Option<Cursor>), sqlx::Error> {
-    let (mut place, mut looked_at) = (after, 0);
+    let (mut place, mut looked_at) = (filter.start(after), 0);
     loop {
         let rows = dead::above(db, (place.lane, place.id), PAGE).await?;
         let is_last = rows.len() < PAGE as usize;
         for row in rows {
+            if filter.ends_before(&row) {
+                return Ok((looked_at, None));
+            }
             place = Cursor { lane: row.lane, id: row.id };
             looked_at += 1;
-            if !visit(row) || looked_at >= budget {
+            if filter.takes(&row) && !visit(row) || looked_at >= budget {
                 return Ok((looked_at, Some(place)));
             }
         }
@@ -207,7 +242,7 @@ async fn scan(
     }
 }
 
-fn message(row: &DeadRow) -> DeadMessage {
+pub(super) fn message(row: &DeadRow) -> DeadMessage {
     DeadMessage {
         id: row.id,
         message_id: row.message_id.map(|id| id.to_string()),
@@ -261,6 +296,6 @@ impl Counts {
     }
 }
 
-fn time(micros: i64) -> String {
+pub(super) fn time(micros: i64) -> String {
     rfc3339(micros).unwrap_or_default()
 }

@@ -11,6 +11,7 @@ mod envelopes;
 mod frozen;
 mod hand_edited;
 mod hands;
+mod jobs;
 mod lanes;
 mod lock_waits;
 mod midway;

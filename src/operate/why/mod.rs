@@ -1,5 +1,7 @@
 //! Why a message is not sent, or where it went: one decision over its rows.
 
+use std::str::FromStr;
+
 use outbox_core::{
     Uuid,
     sqlx::{self, MySqlConnection},
@@ -21,6 +23,28 @@ pub enum Reference {
     Uuid(Uuid),
     /// `outbox_messages.id`
     Number(u64),
+}
+
+impl FromStr for Reference {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match (text.parse(), text.parse()) {
+            (Ok(number), _) => Ok(Self::Number(number)),
+            (_, Ok(uuid)) => Ok(Self::Uuid(uuid)),
+            _ => Err("give a UUID, or a number of outbox_messages.id"),
+        }
+    }
+}
+
+impl Reference {
+    /// Returns the number in the tables; `None` if no message has this id.
+    pub(super) async fn number(self, db: &mut MySqlConnection) -> Result<Option<u64>, sqlx::Error> {
+        match self {
+            Self::Number(id) => Ok(Some(id)),
+            Self::Uuid(message_id) => find::number(db, message_id).await,
+        }
+    }
 }
 
 /// The answer. Its names are stable; times are RFC 3339, by the database's clock.
@@ -73,10 +97,7 @@ pub struct Confirmation {
 ///
 /// If the database fails. End the connection then: it may have an open transaction.
 pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, sqlx::Error> {
-    let id = match reference {
-        Reference::Number(id) => Some(id),
-        Reference::Uuid(message_id) => find::number(db, message_id).await?,
-    };
+    let id = reference.number(db).await?;
     let found = match id {
         Some(id) => find::find(db, id).await?,
         None => Found::default(),
@@ -283,7 +304,7 @@ fn dead(row: &StateRow) -> Verdict {
     let when = row.at.map(at).unwrap_or_default();
     let reason = shown(&row.reason);
     let why = format!("A relay gave it up at {when}, after {} attempts: {reason}{error}.{holds}", row.attempts);
-    let remedy = "remove the cause, then put it back or discard it: docs/runbook.md#outboxdeadmessages";
+    let remedy = "remove the cause, then `relay dead retry ID`; to do without it, `release` or `discard`: docs/runbook.md#outboxdeadmessages";
     Verdict { state: "dead", cause: reason, why, remedy: Some(remedy.to_owned()) }
 }
 

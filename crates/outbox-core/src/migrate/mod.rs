@@ -23,10 +23,10 @@ pub use self::{
 use crate::store::migrate::{RECORD, note_in_script};
 
 /// The number of the newest migration that this version knows: its version of the tables.
-pub const SCHEMA_VERSION: i64 = 20;
+pub const SCHEMA_VERSION: i64 = 22;
 
 /// The migrations as text: number, name, SQL. One statement each.
-pub const MIGRATIONS: [(i64, &str, &str); 20] = [
+pub const MIGRATIONS: [(i64, &str, &str); 22] = [
     (1, "messages", include_str!("../../migrations/0001_messages.sql")),
     (2, "pending", include_str!("../../migrations/0002_pending.sql")),
     (3, "delayed", include_str!("../../migrations/0003_delayed.sql")),
@@ -47,6 +47,8 @@ pub const MIGRATIONS: [(i64, &str, &str); 20] = [
     (18, "epochs", include_str!("../../migrations/0018_epochs.sql")),
     (19, "sequence_epoch", include_str!("../../migrations/0019_sequence_epoch.sql")),
     (20, "due_at", include_str!("../../migrations/0020_due_at.sql")),
+    (21, "jobs", include_str!("../../migrations/0021_jobs.sql")),
+    (22, "audit", include_str!("../../migrations/0022_audit.sql")),
 ];
 
 /// The migrations for `#[sqlx::test(migrator = "outbox_core::MIGRATOR")]`: sqlx applies them to an empty database.

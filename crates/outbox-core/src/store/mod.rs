@@ -20,6 +20,7 @@ pub(crate) mod enqueued;
 pub mod find;
 pub mod floor;
 pub mod inbox;
+pub mod jobs;
 pub mod lanes;
 pub mod lease;
 pub mod migrate;

@@ -1,4 +1,4 @@
-//! Enqueues and settlements whose transaction the server rolls back between two statements without an error, as a
+//! Enqueues, settlements and batches of jobs whose transaction the server rolls back between two statements without an error, as a
 //! Galera node may do. Each statement after the rollback commits by itself.
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,6 +10,7 @@ use super::{
     claim::{self, NewClaim},
     enqueue::insert_text,
     error_number,
+    jobs::{self, Actor, Batch, Change, NewJob},
     lease::ClaimLease,
     session,
     settle::{self, Dead, Delayed, Settlement, Way},
@@ -23,6 +24,7 @@ on_both_databases!(
     a_settlement_that_is_rolled_back_in_its_middle_loses_no_message,
     a_worker_whose_transaction_is_rolled_back_in_its_settlement_settles_no_lost_work,
     work_that_is_rolled_back_while_it_is_kept_is_noticed,
+    a_batch_of_a_job_that_is_rolled_back_in_its_middle_changes_nothing,
 );
 
 /// Few pending rows are deleted one by one, many as ranges.
@@ -199,5 +201,51 @@ async fn work_that_is_rolled_back_while_it_is_kept_is_noticed(flavor: Flavor) ->
         let number = kept.err().and_then(|error| error_number(&error));
         ensure!(number == Some(NO_SUCH_SAVEPOINT), "a rollback before statement {cut} goes unnoticed");
     }
+    Ok(())
+}
+
+async fn a_batch_of_a_job_that_is_rolled_back_in_its_middle_changes_nothing(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut db = database.plain().await?;
+    session::prepare(&mut db).await?;
+    let (lease, ids) = claimed(&mut db, 3).await?;
+    let mut settlement = Settlement::default();
+    let dead = |id| Dead { id, spent: true, holds_key: true, reason: "rejected", error: String::new() };
+    settlement.dead = ids.iter().copied().map(dead).collect();
+    settle::settle(&mut db, &[(lease, &settlement)], Way::Ranges).await?;
+    let order = NewJob { action: "retry", filter: "{}", per_second: 1, messages: 3 };
+    jobs::order(&mut db, &order, &Actor { name: "me", via: "test", reason: "test" }).await?;
+    let job = jobs::due(&mut db).await?.pop().context("the job is not due")?;
+    for change in [Change::Retry, Change::Release, Change::Discard] {
+        let last = (0, ids[2]);
+        let pause = std::time::Duration::ZERO;
+        let batch = Batch { job: &job, change, lane: 0, ids: &ids, last, is_last: false, pause, token: 7 };
+        let text = jobs::text(&batch);
+        // Before its first change there is nothing to roll back.
+        for cut in 2..text.statements().len() {
+            cut_at(&mut db, &text, cut).await?;
+            ensure!(jobs::due(&mut db).await? == [job.clone()], "{change:?}, a rollback before {cut} moves the job on");
+            let left = "SELECT (SELECT COUNT(*) FROM outbox_messages) + 10 * (SELECT SUM(holds_key) FROM outbox_dead) \
+                        + 100 * (SELECT COUNT(*) FROM outbox_pending)";
+            let left = database.number(left).await?;
+            ensure!(left == 33, "{change:?}, a rollback before {cut} leaves {left}");
+        }
+    }
+    // Another relay carries out the same batch at the same time.
+    let batch = Batch {
+        job: &job,
+        change: Change::Retry,
+        lane: 0,
+        ids: &ids,
+        last: (0, ids[2]),
+        is_last: true,
+        pause: LEASE,
+        token: 7,
+    };
+    ensure!(jobs::carry_out(&mut db, &batch).await?);
+    let late = Batch { change: Change::Discard, token: 8, ..batch };
+    ensure!(!jobs::carry_out(&mut db, &late).await?, "two relays carried out one batch");
+    let done = "SELECT COUNT(*) FROM outbox_pending p, outbox_jobs j WHERE j.done = 3 AND j.ended_at IS NOT NULL";
+    ensure!(database.number(done).await? == 3 && database.number(LOST).await? == 0);
     Ok(())
 }

@@ -1,0 +1,24 @@
+-- What `relay why`, `relay dead list`, `relay jobs`, `relay audit` and `relay status` need. It reads no key, header or payload.
+-- With `relay dead retry`, `release` and `discard`, and `relay jobs stop`, it orders what relays then do. It can change no message by itself,
+-- and no row of the audit.
+--
+-- Run this file after `relay migrate up`, with the outbox's database as the default one:
+--   CREATE USER 'outbox_operator'@'%' IDENTIFIED BY '…' REQUIRE SSL;
+--   mysql shop < deploy/grants/operator.sql
+
+GRANT SELECT (id, message_id, topic, event_type, created_at, due_at, expires_at) ON outbox_messages TO 'outbox_operator'@'%';
+GRANT SELECT ON outbox_pending TO 'outbox_operator'@'%';
+GRANT SELECT ON outbox_delayed TO 'outbox_operator'@'%';
+GRANT SELECT ON outbox_dead    TO 'outbox_operator'@'%';
+GRANT SELECT (claim_id, lane, owner, lease_until, claimed_at, message_ids) ON outbox_claims TO 'outbox_operator'@'%';
+GRANT SELECT ON outbox_sent    TO 'outbox_operator'@'%';
+GRANT SELECT ON outbox_claimed_messages TO 'outbox_operator'@'%';
+GRANT SELECT ON outbox_sent_messages    TO 'outbox_operator'@'%';
+
+-- Order and stop jobs; the record of who did it and why.
+GRANT SELECT, INSERT, UPDATE (ended_at, is_stopped) ON outbox_jobs TO 'outbox_operator'@'%';
+GRANT SELECT, INSERT ON outbox_audit TO 'outbox_operator'@'%';
+
+-- The version check.
+GRANT SELECT ON outbox_migrations TO 'outbox_operator'@'%';
+GRANT SELECT ON outbox_schema TO 'outbox_operator'@'%';

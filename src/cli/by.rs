@@ -1,0 +1,40 @@
+//! Who orders something, and why.
+
+use anyhow::anyhow;
+use clap::Args;
+use outbox_core::{sqlx, store::jobs::Actor};
+
+use crate::state::session::describe;
+
+/// Who orders it, and why.
+#[derive(Debug, Args)]
+pub(super) struct By {
+    /// Why, for the audit
+    #[arg(long, value_name = "TEXT", value_parser = text::<500>)]
+    because: Option<String>,
+    /// Who, for the audit; the database's account is recorded, too
+    #[arg(long, value_name = "NAME", env = "USER", default_value = "unknown", value_parser = text::<100>)]
+    actor: String,
+}
+
+impl By {
+    /// Returns what the audit records; `None` without a reason.
+    pub(super) fn actor(&self) -> Option<Actor<'_>> {
+        let because = self.because.as_deref()?;
+        Some(Actor { name: &self.actor, via: "cli", reason: because })
+    }
+}
+
+/// Takes a text that fits into a column of `MOST` characters.
+fn text<const MOST: usize>(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("give some text".to_owned()),
+        text if text.chars().count() > MOST => Err(format!("give at most {MOST} characters")),
+        text => Ok(text.to_owned()),
+    }
+}
+
+/// Explains why nothing was ordered.
+pub(super) fn refused(error: &sqlx::Error) -> anyhow::Error {
+    anyhow!("nothing was ordered: {}. Orders need the account of deploy/grants/operator.sql", describe(error))
+}

@@ -1,0 +1,421 @@
+//! Jobs: what operators order to be done with dead messages. A plan is shown first, and relays carry the job out in batches.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use outbox_core::{
+    sqlx::{self, MySqlConnection},
+    store::{
+        dead::{self, DeadRow},
+        jobs::{self, Actor, AuditRow, Batch, Change, DueJob, JobRow, NewJob},
+    },
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    dead::{COUNT_BUDGET, Cursor, DeadMessage, Filter, PAGE, message, scan, time},
+    shown::shown,
+};
+
+/// Most messages of a batch. It locks the lane's head for a few milliseconds.
+const BATCH: u32 = 500;
+/// Messages in a plan that are shown.
+const SAMPLES: usize = 5;
+/// Most waiting messages that a plan counts.
+const WAITING: u32 = 100_000;
+/// Keys of one count of waiting messages.
+const KEYS: usize = 1_000;
+
+/// What to do with dead messages. Stored in `outbox_jobs`, so the names are stable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Publish them again.
+    Retry,
+    /// Let the later messages of their keys go on without them.
+    Release,
+    /// Delete them.
+    Discard,
+}
+
+impl Action {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Release => "release",
+            Self::Discard => "discard",
+        }
+    }
+
+    fn change(self) -> Change {
+        match self {
+            Self::Retry => Change::Retry,
+            Self::Release => Change::Release,
+            Self::Discard => Change::Discard,
+        }
+    }
+
+    fn of(name: &str) -> Option<Self> {
+        [Self::Retry, Self::Release, Self::Discard].into_iter().find(|action| action.name() == name)
+    }
+
+    /// Why the action leaves a message out, if it does.
+    fn leaves_out(self, row: &DeadRow) -> Option<&'static str> {
+        match self {
+            Self::Retry if row.message_id.is_none() => Some("its row in outbox_messages was deleted"),
+            Self::Retry if row.reason == "expired" => Some("it has expired"),
+            Self::Release if !row.holds_key => Some("no message waits for it"),
+            _ => None,
+        }
+    }
+}
+
+/// What a job would do. Times are RFC 3339, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// What is done.
+    pub action: Action,
+    /// The number of messages.
+    pub messages: u64,
+    /// Whether all dead messages were looked at; otherwise the first 100,000 were, and all numbers may be higher.
+    pub is_complete: bool,
+    /// Their keys.
+    pub keys: u64,
+    /// Of the messages, those that an earlier attempt may have delivered: consumers with an inbox see them once.
+    pub may_arrive_twice: u64,
+    /// Later messages of their keys that wait for them now, counted up to 100,000.
+    pub waiting: u64,
+    /// When the first was given up.
+    pub oldest: Option<String>,
+    /// When the last was given up.
+    pub newest: Option<String>,
+    /// The least duration, in seconds.
+    pub seconds: u64,
+    /// The number of messages that are left out, by the reason.
+    pub left_out: BTreeMap<&'static str, u64>,
+    /// Some of the messages.
+    pub samples: Vec<DeadMessage>,
+}
+
+/// Shows what a job would do; changes nothing. Looks at 100,000 dead messages at most.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn plan(
+    db: &mut MySqlConnection,
+    action: Action,
+    filter: &Filter,
+    per_second: u32,
+) -> Result<Plan, sqlx::Error> {
+    let (mut keys, mut holding, mut died) = (BTreeSet::new(), BTreeMap::<u16, BTreeSet<u64>>::new(), None);
+    let mut plan = Plan {
+        action,
+        messages: 0,
+        is_complete: true,
+        keys: 0,
+        may_arrive_twice: 0,
+        waiting: 0,
+        oldest: None,
+        newest: None,
+        seconds: 0,
+        left_out: BTreeMap::new(),
+        samples: Vec::new(),
+    };
+    let visit = |row: DeadRow| {
+        if let Some(why) = action.leaves_out(&row) {
+            *plan.left_out.entry(why).or_default() += 1;
+            return true;
+        }
+        plan.messages += 1;
+        plan.may_arrive_twice += u64::from(row.attempts > 1 || row.reason == "attempts_exhausted");
+        if row.key_hash > 0 {
+            keys.insert((row.lane, row.key_hash));
+        }
+        if row.holds_key {
+            holding.entry(row.lane).or_default().insert(row.key_hash);
+        }
+        let (first, last) = died.unwrap_or((row.died_at, row.died_at));
+        died = Some((first.min(row.died_at), last.max(row.died_at)));
+        if plan.samples.len() < SAMPLES {
+            plan.samples.push(message(&row));
+        }
+        true
+    };
+    let (_, rest) = scan(db, filter, Cursor::default(), COUNT_BUDGET, visit).await?;
+    for (lane, holding) in &holding {
+        let holding: Vec<u64> = holding.iter().copied().collect();
+        for holding in holding.chunks(KEYS) {
+            let rest = u64::from(WAITING).saturating_sub(plan.waiting);
+            plan.waiting += dead::waiting(db, *lane, holding, u32::try_from(rest).unwrap_or(WAITING)).await?;
+        }
+    }
+    plan.is_complete = rest.is_none();
+    plan.keys = keys.len() as u64;
+    plan.seconds = plan.messages / u64::from(per_second.max(1));
+    (plan.oldest, plan.newest) = (died.map(|(first, _)| time(first)), died.map(|(_, last)| time(last)));
+    Ok(plan)
+}
+
+/// Orders a job for the messages that are dead now; returns its number. Relays begin within seconds.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn order(
+    db: &mut MySqlConnection,
+    plan: &Plan,
+    filter: &Filter,
+    per_second: u32,
+    actor: &Actor<'_>,
+) -> Result<u64, sqlx::Error> {
+    let filter = serde_json::to_string(filter).map_err(|error| sqlx::Error::Encode(error.into()))?;
+    let job = NewJob { action: plan.action.name(), filter: &filter, per_second, messages: plan.messages };
+    jobs::order(db, &job, actor).await
+}
+
+/// A batch that was carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// The job.
+    pub job_id: u64,
+    /// The messages of the batch.
+    pub messages: usize,
+    /// The time until the next batch of this job.
+    pub pause: Duration,
+    /// Whether it was the last one.
+    pub is_last: bool,
+}
+
+/// Carries out one batch of a job that is due; returns `None` if none is. Any number of relays may do so at once. A job that this
+/// program cannot read is left to a newer one.
+///
+/// # Errors
+///
+/// If the database fails. Then the batch was carried out as a whole or not at all, and the next call knows which.
+pub async fn step(db: &mut MySqlConnection) -> Result<Option<Progress>, sqlx::Error> {
+    let readable = |job: DueJob| {
+        let (action, filter) = (Action::of(&job.action)?, serde_json::from_str::<Filter>(&job.filter).ok()?);
+        Some((job, action, filter))
+    };
+    let Some((job, action, filter)) = jobs::due(db).await?.into_iter().find_map(readable) else { return Ok(None) };
+    let start = filter.start(Cursor { lane: job.last.0, id: job.last.1 });
+    let rows = dead::above(db, (start.lane, start.id), PAGE).await?;
+    let part = Part::of(&rows, (start.lane, start.id), job.per_second.clamp(1, BATCH) as usize, |row| {
+        // Those that have died since were in no plan; among them are those whose retry has failed.
+        let is_wanted = filter.takes(row) && row.died_at <= job.created_at && action.leaves_out(row).is_none();
+        if filter.ends_before(row) { None } else { Some(is_wanted) }
+    });
+    let pause = Duration::from_secs(part.ids.len() as u64) / job.per_second.max(1);
+    let Part { lane, ref ids, last, is_last } = part;
+    let batch = Batch { job: &job, change: action.change(), lane, ids, last, is_last, pause, token: rand::random() };
+    let is_done = jobs::carry_out(db, &batch).await?;
+    Ok(is_done.then_some(Progress { job_id: job.job_id, messages: part.ids.len(), pause, is_last }))
+}
+
+/// The next messages of a job, of one lane.
+#[derive(Debug, PartialEq, Eq)]
+struct Part {
+    lane: u16,
+    ids: Vec<u64>,
+    /// The last message that was looked at.
+    last: (u16, u64),
+    is_last: bool,
+}
+
+impl Part {
+    /// Takes up to `most` of a page's rows. `wants` returns `None` at the first row behind the job's messages.
+    fn of(rows: &[DeadRow], start: (u16, u64), most: usize, wants: impl Fn(&DeadRow) -> Option<bool>) -> Self {
+        let mut part = Self { lane: start.0, ids: Vec::new(), last: start, is_last: false };
+        for row in rows {
+            let Some(is_wanted) = wants(row) else { return Self { is_last: true, ..part } };
+            if part.ids.len() >= most || !part.ids.is_empty() && row.lane != part.lane {
+                return part;
+            }
+            if is_wanted {
+                part.lane = row.lane;
+                part.ids.push(row.id);
+            }
+            part.last = (row.lane, row.id);
+        }
+        Self { is_last: rows.len() < PAGE as usize, ..part }
+    }
+}
+
+/// A job. Times are RFC 3339, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Job {
+    /// Its number.
+    pub job: u64,
+    /// What is done.
+    pub action: String,
+    /// `open`, `done` or `stopped`.
+    pub state: &'static str,
+    /// Messages changed so far.
+    pub done: u64,
+    /// The number of messages in its plan.
+    pub planned: Option<u64>,
+    /// When it was ordered.
+    pub ordered_at: String,
+    /// When it ended.
+    pub ended_at: Option<String>,
+    /// Who ordered it.
+    pub actor: String,
+    /// Why.
+    pub reason: String,
+    /// The messages, as JSON.
+    pub filter: String,
+}
+
+impl From<JobRow> for Job {
+    fn from(row: JobRow) -> Self {
+        Self {
+            job: row.job_id,
+            action: shown(&row.action),
+            state: match row.ended_at {
+                None => "open",
+                Some(_) if row.is_stopped => "stopped",
+                Some(_) => "done",
+            },
+            done: row.done,
+            planned: row.planned,
+            ordered_at: time(row.created_at),
+            ended_at: row.ended_at.map(time),
+            actor: shown(&row.actor),
+            reason: shown(&row.reason),
+            filter: shown(&row.filter),
+        }
+    }
+}
+
+/// Lists the newest jobs, at most `limit`.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn list(db: &mut MySqlConnection, limit: u32) -> Result<Vec<Job>, sqlx::Error> {
+    Ok(jobs::list(db, limit).await?.into_iter().map(Job::from).collect())
+}
+
+/// Stops a job after its present batch. Returns false if it has ended, or there is none.
+///
+/// # Errors
+///
+/// If the database fails. End the connection then: it may have an open transaction.
+pub async fn stop(db: &mut MySqlConnection, job_id: u64, actor: &Actor<'_>) -> Result<bool, sqlx::Error> {
+    jobs::stop(db, job_id, actor).await
+}
+
+/// An action of an operator. Times are RFC 3339, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// Its number.
+    pub entry: u64,
+    /// When.
+    pub at: String,
+    /// The name that the program gave.
+    pub actor: String,
+    /// The database's name for the login, with its host.
+    pub account: String,
+    /// The program.
+    pub via: String,
+    /// What was done.
+    pub action: String,
+    /// To what, as JSON.
+    pub target: String,
+    /// Why.
+    pub reason: String,
+    /// The job.
+    pub job: Option<u64>,
+    /// The number of messages in its plan.
+    pub messages: Option<u64>,
+}
+
+impl From<AuditRow> for Entry {
+    fn from(row: AuditRow) -> Self {
+        Self {
+            entry: row.audit_id,
+            at: time(row.at),
+            actor: shown(&row.actor),
+            account: shown(&row.account),
+            via: shown(&row.via),
+            action: shown(&row.action),
+            target: shown(&row.target),
+            reason: shown(&row.reason),
+            job: row.job_id,
+            messages: row.messages,
+        }
+    }
+}
+
+/// Lists the newest actions below a number, at most `limit`.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn audit(db: &mut MySqlConnection, below: u64, limit: u32) -> Result<Vec<Entry>, sqlx::Error> {
+    Ok(jobs::audit(db, below, limit).await?.into_iter().map(Entry::from).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(lane: u16, id: u64) -> DeadRow {
+        DeadRow {
+            lane,
+            id,
+            key_hash: 1,
+            attempts: 1,
+            died_at: 0,
+            holds_key: true,
+            reason: "too_large".to_owned(),
+            error: String::new(),
+            message_id: Some(outbox_core::Uuid::nil()),
+            topic: "orders".to_owned(),
+        }
+    }
+
+    fn part(lane: u16, ids: &[u64], last: (u16, u64), is_last: bool) -> Part {
+        Part { lane, ids: ids.to_vec(), last, is_last }
+    }
+
+    #[test]
+    fn a_part_has_one_lane_at_most_so_many_messages_and_an_end() {
+        let rows = [row(0, 1), row(0, 2), row(0, 3), row(1, 1)];
+        let all = |_: &DeadRow| Some(true);
+        assert_eq!(Part::of(&rows, (0, 0), 2, all), part(0, &[1, 2], (0, 2), false));
+        assert_eq!(Part::of(&rows, (0, 0), 9, all), part(0, &[1, 2, 3], (0, 3), false));
+        assert_eq!(Part::of(&rows[3..], (0, 3), 1, all), part(1, &[1], (1, 1), true));
+        assert_eq!(Part::of(&rows, (0, 0), 9, |row| Some(row.lane == 1)), part(1, &[1], (1, 1), true));
+        assert_eq!(
+            Part::of(&rows, (0, 0), 9, |row| (row.lane == 0).then_some(row.id == 2)),
+            part(0, &[2], (0, 3), true)
+        );
+        assert_eq!(Part::of(&[], (0, 7), 9, all), part(0, &[], (0, 7), true));
+        let page: Vec<_> = (1..=u64::from(PAGE)).map(|id| row(0, id)).collect();
+        assert_eq!(Part::of(&page, (0, 0), 9, |_| Some(false)), part(0, &[], (0, u64::from(PAGE)), false));
+    }
+
+    #[test]
+    fn a_retry_leaves_out_what_cannot_be_sent_and_a_release_what_holds_nothing() {
+        let [gone, expired, free] = [
+            DeadRow { message_id: None, ..row(0, 1) },
+            DeadRow { reason: "expired".to_owned(), ..row(0, 1) },
+            DeadRow { holds_key: false, ..row(0, 1) },
+        ];
+        let left_out =
+            |action: Action| [&row(0, 1), &gone, &expired, &free].map(|row| action.leaves_out(row).is_some());
+        assert_eq!(left_out(Action::Retry), [false, true, true, false]);
+        assert_eq!(left_out(Action::Release), [false, false, false, true]);
+        assert_eq!(left_out(Action::Discard), [false; 4]);
+    }
+
+    #[test]
+    fn a_filter_with_a_property_that_this_program_does_not_know_is_not_read() {
+        assert!(serde_json::from_str::<Filter>(r#"{"topic":"a"}"#).is_ok());
+        assert!(serde_json::from_str::<Filter>(r#"{"topic":"a","event_type":"b"}"#).is_err());
+    }
+}

@@ -1,0 +1,235 @@
+//! `relay dead retry|release|discard`, `relay jobs` and `relay audit`, with the account of `deploy/grants/operator.sql`.
+
+#![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
+
+use std::process::{Command, Output};
+
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::sqlx::{self, Connection as _, MySqlConnection};
+use serde_json::Value;
+use testkit::{
+    accounts::Account, consume::Broker, judge::Expectations, ledger::Draft, on_both_databases, servers::Flavor,
+};
+
+use crate::stage::{PATIENCE, Stage, account};
+
+on_both_databases!(
+    a_retry_keeps_the_order_of_keys,
+    a_release_lets_a_key_go_on_without_its_dead_message,
+    a_discarded_message_is_gone_and_its_key_goes_on,
+    killed_relays_repeat_no_message_of_a_job,
+    a_job_takes_what_its_plan_shows,
+    a_stopped_job_leaves_the_rest,
+    each_account_can_do_its_part_alone,
+);
+
+const OPERATOR: &str = include_str!("../../deploy/grants/operator.sql");
+const OPEN: &str = "SELECT COUNT(*) = 0 FROM outbox_jobs WHERE ended_at IS NULL";
+
+/// Gives all pending messages up, with reason `unroutable`. Those with a key hold it.
+const BURY: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, owner) \
+    SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), key_hash <> 0, 'unroutable', 'no queue', 'test' FROM outbox_pending; \
+    DELETE FROM outbox_pending";
+
+struct Operator(String);
+
+impl Operator {
+    async fn new(stage: &Stage) -> Result<Self> {
+        Ok(Self(account(&stage.database, &OPERATOR.replace("outbox_operator", "{user}")).await?.into()))
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<Output> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
+        Ok(command.args(arguments).env("RELAY__DATABASE__URL", &self.0).env("USER", "alice").output()?)
+    }
+
+    fn json(&self, arguments: &[&str]) -> Result<Value> {
+        let output = self.run(&[arguments, &["--format", "json"]].concat())?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// Shows the plan, and orders it if it has this number of messages.
+    fn order(&self, arguments: &[&str], messages: u64) -> Result<Value> {
+        let plan = self.json(&[&["dead"], arguments].concat())?;
+        ensure!(plan["job"].is_null() && plan["plan"]["messages"] == messages, "{plan:#}");
+        let ordered = self.json(&[&["dead"], arguments, &["--yes", "--because", "the queue is bound"]].concat())?;
+        ensure!(ordered["job"].is_u64(), "{ordered:#}");
+        Ok(ordered)
+    }
+}
+
+/// A key's first message is dead and holds it, the second waits, and others have no order.
+async fn blocked(flavor: Flavor) -> Result<(Stage, Operator, [Draft; 4])> {
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?;
+    let topic = stage.topic.name().to_owned();
+    stage.settings = stage.settings.clone().first_route([
+        ("topics", topic.as_str()),
+        ("sink", "kafka"),
+        ("topic", "{topic}"),
+        ("after_dead", "block"),
+    ]);
+    let operator = Operator::new(&stage).await?;
+    let keyed = |number| stage.draft(number).unordered_key("k");
+    let drafts = [keyed(1), stage.draft(2), keyed(3), stage.draft(4)];
+    stage.commit(&drafts[..2]).await?;
+    stage.database.execute(BURY).await?;
+    stage.commit(&drafts[2..]).await?;
+    Ok((stage, operator, drafts))
+}
+
+/// The places of these messages in the order of their arrival.
+async fn positions(stage: &mut Stage, drafts: [&Draft; 2]) -> Result<[Option<usize>; 2]> {
+    let arrivals = stage.topic.read().await?;
+    Ok(drafts.map(|draft| arrivals.iter().position(|arrival| arrival.id == draft.id)))
+}
+
+async fn a_retry_keeps_the_order_of_keys(flavor: Flavor) -> Result<()> {
+    let (mut stage, operator, drafts) = blocked(flavor).await?;
+    let _relay = stage.relay()?;
+    let waits = "SELECT COUNT(*) FROM outbox_delayed WHERE reason = 'behind'";
+    stage.database.wait_for(PATIENCE, waits).await?;
+    let ordered = operator.order(&["retry", "--reason", "unroutable"], 2)?;
+    let plan = &ordered["plan"];
+    ensure!(plan["keys"] == 1 && plan["waiting"] == 1 && plan["may_arrive_twice"] == 0, "{plan:#}");
+    ensure!(plan["samples"][0]["error"] == "no queue" && plan["is_complete"] == true, "{plan:#}");
+    stage.database.wait_for(PATIENCE, OPEN).await?;
+    stage.drain_and_judge(&Expectations::new().at_least(4)).await?;
+    let places = positions(&mut stage, [&drafts[0], &drafts[2]]).await?;
+    ensure!(places[0].is_some() && places[0] < places[1], "{places:?}");
+    let jobs = operator.json(&["jobs"])?;
+    let job = &jobs[0];
+    ensure!(
+        job["state"] == "done" && job["done"] == 2 && job["planned"] == 2 && job["job"] == ordered["job"],
+        "{job:#}"
+    );
+    ensure!(job["actor"] == "alice" && job["reason"] == "the queue is bound", "{job:#}");
+    Ok(())
+}
+
+async fn a_release_lets_a_key_go_on_without_its_dead_message(flavor: Flavor) -> Result<()> {
+    let (mut stage, operator, drafts) = blocked(flavor).await?;
+    let _relay = stage.relay()?;
+    let ordered = operator.order(&["release", "--all"], 1)?;
+    ensure!(ordered["plan"]["left_out"]["no message waits for it"] == 1, "{ordered:#}");
+    stage.database.wait_for(PATIENCE, OPEN).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    stage.judge(&Expectations::new().at_least(2).dead([drafts[0].id, drafts[1].id])).await
+}
+
+async fn a_discarded_message_is_gone_and_its_key_goes_on(flavor: Flavor) -> Result<()> {
+    let (mut stage, operator, drafts) = blocked(flavor).await?;
+    let _relay = stage.relay()?;
+    operator.order(&["discard", &drafts[0].id.to_string()], 1)?;
+    stage.database.wait_for(PATIENCE, OPEN).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let report = stage.report().await?;
+    ensure!(report.lost == [drafts[0].id] && report.arrived == 2, "{report}");
+    let left = "SELECT (SELECT COUNT(*) FROM outbox_messages) = 3 AND (SELECT COUNT(*) FROM outbox_dead) = 1";
+    ensure!(stage.database.number(left).await? == 1, "more than the message was deleted");
+    Ok(())
+}
+
+/// Two relays, and one after the other is killed while the job runs. Each message is put back once.
+async fn killed_relays_repeat_no_message_of_a_job(flavor: Flavor) -> Result<()> {
+    const MESSAGES: usize = 900;
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
+    let operator = Operator::new(&stage).await?;
+    let drafts: Vec<_> = (0..MESSAGES).map(|number| stage.draft(number)).collect();
+    stage.commit(&drafts).await?;
+    stage.database.execute(BURY).await?;
+    let mut relays = vec![stage.relay()?, stage.relay()?];
+    operator.order(&["retry", "--all", "--rate", "150"], MESSAGES as u64)?;
+    for done in [1, 300, 600] {
+        stage.database.wait_for(PATIENCE, &format!("SELECT done >= {done} FROM outbox_jobs")).await?;
+        let first = relays.remove(0);
+        first.kill()?;
+        relays.push(stage.relay()?);
+    }
+    stage.database.wait_for(PATIENCE, OPEN).await?;
+    ensure!(stage.database.number("SELECT done = 900 FROM outbox_jobs").await? == 1, "{:#}", operator.json(&["jobs"])?);
+    stage.database.wait_until_drained(PATIENCE).await?;
+    // A killed relay may have published what it had claimed: at most two batches.
+    stage.judge(&Expectations::new().at_least(MESSAGES).duplicates(3 * 2 * 150)).await
+}
+
+/// A message that died after the order is none of its messages; nor is one of another topic.
+async fn a_job_takes_what_its_plan_shows(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor, Broker::Kafka).await?;
+    let operator = Operator::new(&stage).await?;
+    let other = Draft::new("elsewhere", "x");
+    stage.commit(&[stage.draft(1), stage.draft(2), other.clone()]).await?;
+    stage.database.execute(BURY).await?;
+    operator.order(&["retry", "--topic", stage.topic.name(), "--error", "queue"], 2)?;
+    stage.commit(&[stage.draft(3)]).await?;
+    stage.database.execute(BURY).await?;
+    let _relay = stage.relay()?;
+    stage.database.wait_for(PATIENCE, OPEN).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let left = "SELECT COUNT(*) = 2 FROM outbox_dead d JOIN outbox_messages m ON m.id = d.id";
+    ensure!(stage.database.number(left).await? == 1, "{:#}", operator.json(&["dead", "list"])?);
+    ensure!(operator.json(&["jobs"])?[0]["done"] == 2);
+    Ok(())
+}
+
+async fn a_stopped_job_leaves_the_rest(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor, Broker::Kafka).await?;
+    let operator = Operator::new(&stage).await?;
+    stage.commit(&(0..200).map(|number| stage.draft(number)).collect::<Vec<_>>()).await?;
+    stage.database.execute(BURY).await?;
+    let job = operator.order(&["retry", "--all", "--rate", "1"], 200)?["job"].to_string();
+    let _relay = stage.relay()?;
+    stage.database.wait_for(PATIENCE, "SELECT done >= 2 FROM outbox_jobs").await?;
+    let stopped = operator.run(&["jobs", "stop", &job, "--because", "too slow"])?;
+    ensure!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
+    let stopped_job = operator.json(&["jobs"])?[0].clone();
+    let done = stopped_job["done"].as_i64().context("no number")?;
+    ensure!(stopped_job["state"] == "stopped" && done < 200, "{stopped_job:#}");
+    ensure!(stage.database.number("SELECT COUNT(*) FROM outbox_dead").await? == 200 - done, "{stopped_job:#}");
+    let again = operator.run(&["jobs", "stop", &job, "--because", "again"])?;
+    ensure!(String::from_utf8_lossy(&again.stderr).contains("has ended already"), "{again:?}");
+    let audit = operator.json(&["audit"])?;
+    ensure!(audit.as_array().is_some_and(|entries| entries.len() == 2), "{audit:#}");
+    ensure!(
+        audit[0]["action"] == "stop" && audit[0]["reason"] == "too slow" && audit[0]["job"] == audit[1]["job"],
+        "{audit:#}"
+    );
+    ensure!(audit[1]["action"] == "retry" && audit[1]["actor"] == "alice" && audit[1]["messages"] == 200, "{audit:#}");
+    let account = audit[1]["account"].as_str().unwrap_or_default();
+    ensure!(account.starts_with('u') && account.contains('@') && audit[1]["via"] == "cli", "{audit:#}");
+    Ok(())
+}
+
+/// The operator changes no message and no audit; the relay orders nothing.
+async fn each_account_can_do_its_part_alone(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor, Broker::Kafka).await?;
+    let operator = Operator::new(&stage).await?;
+    stage.commit(&[stage.draft(1)]).await?;
+    stage.database.execute(BURY).await?;
+    let plan = operator.run(&["dead", "retry", "--all", "--yes"])?;
+    ensure!(plan.status.code() == Some(2) && String::from_utf8_lossy(&plan.stderr).contains("--because"), "{plan:?}");
+    let nothing = operator.run(&["dead", "discard"])?;
+    ensure!(nothing.status.code() == Some(2), "without a filter all is discarded: {nothing:?}");
+    operator.order(&["retry", "--all"], 1)?;
+    let mut connection = MySqlConnection::connect(&operator.0).await?;
+    for denied in [
+        "UPDATE outbox_audit SET reason = ''",
+        "DELETE FROM outbox_audit",
+        "DELETE FROM outbox_jobs",
+        "UPDATE outbox_jobs SET done = 0",
+        "DELETE FROM outbox_dead",
+        "SELECT payload FROM outbox_messages",
+    ] {
+        let refused = sqlx::raw_sql(denied).execute(&mut connection).await;
+        ensure!(refused.is_err_and(|error| error.to_string().contains("denied")), "the operator can: {denied}");
+    }
+    let relay = Operator(stage.database.url_as(Account::Relay)?);
+    let refused = relay.run(&["dead", "retry", "--all", "--yes", "--because", "x"])?;
+    let text = String::from_utf8_lossy(&refused.stderr);
+    ensure!(refused.status.code() == Some(1) && text.contains("deploy/grants/operator.sql"), "{text}");
+    ensure!(
+        stage.database.number("SELECT COUNT(*) FROM outbox_jobs").await? == 1,
+        "the relay's account has ordered a job"
+    );
+    Ok(())
+}
