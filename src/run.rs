@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::{
     config::Config,
-    keepers::{floor, gauges, jobs, promote, purge, renew, takeover},
+    keepers::{floor, gauges, orders, promote, purge, renew, takeover},
     observe::{health::Health, metrics::Metrics},
     pipeline::{
         claim::Claimed,
@@ -131,7 +131,7 @@ pub(crate) async fn supervise(
 ) -> anyhow::Result<()> {
     let mut shutdown = std::pin::pin!(shutdown);
     tokio::select! {
-        ready = wait_for_database(context) => ready?,
+        ready = ready(context) => ready?,
         () = &mut shutdown => return Ok(()),
     }
     let name = context.role.name;
@@ -177,7 +177,7 @@ fn start_keepers(context: &Arc<Context>) -> JoinSet<()> {
     keepers.spawn(promote::run(Arc::clone(context)));
     keepers.spawn(purge::run(Arc::clone(context)));
     keepers.spawn(floor::run(Arc::clone(context)));
-    keepers.spawn(jobs::run(Arc::clone(context)));
+    keepers.spawn(orders::run(Arc::clone(context)));
     keepers.spawn(gauges::run(Arc::clone(context)));
     keepers
 }
@@ -237,6 +237,13 @@ async fn release_rest(context: &Arc<Context>) {
         Ok(claims) => tracing::warn!(claims, "released claims: messages in flight are sent again"),
         Err(_) => tracing::warn!("claims that are left could not be released: they end with their leases"),
     }
+}
+
+/// Waits until the relay can start, and knows what is paused.
+async fn ready(context: &Arc<Context>) -> anyhow::Result<()> {
+    wait_for_database(context).await?;
+    orders::begin(context).await;
+    Ok(())
 }
 
 /// Waits until the database answers and has tables that serve this version.

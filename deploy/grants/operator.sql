@@ -1,5 +1,5 @@
--- What `relay why`, `relay dead list`, `relay jobs`, `relay audit` and `relay status` need. It reads no key, header or payload.
--- With `relay dead retry`, `release` and `discard`, and `relay jobs stop`, it orders what relays then do. It can change no message by itself,
+-- What `relay why`, `relay dead list`, `relay jobs`, `relay controls`, `relay audit` and `relay status` need. It reads no key, header or payload.
+-- With `relay dead retry`, `release` and `discard`, `relay jobs stop`, `relay pause` and `resume`, it orders what relays then do. It can change no message by itself,
 -- and no row of the audit.
 --
 -- Run this file after `relay migrate up`, with the outbox's database as the default one:
@@ -15,8 +15,9 @@ GRANT SELECT ON outbox_sent    TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_claimed_messages TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_sent_messages    TO 'outbox_operator'@'%';
 
--- Order and stop jobs; the record of who did it and why.
+-- Order and stop jobs, pause and resume; the record of who did it and why.
 GRANT SELECT, INSERT, UPDATE (ended_at, is_stopped) ON outbox_jobs TO 'outbox_operator'@'%';
+GRANT SELECT, INSERT, DELETE ON outbox_controls TO 'outbox_operator'@'%';
 GRANT SELECT, INSERT ON outbox_audit TO 'outbox_operator'@'%';
 
 -- The version check.

@@ -25,8 +25,9 @@ GRANT SELECT, DELETE ON inbox_processed TO 'outbox_relay'@'%';
 GRANT SELECT ON outbox_migrations TO 'outbox_relay'@'%';
 GRANT SELECT ON outbox_schema TO 'outbox_relay'@'%';
 
--- Carry out what operators order. It can order nothing, and writes no audit.
+-- Follow what operators order. It can order nothing, and writes no audit.
 GRANT SELECT, UPDATE (next_at, ended_at, last_lane, last_id, done, token) ON outbox_jobs TO 'outbox_relay'@'%';
+GRANT SELECT ON outbox_controls TO 'outbox_relay'@'%';
 GRANT UPDATE (holds_key) ON outbox_dead TO 'outbox_relay'@'%';
 
 -- For operators who ask "who holds message 123" and "where did it go" with this account.

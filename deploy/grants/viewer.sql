@@ -1,4 +1,4 @@
--- What `relay why`, `relay dead list`, `relay jobs`, `relay audit` and `relay status` need. It reads no key, header or payload, and changes nothing.
+-- What `relay why`, `relay dead list`, `relay jobs`, `relay controls`, `relay audit` and `relay status` need. It reads no key, header or payload, and changes nothing.
 --
 -- Run this file after `relay migrate up`, with the outbox's database as the default one:
 --   CREATE USER 'outbox_viewer'@'%' IDENTIFIED BY '…' REQUIRE SSL;
@@ -14,6 +14,7 @@ GRANT SELECT ON outbox_claimed_messages TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_sent_messages    TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_jobs    TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_audit   TO 'outbox_viewer'@'%';
+GRANT SELECT ON outbox_controls TO 'outbox_viewer'@'%';
 
 -- The version check.
 GRANT SELECT ON outbox_migrations TO 'outbox_viewer'@'%';

@@ -5,6 +5,7 @@
 mod by;
 mod check;
 mod config;
+mod controls;
 mod database;
 mod dead;
 mod healthcheck;
@@ -83,6 +84,12 @@ enum Command {
     /// List dead messages, and retry, release or discard them
     #[command(subcommand)]
     Dead(dead::DeadCommand),
+    /// Stop publishing of a lane, sink or destination for a while
+    Pause(controls::Pause),
+    /// Go on with what is paused
+    Resume(controls::Resume),
+    /// List what is paused
+    Controls(Format),
     /// List what operators ordered, and how far it is; stop it
     Jobs(jobs::Jobs),
     /// List who did what, and why
@@ -114,6 +121,9 @@ async fn dispatch(command: Command, options: &Arguments) -> anyhow::Result<bool>
         Command::Check(check) => check.run(&options.load()?).await,
         Command::Status(format) => status::run(format, &options.database()?).await,
         Command::Dead(dead) => dead.run(&options.database()?).await,
+        Command::Pause(pause) => pause.run(&options.database()?).await,
+        Command::Resume(resume) => resume.run(&options.database()?).await,
+        Command::Controls(format) => controls::run(format, &options.database()?).await,
         Command::Jobs(jobs) => jobs.run(&options.database()?).await,
         Command::Audit(audit) => audit.run(&options.database()?).await,
         Command::Why(why) => why.run(&options.database()?).await,

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 
 use url::Url;
 
-pub(crate) use self::check::is_local;
+pub(crate) use self::{check::is_local, value::duration};
 pub use self::{
     example::{example, reference},
     keys::{Database, Http, KafkaConfig, Log, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Route},

@@ -1,9 +1,9 @@
 //! Tasks beside the path of a message, one of each in every relay. They renew leases, take over those of dead relays,
-//! promote delayed messages, raise the floor, carry out jobs, purge and count.
+//! promote delayed messages, raise the floor, follow orders, purge and count.
 
 pub mod floor;
 pub mod gauges;
-pub mod jobs;
+pub mod orders;
 pub mod promote;
 pub mod purge;
 pub mod renew;

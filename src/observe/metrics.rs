@@ -71,7 +71,7 @@ pub const METRICS: &[Metric] = &[
         "counter",
         "outbox_relay_retries_scheduled_total",
         &["reason"],
-        "Messages that wait for a time: unconfirmed, rejected, behind (in the queue of their key), turned_away (an earlier one failed), parked (their sink is down, or their destination confirms nothing), unroutable (their destination takes nothing), no_route, unread.",
+        "Messages that wait for a time: unconfirmed, rejected, behind (in the queue of their key), turned_away (an earlier one failed), parked (their sink is down, or their destination confirms nothing), paused, unroutable (their destination takes nothing), no_route, unread.",
     ),
     metric(
         "counter",
@@ -103,6 +103,12 @@ pub const METRICS: &[Metric] = &[
     metric("gauge", "outbox_relay_sink_connected", &["sink"], "1 while the sink takes messages."),
     metric(
         "gauge",
+        "outbox_relay_paused",
+        &["kind", "name"],
+        "1 while a lane, sink or destination is paused by an operator.",
+    ),
+    metric(
+        "gauge",
         "outbox_relay_refusing_destinations",
         &["sink", "destination"],
         "Destinations that take no messages: they do not exist, nothing is bound to them, the relay may not write there, or they confirm nothing while others do (on RabbitMQ: routing keys of an exchange). Their messages wait.",
@@ -123,7 +129,7 @@ pub const METRICS: &[Metric] = &[
         "gauge",
         "outbox_relay_loop_last_success_timestamp_seconds",
         &["loop"],
-        "When a loop last came round: claim, settle, renew, promote, takeover, purge, stats.",
+        "When a loop last came round: claim, settle, renew, promote, takeover, orders, purge, stats.",
     ),
     metric("counter", "outbox_relay_purged_messages_total", &["table"], "Rows deleted after their retention."),
     metric(
@@ -178,6 +184,7 @@ pub struct Metrics {
     pub possible_duplicates_total: IntCounterVec,
     pub lanes: IntGauge,
     pub sink_connected: IntGaugeVec,
+    pub paused: IntGaugeVec,
     pub refusing_destinations: IntGaugeVec,
     pub db_call_duration_seconds: HistogramVec,
     pub db_errors_total: IntCounterVec,
@@ -269,6 +276,7 @@ impl Metrics {
             possible_duplicates_total: make.counters("outbox_relay_possible_duplicates_total")?,
             lanes: make.gauge("outbox_relay_lanes")?,
             sink_connected: make.gauges("outbox_relay_sink_connected")?,
+            paused: make.gauges("outbox_relay_paused")?,
             refusing_destinations: make.gauges("outbox_relay_refusing_destinations")?,
             db_call_duration_seconds: make.histograms("outbox_relay_db_call_duration_seconds", &FAST)?,
             db_errors_total: make.counters("outbox_relay_db_errors_total")?,

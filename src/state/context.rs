@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::Config,
     observe::{health::Health, metrics::Metrics},
-    state::{database::Login, leases::HeldClaims, queues::Queues, role::Role},
+    state::{controls::Controls, database::Login, leases::HeldClaims, queues::Queues, role::Role},
 };
 
 /// The shared state of a running relay.
@@ -31,6 +31,8 @@ pub struct Context {
     pub leases: HeldClaims,
     /// The state of the queues of keys on which this process works.
     pub queues: Queues,
+    /// What operators have paused.
+    pub controls: Controls,
     /// No message with a smaller id can still be committed.
     pub floor: AtomicU64,
     /// Wakes the claimers, for example after an enqueue in this process.
@@ -54,6 +56,7 @@ impl Context {
             health,
             leases: HeldClaims::default(),
             queues: Queues::new(!role.shares_keys, config.relay.claim_messages),
+            controls: Controls::default(),
             floor: AtomicU64::new(0),
             nudge: Notify::new(),
             stop: CancellationToken::new(),

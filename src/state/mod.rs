@@ -4,6 +4,7 @@
 pub(crate) mod backoff;
 pub mod capacity;
 pub mod context;
+pub mod controls;
 pub(crate) mod crash;
 pub mod database;
 pub(crate) mod explain;

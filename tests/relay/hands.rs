@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use testkit::{consume::Broker, judge::Expectations, relay::Metrics, servers::Flavor};
 
-use crate::stage::{PATIENCE, Stage, sql_block, start};
+use crate::stage::{Client, PATIENCE, Stage, start};
 
 /// The relay has published its claim, and is alive. Another relay sends the claim again long before its lease would
 /// have ended.
@@ -66,8 +66,7 @@ async fn a_message_whose_pending_row_is_deleted_by_hand_is_never_sent() -> Resul
     Ok(())
 }
 
-/// A message that had arrived is dead. The runbook's own statements put it back, it is sent, and they put it back
-/// again.
+/// A message that had arrived is dead. A job puts it back and it is sent; an operator puts it back by hand again.
 #[tokio::test]
 async fn what_is_put_back_by_hand_arrives_again_and_no_metric_says_so() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
@@ -77,13 +76,15 @@ async fn what_is_put_back_by_hand_arrives_again_and_no_metric_says_so() -> Resul
     let relay = start(&stage.settings.clone().patient().set("retry", "max_attempts", 1))?;
     let dead = "SELECT COUNT(*) FROM outbox_dead WHERE reason = 'attempts_exhausted'";
     stage.database.wait_for(PATIENCE, dead).await?;
-    let runbook = sql_block(include_str!("../../docs/runbook.md"), "CREATE TEMPORARY TABLE back")?;
+    let retry = ["dead", "retry", "--reason", "attempts_exhausted", "--yes", "--because", "a test", "--format", "json"];
+    let ordered = Client::operator(&stage).await?.done(&retry)?;
+    ensure!(ordered.contains("\"may_arrive_twice\": 1"), "{ordered}");
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_dead").await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
     let sent = "UPDATE outbox_head SET version = version + 1, claimer = 0, low = 0; \
                 INSERT INTO outbox_pending (lane, id, bytes) SELECT 0, id, 1 FROM outbox_messages";
-    for back in [runbook.replace("unroutable", "attempts_exhausted").as_str(), sent] {
-        stage.database.execute(back).await?;
-        stage.database.wait_until_drained(PATIENCE).await?;
-    }
+    stage.database.execute(sent).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
     let report = stage.report().await?;
     ensure!(report.duplicates.len() == 2, "{report}");
     let counted = relay.metrics_within(PATIENCE).await?.sum("outbox_relay_possible_duplicates_total");

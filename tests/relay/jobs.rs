@@ -2,8 +2,6 @@
 
 #![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
 
-use std::process::{Command, Output};
-
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::sqlx::{self, Connection as _, MySqlConnection};
 use serde_json::Value;
@@ -11,7 +9,7 @@ use testkit::{
     accounts::Account, consume::Broker, judge::Expectations, ledger::Draft, on_both_databases, servers::Flavor,
 };
 
-use crate::stage::{PATIENCE, Stage, account};
+use crate::stage::{Client, PATIENCE, Stage};
 
 on_both_databases!(
     a_retry_keeps_the_order_of_keys,
@@ -23,7 +21,6 @@ on_both_databases!(
     each_account_can_do_its_part_alone,
 );
 
-const OPERATOR: &str = include_str!("../../deploy/grants/operator.sql");
 const OPEN: &str = "SELECT COUNT(*) = 0 FROM outbox_jobs WHERE ended_at IS NULL";
 
 /// Gives all pending messages up, with reason `unroutable`. Those with a key hold it.
@@ -31,29 +28,18 @@ const BURY: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts
     SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), key_hash <> 0, 'unroutable', 'no queue', 'test' FROM outbox_pending; \
     DELETE FROM outbox_pending";
 
-struct Operator(String);
+struct Operator(Client);
 
 impl Operator {
     async fn new(stage: &Stage) -> Result<Self> {
-        Ok(Self(account(&stage.database, &OPERATOR.replace("outbox_operator", "{user}")).await?.into()))
-    }
-
-    fn run(&self, arguments: &[&str]) -> Result<Output> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
-        Ok(command.args(arguments).env("RELAY__DATABASE__URL", &self.0).env("USER", "alice").output()?)
-    }
-
-    fn json(&self, arguments: &[&str]) -> Result<Value> {
-        let output = self.run(&[arguments, &["--format", "json"]].concat())?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(serde_json::from_slice(&output.stdout)?)
+        Ok(Self(Client::operator(stage).await?))
     }
 
     /// Shows the plan, and orders it if it has this number of messages.
     fn order(&self, arguments: &[&str], messages: u64) -> Result<Value> {
-        let plan = self.json(&[&["dead"], arguments].concat())?;
+        let plan = self.0.json(&[&["dead"], arguments].concat())?;
         ensure!(plan["job"].is_null() && plan["plan"]["messages"] == messages, "{plan:#}");
-        let ordered = self.json(&[&["dead"], arguments, &["--yes", "--because", "the queue is bound"]].concat())?;
+        let ordered = self.0.json(&[&["dead"], arguments, &["--yes", "--because", "the queue is bound"]].concat())?;
         ensure!(ordered["job"].is_u64(), "{ordered:#}");
         Ok(ordered)
     }
@@ -97,7 +83,7 @@ async fn a_retry_keeps_the_order_of_keys(flavor: Flavor) -> Result<()> {
     stage.drain_and_judge(&Expectations::new().at_least(4)).await?;
     let places = positions(&mut stage, [&drafts[0], &drafts[2]]).await?;
     ensure!(places[0].is_some() && places[0] < places[1], "{places:?}");
-    let jobs = operator.json(&["jobs"])?;
+    let jobs = operator.0.json(&["jobs"])?;
     let job = &jobs[0];
     ensure!(
         job["state"] == "done" && job["done"] == 2 && job["planned"] == 2 && job["job"] == ordered["job"],
@@ -147,7 +133,11 @@ async fn killed_relays_repeat_no_message_of_a_job(flavor: Flavor) -> Result<()> 
         relays.push(stage.relay()?);
     }
     stage.database.wait_for(PATIENCE, OPEN).await?;
-    ensure!(stage.database.number("SELECT done = 900 FROM outbox_jobs").await? == 1, "{:#}", operator.json(&["jobs"])?);
+    ensure!(
+        stage.database.number("SELECT done = 900 FROM outbox_jobs").await? == 1,
+        "{:#}",
+        operator.0.json(&["jobs"])?
+    );
     stage.database.wait_until_drained(PATIENCE).await?;
     // A killed relay may have published what it had claimed: at most two batches.
     stage.judge(&Expectations::new().at_least(MESSAGES).duplicates(3 * 2 * 150)).await
@@ -167,8 +157,8 @@ async fn a_job_takes_what_its_plan_shows(flavor: Flavor) -> Result<()> {
     stage.database.wait_for(PATIENCE, OPEN).await?;
     stage.database.wait_until_drained(PATIENCE).await?;
     let left = "SELECT COUNT(*) = 2 FROM outbox_dead d JOIN outbox_messages m ON m.id = d.id";
-    ensure!(stage.database.number(left).await? == 1, "{:#}", operator.json(&["dead", "list"])?);
-    ensure!(operator.json(&["jobs"])?[0]["done"] == 2);
+    ensure!(stage.database.number(left).await? == 1, "{:#}", operator.0.json(&["dead", "list"])?);
+    ensure!(operator.0.json(&["jobs"])?[0]["done"] == 2);
     Ok(())
 }
 
@@ -180,15 +170,15 @@ async fn a_stopped_job_leaves_the_rest(flavor: Flavor) -> Result<()> {
     let job = operator.order(&["retry", "--all", "--rate", "1"], 200)?["job"].to_string();
     let _relay = stage.relay()?;
     stage.database.wait_for(PATIENCE, "SELECT done >= 2 FROM outbox_jobs").await?;
-    let stopped = operator.run(&["jobs", "stop", &job, "--because", "too slow"])?;
+    let stopped = operator.0.run(&["jobs", "stop", &job, "--because", "too slow"])?;
     ensure!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
-    let stopped_job = operator.json(&["jobs"])?[0].clone();
+    let stopped_job = operator.0.json(&["jobs"])?[0].clone();
     let done = stopped_job["done"].as_i64().context("no number")?;
     ensure!(stopped_job["state"] == "stopped" && done < 200, "{stopped_job:#}");
     ensure!(stage.database.number("SELECT COUNT(*) FROM outbox_dead").await? == 200 - done, "{stopped_job:#}");
-    let again = operator.run(&["jobs", "stop", &job, "--because", "again"])?;
+    let again = operator.0.run(&["jobs", "stop", &job, "--because", "again"])?;
     ensure!(String::from_utf8_lossy(&again.stderr).contains("has ended already"), "{again:?}");
-    let audit = operator.json(&["audit"])?;
+    let audit = operator.0.json(&["audit"])?;
     ensure!(audit.as_array().is_some_and(|entries| entries.len() == 2), "{audit:#}");
     ensure!(
         audit[0]["action"] == "stop" && audit[0]["reason"] == "too slow" && audit[0]["job"] == audit[1]["job"],
@@ -206,12 +196,12 @@ async fn each_account_can_do_its_part_alone(flavor: Flavor) -> Result<()> {
     let operator = Operator::new(&stage).await?;
     stage.commit(&[stage.draft(1)]).await?;
     stage.database.execute(BURY).await?;
-    let plan = operator.run(&["dead", "retry", "--all", "--yes"])?;
+    let plan = operator.0.run(&["dead", "retry", "--all", "--yes"])?;
     ensure!(plan.status.code() == Some(2) && String::from_utf8_lossy(&plan.stderr).contains("--because"), "{plan:?}");
-    let nothing = operator.run(&["dead", "discard"])?;
+    let nothing = operator.0.run(&["dead", "discard"])?;
     ensure!(nothing.status.code() == Some(2), "without a filter all is discarded: {nothing:?}");
     operator.order(&["retry", "--all"], 1)?;
-    let mut connection = MySqlConnection::connect(&operator.0).await?;
+    let mut connection = MySqlConnection::connect(&operator.0.url).await?;
     for denied in [
         "UPDATE outbox_audit SET reason = ''",
         "DELETE FROM outbox_audit",
@@ -223,7 +213,7 @@ async fn each_account_can_do_its_part_alone(flavor: Flavor) -> Result<()> {
         let refused = sqlx::raw_sql(denied).execute(&mut connection).await;
         ensure!(refused.is_err_and(|error| error.to_string().contains("denied")), "the operator can: {denied}");
     }
-    let relay = Operator(stage.database.url_as(Account::Relay)?);
+    let relay = Client::new(stage.database.url_as(Account::Relay)?);
     let refused = relay.run(&["dead", "retry", "--all", "--yes", "--because", "x"])?;
     let text = String::from_utf8_lossy(&refused.stderr);
     ensure!(refused.status.code() == Some(1) && text.contains("deploy/grants/operator.sql"), "{text}");

@@ -4,6 +4,7 @@
 mod accounts;
 mod canary;
 mod contract;
+mod controls;
 mod crash;
 mod delivery;
 mod destinations;

@@ -1,6 +1,9 @@
 //! The equipment of every test: a database, a topic, a ledger, relays, and the judge at the end.
 
+use std::process::{Command, Output};
+
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use testkit::{
     accounts::Account,
     consume::{Broker, Topic},
@@ -111,4 +114,37 @@ pub(crate) async fn account(database: &Database, grants: &str) -> Result<Url> {
     let taken = url.set_username(&user).and_then(|()| url.set_password(Some(&user)));
     taken.map_err(|()| anyhow::anyhow!("the address takes no user"))?;
     Ok(url)
+}
+
+/// The command-line client with an account of its own.
+pub(crate) struct Client {
+    pub(crate) url: String,
+}
+
+impl Client {
+    pub(crate) fn new(url: impl Into<String>) -> Self {
+        Self { url: url.into() }
+    }
+
+    /// With the rights of `deploy/grants/operator.sql`.
+    pub(crate) async fn operator(stage: &Stage) -> Result<Self> {
+        let grants = include_str!("../../deploy/grants/operator.sql").replace("outbox_operator", "{user}");
+        Ok(Self::new(account(&stage.database, &grants).await?))
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Result<Output> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
+        Ok(command.args(arguments).env("RELAY__DATABASE__URL", &self.url).env("USER", "alice").output()?)
+    }
+
+    /// Returns the output of a command that must succeed.
+    pub(crate) fn done(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.run(arguments)?;
+        ensure!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    pub(crate) fn json(&self, arguments: &[&str]) -> Result<Value> {
+        Ok(serde_json::from_str(&self.done(&[arguments, &["--format", "json"]].concat())?)?)
+    }
 }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
 
-use std::{process::Command, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use outbox_core::Uuid;
@@ -17,28 +17,25 @@ use testkit::{
     servers::Flavor,
 };
 
-use crate::stage::{PATIENCE, Stage, account, start};
+use crate::stage::{Client, PATIENCE, Stage, account, start};
 
 on_both_databases!(each_message_has_its_cause, nothing_hidden_is_shown, dead_messages_are_listed_by_pages_and_counted,);
 
 const VIEWER: &str = include_str!("../../deploy/grants/viewer.sql");
 
-struct Viewer(String);
+struct Viewer(Client);
 
 impl Viewer {
     async fn new(stage: &Stage) -> Result<Self> {
-        Ok(Self(account(&stage.database, &VIEWER.replace("outbox_viewer", "{user}")).await?.into()))
+        Ok(Self(Client::new(account(&stage.database, &VIEWER.replace("outbox_viewer", "{user}")).await?)))
     }
 
     fn run(&self, arguments: &[&str]) -> Result<String> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
-        let output = command.args(arguments).env("RELAY__DATABASE__URL", &self.0).output()?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
+        self.0.done(arguments)
     }
 
     fn json(&self, arguments: &[&str]) -> Result<Value> {
-        Ok(serde_json::from_str(&self.run(&[arguments, &["--format", "json"]].concat())?)?)
+        self.0.json(arguments)
     }
 
     fn why(&self, id: Uuid) -> Result<Value> {

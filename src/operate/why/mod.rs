@@ -212,6 +212,12 @@ fn claimed(found: &Found, claim: &ClaimRow) -> Verdict {
 }
 
 fn pending(found: &Found, row: &StateRow) -> Verdict {
+    if let Some(pause) = &found.paused {
+        let (lane, actor, reason) = (row.lane, shown(&pause.actor), shown(&pause.reason));
+        let end = pause.ends_at.map_or_else(String::new, |end| format!(" The pause ends at {}.", at(end)));
+        let why = format!("{actor} has paused lane {lane} at {}: {reason}.{end}", at(pause.paused_at));
+        return Verdict::new("pending", "paused", why).remedy(format!("relay resume --lane {lane}"));
+    }
     let Some(message) = &found.message else {
         let why = "Its row in outbox_messages was deleted by hand: the relay that claims it gives it up.";
         return without_relay(Verdict::new("pending", "message_missing", why), idle(found));
@@ -280,6 +286,10 @@ fn delayed(found: &Found, row: &StateRow) -> Verdict {
                 "Its sink, destination or handler takes nothing{error}. It is tried again {next}, without a spent attempt."
             ),
             Some("treat the broker or the handler: docs/runbook.md#outboxsinkdisconnected".to_owned()),
+        ),
+        "paused" => (
+            format!("Its sink or destination is paused{error}. It is tried again {next}, without a spent attempt."),
+            Some("relay controls, then relay resume".to_owned()),
         ),
         "unroutable" => (
             format!("Its destination takes nothing{error}. It is tried again {next}, without a spent attempt."),

@@ -1,6 +1,9 @@
 //! Each set of rows has its cause and remedy.
 
-use outbox_core::store::find::{MessageRow, ReceiptRow};
+use outbox_core::store::{
+    controls::ControlRow,
+    find::{MessageRow, ReceiptRow},
+};
 
 use super::*;
 
@@ -77,6 +80,22 @@ fn a_claimed_message_has_its_relay() {
 
 #[test]
 fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
+    let pause = |ends_at| ControlRow {
+        kind: "lane".to_owned(),
+        name: "7".to_owned(),
+        paused_at: NOW,
+        ends_at,
+        actor: "alice".to_owned(),
+        reason: "repair".to_owned(),
+    };
+    let paused = |ends_at| Found { paused: Some(pause(ends_at)), ..behind(pending()) };
+    check(
+        &paused(None),
+        "pending/paused",
+        "alice has paused lane 7 at 2023-11-14T22:13:20Z: repair.",
+        "relay resume --lane 7",
+    );
+    check(&paused(Some(NOW)), "pending/paused", "The pause ends at 2023-11-14T22:13:20Z.", "relay resume --lane 7");
     let busy = |found: Found| Found { owners: 1, ..found };
     let mut expired = pending();
     expired.message.as_mut().unwrap().expires_at = Some(NOW);
@@ -115,6 +134,7 @@ fn a_delayed_or_dead_message_has_its_reason() {
     check(&delayed(9, "rejected"), "delayed/rejected", "3 attempts failed, the last one rejected", "");
     check(&delayed(1, "turned_away"), "delayed/turned_away", "turned it away", "");
     check(&delayed(9, "parked"), "delayed/parked", "takes nothing: no\\u{a}queue", "treat the broker or the handler");
+    check(&delayed(9, "paused"), "delayed/paused", "is paused: no\\u{a}queue", "relay controls");
     check(&delayed(9, "unroutable"), "delayed/unroutable", "without a spent attempt", "create the destination");
     check(&delayed(9, "no_route"), "delayed/no_route", "matches its topic orders", "add a route for orders");
     check(&delayed(9, "unread"), "delayed/unread", "could not read it", "look for this id");

@@ -134,8 +134,9 @@ impl Claimer {
         }
     }
 
-    /// Waits until there is a sink to publish to.
+    /// Waits until there is a sink to publish to, and the lane is not paused.
     async fn ready(&mut self) -> bool {
+        self.context.controls.runs(self.lane).await;
         self.open.wait_for(|open| *open).await.is_ok()
     }
 

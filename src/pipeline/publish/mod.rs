@@ -214,6 +214,10 @@ impl Publisher {
             let admission = match held.get(&key) {
                 Some(fate) => Err((*fate, Arc::default())),
                 None if !lasts => Err((Disposition::Release, "the lease would not last".into())),
+                None if let Some(pause) = self.context.controls.of(&item.outgoing.destination) => {
+                    let wait = pause.wait(now);
+                    Err((Disposition::Delay { wait, spent: false, reason: "paused" }, pause.why))
+                }
                 None => {
                     let admission = self.destinations.admit(&item.outgoing.destination, now);
                     admission.map_err(|held| (held.disposition(), held.error))

@@ -3,7 +3,11 @@
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _, mysql::MySqlRow};
 use uuid::Uuid;
 
-use super::{contents::uuid, queue::UNDATED};
+use super::{
+    contents::uuid,
+    controls::{self, ControlRow},
+    queue::UNDATED,
+};
 
 /// All rows about one message at one moment. Times are microseconds since 1970, by the database's clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +30,8 @@ pub struct Found {
     pub last_sent: Option<i64>,
     /// Owners of a live claim in its lane.
     pub owners: u64,
+    /// The pause of its lane.
+    pub paused: Option<ControlRow>,
 }
 
 /// A row of `outbox_messages`, without key, headers and payload.
@@ -130,6 +136,8 @@ pub async fn find(conn: &mut MySqlConnection, id: u64) -> Result<Found, sqlx::Er
             found.ahead = ahead(conn, id, &state).await?;
         }
         (found.before, found.last_sent, found.owners) = lane(conn, id, state.lane).await?;
+        let lane = state.lane.to_string();
+        found.paused = controls::paused(conn).await?.into_iter().find(|it| it.kind == "lane" && it.name == lane);
     }
     sqlx::raw_sql("COMMIT").execute(conn).await?;
     Ok(found)

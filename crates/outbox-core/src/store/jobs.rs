@@ -75,7 +75,7 @@ pub async fn stop(conn: &mut MySqlConnection, job_id: u64, actor: &Actor<'_>) ->
 }
 
 /// The statement that records an action.
-fn record(actor: &Actor<'_>, action: &str, target: &str, job_id: &Text, messages: Option<u64>) -> Text {
+pub(super) fn record(actor: &Actor<'_>, action: &str, target: &str, job_id: &Text, messages: Option<u64>) -> Text {
     sql!(
         "INSERT INTO outbox_audit (at, actor, account, via, action, target, reason, job_id, messages)
             VALUES (UTC_TIMESTAMP(6), {actor}, USER(), {via}, {action}, {target}, {reason}, {job_id}, {messages})",

@@ -12,6 +12,7 @@ pub mod backlog;
 pub(crate) mod catalogue;
 pub mod claim;
 pub mod contents;
+pub mod controls;
 pub mod counters;
 pub mod dead;
 pub mod enqueue;

@@ -1,0 +1,81 @@
+//! Follows what operators order: reads what is paused, and carries out jobs. All relays look for jobs, and a compare-and-set gives
+//! each batch to one of them.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use outbox_core::{sqlx, store::controls};
+
+use crate::{
+    operate::jobs::{Progress, step},
+    state::{context::Context, controls::Target, session::Session},
+};
+
+/// Pause between two looks for pauses. With the time of a look it is below the second within which a pause holds.
+const PAUSES: Duration = Duration::from_millis(500);
+/// Pause between two looks for a job.
+const JOBS: Duration = Duration::from_secs(2);
+/// Shortest pause between two batches of a job.
+const REST: Duration = Duration::from_millis(20);
+
+/// Follows orders until the relay is stopped.
+pub async fn run(context: Arc<Context>) {
+    let mut session = Session::new(&context);
+    // Relays that were started together do not look together.
+    let (mut pauses_at, mut jobs_at) = (Instant::now(), Instant::now() + JOBS.mul_f64(rand::random()));
+    while context.sleep(pauses_at.min(jobs_at).saturating_duration_since(Instant::now())).await {
+        if read_pauses(&context, &mut session).await.is_err() {
+            session.pause().await;
+        }
+        pauses_at = Instant::now() + PAUSES;
+        if jobs_at <= Instant::now() {
+            jobs_at = Instant::now() + job(&context, &mut session).await;
+        }
+        context.alive("orders");
+    }
+}
+
+/// Reads what is paused before the first claim. A relay that may not read it (grants of an earlier release) starts without.
+pub(crate) async fn begin(context: &Arc<Context>) {
+    let mut session = Session::new(context);
+    while let Err(error) = read_pauses(context, &mut session).await
+        && error.as_database_error().is_none()
+    {
+        session.pause().await;
+    }
+}
+
+/// Reads what is paused. Messages that are in flight are finished.
+async fn read_pauses(context: &Context, session: &mut Session) -> Result<(), sqlx::Error> {
+    let rows = session.run("controls", async |db| controls::paused(db).await).await?;
+    let (begun, ended) = context.controls.set(&rows, Instant::now());
+    for (targets, is_paused) in [(begun, true), (ended, false)] {
+        for (kind, name) in targets.iter().map(Target::names) {
+            tracing::warn!(kind, name, "{}", if is_paused { "paused by an operator" } else { "not paused any more" });
+            context.metrics.paused.with_label_values(&[kind, name.as_str()]).set(i64::from(is_paused));
+        }
+    }
+    Ok(())
+}
+
+/// Carries out a batch of a job; returns the pause before the next look for one.
+async fn job(context: &Context, session: &mut Session) -> Duration {
+    match session.run("job", async |db| step(db).await).await {
+        Ok(Some(Progress { job_id, messages, pause, is_last })) => {
+            if messages > 0 {
+                context.nudge.notify_waiters();
+            }
+            if is_last {
+                tracing::info!(job_id, "a job has ended");
+            }
+            pause.max(REST)
+        }
+        Ok(None) => JOBS,
+        Err(_) => {
+            session.pause().await;
+            JOBS
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Pauses of lanes, sinks and destinations.
+
+use std::time::Duration;
+
+use outbox_core::{
+    sqlx::{self, MySqlConnection},
+    store::{
+        controls::{self, ControlRow},
+        jobs::Actor,
+    },
+};
+use serde::Serialize;
+
+use super::{dead::time, shown::shown};
+use crate::state::controls::Target;
+
+/// Something that is paused. Times are RFC 3339, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Control {
+    /// `lane`, `sink` or `destination`.
+    pub kind: String,
+    /// The number of the lane, the name of the sink, or sink and destination with a slash between them.
+    pub name: String,
+    /// When it was paused.
+    pub paused_at: String,
+    /// When the pause ends by itself.
+    pub ends_at: Option<String>,
+    /// Who paused it.
+    pub actor: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl From<ControlRow> for Control {
+    fn from(row: ControlRow) -> Self {
+        Self {
+            kind: shown(&row.kind),
+            name: shown(&row.name),
+            paused_at: time(row.paused_at),
+            ends_at: row.ends_at.map(time),
+            actor: shown(&row.actor),
+            reason: shown(&row.reason),
+        }
+    }
+}
+
+/// Lists what is paused.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn list(db: &mut MySqlConnection) -> Result<Vec<Control>, sqlx::Error> {
+    Ok(controls::paused(db).await?.into_iter().map(Control::from).collect())
+}
+
+/// Pauses something for a time, or until it is resumed. Relays follow within a second, and finish what is in flight.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn pause(
+    db: &mut MySqlConnection,
+    target: &Target,
+    time: Option<Duration>,
+    actor: &Actor<'_>,
+) -> Result<(), sqlx::Error> {
+    let (kind, name) = target.names();
+    controls::pause(db, (kind, &name), time, actor).await
+}
+
+/// Ends a pause. Returns false if there is none.
+///
+/// # Errors
+///
+/// If the database fails. End the connection then: it may have an open transaction.
+pub async fn resume(db: &mut MySqlConnection, target: &Target, actor: &Actor<'_>) -> Result<bool, sqlx::Error> {
+    let (kind, name) = target.names();
+    controls::resume(db, (kind, &name), actor).await
+}

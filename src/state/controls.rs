@@ -1,0 +1,158 @@
+//! What operators have paused, as this process knows it.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use outbox_core::store::controls::ControlRow;
+use tokio::sync::watch;
+
+use crate::sink::Destination;
+
+/// The bounds of the wait of a message whose sink or destination is paused.
+const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// What is paused.
+#[derive(Debug, Default)]
+pub struct Controls(watch::Sender<Arc<BTreeMap<Target, Pause>>>);
+
+/// Something that can be paused.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// A lane.
+    Lane(u16),
+    /// A sink.
+    Sink(String),
+    /// A sink, and a topic or exchange there.
+    Destination(String, String),
+}
+
+impl Target {
+    /// Reads the kind and the name in `outbox_controls`.
+    #[must_use]
+    pub fn of(kind: &str, name: &str) -> Option<Self> {
+        match kind {
+            "lane" => name.parse().ok().map(Self::Lane),
+            "sink" => Some(Self::Sink(name.to_owned())),
+            "destination" => {
+                name.split_once('/').map(|(sink, target)| Self::Destination(sink.to_owned(), target.to_owned()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the kind and the name in `outbox_controls`.
+    #[must_use]
+    pub fn names(&self) -> (&'static str, String) {
+        match self {
+            Self::Lane(lane) => ("lane", lane.to_string()),
+            Self::Sink(sink) => ("sink", sink.clone()),
+            Self::Destination(sink, target) => ("destination", format!("{sink}/{target}")),
+        }
+    }
+}
+
+/// A pause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pause {
+    /// Who paused it, and why.
+    pub why: Arc<str>,
+    /// Since when this process knows it.
+    pub since: Instant,
+}
+
+impl Pause {
+    /// Returns the wait of a message: half of the pause so far, so that a long one writes a message only a few times.
+    #[must_use]
+    pub fn wait(&self, now: Instant) -> Duration {
+        ((now - self.since) / 2).clamp(WAIT.0, WAIT.1)
+    }
+}
+
+impl Controls {
+    /// Takes what is paused now. Returns what was not paused before, and what is no longer.
+    #[must_use]
+    pub fn set(&self, rows: &[ControlRow], now: Instant) -> (Vec<Target>, Vec<Target>) {
+        let before = Arc::clone(&self.0.borrow());
+        let pause = |row: &ControlRow| {
+            let target = Target::of(&row.kind, &row.name)?;
+            let since = before.get(&target).map_or(now, |pause| pause.since);
+            Some((target, Pause { why: format!("paused by {}: {}", row.actor, row.reason).into(), since }))
+        };
+        let paused: BTreeMap<_, _> = rows.iter().filter_map(pause).collect();
+        let without = |these: &BTreeMap<Target, Pause>, others: &BTreeMap<Target, Pause>| {
+            these.keys().filter(|target| !others.contains_key(target)).cloned().collect()
+        };
+        let changes = (without(&paused, &before), without(&before, &paused));
+        self.0.send_if_modified(|known| {
+            let is_new = **known != paused;
+            *known = Arc::new(paused);
+            is_new
+        });
+        changes
+    }
+
+    /// Waits until a lane is not paused.
+    pub async fn runs(&self, lane: u16) {
+        // The sender lives as long as this.
+        self.0.subscribe().wait_for(|paused| !paused.contains_key(&Target::Lane(lane))).await.ok();
+    }
+
+    /// Returns the pause of a destination or of its sink.
+    #[must_use]
+    pub fn of(&self, destination: &Destination) -> Option<Pause> {
+        let paused = self.0.borrow();
+        if paused.is_empty() {
+            return None;
+        }
+        let Destination { sink, target, .. } = destination;
+        let pause = paused.get(&Target::Sink(sink.clone()));
+        pause.or_else(|| paused.get(&Target::Destination(sink.clone(), target.clone()))).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(kind: &str, name: &str) -> ControlRow {
+        let (kind, name) = (kind.to_owned(), name.to_owned());
+        ControlRow { kind, name, paused_at: 0, ends_at: None, actor: "alice".to_owned(), reason: "a test".to_owned() }
+    }
+
+    fn to(sink: &str, target: &str) -> Destination {
+        Destination { sink: sink.to_owned(), target: target.to_owned(), routing_key: String::new() }
+    }
+
+    #[tokio::test]
+    async fn a_lane_a_sink_and_a_destination_are_paused_alone() {
+        let (controls, now) = (Controls::default(), Instant::now());
+        let rows = [row("lane", "3"), row("sink", "kafka"), row("destination", "rabbitmq/a/b"), row("planet", "x")];
+        let [lane, sink, destination] =
+            [Target::Lane(3), Target::Sink("kafka".to_owned()), Target::of("destination", "rabbitmq/a/b").unwrap()];
+        assert_eq!(destination.names(), ("destination", "rabbitmq/a/b".to_owned()));
+        assert_eq!(controls.set(&rows, now), (vec![lane.clone(), sink, destination], vec![]));
+        controls.runs(4).await;
+        assert_eq!(controls.of(&to("kafka", "orders")).unwrap().why.as_ref(), "paused by alice: a test");
+        assert_eq!(
+            [controls.of(&to("rabbitmq", "a/b")).is_some(), controls.of(&to("rabbitmq", "a")).is_some()],
+            [true, false]
+        );
+        assert_eq!(controls.set(&rows[1..], now), (vec![], vec![lane]));
+        controls.runs(3).await;
+    }
+
+    #[test]
+    fn the_longer_a_pause_the_longer_a_message_waits_up_to_a_minute() {
+        let (controls, now) = (Controls::default(), Instant::now());
+        let rows = [row("sink", "kafka")];
+        let seconds = |seconds| now + Duration::from_secs(seconds);
+        for at in [now, seconds(10)] {
+            let _changes = controls.set(&rows, at);
+        }
+        let pause = controls.of(&to("kafka", "orders")).unwrap();
+        assert_eq!([0, 20, 999].map(|at| pause.wait(seconds(at)).as_secs()), [1, 10, 60]);
+    }
+}
