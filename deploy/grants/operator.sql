@@ -1,6 +1,5 @@
--- What `relay why`, `relay dead list`, `relay jobs`, `relay controls`, `relay audit` and `relay status` need. It reads no key, header or payload.
--- With `relay dead retry`, `release` and `discard`, `relay jobs stop`, `relay pause` and `resume`, it orders what relays then do. It can change no message by itself,
--- and no row of the audit.
+-- What an operator needs: the rights of viewer.sql, and those to order what relays then do (`relay dead retry`, `release` and `discard`,
+-- `delayed retry`, `jobs stop`, `pause`, `resume`). It reads no key, header or payload, and changes no message and no row of the audit.
 --
 -- Run this file after `relay migrate up`, with the outbox's database as the default one:
 --   CREATE USER 'outbox_operator'@'%' IDENTIFIED BY '…' REQUIRE SSL;

@@ -1,4 +1,5 @@
--- What `relay why`, `relay dead list`, `relay jobs`, `relay controls`, `relay audit` and `relay status` need. It reads no key, header or payload, and changes nothing.
+-- What the commands need that only look: `relay why`, `status`, `jobs`, `controls`, `audit`, and `list` of `pending`, `delayed` and
+-- `dead`. It reads no key, header or payload, and changes nothing.
 --
 -- Run this file after `relay migrate up`, with the outbox's database as the default one:
 --   CREATE USER 'outbox_viewer'@'%' IDENTIFIED BY '…' REQUIRE SSL;

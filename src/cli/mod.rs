@@ -7,7 +7,6 @@ mod check;
 mod config;
 mod controls;
 mod database;
-mod dead;
 mod healthcheck;
 mod jobs;
 mod log;
@@ -16,6 +15,7 @@ mod output;
 mod recover;
 mod run;
 mod status;
+mod unsent;
 mod why;
 
 use std::{
@@ -83,7 +83,13 @@ enum Command {
     Why(why::WhyMessage),
     /// List dead messages, and retry, release or discard them
     #[command(subcommand)]
-    Dead(dead::DeadCommand),
+    Dead(unsent::Dead),
+    /// List messages that wait for a time or their key, and publish them now
+    #[command(subcommand)]
+    Delayed(unsent::Delayed),
+    /// List messages that are due and not sent
+    #[command(subcommand)]
+    Pending(unsent::Pending),
     /// Stop publishing of a lane, sink or destination for a while
     Pause(controls::Pause),
     /// Go on with what is paused
@@ -121,6 +127,8 @@ async fn dispatch(command: Command, options: &Arguments) -> anyhow::Result<bool>
         Command::Check(check) => check.run(&options.load()?).await,
         Command::Status(format) => status::run(format, &options.database()?).await,
         Command::Dead(dead) => dead.run(&options.database()?).await,
+        Command::Delayed(delayed) => delayed.run(&options.database()?).await,
+        Command::Pending(pending) => pending.run(&options.database()?).await,
         Command::Pause(pause) => pause.run(&options.database()?).await,
         Command::Resume(resume) => resume.run(&options.database()?).await,
         Command::Controls(format) => controls::run(format, &options.database()?).await,

@@ -11,7 +11,7 @@ use outbox_core::{
 };
 use serde::Serialize;
 
-use super::{dead::time, shown::shown};
+use super::{shown::shown, unsent::time};
 use crate::state::controls::Target;
 
 /// Something that is paused. Times are RFC 3339, by the database's clock.

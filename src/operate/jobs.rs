@@ -1,4 +1,4 @@
-//! Jobs: what operators order to be done with dead messages. A plan is shown first, and relays carry the job out in batches.
+//! Jobs: what operators order to be done with delayed or dead messages. A plan is shown first, and relays carry the job out in batches.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,15 +8,16 @@ use std::{
 use outbox_core::{
     sqlx::{self, MySqlConnection},
     store::{
-        dead::{self, DeadRow},
+        find::StateTable,
         jobs::{self, Actor, AuditRow, Batch, Change, DueJob, JobRow, NewJob},
+        unsent::{self, UnsentRow},
     },
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
-    dead::{COUNT_BUDGET, Cursor, DeadMessage, Filter, PAGE, message, scan, time},
     shown::shown,
+    unsent::{COUNT_BUDGET, Cursor, Filter, PAGE, UnsentMessage, begin, message, scan, time},
 };
 
 /// Most messages of a batch. It locks the lane's head for a few milliseconds.
@@ -28,21 +29,24 @@ const WAITING: u32 = 100_000;
 /// Keys of one count of waiting messages.
 const KEYS: usize = 1_000;
 
-/// What to do with dead messages. Stored in `outbox_jobs`, so the names are stable.
+/// What to do with delayed or dead messages. Stored in `outbox_jobs`, so the names are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Publish them again.
+    /// Publish delayed messages now.
+    Hurry,
+    /// Publish dead messages again.
     Retry,
-    /// Let the later messages of their keys go on without them.
+    /// Let the later messages of dead ones' keys go on without them.
     Release,
-    /// Delete them.
+    /// Delete dead messages.
     Discard,
 }
 
 impl Action {
     fn name(self) -> &'static str {
         match self {
+            Self::Hurry => "hurry",
             Self::Retry => "retry",
             Self::Release => "release",
             Self::Discard => "discard",
@@ -51,6 +55,7 @@ impl Action {
 
     fn change(self) -> Change {
         match self {
+            Self::Hurry => Change::Hurry,
             Self::Retry => Change::Retry,
             Self::Release => Change::Release,
             Self::Discard => Change::Discard,
@@ -58,17 +63,36 @@ impl Action {
     }
 
     fn of(name: &str) -> Option<Self> {
-        [Self::Retry, Self::Release, Self::Discard].into_iter().find(|action| action.name() == name)
+        [Self::Hurry, Self::Retry, Self::Release, Self::Discard].into_iter().find(|action| action.name() == name)
+    }
+
+    /// Returns the state of its messages.
+    #[must_use]
+    pub fn table(self) -> StateTable {
+        match self {
+            Self::Hurry => StateTable::Delayed,
+            Self::Retry | Self::Release | Self::Discard => StateTable::Dead,
+        }
     }
 
     /// Why the action leaves a message out, if it does.
-    fn leaves_out(self, row: &DeadRow) -> Option<&'static str> {
+    fn leaves_out(self, row: &UnsentRow, filter: &Filter) -> Option<&'static str> {
+        let is_named = filter.id.is_some() || filter.reason.is_some();
         match self {
+            Self::Hurry if row.state.at.is_none() => Some("it is in the queue of its key"),
+            Self::Hurry if row.state.reason == "scheduled" && !is_named => Some("it is scheduled"),
             Self::Retry if row.message_id.is_none() => Some("its row in outbox_messages was deleted"),
-            Self::Retry if row.reason == "expired" => Some("it has expired"),
-            Self::Release if !row.holds_key => Some("no message waits for it"),
+            Self::Retry if row.state.reason == "expired" => Some("it has expired"),
+            Self::Release if !row.state.holds_key => Some("no message waits for it"),
             _ => None,
         }
+    }
+
+    /// Whether an earlier attempt may have delivered a message. A rejection spends the one attempt of a dead message.
+    fn may_repeat(self, row: &UnsentRow) -> bool {
+        let rejections = u16::from(self.table() == StateTable::Dead);
+        matches!(self, Self::Hurry | Self::Retry)
+            && (row.state.attempts > rejections || row.state.reason == "attempts_exhausted")
     }
 }
 
@@ -79,7 +103,7 @@ pub struct Plan {
     pub action: Action,
     /// The number of messages.
     pub messages: u64,
-    /// Whether all dead messages were looked at; otherwise the first 100,000 were, and all numbers may be higher.
+    /// Whether all messages of the state were looked at; otherwise the first 100,000 were, and all numbers may be higher.
     pub is_complete: bool,
     /// Their keys.
     pub keys: u64,
@@ -87,19 +111,19 @@ pub struct Plan {
     pub may_arrive_twice: u64,
     /// Later messages of their keys that wait for them now, counted up to 100,000.
     pub waiting: u64,
-    /// When the first was given up.
+    /// When the first was given up, or a delayed one enqueued.
     pub oldest: Option<String>,
-    /// When the last was given up.
+    /// When the last was.
     pub newest: Option<String>,
     /// The least duration, in seconds.
     pub seconds: u64,
     /// The number of messages that are left out, by the reason.
     pub left_out: BTreeMap<&'static str, u64>,
     /// Some of the messages.
-    pub samples: Vec<DeadMessage>,
+    pub samples: Vec<UnsentMessage>,
 }
 
-/// Shows what a job would do; changes nothing. Looks at 100,000 dead messages at most.
+/// Shows what a job would do; changes nothing. Looks at 100,000 messages at most.
 ///
 /// # Errors
 ///
@@ -110,7 +134,7 @@ pub async fn plan(
     filter: &Filter,
     per_second: u32,
 ) -> Result<Plan, sqlx::Error> {
-    let (mut keys, mut holding, mut died) = (BTreeSet::new(), BTreeMap::<u16, BTreeSet<u64>>::new(), None);
+    let (mut keys, mut holding, mut times) = (BTreeSet::new(), BTreeMap::<u16, BTreeSet<u64>>::new(), None);
     let mut plan = Plan {
         action,
         messages: 0,
@@ -124,42 +148,43 @@ pub async fn plan(
         left_out: BTreeMap::new(),
         samples: Vec::new(),
     };
-    let visit = |row: DeadRow| {
-        if let Some(why) = action.leaves_out(&row) {
+    let visit = |row: UnsentRow| {
+        if let Some(why) = action.leaves_out(&row, filter) {
             *plan.left_out.entry(why).or_default() += 1;
             return true;
         }
         plan.messages += 1;
-        plan.may_arrive_twice += u64::from(row.attempts > 1 || row.reason == "attempts_exhausted");
-        if row.key_hash > 0 {
-            keys.insert((row.lane, row.key_hash));
+        plan.may_arrive_twice += u64::from(action.may_repeat(&row));
+        let (state, at) = (&row.state, begin(&row));
+        if state.key_hash > 0 {
+            keys.insert((state.lane, state.key_hash));
         }
-        if row.holds_key {
-            holding.entry(row.lane).or_default().insert(row.key_hash);
+        if state.holds_key {
+            holding.entry(state.lane).or_default().insert(state.key_hash);
         }
-        let (first, last) = died.unwrap_or((row.died_at, row.died_at));
-        died = Some((first.min(row.died_at), last.max(row.died_at)));
+        let (first, last) = times.unwrap_or((at, at));
+        times = Some((first.min(at), last.max(at)));
         if plan.samples.len() < SAMPLES {
             plan.samples.push(message(&row));
         }
         true
     };
-    let (_, rest) = scan(db, filter, Cursor::default(), COUNT_BUDGET, visit).await?;
+    let (_, rest) = scan(db, action.table(), filter, (Cursor::default(), COUNT_BUDGET), visit).await?;
     for (lane, holding) in &holding {
         let holding: Vec<u64> = holding.iter().copied().collect();
         for holding in holding.chunks(KEYS) {
             let rest = u64::from(WAITING).saturating_sub(plan.waiting);
-            plan.waiting += dead::waiting(db, *lane, holding, u32::try_from(rest).unwrap_or(WAITING)).await?;
+            plan.waiting += unsent::waiting(db, *lane, holding, u32::try_from(rest).unwrap_or(WAITING)).await?;
         }
     }
     plan.is_complete = rest.is_none();
     plan.keys = keys.len() as u64;
     plan.seconds = plan.messages / u64::from(per_second.max(1));
-    (plan.oldest, plan.newest) = (died.map(|(first, _)| time(first)), died.map(|(_, last)| time(last)));
+    (plan.oldest, plan.newest) = (times.map(|(first, _)| time(first)), times.map(|(_, last)| time(last)));
     Ok(plan)
 }
 
-/// Orders a job for the messages that are dead now; returns its number. Relays begin within seconds.
+/// Orders a job for the messages that are delayed or dead now; returns its number. Relays begin within seconds.
 ///
 /// # Errors
 ///
@@ -202,10 +227,11 @@ pub async fn step(db: &mut MySqlConnection) -> Result<Option<Progress>, sqlx::Er
     };
     let Some((job, action, filter)) = jobs::due(db).await?.into_iter().find_map(readable) else { return Ok(None) };
     let start = filter.start(Cursor { lane: job.last.0, id: job.last.1 });
-    let rows = dead::above(db, (start.lane, start.id), PAGE).await?;
+    let rows = unsent::above(db, action.table(), (start.lane, start.id), PAGE).await?;
     let part = Part::of(&rows, (start.lane, start.id), job.per_second.clamp(1, BATCH) as usize, |row| {
         // Those that have died since were in no plan; among them are those whose retry has failed.
-        let is_wanted = filter.takes(row) && row.died_at <= job.created_at && action.leaves_out(row).is_none();
+        let is_late = row.state.table == StateTable::Dead && row.state.at > Some(job.created_at);
+        let is_wanted = filter.takes(row) && !is_late && action.leaves_out(row, &filter).is_none();
         if filter.ends_before(row) { None } else { Some(is_wanted) }
     });
     let pause = Duration::from_secs(part.ids.len() as u64) / job.per_second.max(1);
@@ -227,18 +253,18 @@ struct Part {
 
 impl Part {
     /// Takes up to `most` of a page's rows. `wants` returns `None` at the first row behind the job's messages.
-    fn of(rows: &[DeadRow], start: (u16, u64), most: usize, wants: impl Fn(&DeadRow) -> Option<bool>) -> Self {
+    fn of(rows: &[UnsentRow], start: (u16, u64), most: usize, wants: impl Fn(&UnsentRow) -> Option<bool>) -> Self {
         let mut part = Self { lane: start.0, ids: Vec::new(), last: start, is_last: false };
         for row in rows {
             let Some(is_wanted) = wants(row) else { return Self { is_last: true, ..part } };
-            if part.ids.len() >= most || !part.ids.is_empty() && row.lane != part.lane {
+            if part.ids.len() >= most || !part.ids.is_empty() && row.state.lane != part.lane {
                 return part;
             }
             if is_wanted {
-                part.lane = row.lane;
+                part.lane = row.state.lane;
                 part.ids.push(row.id);
             }
-            part.last = (row.lane, row.id);
+            part.last = (row.state.lane, row.id);
         }
         Self { is_last: rows.len() < PAGE as usize, ..part }
     }
@@ -361,21 +387,23 @@ pub async fn audit(db: &mut MySqlConnection, below: u64, limit: u32) -> Result<V
 
 #[cfg(test)]
 mod tests {
+    use outbox_core::store::find::StateRow;
+
     use super::*;
 
-    fn row(lane: u16, id: u64) -> DeadRow {
-        DeadRow {
+    fn row(lane: u16, id: u64) -> UnsentRow {
+        let state = StateRow {
+            table: StateTable::Dead,
             lane,
-            id,
             key_hash: 1,
             attempts: 1,
-            died_at: 0,
+            at: Some(0),
             holds_key: true,
             reason: "too_large".to_owned(),
-            error: String::new(),
-            message_id: Some(outbox_core::Uuid::nil()),
-            topic: "orders".to_owned(),
-        }
+            error: None,
+        };
+        let message_id = Some(outbox_core::Uuid::nil());
+        UnsentRow { id, state, message_id, topic: "orders".to_owned(), created_at: Some(0) }
     }
 
     fn part(lane: u16, ids: &[u64], last: (u16, u64), is_last: bool) -> Part {
@@ -385,13 +413,13 @@ mod tests {
     #[test]
     fn a_part_has_one_lane_at_most_so_many_messages_and_an_end() {
         let rows = [row(0, 1), row(0, 2), row(0, 3), row(1, 1)];
-        let all = |_: &DeadRow| Some(true);
+        let all = |_: &UnsentRow| Some(true);
         assert_eq!(Part::of(&rows, (0, 0), 2, all), part(0, &[1, 2], (0, 2), false));
         assert_eq!(Part::of(&rows, (0, 0), 9, all), part(0, &[1, 2, 3], (0, 3), false));
         assert_eq!(Part::of(&rows[3..], (0, 3), 1, all), part(1, &[1], (1, 1), true));
-        assert_eq!(Part::of(&rows, (0, 0), 9, |row| Some(row.lane == 1)), part(1, &[1], (1, 1), true));
+        assert_eq!(Part::of(&rows, (0, 0), 9, |row| Some(row.state.lane == 1)), part(1, &[1], (1, 1), true));
         assert_eq!(
-            Part::of(&rows, (0, 0), 9, |row| (row.lane == 0).then_some(row.id == 2)),
+            Part::of(&rows, (0, 0), 9, |row| (row.state.lane == 0).then_some(row.id == 2)),
             part(0, &[2], (0, 3), true)
         );
         assert_eq!(Part::of(&[], (0, 7), 9, all), part(0, &[], (0, 7), true));
@@ -399,18 +427,40 @@ mod tests {
         assert_eq!(Part::of(&page, (0, 0), 9, |_| Some(false)), part(0, &[], (0, u64::from(PAGE)), false));
     }
 
+    fn with(change: impl Fn(&mut StateRow)) -> UnsentRow {
+        let mut row = row(0, 1);
+        change(&mut row.state);
+        row
+    }
+
     #[test]
-    fn a_retry_leaves_out_what_cannot_be_sent_and_a_release_what_holds_nothing() {
+    fn each_action_leaves_out_what_it_does_not_fit() {
+        let all = Filter::default();
         let [gone, expired, free] = [
-            DeadRow { message_id: None, ..row(0, 1) },
-            DeadRow { reason: "expired".to_owned(), ..row(0, 1) },
-            DeadRow { holds_key: false, ..row(0, 1) },
+            UnsentRow { message_id: None, ..row(0, 1) },
+            with(|state| state.reason = "expired".to_owned()),
+            with(|state| state.holds_key = false),
         ];
         let left_out =
-            |action: Action| [&row(0, 1), &gone, &expired, &free].map(|row| action.leaves_out(row).is_some());
+            |action: Action| [&row(0, 1), &gone, &expired, &free].map(|row| action.leaves_out(row, &all).is_some());
         assert_eq!(left_out(Action::Retry), [false, true, true, false]);
         assert_eq!(left_out(Action::Release), [false, false, false, true]);
         assert_eq!(left_out(Action::Discard), [false; 4]);
+        let (queued, scheduled) = (with(|state| state.at = None), with(|state| state.reason = "scheduled".to_owned()));
+        let left_out =
+            |filter| [&row(0, 1), &queued, &scheduled].map(|row| Action::Hurry.leaves_out(row, &filter).is_some());
+        assert_eq!(left_out(all.clone()), [false, true, true]);
+        assert_eq!(left_out(Filter { id: Some(1), ..all }), [false, true, false]);
+    }
+
+    #[test]
+    fn what_may_have_arrived_may_arrive_twice() {
+        let rows = [(0, "parked"), (1, "too_large"), (1, "attempts_exhausted"), (2, "too_large")]
+            .map(|(attempts, reason)| with(|state| (state.attempts, state.reason) = (attempts, reason.to_owned())));
+        let may_repeat = |action: Action| rows.each_ref().map(|row| action.may_repeat(row));
+        assert_eq!(may_repeat(Action::Hurry), [false, true, true, true]);
+        assert_eq!(may_repeat(Action::Retry), [false, false, true, true]);
+        assert_eq!(may_repeat(Action::Discard), [false; 4]);
     }
 
     #[test]

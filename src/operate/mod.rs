@@ -2,7 +2,7 @@
 //! texts from outside are escaped, see [`shown`].
 
 pub mod controls;
-pub mod dead;
 pub mod jobs;
 pub mod shown;
+pub mod unsent;
 pub mod why;

@@ -2,11 +2,13 @@
 
 #![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::sqlx::{self, Connection as _, MySqlConnection};
 use serde_json::Value;
 use testkit::{
-    accounts::Account, consume::Broker, judge::Expectations, ledger::Draft, on_both_databases, servers::Flavor,
+    accounts::Account, consume::Broker, judge::Expectations, ledger::Draft, load, on_both_databases, servers::Flavor,
 };
 
 use crate::stage::{Client, PATIENCE, Stage};
@@ -17,6 +19,7 @@ on_both_databases!(
     a_discarded_message_is_gone_and_its_key_goes_on,
     killed_relays_repeat_no_message_of_a_job,
     a_job_takes_what_its_plan_shows,
+    waiting_messages_go_before_their_time_and_in_order,
     a_stopped_job_leaves_the_rest,
     each_account_can_do_its_part_alone,
 );
@@ -160,6 +163,36 @@ async fn a_job_takes_what_its_plan_shows(flavor: Flavor) -> Result<()> {
     ensure!(stage.database.number(left).await? == 1, "{:#}", operator.0.json(&["dead", "list"])?);
     ensure!(operator.0.json(&["jobs"])?[0]["done"] == 2);
     Ok(())
+}
+
+/// A message waits for an hour, a later one of its key behind it; another is scheduled.
+async fn waiting_messages_go_before_their_time_and_in_order(flavor: Flavor) -> Result<()> {
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?;
+    let operator = Operator::new(&stage).await?;
+    let drafts = [stage.draft(1).key("k", 1), stage.draft(2).key("k", 2), stage.draft(3)];
+    stage.commit(&drafts[..1]).await?;
+    let park = "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason, error) \
+        SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 1, 'parked', 'down' FROM outbox_pending; \
+        DELETE FROM outbox_pending";
+    stage.database.execute(park).await?;
+    let _relay = stage.relay()?;
+    stage.commit(&drafts[1..2]).await?;
+    let later = |message: outbox_core::Message| message.delay(Duration::from_hours(1));
+    load::commit(&stage.database, &stage.ledger, &drafts[2..], later).await?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_delayed WHERE reason = 'behind'").await?;
+    let groups = operator.0.json(&["delayed", "list", "--group-by", "reason"])?;
+    ensure!(groups["rows"].as_array().is_some_and(|rows| rows.len() == 3), "{groups:#}");
+    let plan = &operator.0.json(&["delayed", "retry", "--all"])?["plan"];
+    ensure!(plan["left_out"]["it is scheduled"] == 1, "{plan:#}");
+    ensure!(plan["left_out"]["it is in the queue of its key"] == 1 && plan["may_arrive_twice"] == 1, "{plan:#}");
+    let retry = ["delayed", "retry", "--all", "--yes", "--because", "it is up"];
+    operator.0.done(&retry)?;
+    stage.database.wait_for(PATIENCE, OPEN).await?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 2 FROM outbox_sent_messages").await?;
+    let scheduled = "SELECT COUNT(*) = 1 FROM outbox_delayed WHERE reason = 'scheduled'";
+    ensure!(stage.database.number(scheduled).await? == 1, "the scheduled message has gone, too");
+    operator.0.done(&["delayed", "retry", &drafts[2].id.to_string(), "--yes", "--because", "now"])?;
+    stage.drain_and_judge(&Expectations::new().at_least(3)).await
 }
 
 async fn a_stopped_job_leaves_the_rest(flavor: Flavor) -> Result<()> {

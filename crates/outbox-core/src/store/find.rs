@@ -62,6 +62,30 @@ pub enum StateTable {
     Dead,
 }
 
+impl StateTable {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "outbox_pending",
+            Self::Delayed => "outbox_delayed",
+            Self::Dead => "outbox_dead",
+        }
+    }
+
+    /// The seven columns of a [`StateRow`] in a row `t`.
+    pub(super) fn columns(self) -> String {
+        let rest = match self {
+            Self::Pending => "NULL, FALSE, '', NULL".to_owned(),
+            Self::Delayed => format!(
+                "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', NULLIF(t.due_at, {UNDATED})), t.holds_key = 1, t.reason, t.error"
+            ),
+            Self::Dead => {
+                "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', t.died_at), t.holds_key = 1, t.reason, t.error".to_owned()
+            }
+        };
+        format!("t.lane, t.key_hash, t.attempts, {rest}")
+    }
+}
+
 /// A row that says what happens to a message next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateRow {
@@ -81,6 +105,22 @@ pub struct StateRow {
     pub reason: String,
     /// The last error.
     pub error: Option<String>,
+}
+
+impl StateRow {
+    /// From the first seven columns, [`StateTable::columns`].
+    pub(super) fn of(table: StateTable, row: &MySqlRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            table,
+            lane: row.try_get(0)?,
+            key_hash: row.try_get(1)?,
+            attempts: row.try_get(2)?,
+            at: row.try_get(3)?,
+            holds_key: row.try_get(4)?,
+            reason: row.try_get(5)?,
+            error: row.try_get(6)?,
+        })
+    }
 }
 
 /// A claim that lists the message.
@@ -163,37 +203,16 @@ async fn message(conn: &mut MySqlConnection, id: u64) -> Result<Option<MessageRo
 /// One seek per lane and table: the lanes are found by a loose scan of the primary key.
 async fn states(conn: &mut MySqlConnection, id: u64) -> Result<Vec<StateRow>, sqlx::Error> {
     let mut states = Vec::new();
-    for (table, name, rest) in [
-        (StateTable::Pending, "outbox_pending", "NULL, FALSE, '', NULL".to_owned()),
-        (
-            StateTable::Delayed,
-            "outbox_delayed",
-            format!(
-                "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', NULLIF(t.due_at, {UNDATED})), t.holds_key = 1, t.reason, t.error"
-            ),
-        ),
-        (
-            StateTable::Dead,
-            "outbox_dead",
-            "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', t.died_at), t.holds_key = 1, t.reason, t.error".to_owned(),
-        ),
-    ] {
+    for table in [StateTable::Pending, StateTable::Delayed, StateTable::Dead] {
         let sql = format!(
-            "SELECT t.lane, t.key_hash, t.attempts, {rest} FROM (SELECT lane FROM {name} GROUP BY lane) l \
-             STRAIGHT_JOIN {name} t FORCE INDEX (PRIMARY) ON t.lane = l.lane AND t.id = ?"
+            "SELECT {columns} FROM (SELECT lane FROM {name} GROUP BY lane) l \
+             STRAIGHT_JOIN {name} t FORCE INDEX (PRIMARY) ON t.lane = l.lane AND t.id = ?",
+            columns = table.columns(),
+            name = table.name(),
         );
         let rows = sqlx::query(AssertSqlSafe(sql)).bind(id).fetch_all(&mut *conn).await?;
         for row in &rows {
-            states.push(StateRow {
-                table,
-                lane: row.try_get(0)?,
-                key_hash: row.try_get(1)?,
-                attempts: row.try_get(2)?,
-                at: row.try_get(3)?,
-                holds_key: row.try_get(4)?,
-                reason: row.try_get(5)?,
-                error: row.try_get(6)?,
-            });
+            states.push(StateRow::of(table, row)?);
         }
     }
     Ok(states)

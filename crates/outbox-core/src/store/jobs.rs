@@ -9,15 +9,27 @@ use super::{
     text::{Text, Utf8, listed, sql},
 };
 
-/// What to do with dead messages.
+/// What to do with delayed or dead messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Make them pending, with no attempt spent.
+    /// Make delayed messages pending before their time. Those in the queue of their key stay.
+    Hurry,
+    /// Make dead messages pending, with no attempt spent.
     Retry,
-    /// Let the later messages of their keys go on; they stay dead.
+    /// Let the later messages of dead ones' keys go on; they stay dead.
     Release,
-    /// Delete them. The later messages of their keys go on.
+    /// Delete dead messages. The later messages of their keys go on.
     Discard,
+}
+
+impl Change {
+    /// The table, and a condition on its rows `d`.
+    fn rows(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Hurry => ("outbox_delayed", " AND d.due_at < TIMESTAMP'9999-12-31 00:00:00'"),
+            Self::Retry | Self::Release | Self::Discard => ("outbox_dead", ""),
+        }
+    }
 }
 
 /// Who acts, and why.
@@ -128,7 +140,7 @@ pub async fn due(conn: &mut MySqlConnection) -> Result<Vec<DueJob>, sqlx::Error>
     rows.iter().map(due).collect()
 }
 
-/// Some dead messages of one lane that a job changes.
+/// Some messages of one lane that a job changes.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     /// The job.
@@ -160,13 +172,15 @@ pub async fn carry_out(conn: &mut MySqlConnection, batch: &Batch<'_>) -> Result<
 }
 
 pub(super) fn text(batch: &Batch<'_>) -> Text {
-    let job_id = batch.job.job_id;
+    let (job_id, (table, condition)) = (batch.job.job_id, batch.change.rows());
     let fenced = sql!("j.job_id = {job_id} AND j.token = {token}", job_id, token = batch.token);
-    let dead = sql!(
+    let rows = sql!(
         "outbox_jobs j STRAIGHT_JOIN {ids}
-            STRAIGHT_JOIN outbox_dead d FORCE INDEX (PRIMARY) ON d.lane = {lane} AND d.id = l.id",
+            STRAIGHT_JOIN {table} d FORCE INDEX (PRIMARY) ON d.lane = {lane} AND d.id = l.id{condition}",
         ids = listed(batch.ids),
+        table,
         lane = batch.lane,
+        condition,
     );
     sql!(
         "BEGIN; UPDATE outbox_jobs SET token = {token}, last_lane = {last_lane}, last_id = {last_id},
@@ -180,34 +194,35 @@ pub(super) fn text(batch: &Batch<'_>) -> Text {
         is_last = u16::from(batch.is_last),
         job_id,
         seen = batch.job.token,
-        change = if batch.ids.is_empty() { sql!("; DO 0") } else { change(batch, &dead, &fenced) },
+        change = if batch.ids.is_empty() { sql!("; DO 0") } else { change(batch, &rows, &fenced) },
         fenced,
     )
 }
 
 /// The statements that change the messages. The last one affects one row for each.
-fn change(batch: &Batch<'_>, dead: &Text, fenced: &Text) -> Text {
+fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
     match batch.change {
         // As in a promotion, the version makes looks void that lack the rows, and `low` makes looks include them.
-        Change::Retry => sql!(
+        Change::Hurry | Change::Retry => sql!(
             "; UPDATE outbox_jobs j STRAIGHT_JOIN outbox_head h ON h.lane = {lane}
                 SET h.version = h.version + 1, h.claimer = 0, h.low = LEAST(h.low, {smallest}) WHERE {fenced};
             INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts)
-                SELECT d.lane, d.id, d.key_hash, d.bytes, 0 FROM {dead} WHERE {fenced};
-            DELETE d FROM {dead}
+                SELECT d.lane, d.id, d.key_hash, d.bytes, {attempts} FROM {rows} WHERE {fenced};
+            DELETE d FROM {rows}
                 STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = d.lane AND p.id = d.id WHERE {fenced}",
             lane = batch.lane,
             smallest = batch.ids.iter().copied().min().unwrap_or(0),
-            dead = *dead,
+            attempts = if batch.change == Change::Hurry { "d.attempts" } else { "0" },
+            rows = *rows,
             fenced = *fenced,
         ),
-        Change::Release => sql!("; UPDATE {dead} SET d.holds_key = 0 WHERE {fenced}", dead = *dead, fenced = *fenced),
+        Change::Release => sql!("; UPDATE {rows} SET d.holds_key = 0 WHERE {fenced}", rows = *rows, fenced = *fenced),
         // The update locks the rows, so that none becomes pending before its message is deleted.
         Change::Discard => sql!(
-            "; UPDATE {dead} SET d.holds_key = 0 WHERE {fenced};
-            DELETE m FROM {dead} STRAIGHT_JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = d.id WHERE {fenced};
-            DELETE d FROM {dead} WHERE {fenced}",
-            dead = *dead,
+            "; UPDATE {rows} SET d.holds_key = 0 WHERE {fenced};
+            DELETE m FROM {rows} STRAIGHT_JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = d.id WHERE {fenced};
+            DELETE d FROM {rows} WHERE {fenced}",
+            rows = *rows,
             fenced = *fenced,
         ),
     }

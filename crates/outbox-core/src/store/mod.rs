@@ -14,7 +14,6 @@ pub mod claim;
 pub mod contents;
 pub mod controls;
 pub mod counters;
-pub mod dead;
 pub mod enqueue;
 #[cfg(feature = "test")]
 pub(crate) mod enqueued;
@@ -40,6 +39,7 @@ pub mod session;
 pub mod settle;
 pub mod stats;
 pub(crate) mod text;
+pub mod unsent;
 pub mod work;
 
 /// The server's number for "duplicate entry for a unique key".

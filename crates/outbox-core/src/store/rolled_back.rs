@@ -213,6 +213,7 @@ async fn a_batch_of_a_job_that_is_rolled_back_in_its_middle_changes_nothing(flav
     let dead = |id| Dead { id, spent: true, holds_key: true, reason: "rejected", error: String::new() };
     settlement.dead = ids.iter().copied().map(dead).collect();
     settle::settle(&mut db, &[(lease, &settlement)], Way::Ranges).await?;
+    database.execute("UPDATE outbox_dead SET holds_key = 1").await?;
     let order = NewJob { action: "retry", filter: "{}", per_second: 1, messages: 3 };
     jobs::order(&mut db, &order, &Actor { name: "me", via: "test", reason: "test" }).await?;
     let job = jobs::due(&mut db).await?.pop().context("the job is not due")?;

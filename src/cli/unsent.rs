@@ -1,8 +1,8 @@
-//! `relay dead`: lists dead messages, and orders what happens to them.
+//! `relay pending`, `relay delayed` and `relay dead`: list messages, and order what happens to them.
 
 use anyhow::Context as _;
 use clap::{ArgGroup, Args, Subcommand, value_parser};
-use outbox_core::check_schema_to_read;
+use outbox_core::{check_schema_to_read, store::find::StateTable};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -14,15 +14,31 @@ use super::{
 use crate::{
     config::Config,
     operate::{
-        dead::{Cursor, Filter, GroupBy, Page, find, groups, list},
         jobs::{Action, Plan, order, plan},
+        unsent::{Cursor, Filter, GroupBy, Page, find, groups, list},
         why::Reference,
     },
 };
 
+/// The subcommands of `relay pending`.
+#[derive(Debug, Subcommand)]
+pub(super) enum Pending {
+    /// List messages that are due and not sent, or count them
+    List(List),
+}
+
+/// The subcommands of `relay delayed`.
+#[derive(Debug, Subcommand)]
+pub(super) enum Delayed {
+    /// List messages that wait for a time or for their key, or count them
+    List(List),
+    /// Publish waiting messages now, such as those of a broker that is back
+    Retry(Order),
+}
+
 /// The subcommands of `relay dead`.
 #[derive(Debug, Subcommand)]
-pub(super) enum DeadCommand {
+pub(super) enum Dead {
     /// List messages that the relays gave up on, or count them
     List(List),
     /// Publish dead messages again, in the order of their keys
@@ -33,10 +49,41 @@ pub(super) enum DeadCommand {
     Discard(Order),
 }
 
+impl Pending {
+    /// Runs the command.
+    pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
+        let Self::List(what) = self;
+        what.run(config, StateTable::Pending).await
+    }
+}
+
+impl Delayed {
+    /// Runs the command.
+    pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
+        match self {
+            Self::List(what) => what.run(config, StateTable::Delayed).await,
+            Self::Retry(what) => what.run(config, Action::Hurry).await,
+        }
+    }
+}
+
+impl Dead {
+    /// Runs the command.
+    pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
+        match self {
+            Self::List(what) => what.run(config, StateTable::Dead).await,
+            Self::Retry(what) => what.run(config, Action::Retry).await,
+            Self::Release(what) => what.run(config, Action::Release).await,
+            Self::Discard(what) => what.run(config, Action::Discard).await,
+        }
+    }
+}
+
 const EXAMPLES: &str = "Examples:
   relay dead list --group-by reason        # what went wrong, and how often
   relay dead list --reason too_large       # which messages
-  relay dead list --after 0:1523           # the next page";
+  relay dead list --after 0:1523           # the next page
+  relay delayed list --group-by topic --reason unroutable";
 
 /// Which ones, and how.
 #[derive(Debug, Args)]
@@ -57,34 +104,26 @@ pub(super) struct List {
     format: Format,
 }
 
-impl DeadCommand {
-    /// Runs the command.
-    pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
-        match self {
-            Self::List(list) => list.run(config).await,
-            Self::Retry(what) => what.run(config, Action::Retry).await,
-            Self::Release(what) => what.run(config, Action::Release).await,
-            Self::Discard(what) => what.run(config, Action::Discard).await,
-        }
-    }
-}
-
 impl List {
-    async fn run(self, config: &Config) -> anyhow::Result<bool> {
+    async fn run(self, config: &Config, table: StateTable) -> anyhow::Result<bool> {
         let mut connection = database::connect(config).await?;
         check_schema_to_read(&mut connection).await?;
         let (by, after, limit) = (self.group_by, self.after, self.limit.max(1));
         let filter = self.filter;
-        let failed = "the dead messages cannot be read";
+        let failed = "the messages cannot be read";
         match by {
             None => {
-                let page = list(&mut connection, &filter, after, limit).await.context(failed)?;
-                let columns =
-                    ["id", "lane", "topic", "reason", "attempts", "died_at", "holds_key", "error", "message_id"];
+                let page = list(&mut connection, table, &filter, after, limit).await.context(failed)?;
+                let time = match table {
+                    StateTable::Pending => "enqueued_at",
+                    StateTable::Delayed => "due_at",
+                    StateTable::Dead => "died_at",
+                };
+                let columns = ["id", "lane", "topic", "reason", "attempts", time, "holds_key", "error", "message_id"];
                 show(self.format, columns, &page)
             }
             Some(by) => {
-                let page = groups(&mut connection, &filter, after, by).await.context(failed)?;
+                let page = groups(&mut connection, table, &filter, after, by).await.context(failed)?;
                 show(self.format, ["messages", "group", "holding", "first", "last", "example"], &page)
             }
         }
@@ -95,6 +134,7 @@ const ORDERS: &str = "Without --yes the plan is shown, and nothing changes. Exam
   relay dead retry 1523                                  # the plan for one message
   relay dead retry --reason unroutable --topic orders    # the plan for many
   relay dead retry --reason unroutable --yes --because 'the queue is bound now'
+  relay delayed retry --reason parked --yes --because 'the broker is back'
   relay jobs                                             # how far the relays are";
 
 /// At least one of these, so that nobody retries all by mistake.
@@ -108,7 +148,7 @@ fn which() -> ArgGroup {
 pub(super) struct Order {
     /// One message: its UUID, or its number in the tables
     message: Option<Reference>,
-    /// All dead messages
+    /// All of them
     #[arg(long, conflicts_with_all = ["message", "Filter"])]
     all: bool,
     #[command(flatten)]
@@ -129,11 +169,11 @@ impl Order {
     async fn run(self, config: &Config, action: Action) -> anyhow::Result<bool> {
         let mut connection = database::connect(config).await?;
         check_schema_to_read(&mut connection).await?;
-        let failed = "the dead messages cannot be read";
+        let failed = "the messages cannot be read";
         let mut filter = self.filter;
         if let Some(message) = self.message {
-            let place = find(&mut connection, message).await.context(failed)?;
-            let Cursor { lane, id } = place.context("no such message is dead: see `relay why`")?;
+            let place = find(&mut connection, action.table(), message).await.context(failed)?;
+            let Cursor { lane, id } = place.context("the message is not in this state: see `relay why`")?;
             (filter.lane, filter.id) = (Some(lane), Some(id));
         }
         let plan = plan(&mut connection, action, &filter, self.rate).await.context(failed)?;
@@ -170,7 +210,7 @@ fn show_plan(format: Format, plan: &Plan) -> anyhow::Result<()> {
         pairs.push((format!("left out: {why}"), messages.clone()));
     }
     let pairs: Vec<_> = pairs.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
-    let columns = ["id", "lane", "topic", "reason", "attempts", "died_at", "holds_key", "error"];
+    let columns = ["id", "lane", "topic", "reason", "attempts", "enqueued_at", "died_at", "holds_key", "error"];
     let rows: Vec<_> = samples.as_array().into_iter().flatten().map(|row| pick(row, columns)).collect();
     Ok(format.object_with_rows(&pairs, "samples", columns, &rows)?)
 }
@@ -183,7 +223,7 @@ fn show<T: Serialize, const N: usize>(format: Format, columns: [&str; N], page: 
     format.values(columns, &page.rows)?;
     if let Some(next) = page.next {
         let looked_at = page.looked_at;
-        output::note(&format!("Looked at {looked_at} dead messages; there may be more: --after {next}"))?;
+        output::note(&format!("Looked at {looked_at} messages; there may be more: --after {next}"))?;
     }
     Ok(true)
 }

@@ -1,11 +1,14 @@
-//! Dead messages: lists them, and counts them by reason, topic or error.
+//! Unsent messages: lists those of a state, and counts them by reason, topic, error or lane.
 
 use std::{collections::HashMap, fmt, str::FromStr};
 
 use clap::{Args, ValueEnum};
 use outbox_core::{
     sqlx::{self, MySqlConnection},
-    store::dead::{self, DeadRow},
+    store::{
+        find::StateTable,
+        unsent::{self, UnsentRow},
+    },
 };
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -19,7 +22,7 @@ const LIST_BUDGET: usize = 20_000;
 /// Most rows that a count looks at.
 pub(super) const COUNT_BUDGET: usize = 100_000;
 
-/// The dead messages of interest; `None` means all.
+/// The messages of interest; `None` means all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, Args)]
 #[serde(deny_unknown_fields)]
 pub struct Filter {
@@ -55,17 +58,18 @@ impl Filter {
 
     /// Whether no message of interest is at this row or behind it.
     #[must_use]
-    pub fn ends_before(&self, row: &DeadRow) -> bool {
-        self.lane.is_some_and(|lane| row.lane > lane || row.lane == lane && self.id.is_some_and(|id| row.id > id))
+    pub fn ends_before(&self, row: &UnsentRow) -> bool {
+        let id = |id| row.id > id;
+        self.lane.is_some_and(|lane| row.state.lane > lane || row.state.lane == lane && self.id.is_some_and(id))
     }
 
     /// Whether it is a message of interest.
     #[must_use]
-    pub fn takes(&self, row: &DeadRow) -> bool {
-        self.reason.as_ref().is_none_or(|reason| *reason == row.reason)
+    pub fn takes(&self, row: &UnsentRow) -> bool {
+        self.reason.as_ref().is_none_or(|reason| *reason == row.state.reason)
             && self.topic.as_ref().is_none_or(|topic| *topic == row.topic)
-            && self.error.as_ref().is_none_or(|error| row.error.contains(error))
-            && self.lane.is_none_or(|lane| lane == row.lane)
+            && self.error.as_ref().is_none_or(|error| row.state.error.as_ref().is_some_and(|text| text.contains(error)))
+            && self.lane.is_none_or(|lane| lane == row.state.lane)
             && self.id.is_none_or(|id| id == row.id)
     }
 }
@@ -101,9 +105,9 @@ impl Serialize for Cursor {
     }
 }
 
-/// A dead message. Times are RFC 3339, by the database's clock.
+/// An unsent message. Times are RFC 3339, by the database's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct DeadMessage {
+pub struct UnsentMessage {
     /// Its number in the tables.
     pub id: u64,
     /// The id that consumers see.
@@ -112,12 +116,16 @@ pub struct DeadMessage {
     pub lane: u16,
     /// The topic.
     pub topic: String,
-    /// The reason, a short code.
+    /// The reason, a short code; empty if it is pending.
     pub reason: String,
     /// Attempts spent.
     pub attempts: u16,
-    /// When it was given up.
-    pub died_at: String,
+    /// The time of the enqueue.
+    pub enqueued_at: Option<String>,
+    /// When a delayed one is due; `None` in the queue of its key.
+    pub due_at: Option<String>,
+    /// When a dead one was given up.
+    pub died_at: Option<String>,
     /// Whether later messages of its key wait for it.
     pub holds_key: bool,
     /// The last error.
@@ -135,29 +143,34 @@ pub struct Page<T> {
     pub next: Option<Cursor>,
 }
 
-/// Finds a dead message; `None` if it is not dead.
+/// Finds a message; `None` if it has another state.
 ///
 /// # Errors
 ///
 /// If the database fails.
-pub async fn find(db: &mut MySqlConnection, reference: Reference) -> Result<Option<Cursor>, sqlx::Error> {
+pub async fn find(
+    db: &mut MySqlConnection,
+    table: StateTable,
+    reference: Reference,
+) -> Result<Option<Cursor>, sqlx::Error> {
     let Some(id) = reference.number(db).await? else { return Ok(None) };
-    Ok(dead::lane(db, id).await?.map(|lane| Cursor { lane, id }))
+    Ok(unsent::lane(db, table, id).await?.map(|lane| Cursor { lane, id }))
 }
 
-/// Lists at most `limit` dead messages behind a place. Looks at 20,000 rows at most.
+/// Lists at most `limit` messages behind a place. Looks at 20,000 rows at most.
 ///
 /// # Errors
 ///
 /// If the database fails.
 pub async fn list(
     db: &mut MySqlConnection,
+    table: StateTable,
     filter: &Filter,
     after: Cursor,
     limit: usize,
-) -> Result<Page<DeadMessage>, sqlx::Error> {
+) -> Result<Page<UnsentMessage>, sqlx::Error> {
     let mut messages = Vec::new();
-    let (looked_at, next) = scan(db, filter, after, LIST_BUDGET, |row| {
+    let (looked_at, next) = scan(db, table, filter, (after, LIST_BUDGET), |row| {
         messages.push(message(&row));
         messages.len() < limit
     })
@@ -165,7 +178,7 @@ pub async fn list(
     Ok(Page { rows: messages, looked_at, next })
 }
 
-/// The property by which dead messages are counted.
+/// The property by which messages are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GroupBy {
     /// Their reason.
@@ -174,38 +187,41 @@ pub enum GroupBy {
     Topic,
     /// Their reason and the text of their last error.
     Error,
+    /// Their lane.
+    Lane,
 }
 
-/// Dead messages with something in common.
+/// Messages with something in common.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct DeadGroup {
+pub struct UnsentGroup {
     /// The reason, topic, or reason and error.
     pub group: String,
     /// Their number.
     pub messages: u64,
     /// Those for which later messages of their key wait.
     pub holding: u64,
-    /// When the first was given up.
+    /// When the first was given up (dead messages) or enqueued.
     pub first: String,
-    /// When the last was given up.
+    /// When the last was.
     pub last: String,
     /// One of them.
     pub example: u64,
 }
 
-/// Counts dead messages behind a place, the largest group first. Looks at 100,000 rows at most.
+/// Counts messages behind a place, the largest group first. Looks at 100,000 rows at most.
 ///
 /// # Errors
 ///
 /// If the database fails.
 pub async fn groups(
     db: &mut MySqlConnection,
+    table: StateTable,
     filter: &Filter,
     after: Cursor,
     by: GroupBy,
-) -> Result<Page<DeadGroup>, sqlx::Error> {
+) -> Result<Page<UnsentGroup>, sqlx::Error> {
     let mut counts = Counts::default();
-    let (looked_at, next) = scan(db, filter, after, COUNT_BUDGET, |row| {
+    let (looked_at, next) = scan(db, table, filter, (after, COUNT_BUDGET), |row| {
         counts.add(&row, by);
         true
     })
@@ -217,20 +233,20 @@ pub async fn groups(
 /// more. Returns the rows that were looked at, and where more may be.
 pub(super) async fn scan(
     db: &mut MySqlConnection,
+    table: StateTable,
     filter: &Filter,
-    after: Cursor,
-    budget: usize,
-    mut visit: impl FnMut(DeadRow) -> bool,
+    (after, budget): (Cursor, usize),
+    mut visit: impl FnMut(UnsentRow) -> bool,
 ) -> Result<(usize, Option<Cursor>), sqlx::Error> {
     let (mut place, mut looked_at) = (filter.start(after), 0);
     loop {
-        let rows = dead::above(db, (place.lane, place.id), PAGE).await?;
+        let rows = unsent::above(db, table, (place.lane, place.id), PAGE).await?;
         let is_last = rows.len() < PAGE as usize;
         for row in rows {
             if filter.ends_before(&row) {
                 return Ok((looked_at, None));
             }
-            place = Cursor { lane: row.lane, id: row.id };
+            place = Cursor { lane: row.state.lane, id: row.id };
             looked_at += 1;
             if filter.takes(&row) && !visit(row) || looked_at >= budget {
                 return Ok((looked_at, Some(place)));
@@ -242,18 +258,28 @@ pub(super) async fn scan(
     }
 }
 
-pub(super) fn message(row: &DeadRow) -> DeadMessage {
-    DeadMessage {
+pub(super) fn message(row: &UnsentRow) -> UnsentMessage {
+    let state = &row.state;
+    let at = |table| state.at.filter(|_| state.table == table).map(time);
+    UnsentMessage {
         id: row.id,
         message_id: row.message_id.map(|id| id.to_string()),
-        lane: row.lane,
+        lane: state.lane,
         topic: shown(&row.topic),
-        reason: shown(&row.reason),
-        attempts: row.attempts,
-        died_at: time(row.died_at),
-        holds_key: row.holds_key,
-        error: shown(&row.error),
+        reason: shown(&state.reason),
+        attempts: state.attempts,
+        enqueued_at: row.created_at.map(time),
+        due_at: at(StateTable::Delayed),
+        died_at: at(StateTable::Dead),
+        holds_key: state.holds_key,
+        error: shown(state.error.as_deref().unwrap_or_default()),
     }
+}
+
+/// When a dead message was given up, and any other enqueued.
+pub(super) fn begin(row: &UnsentRow) -> i64 {
+    let died_at = row.state.at.filter(|_| row.state.table == StateTable::Dead);
+    died_at.or(row.created_at).unwrap_or_default()
 }
 
 #[derive(Default)]
@@ -268,21 +294,23 @@ struct Count {
 }
 
 impl Counts {
-    fn add(&mut self, row: &DeadRow, by: GroupBy) {
+    fn add(&mut self, row: &UnsentRow, by: GroupBy) {
+        let (state, at) = (&row.state, begin(row));
         let group = match by {
-            GroupBy::Reason => row.reason.clone(),
+            GroupBy::Reason => state.reason.clone(),
             GroupBy::Topic => row.topic.clone(),
-            GroupBy::Error => format!("{}: {}", row.reason, row.error),
+            GroupBy::Error => format!("{}: {}", state.reason, state.error.as_deref().unwrap_or_default()),
+            GroupBy::Lane => state.lane.to_string(),
         };
-        let new = || Count { messages: 0, holding: 0, first: row.died_at, last: row.died_at, example: row.id };
+        let new = || Count { messages: 0, holding: 0, first: at, last: at, example: row.id };
         let count = self.0.entry(group).or_insert_with(new);
         count.messages += 1;
-        count.holding += u64::from(row.holds_key);
-        (count.first, count.last) = (count.first.min(row.died_at), count.last.max(row.died_at));
+        count.holding += u64::from(state.holds_key);
+        (count.first, count.last) = (count.first.min(at), count.last.max(at));
     }
 
-    fn groups(self) -> Vec<DeadGroup> {
-        let group = |(group, count): (String, Count)| DeadGroup {
+    fn groups(self) -> Vec<UnsentGroup> {
+        let group = |(group, count): (String, Count)| UnsentGroup {
             group: shown(&group),
             messages: count.messages,
             holding: count.holding,

@@ -1,0 +1,81 @@
+//! Lists unsent messages, for operators.
+
+use sqlx::{AssertSqlSafe, MySqlConnection, Row as _, mysql::MySqlRow};
+use uuid::Uuid;
+
+use super::{
+    contents::uuid,
+    find::{StateRow, StateTable},
+    text::{listed, sql},
+};
+
+/// An unsent message, without key, headers and payload. Times are microseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnsentRow {
+    /// Its number in the tables.
+    pub id: u64,
+    /// Its state.
+    pub state: StateRow,
+    /// The id that consumers see; `None` if its row in `outbox_messages` was deleted.
+    pub message_id: Option<Uuid>,
+    /// The topic; empty if its row was deleted.
+    pub topic: String,
+    /// The time of the enqueue; `None` if its row was deleted.
+    pub created_at: Option<i64>,
+}
+
+/// The rows of a table above this lane and id, at most `limit`, in this order. Primary keys, no lock.
+pub async fn above(
+    conn: &mut MySqlConnection,
+    table: StateTable,
+    (lane, id): (u16, u64),
+    limit: u32,
+) -> Result<Vec<UnsentRow>, sqlx::Error> {
+    let sql = format!(
+        "SELECT {columns}, t.id, m.message_id, COALESCE(m.topic, ''), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', m.created_at) \
+         FROM {name} t FORCE INDEX (PRIMARY) LEFT JOIN outbox_messages m ON m.id = t.id \
+         WHERE t.lane > ? OR t.lane = ? AND t.id > ? ORDER BY t.lane, t.id LIMIT ?",
+        columns = table.columns(),
+        name = table.name(),
+    );
+    let rows = sqlx::query(AssertSqlSafe(sql)).bind(lane).bind(lane).bind(id).bind(limit).fetch_all(conn).await?;
+    let unsent = |row: &MySqlRow| {
+        Ok(UnsentRow {
+            state: StateRow::of(table, row)?,
+            id: row.try_get(7)?,
+            message_id: row.try_get::<Option<_>, _>(8)?.map(uuid).transpose()?,
+            topic: row.try_get(9)?,
+            created_at: row.try_get(10)?,
+        })
+    };
+    rows.iter().map(unsent).collect()
+}
+
+/// The lane of a message in a table; `None` if it is not there. A seek for each lane of the table.
+pub async fn lane(conn: &mut MySqlConnection, table: StateTable, id: u64) -> Result<Option<u16>, sqlx::Error> {
+    let sql = format!(
+        "SELECT t.lane FROM (SELECT lane FROM {name} GROUP BY lane) l \
+         STRAIGHT_JOIN {name} t FORCE INDEX (PRIMARY) ON t.lane = l.lane AND t.id = ?",
+        name = table.name(),
+    );
+    sqlx::query_scalar(AssertSqlSafe(sql)).bind(id).fetch_optional(conn).await
+}
+
+/// Messages that wait behind these keys of a lane, counted up to `limit`. Ranges of `outbox_delayed_key`, no lock.
+pub async fn waiting(
+    conn: &mut MySqlConnection,
+    lane: u16,
+    key_hashes: &[u64],
+    limit: u32,
+) -> Result<u64, sqlx::Error> {
+    let text = sql!(
+        "SELECT CAST(COUNT(*) AS UNSIGNED) FROM (SELECT 1 FROM {keys}
+            STRAIGHT_JOIN outbox_delayed d FORCE INDEX (outbox_delayed_key)
+            ON d.lane = {lane} AND d.holds_key = 1 AND d.key_hash = l.id LIMIT {limit}) waiting",
+        keys = listed(key_hashes),
+        lane,
+        limit,
+    );
+    let replies = text.run(conn).await?;
+    replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get::<u64, _>(0)).sum()
+}
