@@ -77,8 +77,8 @@ enum Command {
     Migrate(migrate::Migrate),
     /// Check the configuration, and with --connect also database and brokers
     Check(check::Check),
-    /// What is in the queue
-    Status(Format),
+    /// What is in the queue, and the state of each lane in one sentence
+    Status(status::Status),
     /// Say why a message is not sent, or where it went
     Why(why::WhyMessage),
     /// List dead messages, and retry, release or discard them
@@ -125,7 +125,7 @@ async fn dispatch(command: Command, options: &Arguments) -> anyhow::Result<bool>
         Command::Run => run::run(options).await,
         Command::Migrate(migrate) => migrate.run(options).await,
         Command::Check(check) => check.run(&options.load()?).await,
-        Command::Status(format) => status::run(format, &options.database()?).await,
+        Command::Status(status) => status.run(&options.database()?).await,
         Command::Dead(dead) => dead.run(&options.database()?).await,
         Command::Delayed(delayed) => delayed.run(&options.database()?).await,
         Command::Pending(pending) => pending.run(&options.database()?).await,

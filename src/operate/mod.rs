@@ -4,5 +4,6 @@
 pub mod controls;
 pub mod jobs;
 pub mod shown;
+pub mod status;
 pub mod unsent;
 pub mod why;

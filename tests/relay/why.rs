@@ -19,7 +19,12 @@ use testkit::{
 
 use crate::stage::{Client, PATIENCE, Stage, account, start};
 
-on_both_databases!(each_message_has_its_cause, nothing_hidden_is_shown, dead_messages_are_listed_by_pages_and_counted,);
+on_both_databases!(
+    each_message_has_its_cause,
+    each_lane_has_its_verdict,
+    nothing_hidden_is_shown,
+    dead_messages_are_listed_by_pages_and_counted,
+);
 
 const VIEWER: &str = include_str!("../../deploy/grants/viewer.sql");
 
@@ -107,6 +112,42 @@ async fn each_message_has_its_cause(flavor: Flavor) -> Result<()> {
     stage.database.execute("DELETE FROM outbox_pending WHERE lane = 9").await?;
     viewer.expect(&unserved, "lost/no_state", "never sent")?;
     viewer.expect(&stage.draft(8), "unknown/not_found", "never committed")?;
+    Ok(())
+}
+
+async fn each_lane_has_its_verdict(flavor: Flavor) -> Result<()> {
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?;
+    stage.settings = stage.settings.clone().set("relay", "lanes", vec![0, 1]);
+    let viewer = Viewer::new(&stage).await?;
+    for lane in [0, 1, 9] {
+        let draft = stage.draft(usize::from(lane));
+        load::commit(&stage.database, &stage.ledger, std::slice::from_ref(&draft), |message| message.lane(lane))
+            .await?;
+    }
+    let (elsewhere, scheduled) = (Draft::new("elsewhere", "x"), stage.draft(2));
+    load::commit(&stage.database, &stage.ledger, &[scheduled], |message| message.delay(Duration::from_hours(1)))
+        .await?;
+    stage.commit(std::slice::from_ref(&elsewhere)).await?;
+    let pause = "INSERT INTO outbox_controls (kind, name, paused_at, actor, reason) VALUES ('lane', '1', UTC_TIMESTAMP(6), 'alice', 'x')";
+    stage.database.execute(pause).await?;
+    stage.database.execute("UPDATE outbox_messages SET created_at = created_at - INTERVAL 1 HOUR").await?;
+    let _relay = stage.relay()?;
+    let done = "SELECT (SELECT COUNT(*) FROM outbox_sent_messages) = 1 AND (SELECT COUNT(*) FROM outbox_delayed) = 2 \
+                AND (SELECT COUNT(*) FROM outbox_claims) = 0";
+    stage.database.wait_for(PATIENCE, done).await?;
+    let status = viewer.json(&["status"])?;
+    let lanes = status["lanes"].as_array().cloned().unwrap_or_default();
+    let found =
+        |name: &str| lanes.iter().map(|lane| lane[name].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>();
+    assert_eq!(found("state"), ["idle", "paused", "unserved"], "{status:#}");
+    let parts = [
+        "Nothing is due. 1 message waits (unroutable)",
+        "Paused by alice (x); 1 message has been due for 1 h",
+        "no relay has a claim",
+    ];
+    let verdicts = found("verdict");
+    ensure!(parts.iter().zip(&verdicts).all(|(part, verdict)| verdict.contains(part)), "{verdicts:?}");
+    ensure!(lanes[0]["delayed"] == 2 && lanes[2]["pending"] == 1, "{status:#}");
     Ok(())
 }
 

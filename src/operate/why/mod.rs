@@ -14,7 +14,7 @@ use crate::pipeline::read::envelope::rfc3339;
 
 /// In microseconds: after this time without progress a relay is missing or stuck. Relays promote, take over and claim within
 /// seconds.
-const PATIENCE: i64 = 60_000_000;
+pub(super) const PATIENCE: i64 = 60_000_000;
 
 /// A message as its consumers know it, or as the tables do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

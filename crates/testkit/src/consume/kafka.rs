@@ -1,9 +1,12 @@
 //! Reads a Kafka topic from its start to its present end.
 
+use std::time::Instant;
+
 use anyhow::{Context as _, Result, bail};
 use rdkafka::{
     ClientConfig, Message as _, Offset, TopicPartitionList,
     consumer::{BaseConsumer, Consumer as _},
+    error::KafkaError,
     message::{BorrowedMessage, Headers as _},
     metadata::{MetadataPartition, MetadataTopic},
 };
@@ -37,10 +40,16 @@ fn partitions_of(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>> {
     Ok(metadata.topics().iter().flat_map(MetadataTopic::partitions).map(MetadataPartition::id).collect())
 }
 
+/// A lost connection is no failure: librdkafka reports it, and connects again by itself.
 fn next<'a>(consumer: &'a BaseConsumer, topic: &str) -> Result<BorrowedMessage<'a>> {
-    match consumer.poll(patience()) {
-        Some(message) => Ok(message?),
-        None => bail!("{topic} gave no message within {PATIENCE:?}"),
+    let (deadline, mut lost) = (Instant::now() + PATIENCE, None);
+    loop {
+        match consumer.poll(deadline.saturating_duration_since(Instant::now())) {
+            Some(Ok(message)) => return Ok(message),
+            Some(Err(KafkaError::MessageConsumption(error))) if Instant::now() < deadline => lost = Some(error),
+            Some(Err(error)) => return Err(error.into()),
+            None => bail!("{topic} gave no message within {PATIENCE:?}, last error {lost:?}"),
+        }
     }
 }
 

@@ -1,0 +1,171 @@
+//! The state of each lane in one sentence.
+
+use outbox_core::{
+    sqlx::{self, MySqlConnection},
+    store::{
+        controls::{self, ControlRow},
+        stats::{self, LaneStats},
+    },
+};
+use serde::Serialize;
+
+use super::{
+    shown::{shown, span},
+    why::PATIENCE,
+};
+
+/// A lane. Its names are stable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LaneStatus {
+    /// Its number.
+    pub lane: u16,
+    /// `idle`, `busy`, `paused`, `stuck` or `unserved`.
+    pub state: &'static str,
+    /// One or more sentences, for people.
+    pub verdict: String,
+    /// Messages that are due, claimed ones included.
+    pub pending: u64,
+    /// Messages that wait for a time or for their key.
+    pub delayed: u64,
+    /// Messages that the relays gave up on.
+    pub dead: u64,
+}
+
+/// Judges each lane that has messages, is paused, or was served lately.
+///
+/// # Errors
+///
+/// If the database fails. End the connection then: it may have an open transaction.
+pub async fn lanes(db: &mut MySqlConnection) -> Result<Vec<LaneStatus>, sqlx::Error> {
+    let (mut lanes, controls) = (stats::lanes(db).await?, controls::paused(db).await?);
+    let paused = |lane: u16| controls.iter().find(|it| it.kind == "lane" && it.name == lane.to_string());
+    let named = controls.iter().filter(|it| it.kind == "lane").filter_map(|it| it.name.parse().ok());
+    for lane in named {
+        if lanes.iter().all(|known| known.lane != lane) {
+            lanes.push(LaneStats { lane, ..LaneStats::default() });
+        }
+    }
+    lanes.sort_unstable_by_key(|lane| lane.lane);
+    Ok(lanes.iter().map(|lane| status(lane, paused(lane.lane))).collect())
+}
+
+fn status(lane: &LaneStats, pause: Option<&ControlRow>) -> LaneStatus {
+    let (state, mut verdict) = judge(lane, pause);
+    for sentence in [waiting(lane), dead(lane)].into_iter().flatten() {
+        verdict = format!("{verdict} {sentence}");
+    }
+    let delayed = lane.delayed.iter().map(|(_, messages, _)| messages).sum();
+    LaneStatus { lane: lane.lane, state, verdict, pending: lane.pending, delayed, dead: lane.dead }
+}
+
+fn judge(lane: &LaneStats, pause: Option<&ControlRow>) -> (&'static str, String) {
+    let due = match lane.pending {
+        0 => "nothing is due".to_owned(),
+        1 => format!("1 message has been due for {}", span(lane.lag)),
+        messages => format!("{messages} messages are due, the first for {}", span(lane.lag)),
+    };
+    if let Some(ControlRow { actor, reason, .. }) = pause {
+        return ("paused", format!("Paused by {} ({}); {due}.", shown(actor), shown(reason)));
+    }
+    let quiet = lane.quiet.map_or_else(|| "lately".to_owned(), |quiet| format!("for {}", span(quiet)));
+    let is_quiet = lane.quiet.is_none_or(|quiet| quiet >= PATIENCE);
+    if lane.expired_leases > 0 && lane.owners == 0 && is_quiet {
+        return ("unserved", format!("The relays that had claims here are gone, and no other takes them over; {due}."));
+    }
+    if lane.pending == 0 {
+        return ("idle", "Nothing is due.".to_owned());
+    }
+    let relays = match lane.owners {
+        0 => "no relay has a claim".to_owned(),
+        1 => "1 relay has claims".to_owned(),
+        relays => format!("{relays} relays have claims"),
+    };
+    if is_quiet && lane.lag >= PATIENCE {
+        let state = if lane.owners == 0 { "unserved" } else { "stuck" };
+        return (state, format!("None was sent {quiet}: {due}; {relays}."));
+    }
+    ("busy", format!("{} were sent in the last 10 s: {due}; {relays}.", lane.sent))
+}
+
+/// What waits for something that does not work.
+fn waiting(lane: &LaneStats) -> Option<String> {
+    let (reason, messages, error) =
+        lane.delayed.iter().find(|(reason, ..)| !matches!(reason.as_str(), "scheduled" | "behind"))?;
+    let error = if error.is_empty() { String::new() } else { format!(": {}", shown(error)) };
+    let wait = if *messages == 1 { "message waits" } else { "messages wait" };
+    Some(format!("{messages} {wait} ({}){error}.", shown(reason)))
+}
+
+fn dead(lane: &LaneStats) -> Option<String> {
+    match lane.dead {
+        0 => None,
+        1 => Some("1 is dead.".to_owned()),
+        dead => Some(format!("{dead} are dead.")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000;
+
+    fn check(lane: &LaneStats, pause: Option<&ControlRow>, state: &str, verdict: &str) {
+        let found = status(lane, pause);
+        assert_eq!((found.state, found.verdict.as_str()), (state, verdict));
+    }
+
+    #[test]
+    fn each_state_has_its_sentence() {
+        let lane = LaneStats { lane: 3, quiet: Some(2 * SECOND), ..LaneStats::default() };
+        check(&lane, None, "idle", "Nothing is due.");
+        let busy = LaneStats { pending: 300, lag: 4 * SECOND, owners: 2, sent: 12_000, ..lane.clone() };
+        check(
+            &busy,
+            None,
+            "busy",
+            "12000 were sent in the last 10 s: 300 messages are due, the first for 4 s; 2 relays have claims.",
+        );
+        let unserved = LaneStats { pending: 1, lag: 90 * SECOND, quiet: None, ..lane.clone() };
+        check(
+            &unserved,
+            None,
+            "unserved",
+            "None was sent lately: 1 message has been due for 1 min 30 s; no relay has a claim.",
+        );
+        let new = LaneStats { lag: 3 * SECOND, ..unserved.clone() };
+        check(
+            &new,
+            None,
+            "busy",
+            "0 were sent in the last 10 s: 1 message has been due for 3 s; no relay has a claim.",
+        );
+        let stuck = LaneStats { owners: 1, quiet: Some(70 * SECOND), ..unserved.clone() };
+        check(
+            &stuck,
+            None,
+            "stuck",
+            "None was sent for 1 min 10 s: 1 message has been due for 1 min 30 s; 1 relay has claims.",
+        );
+        let gone = LaneStats { expired_leases: 1, ..unserved.clone() };
+        check(
+            &gone,
+            None,
+            "unserved",
+            "The relays that had claims here are gone, and no other takes them over; 1 message has been due for 1 min 30 s.",
+        );
+        let pause = ControlRow {
+            kind: "lane".to_owned(),
+            name: "3".to_owned(),
+            paused_at: 0,
+            ends_at: None,
+            actor: "alice".to_owned(),
+            reason: "a\nrepair".to_owned(),
+        };
+        check(&lane, Some(&pause), "paused", "Paused by alice (a\\u{a}repair); nothing is due.");
+        let waits = |reason: &str, messages| (reason.to_owned(), messages, "no\nqueue".to_owned());
+        let delayed = vec![waits("behind", 9), waits("scheduled", 8), waits("unroutable", 7), waits("parked", 6)];
+        let troubled = LaneStats { delayed, dead: 5, ..lane };
+        check(&troubled, None, "idle", "Nothing is due. 7 messages wait (unroutable): no\\u{a}queue. 5 are dead.");
+    }
+}
