@@ -131,7 +131,7 @@ pub(crate) async fn supervise(
 ) -> anyhow::Result<()> {
     let mut shutdown = std::pin::pin!(shutdown);
     tokio::select! {
-        ready = ready(context) => ready?,
+        ready = wait_for_database(context) => ready?,
         () = &mut shutdown => return Ok(()),
     }
     let name = context.role.name;
@@ -237,13 +237,6 @@ async fn release_rest(context: &Arc<Context>) {
         Ok(claims) => tracing::warn!(claims, "released claims: messages in flight are sent again"),
         Err(_) => tracing::warn!("claims that are left could not be released: they end with their leases"),
     }
-}
-
-/// Waits until the relay can start, and knows what is paused.
-async fn ready(context: &Arc<Context>) -> anyhow::Result<()> {
-    wait_for_database(context).await?;
-    orders::begin(context).await;
-    Ok(())
 }
 
 /// Waits until the database answers and has tables that serve this version.

@@ -37,27 +37,23 @@ pub async fn run(context: Arc<Context>) {
     }
 }
 
-/// Reads what is paused before the first claim. A relay that may not read it (grants of an earlier release) starts without.
-pub(crate) async fn begin(context: &Arc<Context>) {
-    let mut session = Session::new(context);
-    while let Err(error) = read_pauses(context, &mut session).await
-        && error.as_database_error().is_none()
-    {
-        session.pause().await;
-    }
-}
-
-/// Reads what is paused. Messages that are in flight are finished.
+/// Reads what is paused. Messages that are in flight are finished. A process that may not read it (grants of an earlier release)
+/// takes nothing for paused.
 async fn read_pauses(context: &Context, session: &mut Session) -> Result<(), sqlx::Error> {
-    let rows = session.run("controls", async |db| controls::paused(db).await).await?;
-    let (begun, ended) = context.controls.set(&rows, Instant::now());
+    let read = session.run("controls", async |db| controls::paused(db).await).await;
+    let rows = match &read {
+        Ok(rows) => rows.as_slice(),
+        Err(error) if error.as_database_error().is_some() && !context.controls.are_known() => &[],
+        Err(_) => return read.map(drop),
+    };
+    let (begun, ended) = context.controls.set(rows, Instant::now());
     for (targets, is_paused) in [(begun, true), (ended, false)] {
         for (kind, name) in targets.iter().map(Target::names) {
             tracing::warn!(kind, name, "{}", if is_paused { "paused by an operator" } else { "not paused any more" });
             context.metrics.paused.with_label_values(&[kind, name.as_str()]).set(i64::from(is_paused));
         }
     }
-    Ok(())
+    read.map(drop)
 }
 
 /// Carries out a batch of a job; returns the pause before the next look for one.

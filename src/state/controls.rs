@@ -14,9 +14,9 @@ use crate::sink::Destination;
 /// The bounds of the wait of a message whose sink or destination is paused.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// What is paused.
+/// What is paused; `None` until it was read. Until then no lane runs, so that a pause holds for a process that has just started.
 #[derive(Debug, Default)]
-pub struct Controls(watch::Sender<Arc<BTreeMap<Target, Pause>>>);
+pub struct Controls(watch::Sender<Option<Arc<BTreeMap<Target, Pause>>>>);
 
 /// Something that can be paused.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,7 +75,7 @@ impl Controls {
     /// Takes what is paused now. Returns what was not paused before, and what is no longer.
     #[must_use]
     pub fn set(&self, rows: &[ControlRow], now: Instant) -> (Vec<Target>, Vec<Target>) {
-        let before = Arc::clone(&self.0.borrow());
+        let before = self.0.borrow().clone().unwrap_or_default();
         let pause = |row: &ControlRow| {
             let target = Target::of(&row.kind, &row.name)?;
             let since = before.get(&target).map_or(now, |pause| pause.since);
@@ -87,26 +87,33 @@ impl Controls {
         };
         let changes = (without(&paused, &before), without(&before, &paused));
         self.0.send_if_modified(|known| {
-            let is_new = **known != paused;
-            *known = Arc::new(paused);
+            let is_new = known.as_deref() != Some(&paused);
+            *known = Some(Arc::new(paused));
             is_new
         });
         changes
     }
 
-    /// Waits until a lane is not paused.
+    /// Returns whether this process knows what is paused.
+    #[must_use]
+    pub fn are_known(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
+    /// Waits until a lane is known to be not paused.
     pub async fn runs(&self, lane: u16) {
+        let runs = |paused: &Option<Arc<BTreeMap<Target, Pause>>>| {
+            paused.as_ref().is_some_and(|paused| !paused.contains_key(&Target::Lane(lane)))
+        };
         // The sender lives as long as this.
-        self.0.subscribe().wait_for(|paused| !paused.contains_key(&Target::Lane(lane))).await.ok();
+        self.0.subscribe().wait_for(runs).await.ok();
     }
 
     /// Returns the pause of a destination or of its sink.
     #[must_use]
     pub fn of(&self, destination: &Destination) -> Option<Pause> {
-        let paused = self.0.borrow();
-        if paused.is_empty() {
-            return None;
-        }
+        let known = self.0.borrow();
+        let paused = known.as_ref().filter(|paused| !paused.is_empty())?;
         let Destination { sink, target, .. } = destination;
         let pause = paused.get(&Target::Sink(sink.clone()));
         pause.or_else(|| paused.get(&Target::Destination(sink.clone(), target.clone()))).cloned()
@@ -115,6 +122,8 @@ impl Controls {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     fn row(kind: &str, name: &str) -> ControlRow {
@@ -126,22 +135,23 @@ mod tests {
         Destination { sink: sink.to_owned(), target: target.to_owned(), routing_key: String::new() }
     }
 
-    #[tokio::test]
-    async fn a_lane_a_sink_and_a_destination_are_paused_alone() {
+    #[test]
+    fn a_lane_a_sink_and_a_destination_are_paused_alone() {
         let (controls, now) = (Controls::default(), Instant::now());
+        assert!(controls.runs(4).now_or_never().is_none(), "nothing is known yet");
         let rows = [row("lane", "3"), row("sink", "kafka"), row("destination", "rabbitmq/a/b"), row("planet", "x")];
         let [lane, sink, destination] =
             [Target::Lane(3), Target::Sink("kafka".to_owned()), Target::of("destination", "rabbitmq/a/b").unwrap()];
         assert_eq!(destination.names(), ("destination", "rabbitmq/a/b".to_owned()));
         assert_eq!(controls.set(&rows, now), (vec![lane.clone(), sink, destination], vec![]));
-        controls.runs(4).await;
+        assert_eq!([3, 4].map(|lane| controls.runs(lane).now_or_never()), [None, Some(())]);
         assert_eq!(controls.of(&to("kafka", "orders")).unwrap().why.as_ref(), "paused by alice: a test");
         assert_eq!(
             [controls.of(&to("rabbitmq", "a/b")).is_some(), controls.of(&to("rabbitmq", "a")).is_some()],
             [true, false]
         );
         assert_eq!(controls.set(&rows[1..], now), (vec![], vec![lane]));
-        controls.runs(3).await;
+        assert_eq!(controls.runs(3).now_or_never(), Some(()));
     }
 
     #[test]

@@ -122,7 +122,7 @@ async fn a_discarded_message_is_gone_and_its_key_goes_on(flavor: Flavor) -> Resu
 /// Two relays, and one after the other is killed while the job runs. Each message is put back once.
 async fn killed_relays_repeat_no_message_of_a_job(flavor: Flavor) -> Result<()> {
     const MESSAGES: usize = 900;
-    let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?;
     let operator = Operator::new(&stage).await?;
     let drafts: Vec<_> = (0..MESSAGES).map(|number| stage.draft(number)).collect();
     stage.commit(&drafts).await?;
