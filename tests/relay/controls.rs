@@ -7,7 +7,7 @@ use testkit::{
     consume::Broker, judge::Expectations, ledger::Draft, load, on_both_databases, relay::Metrics, servers::Flavor,
 };
 
-use crate::stage::{BROKERS, Client, PATIENCE, Stage};
+use crate::stage::{BROKERS, PATIENCE, Stage};
 
 on_both_databases!(
     a_paused_lane_waits_even_for_a_new_relay_and_others_go_on,
@@ -28,11 +28,11 @@ async fn pass(stage: &Stage, draft: Draft) -> Result<()> {
 
 async fn a_paused_lane_waits_even_for_a_new_relay_and_others_go_on(flavor: Flavor) -> Result<()> {
     let mut stage = Stage::new(flavor, Broker::Kafka).await?;
-    let operator = Client::operator(&stage).await?;
+    let operator = stage.operator()?;
     let mut relay = stage.relay()?;
     stage.commit(&[stage.draft(0)]).await?;
     stage.database.wait_until_drained(PATIENCE).await?;
-    operator.done(&["pause", "--lane", "0", "--because", "a repair"])?;
+    operator.done("pause --lane 0 --because", &["a repair"]).await?;
     let paused = |value: f64| {
         move |metrics: &Metrics| {
             let found = metrics.sum_where("outbox_relay_paused", r#"kind="lane",name="0""#);
@@ -51,14 +51,14 @@ async fn a_paused_lane_waits_even_for_a_new_relay_and_others_go_on(flavor: Flavo
         "{}",
         relay.log()?
     );
-    let why = operator.json(&["why", &waiting[0].id.to_string()])?;
+    let why = operator.json("why", &[&waiting[0].id.to_string()]).await?;
     ensure!(why["cause"] == "paused" && why["remedy"] == "relay resume --lane 0", "{why:#}");
-    let controls = operator.json(&["controls"])?;
+    let controls = operator.json("controls", &[]).await?;
     ensure!(controls[0]["name"] == "0" && controls[0]["reason"] == "a repair" && controls[1].is_null(), "{controls:#}");
-    operator.done(&["resume", "--lane", "0", "--because", "it is repaired"])?;
+    operator.done("resume --lane 0 --because", &["it is repaired"]).await?;
     relay.wait_for_metrics(PATIENCE, "the end of the pause", paused(0.0)).await?;
     stage.drain_and_judge(&Expectations::new().at_least(6)).await?;
-    let audit = operator.json(&["audit"])?;
+    let audit = operator.json("audit", &[]).await?;
     let actions = [&audit[1], &audit[0]].map(|entry| [&entry["action"], &entry["target"], &entry["reason"]]);
     ensure!(actions == [["pause", "lane 0", "a repair"], ["resume", "lane 0", "it is repaired"]], "{audit:#}");
     Ok(())
@@ -67,7 +67,7 @@ async fn a_paused_lane_waits_even_for_a_new_relay_and_others_go_on(flavor: Flavo
 async fn a_paused_sink_or_destination_keeps_its_messages_in_order(flavor: Flavor) -> Result<()> {
     for broker in BROKERS {
         let mut stage = Stage::new(flavor, broker).await?;
-        let operator = Client::operator(&stage).await?;
+        let operator = stage.operator()?;
         let mut relay = stage.relay()?;
         let sink = if broker == Broker::Kafka { "kafka" } else { "rabbitmq" };
         let mut number = 0;
@@ -80,14 +80,14 @@ async fn a_paused_sink_or_destination_keeps_its_messages_in_order(flavor: Flavor
         let published = relay.metrics().await?.by("outbox_relay_publish_attempts_total", "destination");
         let whole = format!("{sink}/{}", published.first().context("no destination")?.0);
         for what in [["--sink", sink], ["--destination", whole.as_str()]] {
-            operator.done(&[&["pause"], what.as_slice(), &["--because", "a repair"]].concat())?;
+            operator.done("pause", &[&what[..], &["--because", "a repair"]].concat()).await?;
             let paused = |metrics: &Metrics| metrics.sum("outbox_relay_paused") > 0.5;
             relay.wait_for_metrics(PATIENCE, "the pause", paused).await?;
             stage.commit(&[next(), next()]).await?;
             let waits = "SELECT COUNT(*) = 1 FROM outbox_delayed WHERE reason = 'paused' AND error = 'paused by alice: a repair' \
                          AND attempts = 0";
             stage.database.wait_for(PATIENCE, waits).await?;
-            operator.done(&[&["resume"], what.as_slice(), &["--because", "it is repaired"]].concat())?;
+            operator.done("resume", &[&what[..], &["--because", "it is repaired"]].concat()).await?;
             stage.database.wait_until_drained(PATIENCE).await?;
         }
         relay.stop(PATIENCE).await?;
@@ -98,20 +98,20 @@ async fn a_paused_sink_or_destination_keeps_its_messages_in_order(flavor: Flavor
 
 async fn a_pause_ends_at_its_time(flavor: Flavor) -> Result<()> {
     let mut stage = Stage::new(flavor, Broker::Kafka).await?;
-    let operator = Client::operator(&stage).await?;
-    operator.done(&["pause", "--lane", "0", "--for", "2s", "--because", "a test"])?;
+    let operator = stage.operator()?;
+    operator.done("pause --lane 0 --for 2s --because test", &[]).await?;
     stage.commit(&[stage.draft(1)]).await?;
     let _relay = stage.relay()?;
     stage.drain_and_judge(&Expectations::new().at_least(1)).await?;
     let early = "SELECT COUNT(*) FROM outbox_sent s, outbox_controls c WHERE s.claimed_at < c.ends_at";
     ensure!(stage.database.number(early).await? == 0, "it was claimed before the end of the pause");
-    ensure!(operator.json(&["controls"])?[0].is_null());
+    ensure!(operator.json("controls", &[]).await?[0].is_null());
     Ok(())
 }
 
 async fn what_cannot_be_paused_or_resumed_is_refused(flavor: Flavor) -> Result<()> {
     let stage = Stage::new(flavor, Broker::Kafka).await?;
-    let operator = Client::operator(&stage).await?;
+    let operator = stage.operator()?;
     for (code, words, part) in [
         (2, "pause --because x", "--lane"),
         (2, "pause --lane 1 --sink kafka --because x", "cannot be used with"),
@@ -120,7 +120,7 @@ async fn what_cannot_be_paused_or_resumed_is_refused(flavor: Flavor) -> Result<(
         (2, "pause --lane 1 --for soon --because x", "30m"),
         (1, "resume --lane 1 --because x", "is not paused"),
     ] {
-        let output = operator.run(&words.split(' ').collect::<Vec<_>>())?;
+        let output = operator.run(words, &[]).await?;
         let text = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.code() == Some(code) && text.contains(part), "{words}: {text}");
     }

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use testkit::{consume::Broker, judge::Expectations, relay::Metrics, servers::Flavor};
 
-use crate::stage::{Client, PATIENCE, Stage, start};
+use crate::stage::{PATIENCE, Stage, start};
 
 /// The relay has published its claim, and is alive. Another relay sends the claim again long before its lease would
 /// have ended.
@@ -76,9 +76,9 @@ async fn what_is_put_back_by_hand_arrives_again_and_no_metric_says_so() -> Resul
     let relay = start(&stage.settings.clone().patient().set("retry", "max_attempts", 1))?;
     let dead = "SELECT COUNT(*) FROM outbox_dead WHERE reason = 'attempts_exhausted'";
     stage.database.wait_for(PATIENCE, dead).await?;
-    let retry = ["dead", "retry", "--reason", "attempts_exhausted", "--yes", "--because", "a test", "--format", "json"];
-    let ordered = Client::operator(&stage).await?.done(&retry)?;
-    ensure!(ordered.contains("\"may_arrive_twice\": 1"), "{ordered}");
+    let retry = "dead retry --reason attempts_exhausted --yes --because test";
+    let ordered = stage.operator()?.json(retry, &[]).await?;
+    ensure!(ordered.pointer("/plan/may_arrive_twice") == Some(&1.into()), "{ordered}");
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_dead").await?;
     stage.database.wait_until_drained(PATIENCE).await?;
     let sent = "UPDATE outbox_head SET version = version + 1, claimer = 0, low = 0; \

@@ -1,9 +1,6 @@
 //! The equipment of every test: a database, a topic, a ledger, relays, and the judge at the end.
 
-use std::process::{Command, Output};
-
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
 use testkit::{
     accounts::Account,
     consume::{Broker, Topic},
@@ -12,7 +9,7 @@ use testkit::{
     judge::{Expectations, Report, judge},
     ledger::{Draft, Ledger},
     load,
-    relay::{Relay, Settings},
+    relay::{Client, Relay, Settings},
     servers::{Flavor, until},
 };
 use url::Url;
@@ -46,6 +43,11 @@ impl Stage {
         start(&self.settings)
     }
 
+    /// The command line, with the account of an operator.
+    pub(crate) fn operator(&self) -> Result<Client> {
+        Ok(client(self.database.url_as(Account::Operator)?))
+    }
+
     /// Commits messages and their business rows in one transaction.
     pub(crate) async fn commit(&self, drafts: &[Draft]) -> Result<()> {
         load::commit(&self.database, &self.ledger, drafts, |message| message).await
@@ -71,6 +73,10 @@ impl Stage {
         inbox::process(&self.database, "test", arrivals).await?;
         Ok(judge(&self.ledger.entries(), arrivals, &self.database.tables().await?))
     }
+}
+
+pub(crate) fn client(url: impl Into<String>) -> Client {
+    Client::new(env!("CARGO_BIN_EXE_relay"), url)
 }
 
 pub(crate) fn start(settings: &Settings) -> Result<Relay> {
@@ -114,37 +120,4 @@ pub(crate) async fn account(database: &Database, grants: &str) -> Result<Url> {
     let taken = url.set_username(&user).and_then(|()| url.set_password(Some(&user)));
     taken.map_err(|()| anyhow::anyhow!("the address takes no user"))?;
     Ok(url)
-}
-
-/// The command-line client with an account of its own.
-pub(crate) struct Client {
-    pub(crate) url: String,
-}
-
-impl Client {
-    pub(crate) fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into() }
-    }
-
-    /// With the rights of `deploy/grants/operator.sql`.
-    pub(crate) async fn operator(stage: &Stage) -> Result<Self> {
-        let grants = include_str!("../../deploy/grants/operator.sql").replace("outbox_operator", "{user}");
-        Ok(Self::new(account(&stage.database, &grants).await?))
-    }
-
-    pub(crate) fn run(&self, arguments: &[&str]) -> Result<Output> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
-        Ok(command.args(arguments).env("RELAY__DATABASE__URL", &self.url).env("USER", "alice").output()?)
-    }
-
-    /// Returns the output of a command that must succeed.
-    pub(crate) fn done(&self, arguments: &[&str]) -> Result<String> {
-        let output = self.run(arguments)?;
-        ensure!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
-    }
-
-    pub(crate) fn json(&self, arguments: &[&str]) -> Result<Value> {
-        Ok(serde_json::from_str(&self.done(&[arguments, &["--format", "json"]].concat())?)?)
-    }
 }

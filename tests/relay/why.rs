@@ -13,11 +13,11 @@ use testkit::{
     database::Database,
     ledger::Draft,
     load, on_both_databases,
-    relay::Settings,
+    relay::{Client, Settings},
     servers::Flavor,
 };
 
-use crate::stage::{Client, PATIENCE, Stage, account, start};
+use crate::stage::{PATIENCE, Stage, account, client, start};
 
 on_both_databases!(
     each_message_has_its_cause,
@@ -32,23 +32,15 @@ struct Viewer(Client);
 
 impl Viewer {
     async fn new(stage: &Stage) -> Result<Self> {
-        Ok(Self(Client::new(account(&stage.database, &VIEWER.replace("outbox_viewer", "{user}")).await?)))
+        Ok(Self(client(account(&stage.database, &VIEWER.replace("outbox_viewer", "{user}")).await?)))
     }
 
-    fn run(&self, arguments: &[&str]) -> Result<String> {
-        self.0.done(arguments)
+    async fn why(&self, id: Uuid) -> Result<Value> {
+        self.0.json("why", &[&id.to_string()]).await
     }
 
-    fn json(&self, arguments: &[&str]) -> Result<Value> {
-        self.0.json(arguments)
-    }
-
-    fn why(&self, id: Uuid) -> Result<Value> {
-        self.json(&["why", &id.to_string()])
-    }
-
-    fn expect(&self, message: &Draft, expected: &str, part: &str) -> Result<Value> {
-        let why = self.why(message.id)?;
+    async fn expect(&self, message: &Draft, expected: &str, part: &str) -> Result<Value> {
+        let why = self.why(message.id).await?;
         let text = |name: &str| why[name].as_str().unwrap_or_default();
         let found = format!("{}/{}", text("state"), text("cause"));
         ensure!(found == expected && text("why").contains(part), "not {expected}: {why:#}");
@@ -79,39 +71,39 @@ async fn each_message_has_its_cause(flavor: Flavor) -> Result<()> {
     }
     commit(&unserved, &lane(9)).await?;
     commit(&claimed, &lane(3)).await?;
-    viewer.expect(&unserved, "pending/in_line", "the first of lane 9")?;
+    viewer.expect(&unserved, "pending/in_line", "the first of lane 9").await?;
 
     let crashing = stage.settings.clone().set("relay", "lanes", vec![3]).crash_at("after_claim");
     let mut crashed = start(&crashing)?;
     crashed.wait_for_end(PATIENCE).await?;
     let claims = stage.database.number("SELECT COUNT(*) FROM outbox_claims").await?;
     ensure!(claims == 1, "{claims} claims: {}", crashed.log()?);
-    viewer.expect(&claimed, "claimed/claimed", "publishes it")?;
+    viewer.expect(&claimed, "claimed/claimed", "publishes it").await?;
     stage.database.execute("UPDATE outbox_claims SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 2 MINUTE").await?;
-    viewer.expect(&claimed, "claimed/lease_ended", "None has")?;
+    viewer.expect(&claimed, "claimed/lease_ended", "None has").await?;
 
     let mut relay = stage.relay()?;
     let settled = "SELECT (SELECT COUNT(*) FROM outbox_dead) = 2 AND (SELECT COUNT(*) FROM outbox_sent_messages) = 1 \
                    AND (SELECT COUNT(*) FROM outbox_delayed) = 3";
     stage.database.wait_for(PATIENCE, settled).await?;
     relay.stop(PATIENCE).await?;
-    let why = viewer.expect(&sent, "sent/sent", &topic)?;
+    let why = viewer.expect(&sent, "sent/sent", &topic).await?;
     let place = why["receipts"][0]["place"].as_str().unwrap_or_default();
     ensure!(place.starts_with(&format!("{topic}/")), "{why}");
-    let dead = viewer.expect(&large, "dead/too_large", "later messages of its key wait")?;
-    let why = viewer.expect(&behind, "delayed/behind", "behind message")?;
+    let dead = viewer.expect(&large, "dead/too_large", "later messages of its key wait").await?;
+    let why = viewer.expect(&behind, "delayed/behind", "behind message").await?;
     ensure!(why["remedy"] == format!("relay why {}", dead["id"]), "{why}");
-    viewer.expect(&scheduled, "delayed/scheduled", "scheduled at")?;
-    viewer.expect(&expired, "dead/expired", "gave it up")?;
-    viewer.expect(&elsewhere, "delayed/no_route", "its topic elsewhere")?;
+    viewer.expect(&scheduled, "delayed/scheduled", "scheduled at").await?;
+    viewer.expect(&expired, "dead/expired", "gave it up").await?;
+    viewer.expect(&elsewhere, "delayed/no_route", "its topic elsewhere").await?;
     stage.database.execute("UPDATE outbox_messages SET created_at = created_at - INTERVAL 1 HOUR").await?;
-    viewer.expect(&unserved, "pending/no_relay", "none has a claim in it")?;
+    viewer.expect(&unserved, "pending/no_relay", "none has a claim in it").await?;
     let overdue = "UPDATE outbox_delayed SET due_at = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR WHERE reason = 'scheduled'";
     stage.database.execute(overdue).await?;
-    viewer.expect(&scheduled, "delayed/due", "None has")?;
+    viewer.expect(&scheduled, "delayed/due", "None has").await?;
     stage.database.execute("DELETE FROM outbox_pending WHERE lane = 9").await?;
-    viewer.expect(&unserved, "lost/no_state", "never sent")?;
-    viewer.expect(&stage.draft(8), "unknown/not_found", "never committed")?;
+    viewer.expect(&unserved, "lost/no_state", "never sent").await?;
+    viewer.expect(&stage.draft(8), "unknown/not_found", "never committed").await?;
     Ok(())
 }
 
@@ -135,7 +127,7 @@ async fn each_lane_has_its_verdict(flavor: Flavor) -> Result<()> {
     let done = "SELECT (SELECT COUNT(*) FROM outbox_sent_messages) = 1 AND (SELECT COUNT(*) FROM outbox_delayed) = 2 \
                 AND (SELECT COUNT(*) FROM outbox_claims) = 0";
     stage.database.wait_for(PATIENCE, done).await?;
-    let status = viewer.json(&["status"])?;
+    let status = viewer.0.json("status", &[]).await?;
     let lanes = status["lanes"].as_array().cloned().unwrap_or_default();
     let found =
         |name: &str| lanes.iter().map(|lane| lane[name].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>();
@@ -161,11 +153,11 @@ async fn nothing_hidden_is_shown(flavor: Flavor) -> Result<()> {
                 SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'no\\n2026 forged', 'test' FROM outbox_pending";
     stage.database.execute(bury).await?;
     stage.database.execute("DELETE FROM outbox_pending").await?;
-    let table = viewer.run(&["why", &message.id.to_string()])?;
-    let json = viewer.why(message.id)?.to_string();
+    let table = viewer.0.done("why", &[&message.id.to_string()]).await?;
+    let json = viewer.why(message.id).await?.to_string();
     ensure!(!table.contains("S3CRET") && !json.contains("S3CRET"), "{table}{json}");
     ensure!(table.contains("no\\u{a}2026 forged") && !table.lines().any(|line| line.starts_with("2026")), "{table}");
-    ensure!(!viewer.run(&["status"])?.is_empty());
+    ensure!(!viewer.0.done("status", &[]).await?.is_empty());
     Ok(())
 }
 
@@ -190,19 +182,19 @@ async fn dead_messages_are_listed_by_pages_and_counted(flavor: Flavor) -> Result
         rows.iter().map(|row| (row["group"].to_string(), row["messages"].to_string())).collect::<Vec<_>>()
     };
     let group = |name: &str, messages: u64| (format!("\"{name}\""), messages.to_string());
-    let by = |by: &str, more: &[&str]| viewer.json(&[&["dead", "list", "--group-by", by], more].concat());
-    let reasons = by("reason", &[])?;
+    let by = async |by: &str, more: &[&str]| viewer.0.json("dead list --group-by", &[&[by], more].concat()).await;
+    let reasons = by("reason", &[]).await?;
     assert_eq!(counts(&reasons), [group("refused", 2_000), group("too_large", 500)]);
     assert_eq!((&reasons["next"], &reasons["rows"][1]["holding"]), (&Value::Null, &1.into()));
-    assert_eq!(counts(&by("topic", &["--lane", "1"])?), [group("a", 250), group("b", 250)]);
+    assert_eq!(counts(&by("topic", &["--lane", "1"]).await?), [group("a", 250), group("b", 250)]);
     assert_eq!(
-        counts(&by("error", &["--topic", "b", "--reason", "too_large"])?),
+        counts(&by("error", &["--topic", "b", "--reason", "too_large"]).await?),
         [group("too_large: no\\\\u{a}room", 250)]
     );
 
     let (mut ids, mut after) = (Vec::new(), "0:0".to_owned());
     loop {
-        let page = viewer.json(&["dead", "list", "--reason", "too_large", "--limit", "150", "--after", &after])?;
+        let page = viewer.0.json("dead list --reason too_large --limit 150 --after", &[&after]).await?;
         ids.extend(page["rows"].as_array().into_iter().flatten().map(|row| row["id"].as_i64().unwrap_or(0) - first));
         match page["next"].as_str() {
             Some(next) => next.clone_into(&mut after),
@@ -210,7 +202,7 @@ async fn dead_messages_are_listed_by_pages_and_counted(flavor: Flavor) -> Result
         }
     }
     ensure!(ids.iter().copied().eq((0..2_500).step_by(5)), "{} messages: {ids:?}", ids.len());
-    let table = viewer.run(&["dead", "list", "--limit", "1"])?;
+    let table = viewer.0.done("dead list --limit 1", &[]).await?;
     ensure!(table.lines().count() == 2 && table.contains("no\\u{a}room"), "{table}");
     Ok(())
 }

@@ -21,19 +21,22 @@ pub enum Account {
     RelayWithProcess,
     /// A service: `deploy/grants/service.sql`, and its own tables.
     Service,
+    /// An operator: `deploy/grants/operator.sql`.
+    Operator,
     /// A program that makes its own tables beside the outbox's, or is relay and service at once: all rights on this
     /// database.
     Owner,
 }
 
 impl Account {
-    const ALL: [Self; 4] = [Self::Relay, Self::RelayWithProcess, Self::Service, Self::Owner];
+    const ALL: [Self; 5] = [Self::Relay, Self::RelayWithProcess, Self::Service, Self::Operator, Self::Owner];
 
     fn name(self) -> &'static str {
         match self {
             Self::Relay => "outbox_relay",
             Self::RelayWithProcess => "outbox_relay_process",
             Self::Service => "outbox_service",
+            Self::Operator => "outbox_operator",
             Self::Owner => "outbox_owner",
         }
     }
@@ -47,6 +50,7 @@ impl Account {
                 RELAY.replace("-- GRANT", "GRANT").replace("'outbox_relay'", "'outbox_relay_process'")
             }
             Self::Service => include_str!("../../../deploy/grants/service.sql").to_owned(),
+            Self::Operator => include_str!("../../../deploy/grants/operator.sql").to_owned(),
             Self::Owner => String::new(),
         }
     }

@@ -15,6 +15,7 @@ mod handlers;
 mod kafka_refuses;
 mod keys;
 mod mix;
+mod orders;
 mod rabbitmq_blocks;
 mod rabbitmq_refuses;
 mod relay_frozen;
@@ -53,6 +54,7 @@ pub fn all() -> Vec<Row> {
         rabbitmq_refuses::row(),
         keys::busy(),
         keys::blocked(),
+        orders::row(),
         consumer_killed::row(),
         two_releases::row(),
         broker_down::long(),

@@ -234,6 +234,16 @@ impl Topic {
         Ok(name)
     }
 
+    /// Makes a Kafka topic with this name, which is read together with this one.
+    ///
+    /// # Errors
+    /// When the broker does not answer, or refuses.
+    pub async fn create_beside(&mut self, name: &str) -> Result<()> {
+        servers::create_topic(&self.address, name, PARTITIONS).await?;
+        self.beside.push(name.to_owned());
+        Ok(())
+    }
+
     /// Deletes an exchange made by [`Topic::beside`], but not its queue.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! Relays as child processes: started with their own configuration file, killed, paused and asked to stop.
 
+mod client;
 mod metrics;
 mod settings;
 
@@ -14,6 +15,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 pub use self::{
+    client::Client,
     metrics::{Metrics, get},
     settings::Settings,
 };
