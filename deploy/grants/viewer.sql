@@ -1,4 +1,4 @@
--- What the commands need that only look: `relay why`, `status`, `jobs`, `controls`, `audit`, and `list` of `pending`, `delayed` and
+-- What the commands need that only look: `relay why`, `status`, `jobs`, `controls`, `audit`, `keys`, and `list` of `pending`, `delayed` and
 -- `dead`. It reads no key, header or payload, and changes nothing.
 --
 -- Run this file after `relay migrate up`, with the outbox's database as the default one:

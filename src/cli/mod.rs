@@ -90,6 +90,9 @@ enum Command {
     /// List messages that are due and not sent
     #[command(subcommand)]
     Pending(unsent::Pending),
+    /// List the keys whose messages wait
+    #[command(subcommand)]
+    Keys(unsent::Keys),
     /// Stop publishing of a lane, sink or destination for a while
     Pause(controls::Pause),
     /// Go on with what is paused
@@ -129,6 +132,7 @@ async fn dispatch(command: Command, options: &Arguments) -> anyhow::Result<bool>
         Command::Dead(dead) => dead.run(&options.database()?).await,
         Command::Delayed(delayed) => delayed.run(&options.database()?).await,
         Command::Pending(pending) => pending.run(&options.database()?).await,
+        Command::Keys(keys) => keys.run(&options.database()?).await,
         Command::Pause(pause) => pause.run(&options.database()?).await,
         Command::Resume(resume) => resume.run(&options.database()?).await,
         Command::Controls(format) => controls::run(format, &options.database()?).await,

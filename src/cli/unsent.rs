@@ -1,4 +1,4 @@
-//! `relay pending`, `relay delayed` and `relay dead`: list messages, and order what happens to them.
+//! `relay pending`, `relay delayed`, `relay dead` and `relay keys`: list messages, and order what happens to them.
 
 use anyhow::Context as _;
 use clap::{ArgGroup, Args, Subcommand, value_parser};
@@ -15,7 +15,7 @@ use crate::{
     config::Config,
     operate::{
         jobs::{Action, Plan, order, plan},
-        unsent::{Cursor, Filter, GroupBy, Page, find, groups, list},
+        unsent::{Cursor, Filter, GroupBy, Page, find, groups, list, waiting_keys},
         why::Reference,
     },
 };
@@ -47,6 +47,36 @@ pub(super) enum Dead {
     Release(Order),
     /// Delete dead messages for good; the later messages of their keys go on
     Discard(Order),
+}
+
+/// The subcommands of `relay keys`.
+#[derive(Debug, Subcommand)]
+pub(super) enum Keys {
+    /// List the keys whose messages wait, by the first of these; `relay why` tells what it waits for
+    Blocked(Blocked),
+}
+
+/// How many.
+#[derive(Debug, Args)]
+pub(super) struct Blocked {
+    /// Most keys to list, those with the most messages first
+    #[arg(long, default_value_t = 20)]
+    limit: u32,
+    #[command(flatten)]
+    format: Format,
+}
+
+impl Keys {
+    /// Runs the command.
+    pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
+        let Self::Blocked(Blocked { limit, format }) = self;
+        let mut connection = database::connect(config).await?;
+        check_schema_to_read(&mut connection).await?;
+        let keys = waiting_keys(&mut connection, limit).await.context("the keys cannot be read")?;
+        let columns = ["messages", "id", "lane", "topic", "reason", "attempts", "due_at", "died_at", "error"];
+        format.values(columns, &keys)?;
+        Ok(true)
+    }
 }
 
 impl Pending {

@@ -173,6 +173,8 @@ async fn waiting_messages_go_before_their_time_and_in_order(flavor: Flavor) -> R
     let later = |message: outbox_core::Message| message.delay(Duration::from_hours(1));
     load::commit(&stage.database, &stage.ledger, &drafts[2..], later).await?;
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_delayed WHERE reason = 'behind'").await?;
+    let keys = operator.json("keys blocked", &[]).await?;
+    ensure!(keys[0]["messages"] == 2 && keys[0]["reason"] == "parked" && keys[1].is_null(), "{keys:#}");
     let groups = operator.json("delayed list --group-by reason", &[]).await?;
     ensure!(groups["rows"].as_array().is_some_and(|rows| rows.len() == 3), "{groups:#}");
     let plan = &operator.json("delayed retry --all", &[]).await?["plan"];

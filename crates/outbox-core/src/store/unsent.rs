@@ -79,3 +79,32 @@ pub async fn waiting(
     let replies = text.run(conn).await?;
     replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get::<u64, _>(0)).sum()
 }
+
+/// A key whose messages wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingKey {
+    /// The first of its messages that is delayed or dead.
+    pub head: UnsentRow,
+    /// The number of its messages that are delayed, and of dead ones that hold it.
+    pub messages: u64,
+}
+
+/// The keys with the most waiting messages, at most `limit`. Reads the index entries of all messages that hold a key; no lock.
+pub async fn waiting_keys(conn: &mut MySqlConnection, limit: u32) -> Result<Vec<WaitingKey>, sqlx::Error> {
+    let sql = "SELECT lane, MIN(id), CAST(COUNT(*) AS UNSIGNED) AS messages FROM \
+               (SELECT lane, key_hash, id FROM outbox_delayed WHERE holds_key = 1 \
+               UNION ALL SELECT lane, key_hash, id FROM outbox_dead WHERE holds_key = 1) u \
+               GROUP BY lane, key_hash ORDER BY messages DESC, lane, MIN(id) LIMIT ?";
+    let keys: Vec<(u16, u64, u64)> = sqlx::query_as(sql).bind(limit).fetch_all(&mut *conn).await?;
+    let mut waiting = Vec::new();
+    for (lane, id, messages) in keys {
+        for table in [StateTable::Dead, StateTable::Delayed] {
+            let head = above(conn, table, (lane, id.saturating_sub(1)), 1).await?.pop();
+            if let Some(head) = head.filter(|head| (head.state.lane, head.id) == (lane, id)) {
+                waiting.push(WaitingKey { head, messages });
+                break;
+            }
+        }
+    }
+    Ok(waiting)
+}
