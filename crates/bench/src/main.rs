@@ -14,6 +14,7 @@ mod jobs;
 mod latency;
 mod listen;
 mod neighbours;
+mod operate;
 mod process;
 mod setup;
 mod summary;
@@ -130,6 +131,9 @@ enum What {
     /// Measures the rate and latency that the ten keep. The last line is one JSON object, with goals and whether they
     /// are reached. Takes about five minutes.
     Neighbours(neighbours::Size),
+    /// An operator's reads on tables with millions of rows, and a drain beside them. The last line is one JSON object, with goals and
+    /// whether they are reached. Takes about six minutes and five gigabytes; --sent and --pending make it smaller.
+    Operate(operate::Size),
     /// Tables with millions of rows: drains, claims, an open snapshot, and the services' inserts beside the purge.
     /// Sends nothing to a broker. Takes about ten minutes and five gigabytes; --sent and --pending make it smaller.
     Volume(volume::Size),
@@ -163,6 +167,7 @@ async fn run(options: &Options) -> Result<bool> {
     let goals = match options.what {
         What::Everyday { .. } => Some(everyday::goals(&report)),
         What::Neighbours(_) => Some(neighbours::goals(&report)),
+        What::Operate(_) => Some(operate::goals(&report)),
         _ => None,
     };
     let has_goals = goals.is_some();
@@ -192,6 +197,7 @@ async fn measure(options: &Options) -> Result<(Map<String, Value>, bool)> {
             (serde_json::to_value(&report)?, report.is_good())
         }
         What::Neighbours(size) => neighbours::measure(common, size).await?,
+        What::Operate(size) => operate::measure(common, size).await?,
         What::Everyday { seconds } => everyday::measure(common, seconds).await?,
         What::Latency { rate, seconds } => {
             let report = latency::measure(common, rate, seconds).await?;

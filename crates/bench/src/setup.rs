@@ -14,7 +14,7 @@ use testkit::{
     accounts::Account,
     consume::{self, Topic},
     database::Database,
-    relay::{Relay, Settings},
+    relay::{Client, Relay, Settings},
     servers::{Flavor, until},
     usage::cpu_seconds,
 };
@@ -68,6 +68,11 @@ impl Stage {
     /// nothing.
     pub(crate) fn relay(&self, null: bool) -> Result<Relay> {
         self.start(&self.settings(null)?)
+    }
+
+    /// The command line, with the account of an operator.
+    pub(crate) fn operator(&self) -> Result<Client> {
+        Ok(Client::new(&self.program, self.database.url_as(Account::Operator)?))
     }
 
     /// Starts a relay with these settings.
