@@ -116,7 +116,10 @@ fn table<const N: usize>(columns: &[&str], rows: &[[Value; N]]) -> String {
 }
 
 fn cell(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    match value {
+        Value::Null => "-".to_owned(),
+        value => value.as_str().map_or_else(|| value.to_string(), str::to_owned),
+    }
 }
 
 #[cfg(test)]
@@ -126,6 +129,6 @@ mod tests {
     #[test]
     fn a_table_is_as_wide_as_its_widest_cells() {
         let rows = [["a".into(), "long cell".into(), 3.into()], ["bb".into(), "c".into(), Value::Null]];
-        assert_eq!(table(&["x", "y", "z"], &rows), "X   Y          Z\na   long cell  3\nbb  c          null\n");
+        assert_eq!(table(&["x", "y", "z"], &rows), "X   Y          Z\na   long cell  3\nbb  c          -\n");
     }
 }

@@ -235,13 +235,17 @@ fn show_plan(format: Format, plan: &Plan) -> anyhow::Result<()> {
     let Value::Object(mut pairs) = serde_json::to_value(plan)? else { return Ok(()) };
     let samples = pairs.remove("samples").unwrap_or_default();
     let left_out = pairs.remove("left_out").unwrap_or_default();
-    let mut pairs: Vec<_> = pairs.into_iter().collect();
+    let mut pairs: Vec<_> = pairs.into_iter().filter(|(_, value)| !value.is_null()).collect();
     for (why, messages) in left_out.as_object().into_iter().flatten() {
         pairs.push((format!("left out: {why}"), messages.clone()));
     }
     let pairs: Vec<_> = pairs.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+    let samples = samples.as_array().map(Vec::as_slice).unwrap_or_default();
+    if samples.is_empty() {
+        return Ok(format.object(&pairs)?);
+    }
     let columns = ["id", "lane", "topic", "reason", "attempts", "enqueued_at", "died_at", "holds_key", "error"];
-    let rows: Vec<_> = samples.as_array().into_iter().flatten().map(|row| pick(row, columns)).collect();
+    let rows: Vec<_> = samples.iter().map(|row| pick(row, columns)).collect();
     Ok(format.object_with_rows(&pairs, "samples", columns, &rows)?)
 }
 

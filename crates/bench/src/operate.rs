@@ -13,6 +13,8 @@ use crate::{Common, drain::watch, setup::Stage};
 
 /// The number of times that each read is measured; the report has the medians.
 const TIMES: usize = 3;
+/// The pause between two reads beside a drain.
+const PAUSE: Duration = Duration::from_secs(1);
 /// The longest read that reaches the goal, in milliseconds.
 const LONGEST: f64 = 1000.0;
 /// The least ratio of the drain rates with and without reads.
@@ -126,7 +128,7 @@ async fn read_on(operator: &Client, command: &impl Fn(&str) -> String, reads: bo
     loop {
         for (_, words) in READS {
             operator.json(&command(words), &[]).await.context("a read beside the drain")?;
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::time::sleep(PAUSE).await;
         }
     }
 }

@@ -154,7 +154,7 @@ fn verdict(found: &Found) -> Verdict {
         (Some(row), _) => match row.table {
             StateTable::Pending => pending(found, row),
             StateTable::Delayed => delayed(found, row),
-            StateTable::Dead => dead(row),
+            StateTable::Dead => dead(found.id, row),
         },
         (None, _) => ended(found),
     };
@@ -308,14 +308,18 @@ fn delayed(found: &Found, row: &StateRow) -> Verdict {
     Verdict { state: "delayed", cause: shown(reason), why, remedy }
 }
 
-fn dead(row: &StateRow) -> Verdict {
+fn dead(id: u64, row: &StateRow) -> Verdict {
     let error = error(row);
     let holds = if row.holds_key { " The later messages of its key wait for it." } else { "" };
     let when = row.at.map(at).unwrap_or_default();
     let reason = shown(&row.reason);
-    let why = format!("A relay gave it up at {when}, after {} attempts: {reason}{error}.{holds}", row.attempts);
-    let remedy = "remove the cause, then `relay dead retry ID`; to do without it, `release` or `discard`: docs/runbook.md#outboxdeadmessages";
-    Verdict { state: "dead", cause: reason, why, remedy: Some(remedy.to_owned()) }
+    let attempts = if row.attempts == 1 { "1 attempt".to_owned() } else { format!("{} attempts", row.attempts) };
+    let why = format!("A relay gave it up at {when}, after {attempts}: {reason}{error}.{holds}");
+    let remedy = format!(
+        "remove the cause, then `relay dead retry {id}`; to do without it, `relay dead release {id}` or `discard`: \
+         docs/runbook.md#outboxdeadmessages"
+    );
+    Verdict { state: "dead", cause: reason, why, remedy: Some(remedy) }
 }
 
 /// The last error behind a colon, if there is one.

@@ -12,6 +12,8 @@ use super::{
 /// All rows about one message at one moment. Times are microseconds since 1970, by the database's clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
+    /// The number of the message in the tables.
+    pub id: u64,
     /// That moment.
     pub now: i64,
     /// Its row in `outbox_messages`.
@@ -164,7 +166,7 @@ pub async fn find(conn: &mut MySqlConnection, id: u64) -> Result<Found, sqlx::Er
         "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
     sqlx::raw_sql(snapshot).execute(&mut *conn).await?;
     let now = sqlx::query_scalar("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))");
-    let mut found = Found { now: now.fetch_one(&mut *conn).await?, ..Found::default() };
+    let mut found = Found { id, now: now.fetch_one(&mut *conn).await?, ..Found::default() };
     found.message = message(conn, id).await?;
     found.states = states(conn, id).await?;
     found.claims = claims(conn, id).await?;
@@ -228,8 +230,8 @@ async fn claims(conn: &mut MySqlConnection, id: u64) -> Result<Vec<ClaimRow>, sq
     rows.iter().map(claim).collect()
 }
 
-/// Reads all receipts, because there is no index on their time. Those whose text has the digits of the number are read as JSON (of
-/// all, that takes ten times as long), and those that list the message are taken apart. Without its
+/// Reads all receipts, because there is no index on their time. Only those whose text has the digits of the number are read as
+/// JSON, and those that list the message are taken apart. Without its
 /// row in `outbox_messages` none is read.
 async fn receipts(conn: &mut MySqlConnection, id: u64, since: i64) -> Result<Vec<ReceiptRow>, sqlx::Error> {
     let sql = "SELECT s.owner, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.sent_at), \
