@@ -11,7 +11,10 @@ use super::{
 };
 use crate::{
     config::Config,
-    operate::jobs::{audit, list, stop},
+    operate::{
+        audit::audit,
+        jobs::{list, stop},
+    },
 };
 
 /// The subcommands of `relay jobs`.

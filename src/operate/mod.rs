@@ -1,6 +1,7 @@
 //! An operator's questions and orders: reads, verdicts, plans and jobs as plain functions, for the command line and for programs. All
 //! texts from outside are escaped, see [`shown`].
 
+pub mod audit;
 pub mod controls;
 pub mod jobs;
 pub mod shown;

@@ -201,27 +201,30 @@ pub(super) fn text(batch: &Batch<'_>) -> Text {
 
 /// The statements that change the messages. The last one affects one row for each.
 fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
+    // Changes nothing, and locks the rows of dead messages: the purge and other jobs delete them without the head.
+    let lock = || sql!("; UPDATE {rows} SET d.holds_key = d.holds_key WHERE {fenced}", rows = *rows, fenced = *fenced);
     match batch.change {
         // As in a promotion, the version makes looks void that lack the rows, and `low` makes looks include them.
         Change::Hurry | Change::Retry => sql!(
             "; UPDATE outbox_jobs j STRAIGHT_JOIN outbox_head h ON h.lane = {lane}
-                SET h.version = h.version + 1, h.claimer = 0, h.low = LEAST(h.low, {smallest}) WHERE {fenced};
+                SET h.version = h.version + 1, h.claimer = 0, h.low = LEAST(h.low, {smallest}) WHERE {fenced}{lock};
             INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts)
                 SELECT d.lane, d.id, d.key_hash, d.bytes, {attempts} FROM {rows} WHERE {fenced};
             DELETE d FROM {rows}
                 STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = d.lane AND p.id = d.id WHERE {fenced}",
             lane = batch.lane,
             smallest = batch.ids.iter().copied().min().unwrap_or(0),
+            lock = if batch.change == Change::Retry { lock() } else { Text::default() },
             attempts = if batch.change == Change::Hurry { "d.attempts" } else { "0" },
             rows = *rows,
             fenced = *fenced,
         ),
         Change::Release => sql!("; UPDATE {rows} SET d.holds_key = 0 WHERE {fenced}", rows = *rows, fenced = *fenced),
-        // The update locks the rows, so that none becomes pending before its message is deleted.
         Change::Discard => sql!(
-            "; UPDATE {rows} SET d.holds_key = 0 WHERE {fenced};
+            "{lock};
             DELETE m FROM {rows} STRAIGHT_JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = d.id WHERE {fenced};
             DELETE d FROM {rows} WHERE {fenced}",
+            lock = lock(),
             rows = *rows,
             fenced = *fenced,
         ),

@@ -2,16 +2,20 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Message, Outbox,
     sqlx::{Connection as _, MySqlConnection, raw_sql},
-    store::{purge, session},
+    store::{
+        jobs::{self, Actor, Batch, Change, NewJob},
+        purge, session,
+    },
 };
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 
 on_both_databases!(
     a_dead_message_that_is_being_put_back_is_kept,
+    a_dead_message_that_is_being_purged_is_not_put_back,
     a_sent_message_that_is_to_be_sent_again_is_kept,
     receipts_without_messages_are_purged_and_unreadable_ones_hold_up_nobody,
 );
@@ -52,6 +56,35 @@ async fn a_dead_message_that_is_being_put_back_is_kept(flavor: Flavor) -> Result
     let kept = "SELECT COUNT(*) FROM outbox_pending JOIN outbox_messages USING (id)";
     ensure!(database.number(kept).await? == 1, "the message that was put back is gone");
     ensure!(database.number("SELECT COUNT(*) FROM outbox_messages").await? == 1);
+    Ok(())
+}
+
+/// A job waits for the purge. Otherwise the message would be pending without its contents.
+async fn a_dead_message_that_is_being_purged_is_not_put_back(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    enqueued(&database, 1).await?;
+    database.execute(DEAD).await?;
+    let (mut purging, mut relay) = (database.connect().await?, relay(&database).await?);
+    let order = NewJob { action: "retry", filter: "{}", per_second: 1, messages: 1 };
+    jobs::order(&mut relay, &order, &Actor { name: "me", via: "test", reason: "test" }).await?;
+    let job = jobs::due(&mut relay).await?.pop().context("the job is not due")?;
+    let (change, pause) = (Change::Retry, Duration::ZERO);
+    let batch = Batch { job: &job, change, lane: 0, ids: &[1], last: (0, 1), is_last: true, pause, token: 7 };
+    let mut purge = purging.begin().await?;
+    raw_sql("SELECT id FROM outbox_dead FOR UPDATE").fetch_all(&mut *purge).await?;
+    let purged = async {
+        database.wait_for_lock_waits(flavor, 1).await?;
+        raw_sql("DELETE FROM outbox_dead; DELETE FROM outbox_messages").execute(&mut *purge).await?;
+        anyhow::Ok(purge.commit().await?)
+    };
+    let (is_done, purged) = tokio::join!(jobs::carry_out(&mut relay, &batch), purged);
+    purged?;
+    ensure!(is_done?, "another relay was faster");
+    ensure!(
+        database.number("SELECT COUNT(*) FROM outbox_pending").await? == 0,
+        "a message is pending without contents"
+    );
+    ensure!(database.number("SELECT COUNT(*) FROM outbox_jobs WHERE done = 0").await? == 1);
     Ok(())
 }
 

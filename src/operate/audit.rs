@@ -1,0 +1,60 @@
+//! What operators did.
+
+use outbox_core::{
+    sqlx::{self, MySqlConnection},
+    store::jobs::{self, AuditRow},
+};
+use serde::Serialize;
+
+use super::{shown::shown, unsent::time};
+
+/// An action of an operator. Times are RFC 3339, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// Its number.
+    pub entry: u64,
+    /// When.
+    pub at: String,
+    /// The name that the program gave.
+    pub actor: String,
+    /// The database's name for the login, with its host.
+    pub account: String,
+    /// The program.
+    pub via: String,
+    /// What was done.
+    pub action: String,
+    /// To what, as JSON.
+    pub target: String,
+    /// Why.
+    pub reason: String,
+    /// The job.
+    pub job: Option<u64>,
+    /// The number of messages in its plan.
+    pub messages: Option<u64>,
+}
+
+impl From<AuditRow> for Entry {
+    fn from(row: AuditRow) -> Self {
+        Self {
+            entry: row.audit_id,
+            at: time(row.at),
+            actor: shown(&row.actor),
+            account: shown(&row.account),
+            via: shown(&row.via),
+            action: shown(&row.action),
+            target: shown(&row.target),
+            reason: shown(&row.reason),
+            job: row.job_id,
+            messages: row.messages,
+        }
+    }
+}
+
+/// Lists the newest actions below a number, at most `limit`.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn audit(db: &mut MySqlConnection, below: u64, limit: u32) -> Result<Vec<Entry>, sqlx::Error> {
+    Ok(jobs::audit(db, below, limit).await?.into_iter().map(Entry::from).collect())
+}
