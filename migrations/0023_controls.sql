@@ -1,4 +1,4 @@
--- What operators have paused: a lane (its number), a sink (its name), or a destination (sink and destination with a slash between
+-- Pauses of operators: of a lane (its number), a sink (its name), or a destination (sink and destination with a slash between
 -- them). ends_at: the end of the pause, NULL if it lasts until it is resumed.
 CREATE TABLE outbox_controls (
   kind      VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -1,4 +1,4 @@
-//! Who orders something, and why.
+//! The operator of an order, and the reason.
 
 use anyhow::anyhow;
 use clap::Args;
@@ -6,13 +6,13 @@ use outbox_core::{sqlx, store::jobs::Actor};
 
 use crate::state::session::describe;
 
-/// Who orders it, and why.
+/// The operator of an order, and the reason.
 #[derive(Debug, Args)]
 pub(super) struct By {
-    /// Why, for the audit
+    /// The reason, for the audit
     #[arg(long, value_name = "TEXT", value_parser = text::<500>)]
     because: Option<String>,
-    /// Who, for the audit; the database's account is recorded, too
+    /// The name of the operator, for the audit, which also has the account of the database
     #[arg(long, value_name = "NAME", env = "USER", default_value = "unknown", value_parser = text::<100>)]
     actor: String,
 }
@@ -34,7 +34,7 @@ fn text<const MOST: usize>(text: &str) -> Result<String, String> {
     }
 }
 
-/// Explains why nothing was ordered.
+/// Returns the error of an order that the database refused.
 pub(super) fn refused(error: &sqlx::Error) -> anyhow::Error {
     anyhow!("nothing was ordered: {}. Orders need the account of deploy/grants/operator.sql", describe(error))
 }

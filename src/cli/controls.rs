@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use outbox_core::check_schema_to_read;
 
 use super::{
     by::{By, refused},
@@ -47,13 +46,13 @@ const EXAMPLES: &str = "Relays follow within a second, and finish what is in fli
   relay pause --sink kafka --for 2h --because 'upgrade of the brokers'
   relay controls";
 
-/// What to pause, and for how long.
+/// A lane, sink or destination, and the time.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, mut_arg("because", |because| because.required(true)))]
 pub(super) struct Pause {
     #[command(flatten)]
     what: What,
-    /// The time after which it goes on by itself, such as 30m; without it, the pause lasts until `relay resume`
+    /// The length of the pause, such as 30m; without it, the pause lasts until `relay resume`
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     time: Option<Duration>,
     #[command(flatten)]
@@ -64,12 +63,25 @@ fn time(text: &str) -> Result<Duration, &'static str> {
     duration(text).filter(|time| !time.is_zero()).ok_or("give a time such as 30m or 2h")
 }
 
+/// Refuses a sink that the configuration does not have. A configuration without sinks is one for the command line alone.
+fn known(config: &Config, target: &Target) -> anyhow::Result<()> {
+    let (Target::Sink(sink) | Target::Destination(sink, _)) = target else { return Ok(()) };
+    let names: Vec<_> = config.sinks.keys().map(String::as_str).collect();
+    if names.is_empty() || names.contains(&sink.as_str()) {
+        return Ok(());
+    }
+    bail!("the configuration has no sink `{sink}`: give one of {}", names.join(", "))
+}
+
 impl Pause {
     /// Pauses it.
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
-        let mut connection = database::connect(config).await?;
-        check_schema_to_read(&mut connection).await?;
-        let (target, actor) = (self.what.target().context("say what")?, self.by.actor().context("give --because")?);
+        let mut connection = database::connect_to_read(config).await?;
+        let (target, actor) = (
+            self.what.target().context("give a lane, a sink or a destination")?,
+            self.by.actor().context("give --because")?,
+        );
+        known(config, &target)?;
         pause(&mut connection, &target, self.time, &actor).await.map_err(|error| refused(&error))?;
         let (kind, name) = target.names();
         output::note(&format!("The {kind} {name} is paused. To go on: relay resume --{kind} {name}"))?;
@@ -77,7 +89,7 @@ impl Pause {
     }
 }
 
-/// What goes on.
+/// The lane, sink or destination of the pause.
 #[derive(Debug, Args)]
 #[command(mut_arg("because", |because| because.required(true)))]
 pub(super) struct Resume {
@@ -90,9 +102,11 @@ pub(super) struct Resume {
 impl Resume {
     /// Ends the pause.
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
-        let mut connection = database::connect(config).await?;
-        check_schema_to_read(&mut connection).await?;
-        let (target, actor) = (self.what.target().context("say what")?, self.by.actor().context("give --because")?);
+        let mut connection = database::connect_to_read(config).await?;
+        let (target, actor) = (
+            self.what.target().context("give a lane, a sink or a destination")?,
+            self.by.actor().context("give --because")?,
+        );
         let (kind, name) = target.names();
         if !resume(&mut connection, &target, &actor).await.map_err(|error| refused(&error))? {
             bail!("the {kind} {name} is not paused: see `relay controls`");
@@ -102,10 +116,9 @@ impl Resume {
     }
 }
 
-/// Prints what is paused.
+/// Prints the pauses.
 pub(super) async fn run(format: Format, config: &Config) -> anyhow::Result<bool> {
-    let mut connection = database::connect(config).await?;
-    check_schema_to_read(&mut connection).await?;
+    let mut connection = database::connect_to_read(config).await?;
     let controls = list(&mut connection).await.context("the controls cannot be read")?;
     format.values(["kind", "name", "paused_at", "ends_at", "actor", "reason"], &controls)?;
     Ok(true)

@@ -2,7 +2,6 @@
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
-use outbox_core::check_schema_to_read;
 
 use super::{
     by::{By, refused},
@@ -56,8 +55,7 @@ struct StopJob {
 impl Jobs {
     /// Lists jobs, or stops one.
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
-        let mut connection = database::connect(config).await?;
-        check_schema_to_read(&mut connection).await?;
+        let mut connection = database::connect_to_read(config).await?;
         if let Some(JobsCommand::Stop(StopJob { job, by })) = self.command {
             let actor = by.actor().context("give --because")?;
             if !stop(&mut connection, job, &actor).await.map_err(|error| refused(&error))? {
@@ -89,10 +87,9 @@ pub(super) struct Audit {
 }
 
 impl Audit {
-    /// Lists what operators did.
+    /// Lists the actions of operators.
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
-        let mut connection = database::connect(config).await?;
-        check_schema_to_read(&mut connection).await?;
+        let mut connection = database::connect_to_read(config).await?;
         let entries = audit(&mut connection, self.below, self.limit).await.context("the audit cannot be read")?;
         let columns = ["entry", "at", "actor", "account", "via", "action", "job", "messages", "target", "reason"];
         self.format.values(columns, &entries)?;

@@ -95,13 +95,13 @@ enum Command {
     Keys(unsent::Keys),
     /// Stop publishing of a lane, sink or destination for a while
     Pause(controls::Pause),
-    /// Go on with what is paused
+    /// End a pause
     Resume(controls::Resume),
-    /// List what is paused
+    /// List the pauses
     Controls(Format),
-    /// List what operators ordered, and how far it is; stop it
+    /// List the jobs that operators ordered, with their progress, or stop one
     Jobs(jobs::Jobs),
-    /// List who did what, and why
+    /// List the actions of operators, with their reasons
     Audit(jobs::Audit),
     /// After a restore or a failover: show what goes out again, and with --yes keep numbers from coming again
     Recover(recover::Recover),

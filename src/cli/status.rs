@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use outbox_core::{check_schema_to_read, store::stats::stats};
+use outbox_core::store::stats::stats;
 use serde_json::Value;
 
 use super::{
@@ -29,8 +29,7 @@ pub(super) struct Status {
 impl Status {
     /// Prints what is in the queue, and the state of each lane.
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
-        let mut connection = database::connect(config).await?;
-        check_schema_to_read(&mut connection).await?;
+        let mut connection = database::connect_to_read(config).await?;
         loop {
             let stats = stats(&mut connection).await.context("the queue cannot be counted")?;
             let lanes = lanes(&mut connection).await.context("the lanes cannot be counted")?;

@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use clap::{ArgGroup, Args, Subcommand, value_parser};
-use outbox_core::{check_schema_to_read, store::find::StateTable};
+use outbox_core::store::find::StateTable;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -70,8 +70,7 @@ impl Keys {
     /// Runs the command.
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
         let Self::Blocked(Blocked { limit, format }) = self;
-        let mut connection = database::connect(config).await?;
-        check_schema_to_read(&mut connection).await?;
+        let mut connection = database::connect_to_read(config).await?;
         let keys = waiting_keys(&mut connection, limit).await.context("the keys cannot be read")?;
         let columns = ["messages", "id", "lane", "topic", "reason", "attempts", "due_at", "died_at", "error"];
         format.values(columns, &keys)?;
@@ -136,8 +135,7 @@ pub(super) struct List {
 
 impl List {
     async fn run(self, config: &Config, table: StateTable) -> anyhow::Result<bool> {
-        let mut connection = database::connect(config).await?;
-        check_schema_to_read(&mut connection).await?;
+        let mut connection = database::connect_to_read(config).await?;
         let (by, after, limit) = (self.group_by, self.after, self.limit.max(1));
         let filter = self.filter;
         let failed = "the messages cannot be read";
@@ -197,8 +195,7 @@ pub(super) struct Order {
 
 impl Order {
     async fn run(self, config: &Config, action: Action) -> anyhow::Result<bool> {
-        let mut connection = database::connect(config).await?;
-        check_schema_to_read(&mut connection).await?;
+        let mut connection = database::connect_to_read(config).await?;
         let failed = "the messages cannot be read";
         let mut filter = self.filter;
         if let Some(message) = self.message {

@@ -2,7 +2,6 @@
 
 use anyhow::Context as _;
 use clap::Args;
-use outbox_core::check_schema_to_read;
 use serde_json::Value;
 
 use super::{
@@ -31,8 +30,7 @@ pub(super) struct WhyMessage {
 impl WhyMessage {
     /// Prints why the message is not sent, or where it went.
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
-        let mut connection = database::connect(config).await?;
-        check_schema_to_read(&mut connection).await?;
+        let mut connection = database::connect_to_read(config).await?;
         let why = why(&mut connection, self.message).await.context("the message cannot be looked up")?;
         if !self.format.json(&why)? {
             self.show(&why)?;

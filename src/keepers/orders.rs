@@ -1,4 +1,4 @@
-//! Follows what operators order: reads what is paused, and carries out jobs. All relays look for jobs, and a compare-and-set gives
+//! Follows the orders of operators: reads the pauses, and carries out jobs. All relays look for jobs, and a compare-and-set gives
 //! each batch to one of them.
 
 use std::{
@@ -37,8 +37,8 @@ pub async fn run(context: Arc<Context>) {
     }
 }
 
-/// Reads what is paused. Messages that are in flight are finished. A process that may not read it (grants of an earlier release)
-/// takes nothing for paused.
+/// Reads the pauses. A process without the privilege (GRANT files of an earlier release) assumes that there is none. Messages in
+/// flight are finished.
 async fn read_pauses(context: &Context, session: &mut Session) -> Result<(), sqlx::Error> {
     let read = session.run("controls", async |db| controls::paused(db).await).await;
     let rows = match &read {

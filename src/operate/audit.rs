@@ -1,4 +1,4 @@
-//! What operators did.
+//! Actions of operators.
 
 use outbox_core::{
     sqlx::{self, MySqlConnection},
@@ -13,7 +13,7 @@ use super::{shown::shown, unsent::time};
 pub struct Entry {
     /// Its number.
     pub entry: u64,
-    /// When.
+    /// The time of the action.
     pub at: String,
     /// The name that the program gave.
     pub actor: String,
@@ -21,11 +21,11 @@ pub struct Entry {
     pub account: String,
     /// The program.
     pub via: String,
-    /// What was done.
+    /// The action.
     pub action: String,
-    /// To what, as JSON.
+    /// The filter of a job as JSON, or the lane, sink or destination of a pause.
     pub target: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
     /// The job.
     pub job: Option<u64>,

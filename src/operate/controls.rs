@@ -14,20 +14,20 @@ use serde::Serialize;
 use super::{shown::shown, unsent::time};
 use crate::state::controls::Target;
 
-/// Something that is paused. Times are RFC 3339, by the database's clock.
+/// A pause. Times are RFC 3339, by the database's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Control {
     /// `lane`, `sink` or `destination`.
     pub kind: String,
     /// The number of the lane, the name of the sink, or sink and destination with a slash between them.
     pub name: String,
-    /// When it was paused.
+    /// The start of the pause.
     pub paused_at: String,
-    /// When the pause ends by itself.
+    /// The end of the pause; `None` if only an operator ends it.
     pub ends_at: Option<String>,
-    /// Who paused it.
+    /// The name of the operator.
     pub actor: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -44,7 +44,7 @@ impl From<ControlRow> for Control {
     }
 }
 
-/// Lists what is paused.
+/// Lists the present pauses.
 ///
 /// # Errors
 ///
@@ -53,7 +53,7 @@ pub async fn list(db: &mut MySqlConnection) -> Result<Vec<Control>, sqlx::Error>
     Ok(controls::paused(db).await?.into_iter().map(Control::from).collect())
 }
 
-/// Pauses something for a time, or until it is resumed. Relays follow within a second, and finish what is in flight.
+/// Pauses a lane, sink or destination, for a time or until an operator ends the pause. Relays follow within a second, and finish what is in flight.
 ///
 /// # Errors
 ///

@@ -31,7 +31,7 @@ pub struct Context {
     pub leases: HeldClaims,
     /// The state of the queues of keys on which this process works.
     pub queues: Queues,
-    /// What operators have paused.
+    /// The pauses of operators.
     pub controls: Controls,
     /// No message with a smaller id can still be committed.
     pub floor: AtomicU64,

@@ -1,4 +1,4 @@
-//! What operators have paused, as this process knows it.
+//! The present pauses of operators, as this process knows them.
 
 use std::{
     collections::BTreeMap,
@@ -14,11 +14,11 @@ use crate::sink::Destination;
 /// The bounds of the wait of a message whose sink or destination is paused.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// What is paused; `None` until it was read. Until then no lane runs, so that a pause holds for a process that has just started.
+/// The pauses; `None` before the first read. Until then no lane runs, so that a pause holds for a process that has just started.
 #[derive(Debug, Default)]
 pub struct Controls(watch::Sender<Option<Arc<BTreeMap<Target, Pause>>>>);
 
-/// Something that can be paused.
+/// A lane, a sink or a destination.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// A lane.
@@ -57,9 +57,9 @@ impl Target {
 /// A pause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pause {
-    /// Who paused it, and why.
+    /// The operator and the reason, in one text.
     pub why: Arc<str>,
-    /// Since when this process knows it.
+    /// The time at which this process learned of it.
     pub since: Instant,
 }
 
@@ -72,7 +72,7 @@ impl Pause {
 }
 
 impl Controls {
-    /// Takes what is paused now. Returns what was not paused before, and what is no longer.
+    /// Takes the present pauses. Returns those that are new, and those that have ended.
     #[must_use]
     pub fn set(&self, rows: &[ControlRow], now: Instant) -> (Vec<Target>, Vec<Target>) {
         let before = self.0.borrow().clone().unwrap_or_default();
@@ -94,7 +94,7 @@ impl Controls {
         changes
     }
 
-    /// Returns whether this process knows what is paused.
+    /// Returns whether the pauses were read.
     #[must_use]
     pub fn are_known(&self) -> bool {
         self.0.borrow().is_some()

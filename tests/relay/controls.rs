@@ -118,6 +118,7 @@ async fn what_cannot_be_paused_or_resumed_is_refused(flavor: Flavor) -> Result<(
         (2, "pause --lane 1", "--because"),
         (2, "pause --destination orders --because x", "kafka/orders"),
         (2, "pause --lane 1 --for soon --because x", "30m"),
+        (1, "pause --sink kafak --set sinks.kafka.type=null --because x", "give one of kafka"),
         (1, "resume --lane 1 --because x", "is not paused"),
     ] {
         let output = operator.run(words, &[]).await?;

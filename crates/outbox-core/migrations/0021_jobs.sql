@@ -1,4 +1,5 @@
--- What an operator orders: to put back, release or discard dead messages. Relays carry it out in batches. token is the fence of a
+-- Orders of operators to put back, release or discard dead messages, or to put back delayed ones. Relays carry them out in batches.
+-- token is the fence of a
 -- batch, last_lane and last_id are its end. done: messages changed so far. per_second: their rate. filter: JSON.
 CREATE TABLE outbox_jobs (
   job_id     BIGINT UNSIGNED   NOT NULL AUTO_INCREMENT,

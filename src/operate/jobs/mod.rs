@@ -1,4 +1,4 @@
-//! Jobs: what operators order to be done with delayed or dead messages. A plan is shown first, and relays carry the job out in batches.
+//! Jobs of operators for delayed or dead messages. The plan comes first. Relays carry the job out in batches.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,7 +29,7 @@ const WAITING: u32 = 100_000;
 /// Keys of one count of waiting messages.
 const KEYS: usize = 1_000;
 
-/// What to do with delayed or dead messages. Stored in `outbox_jobs`, so the names are stable.
+/// The action of a job. `outbox_jobs` holds the names, so they are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -96,10 +96,10 @@ impl Action {
     }
 }
 
-/// What a job would do. Times are RFC 3339, by the database's clock.
+/// The effect of a job, before it is ordered. Times are RFC 3339, by the database's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
-    /// What is done.
+    /// The action.
     pub action: Action,
     /// The number of messages.
     pub messages: u64,
@@ -123,7 +123,7 @@ pub struct Plan {
     pub samples: Vec<UnsentMessage>,
 }
 
-/// Shows what a job would do; changes nothing. Looks at 100,000 messages at most.
+/// Returns the effect of a job, and changes nothing. Looks at 100,000 messages at most.
 ///
 /// # Errors
 ///
@@ -275,7 +275,7 @@ impl Part {
 pub struct Job {
     /// Its number.
     pub job: u64,
-    /// What is done.
+    /// The action.
     pub action: String,
     /// `open`, `done` or `stopped`.
     pub state: &'static str,
@@ -283,13 +283,13 @@ pub struct Job {
     pub done: u64,
     /// The number of messages in its plan.
     pub planned: Option<u64>,
-    /// When it was ordered.
+    /// The time of the order.
     pub ordered_at: String,
-    /// When it ended.
+    /// The time of its end.
     pub ended_at: Option<String>,
-    /// Who ordered it.
+    /// The name of the operator.
     pub actor: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
     /// The messages, as JSON.
     pub filter: String,

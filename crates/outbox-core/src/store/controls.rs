@@ -1,4 +1,4 @@
-//! What operators have paused.
+//! Pauses of lanes, sinks and destinations.
 
 use std::time::Duration;
 
@@ -10,24 +10,25 @@ use super::{
     text::{Utf8, sql},
 };
 
-/// Something that is paused. Times are microseconds since 1970.
+/// A pause. Times are microseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlRow {
     /// `lane`, `sink` or `destination`.
     pub kind: String,
     /// The number of the lane, the name of the sink, or sink and destination with a slash between them.
     pub name: String,
-    /// When it was paused.
+    /// The start of the pause.
     pub paused_at: i64,
-    /// When the pause ends by itself.
+    /// The end of the pause; `None` if only an operator ends it.
     pub ends_at: Option<i64>,
-    /// Who paused it.
+    /// The name of the operator.
     pub actor: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Pauses something for a time, or until it is resumed, and records it in the same transaction. An earlier pause of it ends.
+/// Writes a pause and its record in one transaction. It replaces an earlier pause of the same lane, sink or destination. Without a
+/// time, only an operator ends it.
 pub async fn pause(
     conn: &mut MySqlConnection,
     (kind, name): (&str, &str),
@@ -48,7 +49,7 @@ pub async fn pause(
     text.run(conn).await.map(drop)
 }
 
-/// Ends a pause, and records it in the same transaction. False: it is not paused.
+/// Ends a pause and writes the record in one transaction. False: there is no pause.
 pub async fn resume(
     conn: &mut MySqlConnection,
     (kind, name): (&str, &str),
@@ -68,7 +69,7 @@ pub async fn resume(
     Ok(is_resumed)
 }
 
-/// What is paused now. Reads the table, which has a row for each thing that was ever paused and not resumed; no lock.
+/// The present pauses. Reads the whole table, which also has the rows of pauses whose time has passed; no lock.
 pub async fn paused(conn: &mut MySqlConnection) -> Result<Vec<ControlRow>, sqlx::Error> {
     let sql = "SELECT kind, name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', paused_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ends_at), \
                actor, reason FROM outbox_controls WHERE ends_at IS NULL OR ends_at > UTC_TIMESTAMP(6) ORDER BY kind, name";

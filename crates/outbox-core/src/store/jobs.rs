@@ -1,4 +1,4 @@
-//! What operators order, its execution in batches, and the record of both.
+//! Orders of operators: jobs, their batches, and the audit.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{
     text::{Text, Utf8, listed, sql},
 };
 
-/// What to do with delayed or dead messages.
+/// A change of delayed or dead messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Make delayed messages pending before their time. Those in the queue of their key stay.
@@ -32,21 +32,21 @@ impl Change {
     }
 }
 
-/// Who acts, and why.
+/// The operator of an order, and the reason.
 #[derive(Debug, Clone, Copy)]
 pub struct Actor<'a> {
     /// The name that the program gave, at most 100 characters.
     pub name: &'a str,
     /// The program: `cli`.
     pub via: &'static str,
-    /// Why, at most 500 characters.
+    /// The reason, at most 500 characters.
     pub reason: &'a str,
 }
 
 /// A job to be ordered.
 #[derive(Debug, Clone, Copy)]
 pub struct NewJob<'a> {
-    /// What to do, in one word.
+    /// The action, in one word.
     pub action: &'a str,
     /// The messages, as JSON.
     pub filter: &'a str,
@@ -106,13 +106,13 @@ pub(super) fn record(actor: &Actor<'_>, action: &str, target: &str, job_id: &Tex
 pub struct DueJob {
     /// Its number.
     pub job_id: u64,
-    /// What to do, in one word.
+    /// The action, in one word.
     pub action: String,
     /// The messages, as JSON.
     pub filter: String,
     /// Most messages a second.
     pub per_second: u32,
-    /// When it was ordered. Messages that died later are none of its messages.
+    /// The time of the order. Messages that died later are none of its messages.
     pub created_at: i64,
     /// The lane and id of the last message that it has looked at.
     pub last: (u16, u64),
@@ -145,7 +145,7 @@ pub async fn due(conn: &mut MySqlConnection) -> Result<Vec<DueJob>, sqlx::Error>
 pub struct Batch<'a> {
     /// The job.
     pub job: &'a DueJob,
-    /// What happens to the messages.
+    /// The change of the messages.
     pub change: Change,
     /// Their lane.
     pub lane: u16,
@@ -236,13 +236,13 @@ fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
 pub struct JobRow {
     /// Its number.
     pub job_id: u64,
-    /// What to do, in one word.
+    /// The action, in one word.
     pub action: String,
     /// The messages, as JSON.
     pub filter: String,
-    /// When it was ordered.
+    /// The time of the order.
     pub created_at: i64,
-    /// When it ended.
+    /// The time of its end.
     pub ended_at: Option<i64>,
     /// Whether an operator stopped it.
     pub is_stopped: bool,
@@ -250,9 +250,9 @@ pub struct JobRow {
     pub done: u64,
     /// The number of messages in its plan.
     pub planned: Option<u64>,
-    /// Who ordered it.
+    /// The name of the operator.
     pub actor: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -286,7 +286,7 @@ pub async fn list(conn: &mut MySqlConnection, limit: u32) -> Result<Vec<JobRow>,
 pub struct AuditRow {
     /// Its number.
     pub audit_id: u64,
-    /// When.
+    /// The time of the action.
     pub at: i64,
     /// The name that the program gave.
     pub actor: String,
@@ -294,11 +294,11 @@ pub struct AuditRow {
     pub account: String,
     /// The program.
     pub via: String,
-    /// What was done, in one word.
+    /// The action, in one word.
     pub action: String,
-    /// To what, as JSON.
+    /// The filter of a job as JSON, or the lane, sink or destination of a pause.
     pub target: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
     /// The job.
     pub job_id: Option<u64>,
