@@ -1,5 +1,5 @@
 -- Actions of operators, written in the transaction of the action. Accounts of operators can add rows and read them, no more.
--- account is the database's name for the login, with the host that it came from; actor is the name that the program gave.
+-- account is the database's name for the login, with the host that it came from. actor is the name that the program gave.
 CREATE TABLE outbox_audit (
   audit_id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
   at       DATETIME(6)     NOT NULL,

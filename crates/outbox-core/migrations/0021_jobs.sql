@@ -1,6 +1,5 @@
 -- Orders of operators to put back, release or discard dead messages, or to put back delayed ones. Relays carry them out in batches.
--- token is the fence of a
--- batch, last_lane and last_id are its end. done: messages changed so far. per_second: their rate. filter: JSON.
+-- token is the fence of a batch, last_lane and last_id are its end. done: messages changed so far. per_second: their rate. filter: JSON.
 CREATE TABLE outbox_jobs (
   job_id     BIGINT UNSIGNED   NOT NULL AUTO_INCREMENT,
   action     VARCHAR(32)       CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
