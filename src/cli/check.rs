@@ -2,19 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, ensure};
+use anyhow::ensure;
 use clap::Args;
-use outbox_core::{
-    SchemaError, check_schema,
-    store::{counters, floor, session},
-};
 use serde_json::Value;
 
 use super::{database, output::Format, run::unusable};
 use crate::{
     config::{Config, Loaded},
+    operate::doctor::{Severity, tables},
     sink::{Feed, make},
-    state::session::describe,
 };
 
 /// The answer for a usable database.
@@ -67,27 +63,14 @@ fn row((checked, found): Finding) -> [Value; 3] {
 
 async fn look_at_database(config: &Config) -> anyhow::Result<String> {
     let mut connection = database::connect(config).await?;
-    check_schema(&mut connection).await.map_err(|error| match error {
-        SchemaError::Database(error) => anyhow!(describe(&error)),
-        other => other.into(),
-    })?;
-    if let Some(behind) = counters::behind(&mut connection).await? {
-        return Err(behind.into());
-    }
-    let [read, write] = session::servers(&mut connection).await?;
-    ensure!(
-        read == write,
-        "one server answers reads ({read}) and another one writes ({write}), so that what is claimed may be read as it was: let \
-         the relay reach the primary without a proxy that splits reads and writes"
-    );
-    if !floor::is_in_galera(&mut connection).await? {
-        return Ok(SERVES.to_owned());
-    }
-    let age = config.relay.max_transaction_age.as_secs();
-    Ok(format!(
-        "{SERVES}; a node of a Galera cluster does not list the transactions of the others: messages of a transaction that is open for \
-         more than {age} s (relay.max_transaction_age) may come out of order"
-    ))
+    let findings = tables::start_up(&mut connection, config).await;
+    let sentences = |severe: bool| {
+        let found = findings.iter().filter(|it| (it.severity == Severity::Problem) == severe);
+        found.map(|it| it.evidence.as_str()).collect::<Vec<_>>().join("; ")
+    };
+    let (problems, notes) = (sentences(true), sentences(false));
+    ensure!(problems.is_empty(), problems);
+    Ok(if notes.is_empty() { SERVES.to_owned() } else { format!("{SERVES}; {notes}") })
 }
 
 async fn look_at_sink(feed: Feed) -> Finding {

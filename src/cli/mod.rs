@@ -7,6 +7,7 @@ mod check;
 mod config;
 mod controls;
 mod database;
+mod doctor;
 mod healthcheck;
 mod jobs;
 mod log;
@@ -77,6 +78,8 @@ enum Command {
     Migrate(migrate::Migrate),
     /// Check the configuration, and with --connect also database and brokers
     Check(check::Check),
+    /// Find what is wrong or may go wrong with database, account, tables, rows and brokers, each with its fix
+    Doctor(doctor::Doctor),
     /// What is in the queue, and the state of each lane in one sentence
     Status(status::Status),
     /// Say why a message is not sent, or where it went
@@ -128,6 +131,7 @@ async fn dispatch(command: Command, options: &Arguments) -> anyhow::Result<bool>
         Command::Run => run::run(options).await,
         Command::Migrate(migrate) => migrate.run(options).await,
         Command::Check(check) => check.run(&options.load()?).await,
+        Command::Doctor(doctor) => doctor.run(&options.load()?).await,
         Command::Status(status) => status.run(&options.database()?).await,
         Command::Dead(dead) => dead.run(&options.database()?).await,
         Command::Delayed(delayed) => delayed.run(&options.database()?).await,

@@ -3,6 +3,7 @@
 
 pub mod audit;
 pub mod controls;
+pub mod doctor;
 pub mod jobs;
 pub mod shown;
 pub mod status;

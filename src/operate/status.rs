@@ -37,6 +37,11 @@ pub struct LaneStatus {
 ///
 /// If the database fails. End the connection then: it may have an open transaction.
 pub async fn lanes(db: &mut MySqlConnection) -> Result<Vec<LaneStatus>, sqlx::Error> {
+    Ok(judged(db).await?.into_iter().map(|(_, status)| status).collect())
+}
+
+/// Does the same, and returns the counts, too.
+pub(super) async fn judged(db: &mut MySqlConnection) -> Result<Vec<(LaneStats, LaneStatus)>, sqlx::Error> {
     let (mut lanes, controls) = (stats::lanes(db).await?, controls::paused(db).await?);
     let paused = |lane: u16| controls.iter().find(|it| it.kind == "lane" && it.name == lane.to_string());
     let named = controls.iter().filter(|it| it.kind == "lane").filter_map(|it| it.name.parse().ok());
@@ -46,7 +51,11 @@ pub async fn lanes(db: &mut MySqlConnection) -> Result<Vec<LaneStatus>, sqlx::Er
         }
     }
     lanes.sort_unstable_by_key(|lane| lane.lane);
-    Ok(lanes.iter().map(|lane| status(lane, paused(lane.lane))).collect())
+    let judge = |lane: LaneStats| {
+        let status = status(&lane, paused(lane.lane));
+        (lane, status)
+    };
+    Ok(lanes.into_iter().map(judge).collect())
 }
 
 fn status(lane: &LaneStats, pause: Option<&ControlRow>) -> LaneStatus {

@@ -8,6 +8,7 @@ mod controls;
 mod crash;
 mod delivery;
 mod destinations;
+mod doctor;
 mod envelopes;
 mod frozen;
 mod hand_edited;

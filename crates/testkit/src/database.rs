@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    io::ErrorKind,
     time::Duration,
 };
 
@@ -25,6 +26,17 @@ const BUSINESS: &str = "\
 const PLAIN: &str = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
     SET SESSION autocommit = 1, SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', \
     SESSION innodb_lock_wait_timeout = 50, SESSION wait_timeout = 28800, SESSION auto_increment_increment = 1";
+
+/// Connects. A server ends a login that takes ten seconds (`connect_timeout`), as on a machine that is overloaded.
+async fn open(url: &str) -> Result<MySqlConnection> {
+    for _ in 0..3 {
+        match MySqlConnection::connect(url).await {
+            Err(sqlx::Error::Io(error)) if error.kind() == ErrorKind::ConnectionReset => {}
+            outcome => return outcome.context("cannot connect to the database"),
+        }
+    }
+    MySqlConnection::connect(url).await.context("cannot connect to the database")
+}
 
 /// Makes two tests of each function, on MySQL and on MariaDB: `on_both_databases!(a_commit_writes)` for `async fn
 /// a_commit_writes(flavor: Flavor) -> anyhow::Result<()>`.
@@ -168,7 +180,7 @@ impl Database {
     /// # Errors
     /// When the server cannot be reached.
     pub async fn connect_as_admin(&self) -> Result<MySqlConnection> {
-        MySqlConnection::connect(&self.url).await.context("cannot connect to the database")
+        open(&self.url).await
     }
 
     /// Opens a connection of a program.
@@ -176,7 +188,7 @@ impl Database {
     /// # Errors
     /// When the server cannot be reached.
     pub async fn connect_as(&self, account: Account) -> Result<MySqlConnection> {
-        MySqlConnection::connect(&self.url_as(account)?).await.context("cannot connect to the database")
+        open(&self.url_as(account)?).await
     }
 
     /// Opens a connection for set-up and assertions, whatever the server's defaults are.

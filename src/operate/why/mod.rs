@@ -285,27 +285,36 @@ fn delayed(found: &Found, row: &StateRow) -> Verdict {
             format!(
                 "Its sink, destination or handler takes nothing{error}. It is tried again {next}, without a spent attempt."
             ),
-            Some("treat the broker or the handler: docs/runbook.md#outboxsinkdisconnected".to_owned()),
+            remedy(reason),
         ),
         "paused" => (
             format!("Its sink or destination is paused{error}. It is tried again {next}, without a spent attempt."),
-            Some("relay controls, then relay resume".to_owned()),
+            remedy(reason),
         ),
         "unroutable" => (
             format!("Its destination takes nothing{error}. It is tried again {next}, without a spent attempt."),
-            Some("create the destination or correct the route: docs/runbook.md#outboxdestinationrefuses".to_owned()),
+            remedy(reason),
         ),
-        "no_route" => (
-            format!("No route of the relay matches its topic {topic}. It is tried again {next}."),
-            Some(format!("add a route for {topic} to the configuration, and restart the relays")),
-        ),
-        "unread" => (
-            format!("The relay could not read it{error}. It is tried again {next}."),
-            Some("look for this id in the relay's log".to_owned()),
-        ),
+        "no_route" => {
+            (format!("No route of the relay matches its topic {topic}. It is tried again {next}."), remedy(reason))
+        }
+        "unread" => (format!("The relay could not read it{error}. It is tried again {next}."), remedy(reason)),
         other => (format!("It waits ({}){error}. It is tried again {next}.", shown(other)), None),
     };
+    let remedy = remedy.map(str::to_owned);
     Verdict { state: "delayed", cause: shown(reason), why, remedy }
+}
+
+/// The remedy for a message that waits for this reason; `None` if it needs none.
+pub(super) fn remedy(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "parked" => "treat the broker or the handler: docs/runbook.md#outboxsinkdisconnected",
+        "paused" => "relay controls, then relay resume",
+        "unroutable" => "create the destination or correct the route: docs/runbook.md#outboxdestinationrefuses",
+        "no_route" => "add a route for its topic to the configuration, and restart the relays",
+        "unread" => "look for this id in the relay's log",
+        _ => return None,
+    })
 }
 
 fn dead(id: u64, row: &StateRow) -> Verdict {

@@ -51,6 +51,7 @@ use super::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink};
 use crate::config;
 
 pub use self::properties::check_properties;
+pub(crate) use self::properties::client;
 
 /// The time before its deadline at which a batch gives up its messages in flight, so that the outcomes are there in
 /// time.

@@ -57,7 +57,7 @@ pub fn check_properties(properties: &BTreeMap<String, config::Secret>) -> Vec<St
 }
 
 /// Returns the configuration of the producer.
-pub(super) fn client(name: &str, config: &config::KafkaConfig) -> ClientConfig {
+pub(crate) fn client(name: &str, config: &config::KafkaConfig) -> ClientConfig {
     let mut client = ClientConfig::new();
     client.set("client.id", format!("outbox-relay-{name}"));
     client.set("partitioner", "murmur2_random").set("linger.ms", "0").set("compression.type", "none");

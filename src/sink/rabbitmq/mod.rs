@@ -38,10 +38,10 @@ use futures_util::future::join_all;
 use lapin::{Channel, uri::AMQPUri};
 use tokio::{sync::Mutex, time::timeout_at};
 
+pub(crate) use self::session::{BrokerSession, ChannelFailure};
 use self::{
     link::{Link, blocked},
     round::{ReadyPublish, Round, guilty, late, unroutable},
-    session::{BrokerSession, ChannelFailure},
 };
 use super::{KeyOrder, Outcome, Outgoing, PublishError, Sink};
 use crate::config;

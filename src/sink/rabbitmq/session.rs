@@ -8,7 +8,7 @@ use std::{
 
 use lapin::{
     Channel, Connection, ConnectionProperties, Error, ErrorKind, ExchangeKind,
-    options::{ConfirmSelectOptions, ExchangeDeclareOptions},
+    options::{ConfirmSelectOptions, ExchangeDeclareOptions, QueueDeclareOptions},
     protocol::{AMQPErrorKind, AMQPSoftError},
     types::{FieldTable, ShortString},
 };
@@ -29,7 +29,7 @@ use crate::{
 const LONG: Duration = Duration::from_secs(1);
 
 /// The reason why a call on a connection failed.
-pub(super) enum ChannelFailure {
+pub(crate) enum ChannelFailure {
     /// Its deadline passed. The connection is unusable: the call may still take effect.
     Late,
     /// An error of lapin.
@@ -39,7 +39,7 @@ pub(super) enum ChannelFailure {
 }
 
 /// A connection with its channels. Its socket ends with it.
-pub(super) struct BrokerSession {
+pub(crate) struct BrokerSession {
     connection: Connection,
     guard: Guard,
     channels: Vec<Mutex<Option<Channel>>>,
@@ -53,7 +53,7 @@ pub(super) struct BrokerSession {
 
 impl BrokerSession {
     /// Connects before the deadline.
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         config: &RabbitMqConfig,
         name: &str,
         deadline: Instant,
@@ -142,24 +142,45 @@ impl BrokerSession {
     }
 
     /// Whether the exchange exists. A publish to a missing one would end the channel, with all messages in flight.
-    pub(super) async fn has_exchange(&self, exchange: &str, deadline: Instant) -> Result<bool, ChannelFailure> {
+    pub(crate) async fn has_exchange(&self, exchange: &str, deadline: Instant) -> Result<bool, ChannelFailure> {
         if exchange.is_empty() || self.known().contains(exchange) {
             return Ok(true);
         }
-        // A channel of its own: a negative answer ends it.
-        let channel = in_time(deadline, self.connection.create_channel()).await?;
         let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
         let name = ShortString::try_new(exchange).unwrap_or_default();
-        let declared = channel.exchange_declare(name, ExchangeKind::Direct, passive, FieldTable::default());
-        match in_time(deadline, declared).await {
-            Err(ChannelFailure::Error(error)) if soft(&error) == Some(AMQPSoftError::NOTFOUND) => return Ok(false),
-            Err(ChannelFailure::Error(error)) if soft(&error).is_none() => return Err(ChannelFailure::Error(error)),
-            Err(failure @ (ChannelFailure::Late | ChannelFailure::Address)) => return Err(failure),
-            // A forbidden look-up does not mean a missing exchange: the publish itself shows which.
-            Ok(()) | Err(ChannelFailure::Error(_)) => {}
+        let declare = async |channel: Channel| {
+            channel.exchange_declare(name, ExchangeKind::Direct, passive, FieldTable::default()).await
+        };
+        let exists = self.exists(declare, deadline).await?;
+        if exists {
+            self.known().insert(exchange.to_owned());
         }
-        self.known().insert(exchange.to_owned());
-        Ok(true)
+        Ok(exists)
+    }
+
+    /// Whether the queue exists.
+    pub(crate) async fn has_queue(&self, queue: &str, deadline: Instant) -> Result<bool, ChannelFailure> {
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let name = ShortString::try_new(queue).unwrap_or_default();
+        let declare =
+            async |channel: Channel| channel.queue_declare(name, passive, FieldTable::default()).await.map(drop);
+        self.exists(declare, deadline).await
+    }
+
+    /// Asks on a channel of its own: a negative answer ends it.
+    async fn exists(
+        &self,
+        declare: impl AsyncFnOnce(Channel) -> lapin::Result<()>,
+        deadline: Instant,
+    ) -> Result<bool, ChannelFailure> {
+        let channel = in_time(deadline, self.connection.create_channel()).await?;
+        match in_time(deadline, declare(channel)).await {
+            Err(ChannelFailure::Error(error)) if soft(&error) == Some(AMQPSoftError::NOTFOUND) => Ok(false),
+            Err(ChannelFailure::Error(error)) if soft(&error).is_none() => Err(ChannelFailure::Error(error)),
+            Err(failure @ (ChannelFailure::Late | ChannelFailure::Address)) => Err(failure),
+            // A forbidden look-up does not mean a missing one: the publish itself shows which.
+            Ok(()) | Err(ChannelFailure::Error(_)) => Ok(true),
+        }
     }
 
     /// Forgets the known exchanges after the broker ended a channel: an exchange may be deleted.
@@ -168,7 +189,7 @@ impl BrokerSession {
     }
 
     /// Closes the connection in order; the socket ends in any case.
-    pub(super) async fn close(&self, deadline: Instant) {
+    pub(crate) async fn close(&self, deadline: Instant) {
         if in_time(deadline, self.connection.close(200, ShortString::default())).await.is_err() {
             tracing::debug!("the connection to RabbitMQ did not end in time");
         }

@@ -14,6 +14,7 @@ pub mod claim;
 pub mod contents;
 pub mod controls;
 pub mod counters;
+pub mod doctor;
 pub mod enqueue;
 #[cfg(feature = "test")]
 pub(crate) mod enqueued;

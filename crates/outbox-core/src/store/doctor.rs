@@ -1,0 +1,154 @@
+//! The state of the server and of its accounts, for `relay doctor`. Nothing here changes or locks a row.
+
+use std::collections::BTreeMap;
+
+use sqlx::{AssertSqlSafe, Executor as _, MySqlConnection, Row as _, SqlSafeStr as _};
+
+use super::{NO_PRIVILEGE, NO_TEXT, error_number, migrate::is_denial};
+
+/// The settings of a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Server {
+    /// The account that the server chose for this login: `relay@10.0.0.%`.
+    pub account: String,
+    /// Microseconds since 1970, by the server's clock.
+    pub now: i64,
+    /// Some of its global variables, by their names in lowercase. Servers lack those of other versions.
+    pub variables: BTreeMap<String, String>,
+    /// Open connections of all accounts.
+    pub connections: u64,
+}
+
+/// Reads the settings of the server.
+pub async fn server(conn: &mut MySqlConnection) -> Result<Server, sqlx::Error> {
+    let sql = "SELECT CAST(CURRENT_USER() AS CHAR), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+    let (account, now) = sqlx::query_as(sql).fetch_one(&mut *conn).await?;
+    let sql = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', \
+               'binlog_format', 'read_only', 'innodb_read_only', 'max_connections', 'max_allowed_packet')";
+    let variables: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&mut *conn).await?;
+    let variables = variables.into_iter().map(|(name, value)| (name.to_lowercase(), value)).collect();
+    let sql = "SHOW GLOBAL STATUS LIKE 'Threads_connected'";
+    let (_, connections): (String, String) = sqlx::query_as(sql).fetch_one(conn).await?;
+    Ok(Server { account, now, variables, connections: connections.parse().unwrap_or_default() })
+}
+
+/// The privileges of this session's account, one GRANT statement a line. A line may hold the hash of a password.
+pub async fn grants(conn: &mut MySqlConnection) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar("SHOW GRANTS").fetch_all(conn).await
+}
+
+/// A privilege on a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Privilege<'a> {
+    /// `SELECT`, `INSERT`, `UPDATE` or `DELETE`.
+    pub name: &'a str,
+    /// The columns, separated by commas; empty: the whole table.
+    pub columns: &'a str,
+    /// The table.
+    pub table: &'a str,
+}
+
+/// Whether the account lacks a privilege on a table. A statement is prepared, and not executed. All names must be those of a
+/// constant text.
+pub async fn lacks(conn: &mut MySqlConnection, privilege: &Privilege<'_>) -> Result<bool, sqlx::Error> {
+    let &Privilege { name, columns, table } = privilege;
+    let sql = match (name, columns) {
+        ("SELECT", "") => format!("SELECT * FROM {table}"),
+        ("SELECT", columns) => format!("SELECT {columns} FROM {table}"),
+        ("INSERT", _) => format!("INSERT INTO {table} VALUES ()"),
+        ("UPDATE", "") => {
+            let sql = "SELECT CAST(column_name AS CHAR) FROM information_schema.columns \
+                       WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position LIMIT 1";
+            // The server hides a table on which the account has no privilege.
+            let column: Option<String> = sqlx::query_scalar(sql).bind(table).fetch_optional(&mut *conn).await?;
+            let Some(column) = column else { return Ok(true) };
+            format!("UPDATE {table} SET {column} = DEFAULT({column})")
+        }
+        ("UPDATE", columns) => {
+            let set = columns.split(',').map(|column| format!("{column} = DEFAULT({column})"));
+            format!("UPDATE {table} SET {}", set.collect::<Vec<_>>().join(", "))
+        }
+        _ => format!("DELETE FROM {table}"),
+    };
+    match conn.prepare(AssertSqlSafe(sql).into_sql_str()).await {
+        Err(error) if is_denial(&error) => Ok(true),
+        Err(error) if error.as_database_error().is_none() => Err(error),
+        Ok(_) | Err(_) => Ok(false),
+    }
+}
+
+/// A transaction of another session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenTransaction {
+    /// The number of its connection; 0: it is prepared (XA) and has none.
+    pub connection: u64,
+    /// Its age in seconds.
+    pub seconds: i64,
+    /// Whether it has written or locked rows.
+    pub writes: bool,
+    /// The account.
+    pub user: String,
+    /// The client's address.
+    pub host: String,
+}
+
+/// The open transactions of other sessions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Transactions {
+    /// There is none.
+    None,
+    /// The oldest one.
+    Oldest(OpenTransaction),
+    /// The account lacks the privilege PROCESS.
+    Hidden,
+    /// The server cannot show its list for the moment, see [`super::floor`].
+    Unreadable,
+}
+
+/// Reads the list of open transactions.
+pub async fn transactions(conn: &mut MySqlConnection) -> Result<Transactions, sqlx::Error> {
+    // The start is in the local time of the server's process, see `floor`.
+    let sql = "SELECT t.trx_mysql_thread_id, CAST(TIMESTAMPDIFF(SECOND, t.trx_started, \
+               COALESCE(CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM'), UTC_TIMESTAMP())) AS SIGNED), \
+               t.trx_rows_modified > 0 OR t.trx_rows_locked > 0, COALESCE(CAST(p.user AS CHAR), ''), COALESCE(CAST(p.host AS CHAR), '') \
+               FROM information_schema.innodb_trx t LEFT JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
+               WHERE t.trx_mysql_thread_id <> CONNECTION_ID() ORDER BY t.trx_started LIMIT 1";
+    let row = match sqlx::query(sql).fetch_optional(conn).await {
+        Ok(Some(row)) => row,
+        Ok(None) => return Ok(Transactions::None),
+        Err(error) => {
+            return match error_number(&error) {
+                Some(NO_PRIVILEGE) => Ok(Transactions::Hidden),
+                Some(NO_TEXT) => Ok(Transactions::Unreadable),
+                _ => Err(error),
+            };
+        }
+    };
+    Ok(Transactions::Oldest(OpenTransaction {
+        connection: row.try_get(0)?,
+        seconds: row.try_get(1)?,
+        writes: row.try_get(2)?,
+        user: row.try_get(3)?,
+        host: row.try_get(4)?,
+    }))
+}
+
+/// A job that no relay carries out: it has been due for a minute. Reads the open jobs.
+pub async fn idle_job(conn: &mut MySqlConnection) -> Result<Option<u64>, sqlx::Error> {
+    let sql = "SELECT job_id FROM outbox_jobs WHERE ended_at IS NULL AND next_at < UTC_TIMESTAMP(6) - INTERVAL 60 SECOND \
+               ORDER BY job_id LIMIT 1";
+    sqlx::query_scalar(sql).fetch_optional(conn).await
+}
+
+/// The age of the oldest receipt in microseconds. One row by its primary key.
+pub async fn oldest_receipt(conn: &mut MySqlConnection) -> Result<Option<i64>, sqlx::Error> {
+    let sql =
+        "SELECT TIMESTAMPDIFF(MICROSECOND, sent_at, UTC_TIMESTAMP(6)) FROM outbox_sent ORDER BY receipt_id LIMIT 1";
+    sqlx::query_scalar(sql).fetch_optional(conn).await
+}
+
+/// The topics and types of the newest thousand messages. Reads them by their primary key.
+pub async fn topics(conn: &mut MySqlConnection) -> Result<Vec<(String, Option<String>)>, sqlx::Error> {
+    let sql = "SELECT DISTINCT topic, event_type FROM (SELECT topic, event_type FROM outbox_messages ORDER BY id DESC LIMIT 1000) newest";
+    sqlx::query_as(sql).fetch_all(conn).await
+}

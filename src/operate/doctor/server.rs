@@ -1,0 +1,366 @@
+//! The database's server, the relay's account, and the transactions of others.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use outbox_core::{
+    sqlx::{self, MySqlConnection},
+    store::doctor::{self, OpenTransaction, Privilege, Server, Transactions},
+};
+
+use super::{Finding, shown};
+
+/// The account of a relay, as `deploy/grants` gives it.
+const RELAY: &str = include_str!("../../../deploy/grants/relay.sql");
+/// Connections that two relays may need beside those in use: about 12 each with many lanes.
+const CONNECTIONS: u64 = 32;
+/// The largest message of a service without settings of its own, in hexadecimal digits, and some room.
+const PACKET: u64 = 2_100_000;
+/// The findings on a server that takes no write of a relay.
+pub(super) const NO_WRITES: [&str; 2] = ["binlog_format", "read_only"];
+/// In microseconds.
+const CLOCK: i64 = 5_000_000;
+/// In seconds: the default of `relay.max_transaction_age`.
+const TRANSACTION: i64 = 60;
+
+/// Looks at the server.
+pub(super) async fn examine(db: &mut MySqlConnection) -> Result<Vec<Finding>, sqlx::Error> {
+    let server = doctor::server(db).await?;
+    let host = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut findings = settings(&server, i64::try_from(host.as_micros()).unwrap_or(i64::MAX));
+    findings.extend(missing(db, &server).await?);
+    findings.extend(doctor::grants(db).await?.iter().filter_map(|grant| excessive(grant, &account(&server.account))));
+    findings.extend(transaction(doctor::transactions(db).await?, &account(&server.account)));
+    Ok(findings)
+}
+
+/// Judges the settings; `host` is the time of this machine in microseconds since 1970.
+fn settings(server: &Server, host: i64) -> Vec<Finding> {
+    let settings =
+        Settings { server, is_mariadb: server.variables.get("version").is_some_and(|it| it.contains("MariaDB")) };
+    let found = [
+        settings.version(),
+        settings.durability(),
+        settings.binlog_durability(),
+        settings.binlog_format(),
+        settings.read_only(),
+        settings.connections(),
+        settings.packets(),
+        clock(server.now - host),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+struct Settings<'a> {
+    server: &'a Server,
+    is_mariadb: bool,
+}
+
+impl Settings<'_> {
+    fn text(&self, name: &str) -> &str {
+        self.server.variables.get(name).map_or("", String::as_str)
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.text(name).parse().ok()
+    }
+
+    fn is_on(&self, name: &str) -> bool {
+        matches!(self.text(name), "ON" | "1" | "YES")
+    }
+
+    /// Adds the fix: a variable, and its right value.
+    fn set(&self, finding: Finding, fix: &str, name: &str, value: &str) -> Finding {
+        let (verb, keep) = if self.is_mariadb {
+            ("GLOBAL", " Write it into the server's configuration file, too.")
+        } else {
+            ("PERSIST", "")
+        };
+        finding.fix(format!("{fix}{keep}")).sql(format!("SET {verb} {name} = {value};"))
+    }
+
+    fn version(&self) -> Option<Finding> {
+        let version = self.text("version");
+        let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+        let release = (numbers.next()?, numbers.next()?);
+        let (name, least) = if self.is_mariadb { ("MariaDB", (10, 6)) } else { ("MySQL", (8, 0)) };
+        let problem = Finding::problem("server_version", format!("The server is {name} {}.", shown(version)))
+            .fix(format!("Upgrade it: the statements need {name} {}.{}.", least.0, least.1));
+        (release < least).then_some(problem)
+    }
+
+    fn durability(&self) -> Option<Finding> {
+        let name = "innodb_flush_log_at_trx_commit";
+        let value = self.number(name).filter(|value| *value != 1)?;
+        let risk = Finding::risk("not_durable", format!("{name} is {value}."))
+            .matters("A crash of the server's machine loses the last second of commits: messages, and the record that they were sent.");
+        Some(self.set(risk, "Flush each commit.", name, "1"))
+    }
+
+    fn binlog_durability(&self) -> Option<Finding> {
+        let value = self.number("sync_binlog").filter(|value| *value != 1 && self.is_on("log_bin"))?;
+        let risk = Finding::risk("binlog_not_durable", format!("sync_binlog is {value}."))
+            .matters("After a crash of the server's machine its replicas may have other messages than it has.");
+        Some(self.set(risk, "Flush the binary log at each commit.", "sync_binlog", "1"))
+    }
+
+    fn binlog_format(&self) -> Option<Finding> {
+        if !self.is_on("log_bin") || self.text("binlog_format") != "STATEMENT" {
+            return None;
+        }
+        let problem = Finding::problem("binlog_format", "binlog_format is STATEMENT.")
+            .matters("The server refuses (1665) what relays write at READ COMMITTED.");
+        Some(self.set(problem, "Log rows. New connections follow it.", "binlog_format", "ROW"))
+    }
+
+    fn read_only(&self) -> Option<Finding> {
+        let problem = Finding::problem("read_only", "The server is read-only: a replica, or made so for a while.")
+            .matters("A relay cannot claim.")
+            .fix("Correct the host in `database.url`. If this is the primary:")
+            .sql("SET GLOBAL read_only = OFF;");
+        (self.is_on("read_only") || self.is_on("innodb_read_only")).then_some(problem)
+    }
+
+    fn connections(&self) -> Option<Finding> {
+        let (most, open) = (self.number("max_connections")?, self.server.connections);
+        if most.saturating_sub(open) >= CONNECTIONS {
+            return None;
+        }
+        let risk = Finding::risk("few_connections", format!("{open} of {most} connections are open."))
+            .matters("A relay that cannot connect publishes nothing.");
+        Some(self.set(risk, "Allow more, or close some.", "max_connections", &(open + 100).max(most * 2).to_string()))
+    }
+
+    fn packets(&self) -> Option<Finding> {
+        let bytes = self.number("max_allowed_packet").filter(|bytes| *bytes < PACKET)?;
+        let risk = Finding::risk("small_packets", format!("max_allowed_packet is {bytes}."))
+            .matters("A service cannot enqueue a large message.");
+        Some(self.set(risk, "Allow 16 MiB. New connections follow it.", "max_allowed_packet", "16777216"))
+    }
+}
+
+/// Judges by how much the database's clock is ahead, in microseconds.
+fn clock(offset: i64) -> Option<Finding> {
+    let side = if offset > 0 { "ahead of" } else { "behind" };
+    let evidence = format!("The database's clock is {} s {side} this machine's.", offset.abs() / 1_000_000);
+    let note = Finding::note("clock_offset", evidence)
+        .matters("Leases and times in the tables follow the database's clock, logs this machine's.")
+        .fix("Let both follow the same time servers.");
+    (offset.abs() >= CLOCK).then_some(note)
+}
+
+/// `'relay'@'10.0.0.%'` for `relay@10.0.0.%`.
+fn account(account: &str) -> String {
+    let (user, host) = account.rsplit_once('@').unwrap_or((account, "%"));
+    let quoted = |text: &str| format!("'{}'", text.replace('\\', "\\\\").replace('\'', "''"));
+    format!("{}@{}", quoted(user), quoted(host))
+}
+
+/// The statements of a file in `deploy/grants`: each a list of privileges and a table.
+fn statements(file: &str) -> impl Iterator<Item = (String, String)> {
+    let text: String = file.lines().filter(|line| !line.starts_with("--")).flat_map(|line| [line, " "]).collect();
+    let statements: Vec<_> = text.split(';').map(str::to_owned).collect();
+    statements.into_iter().filter_map(|statement| {
+        let (privileges, rest) = statement.trim().strip_prefix("GRANT ")?.split_once(" ON ")?;
+        Some((privileges.to_owned(), rest.split_whitespace().next()?.to_owned()))
+    })
+}
+
+/// Splits `SELECT, UPDATE (a, b)` into privileges and columns.
+fn privileges(list: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut depth = 0;
+    let parts = list.split(move |c: char| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        c == ',' && depth == 0
+    });
+    parts.map(|part| match part.trim().split_once(" (") {
+        Some((name, columns)) => (name, columns.trim_end_matches(')')),
+        None => (part.trim(), ""),
+    })
+}
+
+/// Looks for privileges that the account lacks.
+async fn missing(db: &mut MySqlConnection, server: &Server) -> Result<Option<Finding>, sqlx::Error> {
+    let mut commands = Vec::new();
+    for (list, table) in statements(RELAY) {
+        let mut lacks = false;
+        for (name, columns) in privileges(&list) {
+            lacks = lacks || doctor::lacks(db, &Privilege { name, columns, table: &table }).await?;
+        }
+        if lacks {
+            commands.push(format!("GRANT {list} ON {table} TO {};", account(&server.account)));
+        }
+    }
+    let tables = commands.len();
+    let evidence = format!("The account {} lacks privileges on {tables} tables or views.", shown(&server.account));
+    let problem = Finding::problem("privilege_missing", evidence)
+        .matters("The relay is not ready, and may publish nothing.")
+        .fix("Run deploy/grants/relay.sql of this release, or its lines that are missing:")
+        .sql(commands.join("\n"));
+    Ok((tables > 0).then_some(problem))
+}
+
+/// Judges a line of SHOW GRANTS. Only its privileges and its object are repeated: it may hold the hash of a password.
+fn excessive(grant: &str, account: &str) -> Option<Finding> {
+    let (list, rest) = grant.strip_prefix("GRANT ")?.split_once(" ON ")?;
+    let object = rest.split_once(" TO ")?.0;
+    if !object.ends_with(".*") {
+        return None;
+    }
+    let harmless = |name: &&str| !matches!(*name, "USAGE" | "PROCESS");
+    let mut names: Vec<_> = privileges(list).map(|(name, _)| name).filter(harmless).collect();
+    if grant.ends_with("WITH GRANT OPTION") {
+        names.push("GRANT OPTION");
+    }
+    if names.is_empty() {
+        return None;
+    }
+    let few = match names.as_slice() {
+        [first, second, third, _, ..] => format!("{first}, {second}, {third} and {} more", names.len() - 3),
+        few => few.join(", "),
+    };
+    let risk = Finding::risk("privilege_excessive", format!("The account {} has {few} on {object}.", shown(account)))
+        .matters("Whoever has the relay's password can read or change what is not the outbox's.");
+    let command = match names.as_slice() {
+        // REVOKE takes these two only as a pair of its own.
+        ["ALL PRIVILEGES", ..] => format!("REVOKE ALL PRIVILEGES ON {object} FROM {account};"),
+        names => format!("REVOKE {} ON {object} FROM {account};", names.join(", ")),
+    };
+    Some(risk.fix("Run deploy/grants/relay.sql for this account, then take the rest away:").sql(command))
+}
+
+fn transaction(found: Transactions, account: &str) -> Option<Finding> {
+    let OpenTransaction { connection, seconds, writes, user, host } = match found {
+        Transactions::None => return None,
+        Transactions::Oldest(transaction) => transaction,
+        Transactions::Hidden => {
+            let note = Finding::note("transactions_unseen", "The account may not see the server's open transactions.")
+                .matters("The relay looks for late commits for relay.max_transaction_age, and this command cannot name a long transaction.")
+                .fix("If the account may see the statements of all sessions:")
+                .sql(format!("GRANT PROCESS ON *.* TO {account};"));
+            return Some(note);
+        }
+        Transactions::Unreadable => {
+            return Some(Finding::note(
+                "not_checked",
+                "The server cannot show its list of open transactions for the moment.",
+            ));
+        }
+    };
+    if seconds < TRANSACTION {
+        return None;
+    }
+    let writes = if writes { "and has written or locked rows" } else { "and holds a snapshot" };
+    let risk = |evidence: String| {
+        Finding::risk("open_transaction", evidence)
+            .matters("The server keeps deleted rows for it, so that looks and drains become slow. Messages that it has written are seen late.")
+    };
+    if connection == 0 {
+        let evidence = format!("A prepared transaction (XA) without a connection is {seconds} s old, {writes}.");
+        return Some(risk(evidence).fix("See XA RECOVER; then XA COMMIT or XA ROLLBACK, as its coordinator says."));
+    }
+    let evidence = format!("A transaction of {} from {} is {seconds} s old, {writes}.", shown(&user), shown(&host));
+    Some(risk(evidence).fix("Let its program end it. To end its connection:").sql(format!("KILL {connection};")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(version: &str, variables: &[(&str, &str)]) -> Server {
+        let sound = [
+            ("innodb_flush_log_at_trx_commit", "1"),
+            ("log_bin", "ON"),
+            ("sync_binlog", "1"),
+            ("binlog_format", "ROW"),
+            ("read_only", "OFF"),
+            ("max_connections", "151"),
+            ("max_allowed_packet", "16777216"),
+        ];
+        let all = [("version", version)].into_iter().chain(sound).chain(variables.iter().copied());
+        let variables = all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Server { account: "relay@%".to_owned(), now: 0, variables, connections: 20 }
+    }
+
+    #[test]
+    fn each_setting_has_its_finding() {
+        let found = |server: &Server, host: i64| settings(server, host).iter().map(|it| it.finding).collect::<Vec<_>>();
+        for version in ["8.4.3", "9.7.1", "8.0.mysql_aurora.3.05", "10.11.6-MariaDB-log", "11.8.2-MariaDB"] {
+            assert_eq!(found(&server(version, &[]), 0), [""; 0], "{version}");
+        }
+        assert_eq!(found(&server("5.7.44-log", &[]), 0), ["server_version"]);
+        assert_eq!(found(&server("10.5.9-MariaDB", &[]), 0), ["server_version"]);
+        for (name, value, finding) in [
+            ("innodb_flush_log_at_trx_commit", "2", "not_durable"),
+            ("sync_binlog", "0", "binlog_not_durable"),
+            ("binlog_format", "STATEMENT", "binlog_format"),
+            ("read_only", "ON", "read_only"),
+            ("max_connections", "40", "few_connections"),
+            ("max_allowed_packet", "1048576", "small_packets"),
+        ] {
+            assert_eq!(found(&server("8.4.3", &[(name, value)]), 0), [finding]);
+        }
+        assert_eq!(found(&server("8.4.3", &[("log_bin", "OFF"), ("sync_binlog", "0")]), 0), [""; 0]);
+        assert_eq!(found(&server("8.4.3", &[]), 5_000_000), ["clock_offset"]);
+        let command = |version| settings(&server(version, &[("sync_binlog", "0")]), 0).pop().and_then(|it| it.command);
+        assert_eq!(command("8.4.3").as_deref(), Some("SET PERSIST sync_binlog = 1;"));
+        assert_eq!(command("10.11.6-MariaDB").as_deref(), Some("SET GLOBAL sync_binlog = 1;"));
+    }
+
+    #[test]
+    fn the_grants_of_a_relay_are_read_from_their_file() {
+        let found: Vec<_> = statements(RELAY).collect();
+        assert!(found.contains(&("SELECT, DELETE".to_owned(), "outbox_messages".to_owned())), "{found:?}");
+        let update = found.iter().find(|(_, table)| table == "outbox_pending").unwrap();
+        let parts: Vec<_> = privileges(&update.0).collect();
+        assert_eq!(parts, [("SELECT", ""), ("INSERT", ""), ("UPDATE", "attempts, takeovers"), ("DELETE", "")]);
+        assert!(found.iter().all(|(_, table)| table != "*.*"), "the optional privilege is a comment");
+    }
+
+    #[test]
+    fn privileges_beyond_the_tables_are_excessive_and_no_hash_is_shown() {
+        let command = |grant: &str| excessive(grant, "'relay'@'%'").and_then(|it| it.command);
+        for sound in [
+            "GRANT USAGE ON *.* TO `relay`@`%` IDENTIFIED BY PASSWORD '*S3CRET'",
+            "GRANT PROCESS ON *.* TO `relay`@`%`",
+            "GRANT SELECT, DELETE ON `shop`.`outbox_messages` TO `relay`@`%`",
+            "GRANT `role`@`%` TO `relay`@`%`",
+        ] {
+            assert_eq!(command(sound), None);
+        }
+        let all =
+            excessive("GRANT ALL PRIVILEGES ON *.* TO `relay`@`%` IDENTIFIED BY PASSWORD '*S3CRET'", "'relay'@'%'")
+                .unwrap();
+        assert!(!format!("{all:?}").contains("S3CRET"));
+        assert_eq!(all.command.as_deref(), Some("REVOKE ALL PRIVILEGES ON *.* FROM 'relay'@'%';"));
+        assert_eq!(
+            command("GRANT PROCESS, SUPER ON *.* TO `relay`@`%` WITH GRANT OPTION").as_deref(),
+            Some("REVOKE SUPER, GRANT OPTION ON *.* FROM 'relay'@'%';")
+        );
+        assert_eq!(
+            command("GRANT SELECT, UPDATE ON `shop`.* TO `relay`@`%`").as_deref(),
+            Some("REVOKE SELECT, UPDATE ON `shop`.* FROM 'relay'@'%';")
+        );
+    }
+
+    #[test]
+    fn an_account_is_quoted() {
+        assert_eq!(account("relay@10.0.0.%"), "'relay'@'10.0.0.%'");
+        assert_eq!(account("it's@me@%"), "'it''s@me'@'%'");
+    }
+
+    #[test]
+    fn a_long_transaction_is_named_with_its_holder() {
+        let open = |connection, seconds, writes| {
+            let (user, host) = ("shop".to_owned(), "10.0.0.7:4711".to_owned());
+            transaction(
+                Transactions::Oldest(OpenTransaction { connection, seconds, writes, user, host }),
+                "'relay'@'%'",
+            )
+        };
+        assert_eq!(open(7, 59, true), None);
+        let found = open(7, 60, false).unwrap();
+        assert_eq!(found.evidence, "A transaction of shop from 10.0.0.7:4711 is 60 s old, and holds a snapshot.");
+        assert_eq!(found.command.as_deref(), Some("KILL 7;"));
+        assert_eq!(open(0, 600, true).unwrap().command, None);
+    }
+}

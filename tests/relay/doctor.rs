@@ -1,0 +1,254 @@
+//! `relay doctor` in set-ups that are broken on purpose: each has exactly its finding, and the printed command clears it.
+
+#![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
+
+use std::{collections::BTreeMap, process::Output};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use testkit::{
+    accounts::Account,
+    clock::Clock,
+    consume::{Broker, Topic},
+    database::Database,
+    ledger::Draft,
+    load, on_both_databases,
+    relay::Settings,
+    servers::{self, Flavor, MySql, MySqlOptions, until},
+};
+use tokio::process::Command;
+
+use crate::stage::{PATIENCE, Stage, client};
+
+on_both_databases!(
+    each_broken_server_or_account_is_found,
+    each_broken_table_or_row_is_found,
+    each_broken_configuration_or_broker_is_found,
+);
+
+/// A sound world, but for the one replica of the topic and what cannot be checked.
+const SOUND: [&str; 2] = ["not_checked", "one_replica"];
+
+/// A server of its own, because its settings are broken.
+struct Clinic {
+    _server: MySql,
+    clock: Clock,
+    stage: Stage,
+}
+
+/// What clears a finding.
+enum Cure<'a> {
+    /// The printed command.
+    Printed,
+    /// These statements.
+    Sql(&'a str),
+}
+
+impl Clinic {
+    async fn open(flavor: Flavor) -> Result<Self> {
+        let clock = Clock::new()?;
+        let server = MySqlOptions::new(flavor).clock(&clock).start().await?;
+        let mut stage = Stage::with(Database::create_on(&server.url()).await?, Topic::create(Broker::Kafka).await?)?;
+        stage.settings = Settings::new(&stage.database.url_as(Account::RelayWithProcess)?)
+            .kafka(stage.topic.address())
+            .rabbitmq(&Broker::RabbitMq.address().await?)
+            .route([("topics", stage.topic.name()), ("sink", "kafka"), ("topic", "{topic}")])
+            .route([("topics", "mail"), ("sink", "rabbitmq"), ("exchange", "amq.topic"), ("routing_key", "{topic}")]);
+        let clinic = Self { _server: server, clock, stage };
+        clinic.expect(&[]).await?;
+        Ok(clinic)
+    }
+
+    async fn run(&self, settings: &Settings) -> Result<Output> {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("relay.toml");
+        std::fs::write(&file, settings.render(1)?)?;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
+        command.args(["doctor", "--format", "json", "--config"]).arg(&file).kill_on_drop(true);
+        Ok(command.output().await?)
+    }
+
+    /// Returns the findings by their codes, without those of the sound world.
+    async fn found(&self, settings: &Settings) -> Result<BTreeMap<String, Value>> {
+        let output = self.run(settings).await?;
+        let findings: Vec<Value> = serde_json::from_slice(&output.stdout)
+            .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+        let is_sound = findings.iter().all(|it| it["severity"] == "note");
+        ensure!(output.status.code() == Some(if is_sound { 0 } else { 3 }), "{}: {findings:#?}", output.status);
+        let code = |it: &Value| it["finding"].as_str().unwrap_or_default().to_owned();
+        Ok(findings.into_iter().map(|it| (code(&it), it)).filter(|(code, _)| !SOUND.contains(&code.as_str())).collect())
+    }
+
+    async fn expect_with(&self, settings: &Settings, codes: &[&str]) -> Result<BTreeMap<String, Value>> {
+        let found = self.found(settings).await?;
+        ensure!(found.keys().eq(codes.iter()), "{codes:?} are not {found:#?}");
+        Ok(found)
+    }
+
+    async fn expect(&self, codes: &[&str]) -> Result<BTreeMap<String, Value>> {
+        self.expect_with(&self.stage.settings, codes).await
+    }
+
+    /// Breaks something, and expects exactly this finding, until it is cured.
+    async fn case(&self, code: &str, sql: &str, cure: Cure<'_>) -> Result<Value> {
+        self.stage.database.execute(sql).await.with_context(|| sql.to_owned())?;
+        let found = self.expect(&[code]).await?.remove(code).context("not found")?;
+        self.cure(&found, cure).await.with_context(|| format!("{found:#}"))?;
+        self.expect(&[]).await?;
+        Ok(found)
+    }
+
+    async fn cure(&self, found: &Value, cure: Cure<'_>) -> Result<()> {
+        let command = match cure {
+            Cure::Sql(sql) => return self.stage.database.execute(sql).await,
+            Cure::Printed => found["command"].as_str().context("no command")?,
+        };
+        if found["run_in"] == "mysql" {
+            return self.stage.database.execute(command).await;
+        }
+        let account = if command.contains("migrate") { Account::Owner } else { Account::Operator };
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &command.replace("relay ", concat!(env!("CARGO_BIN_EXE_relay"), " "))]);
+        let output = shell.env("RELAY__DATABASE__URL", self.stage.database.url_as(account)?).output().await?;
+        ensure!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+}
+
+async fn each_broken_server_or_account_is_found(flavor: Flavor) -> Result<()> {
+    let clinic = Clinic::open(flavor).await?;
+    let printed = || Cure::Printed;
+    clinic.case("not_durable", "SET GLOBAL innodb_flush_log_at_trx_commit = 2", printed()).await?;
+    clinic.case("binlog_not_durable", "SET GLOBAL sync_binlog = 0", printed()).await?;
+    clinic.case("binlog_format", "SET GLOBAL binlog_format = STATEMENT", printed()).await?;
+    clinic.case("few_connections", "SET GLOBAL max_connections = 30", printed()).await?;
+    clinic.case("small_packets", "SET GLOBAL max_allowed_packet = 1048576", printed()).await?;
+    clinic.case("read_only", "SET GLOBAL read_only = ON", printed()).await?;
+
+    let account = "'outbox_relay_process'@'%'";
+    let revoke = format!(
+        "REVOKE DELETE ON outbox_pending FROM {account}; REVOKE UPDATE (lease_until) ON outbox_claims FROM {account}"
+    );
+    let missing = clinic.case("privilege_missing", &revoke, printed()).await?;
+    let lines = missing["command"].as_str().unwrap_or_default().lines().count();
+    ensure!(lines == 2, "{missing:#}");
+    clinic.case("transactions_unseen", &format!("REVOKE PROCESS ON *.* FROM {account}"), printed()).await?;
+    let name = database_name(&clinic.stage.database)?;
+    let excessive = format!("GRANT SELECT, UPDATE ON `{name}`.* TO {account}");
+    clinic.case("privilege_excessive", &excessive, printed()).await?;
+    clinic.case("privilege_excessive", &format!("GRANT SELECT, RELOAD ON *.* TO {account}"), printed()).await?;
+
+    let mut holder = clinic.stage.database.connect().await?;
+    outbox_core::sqlx::raw_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT; SELECT COUNT(*) FROM outbox_messages")
+        .execute(&mut holder)
+        .await?;
+    clinic.clock.ahead(120)?;
+    let open = clinic.expect(&["clock_offset", "open_transaction"]).await?;
+    let evidence = open["open_transaction"]["evidence"].as_str().unwrap_or_default();
+    ensure!(evidence.contains("A transaction of outbox_owner from 127.0.0.1"), "{evidence}");
+    clinic.cure(&open["open_transaction"], Cure::Printed).await?;
+    // The server ends the transaction after the connection.
+    until(PATIENCE, "the end of the transaction", || async { clinic.expect(&["clock_offset"]).await.map(drop) })
+        .await?;
+    Ok(())
+}
+
+fn database_name(database: &Database) -> Result<String> {
+    let url = url::Url::parse(database.url())?;
+    Ok(url.path().trim_start_matches('/').to_owned())
+}
+
+async fn each_broken_table_or_row_is_found(flavor: Flavor) -> Result<()> {
+    let clinic = Clinic::open(flavor).await?;
+    let (database, printed) = (&clinic.stage.database, || Cure::Printed);
+    clinic.case("schema", "ALTER TABLE outbox_leases ENGINE = MyISAM", printed()).await?;
+    clinic.case("schema", "DELETE FROM outbox_migrations WHERE version = (SELECT * FROM (SELECT MAX(version) FROM outbox_migrations) m)", printed()).await?;
+    let pause = "INSERT INTO outbox_controls (kind, name, paused_at, actor, reason) VALUES ('destination', 'kafka/it''s', UTC_TIMESTAMP(6), 'a', 'x')";
+    clinic.case("paused", pause, printed()).await?;
+    let job = "INSERT INTO outbox_jobs (action, filter, per_second, created_at, next_at) \
+               VALUES ('retry', '{}', 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) - INTERVAL 2 MINUTE)";
+    clinic.case("job_idle", job, printed()).await?;
+    let receipt = |ids: &str, days: u32| {
+        format!(
+            "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \
+             VALUES (1, 1, 0, 'x', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) - INTERVAL {days} DAY, '{ids}', '[]')"
+        )
+    };
+    clinic.case("purge_behind", &receipt("[]", 30), Cure::Sql("DELETE FROM outbox_sent")).await?;
+    clinic.case("counter_behind", &receipt("[5000]", 0), printed()).await?;
+    database.execute("DELETE FROM outbox_sent").await?;
+
+    let lane = |message: outbox_core::Message| message.lane(9);
+    load::commit(database, &clinic.stage.ledger, &[clinic.stage.draft(1)], lane).await?;
+    clinic.expect(&[]).await?;
+    let undo = "UPDATE outbox_messages SET created_at = UTC_TIMESTAMP(6)";
+    let unserved = "UPDATE outbox_messages SET created_at = created_at - INTERVAL 1 HOUR";
+    let found = clinic.case("lane_unserved", unserved, Cure::Sql(undo)).await?;
+    ensure!(found["fix"].as_str().unwrap_or_default().contains("serves lane 9"), "{found:#}");
+    let bury = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, owner) \
+                SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 0, 'rejected', 'x', 'x' FROM outbox_pending; \
+                DELETE FROM outbox_pending";
+    let exhume = "INSERT INTO outbox_delayed (lane, id, due_at, reason, error) \
+                  SELECT lane, id, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 'unroutable', 'no\\nqueue' FROM outbox_dead; \
+                  DELETE FROM outbox_dead";
+    database.execute(bury).await?;
+    let found = clinic.expect(&["dead_messages"]).await?;
+    clinic.cure(&found["dead_messages"], Cure::Printed).await?;
+    database.execute(exhume).await?;
+    let found = clinic.expect(&["messages_wait"]).await?;
+    let command = found["messages_wait"]["command"].as_str().unwrap_or_default();
+    ensure!(command == "relay delayed retry --reason unroutable --lane 9", "{command}");
+    clinic.cure(&found["messages_wait"], Cure::Printed).await?;
+    Ok(())
+}
+
+async fn each_broken_configuration_or_broker_is_found(flavor: Flavor) -> Result<()> {
+    let clinic = Clinic::open(flavor).await?;
+    let (settings, kafka) = (clinic.stage.settings.clone(), clinic.stage.topic.address());
+    let short = settings.clone().set("retention", "inbox", "1h").set("retention", "sent", "2h");
+    clinic.expect_with(&short, &["inbox_window"]).await?;
+    let kept = settings.clone().set("retention", "inbox", "0").set("retention", "sent", "0");
+    clinic.expect_with(&kept, &["never_purged"]).await?;
+    let stranger =
+        settings.clone().set("database", "url", clinic.stage.database.url_as(Account::Relay)?.replace("horse", "cow"));
+    let found = clinic.expect_with(&stranger, &["database_unreachable"]).await?;
+    ensure!(
+        found["database_unreachable"]["evidence"].as_str().unwrap_or_default().contains("password is wrong"),
+        "{found:#?}"
+    );
+    let to = |topic: &str| settings.clone().first_route([("topics", topic), ("sink", "kafka"), ("topic", topic)]);
+    let down = settings.clone().kafka("127.0.0.1:1");
+    let found = clinic.found(&down).await?;
+    ensure!(found.keys().eq(["sink_unreachable"]), "{found:#?}");
+
+    let missing = format!("{}.missing", clinic.stage.topic.name());
+    let found = clinic.expect_with(&to(&missing), &["topic_missing"]).await?;
+    let command = found["topic_missing"]["command"].as_str().unwrap_or_default();
+    ensure!(
+        command.ends_with(&format!("--create --topic {missing} --partitions 6 --replication-factor 1")),
+        "{command}"
+    );
+    servers::create_topic(kafka, &missing, 6).await?;
+    clinic.expect_with(&to(&missing), &[]).await?;
+    let narrow = Topic::create_narrow(20_000).await?;
+    clinic.expect_with(&to(narrow.name()), &["small_messages"]).await?;
+    let alone = format!("{}.alone", clinic.stage.topic.name());
+    servers::create_topic_with(kafka, &alone, 1, &[("min.insync.replicas", "2")]).await?;
+    clinic.expect_with(&to(&alone), &["too_few_replicas"]).await?;
+
+    let mail = |keys: [(&'static str, &'static str); 2]| {
+        settings.clone().first_route([("topics", "mail"), ("sink", "rabbitmq")].into_iter().chain(keys))
+    };
+    clinic.expect_with(&mail([("exchange", "doctor.missing"), ("routing_key", "x")]), &["exchange_missing"]).await?;
+    clinic.expect_with(&mail([("exchange", ""), ("routing_key", "doctor.missing")]), &["queue_missing"]).await?;
+
+    // The topics of messages count as well.
+    let elsewhere = settings.clone().route([("topics", "*"), ("sink", "kafka"), ("topic", "{topic}.missing.too")]);
+    let draft = Draft::new("elsewhere", "x");
+    load::commit(&clinic.stage.database, &clinic.stage.ledger, &[draft], |message| message).await?;
+    clinic.expect_with(&elsewhere, &["topic_missing"]).await?;
+
+    let failed = client("mysql://nobody@127.0.0.1:1/shop").run("doctor", &[]).await?;
+    ensure!(failed.status.code() == Some(2), "a configuration without a sink: {}", failed.status);
+    Ok(())
+}
