@@ -36,11 +36,32 @@ fn relay(configuration: &str, arguments: &[&str]) -> (i32, String, String) {
 
 #[test]
 fn what_needs_no_database_needs_no_configuration_either() {
-    for arguments in [&["--version"][..], &["--help"], &["config", "example"], &["migrate", "sql"]] {
+    for (arguments, part) in [
+        (&["--version"][..], "relay "),
+        (&["--help"], "Usage: relay"),
+        (&["config", "example"], "[database]"),
+        (&["config", "schema"], "\"claim_messages\""),
+        (&["migrate", "sql"], "CREATE TABLE outbox_messages"),
+        (&["completions", "bash"], "complete -F _relay"),
+        (&["completions", "zsh"], "#compdef relay"),
+    ] {
         let (code, out, err) = relay("not TOML", arguments);
         assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}");
-        assert!(!out.is_empty(), "{arguments:?}");
+        assert!(out.contains(part), "{arguments:?}: {out}");
     }
+}
+
+#[test]
+fn each_command_has_a_manual_page() {
+    let folder = folder("not TOML");
+    assert!(command(&folder, &["man", "."]).status().unwrap().success());
+    for (page, part) in [("relay.1", "relay\\-dead(1)"), ("relay-dead-retry.1", "relay dead retry 1523")] {
+        let text = fs::read_to_string(folder.path().join(page)).unwrap();
+        assert!(text.contains(part), "{page}: {text}");
+    }
+    let (code, out, err) = relay("", &["man", "nowhere"]);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.contains("the folder nowhere cannot be used"), "{err}");
 }
 
 #[test]

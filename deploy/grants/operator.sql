@@ -13,6 +13,7 @@ GRANT SELECT (claim_id, lane, owner, lease_until, claimed_at, message_ids) ON ou
 GRANT SELECT ON outbox_sent    TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_claimed_messages TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_sent_messages    TO 'outbox_operator'@'%';
+GRANT SELECT ON outbox_instances TO 'outbox_operator'@'%';
 
 -- Order and stop jobs, pause and resume; the record of who did it and why.
 GRANT SELECT, INSERT, UPDATE (ended_at, is_stopped) ON outbox_jobs TO 'outbox_operator'@'%';

@@ -27,8 +27,11 @@ GRANT SELECT ON outbox_schema TO 'outbox_relay'@'%';
 
 -- Follow what operators order. It can order nothing, and writes no audit.
 GRANT SELECT, UPDATE (next_at, ended_at, last_lane, last_id, done, token) ON outbox_jobs TO 'outbox_relay'@'%';
-GRANT SELECT ON outbox_controls TO 'outbox_relay'@'%';
+GRANT SELECT, DELETE ON outbox_controls TO 'outbox_relay'@'%';
 GRANT UPDATE (holds_key) ON outbox_dead TO 'outbox_relay'@'%';
+
+-- Show operators that it runs.
+GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_instances TO 'outbox_relay'@'%';
 
 -- For operators who ask "who holds message 123" and "where did it go" with this account.
 GRANT SELECT ON outbox_claimed_messages TO 'outbox_relay'@'%';

@@ -1,4 +1,4 @@
--- What the commands need that only look: `relay why`, `status`, `jobs`, `controls`, `audit`, `keys`, and `list` of `pending`, `delayed` and
+-- What the commands need that only look: `relay why`, `status`, `jobs`, `controls`, `audit`, `instances`, `keys`, and `list` of `pending`, `delayed` and
 -- `dead`. It reads no key, header or payload, and changes nothing.
 --
 -- Run this file after `relay migrate up`, with the outbox's database as the default one:
@@ -13,6 +13,7 @@ GRANT SELECT (claim_id, lane, owner, lease_until, claimed_at, message_ids) ON ou
 GRANT SELECT ON outbox_sent    TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_claimed_messages TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_sent_messages    TO 'outbox_viewer'@'%';
+GRANT SELECT ON outbox_instances TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_jobs    TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_audit   TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_controls TO 'outbox_viewer'@'%';

@@ -10,14 +10,16 @@ use crate::config;
 
 /// What to do about the configuration.
 #[derive(Debug, Subcommand)]
-pub(super) enum Show {
+pub(super) enum ConfigCommand {
     /// Print the effective values and where each comes from; secrets as ***
     Show(Format),
     /// Print a commented configuration file
     Example,
+    /// Print the JSON schema of the file, for editors
+    Schema,
 }
 
-impl Show {
+impl ConfigCommand {
     pub(super) fn run(self, options: &Arguments) -> anyhow::Result<bool> {
         match self {
             Self::Show(format) => {
@@ -27,6 +29,7 @@ impl Show {
                 format.rows(["key", "value", "origin"], &values.into_iter().map(row).collect::<Vec<_>>())?;
             }
             Self::Example => output::text(&config::example())?,
+            Self::Schema => output::text(&format!("{:#}\n", config::schema()))?,
         }
         Ok(true)
     }

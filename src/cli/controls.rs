@@ -1,9 +1,10 @@
-//! `relay pause`, `relay resume` and `relay controls`.
+//! `relay pause`, `relay resume`, `relay controls` and `relay instances`.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use outbox_core::sqlx::MySqlConnection;
 
 use super::{
     by::{By, refused},
@@ -12,7 +13,10 @@ use super::{
 };
 use crate::{
     config::{Config, duration},
-    operate::controls::{list, pause, resume},
+    operate::{
+        controls::{list, pause, resume},
+        instances,
+    },
     state::controls::Target,
 };
 
@@ -29,6 +33,9 @@ struct What {
     /// A topic or exchange of a sink, such as kafka/orders: its messages wait
     #[arg(long, value_name = "SINK/NAME", value_parser = destination)]
     destination: Option<Target>,
+    /// A relay or worker, by its name in `relay instances`: it finishes what is in flight, and claims no more
+    #[arg(long, value_name = "NAME")]
+    instance: Option<String>,
 }
 
 fn destination(text: &str) -> Result<Target, &'static str> {
@@ -37,13 +44,15 @@ fn destination(text: &str) -> Result<Target, &'static str> {
 
 impl What {
     fn target(self) -> Option<Target> {
-        self.lane.map(Target::Lane).or(self.sink.map(Target::Sink)).or(self.destination)
+        let instance = self.instance.map(Target::Instance);
+        self.lane.map(Target::Lane).or(self.sink.map(Target::Sink)).or(self.destination).or(instance)
     }
 }
 
 const EXAMPLES: &str = "Relays follow within a second, and finish what is in flight. Examples:
   relay pause --lane 3 --because 'the consumer is being repaired'
   relay pause --sink kafka --for 2h --because 'upgrade of the brokers'
+  relay pause --instance relay-1/0a1b2c3d --because 'its machine goes away'
   relay controls";
 
 /// A lane, sink or destination, and the time.
@@ -63,14 +72,25 @@ fn time(text: &str) -> Result<Duration, &'static str> {
     duration(text).filter(|time| !time.is_zero()).ok_or("give a time such as 30m or 2h")
 }
 
-/// Refuses a sink that the configuration does not have. A configuration without sinks is one for the command line alone.
-fn known(config: &Config, target: &Target) -> anyhow::Result<()> {
-    let (Target::Sink(sink) | Target::Destination(sink, _)) = target else { return Ok(()) };
-    let names: Vec<_> = config.sinks.keys().map(String::as_str).collect();
-    if names.is_empty() || names.contains(&sink.as_str()) {
+/// Refuses a process or a sink that there is not. Where neither the configuration nor a live relay has a sink, any name is taken.
+async fn known(db: &mut MySqlConnection, config: &Config, target: &Target) -> anyhow::Result<()> {
+    let live: Vec<_> = instances::list(db).await?.into_iter().filter(|it| it.state != "gone").collect();
+    let (what, name, names): (_, _, BTreeSet<&str>) = match target {
+        Target::Lane(_) => return Ok(()),
+        Target::Instance(name) => ("live relay", name, live.iter().map(|it| it.instance.as_str()).collect()),
+        Target::Sink(name) | Target::Destination(name, _) => {
+            let sinks = live.iter().flat_map(|it| it.sinks.keys()).chain(config.sinks.keys());
+            ("sink", name, sinks.map(String::as_str).collect())
+        }
+    };
+    if names.contains(name.as_str()) || names.is_empty() && what == "sink" {
         return Ok(());
     }
-    bail!("the configuration has no sink `{sink}`: give one of {}", names.join(", "))
+    let names: Vec<_> = names.into_iter().collect();
+    bail!(
+        "there is no {what} `{name}`: there is {}",
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    )
 }
 
 impl Pause {
@@ -81,7 +101,7 @@ impl Pause {
             self.what.target().context("give a lane, a sink or a destination")?,
             self.by.actor().context("give --because")?,
         );
-        known(config, &target)?;
+        known(&mut connection, config, &target).await?;
         pause(&mut connection, &target, self.time, &actor).await.map_err(|error| refused(&error))?;
         let (kind, name) = target.names();
         output::note(&format!("The {kind} {name} is paused. To go on: relay resume --{kind} {name}"))?;
@@ -121,5 +141,16 @@ pub(super) async fn run(format: Format, config: &Config) -> anyhow::Result<bool>
     let mut connection = database::connect_to_read(config).await?;
     let controls = list(&mut connection).await.context("the controls cannot be read")?;
     format.values(["kind", "name", "paused_at", "ends_at", "actor", "reason"], &controls)?;
+    Ok(true)
+}
+
+/// Prints the running relays and workers.
+pub(super) async fn instances(format: Format, config: &Config) -> anyhow::Result<bool> {
+    let mut connection = database::connect_to_read(config).await?;
+    let instances = instances::list(&mut connection).await.context("the instances cannot be read")?;
+    format.values(
+        ["instance", "role", "state", "version", "lanes", "sinks", "in_flight", "started_at", "seen_at"],
+        &instances,
+    )?;
     Ok(true)
 }

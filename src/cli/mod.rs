@@ -13,6 +13,7 @@ mod jobs;
 mod log;
 mod migrate;
 mod output;
+mod pages;
 mod recover;
 mod run;
 mod status;
@@ -96,7 +97,9 @@ enum Command {
     /// List the keys whose messages wait
     #[command(subcommand)]
     Keys(unsent::Keys),
-    /// Stop publishing of a lane, sink or destination for a while
+    /// List the running relays and workers, with their lanes, sinks and messages in flight
+    Instances(Format),
+    /// Stop publishing of a lane, sink, destination or relay for a while
     Pause(controls::Pause),
     /// End a pause
     Resume(controls::Resume),
@@ -110,9 +113,13 @@ enum Command {
     Recover(recover::Recover),
     /// Show or make a configuration
     #[command(subcommand)]
-    Config(config::Show),
+    Config(config::ConfigCommand),
     /// Ask the relay that runs with this configuration whether it lives
     Healthcheck,
+    /// Print the completions for a shell
+    Completions(pages::Completions),
+    /// Write the manual pages into a folder
+    Man(pages::Man),
 }
 
 /// Runs the command that the arguments name.
@@ -139,12 +146,15 @@ async fn dispatch(command: Command, options: &Arguments) -> anyhow::Result<bool>
         Command::Keys(keys) => keys.run(&options.database()?).await,
         Command::Pause(pause) => pause.run(&options.database()?).await,
         Command::Resume(resume) => resume.run(&options.database()?).await,
+        Command::Instances(format) => controls::instances(format, &options.database()?).await,
         Command::Controls(format) => controls::run(format, &options.database()?).await,
         Command::Jobs(jobs) => jobs.run(&options.database()?).await,
         Command::Audit(audit) => audit.run(&options.database()?).await,
         Command::Why(why) => why.run(&options.database()?).await,
         Command::Recover(recover) => recover.run(&options.database()?).await,
         Command::Config(config) => config.run(options),
+        Command::Completions(completions) => completions.run(),
+        Command::Man(man) => man.run(),
         Command::Healthcheck => healthcheck::run(listen_address(&options.inputs())).await,
     }
 }

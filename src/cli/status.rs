@@ -11,7 +11,10 @@ use super::{
     database,
     output::{self, Format, pick},
 };
-use crate::{config::Config, operate::status::lanes};
+use crate::{
+    config::Config,
+    operate::{instances, status::lanes},
+};
 
 /// The pause between two prints.
 const EVERY: Duration = Duration::from_secs(2);
@@ -33,6 +36,8 @@ impl Status {
         loop {
             let stats = stats(&mut connection).await.context("the queue cannot be counted")?;
             let lanes = lanes(&mut connection).await.context("the lanes cannot be counted")?;
+            let instances = instances::list(&mut connection).await.context("the relays cannot be counted")?;
+            let relays = instances.iter().filter(|it| it.state != "gone").count();
             #[expect(clippy::cast_precision_loss, reason = "a lag in seconds needs no more than 53 bits")]
             let lag = stats.lag_micros as f64 / 1e6;
             let pairs = [
@@ -43,7 +48,7 @@ impl Status {
                 ("blocked_keys", stats.blocked_keys.into()),
                 ("expired_leases", stats.expired_leases.into()),
                 ("lag_seconds", lag.into()),
-                ("relays_with_claims", stats.owners.into()),
+                ("relays", relays.into()),
             ];
             let columns = ["lane", "state", "pending", "delayed", "dead", "verdict"];
             let row = |lane| Ok(pick(&serde_json::to_value(lane)?, columns));

@@ -36,7 +36,7 @@ fn block(pattern: &str, help: &str, sink: &str) -> String {
     text
 }
 
-fn keys_of(pattern: &str) -> impl Iterator<Item = &'static ConfigKey> {
+pub(super) fn keys_of(pattern: &str) -> impl Iterator<Item = &'static ConfigKey> {
     keys().filter(move |key| {
         let name = key.path.strip_prefix(pattern).and_then(|rest| rest.strip_prefix('.'));
         name.is_some_and(|name| !name.contains('.') || key.is_map())

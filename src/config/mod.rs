@@ -14,6 +14,7 @@ mod load;
 mod lookup;
 mod path;
 mod reader;
+mod schema;
 mod secret;
 mod section;
 mod show;
@@ -29,6 +30,7 @@ pub use self::{
     example::{example, reference},
     keys::{Database, Http, KafkaConfig, Log, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Route},
     load::{ConfigError, Loaded, defaults, listen_address, load, load_for_database},
+    schema::schema,
     secret::Secret,
     show::Effective,
     source::{Inputs, Problem, ValueOrigin, default_file},

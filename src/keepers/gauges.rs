@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use outbox_core::store::stats::{self, Stats};
 
-use crate::state::{context::Context, session::Session};
+use crate::{
+    operate::instances::{self, STATES},
+    state::{context::Context, session::Session},
+};
 
 /// The pause between two counts.
 const EVERY: Duration = Duration::from_secs(15);
@@ -15,8 +18,15 @@ pub async fn run(context: Arc<Context>) {
     let mut wait = Duration::ZERO;
     while context.sleep(wait).await {
         wait = EVERY;
-        match session.run("stats", async |db| stats::stats(db).await).await {
-            Ok(stats) => show(&context, stats),
+        match session.run("stats", async |db| Ok((stats::stats(db).await?, instances::list(db).await?))).await {
+            Ok((stats, instances)) => {
+                show(&context, stats);
+                for state in STATES {
+                    let number = instances.iter().filter(|it| it.state == state).count();
+                    let gauge = context.metrics.queue.instances.with_label_values(&[state]);
+                    gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+                }
+            }
             Err(_) => session.pause().await,
         }
     }
@@ -34,7 +44,6 @@ fn show(context: &Context, stats: Stats) {
     #[expect(clippy::cast_precision_loss, reason = "a lag in seconds needs no more than 53 bits")]
     queue.lag_seconds.set(stats.lag_micros as f64 / 1e6);
     queue.blocked_keys.set(i64::try_from(stats.blocked_keys).unwrap_or(i64::MAX));
-    queue.instances.with_label_values(&["active"]).set(i64::try_from(stats.owners).unwrap_or(i64::MAX));
     queue.expired_leases.set(i64::try_from(stats.expired_leases).unwrap_or(i64::MAX));
     context.alive("stats");
 }

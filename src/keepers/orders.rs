@@ -1,12 +1,18 @@
-//! Follows the orders of operators: reads the pauses, and carries out jobs. All relays look for jobs, and a compare-and-set gives
-//! each batch to one of them.
+//! Follows the orders of operators: tells them by heartbeats that this process runs, reads the pauses, and carries out jobs. All
+//! relays look for jobs, and a compare-and-set gives each batch to one of them.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use outbox_core::{sqlx, store::controls};
+use outbox_core::{
+    sqlx,
+    store::{
+        controls,
+        instances::{self, Beat},
+    },
+};
 
 use crate::{
     operate::jobs::{Progress, step},
@@ -15,6 +21,8 @@ use crate::{
 
 /// Pause between two looks for pauses. With the time of a look it is below the second within which a pause holds.
 const PAUSES: Duration = Duration::from_millis(500);
+/// Pause between two heartbeats.
+const BEATS: Duration = Duration::from_secs(10);
 /// Pause between two looks for a job.
 const JOBS: Duration = Duration::from_secs(2);
 /// Shortest pause between two batches of a job.
@@ -25,16 +33,39 @@ pub async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     // Relays that were started together do not look together.
     let (mut pauses_at, mut jobs_at) = (Instant::now(), Instant::now() + JOBS.mul_f64(rand::random()));
+    let mut beat_at = Instant::now();
     while context.sleep(pauses_at.min(jobs_at).saturating_duration_since(Instant::now())).await {
         if read_pauses(&context, &mut session).await.is_err() {
             session.pause().await;
         }
         pauses_at = Instant::now() + PAUSES;
+        if beat_at <= Instant::now() {
+            beat(&context, &mut session).await;
+            beat_at = Instant::now() + BEATS;
+        }
         if jobs_at <= Instant::now() {
             jobs_at = Instant::now() + job(&context, &mut session).await;
         }
         context.alive("orders");
     }
+    // If it fails, the heartbeat is forgotten after a day.
+    session.run("beat", async |db| instances::leave(db, &context.owner).await).await.ok();
+}
+
+/// Writes a heartbeat. The next one follows in any case: a failure was logged.
+async fn beat(context: &Context, session: &mut Session) {
+    let relay = &context.config.relay;
+    let lanes = serde_json::to_string(&relay.lanes).unwrap_or_default();
+    let sinks = serde_json::to_string(&context.sinks()).unwrap_or_default();
+    let beat = Beat {
+        instance: &context.owner,
+        role: context.role.name,
+        version: env!("CARGO_PKG_VERSION"),
+        lanes: &lanes,
+        sinks: &sinks,
+        in_flight: u32::try_from(context.metrics.in_flight_messages.get()).unwrap_or(0),
+    };
+    session.run("beat", async |db| instances::beat(db, &beat).await).await.ok();
 }
 
 /// Reads the pauses. A process without the privilege (GRANT files of an earlier release) assumes that there is none. Messages in

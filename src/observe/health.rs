@@ -57,6 +57,14 @@ impl Health {
         }
     }
 
+    /// Returns the sinks that were used, each with the reason why it takes nothing.
+    #[must_use]
+    pub fn sinks(&self) -> BTreeMap<String, Option<String>> {
+        let dependencies = self.dependencies.lock();
+        let sinks = dependencies.iter().filter(|(name, _)| !matches!(name.as_str(), "database" | "relay"));
+        sinks.map(|(name, state)| (name.clone(), state.as_ref().err().cloned())).collect()
+    }
+
     /// Notes that the database refused a call, though it answers others: for example, it is read-only.
     pub fn refused(&self, reason: String) {
         *self.refused.lock() = Some((Instant::now(), reason));

@@ -153,7 +153,12 @@ pub const METRICS: &[Metric] = &[
         &[],
         "Claims whose lease has passed and that no relay has taken over.",
     ),
-    metric("gauge", "outbox_relay_instances", &["state"], "Relays with a live claim: active."),
+    metric(
+        "gauge",
+        "outbox_relay_instances",
+        &["state"],
+        "Relays and workers by their heartbeats: live, draining, drained or gone.",
+    ),
 ];
 
 const FAST: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];

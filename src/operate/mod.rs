@@ -4,6 +4,7 @@
 pub mod audit;
 pub mod controls;
 pub mod doctor;
+pub mod instances;
 pub mod jobs;
 pub mod shown;
 pub mod status;

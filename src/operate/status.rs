@@ -10,6 +10,7 @@ use outbox_core::{
 use serde::Serialize;
 
 use super::{
+    instances::Live,
     shown::{shown, span},
     why::PATIENCE,
 };
@@ -42,7 +43,7 @@ pub async fn lanes(db: &mut MySqlConnection) -> Result<Vec<LaneStatus>, sqlx::Er
 
 /// Does the same, and returns the counts, too.
 pub(super) async fn judged(db: &mut MySqlConnection) -> Result<Vec<(LaneStats, LaneStatus)>, sqlx::Error> {
-    let (mut lanes, controls) = (stats::lanes(db).await?, controls::paused(db).await?);
+    let (mut lanes, controls, live) = (stats::lanes(db).await?, controls::paused(db).await?, Live::read(db).await?);
     let paused = |lane: u16| controls.iter().find(|it| it.kind == "lane" && it.name == lane.to_string());
     let named = controls.iter().filter(|it| it.kind == "lane").filter_map(|it| it.name.parse().ok());
     for lane in named {
@@ -52,14 +53,14 @@ pub(super) async fn judged(db: &mut MySqlConnection) -> Result<Vec<(LaneStats, L
     }
     lanes.sort_unstable_by_key(|lane| lane.lane);
     let judge = |lane: LaneStats| {
-        let status = status(&lane, paused(lane.lane));
+        let status = status(&lane, paused(lane.lane), live.serve(lane.lane));
         (lane, status)
     };
     Ok(lanes.into_iter().map(judge).collect())
 }
 
-fn status(lane: &LaneStats, pause: Option<&ControlRow>) -> LaneStatus {
-    let (state, mut verdict) = judge(lane, pause);
+fn status(lane: &LaneStats, pause: Option<&ControlRow>, serving: usize) -> LaneStatus {
+    let (state, mut verdict) = judge(lane, pause, serving);
     for sentence in [waiting(lane), dead(lane)].into_iter().flatten() {
         verdict = format!("{verdict} {sentence}");
     }
@@ -67,7 +68,8 @@ fn status(lane: &LaneStats, pause: Option<&ControlRow>) -> LaneStatus {
     LaneStatus { lane: lane.lane, state, verdict, pending: lane.pending, delayed, dead: lane.dead }
 }
 
-fn judge(lane: &LaneStats, pause: Option<&ControlRow>) -> (&'static str, String) {
+/// Judges a lane that this number of live processes serves. One of an earlier release has no heartbeat, but claims.
+fn judge(lane: &LaneStats, pause: Option<&ControlRow>, serving: usize) -> (&'static str, String) {
     let due = match lane.pending {
         0 => "nothing is due".to_owned(),
         1 => format!("1 message has been due for {}", span(lane.lag)),
@@ -78,19 +80,20 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>) -> (&'static str, String)
     }
     let quiet = lane.quiet.map_or_else(|| "lately".to_owned(), |quiet| format!("for {}", span(quiet)));
     let is_quiet = lane.quiet.is_none_or(|quiet| quiet >= PATIENCE);
-    if lane.expired_leases > 0 && lane.owners == 0 && is_quiet {
+    if lane.expired_leases > 0 && lane.owners == 0 && serving == 0 && is_quiet {
         return ("unserved", format!("The relays that had claims here are gone, and no other takes them over; {due}."));
     }
     if lane.pending == 0 {
         return ("idle", "Nothing is due.".to_owned());
     }
-    let relays = match lane.owners {
-        0 => "no relay has a claim".to_owned(),
-        1 => "1 relay has claims".to_owned(),
-        relays => format!("{relays} relays have claims"),
+    let serving = serving.max(usize::try_from(lane.owners).unwrap_or(usize::MAX));
+    let relays = match serving {
+        0 => "no live relay serves it".to_owned(),
+        1 => "1 relay serves it".to_owned(),
+        relays => format!("{relays} relays serve it"),
     };
     if is_quiet && lane.lag >= PATIENCE {
-        let state = if lane.owners == 0 { "unserved" } else { "stuck" };
+        let state = if serving == 0 { "unserved" } else { "stuck" };
         return (state, format!("None was sent {quiet}: {due}; {relays}."));
     }
     ("busy", format!("{} were sent in the last 10 s: {due}; {relays}.", lane.sent))
@@ -120,7 +123,7 @@ mod tests {
     const SECOND: i64 = 1_000_000;
 
     fn check(lane: &LaneStats, pause: Option<&ControlRow>, state: &str, verdict: &str) {
-        let found = status(lane, pause);
+        let found = status(lane, pause, 0);
         assert_eq!((found.state, found.verdict.as_str()), (state, verdict));
     }
 
@@ -133,29 +136,32 @@ mod tests {
             &busy,
             None,
             "busy",
-            "12000 were sent in the last 10 s: 300 messages are due, the first for 4 s; 2 relays have claims.",
+            "12000 were sent in the last 10 s: 300 messages are due, the first for 4 s; 2 relays serve it.",
         );
         let unserved = LaneStats { pending: 1, lag: 90 * SECOND, quiet: None, ..lane.clone() };
         check(
             &unserved,
             None,
             "unserved",
-            "None was sent lately: 1 message has been due for 1 min 30 s; no relay has a claim.",
+            "None was sent lately: 1 message has been due for 1 min 30 s; no live relay serves it.",
         );
         let new = LaneStats { lag: 3 * SECOND, ..unserved.clone() };
         check(
             &new,
             None,
             "busy",
-            "0 were sent in the last 10 s: 1 message has been due for 3 s; no relay has a claim.",
+            "0 were sent in the last 10 s: 1 message has been due for 3 s; no live relay serves it.",
         );
         let stuck = LaneStats { owners: 1, quiet: Some(70 * SECOND), ..unserved.clone() };
         check(
             &stuck,
             None,
             "stuck",
-            "None was sent for 1 min 10 s: 1 message has been due for 1 min 30 s; 1 relay has claims.",
+            "None was sent for 1 min 10 s: 1 message has been due for 1 min 30 s; 1 relay serves it.",
         );
+        let found = status(&unserved, None, 2);
+        assert_eq!(found.state, "stuck");
+        assert!(found.verdict.ends_with("2 relays serve it."), "{}", found.verdict);
         let gone = LaneStats { expired_leases: 1, ..unserved.clone() };
         check(
             &gone,

@@ -1,6 +1,7 @@
 //! The shared state of a running relay.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
@@ -49,14 +50,15 @@ impl Context {
     /// Creates the shared state before a relay runs, with a name for its claims that no other process has.
     #[must_use]
     pub fn new(config: Config, login: Login, metrics: Arc<Metrics>, health: Arc<Health>, role: Role) -> Self {
+        let owner = format!("{}/{:08x}", config.relay.owner, rand::random::<u32>());
         Self {
-            owner: format!("{}/{:08x}", config.relay.owner, rand::random::<u32>()),
+            controls: Controls::new(&owner),
+            owner,
             login,
             metrics,
             health,
             leases: HeldClaims::default(),
             queues: Queues::new(!role.shares_keys, config.relay.claim_messages),
-            controls: Controls::default(),
             floor: AtomicU64::new(0),
             nudge: Notify::new(),
             stop: CancellationToken::new(),
@@ -82,6 +84,13 @@ impl Context {
     /// Sleeps; returns false if the relay is stopped.
     pub async fn sleep(&self, time: Duration) -> bool {
         self.stop.run_until_cancelled(tokio::time::sleep(time)).await.is_some()
+    }
+
+    /// Returns the sinks, each with the reason why it takes nothing.
+    #[must_use]
+    pub fn sinks(&self) -> BTreeMap<String, Option<String>> {
+        let configured = self.config.sinks.keys().map(|name| (name.clone(), None));
+        configured.chain(self.health.sinks()).collect()
     }
 
     /// Notes that a loop is alive.

@@ -15,10 +15,14 @@ use crate::sink::Destination;
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The pauses; `None` before the first read. Until then no lane runs, so that a pause holds for a process that has just started.
-#[derive(Debug, Default)]
-pub struct Controls(watch::Sender<Option<Arc<BTreeMap<Target, Pause>>>>);
+#[derive(Debug)]
+pub struct Controls {
+    /// The name under which this process holds claims.
+    owner: String,
+    known: watch::Sender<Option<Arc<BTreeMap<Target, Pause>>>>,
+}
 
-/// A lane, a sink or a destination.
+/// A lane, a sink, a destination or a process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// A lane.
@@ -27,6 +31,8 @@ pub enum Target {
     Sink(String),
     /// A sink, and a topic or exchange there.
     Destination(String, String),
+    /// A relay or worker, by the name under which it holds claims: it finishes what is in flight, and claims no more.
+    Instance(String),
 }
 
 impl Target {
@@ -36,6 +42,7 @@ impl Target {
         match kind {
             "lane" => name.parse().ok().map(Self::Lane),
             "sink" => Some(Self::Sink(name.to_owned())),
+            "instance" => Some(Self::Instance(name.to_owned())),
             "destination" => {
                 name.split_once('/').map(|(sink, target)| Self::Destination(sink.to_owned(), target.to_owned()))
             }
@@ -49,6 +56,7 @@ impl Target {
         match self {
             Self::Lane(lane) => ("lane", lane.to_string()),
             Self::Sink(sink) => ("sink", sink.clone()),
+            Self::Instance(instance) => ("instance", instance.clone()),
             Self::Destination(sink, target) => ("destination", format!("{sink}/{target}")),
         }
     }
@@ -72,12 +80,18 @@ impl Pause {
 }
 
 impl Controls {
-    /// Takes the present pauses. Returns those that are new, and those that have ended.
+    /// Knows no pause yet.
+    #[must_use]
+    pub fn new(owner: &str) -> Self {
+        Self { owner: owner.to_owned(), known: watch::Sender::new(None) }
+    }
+
+    /// Takes the present pauses; those of other processes do not matter. Returns those that are new, and those that have ended.
     #[must_use]
     pub fn set(&self, rows: &[ControlRow], now: Instant) -> (Vec<Target>, Vec<Target>) {
-        let before = self.0.borrow().clone().unwrap_or_default();
+        let before = self.known.borrow().clone().unwrap_or_default();
         let pause = |row: &ControlRow| {
-            let target = Target::of(&row.kind, &row.name)?;
+            let target = Target::of(&row.kind, &row.name).filter(|target| self.concerns(target))?;
             let since = before.get(&target).map_or(now, |pause| pause.since);
             Some((target, Pause { why: format!("paused by {}: {}", row.actor, row.reason).into(), since }))
         };
@@ -86,7 +100,7 @@ impl Controls {
             these.keys().filter(|target| !others.contains_key(target)).cloned().collect()
         };
         let changes = (without(&paused, &before), without(&before, &paused));
-        self.0.send_if_modified(|known| {
+        self.known.send_if_modified(|known| {
             let is_new = known.as_deref() != Some(&paused);
             *known = Some(Arc::new(paused));
             is_new
@@ -94,25 +108,30 @@ impl Controls {
         changes
     }
 
+    fn concerns(&self, target: &Target) -> bool {
+        !matches!(target, Target::Instance(instance) if *instance != self.owner)
+    }
+
     /// Returns whether the pauses were read.
     #[must_use]
     pub fn are_known(&self) -> bool {
-        self.0.borrow().is_some()
+        self.known.borrow().is_some()
     }
 
-    /// Waits until a lane is known to be not paused.
+    /// Waits until this process and a lane are known to be not paused.
     pub async fn runs(&self, lane: u16) {
+        let targets = [Target::Lane(lane), Target::Instance(self.owner.clone())];
         let runs = |paused: &Option<Arc<BTreeMap<Target, Pause>>>| {
-            paused.as_ref().is_some_and(|paused| !paused.contains_key(&Target::Lane(lane)))
+            paused.as_ref().is_some_and(|paused| targets.iter().all(|target| !paused.contains_key(target)))
         };
         // The sender lives as long as this.
-        self.0.subscribe().wait_for(runs).await.ok();
+        self.known.subscribe().wait_for(runs).await.ok();
     }
 
     /// Returns the pause of a destination or of its sink.
     #[must_use]
     pub fn of(&self, destination: &Destination) -> Option<Pause> {
-        let known = self.0.borrow();
+        let known = self.known.borrow();
         let paused = known.as_ref().filter(|paused| !paused.is_empty())?;
         let Destination { sink, target, .. } = destination;
         let pause = paused.get(&Target::Sink(sink.clone()));
@@ -137,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_lane_a_sink_and_a_destination_are_paused_alone() {
-        let (controls, now) = (Controls::default(), Instant::now());
+        let (controls, now) = (Controls::new("relay/1"), Instant::now());
         assert!(controls.runs(4).now_or_never().is_none(), "nothing is known yet");
         let rows = [row("lane", "3"), row("sink", "kafka"), row("destination", "rabbitmq/a/b"), row("planet", "x")];
         let [lane, sink, destination] =
@@ -155,8 +174,20 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_is_paused_runs_no_lane_and_others_go_on() {
+        let (controls, now) = (Controls::new("relay/1"), Instant::now());
+        assert_eq!(controls.set(&[row("instance", "relay/2")], now), (vec![], vec![]));
+        assert_eq!(controls.runs(4).now_or_never(), Some(()));
+        let own = vec![Target::Instance("relay/1".to_owned())];
+        assert_eq!(controls.set(&[row("instance", "relay/1")], now), (own.clone(), vec![]));
+        assert!(controls.runs(4).now_or_never().is_none());
+        assert_eq!(controls.set(&[], now), (vec![], own));
+        assert_eq!(controls.runs(4).now_or_never(), Some(()));
+    }
+
+    #[test]
     fn the_longer_a_pause_the_longer_a_message_waits_up_to_a_minute() {
-        let (controls, now) = (Controls::default(), Instant::now());
+        let (controls, now) = (Controls::new("relay/1"), Instant::now());
         let rows = [row("sink", "kafka")];
         let seconds = |seconds| now + Duration::from_secs(seconds);
         for at in [now, seconds(10)] {

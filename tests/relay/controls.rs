@@ -3,16 +3,23 @@
 #![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use testkit::{
-    consume::Broker, judge::Expectations, ledger::Draft, load, on_both_databases, relay::Metrics, servers::Flavor,
+    consume::Broker,
+    judge::Expectations,
+    ledger::Draft,
+    load, on_both_databases,
+    relay::Metrics,
+    servers::{Flavor, until},
 };
 
-use crate::stage::{BROKERS, PATIENCE, Stage};
+use crate::stage::{BROKERS, PATIENCE, Stage, start};
 
 on_both_databases!(
     a_paused_lane_waits_even_for_a_new_relay_and_others_go_on,
     a_paused_sink_or_destination_keeps_its_messages_in_order,
     a_pause_ends_at_its_time,
+    a_paused_relay_finishes_and_claims_no_more,
     what_cannot_be_paused_or_resumed_is_refused,
 );
 
@@ -118,7 +125,8 @@ async fn what_cannot_be_paused_or_resumed_is_refused(flavor: Flavor) -> Result<(
         (2, "pause --lane 1", "--because"),
         (2, "pause --destination orders --because x", "kafka/orders"),
         (2, "pause --lane 1 --for soon --because x", "30m"),
-        (1, "pause --sink kafak --set sinks.kafka.type=null --because x", "give one of kafka"),
+        (1, "pause --sink kafak --set sinks.kafka.type=null --because x", "there is kafka"),
+        (1, "pause --instance nobody --because x", "there is none"),
         (1, "resume --lane 1 --because x", "is not paused"),
     ] {
         let output = operator.run(words, &[]).await?;
@@ -127,5 +135,68 @@ async fn what_cannot_be_paused_or_resumed_is_refused(flavor: Flavor) -> Result<(
     }
     let none = "SELECT (SELECT COUNT(*) FROM outbox_controls) + (SELECT COUNT(*) FROM outbox_audit) = 0";
     ensure!(stage.database.number(none).await? == 1, "a refused command has left something");
+    Ok(())
+}
+
+/// The state of the relay whose name begins so.
+async fn state(stage: &Stage, name: &str) -> Result<(String, String)> {
+    let instances = stage.operator()?.json("instances", &[]).await?;
+    let of = |it: &&Value| it["instance"].as_str().is_some_and(|instance| instance.starts_with(name));
+    let found = instances.as_array().and_then(|all| all.iter().find(of)).context("no such relay")?;
+    let text = |name: &str| found[name].as_str().unwrap_or_default().to_owned();
+    Ok((text("instance"), text("state")))
+}
+
+async fn a_paused_relay_finishes_and_claims_no_more(flavor: Flavor) -> Result<()> {
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
+    let operator = stage.operator()?;
+    let mut first = start(&stage.settings.clone().set("relay", "owner", "first"))?;
+    let wait = async |stage: &Stage, name: &str, expected: &str| {
+        let (name, expected) = (name.to_owned(), expected.to_owned());
+        until(PATIENCE, "the state of the relay", || async {
+            let (instance, found) = state(stage, &name).await?;
+            ensure!(found == expected, "{instance} is {found}");
+            Ok(instance)
+        })
+        .await
+    };
+    let instance = wait(&stage, "first/", "live").await?;
+    operator.done("pause --because", &["its machine goes away", "--instance", &instance]).await?;
+    wait(&stage, "first/", "drained").await?;
+    let paused = |metrics: &Metrics| metrics.sum_where("outbox_relay_paused", "kind=\"instance\"") > 0.5;
+    first.wait_for_metrics(PATIENCE, "the pause", paused).await?;
+
+    let second = start(&stage.settings.clone().set("relay", "owner", "second"))?;
+    for number in 0..20 {
+        stage.commit(&[stage.draft(number)]).await?;
+    }
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let by = "SELECT COUNT(*) FROM outbox_sent WHERE owner LIKE";
+    let [one, other] = [format!("{by} 'first/%'"), format!("{by} 'second/%'")];
+    ensure!(stage.database.number(&one).await? == 0, "the paused relay has sent: {}", first.log()?);
+    ensure!(stage.database.number(&other).await? > 0);
+
+    operator.done("resume --because", &["it stays", "--instance", &instance]).await?;
+    wait(&stage, "first/", "live").await?;
+    second.kill()?;
+    // As if half a minute had passed, and then a day.
+    let age = |time: &str| {
+        format!("UPDATE outbox_instances SET seen_at = seen_at - INTERVAL {time} WHERE instance LIKE 'second/%'")
+    };
+    stage.database.execute(&age("31 SECOND")).await?;
+    let second = wait(&stage, "second/", "gone").await?;
+    let refused = operator.run("pause --because", &["x", "--instance", &second]).await?;
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(refused.status.code() == Some(1) && text.contains(&format!("there is {instance}")), "{text}");
+    let pause = format!(
+        "INSERT INTO outbox_controls (kind, name, paused_at, actor, reason) VALUES ('instance', '{second}', UTC_TIMESTAMP(6), 'a', 'x')"
+    );
+    stage.database.execute(&pause).await?;
+    stage.database.execute(&age("1 DAY")).await?;
+    let forgotten = "SELECT (SELECT COUNT(*) FROM outbox_instances) = 1 AND (SELECT COUNT(*) FROM outbox_controls) = 0";
+    stage.database.wait_for(PATIENCE, forgotten).await?;
+    stage.drain_and_judge(&Expectations::new().at_least(20)).await?;
+    first.stop(PATIENCE).await?;
+    ensure!(stage.database.number("SELECT COUNT(*) FROM outbox_instances").await? == 0, "it has not left");
     Ok(())
 }

@@ -135,7 +135,7 @@ async fn each_lane_has_its_verdict(flavor: Flavor) -> Result<()> {
     let parts = [
         "Nothing is due. 1 message waits (unroutable)",
         "Paused by alice (x); 1 message has been due for 1 h",
-        "no relay has a claim",
+        "no live relay serves it",
     ];
     let verdicts = found("verdict");
     ensure!(parts.iter().zip(&verdicts).all(|(part, verdict)| verdict.contains(part)), "{verdicts:?}");

@@ -223,16 +223,17 @@ mod tests {
 
     #[test]
     fn destinations_are_those_of_routes_and_of_messages() {
-        let file = "[database]\nurl = \"mysql://relay@127.0.0.1/shop\"\n[sinks.a]\ntype = \"null\"\n[sinks.b]\ntype = \"null\"\n\
+        let file = "[database]\nurl = \"mysql://relay@127.0.0.1/shop\"\n\
+            [sinks.a]\ntype = \"kafka\"\nbrokers = \"127.0.0.1:1\"\n[sinks.b]\ntype = \"kafka\"\nbrokers = \"127.0.0.1:1\"\n\
             [[routes]]\ntopics = \"fixed\"\nsink = \"a\"\ntopic = \"{topic}\"\n\
             [[routes]]\ntopics = \"mail.*\"\nsink = \"b\"\ntopic = \"mail\"\n\
-            [[routes]]\ntopics = \"keyed.*\"\nsink = \"b\"\ntopic = \"k-{key}\"\n\
+            [[routes]]\ntopics = \"laned.*\"\nsink = \"b\"\ntopic = \"l-{lane}\"\n\
             [[routes]]\ntopics = \"*\"\nsink = \"a\"\ntopic = \"x.{topic}\"\n";
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("relay.toml");
         std::fs::write(&path, file).unwrap();
         let loaded = load(&Inputs { file: Some(path), ..Inputs::default() }).unwrap();
-        let topics = ["orders", "keyed.1", "mail.2"].map(|topic| (topic.to_owned(), None));
+        let topics = ["orders", "laned.1", "mail.2"].map(|topic| (topic.to_owned(), None));
         let found = destinations(&loaded.config, &topics);
         let places = |sink: &str| found.get(sink).unwrap().iter().map(|(target, _)| target.clone()).collect::<Vec<_>>();
         assert_eq!(places("a"), ["fixed", "x.orders"]);

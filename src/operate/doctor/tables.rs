@@ -148,11 +148,12 @@ fn lane_findings(lane: &LaneStats, judged: &LaneStatus) -> Vec<Finding> {
     let (number, mut findings) = (lane.lane, Vec::new());
     let verdict = || format!("Lane {number}: {}", judged.verdict);
     match judged.state {
-        "unserved" => findings.push(Finding::problem("lane_unserved", verdict()).fix(format!(
-            "Start a relay that serves lane {number}. If one runs, its /readyz and `relay check --connect` say what it lacks."
-        ))),
+        "unserved" => findings.push(
+            Finding::problem("lane_unserved", verdict()).fix(format!("Start a relay that serves lane {number}.")),
+        ),
         "stuck" => findings.push(
-            Finding::problem("lane_stuck", verdict()).fix("Look at the relay's log, and at the sink of these messages."),
+            Finding::problem("lane_stuck", verdict())
+                .fix("Look at the relay's log, and at the sink of these messages."),
         ),
         _ => {}
     }

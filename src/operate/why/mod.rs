@@ -9,7 +9,10 @@ use outbox_core::{
 };
 use serde::Serialize;
 
-use super::shown::{shown, span};
+use super::{
+    instances::Live,
+    shown::{shown, span},
+};
 use crate::pipeline::read::envelope::rfc3339;
 
 /// In microseconds: after this time without progress a relay is missing or stuck. Relays promote, take over and claim within
@@ -102,7 +105,9 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
         Some(id) => find::find(db, id).await?,
         None => Found::default(),
     };
-    let Verdict { state, cause, why, remedy } = verdict(&found);
+    let live = Live::read(db).await?;
+    let serving = found.states.first().map_or(0, |row| live.serve(row.lane));
+    let Verdict { state, cause, why, remedy } = verdict(&found, serving);
     let (row, message) = (found.states.first(), found.message.as_ref());
     let time = |micros: i64| rfc3339(micros).unwrap_or_default();
     let confirmation = |it: &find::ReceiptRow| Confirmation {
@@ -148,11 +153,11 @@ impl Verdict {
 
 /// The decision. A live claim comes first: its relay decides what happens next. Then the tables of the states; a receipt decides
 /// only if there is no state, because a message can be put back after it was sent.
-fn verdict(found: &Found) -> Verdict {
+fn verdict(found: &Found, serving: usize) -> Verdict {
     let mut verdict = match (found.states.first(), found.claims.first()) {
         (Some(row), Some(claim)) if row.table == StateTable::Pending => claimed(found, claim),
         (Some(row), _) => match row.table {
-            StateTable::Pending => pending(found, row),
+            StateTable::Pending => pending(found, row, serving),
             StateTable::Delayed => delayed(found, row),
             StateTable::Dead => dead(found.id, row),
         },
@@ -211,7 +216,7 @@ fn claimed(found: &Found, claim: &ClaimRow) -> Verdict {
     without_relay(Verdict::new("claimed", "lease_ended", why), ago)
 }
 
-fn pending(found: &Found, row: &StateRow) -> Verdict {
+fn pending(found: &Found, row: &StateRow, serving: usize) -> Verdict {
     if let Some(pause) = &found.paused {
         let (lane, actor, reason) = (row.lane, shown(&pause.actor), shown(&pause.reason));
         let end = pause.ends_at.map_or_else(String::new, |end| format!(" The pause ends at {}.", at(end)));
@@ -243,10 +248,14 @@ fn pending(found: &Found, row: &StateRow) -> Verdict {
         return Verdict::new("pending", "in_line", place + &progress);
     }
     let last = quiet.map_or_else(|| "lately".to_owned(), |quiet| format!("for {}", span(quiet)));
-    let why = format!("{place} No relay has sent a message of this lane {last}, and none has a claim in it.");
-    Verdict::new("pending", "no_relay", why).remedy(format!(
-        "start a relay that serves lane {lane}; if one runs, its /readyz and `relay check --connect` say what it lacks"
-    ))
+    let none = format!("{place} No relay has sent a message of this lane {last}, and none has a claim in it.");
+    if serving == 0 {
+        let why = format!("{none} No live relay serves the lane.");
+        return Verdict::new("pending", "no_relay", why).remedy(format!("start a relay that serves lane {lane}"));
+    }
+    let relays = if serving == 1 { "1 live relay serves".to_owned() } else { format!("{serving} live relays serve") };
+    let why = format!("{none} {relays} the lane.");
+    Verdict::new("pending", "stuck", why).remedy("relay instances, relay doctor; the relay's log and its /readyz")
 }
 
 /// For how long no relay has worked in the lane, in microseconds: none has a claim there, and none has sent a message.

@@ -49,7 +49,7 @@ fn behind(found: Found) -> Found {
 
 /// Checks the verdict's state and cause, a part of its sentence, and the beginning of its remedy.
 fn check(found: &Found, expected: &str, part: &str, remedy: &str) {
-    let verdict = verdict(found);
+    let verdict = verdict(found, 0);
     assert_eq!(format!("{}/{}", verdict.state, verdict.cause), expected, "{found:?}");
     assert!(verdict.why.contains(part), "{expected}: {}", verdict.why);
     let given = verdict.remedy.as_deref().unwrap_or_default();
@@ -117,6 +117,9 @@ fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
     check(&pending(), "pending/no_relay", "message of this lane lately", "start a relay that serves lane 7");
     let quiet = Found { last_sent: Some(NOW - 90 * SECOND), ..pending() };
     check(&quiet, "pending/no_relay", "for 1 min 30 s, and none has a claim", "start a relay");
+    let stuck = verdict(&quiet, 2);
+    assert_eq!(stuck.cause, "stuck");
+    assert!(stuck.why.ends_with("2 live relays serve the lane."), "{}", stuck.why);
 }
 
 #[test]
@@ -136,7 +139,7 @@ fn a_delayed_or_dead_message_has_its_reason() {
     check(&delayed(9, "parked"), "delayed/parked", "takes nothing: no\\u{a}queue", "treat the broker or the handler");
     check(&delayed(9, "paused"), "delayed/paused", "is paused: no\\u{a}queue", "relay controls");
     check(&delayed(9, "unroutable"), "delayed/unroutable", "without a spent attempt", "create the destination");
-    check(&delayed(9, "no_route"), "delayed/no_route", "matches its topic orders", "add a route for orders");
+    check(&delayed(9, "no_route"), "delayed/no_route", "matches its topic orders", "add a route for its topic");
     check(&delayed(9, "unread"), "delayed/unread", "could not read it", "look for this id");
     check(&delayed(9, "by\thand"), "delayed/by\\u{9}hand", "It waits (by\\u{9}hand)", "");
     let dead = found(&[row(StateTable::Dead, Some(NOW), "too_large")]);

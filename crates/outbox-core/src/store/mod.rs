@@ -21,6 +21,7 @@ pub(crate) mod enqueued;
 pub mod find;
 pub mod floor;
 pub mod inbox;
+pub mod instances;
 pub mod jobs;
 pub mod lanes;
 pub mod lease;

@@ -1,0 +1,87 @@
+//! The heartbeats of running relays and workers.
+
+use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
+
+/// What a process tells with its heartbeat.
+#[derive(Debug, Clone, Copy)]
+pub struct Beat<'a> {
+    /// The name under which it holds claims.
+    pub instance: &'a str,
+    /// `relay` or `worker`.
+    pub role: &'a str,
+    /// The release of its program.
+    pub version: &'a str,
+    /// Its lanes as a JSON list; empty: all.
+    pub lanes: &'a str,
+    /// Its sinks as a JSON object: each with the reason why it takes nothing, or null.
+    pub sinks: &'a str,
+    /// Messages that are claimed and not settled.
+    pub in_flight: u32,
+}
+
+/// Writes a heartbeat. Primary key, one row.
+pub async fn beat(conn: &mut MySqlConnection, beat: &Beat<'_>) -> Result<(), sqlx::Error> {
+    let sql = "INSERT INTO outbox_instances (instance, role, version, lanes, sinks, in_flight, started_at, seen_at) \
+               VALUES (?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE \
+               lanes = VALUES(lanes), sinks = VALUES(sinks), in_flight = VALUES(in_flight), seen_at = VALUES(seen_at)";
+    let query = sqlx::query(sql).bind(beat.instance).bind(beat.role).bind(beat.version).bind(beat.lanes);
+    query.bind(beat.sinks).bind(beat.in_flight).execute(conn).await.map(drop)
+}
+
+/// Deletes the heartbeat of a process that stops. Primary key, one row.
+pub async fn leave(conn: &mut MySqlConnection, instance: &str) -> Result<(), sqlx::Error> {
+    sqlx::query("DELETE FROM outbox_instances WHERE instance = ?").bind(instance).execute(conn).await.map(drop)
+}
+
+/// A running process, or one that ended without a word. Times are microseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceRow {
+    /// The name under which it holds claims.
+    pub instance: String,
+    /// `relay` or `worker`.
+    pub role: String,
+    /// The release of its program.
+    pub version: String,
+    /// Its lanes as a JSON list; empty: all.
+    pub lanes: String,
+    /// Its sinks as a JSON object.
+    pub sinks: String,
+    /// Messages that were claimed and not settled.
+    pub in_flight: u32,
+    /// The time of its first heartbeat.
+    pub started_at: i64,
+    /// The time of its last heartbeat.
+    pub seen_at: i64,
+    /// Microseconds since then.
+    pub quiet: i64,
+}
+
+/// All processes, those first that were seen last. Reads the whole table, which has a row for each.
+pub async fn list(conn: &mut MySqlConnection) -> Result<Vec<InstanceRow>, sqlx::Error> {
+    let sql = "SELECT instance, role, version, lanes, sinks, in_flight, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', started_at), \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', seen_at), TIMESTAMPDIFF(MICROSECOND, seen_at, UTC_TIMESTAMP(6)) \
+               FROM outbox_instances ORDER BY seen_at DESC, instance";
+    let row = |row: &MySqlRow| {
+        Ok(InstanceRow {
+            instance: row.try_get(0)?,
+            role: row.try_get(1)?,
+            version: row.try_get(2)?,
+            lanes: row.try_get(3)?,
+            sinks: row.try_get(4)?,
+            in_flight: row.try_get(5)?,
+            started_at: row.try_get(6)?,
+            seen_at: row.try_get(7)?,
+            quiet: row.try_get(8)?,
+        })
+    };
+    sqlx::query(sql).fetch_all(conn).await?.iter().map(row).collect()
+}
+
+/// Deletes processes whose last heartbeat is a day old, and pauses that ended a day ago or are of a process that is gone.
+pub async fn forget(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    let sql = "DELETE FROM outbox_instances WHERE seen_at < UTC_TIMESTAMP(6) - INTERVAL 1 DAY";
+    sqlx::query(sql).execute(&mut *conn).await?;
+    let sql = "DELETE FROM outbox_controls WHERE ends_at < UTC_TIMESTAMP(6) - INTERVAL 1 DAY \
+               OR kind = 'instance' AND name NOT IN (SELECT CONVERT(instance USING utf8mb4) FROM outbox_instances)";
+    sqlx::query(sql).execute(conn).await.map(drop)
+}

@@ -1,0 +1,97 @@
+//! The JSON schema of the configuration file, for editors.
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    example::keys_of,
+    keys::{ConfigKey, SECTIONS, Unset},
+    value::Kind,
+};
+
+/// Returns the schema. It demands no key, because each can also be given as a variable or a flag.
+#[must_use]
+pub fn schema() -> Value {
+    let section = |(pattern, help): &(&str, &str)| {
+        let name = pattern.trim_end_matches(".*");
+        let keys = keys_of(pattern).map(property).collect::<Map<_, _>>();
+        let keys = json!({"type": "object", "properties": keys, "additionalProperties": false});
+        let mut section = match name {
+            "sinks" => json!({"type": "object", "additionalProperties": keys}),
+            "routes" => json!({"type": "array", "items": keys}),
+            _ => keys,
+        };
+        if let Some(section) = section.as_object_mut() {
+            section.insert("description".to_owned(), (*help).into());
+        }
+        (name.to_owned(), section)
+    };
+    let sections: Map<_, _> = SECTIONS.iter().map(section).collect();
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "The configuration of the relay",
+        "type": "object",
+        "properties": sections,
+        "additionalProperties": false,
+    })
+}
+
+fn property(key: &ConfigKey) -> (String, Value) {
+    let mut value =
+        if key.is_map() { json!({"type": "object", "additionalProperties": of(key.kind)}) } else { of(key.kind) };
+    if let Some(value) = value.as_object_mut() {
+        value.insert("description".to_owned(), key.help.into());
+        if let Unset::Default(text) = key.unset {
+            value.insert("default".to_owned(), default(key.kind, text));
+        }
+    }
+    (if key.is_map() { "properties" } else { key.name() }.to_owned(), value)
+}
+
+/// The values of a kind. A text that does not read as an address or as a filter is found by the relay alone.
+fn of(kind: Kind) -> Value {
+    const TIME: &str = "^[0-9]+(ms|s|m|h|d)$";
+    match kind {
+        Kind::Text | Kind::Secret | Kind::File | Kind::Address | Kind::Level => json!({"type": "string"}),
+        Kind::Property => json!({"type": ["string", "number", "boolean"]}),
+        Kind::Choice(words) => json!({"enum": words}),
+        Kind::Switch => json!({"type": "boolean"}),
+        Kind::Count(min, max) => json!({"type": "integer", "minimum": min, "maximum": max}),
+        Kind::Duration => json!({"type": "string", "pattern": TIME}),
+        Kind::Retention => json!({"anyOf": [{"type": "string", "pattern": TIME}, {"enum": [0, "0"]}]}),
+        Kind::Size => json!({"type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)$"}),
+        Kind::Lanes => json!({"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": u16::MAX}}),
+    }
+}
+
+fn default(kind: Kind, text: &str) -> Value {
+    // Numbers, switches and lists read as JSON.
+    let value = match kind {
+        Kind::Count(..) | Kind::Switch | Kind::Lanes => serde_json::from_str(text).ok(),
+        _ => None,
+    };
+    value.unwrap_or_else(|| text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::keys::keys;
+
+    #[test]
+    fn every_key_is_in_the_schema() {
+        let schema = schema();
+        let mut found = 0;
+        for key in keys() {
+            let path = key.path.replace("sinks.*.", "sinks/additionalProperties/properties/");
+            let path = path.replace("routes.*.", "routes/items/properties/").replace("/properties.*", "/properties");
+            let path = if path.contains('/') { path } else { path.replace('.', "/properties/") };
+            let value = schema.pointer(&format!("/properties/{path}")).unwrap_or(&Value::Null);
+            assert_eq!(value["description"], key.help, "{}", key.path);
+            found += 1;
+        }
+        assert!(found > 40, "{found}");
+        let relay = |key: &str| schema["properties"]["relay"]["properties"][key].clone();
+        assert_eq!((relay("lanes")["default"].clone(), relay("lease")["default"].clone()), (json!([]), json!("30s")));
+        assert_eq!((relay("readers")["default"].clone(), relay("readers")["maximum"].clone()), (json!(2), json!(64)));
+    }
+}

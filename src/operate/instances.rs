@@ -1,0 +1,138 @@
+//! The running relays and workers.
+
+use std::collections::BTreeMap;
+
+use outbox_core::{
+    sqlx::{self, MySqlConnection},
+    store::{
+        controls::{self, ControlRow},
+        instances::{self, InstanceRow},
+    },
+};
+use serde::Serialize;
+
+use super::{shown::shown, unsent::time};
+
+/// In microseconds: a process without a heartbeat for this time counts as gone. Three heartbeats.
+const GONE: i64 = 30_000_000;
+
+/// The states of a process, see [`Instance::state`].
+pub const STATES: [&str; 4] = ["live", "draining", "drained", "gone"];
+
+/// A relay or worker. Its names are stable; times are RFC 3339, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Instance {
+    /// The name under which it holds claims.
+    pub instance: String,
+    /// `relay` or `worker`.
+    pub role: String,
+    /// `live`, `draining` (an operator has paused it), `drained` (and it has nothing in flight), or `gone` (no heartbeat for 30 s).
+    pub state: &'static str,
+    /// The release of its program.
+    pub version: String,
+    /// Its lanes; empty: all.
+    pub lanes: Vec<u16>,
+    /// Its sinks, each with the reason why it takes nothing.
+    pub sinks: BTreeMap<String, Option<String>>,
+    /// Messages that were claimed and not settled, at its last heartbeat.
+    pub in_flight: u32,
+    /// The time of its first heartbeat.
+    pub started_at: String,
+    /// The time of its last heartbeat.
+    pub seen_at: String,
+}
+
+/// Lists the processes, those first that were seen last.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn list(db: &mut MySqlConnection) -> Result<Vec<Instance>, sqlx::Error> {
+    let (rows, controls) = (instances::list(db).await?, controls::paused(db).await?);
+    Ok(rows.iter().map(|row| instance(row, &controls)).collect())
+}
+
+fn instance(row: &InstanceRow, controls: &[ControlRow]) -> Instance {
+    let is_paused = controls.iter().any(|it| it.kind == "instance" && it.name == row.instance);
+    let sinks: BTreeMap<String, Option<String>> = serde_json::from_str(&row.sinks).unwrap_or_default();
+    Instance {
+        instance: shown(&row.instance),
+        role: shown(&row.role),
+        state: match (is_live(row), is_paused, row.in_flight) {
+            (false, ..) => "gone",
+            (true, false, _) => "live",
+            (true, true, 0) => "drained",
+            (true, true, _) => "draining",
+        },
+        version: shown(&row.version),
+        lanes: lanes(row),
+        sinks: sinks.into_iter().map(|(name, why)| (shown(&name), why.as_deref().map(shown))).collect(),
+        in_flight: row.in_flight,
+        started_at: time(row.started_at),
+        seen_at: time(row.seen_at),
+    }
+}
+
+fn is_live(row: &InstanceRow) -> bool {
+    row.quiet < GONE
+}
+
+fn lanes(row: &InstanceRow) -> Vec<u16> {
+    serde_json::from_str(&row.lanes).unwrap_or_default()
+}
+
+/// The live processes.
+pub(super) struct Live(Vec<Vec<u16>>);
+
+impl Live {
+    pub(super) async fn read(db: &mut MySqlConnection) -> Result<Self, sqlx::Error> {
+        Ok(Self(instances::list(db).await?.iter().filter(|row| is_live(row)).map(lanes).collect()))
+    }
+
+    /// Returns the number of those that serve a lane.
+    pub(super) fn serve(&self, lane: u16) -> usize {
+        self.0.iter().filter(|lanes| lanes.is_empty() || lanes.contains(&lane)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, in_flight: u32, quiet: i64) -> InstanceRow {
+        InstanceRow {
+            instance: name.to_owned(),
+            role: "relay".to_owned(),
+            version: "1.2.3".to_owned(),
+            lanes: "[3,4]".to_owned(),
+            sinks: r#"{"kafka":null,"mail":"down\n"}"#.to_owned(),
+            in_flight,
+            started_at: 0,
+            seen_at: 0,
+            quiet,
+        }
+    }
+
+    #[test]
+    fn a_process_is_live_draining_drained_or_gone() {
+        let pause = |name: &str| ControlRow {
+            kind: "instance".to_owned(),
+            name: name.to_owned(),
+            paused_at: 0,
+            ends_at: None,
+            actor: "alice".to_owned(),
+            reason: "a test".to_owned(),
+        };
+        let state = |row: &InstanceRow| instance(row, &[pause("b")]).state;
+        let rows = [row("a", 9, GONE - 1), row("b", 9, 0), row("b", 0, 0), row("a", 9, GONE)];
+        assert_eq!(rows.each_ref().map(state), ["live", "draining", "drained", "gone"]);
+        let [first, ..] = rows;
+        let shown = instance(&first, &[]);
+        assert_eq!(
+            shown.sinks.into_iter().collect::<Vec<_>>(),
+            [("kafka".to_owned(), None), ("mail".to_owned(), Some("down\\u{a}".to_owned()))]
+        );
+        assert_eq!(Live(vec![shown.lanes, vec![]]).serve(3), 2);
+        assert_eq!(Live(vec![vec![3, 4], vec![]]).serve(5), 1);
+    }
+}
