@@ -1,5 +1,5 @@
 -- What an operator needs: the rights of viewer.sql, and those to order what relays then do (`relay dead retry`, `release` and `discard`,
--- `delayed retry`, `jobs stop`, `pause`, `resume`). It reads no key, header or payload, and changes no message and no row of the audit.
+-- `delayed retry`, `replay`, `jobs stop`, `pause`, `resume`). It reads no key, header or payload, and changes no message and no row of the audit.
 --
 -- Run this file after `relay migrate up`, with the outbox's database as the default one:
 --   CREATE USER 'outbox_operator'@'%' IDENTIFIED BY '…' REQUIRE SSL;
@@ -14,6 +14,7 @@ GRANT SELECT ON outbox_sent    TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_claimed_messages TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_sent_messages    TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_instances TO 'outbox_operator'@'%';
+GRANT SELECT ON outbox_replays TO 'outbox_operator'@'%';
 
 -- Order and stop jobs, pause and resume; the record of who did it and why.
 GRANT SELECT, INSERT, UPDATE (ended_at, is_stopped) ON outbox_jobs TO 'outbox_operator'@'%';

@@ -29,6 +29,7 @@ GRANT SELECT ON outbox_schema TO 'outbox_relay'@'%';
 GRANT SELECT, UPDATE (next_at, ended_at, last_lane, last_id, done, token) ON outbox_jobs TO 'outbox_relay'@'%';
 GRANT SELECT, DELETE ON outbox_controls TO 'outbox_relay'@'%';
 GRANT UPDATE (holds_key) ON outbox_dead TO 'outbox_relay'@'%';
+GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_replays TO 'outbox_relay'@'%';
 
 -- Show operators that it runs.
 GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_instances TO 'outbox_relay'@'%';

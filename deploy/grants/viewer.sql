@@ -14,6 +14,7 @@ GRANT SELECT ON outbox_sent    TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_claimed_messages TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_sent_messages    TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_instances TO 'outbox_viewer'@'%';
+GRANT SELECT ON outbox_replays TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_jobs    TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_audit   TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_controls TO 'outbox_viewer'@'%';

@@ -15,6 +15,7 @@ mod migrate;
 mod output;
 mod pages;
 mod recover;
+mod replay;
 mod run;
 mod status;
 mod unsent;
@@ -94,6 +95,8 @@ enum Command {
     /// List messages that are due and not sent
     #[command(subcommand)]
     Pending(unsent::Pending),
+    /// Send sent messages again, such as for a consumer that has lost its data
+    Replay(replay::Replay),
     /// List the keys whose messages wait
     #[command(subcommand)]
     Keys(unsent::Keys),
@@ -143,6 +146,7 @@ async fn dispatch(command: Command, options: &Arguments) -> anyhow::Result<bool>
         Command::Dead(dead) => dead.run(&options.database()?).await,
         Command::Delayed(delayed) => delayed.run(&options.database()?).await,
         Command::Pending(pending) => pending.run(&options.database()?).await,
+        Command::Replay(replay) => replay.run(&options.database()?).await,
         Command::Keys(keys) => keys.run(&options.database()?).await,
         Command::Pause(pause) => pause.run(&options.database()?).await,
         Command::Resume(resume) => resume.run(&options.database()?).await,

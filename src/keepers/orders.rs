@@ -89,7 +89,8 @@ async fn read_pauses(context: &Context, session: &mut Session) -> Result<(), sql
 
 /// Carries out a batch of a job; returns the pause before the next look for one.
 async fn job(context: &Context, session: &mut Session) -> Duration {
-    match session.run("job", async |db| step(db).await).await {
+    let kept = context.config.retention.sent;
+    match session.run("job", async |db| step(db, kept).await).await {
         Ok(Some(Progress { job_id, messages, pause, is_last })) => {
             if messages > 0 {
                 context.nudge.notify_waiters();

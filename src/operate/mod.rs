@@ -6,6 +6,7 @@ pub mod controls;
 pub mod doctor;
 pub mod instances;
 pub mod jobs;
+pub mod replay;
 pub mod shown;
 pub mod status;
 pub mod unsent;

@@ -24,6 +24,7 @@ mod outage;
 mod queues;
 mod recover;
 mod rejected;
+mod replay;
 mod rows_touched;
 mod schema;
 mod settings;

@@ -51,3 +51,6 @@ pub use prepare::{Bind, Prepared, Statement};
 pub use sequence::{EPOCH_HEADER, SEQUENCE_HEADER};
 pub use sqlx;
 pub use uuid::Uuid;
+
+/// The header of a message that an operator has sent again: the number of the job, see `relay replay`.
+pub const REPLAY_HEADER: &str = "outbox-replay";

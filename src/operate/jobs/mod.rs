@@ -1,4 +1,4 @@
-//! Jobs of operators for delayed or dead messages. The plan comes first. Relays carry the job out in batches.
+//! Jobs of operators: for delayed and dead messages, and replays of sent ones. The plan comes first. Relays carry the job out in batches.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,18 +10,20 @@ use outbox_core::{
     store::{
         find::StateTable,
         jobs::{self, Actor, Batch, Change, DueJob, JobRow, NewJob},
+        replay::is_behind,
         unsent::{self, UnsentRow},
     },
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
+    replay,
     shown::shown,
     unsent::{COUNT_BUDGET, Cursor, Filter, PAGE, UnsentMessage, begin, message, scan, time},
 };
 
 /// Most messages of a batch. It locks the lane's head for a few milliseconds.
-const BATCH: u32 = 500;
+pub(super) const BATCH: u32 = 500;
 /// Messages in a plan that are shown.
 const SAMPLES: usize = 5;
 /// Most waiting messages that a plan counts.
@@ -53,7 +55,7 @@ impl Action {
         }
     }
 
-    fn change(self) -> Change {
+    fn change(self) -> Change<'static> {
         match self {
             Self::Hurry => Change::Hurry,
             Self::Retry => Change::Retry,
@@ -215,30 +217,55 @@ pub struct Progress {
 }
 
 /// Carries out one batch of a job that is due; returns `None` if none is. Any number of relays may do so at once. A job that this
-/// program cannot read is left to a newer one.
+/// program cannot read is left to a newer one. `kept` is the retention of sent messages.
 ///
 /// # Errors
 ///
 /// If the database fails. Then the batch was carried out as a whole or not at all, and the next call knows which.
-pub async fn step(db: &mut MySqlConnection) -> Result<Option<Progress>, sqlx::Error> {
-    let readable = |job: DueJob| {
-        let (action, filter) = (Action::of(&job.action)?, serde_json::from_str::<Filter>(&job.filter).ok()?);
-        Some((job, action, filter))
-    };
-    let Some((job, action, filter)) = jobs::due(db).await?.into_iter().find_map(readable) else { return Ok(None) };
+pub async fn step(db: &mut MySqlConnection, kept: Duration) -> Result<Option<Progress>, sqlx::Error> {
+    for job in jobs::due(db).await? {
+        if let (Some(action), Ok(filter)) = (Action::of(&job.action), serde_json::from_str::<Filter>(&job.filter)) {
+            let part = next(db, &job, action, &filter).await?;
+            let Part { lane, ref ids, last, is_last } = part;
+            return carry_out(db, &job, action.change(), (lane, ids), (last, is_last)).await;
+        }
+        let Some(filter) = Some(&job.filter).filter(|_| job.action == replay::ACTION) else { continue };
+        let Ok(filter) = serde_json::from_str(filter) else { continue };
+        // Two at a time might both put one message back.
+        if is_behind(db, job.job_id).await? {
+            continue;
+        }
+        let part = replay::next(db, &job, &filter, kept).await?;
+        let ids: Vec<u64> = part.messages.iter().map(|message| message.id).collect();
+        let change = Change::Replay(&part.messages);
+        return carry_out(db, &job, change, (part.lane, &ids), ((0, part.last), part.is_last)).await;
+    }
+    Ok(None)
+}
+
+/// Finds the next messages of a job for delayed or dead ones.
+async fn next(db: &mut MySqlConnection, job: &DueJob, action: Action, filter: &Filter) -> Result<Part, sqlx::Error> {
     let start = filter.start(Cursor { lane: job.last.0, id: job.last.1 });
     let rows = unsent::above(db, action.table(), (start.lane, start.id), PAGE).await?;
-    let part = Part::of(&rows, (start.lane, start.id), job.per_second.clamp(1, BATCH) as usize, |row| {
+    Ok(Part::of(&rows, (start.lane, start.id), job.per_second.clamp(1, BATCH) as usize, |row| {
         // Those that have died since were in no plan; among them are those whose retry has failed.
         let is_late = row.state.table == StateTable::Dead && row.state.at > Some(job.created_at);
-        let is_wanted = filter.takes(row) && !is_late && action.leaves_out(row, &filter).is_none();
+        let is_wanted = filter.takes(row) && !is_late && action.leaves_out(row, filter).is_none();
         if filter.ends_before(row) { None } else { Some(is_wanted) }
-    });
-    let pause = Duration::from_secs(part.ids.len() as u64) / job.per_second.max(1);
-    let Part { lane, ref ids, last, is_last } = part;
-    let batch = Batch { job: &job, change: action.change(), lane, ids, last, is_last, pause, token: rand::random() };
+    }))
+}
+
+async fn carry_out(
+    db: &mut MySqlConnection,
+    job: &DueJob,
+    change: Change<'_>,
+    (lane, ids): (u16, &[u64]),
+    (last, is_last): ((u16, u64), bool),
+) -> Result<Option<Progress>, sqlx::Error> {
+    let pause = Duration::from_secs(ids.len() as u64) / job.per_second.max(1);
+    let batch = Batch { job, change, lane, ids, last, is_last, pause, token: rand::random() };
     let is_done = jobs::carry_out(db, &batch).await?;
-    Ok(is_done.then_some(Progress { job_id: job.job_id, messages: part.ids.len(), pause, is_last }))
+    Ok(is_done.then_some(Progress { job_id: job.job_id, messages: ids.len(), pause, is_last }))
 }
 
 /// The next messages of a job, of one lane.

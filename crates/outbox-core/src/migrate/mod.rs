@@ -23,10 +23,10 @@ pub use self::{
 use crate::store::migrate::{RECORD, note_in_script};
 
 /// The number of the newest migration that this version knows: its version of the tables.
-pub const SCHEMA_VERSION: i64 = 24;
+pub const SCHEMA_VERSION: i64 = 25;
 
 /// The migrations as text: number, name, SQL. One statement each.
-pub const MIGRATIONS: [(i64, &str, &str); 24] = [
+pub const MIGRATIONS: [(i64, &str, &str); 25] = [
     (1, "messages", include_str!("../../migrations/0001_messages.sql")),
     (2, "pending", include_str!("../../migrations/0002_pending.sql")),
     (3, "delayed", include_str!("../../migrations/0003_delayed.sql")),
@@ -51,6 +51,7 @@ pub const MIGRATIONS: [(i64, &str, &str); 24] = [
     (22, "audit", include_str!("../../migrations/0022_audit.sql")),
     (23, "controls", include_str!("../../migrations/0023_controls.sql")),
     (24, "instances", include_str!("../../migrations/0024_instances.sql")),
+    (25, "replays", include_str!("../../migrations/0025_replays.sql")),
 ];
 
 /// The migrations for `#[sqlx::test(migrator = "outbox_core::MIGRATOR")]`: sqlx applies them to an empty database.

@@ -255,7 +255,8 @@ pub async fn claim_and_read(
     let text = sql!("{claim}; {messages}", claim = text(new), messages = read::text(new.message_ids));
     let mut replies = text.run(conn).await?;
     let messages = replies.split_off(replies.len().saturating_sub(read::STATEMENTS));
-    Ok(made(&replies).map(|claim_id| (claim_id, read::decoded(&messages).ok())))
+    let Some(claim_id) = made(&replies) else { return Ok(None) };
+    Ok(Some((claim_id, read::decoded(conn, &messages).await.ok())))
 }
 
 fn text(new: &NewClaim<'_>) -> Text {

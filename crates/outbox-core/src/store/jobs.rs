@@ -6,12 +6,13 @@ use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
 use super::{
     enqueue::micros,
+    replay::{Again, values},
     text::{Text, Utf8, listed, sql},
 };
 
-/// A change of delayed or dead messages.
+/// A change of delayed, dead or sent messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum Change<'a> {
     /// Make delayed messages pending before their time. Those in the queue of their key stay.
     Hurry,
     /// Make dead messages pending, with no attempt spent.
@@ -20,14 +21,18 @@ pub enum Change {
     Release,
     /// Delete dead messages. The later messages of their keys go on.
     Discard,
+    /// Make these sent messages pending again, with a mark for their header.
+    Replay(&'a [Again]),
 }
 
-impl Change {
+impl Change<'_> {
     /// The table, and a condition on its rows `d`.
     fn rows(self) -> (&'static str, &'static str) {
         match self {
             Self::Hurry => ("outbox_delayed", " AND d.due_at < TIMESTAMP'9999-12-31 00:00:00'"),
             Self::Retry | Self::Release | Self::Discard => ("outbox_dead", ""),
+            // They have no row but that of their contents.
+            Self::Replay(_) => ("outbox_pending", ""),
         }
     }
 }
@@ -146,7 +151,7 @@ pub struct Batch<'a> {
     /// The job.
     pub job: &'a DueJob,
     /// The change of the messages.
-    pub change: Change,
+    pub change: Change<'a>,
     /// Their lane.
     pub lane: u16,
     /// The messages.
@@ -203,17 +208,24 @@ pub(super) fn text(batch: &Batch<'_>) -> Text {
 fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
     // Changes nothing, and locks the rows of dead messages: the purge and other jobs delete them without the head.
     let lock = || sql!("; UPDATE {rows} SET d.holds_key = d.holds_key WHERE {fenced}", rows = *rows, fenced = *fenced);
-    match batch.change {
-        // As in a promotion, the version makes looks void that lack the rows, and `low` makes looks include them.
-        Change::Hurry | Change::Retry => sql!(
+    // As in a promotion, the version makes looks void that lack the rows, and `low` makes looks include them.
+    let head = || {
+        sql!(
             "; UPDATE outbox_jobs j STRAIGHT_JOIN outbox_head h ON h.lane = {lane}
-                SET h.version = h.version + 1, h.claimer = 0, h.low = LEAST(h.low, {smallest}) WHERE {fenced}{lock};
+                SET h.version = h.version + 1, h.claimer = 0, h.low = LEAST(h.low, {smallest}) WHERE {fenced}",
+            lane = batch.lane,
+            smallest = batch.ids.iter().copied().min().unwrap_or(0),
+            fenced = *fenced,
+        )
+    };
+    match batch.change {
+        Change::Hurry | Change::Retry => sql!(
+            "{head}{lock};
             INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts)
                 SELECT d.lane, d.id, d.key_hash, d.bytes, {attempts} FROM {rows} WHERE {fenced};
             DELETE d FROM {rows}
                 STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = d.lane AND p.id = d.id WHERE {fenced}",
-            lane = batch.lane,
-            smallest = batch.ids.iter().copied().min().unwrap_or(0),
+            head = head(),
             lock = if batch.change == Change::Retry { lock() } else { Text::default() },
             attempts = if batch.change == Change::Hurry { "d.attempts" } else { "0" },
             rows = *rows,
@@ -226,6 +238,17 @@ fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
             DELETE d FROM {rows} WHERE {fenced}",
             lock = lock(),
             rows = *rows,
+            fenced = *fenced,
+        ),
+        Change::Replay(messages) => sql!(
+            "{head};
+            INSERT INTO outbox_replays (id, job_id) SELECT v.id, j.job_id FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}
+                ON DUPLICATE KEY UPDATE job_id = VALUES(job_id);
+            INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts)
+                SELECT {lane}, v.id, v.key_hash, v.bytes, 0 FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}",
+            head = head(),
+            values = values(messages),
+            lane = batch.lane,
             fenced = *fenced,
         ),
     }

@@ -33,6 +33,7 @@ pub mod purge;
 pub mod queue;
 pub mod read;
 pub mod recover;
+pub mod replay;
 #[cfg(test)]
 mod rolled_back;
 pub mod schema;

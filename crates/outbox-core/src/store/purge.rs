@@ -40,7 +40,8 @@ pub async fn sent(conn: &mut MySqlConnection, age: Duration, messages: usize) ->
     let mut ids: Vec<u64> = ids.into_iter().map(|(_, id)| id).filter(|id| !unsent.contains(id)).collect();
     ids.sort_unstable();
     let text = sql!(
-        "BEGIN; DELETE FROM outbox_sent WHERE {receipts}; DELETE FROM outbox_messages WHERE {messages}; COMMIT",
+        "BEGIN; DELETE FROM outbox_sent WHERE {receipts}; DELETE FROM outbox_messages WHERE {messages};
+            DELETE FROM outbox_replays WHERE {messages}; COMMIT",
         receipts = id_list("receipt_id", &receipts),
         messages = id_list("id", &ids),
     );

@@ -1,5 +1,7 @@
 //! Reading claimed messages.
 
+use std::collections::HashMap;
+
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 use uuid::Uuid;
 
@@ -7,7 +9,7 @@ use super::{
     contents,
     text::{Ids, Reply, Text, sql},
 };
-use crate::Contents;
+use crate::{Contents, REPLAY_HEADER};
 
 /// A message as it is stored.
 #[derive(Debug, Clone)]
@@ -31,9 +33,11 @@ pub struct Stored {
 }
 
 /// Reads messages by id, in the order of ids. Primary key, no lock, as many rows as ids; runs of neighbours are read as
-/// ranges. The result lacks a message that does not exist. Also reads all epochs, a row for each recovery.
+/// ranges. The result lacks a message that does not exist. Also reads all epochs, a row for each recovery. One round trip, and a
+/// second one as long as there are messages that were replayed.
 pub async fn messages(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Stored>, sqlx::Error> {
-    decoded(&text(ids).run(conn).await?)
+    let replies = text(ids).run(conn).await?;
+    decoded(conn, &replies).await
 }
 
 /// The number of statements of [`text`].
@@ -46,18 +50,42 @@ pub(crate) fn text(ids: &[u64]) -> Text {
             TIMESTAMPDIFF(MICROSECOND, COALESCE(GREATEST(due_at, created_at), created_at), UTC_TIMESTAMP(6)),
             expires_at IS NOT NULL AND expires_at <= UTC_TIMESTAMP(6)
             FROM outbox_messages WHERE {ids} ORDER BY id;
-        SELECT first_id, epoch FROM outbox_epochs",
+        SELECT first_id, epoch FROM outbox_epochs
+            UNION ALL SELECT NULL, NULL FROM (SELECT id FROM outbox_replays LIMIT 1) AS replays",
         ids = id_list("id", ids),
     )
 }
 
-pub(crate) fn decoded(replies: &[Reply]) -> Result<Vec<Stored>, sqlx::Error> {
+pub(crate) async fn decoded(conn: &mut MySqlConnection, replies: &[Reply]) -> Result<Vec<Stored>, sqlx::Error> {
     let [messages, epochs] = replies else {
         return Err(sqlx::Error::Protocol("the server did not answer both statements".to_owned()));
     };
     let epochs = epochs.rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
-    let epochs: Vec<(u64, u64)> = epochs.collect::<Result<_, sqlx::Error>>()?;
-    messages.rows.iter().map(|row| stored(row, &epochs)).collect()
+    let epochs: Vec<(Option<u64>, Option<u64>)> = epochs.collect::<Result<_, sqlx::Error>>()?;
+    let has_replays = epochs.contains(&(None, None));
+    let epochs: Vec<(u64, u64)> = epochs.into_iter().filter_map(|(first, epoch)| first.zip(epoch)).collect();
+    let mut messages: Vec<_> = messages.rows.iter().map(|row| stored(row, &epochs)).collect::<Result<_, _>>()?;
+    if has_replays && !messages.is_empty() {
+        mark(conn, &mut messages).await?;
+    }
+    Ok(messages)
+}
+
+/// Adds the header of those messages that a job has sent again. Primary key, no lock.
+async fn mark(conn: &mut MySqlConnection, messages: &mut [Stored]) -> Result<(), sqlx::Error> {
+    let ids: Vec<u64> = messages.iter().map(|message| message.id).collect();
+    let text = sql!("SELECT id, job_id FROM outbox_replays WHERE {ids}", ids = id_list("id", &ids));
+    let replies = text.run(conn).await?;
+    let jobs = replies.iter().flat_map(|reply| &reply.rows).map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+    let jobs: HashMap<u64, u64> = jobs.collect::<Result<_, sqlx::Error>>()?;
+    for message in messages {
+        if let Some(job_id) = jobs.get(&message.id) {
+            let headers = &mut message.contents.headers;
+            headers.retain(|(name, _)| name != REPLAY_HEADER);
+            headers.push((REPLAY_HEADER.to_owned(), job_id.to_string()));
+        }
+    }
+    Ok(())
 }
 
 fn stored(row: &MySqlRow, epochs: &[(u64, u64)]) -> Result<Stored, sqlx::Error> {

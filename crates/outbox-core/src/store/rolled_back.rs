@@ -12,6 +12,7 @@ use super::{
     error_number,
     jobs::{self, Actor, Batch, Change, NewJob},
     lease::ClaimLease,
+    replay::Again,
     session,
     settle::{self, Dead, Delayed, Settlement, Way},
     text::{Reply, Text, sql},
@@ -217,7 +218,8 @@ async fn a_batch_of_a_job_that_is_rolled_back_in_its_middle_changes_nothing(flav
     let order = NewJob { action: "retry", filter: "{}", per_second: 1, messages: 3 };
     jobs::order(&mut db, &order, &Actor { name: "me", via: "test", reason: "test" }).await?;
     let job = jobs::due(&mut db).await?.pop().context("the job is not due")?;
-    for change in [Change::Retry, Change::Release, Change::Discard] {
+    let again: Vec<_> = ids.iter().map(|id| Again { id: *id, key_hash: 1, bytes: 1 }).collect();
+    for change in [Change::Retry, Change::Release, Change::Discard, Change::Replay(&again)] {
         let last = (0, ids[2]);
         let pause = std::time::Duration::ZERO;
         let batch = Batch { job: &job, change, lane: 0, ids: &ids, last, is_last: false, pause, token: 7 };
@@ -227,7 +229,7 @@ async fn a_batch_of_a_job_that_is_rolled_back_in_its_middle_changes_nothing(flav
             cut_at(&mut db, &text, cut).await?;
             ensure!(jobs::due(&mut db).await? == [job.clone()], "{change:?}, a rollback before {cut} moves the job on");
             let left = "SELECT (SELECT COUNT(*) FROM outbox_messages) + 10 * (SELECT COUNT(*) FROM outbox_dead WHERE holds_key = 1) \
-                        + 100 * (SELECT COUNT(*) FROM outbox_pending)";
+                        + 100 * (SELECT COUNT(*) FROM outbox_pending) + 1000 * (SELECT COUNT(*) FROM outbox_replays)";
             let left = database.number(left).await?;
             ensure!(left == 33, "{change:?}, a rollback before {cut} leaves {left}");
         }

@@ -102,6 +102,7 @@ async fn a_sent_message_that_is_to_be_sent_again_is_kept(flavor: Flavor) -> Resu
         "DELETE FROM outbox_pending WHERE id = 2",
         DEAD_ONE,
         "DELETE FROM outbox_pending WHERE id > 2",
+        "INSERT INTO outbox_replays (id, job_id) VALUES (1, 1), (2, 1), (4, 1)",
     ] {
         database.execute(text).await?;
     }
@@ -109,6 +110,10 @@ async fn a_sent_message_that_is_to_be_sent_again_is_kept(flavor: Flavor) -> Resu
     ensure!(
         database.number("SELECT COUNT(*) FROM outbox_messages WHERE id < 4").await? == 3,
         "a message that waits is gone"
+    );
+    ensure!(
+        database.number("SELECT COUNT(*) = 2 FROM outbox_replays WHERE id < 4").await? == 1,
+        "the wrong marks are gone"
     );
     Ok(())
 }

@@ -1,0 +1,152 @@
+//! Finds sent messages, for operators who want them sent again.
+
+use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
+use uuid::Uuid;
+
+use super::{
+    claim::ids_from_json,
+    contents::uuid,
+    text::{Text, listed, sql},
+};
+
+/// A receipt: messages of one lane that were settled together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceiptRow {
+    /// Its number.
+    pub receipt_id: u64,
+    /// The lane.
+    pub lane: u16,
+    /// Microseconds since 1970.
+    pub sent_at: i64,
+    /// The messages; empty if the list cannot be read.
+    pub ids: Vec<u64>,
+}
+
+/// The receipts above a number, at most `limit`, in their order. Primary key, no lock.
+pub async fn receipts(conn: &mut MySqlConnection, above: u64, limit: u32) -> Result<Vec<ReceiptRow>, sqlx::Error> {
+    let sql = "SELECT receipt_id, lane, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', sent_at), message_ids FROM outbox_sent \
+               WHERE receipt_id > ? ORDER BY receipt_id LIMIT ?";
+    let receipt = |row: &MySqlRow| {
+        Ok(ReceiptRow {
+            receipt_id: row.try_get(0)?,
+            lane: row.try_get(1)?,
+            sent_at: row.try_get(2)?,
+            ids: ids_from_json(row.try_get(3)?).unwrap_or_default(),
+        })
+    };
+    sqlx::query(sql).bind(above).bind(limit).fetch_all(conn).await?.iter().map(receipt).collect()
+}
+
+/// The number above which receipts are of this time or later, and the last number of all. Receipts are nearly in the order of their
+/// times. A few dozen reads of one row.
+pub async fn bounds(conn: &mut MySqlConnection, since: i64) -> Result<(u64, u64), sqlx::Error> {
+    let sql = "SELECT CAST(COALESCE(MIN(receipt_id), 0) AS UNSIGNED), CAST(COALESCE(MAX(receipt_id), 0) AS UNSIGNED) FROM outbox_sent";
+    let (mut low, last): (u64, u64) = sqlx::query_as(sql).fetch_one(&mut *conn).await?;
+    let mut high = last;
+    low = low.saturating_sub(1);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match receipts(conn, middle, 1).await?.first() {
+            Some(receipt) if receipt.sent_at < since => low = receipt.receipt_id,
+            _ => high = middle,
+        }
+    }
+    Ok((low, last))
+}
+
+/// The last receipt of a message. Reads all receipts.
+pub async fn receipt_of(conn: &mut MySqlConnection, id: u64) -> Result<Option<u64>, sqlx::Error> {
+    let sql = "SELECT receipt_id FROM outbox_sent WHERE message_ids LIKE CONCAT('%', ?, '%') \
+               AND JSON_CONTAINS(IF(JSON_VALID(message_ids), message_ids, '[]'), CAST(? AS CHAR)) ORDER BY receipt_id DESC LIMIT 1";
+    sqlx::query_scalar(sql).bind(id).bind(id).fetch_optional(conn).await
+}
+
+/// Microseconds since 1970, by the database's clock.
+pub async fn now(conn: &mut MySqlConnection) -> Result<i64, sqlx::Error> {
+    let sql = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+    sqlx::query_scalar(sql).fetch_one(conn).await
+}
+
+/// A message that was sent, without key, headers and payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SentMessage {
+    /// Its number in the tables.
+    pub id: u64,
+    /// The id that consumers see.
+    pub message_id: Uuid,
+    /// The topic.
+    pub topic: String,
+    /// The kind of event.
+    pub event_type: Option<String>,
+}
+
+/// Of these messages of a lane, those that are there, are not unsent again, and were not replayed by this job. Primary keys, no lock.
+pub async fn sent(
+    conn: &mut MySqlConnection,
+    lane: u16,
+    ids: &[u64],
+    job_id: u64,
+) -> Result<Vec<SentMessage>, sqlx::Error> {
+    let text = sql!(
+        "SELECT m.id, m.message_id, m.topic, m.event_type FROM {ids}
+            STRAIGHT_JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = l.id
+            LEFT JOIN outbox_pending p ON p.lane = {lane} AND p.id = l.id LEFT JOIN outbox_delayed d ON d.lane = {lane} AND d.id = l.id
+            LEFT JOIN outbox_dead x ON x.lane = {lane} AND x.id = l.id LEFT JOIN outbox_replays r ON r.id = l.id AND r.job_id = {job_id}
+            WHERE p.id IS NULL AND d.id IS NULL AND x.id IS NULL AND r.id IS NULL ORDER BY m.id",
+        ids = listed(ids),
+        lane,
+        job_id,
+    );
+    let message = |row: &MySqlRow| {
+        Ok(SentMessage {
+            id: row.try_get(0)?,
+            message_id: uuid(row.try_get(1)?)?,
+            topic: row.try_get(2)?,
+            event_type: row.try_get(3)?,
+        })
+    };
+    text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(message).collect()
+}
+
+/// What a pending row needs of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Again {
+    /// The message.
+    pub id: u64,
+    /// The hash of its key.
+    pub key_hash: u64,
+    /// The bytes of key, headers and payload.
+    pub bytes: u32,
+}
+
+/// Reads what the pending rows of these messages need. Primary key, no lock.
+pub async fn again(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Again>, sqlx::Error> {
+    let text = sql!(
+        "SELECT m.id, m.topic, m.message_key, CAST(LEAST(COALESCE(LENGTH(m.message_key), 0) + COALESCE(LENGTH(m.headers), 0)
+            + COALESCE(LENGTH(m.payload), 0), 4294967295) AS UNSIGNED) FROM {ids}
+            STRAIGHT_JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = l.id ORDER BY m.id",
+        ids = listed(ids),
+    );
+    let again = |row: &MySqlRow| {
+        let (topic, key): (&str, Option<&[u8]>) = (row.try_get(1)?, row.try_get(2)?);
+        let bytes = u32::try_from(row.try_get::<u64, _>(3)?).unwrap_or(u32::MAX);
+        Ok(Again { id: row.try_get(0)?, key_hash: crate::key_hash(topic, key), bytes })
+    };
+    text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(again).collect()
+}
+
+/// Whether another replay that was ordered before is open. Index `outbox_jobs_open`, no lock.
+pub async fn is_behind(conn: &mut MySqlConnection, job_id: u64) -> Result<bool, sqlx::Error> {
+    let sql = "SELECT COUNT(*) > 0 FROM outbox_jobs WHERE ended_at IS NULL AND action = 'replay' AND job_id < ?";
+    sqlx::query_scalar(sql).bind(job_id).fetch_one(conn).await
+}
+
+/// A table `v` of messages to begin a join with.
+pub(super) fn values(messages: &[Again]) -> Text {
+    let row = |it: &Again| sql!("[{id},{key_hash},{bytes}]", id = it.id, key_hash = it.key_hash, bytes = it.bytes);
+    sql!(
+        "JSON_TABLE('[{rows}]', '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]', key_hash BIGINT UNSIGNED PATH '$[1]',
+            bytes BIGINT UNSIGNED PATH '$[2]')) v",
+        rows = Text::joined(messages.iter().map(row), ","),
+    )
+}

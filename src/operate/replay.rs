@@ -1,0 +1,280 @@
+//! Sends sent messages again: the plan first, then a job that relays carry out. The messages keep their ids and have the header
+//! `outbox-replay`.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use outbox_core::{
+    sqlx::{self, MySqlConnection},
+    store::{
+        jobs::{self, Actor, DueJob, NewJob},
+        replay::{self, Again, SentMessage},
+    },
+};
+use serde::{Deserialize, Serialize};
+
+use super::{jobs::BATCH, shown::shown, unsent::time};
+
+/// The action in `outbox_jobs`.
+pub(super) const ACTION: &str = "replay";
+/// Receipts of one read.
+const PAGE: u32 = 200;
+/// Most messages that a plan looks at.
+const BUDGET: u64 = 100_000;
+/// Messages in a plan that are shown.
+const SAMPLES: usize = 5;
+/// Receipts are in the order of their times but for this.
+const DISORDER: i64 = 60_000_000;
+/// A message is left out if its retention ends within this time: the purge may delete it meanwhile.
+const MARGIN: Duration = Duration::from_hours(1);
+
+/// The messages of interest; `None` means all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SentFilter {
+    /// Only those of this topic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topic: Option<String>,
+    /// Only those of this lane.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lane: Option<u16>,
+    /// Only those that were sent at this time or later, in microseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<i64>,
+    /// Only those that were sent before this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<i64>,
+    /// The message with this number in the tables.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// Only receipts above this number.
+    #[serde(default)]
+    pub above: u64,
+    /// Only receipts up to this number: those of the replay itself are none of them.
+    #[serde(default)]
+    pub up_to: u64,
+}
+
+impl SentFilter {
+    /// Sets the receipts from which messages are taken. Returns false if the one message has none.
+    ///
+    /// # Errors
+    ///
+    /// If the database fails.
+    pub async fn find_receipts(&mut self, db: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
+        if let Some(id) = self.id {
+            let receipt = replay::receipt_of(db, id).await?;
+            (self.above, self.up_to) = receipt.map_or((0, 0), |receipt| (receipt - 1, receipt));
+            return Ok(receipt.is_some());
+        }
+        let since = self.since.map_or(i64::MIN / 2, |since| since - DISORDER);
+        (self.above, self.up_to) = replay::bounds(db, since).await?;
+        Ok(true)
+    }
+
+    fn takes_receipt(&self, receipt: &replay::ReceiptRow) -> bool {
+        self.lane.is_none_or(|lane| lane == receipt.lane)
+            && self.since.is_none_or(|since| receipt.sent_at >= since)
+            && self.until.is_none_or(|until| receipt.sent_at < until)
+    }
+
+    fn takes(&self, message: &SentMessage) -> bool {
+        self.topic.as_ref().is_none_or(|topic| *topic == message.topic) && self.id.is_none_or(|id| id == message.id)
+    }
+
+    fn ends_before(&self, receipt: &replay::ReceiptRow) -> bool {
+        receipt.receipt_id > self.up_to || self.until.is_some_and(|until| receipt.sent_at > until + DISORDER)
+    }
+}
+
+/// The effect of a replay, before it is ordered. Times are RFC 3339, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReplayPlan {
+    /// The number of messages. All of them arrive again: consumers with an inbox that has not forgotten them do nothing.
+    pub messages: u64,
+    /// Whether all receipts were looked at; otherwise those of 100,000 messages were, and all numbers may be higher.
+    pub is_complete: bool,
+    /// The number of messages by topic.
+    pub topics: BTreeMap<String, u64>,
+    /// When the first was sent.
+    pub oldest: Option<String>,
+    /// When the last was.
+    pub newest: Option<String>,
+    /// The least duration, in seconds.
+    pub seconds: u64,
+    /// Messages that are left out, by the reason.
+    pub left_out: BTreeMap<&'static str, u64>,
+    /// Some of the messages.
+    pub samples: Vec<Sent>,
+}
+
+/// A sent message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Sent {
+    /// Its number in the tables.
+    pub id: u64,
+    /// The id that consumers see.
+    pub message_id: String,
+    /// The lane.
+    pub lane: u16,
+    /// The topic.
+    pub topic: String,
+    /// The kind of event.
+    pub event_type: Option<String>,
+    /// When it was sent.
+    pub sent_at: String,
+}
+
+/// Returns the effect of a replay, and changes nothing. Looks at the receipts of 100,000 messages at most.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn plan(
+    db: &mut MySqlConnection,
+    filter: &SentFilter,
+    kept: Duration,
+    per_second: u32,
+) -> Result<ReplayPlan, sqlx::Error> {
+    let mut plan = ReplayPlan {
+        messages: 0,
+        is_complete: true,
+        topics: BTreeMap::new(),
+        oldest: None,
+        newest: None,
+        seconds: 0,
+        left_out: BTreeMap::new(),
+        samples: Vec::new(),
+    };
+    let oldest = oldest(db, kept).await?;
+    let (mut above, mut looked_at) = (filter.above, 0);
+    'receipts: loop {
+        let receipts = replay::receipts(db, above, PAGE).await?;
+        let is_last = receipts.len() < PAGE as usize;
+        for receipt in &receipts {
+            if filter.ends_before(receipt) {
+                break 'receipts;
+            }
+            above = receipt.receipt_id;
+            if !filter.takes_receipt(receipt) {
+                continue;
+            }
+            if looked_at >= BUDGET {
+                plan.is_complete = false;
+                break 'receipts;
+            }
+            let ids: Vec<u64> = receipt.ids.iter().copied().filter(|id| filter.id.is_none_or(|it| it == *id)).collect();
+            looked_at += ids.len() as u64;
+            if receipt.sent_at < oldest {
+                *plan.left_out.entry("its retention ends").or_default() += ids.len() as u64;
+                continue;
+            }
+            let found = replay::sent(db, receipt.lane, &ids, 0).await?;
+            let gone = (ids.len() - found.len()) as u64;
+            if gone > 0 {
+                *plan.left_out.entry("it is unsent again, or was deleted").or_default() += gone;
+            }
+            plan.add(receipt, found.into_iter().filter(|message| filter.takes(message)));
+        }
+        if is_last {
+            break;
+        }
+    }
+    plan.seconds = plan.messages / u64::from(per_second.max(1));
+    Ok(plan)
+}
+
+impl ReplayPlan {
+    fn add(&mut self, receipt: &replay::ReceiptRow, messages: impl Iterator<Item = SentMessage>) {
+        let sent_at = time(receipt.sent_at);
+        for message in messages {
+            self.messages += 1;
+            *self.topics.entry(shown(&message.topic)).or_default() += 1;
+            self.oldest.get_or_insert_with(|| sent_at.clone());
+            self.newest = Some(sent_at.clone());
+            if self.samples.len() < SAMPLES {
+                self.samples.push(Sent {
+                    id: message.id,
+                    message_id: message.message_id.to_string(),
+                    lane: receipt.lane,
+                    topic: shown(&message.topic),
+                    event_type: message.event_type.as_deref().map(shown),
+                    sent_at: sent_at.clone(),
+                });
+            }
+        }
+    }
+}
+
+/// Messages that were sent before this time may be purged soon. `kept` is their retention; zero: for ever.
+async fn oldest(db: &mut MySqlConnection, kept: Duration) -> Result<i64, sqlx::Error> {
+    if kept.is_zero() {
+        return Ok(i64::MIN);
+    }
+    let kept = i64::try_from(kept.saturating_sub(MARGIN).as_micros()).unwrap_or(i64::MAX);
+    Ok(replay::now(db).await?.saturating_sub(kept))
+}
+
+/// Orders a replay; returns the number of its job. Relays begin within seconds, and carry out one replay after the other.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn order(
+    db: &mut MySqlConnection,
+    plan: &ReplayPlan,
+    filter: &SentFilter,
+    per_second: u32,
+    actor: &Actor<'_>,
+) -> Result<u64, sqlx::Error> {
+    let filter = serde_json::to_string(filter).map_err(|error| sqlx::Error::Encode(error.into()))?;
+    jobs::order(db, &NewJob { action: ACTION, filter: &filter, per_second, messages: plan.messages }, actor).await
+}
+
+/// The next messages of a replay, of one lane.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    pub(super) lane: u16,
+    pub(super) messages: Vec<Again>,
+    /// The last receipt that was looked at.
+    pub(super) last: u64,
+    pub(super) is_last: bool,
+}
+
+/// Finds the next messages of a replay. A message that several receipts name is among them once, because the replay's mark is looked
+/// at; so a batch ends before a receipt that may name one of its messages again.
+pub(super) async fn next(
+    db: &mut MySqlConnection,
+    job: &DueJob,
+    filter: &SentFilter,
+    kept: Duration,
+) -> Result<Part, sqlx::Error> {
+    let most = job.per_second.clamp(1, BATCH) as usize;
+    let oldest = oldest(db, kept).await?;
+    let receipts = replay::receipts(db, filter.above.max(job.last.1), PAGE).await?;
+    let mut part = Part { last: filter.above.max(job.last.1), ..Part::default() };
+    let mut ids: Vec<u64> = Vec::new();
+    for receipt in &receipts {
+        if filter.ends_before(receipt) {
+            part.is_last = true;
+            break;
+        }
+        if filter.takes_receipt(receipt) && receipt.sent_at >= oldest {
+            let is_other = !ids.is_empty() && receipt.lane != part.lane;
+            if ids.len() >= most || is_other || receipt.ids.iter().any(|id| ids.contains(id)) {
+                part.messages = replay::again(db, &ids).await?;
+                return Ok(part);
+            }
+            let found = replay::sent(db, receipt.lane, &receipt.ids, job.job_id).await?;
+            let found: Vec<u64> = found.iter().filter(|message| filter.takes(message)).map(|it| it.id).collect();
+            if !found.is_empty() {
+                part.lane = receipt.lane;
+            }
+            ids.extend(found);
+        }
+        part.last = receipt.receipt_id;
+    }
+    part.is_last |= receipts.len() < PAGE as usize;
+    ids.sort_unstable();
+    part.messages = replay::again(db, &ids).await?;
+    Ok(part)
+}

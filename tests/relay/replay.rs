@@ -1,0 +1,166 @@
+//! `relay replay`, with the account of `deploy/grants/operator.sql`.
+
+#![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::{REPLAY_HEADER, Uuid};
+use testkit::{consume::Broker, ledger::Draft, load, on_both_databases, servers::Flavor};
+
+use crate::stage::{BROKERS, PATIENCE, Stage};
+
+on_both_databases!(
+    sent_messages_arrive_again_once_with_a_mark_and_in_order,
+    replays_go_one_after_the_other_and_take_a_message_once,
+    what_cannot_be_replayed_is_left_out,
+);
+
+/// The marks of a message's arrivals; 0 for none.
+async fn marks(stage: &mut Stage) -> Result<BTreeMap<Uuid, Vec<u64>>> {
+    let mut marks: BTreeMap<Uuid, Vec<u64>> = BTreeMap::new();
+    for arrival in stage.topic.read().await? {
+        let mark = arrival.headers.iter().find(|(name, _)| name == REPLAY_HEADER);
+        let mark = mark.map_or(Ok(0), |(_, job)| job.parse())?;
+        marks.entry(arrival.id).or_default().push(mark);
+    }
+    // Partitions are read one after the other.
+    for marks in marks.values_mut() {
+        marks.sort_unstable();
+    }
+    Ok(marks)
+}
+
+/// Orders a replay; returns the number of its job.
+async fn order(stage: &Stage, words: &str, arguments: &[&str]) -> Result<u64> {
+    let because = ["--yes", "--because", "the index is lost"];
+    let ordered = stage.operator()?.json(words, &[arguments, &because].concat()).await?;
+    ordered["job"].as_u64().with_context(|| format!("{ordered:#}"))
+}
+
+async fn wait_for_jobs(stage: &Stage) -> Result<()> {
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_jobs WHERE ended_at IS NULL").await?;
+    stage.database.wait_until_drained(PATIENCE).await
+}
+
+async fn sent_messages_arrive_again_once_with_a_mark_and_in_order(flavor: Flavor) -> Result<()> {
+    for broker in BROKERS {
+        let mut stage = Stage::new(flavor, broker).await?.patient();
+        let _relay = stage.relay()?;
+        let drafts: Vec<_> = (0..60).map(|n| stage.draft(n).key(format!("k{}", n % 3), n as u64)).collect();
+        let (replayed, others) = drafts.split_at(40);
+        for drafts in replayed.chunks(7) {
+            stage.commit(drafts).await?;
+        }
+        let lane = |message: outbox_core::Message| message.lane(1);
+        load::commit(&stage.database, &stage.ledger, others, lane).await?;
+        stage.database.wait_until_drained(PATIENCE).await?;
+
+        let plan = stage.operator()?.json("replay --lane 0", &[]).await?;
+        ensure!(plan["plan"]["messages"] == 40 && plan["job"].is_null(), "{plan:#}");
+        ensure!(stage.database.number("SELECT COUNT(*) FROM outbox_jobs").await? == 0, "a plan ordered a job");
+        let job = order(&stage, "replay --lane 0 --rate 15", &[]).await?;
+        wait_for_jobs(&stage).await?;
+        let found = marks(&mut stage).await?;
+        for draft in &drafts {
+            let expected = if replayed.iter().any(|it| it.id == draft.id) { &[0, job][..] } else { &[0] };
+            ensure!(found[&draft.id] == expected, "{broker:?}: {:?} and not {expected:?}", found[&draft.id]);
+        }
+        // In the order of their keys: a message's number is in its payload.
+        let mut last = BTreeMap::new();
+        for arrival in
+            stage.topic.read().await?.iter().filter(|it| it.headers.iter().any(|(name, _)| name == REPLAY_HEADER))
+        {
+            let payload = String::from_utf8(arrival.payload.clone().unwrap_or_default())?;
+            let number: u64 = payload.rsplit(' ').next().unwrap_or_default().parse()?;
+            ensure!(
+                last.insert(arrival.key.clone(), number).is_none_or(|last| last < number),
+                "{broker:?}: {payload} is late"
+            );
+        }
+        let one = order(&stage, "replay", &[&drafts[50].id.to_string()]).await?;
+        wait_for_jobs(&stage).await?;
+        ensure!(marks(&mut stage).await?[&drafts[50].id] == [0, one]);
+        let audit = stage.operator()?.json("audit", &[]).await?;
+        let found = [&audit[0]["action"], &audit[0]["messages"], &audit[0]["reason"]].map(ToString::to_string);
+        ensure!(found == ["\"replay\"", "1", "\"the index is lost\""], "{audit:#}");
+    }
+    Ok(())
+}
+
+async fn replays_go_one_after_the_other_and_take_a_message_once(flavor: Flavor) -> Result<()> {
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
+    let mut relay = stage.relay()?;
+    let drafts: Vec<_> = (0..10).map(|n| stage.draft(n)).collect();
+    for draft in &drafts {
+        stage.commit(std::slice::from_ref(draft)).await?;
+    }
+    stage.database.wait_until_drained(PATIENCE).await?;
+    relay.stop(PATIENCE).await?;
+    // As if each message had been sent twice.
+    let twice = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \
+                 SELECT claim_id + 1000, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts FROM outbox_sent";
+    stage.database.execute(twice).await?;
+    let jobs = [order(&stage, "replay --all --rate 3", &[]).await?, order(&stage, "replay --all", &[]).await?];
+    let _relays = [stage.relay()?, stage.relay()?];
+    wait_for_jobs(&stage).await?;
+    let done = "SELECT COUNT(*) FROM outbox_jobs WHERE done = 10";
+    let found = marks(&mut stage).await?;
+    let expected = [0, jobs[0], jobs[1]];
+    ensure!(found.values().all(|marks| *marks == expected) && found.len() == 10, "{found:?} and not {expected:?}");
+    ensure!(stage.database.number(done).await? == 2, "the jobs did not count 10 messages each");
+    Ok(())
+}
+
+async fn what_cannot_be_replayed_is_left_out(flavor: Flavor) -> Result<()> {
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
+    let mut relay = stage.relay()?;
+    let drafts: Vec<_> = (0..5).map(|n| stage.draft(n)).collect();
+    for draft in &drafts {
+        stage.commit(std::slice::from_ref(draft)).await?;
+        stage.database.wait_until_drained(PATIENCE).await?;
+    }
+    relay.stop(PATIENCE).await?;
+    let of = |draft: &Draft| format!("SELECT id FROM outbox_messages WHERE message_id = X'{}'", draft.id.simple());
+    let mut ids = Vec::new();
+    for draft in &drafts {
+        ids.push(stage.database.number(&of(draft).replace("SELECT id", "SELECT CAST(id AS SIGNED)")).await?);
+    }
+    let change = format!(
+        "UPDATE outbox_sent SET sent_at = sent_at - INTERVAL 167 HOUR WHERE message_ids = '[{}]'; \
+         INSERT INTO outbox_pending (lane, id) VALUES (0, {}); DELETE FROM outbox_messages WHERE id = {}",
+        ids[0], ids[1], ids[2]
+    );
+    stage.database.execute(&change).await?;
+    let operator = stage.operator()?;
+    let plan = operator.json("replay --all", &[]).await?;
+    let left_out = [("its retention ends", 1), ("it is unsent again, or was deleted", 2)];
+    let is_told = left_out.iter().all(|(why, messages)| plan["plan"]["left_out"][*why] == *messages);
+    ensure!(is_told && plan["plan"]["messages"] == 2, "{plan:#}");
+    let since = operator.json("replay --since 1h --topic nothing", &[]).await?;
+    ensure!(since["plan"]["messages"] == 0, "{since:#}");
+    let until = operator.json("replay --until 1h", &[]).await?;
+    ensure!(until["plan"]["messages"] == 0 && until["plan"]["left_out"]["its retention ends"] == 1, "{until:#}");
+
+    let unsent = stage.draft(9);
+    stage.commit(std::slice::from_ref(&unsent)).await?;
+    for (code, words, part) in [
+        (2, "replay".to_owned(), "--all"),
+        (2, "replay --since yesterday".to_owned(), "2h"),
+        (2, "replay --all --yes".to_owned(), "--because"),
+        (1, format!("replay {}", unsent.id), "was not sent"),
+        (1, format!("replay {}", Uuid::now_v7()), "no message has this id"),
+    ] {
+        let output = operator.run(&words, &[]).await?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(code) && text.contains(part), "{words}: {text}");
+    }
+    stage.database.execute("DELETE FROM outbox_pending").await?;
+    order(&stage, "replay --all", &[]).await?;
+    let _relay = stage.relay()?;
+    wait_for_jobs(&stage).await?;
+    let found = marks(&mut stage).await?;
+    let again = |n: usize| found[&drafts[n].id].len();
+    ensure!([0, 1, 2, 3, 4].map(again) == [1, 2, 1, 2, 2], "{found:?}");
+    Ok(())
+}
