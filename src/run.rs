@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use futures_util::{StreamExt as _, stream};
 use outbox_core::{
     SchemaError, check_schema,
-    sqlx::{Connection as _, MySqlConnection},
-    store::{counters, lease},
+    sqlx::{self, Connection as _, MySqlConnection},
+    store::{counters, lease, read},
 };
 use tokio::{
     sync::{Mutex, mpsc, watch},
@@ -261,7 +261,7 @@ async fn look_at_database(context: &Context) -> Result<Option<String>, SchemaErr
         Err(error) => return Ok(Some(session::describe(&error))),
     };
     let found = match check_schema(&mut connection).await {
-        Ok(()) => counters::behind(&mut connection).await.map_err(SchemaError::from),
+        Ok(()) => is_ready(&mut connection).await.map_err(SchemaError::from),
         Err(error) => Err(error),
     };
     match found {
@@ -273,6 +273,13 @@ async fn look_at_database(context: &Context) -> Result<Option<String>, SchemaErr
         Err(SchemaError::Database(error)) => Ok(Some(session::describe(&error))),
         Err(error) => Ok(Some(error.to_string())),
     }
+}
+
+/// Looks for a counter that is behind, and for a privilege to read that the account lacks, as with the GRANT files of an earlier
+/// release: such a relay would claim messages that it cannot read.
+async fn is_ready(connection: &mut MySqlConnection) -> Result<Option<counters::Behind>, sqlx::Error> {
+    read::messages(connection, &[]).await?;
+    counters::behind(connection).await
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use outbox_core::sqlx::MySqlConnection;
+use serde_json::Value;
 
 use super::{
     by::{By, refused},
@@ -148,9 +149,29 @@ pub(super) async fn run(format: Format, config: &Config) -> anyhow::Result<bool>
 pub(super) async fn instances(format: Format, config: &Config) -> anyhow::Result<bool> {
     let mut connection = database::connect_to_read(config).await?;
     let instances = instances::list(&mut connection).await.context("the instances cannot be read")?;
-    format.values(
-        ["instance", "role", "state", "version", "lanes", "sinks", "in_flight", "started_at", "seen_at"],
-        &instances,
-    )?;
+    if format.json(&instances)? {
+        return Ok(true);
+    }
+    let lane = |lanes: &[u16]| match lanes {
+        [] => "all".to_owned(),
+        lanes => lanes.iter().map(u16::to_string).collect::<Vec<_>>().join(", "),
+    };
+    let sink = |(name, why): (&String, &Option<String>)| match why {
+        Some(why) => format!("{name}: {why}"),
+        None => format!("{name}: ok"),
+    };
+    let rows: Vec<[Value; 9]> = instances
+        .iter()
+        .map(|it| {
+            let sinks: Vec<_> = it.sinks.iter().map(sink).collect();
+            let texts =
+                [&it.instance, &it.role, it.state, &it.version, &lane(&it.lanes), &sinks.join(", ")].map(Value::from);
+            let [instance, role, state, version, lanes, sinks] = texts;
+            let (started, seen) = (it.started_at.as_str().into(), it.seen_at.as_str().into());
+            [instance, role, state, it.in_flight.into(), lanes, sinks, version, started, seen]
+        })
+        .collect();
+    let columns = ["instance", "role", "state", "in_flight", "lanes", "sinks", "version", "started_at", "seen_at"];
+    format.rows(columns, &rows)?;
     Ok(true)
 }

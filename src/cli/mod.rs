@@ -14,6 +14,7 @@ mod log;
 mod migrate;
 mod output;
 mod pages;
+mod plan;
 mod recover;
 mod replay;
 mod run;

@@ -3,19 +3,18 @@
 use anyhow::{Context as _, bail};
 use clap::{ArgGroup, Args, value_parser};
 use outbox_core::store::{find, replay::now};
-use serde::Serialize;
-use serde_json::Value;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
     by::{By, refused},
     database,
-    output::{self, Format, pick},
+    output::Format,
+    plan::show,
 };
 use crate::{
     config::{Config, duration},
     operate::{
-        replay::{ReplayPlan, SentFilter, order, plan},
+        replay::{SentFilter, order, plan},
         why::Reference,
     },
 };
@@ -119,40 +118,8 @@ impl Replay {
             }
             _ => None,
         };
-        if !self.format.json(&Ordered { job, plan: &plan })? {
-            show(self.format, &plan)?;
-        }
-        output::note(&match job {
-            Some(job) => format!("Job {job} is ordered. Relays carry it out: relay jobs"),
-            None if plan.messages == 0 => "There is nothing to do.".to_owned(),
-            None => "Nothing was changed. With --yes and --because it is ordered.".to_owned(),
-        })?;
+        let columns = ["id", "lane", "topic", "event_type", "sent_at", "message_id"];
+        show(self.format, job, &plan, columns)?;
         Ok(true)
     }
-}
-
-#[derive(Serialize)]
-struct Ordered<'a> {
-    job: Option<u64>,
-    plan: &'a ReplayPlan,
-}
-
-fn show(format: Format, plan: &ReplayPlan) -> anyhow::Result<()> {
-    let mut pairs: Vec<(String, Value)> = vec![
-        ("messages".to_owned(), plan.messages.into()),
-        ("is_complete".to_owned(), plan.is_complete.into()),
-        ("oldest".to_owned(), plan.oldest.clone().into()),
-        ("newest".to_owned(), plan.newest.clone().into()),
-        ("seconds".to_owned(), plan.seconds.into()),
-    ];
-    pairs.extend(plan.topics.iter().map(|(topic, messages)| (format!("topic {topic}"), (*messages).into())));
-    pairs.extend(plan.left_out.iter().map(|(why, messages)| (format!("left out: {why}"), (*messages).into())));
-    let pairs: Vec<_> = pairs.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
-    if plan.samples.is_empty() {
-        return Ok(format.object(&pairs)?);
-    }
-    let columns = ["id", "lane", "topic", "event_type", "sent_at", "message_id"];
-    let row = |sample| Ok(pick(&serde_json::to_value(sample)?, columns));
-    let rows: Vec<_> = plan.samples.iter().map(row).collect::<Result<_, serde_json::Error>>()?;
-    Ok(format.object_with_rows(&pairs, "samples", columns, &rows)?)
 }

@@ -4,17 +4,17 @@ use anyhow::Context as _;
 use clap::{ArgGroup, Args, Subcommand, value_parser};
 use outbox_core::store::find::StateTable;
 use serde::Serialize;
-use serde_json::Value;
 
 use super::{
     by::{By, refused},
     database,
-    output::{self, Format, pick},
+    output::{self, Format},
+    plan::show,
 };
 use crate::{
     config::Config,
     operate::{
-        jobs::{Action, Plan, order, plan},
+        jobs::{Action, order, plan},
         unsent::{Cursor, Filter, GroupBy, Page, find, groups, list, waiting_keys},
         why::Reference,
     },
@@ -148,11 +148,11 @@ impl List {
                     StateTable::Dead => "died_at",
                 };
                 let columns = ["id", "lane", "topic", "reason", "attempts", time, "holds_key", "error", "message_id"];
-                show(self.format, columns, &page)
+                show_page(self.format, columns, &page)
             }
             Some(by) => {
                 let page = groups(&mut connection, table, &filter, after, by).await.context(failed)?;
-                show(self.format, ["messages", "group", "holding", "first", "last", "example"], &page)
+                show_page(self.format, ["messages", "group", "holding", "first", "last", "example"], &page)
             }
         }
     }
@@ -210,44 +210,14 @@ impl Order {
             }
             _ => None,
         };
-        if !self.format.json(&Ordered { job, plan: &plan })? {
-            show_plan(self.format, &plan)?;
-        }
-        output::note(&match job {
-            Some(job) => format!("Job {job} is ordered. Relays carry it out: relay jobs"),
-            None if plan.messages == 0 => "There is nothing to do.".to_owned(),
-            None => "Nothing was changed. With --yes and --because it is ordered.".to_owned(),
-        })?;
+        let columns = ["id", "lane", "topic", "reason", "attempts", "enqueued_at", "died_at", "holds_key", "error"];
+        show(self.format, job, &plan, columns)?;
         Ok(true)
     }
 }
 
-#[derive(Serialize)]
-struct Ordered<'a> {
-    job: Option<u64>,
-    plan: &'a Plan,
-}
-
-fn show_plan(format: Format, plan: &Plan) -> anyhow::Result<()> {
-    let Value::Object(mut pairs) = serde_json::to_value(plan)? else { return Ok(()) };
-    let samples = pairs.remove("samples").unwrap_or_default();
-    let left_out = pairs.remove("left_out").unwrap_or_default();
-    let mut pairs: Vec<_> = pairs.into_iter().filter(|(_, value)| !value.is_null()).collect();
-    for (why, messages) in left_out.as_object().into_iter().flatten() {
-        pairs.push((format!("left out: {why}"), messages.clone()));
-    }
-    let pairs: Vec<_> = pairs.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
-    let samples = samples.as_array().map(Vec::as_slice).unwrap_or_default();
-    if samples.is_empty() {
-        return Ok(format.object(&pairs)?);
-    }
-    let columns = ["id", "lane", "topic", "reason", "attempts", "enqueued_at", "died_at", "holds_key", "error"];
-    let rows: Vec<_> = samples.iter().map(|row| pick(row, columns)).collect();
-    Ok(format.object_with_rows(&pairs, "samples", columns, &rows)?)
-}
-
 /// Prints the rows, and how to go on if there may be more.
-fn show<T: Serialize, const N: usize>(format: Format, columns: [&str; N], page: &Page<T>) -> anyhow::Result<bool> {
+fn show_page<T: Serialize, const N: usize>(format: Format, columns: [&str; N], page: &Page<T>) -> anyhow::Result<bool> {
     if format.json(page)? {
         return Ok(true);
     }

@@ -1,13 +1,16 @@
 //! Sends sent messages again: the plan first, then a job that relays carry out. The messages keep their ids and have the header
 //! `outbox-replay`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use outbox_core::{
     sqlx::{self, MySqlConnection},
     store::{
         jobs::{self, Actor, DueJob, NewJob},
-        replay::{self, Again, SentMessage},
+        replay::{self, Again, ReceiptRow, SentMessage},
     },
 };
 use serde::{Deserialize, Serialize};
@@ -71,7 +74,7 @@ impl SentFilter {
         Ok(true)
     }
 
-    fn takes_receipt(&self, receipt: &replay::ReceiptRow) -> bool {
+    fn takes_receipt(&self, receipt: &ReceiptRow) -> bool {
         self.lane.is_none_or(|lane| lane == receipt.lane)
             && self.since.is_none_or(|since| receipt.sent_at >= since)
             && self.until.is_none_or(|until| receipt.sent_at < until)
@@ -81,7 +84,7 @@ impl SentFilter {
         self.topic.as_ref().is_none_or(|topic| *topic == message.topic) && self.id.is_none_or(|id| id == message.id)
     }
 
-    fn ends_before(&self, receipt: &replay::ReceiptRow) -> bool {
+    fn ends_before(&self, receipt: &ReceiptRow) -> bool {
         receipt.receipt_id > self.up_to || self.until.is_some_and(|until| receipt.sent_at > until + DISORDER)
     }
 }
@@ -146,7 +149,7 @@ pub async fn plan(
         samples: Vec::new(),
     };
     let oldest = oldest(db, kept).await?;
-    let (mut above, mut looked_at) = (filter.above, 0);
+    let (mut above, mut looked_at, mut seen) = (filter.above, 0, BTreeSet::new());
     'receipts: loop {
         let receipts = replay::receipts(db, above, PAGE).await?;
         let is_last = receipts.len() < PAGE as usize;
@@ -173,7 +176,9 @@ pub async fn plan(
             if gone > 0 {
                 *plan.left_out.entry("it is unsent again, or was deleted").or_default() += gone;
             }
-            plan.add(receipt, found.into_iter().filter(|message| filter.takes(message)));
+            // Several receipts may name one message.
+            let is_new = |message: &SentMessage| filter.takes(message) && seen.insert((receipt.lane, message.id));
+            plan.add(receipt, found.into_iter().filter(is_new));
         }
         if is_last {
             break;
@@ -184,7 +189,7 @@ pub async fn plan(
 }
 
 impl ReplayPlan {
-    fn add(&mut self, receipt: &replay::ReceiptRow, messages: impl Iterator<Item = SentMessage>) {
+    fn add(&mut self, receipt: &ReceiptRow, messages: impl Iterator<Item = SentMessage>) {
         let sent_at = time(receipt.sent_at);
         for message in messages {
             self.messages += 1;
@@ -230,51 +235,59 @@ pub async fn order(
     jobs::order(db, &NewJob { action: ACTION, filter: &filter, per_second, messages: plan.messages }, actor).await
 }
 
-/// The next messages of a replay, of one lane.
+/// The next messages of a replay.
 #[derive(Debug, Default)]
 pub(super) struct Part {
-    pub(super) lane: u16,
     pub(super) messages: Vec<Again>,
-    /// The last receipt that was looked at.
+    /// The last receipt whose messages are among them, or that has none of interest.
     pub(super) last: u64,
     pub(super) is_last: bool,
 }
 
-/// Finds the next messages of a replay. A message that several receipts name is among them once, because the replay's mark is looked
-/// at; so a batch ends before a receipt that may name one of its messages again.
+/// Finds the next messages of a replay: those of some receipts. A message that several receipts name is taken once in a part, and
+/// in no other one, because the replay's mark is looked at.
 pub(super) async fn next(
     db: &mut MySqlConnection,
     job: &DueJob,
     filter: &SentFilter,
     kept: Duration,
 ) -> Result<Part, sqlx::Error> {
-    let most = job.per_second.clamp(1, BATCH) as usize;
     let oldest = oldest(db, kept).await?;
-    let receipts = replay::receipts(db, filter.above.max(job.last.1), PAGE).await?;
-    let mut part = Part { last: filter.above.max(job.last.1), ..Part::default() };
-    let mut ids: Vec<u64> = Vec::new();
-    for receipt in &receipts {
-        if filter.ends_before(receipt) {
-            part.is_last = true;
+    let start = filter.above.max(job.last.1);
+    let receipts = replay::receipts(db, start, PAGE).await?;
+    let mut part = Part { last: start, is_last: receipts.len() < PAGE as usize, ..Part::default() };
+    let (mut looked_at, mut count, mut ids) = (Vec::new(), 0, BTreeMap::<u16, BTreeSet<u64>>::new());
+    for receipt in receipts {
+        if filter.ends_before(&receipt) || count > 0 && count + receipt.ids.len() > BATCH as usize {
+            part.is_last = filter.ends_before(&receipt);
             break;
         }
-        if filter.takes_receipt(receipt) && receipt.sent_at >= oldest {
-            let is_other = !ids.is_empty() && receipt.lane != part.lane;
-            if ids.len() >= most || is_other || receipt.ids.iter().any(|id| ids.contains(id)) {
-                part.messages = replay::again(db, &ids).await?;
-                return Ok(part);
-            }
-            let found = replay::sent(db, receipt.lane, &receipt.ids, job.job_id).await?;
-            let found: Vec<u64> = found.iter().filter(|message| filter.takes(message)).map(|it| it.id).collect();
-            if !found.is_empty() {
-                part.lane = receipt.lane;
-            }
-            ids.extend(found);
+        count += receipt.ids.len();
+        if filter.takes_receipt(&receipt) && receipt.sent_at >= oldest {
+            ids.entry(receipt.lane).or_default().extend(&receipt.ids);
         }
+        looked_at.push(receipt);
+    }
+    let mut found = BTreeSet::new();
+    for (lane, ids) in ids {
+        let sent = replay::sent(db, lane, &Vec::from_iter(ids), job.job_id).await?;
+        found.extend(sent.iter().filter(|message| filter.takes(message)).map(|message| (lane, message.id)));
+    }
+    let (mut taken, mut total) = (BTreeMap::<u16, Vec<u64>>::new(), 0);
+    for receipt in looked_at {
+        let place = |id: &u64| (receipt.lane, *id);
+        let own: Vec<u64> = receipt.ids.iter().copied().filter(|id| found.contains(&place(id))).collect();
+        if total > 0 && total + own.len() > job.per_second.clamp(1, BATCH) as usize {
+            part.is_last = false;
+            break;
+        }
+        own.iter().map(place).for_each(|place| _ = found.remove(&place));
+        total += own.len();
+        taken.entry(receipt.lane).or_default().extend(own);
         part.last = receipt.receipt_id;
     }
-    part.is_last |= receipts.len() < PAGE as usize;
-    ids.sort_unstable();
-    part.messages = replay::again(db, &ids).await?;
+    for (lane, ids) in taken {
+        part.messages.extend(replay::again(db, lane, &ids).await?);
+    }
     Ok(part)
 }

@@ -16,6 +16,7 @@ use crate::stage::{PATIENCE, Stage, account, start};
 on_both_databases!(
     the_migrator_makes_the_tables,
     the_relay_does_its_work,
+    a_relay_with_the_grants_of_an_earlier_release_waits_for_those_of_its_own,
     the_service_does_its_work,
     what_is_not_granted_is_refused,
 );
@@ -60,6 +61,25 @@ async fn the_relay_does_its_work(flavor: Flavor) -> Result<()> {
 }
 
 /// The service enqueues in every way, consumes, and holds a lease.
+async fn a_relay_with_the_grants_of_an_earlier_release_waits_for_those_of_its_own(flavor: Flavor) -> Result<()> {
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
+    let url = account(&stage.database, &RELAY.replace("outbox_relay", "{user}")).await?;
+    stage.settings = stage.settings.clone().set("database", "url", url.as_str());
+    let user = url.username();
+    let change =
+        |verb: &str, to: &str| format!("{verb} SELECT, INSERT, UPDATE, DELETE ON outbox_replays {to} '{user}'@'%'");
+    stage.database.execute(&change("REVOKE", "FROM")).await?;
+    stage.commit(&[stage.draft(1)]).await?;
+    let mut relay = stage.relay()?;
+    relay.wait_for_log(PATIENCE, "the account lacks a privilege: run deploy/grants").await?;
+    let untouched = "SELECT COUNT(*) FROM outbox_pending WHERE attempts = 0 AND takeovers = 0";
+    ensure!(stage.database.number(untouched).await? == 1, "a relay that cannot read has claimed");
+    stage.database.execute(&change("GRANT", "TO")).await?;
+    stage.drain_and_judge(&Expectations::new().at_least(1)).await?;
+    relay.stop(PATIENCE).await?;
+    remove(&stage.database, &url).await
+}
+
 async fn the_service_does_its_work(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let url = account(&database, &SERVICE.replace("outbox_service", "{user}")).await?;

@@ -160,7 +160,7 @@ fn lane_findings(lane: &LaneStats, judged: &LaneStatus) -> Vec<Finding> {
     for (reason, messages, error) in &lane.delayed {
         let Some(remedy) = why::remedy(reason) else { continue };
         let error = if error.is_empty() { String::new() } else { format!(": {}", shown(error)) };
-        let evidence = format!("In lane {number}, {messages} messages wait ({}){error}.", shown(reason));
+        let evidence = format!("In lane {number}, {} ({}){error}.", count(*messages, "waits", "wait"), shown(reason));
         findings.push(
             Finding::risk("messages_wait", evidence)
                 .fix(format!("To let them go on: {remedy}."))
@@ -168,7 +168,7 @@ fn lane_findings(lane: &LaneStats, judged: &LaneStatus) -> Vec<Finding> {
         );
     }
     if lane.dead > 0 {
-        let evidence = format!("In lane {number}, {} messages are dead.", lane.dead);
+        let evidence = format!("In lane {number}, {}.", count(lane.dead, "is dead", "are dead"));
         let risk =
             Finding::risk("dead_messages", evidence).matters("They are not published, and the retention deletes them.");
         findings.push(
@@ -177,6 +177,10 @@ fn lane_findings(lane: &LaneStats, judged: &LaneStatus) -> Vec<Finding> {
         );
     }
     findings
+}
+
+fn count(messages: u64, one: &str, more: &str) -> String {
+    if messages == 1 { format!("1 message {one}") } else { format!("{messages} messages {more}") }
 }
 
 /// A text for a shell.

@@ -238,7 +238,7 @@ pub async fn step(db: &mut MySqlConnection, kept: Duration) -> Result<Option<Pro
         let part = replay::next(db, &job, &filter, kept).await?;
         let ids: Vec<u64> = part.messages.iter().map(|message| message.id).collect();
         let change = Change::Replay(&part.messages);
-        return carry_out(db, &job, change, (part.lane, &ids), ((0, part.last), part.is_last)).await;
+        return carry_out(db, &job, change, (0, &ids), ((0, part.last), part.is_last)).await;
     }
     Ok(None)
 }

@@ -1,13 +1,13 @@
 //! Orders of operators: jobs, their batches, and the audit.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
 use super::{
     enqueue::micros,
     replay::{Again, values},
-    text::{Text, Utf8, listed, sql},
+    text::{Ids, Text, Utf8, listed, sql},
 };
 
 /// A change of delayed, dead or sent messages.
@@ -21,7 +21,7 @@ pub enum Change<'a> {
     Release,
     /// Delete dead messages. The later messages of their keys go on.
     Discard,
-    /// Make these sent messages pending again, with a mark for their header.
+    /// Make these sent messages pending again, with a mark for their header. They may be of several lanes.
     Replay(&'a [Again]),
 }
 
@@ -145,14 +145,14 @@ pub async fn due(conn: &mut MySqlConnection) -> Result<Vec<DueJob>, sqlx::Error>
     rows.iter().map(due).collect()
 }
 
-/// Some messages of one lane that a job changes.
+/// Some messages that a job changes.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     /// The job.
     pub job: &'a DueJob,
     /// The change of the messages.
     pub change: Change<'a>,
-    /// Their lane.
+    /// Their lane; a replay has it with each message.
     pub lane: u16,
     /// The messages.
     pub ids: &'a [u64],
@@ -209,11 +209,11 @@ fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
     // Changes nothing, and locks the rows of dead messages: the purge and other jobs delete them without the head.
     let lock = || sql!("; UPDATE {rows} SET d.holds_key = d.holds_key WHERE {fenced}", rows = *rows, fenced = *fenced);
     // As in a promotion, the version makes looks void that lack the rows, and `low` makes looks include them.
-    let head = || {
+    let head = |lanes: BTreeSet<u64>| {
         sql!(
-            "; UPDATE outbox_jobs j STRAIGHT_JOIN outbox_head h ON h.lane = {lane}
+            "; UPDATE outbox_jobs j STRAIGHT_JOIN outbox_head h ON h.lane IN ({lanes})
                 SET h.version = h.version + 1, h.claimer = 0, h.low = LEAST(h.low, {smallest}) WHERE {fenced}",
-            lane = batch.lane,
+            lanes = Ids(&lanes),
             smallest = batch.ids.iter().copied().min().unwrap_or(0),
             fenced = *fenced,
         )
@@ -225,7 +225,7 @@ fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
                 SELECT d.lane, d.id, d.key_hash, d.bytes, {attempts} FROM {rows} WHERE {fenced};
             DELETE d FROM {rows}
                 STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = d.lane AND p.id = d.id WHERE {fenced}",
-            head = head(),
+            head = head([batch.lane.into()].into()),
             lock = if batch.change == Change::Retry { lock() } else { Text::default() },
             attempts = if batch.change == Change::Hurry { "d.attempts" } else { "0" },
             rows = *rows,
@@ -245,10 +245,9 @@ fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
             INSERT INTO outbox_replays (id, job_id) SELECT v.id, j.job_id FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}
                 ON DUPLICATE KEY UPDATE job_id = VALUES(job_id);
             INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts)
-                SELECT {lane}, v.id, v.key_hash, v.bytes, 0 FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}",
-            head = head(),
+                SELECT v.lane, v.id, v.key_hash, v.bytes, 0 FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}",
+            head = head(messages.iter().map(|it| it.lane.into()).collect()),
             values = values(messages),
-            lane = batch.lane,
             fenced = *fenced,
         ),
     }

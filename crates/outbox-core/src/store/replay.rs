@@ -111,6 +111,8 @@ pub async fn sent(
 /// What a pending row needs of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Again {
+    /// Its lane.
+    pub lane: u16,
     /// The message.
     pub id: u64,
     /// The hash of its key.
@@ -119,8 +121,8 @@ pub struct Again {
     pub bytes: u32,
 }
 
-/// Reads what the pending rows of these messages need. Primary key, no lock.
-pub async fn again(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Again>, sqlx::Error> {
+/// Reads what the pending rows of these messages of a lane need. Primary key, no lock.
+pub async fn again(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result<Vec<Again>, sqlx::Error> {
     let text = sql!(
         "SELECT m.id, m.topic, m.message_key, CAST(LEAST(COALESCE(LENGTH(m.message_key), 0) + COALESCE(LENGTH(m.headers), 0)
             + COALESCE(LENGTH(m.payload), 0), 4294967295) AS UNSIGNED) FROM {ids}
@@ -130,7 +132,7 @@ pub async fn again(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Again>
     let again = |row: &MySqlRow| {
         let (topic, key): (&str, Option<&[u8]>) = (row.try_get(1)?, row.try_get(2)?);
         let bytes = u32::try_from(row.try_get::<u64, _>(3)?).unwrap_or(u32::MAX);
-        Ok(Again { id: row.try_get(0)?, key_hash: crate::key_hash(topic, key), bytes })
+        Ok(Again { lane, id: row.try_get(0)?, key_hash: crate::key_hash(topic, key), bytes })
     };
     text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(again).collect()
 }
@@ -143,10 +145,12 @@ pub async fn is_behind(conn: &mut MySqlConnection, job_id: u64) -> Result<bool, 
 
 /// A table `v` of messages to begin a join with.
 pub(super) fn values(messages: &[Again]) -> Text {
-    let row = |it: &Again| sql!("[{id},{key_hash},{bytes}]", id = it.id, key_hash = it.key_hash, bytes = it.bytes);
+    let row = |it: &Again| {
+        sql!("[{lane},{id},{key_hash},{bytes}]", lane = it.lane, id = it.id, key_hash = it.key_hash, bytes = it.bytes)
+    };
     sql!(
-        "JSON_TABLE('[{rows}]', '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]', key_hash BIGINT UNSIGNED PATH '$[1]',
-            bytes BIGINT UNSIGNED PATH '$[2]')) v",
+        "JSON_TABLE('[{rows}]', '$[*]' COLUMNS (lane SMALLINT UNSIGNED PATH '$[0]', id BIGINT UNSIGNED PATH '$[1]',
+            key_hash BIGINT UNSIGNED PATH '$[2]', bytes BIGINT UNSIGNED PATH '$[3]')) v",
         rows = Text::joined(messages.iter().map(row), ","),
     )
 }

@@ -218,7 +218,7 @@ async fn a_batch_of_a_job_that_is_rolled_back_in_its_middle_changes_nothing(flav
     let order = NewJob { action: "retry", filter: "{}", per_second: 1, messages: 3 };
     jobs::order(&mut db, &order, &Actor { name: "me", via: "test", reason: "test" }).await?;
     let job = jobs::due(&mut db).await?.pop().context("the job is not due")?;
-    let again: Vec<_> = ids.iter().map(|id| Again { id: *id, key_hash: 1, bytes: 1 }).collect();
+    let again: Vec<_> = ids.iter().map(|id| Again { lane: 0, id: *id, key_hash: 1, bytes: 1 }).collect();
     for change in [Change::Retry, Change::Release, Change::Discard, Change::Replay(&again)] {
         let last = (0, ids[2]);
         let pause = std::time::Duration::ZERO;
