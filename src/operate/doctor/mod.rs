@@ -205,13 +205,11 @@ async fn look_at_sink(name: &str, sink: &SinkConfig, destinations: Option<&Desti
         let evidence = format!("The sink {name} cannot be used: {}.", shown(&error));
         return vec![Finding::problem("sink_unreachable", evidence).matters("Its messages wait.")];
     }
-    let none = Destinations::new();
-    let destinations = destinations.unwrap_or(&none);
-    match sink {
+    match (sink, destinations.unwrap_or(&Destinations::new())) {
         #[cfg(feature = "kafka")]
-        SinkConfig::Kafka(config) => kafka::examine(name, config, destinations).await,
+        (SinkConfig::Kafka(config), topics) => kafka::examine(name, config, topics).await,
         #[cfg(feature = "rabbitmq")]
-        SinkConfig::RabbitMq(config) => rabbitmq::examine(name, config, destinations).await,
+        (SinkConfig::RabbitMq(config), exchanges) => rabbitmq::examine(name, config, exchanges).await,
         _ => Vec::new(),
     }
 }

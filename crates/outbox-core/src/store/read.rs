@@ -51,7 +51,7 @@ pub(crate) fn text(ids: &[u64]) -> Text {
             expires_at IS NOT NULL AND expires_at <= UTC_TIMESTAMP(6)
             FROM outbox_messages WHERE {ids} ORDER BY id;
         SELECT first_id, epoch FROM outbox_epochs
-            UNION ALL SELECT NULL, NULL FROM (SELECT id FROM outbox_replays LIMIT 1) AS replays",
+            UNION ALL SELECT CAST(0 AS UNSIGNED), CAST(0 AS UNSIGNED) FROM (SELECT id FROM outbox_replays LIMIT 1) AS replays",
         ids = id_list("id", ids),
     )
 }
@@ -61,9 +61,9 @@ pub(crate) async fn decoded(conn: &mut MySqlConnection, replies: &[Reply]) -> Re
         return Err(sqlx::Error::Protocol("the server did not answer both statements".to_owned()));
     };
     let epochs = epochs.rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
-    let epochs: Vec<(Option<u64>, Option<u64>)> = epochs.collect::<Result<_, sqlx::Error>>()?;
-    let has_replays = epochs.contains(&(None, None));
-    let epochs: Vec<(u64, u64)> = epochs.into_iter().filter_map(|(first, epoch)| first.zip(epoch)).collect();
+    let epochs: Vec<(u64, u64)> = epochs.collect::<Result<_, sqlx::Error>>()?;
+    // No recovery has the epoch 0. (A NULL would make the columns decimal on MariaDB.)
+    let has_replays = epochs.contains(&(0, 0));
     let mut messages: Vec<_> = messages.rows.iter().map(|row| stored(row, &epochs)).collect::<Result<_, _>>()?;
     if has_replays && !messages.is_empty() {
         mark(conn, &mut messages).await?;
