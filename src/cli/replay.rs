@@ -107,7 +107,7 @@ impl Replay {
         };
         let (since, until) = (self.since.map(at), self.until.map(at));
         let mut filter = SentFilter { topic: self.topic, lane: self.lane, since, until, id, ..SentFilter::default() };
-        if !filter.find_receipts(&mut connection).await.context(failed)? {
+        if !filter.find_claims(&mut connection).await.context(failed)? {
             bail!("the message was not sent: see `relay why`");
         }
         let kept = config.retention.sent;

@@ -25,8 +25,8 @@ const PAGE: u32 = 200;
 const BUDGET: u64 = 100_000;
 /// Messages in a plan that are shown.
 const SAMPLES: usize = 5;
-/// Receipts are in the order of their times but for this.
-const DISORDER: i64 = 60_000_000;
+/// In microseconds: no claim is held for longer, and no step of the database's clock is larger.
+const HELD: i64 = 3_600_000_000;
 /// A message is left out if its retention ends within this time: the purge may delete it meanwhile.
 const MARGIN: Duration = Duration::from_hours(1);
 
@@ -49,27 +49,27 @@ pub struct SentFilter {
     /// The message with this number in the tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// Only receipts above this number.
+    /// Only claims above this number.
     #[serde(default)]
     pub above: u64,
-    /// Only receipts up to this number: those of the replay itself are none of them.
+    /// Only claims up to this number: those of the replay itself are none of them.
     #[serde(default)]
     pub up_to: u64,
 }
 
 impl SentFilter {
-    /// Sets the receipts from which messages are taken. Returns false if the one message has none.
+    /// Sets the claims whose messages are looked at. Returns false if the one message was not sent.
     ///
     /// # Errors
     ///
     /// If the database fails.
-    pub async fn find_receipts(&mut self, db: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
+    pub async fn find_claims(&mut self, db: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
         if let Some(id) = self.id {
-            let receipt = replay::receipt_of(db, id).await?;
-            (self.above, self.up_to) = receipt.map_or((0, 0), |receipt| (receipt - 1, receipt));
-            return Ok(receipt.is_some());
+            let claim = replay::claim_of(db, id).await?;
+            (self.above, self.up_to) = claim.map_or((0, 0), |claim| (claim.saturating_sub(1), claim));
+            return Ok(claim.is_some());
         }
-        let since = self.since.map_or(i64::MIN / 2, |since| since - DISORDER);
+        let since = self.since.map_or(i64::MIN / 2, |since| since - HELD);
         (self.above, self.up_to) = replay::bounds(db, since).await?;
         Ok(true)
     }
@@ -85,7 +85,7 @@ impl SentFilter {
     }
 
     fn ends_before(&self, receipt: &ReceiptRow) -> bool {
-        receipt.receipt_id > self.up_to || self.until.is_some_and(|until| receipt.sent_at > until + DISORDER)
+        receipt.claim_id > self.up_to || self.until.is_some_and(|until| receipt.claimed_at > until + HELD)
     }
 }
 
@@ -157,7 +157,7 @@ pub async fn plan(
             if filter.ends_before(receipt) {
                 break 'receipts;
             }
-            above = receipt.receipt_id;
+            above = receipt.claim_id;
             if !filter.takes_receipt(receipt) {
                 continue;
             }
@@ -239,13 +239,13 @@ pub async fn order(
 #[derive(Debug, Default)]
 pub(super) struct Part {
     pub(super) messages: Vec<Again>,
-    /// The last receipt whose messages are among them, or that has none of interest.
+    /// The last claim whose messages are among them, or that has none of interest.
     pub(super) last: u64,
     pub(super) is_last: bool,
 }
 
-/// Finds the next messages of a replay: those of some receipts. A message that several receipts name is taken once in a part, and
-/// in no other one, because the replay's mark is looked at.
+/// Finds the next messages of a replay: those of some claims. A message that several receipts name is taken once in a part, and in no
+/// other one, because the replay's mark is looked at.
 pub(super) async fn next(
     db: &mut MySqlConnection,
     job: &DueJob,
@@ -258,7 +258,9 @@ pub(super) async fn next(
     let mut part = Part { last: start, is_last: receipts.len() < PAGE as usize, ..Part::default() };
     let (mut looked_at, mut count, mut ids) = (Vec::new(), 0, BTreeMap::<u16, BTreeSet<u64>>::new());
     for receipt in receipts {
-        if filter.ends_before(&receipt) || count > 0 && count + receipt.ids.len() > BATCH as usize {
+        // Receipts of one claim stay together.
+        let is_next = looked_at.last().is_some_and(|last: &ReceiptRow| last.claim_id < receipt.claim_id);
+        if filter.ends_before(&receipt) || is_next && count + receipt.ids.len() > BATCH as usize {
             part.is_last = filter.ends_before(&receipt);
             break;
         }
@@ -277,14 +279,15 @@ pub(super) async fn next(
     for receipt in looked_at {
         let place = |id: &u64| (receipt.lane, *id);
         let own: Vec<u64> = receipt.ids.iter().copied().filter(|id| found.contains(&place(id))).collect();
-        if total > 0 && total + own.len() > job.per_second.clamp(1, BATCH) as usize {
+        let is_next = part.last < receipt.claim_id;
+        if is_next && total > 0 && total + own.len() > job.per_second.clamp(1, BATCH) as usize {
             part.is_last = false;
             break;
         }
         own.iter().map(place).for_each(|place| _ = found.remove(&place));
         total += own.len();
         taken.entry(receipt.lane).or_default().extend(own);
-        part.last = receipt.receipt_id;
+        part.last = receipt.claim_id;
     }
     for (lane, ids) in taken {
         part.messages.extend(replay::again(db, lane, &ids).await?);

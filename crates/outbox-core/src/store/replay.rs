@@ -12,51 +12,57 @@ use super::{
 /// A receipt: messages of one lane that were settled together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceiptRow {
-    /// Its number.
-    pub receipt_id: u64,
+    /// Its claim. A key is sent in the order of its claims, which need not be that of the receipts.
+    pub claim_id: u64,
     /// The lane.
     pub lane: u16,
-    /// Microseconds since 1970.
+    /// The time of the claim: microseconds since 1970.
+    pub claimed_at: i64,
+    /// The time of the settlement.
     pub sent_at: i64,
     /// The messages; empty if the list cannot be read.
     pub ids: Vec<u64>,
 }
 
-/// The receipts above a number, at most `limit`, in their order. Primary key, no lock.
+/// The receipts of the claims above a number, at most about `limit`, in the order of claims. Those of one claim come together: a
+/// number may have been given twice, see `claim`. Index `outbox_sent_claim`, no lock.
 pub async fn receipts(conn: &mut MySqlConnection, above: u64, limit: u32) -> Result<Vec<ReceiptRow>, sqlx::Error> {
-    let sql = "SELECT receipt_id, lane, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', sent_at), message_ids FROM outbox_sent \
-               WHERE receipt_id > ? ORDER BY receipt_id LIMIT ?";
+    let sql = "SELECT s.claim_id, s.lane, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.claimed_at), \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.sent_at), s.message_ids FROM outbox_sent s FORCE INDEX (outbox_sent_claim) \
+               JOIN (SELECT COALESCE(MAX(claim_id), 0) AS last FROM (SELECT claim_id FROM outbox_sent FORCE INDEX (outbox_sent_claim) \
+               WHERE claim_id > ? ORDER BY claim_id LIMIT ?) page) upto \
+               WHERE s.claim_id > ? AND s.claim_id <= upto.last ORDER BY s.claim_id, s.lease_token";
     let receipt = |row: &MySqlRow| {
         Ok(ReceiptRow {
-            receipt_id: row.try_get(0)?,
+            claim_id: row.try_get(0)?,
             lane: row.try_get(1)?,
-            sent_at: row.try_get(2)?,
-            ids: ids_from_json(row.try_get(3)?).unwrap_or_default(),
+            claimed_at: row.try_get(2)?,
+            sent_at: row.try_get(3)?,
+            ids: ids_from_json(row.try_get(4)?).unwrap_or_default(),
         })
     };
-    sqlx::query(sql).bind(above).bind(limit).fetch_all(conn).await?.iter().map(receipt).collect()
+    let query = sqlx::query(sql).bind(above).bind(limit).bind(above);
+    query.fetch_all(conn).await?.iter().map(receipt).collect()
 }
 
-/// The number above which receipts are of this time or later, and the last number of all. Receipts are nearly in the order of their
-/// times. A few dozen reads of one row.
+/// The number above which claims are of this time or later, and the last number that has a receipt. A few dozen reads of one row.
 pub async fn bounds(conn: &mut MySqlConnection, since: i64) -> Result<(u64, u64), sqlx::Error> {
-    let sql = "SELECT CAST(COALESCE(MIN(receipt_id), 0) AS UNSIGNED), CAST(COALESCE(MAX(receipt_id), 0) AS UNSIGNED) FROM outbox_sent";
-    let (mut low, last): (u64, u64) = sqlx::query_as(sql).fetch_one(&mut *conn).await?;
-    let mut high = last;
-    low = low.saturating_sub(1);
+    let sql = "SELECT CAST(COALESCE(MIN(claim_id), 0) AS UNSIGNED), CAST(COALESCE(MAX(claim_id), 0) AS UNSIGNED) FROM outbox_sent";
+    let (first, last): (u64, u64) = sqlx::query_as(sql).fetch_one(&mut *conn).await?;
+    let (mut low, mut high) = (first.saturating_sub(1), last);
     while low < high {
         let middle = low + (high - low) / 2;
         match receipts(conn, middle, 1).await?.first() {
-            Some(receipt) if receipt.sent_at < since => low = receipt.receipt_id,
+            Some(receipt) if receipt.claimed_at < since => low = receipt.claim_id,
             _ => high = middle,
         }
     }
     Ok((low, last))
 }
 
-/// The last receipt of a message. Reads all receipts.
-pub async fn receipt_of(conn: &mut MySqlConnection, id: u64) -> Result<Option<u64>, sqlx::Error> {
-    let sql = "SELECT receipt_id FROM outbox_sent WHERE message_ids LIKE CONCAT('%', ?, '%') \
+/// The claim of the last receipt of a message. Reads all receipts.
+pub async fn claim_of(conn: &mut MySqlConnection, id: u64) -> Result<Option<u64>, sqlx::Error> {
+    let sql = "SELECT claim_id FROM outbox_sent WHERE message_ids LIKE CONCAT('%', ?, '%') \
                AND JSON_CONTAINS(IF(JSON_VALID(message_ids), message_ids, '[]'), CAST(? AS CHAR)) ORDER BY receipt_id DESC LIMIT 1";
     sqlx::query_scalar(sql).bind(id).bind(id).fetch_optional(conn).await
 }
