@@ -151,7 +151,9 @@ impl MySqlOptions {
     }
 
     fn settings(&self, call: Call, folder: &Path, port: u16) -> Call {
+        // MariaDB deletes at its start what other servers have in a shared folder for temporary tables, and these crash.
         let call = call
+            .option("tmpdir", folder)
             .option("socket", folder.join("socket"))
             .option("pid-file", folder.join("pid"))
             .option("log-bin", "binlog")

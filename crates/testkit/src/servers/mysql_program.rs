@@ -93,7 +93,8 @@ impl Program {
     /// The steps of `mariadb-install-db`; the script itself needs more programs than the server's package has.
     fn bootstrap(&self, data: &Path) -> Result<()> {
         fs::create_dir_all(data.join("mysql"))?;
-        let mut server = self.call(data).arg("--bootstrap").arg("--max-allowed-packet=8M").command();
+        let call = self.call(data).option("tmpdir", data).args(["--bootstrap", "--max-allowed-packet=8M"]);
+        let mut server = call.command();
         let mut server = server.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         let mut input = server.stdin.take().context("the server has no input")?;
         input.write_all(self.system_tables()?.as_bytes())?;
