@@ -126,10 +126,17 @@ enum Command {
     Man(pages::Man),
 }
 
+/// Most time for Kafka's producers to end.
+#[cfg(feature = "kafka")]
+const ENDING: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// Runs the command that the arguments name.
 pub async fn main() -> ExitCode {
     let cli = Cli::parse();
-    match dispatch(cli.command.unwrap_or(Command::Run), &cli.options).await {
+    let outcome = dispatch(cli.command.unwrap_or(Command::Run), &cli.options).await;
+    #[cfg(feature = "kafka")]
+    crate::sink::kafka::wait_until_ended(ENDING);
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(3),
         Err(error) => complain(&error),

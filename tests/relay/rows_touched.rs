@@ -10,7 +10,7 @@ use outbox_core::{
     store::{
         claim::{self, Look, NewClaim},
         lease::{self, ClaimLease},
-        promote, purge, queue, read, session,
+        promote, purge, queue, read, replay, session,
         settle::{self, Delayed, Settlement, Way},
     },
 };
@@ -22,6 +22,7 @@ on_both_databases!(
     no_statement_of_a_claim_waits_for_a_neighbour,
     deleted_rows_that_a_snapshot_keeps_are_not_read,
     however_many_rows_are_queued_a_look_and_a_part_of_a_queue_read_few,
+    a_part_of_a_replay_reads_its_own_receipts_and_messages,
 );
 
 const BACKLOG: u64 = 5_000;
@@ -123,6 +124,32 @@ async fn however_many_rows_are_queued_a_look_and_a_part_of_a_queue_read_few(flav
     ensure!(promote::due(db, Duration::from_secs(60), 1000).await?.is_empty());
     ensure!(rows_read(db).await? <= 10, "the search for what is due has read the queue");
     Ok(())
+}
+
+/// Beside a backlog and thousands of receipts.
+async fn a_part_of_a_replay_reads_its_own_receipts_and_messages(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let db = &mut database.plain().await?;
+    session::prepare(db).await?;
+    fill(db).await?;
+    let receipts = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \
+                    SELECT id, 1, 0, 'x', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), CONCAT('[', id, ']'), '[]' FROM outbox_messages; \
+                    DELETE FROM outbox_pending WHERE id MOD 2 = 0; ANALYZE TABLE outbox_sent, outbox_pending; FLUSH STATUS";
+    sqlx::raw_sql(receipts).execute(&mut *db).await?;
+    rows_read(db).await?;
+    let found = replay::receipts(db, 1_000, 100).await?;
+    at_most(db, "receipts", 310).await?;
+    ensure!(found.len() == 100 && found.is_sorted_by_key(|receipt| receipt.claim_id));
+    let (above, last) = replay::bounds(db, 0).await?;
+    at_most(db, "bounds", 200).await?;
+    ensure!(above < last);
+    let ids: Vec<u64> = found.iter().flat_map(|receipt| receipt.ids.iter().copied()).collect();
+    let sent = replay::sent(db, LANE, &ids, 7).await?;
+    // The list, and a seek in each of five tables.
+    at_most(db, "sent", 700).await?;
+    ensure!(sent.len() == 50, "{} messages", sent.len());
+    ensure!(replay::again(db, LANE, &ids).await?.len() == 100);
+    at_most(db, "again", 350).await
 }
 
 async fn the_hot_statements_read_only_their_rows(flavor: Flavor) -> Result<()> {

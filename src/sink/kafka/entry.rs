@@ -3,9 +3,11 @@
 use std::{
     mem,
     sync::Arc,
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex as SyncMutex;
 use rdkafka::{
     ClientConfig,
     config::FromClientConfigAndContext,
@@ -129,7 +131,21 @@ impl Producer {
 impl Drop for Producer {
     fn drop(&mut self) {
         let producer = self.0.take();
-        std::thread::spawn(move || drop(producer));
+        let mut ending = ENDING.lock();
+        ending.retain(|thread| !thread.is_finished());
+        ending.push(std::thread::spawn(move || drop(producer)));
+    }
+}
+
+/// The threads on which producers end.
+static ENDING: SyncMutex<Vec<JoinHandle<()>>> = SyncMutex::new(Vec::new());
+
+/// Waits until the producers that were dropped have ended, but not for longer than this. Where the process ends before, OpenSSL's
+/// state vanishes under their threads, and a good end becomes a crash. Blocks.
+pub(crate) fn wait_until_ended(patience: Duration) {
+    let until = Instant::now() + patience;
+    while Instant::now() < until && ENDING.lock().iter().any(|thread| !thread.is_finished()) {
+        std::thread::sleep(FULL);
     }
 }
 

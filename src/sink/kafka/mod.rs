@@ -51,7 +51,7 @@ use super::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink};
 use crate::config;
 
 pub use self::properties::check_properties;
-pub(crate) use self::properties::client;
+pub(crate) use self::{entry::wait_until_ended, properties::client};
 
 /// The time before its deadline at which a batch gives up its messages in flight, so that the outcomes are there in
 /// time.
