@@ -36,7 +36,7 @@ struct Clinic {
     stage: Stage,
 }
 
-/// What clears a finding.
+/// The remedy for a finding.
 enum Cure<'a> {
     /// The printed command.
     Printed,

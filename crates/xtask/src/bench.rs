@@ -10,7 +10,7 @@ use crate::run::Run;
 
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
-    /// What to measure: drain, latency, idle, enqueue, volume, operate or jobs, and its options; --help lists them.
+    /// The measurement (drain, latency, idle, enqueue, volume, operate or jobs) and its options; --help lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

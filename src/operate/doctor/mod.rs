@@ -153,7 +153,7 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>, topics: 
         Err(error) => findings.push(not_read("The server's settings", &error)),
     }
     if findings.iter().any(|found| server::NO_WRITES.contains(&found.finding)) {
-        // What follows would fail for this reason.
+        // The later checks would fail for the same reason.
         return;
     }
     let start = tables::start_up(&mut db, config).await;

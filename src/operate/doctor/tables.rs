@@ -26,7 +26,7 @@ use crate::{config::Config, state::session::describe};
 /// How much longer than their retention receipts may stay.
 const PURGE: Duration = Duration::from_hours(24);
 
-/// What a relay checks at its start, and `relay check --connect`: the tables, their counters, and a single server for reads and writes.
+/// Runs the checks of a relay's start and of `relay check --connect`: tables, counters, and one server for reads and writes.
 pub(crate) async fn start_up(db: &mut MySqlConnection, config: &Config) -> Vec<Finding> {
     let failed = |error: sqlx::Error| Finding::problem("database_failed", describe(&error));
     match check_schema(db).await {

@@ -2,7 +2,7 @@
 
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
-/// What a process tells with its heartbeat.
+/// The heartbeat of a process.
 #[derive(Debug, Clone, Copy)]
 pub struct Beat<'a> {
     /// The name under which it holds claims.

@@ -115,7 +115,7 @@ pub async fn sent(
     text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(message).collect()
 }
 
-/// What a pending row needs of a message.
+/// The columns of the pending row of a message that is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Again {
     /// Its lane.
@@ -128,7 +128,7 @@ pub struct Again {
     pub bytes: u32,
 }
 
-/// Reads what the pending rows of these messages of a lane need. Primary key, no lock.
+/// Reads these columns for messages of one lane. Primary key, no lock.
 pub async fn again(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result<Vec<Again>, sqlx::Error> {
     let text = sql!(
         "SELECT m.id, m.topic, m.message_key, CAST(LEAST(COALESCE(LENGTH(m.message_key), 0) + COALESCE(LENGTH(m.headers), 0)
