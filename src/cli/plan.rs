@@ -1,9 +1,36 @@
 //! Prints the plan of an order, and whether it was ordered.
 
+use clap::{Args, value_parser};
+use outbox_core::store::jobs::Actor;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::output::{self, Format, pick};
+use super::{
+    by::By,
+    output::{self, Format, pick},
+};
+
+/// The pace of an order, the consent, and the operator.
+#[derive(Debug, Args)]
+pub(super) struct Ordered {
+    /// Most messages a second, for the sake of the broker
+    #[arg(long, value_name = "NUMBER", default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=100_000))]
+    pub(super) rate: u32,
+    /// Order it; without this only the plan is shown
+    #[arg(long, requires = "because")]
+    yes: bool,
+    #[command(flatten)]
+    by: By,
+    #[command(flatten)]
+    pub(super) format: Format,
+}
+
+impl Ordered {
+    /// Returns the operator, if the order is to be given.
+    pub(super) fn actor(&self) -> Option<Actor<'_>> {
+        self.by.actor().filter(|_| self.yes)
+    }
+}
 
 /// Prints a plan, with these columns of its samples.
 pub(super) fn show<const N: usize>(

@@ -1,15 +1,14 @@
 //! `relay replay`.
 
 use anyhow::{Context as _, bail};
-use clap::{ArgGroup, Args, value_parser};
+use clap::{ArgGroup, Args};
 use outbox_core::store::{find, replay::now};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
-    by::{By, refused},
+    by::refused,
     database,
-    output::Format,
-    plan::show,
+    plan::{Ordered, show},
 };
 use crate::{
     config::{Config, duration},
@@ -54,16 +53,8 @@ pub(super) struct Replay {
     /// Only those that were sent before this time
     #[arg(long, value_name = "TIME", value_parser = moment)]
     until: Option<Moment>,
-    /// Most messages a second, for the sake of the broker
-    #[arg(long, value_name = "NUMBER", default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=100_000))]
-    rate: u32,
-    /// Order it; without this only the plan is shown
-    #[arg(long, requires = "because")]
-    yes: bool,
     #[command(flatten)]
-    by: By,
-    #[command(flatten)]
-    format: Format,
+    order: Ordered,
 }
 
 /// A time in microseconds since 1970, or before now.
@@ -111,15 +102,17 @@ impl Replay {
             bail!("the message was not sent: see `relay why`");
         }
         let kept = config.retention.sent;
-        let plan = plan(&mut connection, &filter, kept, self.rate).await.context(failed)?;
-        let job = match self.by.actor() {
-            Some(actor) if self.yes && plan.messages > 0 => {
-                Some(order(&mut connection, &plan, &filter, self.rate, &actor).await.map_err(|error| refused(&error))?)
-            }
+        let plan = plan(&mut connection, &filter, kept, self.order.rate).await.context(failed)?;
+        let job = match self.order.actor() {
+            Some(actor) if plan.messages > 0 => Some(
+                order(&mut connection, &plan, &filter, self.order.rate, &actor)
+                    .await
+                    .map_err(|error| refused(&error))?,
+            ),
             _ => None,
         };
         let columns = ["id", "lane", "topic", "event_type", "sent_at", "message_id"];
-        show(self.format, job, &plan, columns)?;
+        show(self.order.format, job, &plan, columns)?;
         Ok(true)
     }
 }

@@ -1,15 +1,15 @@
 //! `relay pending`, `relay delayed`, `relay dead` and `relay keys`: list messages, and order what happens to them.
 
 use anyhow::Context as _;
-use clap::{ArgGroup, Args, Subcommand, value_parser};
+use clap::{ArgGroup, Args, Subcommand};
 use outbox_core::store::find::StateTable;
 use serde::Serialize;
 
 use super::{
-    by::{By, refused},
+    by::refused,
     database,
     output::{self, Format},
-    plan::show,
+    plan::{Ordered, show},
 };
 use crate::{
     config::Config,
@@ -181,16 +181,8 @@ pub(super) struct Order {
     all: bool,
     #[command(flatten)]
     filter: Filter,
-    /// Most messages a second, for the sake of the broker
-    #[arg(long, value_name = "NUMBER", default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=100_000))]
-    rate: u32,
-    /// Order it; without this only the plan is shown
-    #[arg(long, requires = "because")]
-    yes: bool,
     #[command(flatten)]
-    by: By,
-    #[command(flatten)]
-    format: Format,
+    order: Ordered,
 }
 
 impl Order {
@@ -203,15 +195,17 @@ impl Order {
             let Cursor { lane, id } = place.context("the message is not in this state: see `relay why`")?;
             (filter.lane, filter.id) = (Some(lane), Some(id));
         }
-        let plan = plan(&mut connection, action, &filter, self.rate).await.context(failed)?;
-        let job = match self.by.actor() {
-            Some(actor) if self.yes && plan.messages > 0 => {
-                Some(order(&mut connection, &plan, &filter, self.rate, &actor).await.map_err(|error| refused(&error))?)
-            }
+        let plan = plan(&mut connection, action, &filter, self.order.rate).await.context(failed)?;
+        let job = match self.order.actor() {
+            Some(actor) if plan.messages > 0 => Some(
+                order(&mut connection, &plan, &filter, self.order.rate, &actor)
+                    .await
+                    .map_err(|error| refused(&error))?,
+            ),
             _ => None,
         };
         let columns = ["id", "lane", "topic", "reason", "attempts", "enqueued_at", "died_at", "holds_key", "error"];
-        show(self.format, job, &plan, columns)?;
+        show(self.order.format, job, &plan, columns)?;
         Ok(true)
     }
 }
