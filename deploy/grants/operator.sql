@@ -13,8 +13,11 @@ GRANT SELECT (claim_id, lane, owner, lease_until, claimed_at, message_ids) ON ou
 GRANT SELECT ON outbox_sent    TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_claimed_messages TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_sent_messages    TO 'outbox_operator'@'%';
+GRANT SELECT ON outbox_listed_messages  TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_instances TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_replays TO 'outbox_operator'@'%';
+GRANT SELECT ON inbox_processed TO 'outbox_operator'@'%';
+GRANT SELECT (consumer, message_id, topic, event_type, attempts, died_at, reason, error) ON inbox_dead TO 'outbox_operator'@'%';
 
 -- Order and stop jobs, pause and resume; the record of who did it and why.
 GRANT SELECT, INSERT, UPDATE (ended_at, is_stopped) ON outbox_jobs TO 'outbox_operator'@'%';

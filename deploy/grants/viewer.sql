@@ -1,5 +1,5 @@
--- What the commands need that only look: `relay why`, `status`, `jobs`, `controls`, `audit`, `instances`, `keys`, and `list` of `pending`, `delayed` and
--- `dead`. It reads no key, header or payload, and changes nothing.
+-- What the commands need that only look: `relay why`, `status`, `jobs`, `controls`, `audit`, `instances`, `keys`, `messages`, `inbox`, and `list` of `pending`,
+-- `delayed` and `dead`. It reads no key, header or payload, and changes nothing.
 --
 -- Run this file after `relay migrate up`, with the outbox's database as the default one:
 --   CREATE USER 'outbox_viewer'@'%' IDENTIFIED BY '…' REQUIRE SSL;
@@ -13,8 +13,11 @@ GRANT SELECT (claim_id, lane, owner, lease_until, claimed_at, message_ids) ON ou
 GRANT SELECT ON outbox_sent    TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_claimed_messages TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_sent_messages    TO 'outbox_viewer'@'%';
+GRANT SELECT ON outbox_listed_messages  TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_instances TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_replays TO 'outbox_viewer'@'%';
+GRANT SELECT ON inbox_processed TO 'outbox_viewer'@'%';
+GRANT SELECT (consumer, message_id, topic, event_type, attempts, died_at, reason, error) ON inbox_dead TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_jobs    TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_audit   TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_controls TO 'outbox_viewer'@'%';

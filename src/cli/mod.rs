@@ -2,25 +2,19 @@
 //!
 //! Exit codes: 0 ok; 1 failed; 2 wrong arguments or configuration; 3 a checked condition does not hold.
 
-mod by;
+mod api;
 mod check;
 mod config;
-mod controls;
 mod database;
 mod doctor;
 mod healthcheck;
-mod jobs;
 mod log;
 mod migrate;
+mod operate;
 mod output;
 mod pages;
-mod plan;
 mod recover;
-mod replay;
 mod run;
-mod status;
-mod unsent;
-mod why;
 
 use std::{
     io::{self, Write as _},
@@ -28,9 +22,10 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, error::ErrorKind, parser::ValueSource};
 
-use self::output::Format;
+use self::api::client::{Client, Request};
+pub use self::api::reference as api_reference;
 use crate::config::{Config, ConfigError, Inputs, Loaded, default_file, listen_address, load, load_for_database};
 
 /// Publishes the messages of a transactional outbox in MySQL to Kafka and RabbitMQ.
@@ -70,6 +65,12 @@ struct Arguments {
     /// text or json (log.format)
     #[arg(long, global = true, value_name = "FORMAT")]
     log_format: Option<String>,
+    /// Ask the `relay api` at this address instead of the database
+    #[arg(long, global = true, env = "RELAY_VIA", value_name = "URL", help_heading = "API")]
+    via: Option<String>,
+    /// A file with the token for it
+    #[arg(long, global = true, env = "RELAY_TOKEN_FILE", value_name = "FILE", help_heading = "API")]
+    token_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -83,36 +84,10 @@ enum Command {
     Check(check::Check),
     /// Find what is wrong or may go wrong with database, account, tables, rows and brokers, each with its fix
     Doctor(doctor::Doctor),
-    /// What is in the queue, and the state of each lane in one sentence
-    Status(status::Status),
-    /// Say why a message is not sent, or where it went
-    Why(why::WhyMessage),
-    /// List dead messages, and retry, release or discard them
-    #[command(subcommand)]
-    Dead(unsent::Dead),
-    /// List messages that wait for a time or their key, and publish them now
-    #[command(subcommand)]
-    Delayed(unsent::Delayed),
-    /// List messages that are due and not sent
-    #[command(subcommand)]
-    Pending(unsent::Pending),
-    /// Send sent messages again, such as for a consumer that has lost its data
-    Replay(replay::Replay),
-    /// List the keys whose messages wait
-    #[command(subcommand)]
-    Keys(unsent::Keys),
-    /// List the running relays and workers, with their lanes, sinks and messages in flight
-    Instances(Format),
-    /// Stop publishing of a lane, sink, destination or relay for a while
-    Pause(controls::Pause),
-    /// End a pause
-    Resume(controls::Resume),
-    /// List the pauses
-    Controls(Format),
-    /// List the jobs that operators ordered, with their progress, or stop one
-    Jobs(jobs::Jobs),
-    /// List the actions of operators, with their reasons
-    Audit(jobs::Audit),
+    #[command(flatten)]
+    Operate(operate::Operate),
+    /// Answer these questions and orders over HTTP, for programs and for people without an account of the database
+    Api,
     /// After a restore or a failover: show what goes out again, and with --yes keep numbers from coming again
     Recover(recover::Recover),
     /// Show or make a configuration
@@ -132,8 +107,19 @@ const ENDING: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Runs the command that the arguments name.
 pub async fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let outcome = dispatch(cli.command.unwrap_or(Command::Run), &cli.options).await;
+    let mut command = Cli::command();
+    let matches = command.get_matches_mut();
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.format(&mut command).exit(),
+    };
+    let given = cli.command.unwrap_or(Command::Run);
+    if matches.value_source("via") == Some(ValueSource::CommandLine) && !matches!(given, Command::Operate(_)) {
+        command
+            .error(ErrorKind::ArgumentConflict, "this command cannot be asked of a `relay api`: leave --via out")
+            .exit();
+    }
+    let outcome = dispatch(given, &cli.options, &Request::of(&command, &matches)).await;
     #[cfg(feature = "kafka")]
     crate::sink::kafka::wait_until_ended(ENDING);
     match outcome {
@@ -144,25 +130,14 @@ pub async fn main() -> ExitCode {
 }
 
 /// Runs a command; returns false if a checked condition does not hold.
-async fn dispatch(command: Command, options: &Arguments) -> anyhow::Result<bool> {
+async fn dispatch(command: Command, options: &Arguments, request: &Request) -> anyhow::Result<bool> {
     match command {
         Command::Run => run::run(options).await,
         Command::Migrate(migrate) => migrate.run(options).await,
         Command::Check(check) => check.run(&options.load()?).await,
         Command::Doctor(doctor) => doctor.run(&options.load()?).await,
-        Command::Status(status) => status.run(&options.database()?).await,
-        Command::Dead(dead) => dead.run(&options.database()?).await,
-        Command::Delayed(delayed) => delayed.run(&options.database()?).await,
-        Command::Pending(pending) => pending.run(&options.database()?).await,
-        Command::Replay(replay) => replay.run(&options.database()?).await,
-        Command::Keys(keys) => keys.run(&options.database()?).await,
-        Command::Pause(pause) => pause.run(&options.database()?).await,
-        Command::Resume(resume) => resume.run(&options.database()?).await,
-        Command::Instances(format) => controls::instances(format, &options.database()?).await,
-        Command::Controls(format) => controls::run(format, &options.database()?).await,
-        Command::Jobs(jobs) => jobs.run(&options.database()?).await,
-        Command::Audit(audit) => audit.run(&options.database()?).await,
-        Command::Why(why) => why.run(&options.database()?).await,
+        Command::Operate(operate) => operate.run(options, request).await,
+        Command::Api => api::run(options).await,
         Command::Recover(recover) => recover.run(&options.database()?).await,
         Command::Config(config) => config.run(options),
         Command::Completions(completions) => completions.run(),
@@ -192,6 +167,15 @@ impl Arguments {
     /// Loads the configuration of a command that needs only the database.
     fn database(&self) -> Result<Config, ConfigError> {
         Ok(load_for_database(&self.inputs())?.config)
+    }
+
+    /// Makes the client of `--via`, if that is given.
+    fn client(&self) -> anyhow::Result<Option<Client>> {
+        self.via
+            .as_ref()
+            .filter(|url| !url.is_empty())
+            .map(|url| Client::new(url, self.token_file.as_deref()))
+            .transpose()
     }
 
     fn inputs(&self) -> Inputs {
@@ -237,6 +221,11 @@ pub fn reference() -> String {
 
 fn describe(command: &mut clap::Command, name: &str, text: &mut String) {
     let help = command.render_help().to_string();
+    // Every command has the same ones.
+    let is_shown =
+        |part: &&str| name == "relay" || !part.starts_with("Configuration:\n") && !part.starts_with("API:\n");
+    let parts: Vec<_> = help.trim_end().split("\n\n").filter(is_shown).collect();
+    let help = parts.join("\n\n");
     let help: Vec<_> = help.lines().map(str::trim_end).collect();
     text.extend(["\n## `", name, "`\n\n```text\n", &help.join("\n"), "\n```\n"]);
     for inner in command.get_subcommands_mut().filter(|inner| inner.get_name() != "help") {

@@ -6,6 +6,8 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::operate::shown::{is_unsafe, shown};
+
 /// How data is printed.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct Format {
@@ -25,7 +27,7 @@ impl Format {
     pub(super) fn json(self, value: &impl Serialize) -> anyhow::Result<bool> {
         let is_json = self.format == Form::Json;
         if is_json {
-            text(&format!("{:#}\n", serde_json::to_value(value)?))?;
+            text(&format!("{}\n", escaped(&format!("{:#}", serde_json::to_value(value)?))))?;
         }
         Ok(is_json)
     }
@@ -35,17 +37,59 @@ impl Format {
         if self.format == Form::Table {
             return text(&table(&columns, rows));
         }
-        text(&format!("{:#}\n", list(&columns, rows)))
+        text(&format!("{:#}\n", objects(&columns, rows)))
     }
 
-    /// Prints these columns of values, or the values as a JSON list.
-    pub(super) fn values<T: Serialize, const N: usize>(self, columns: [&str; N], values: &[T]) -> anyhow::Result<()> {
-        if self.json(&values)? {
+    /// Prints these columns of a list of objects, or the list as JSON.
+    pub(super) fn list<const N: usize>(self, columns: [&str; N], list: &Value) -> anyhow::Result<()> {
+        if self.json(list)? {
             return Ok(());
         }
-        let row = |value: &T| Ok(pick(&serde_json::to_value(value)?, columns));
-        let rows: Vec<_> = values.iter().map(row).collect::<Result<_, serde_json::Error>>()?;
-        Ok(text(&table(&columns, &rows))?)
+        Ok(text(&table(&columns, &picked(list, columns)))?)
+    }
+
+    /// Prints these columns of further objects of a list, with their names above the first ones. As JSON, prints a line for each.
+    pub(super) fn lines<const N: usize>(
+        self,
+        columns: [&str; N],
+        rows: &[Value],
+        is_first: bool,
+    ) -> anyhow::Result<()> {
+        if self.format == Form::Json {
+            let lines: Vec<_> = rows.iter().map(|row| format!("{}\n", escaped(&row.to_string()))).collect();
+            return Ok(text(&lines.concat())?);
+        }
+        let columns_once: &[&str] = if is_first { &columns } else { &[] };
+        Ok(text(&table(columns_once, &picked(&Value::from(rows), columns)))?)
+    }
+
+    /// Prints what is there of an object, and below it these columns of the list in it that has this name; or the object as JSON.
+    pub(super) fn object_with_list<const N: usize>(
+        self,
+        object: &Value,
+        name: &str,
+        columns: [&str; N],
+    ) -> anyhow::Result<()> {
+        if self.json(object)? {
+            return Ok(());
+        }
+        let mut pairs = Vec::new();
+        for (name, value) in object.as_object().into_iter().flatten() {
+            match value {
+                Value::Null | Value::Array(_) => {}
+                Value::Object(parts) => {
+                    let label = |part: &String| format!("{}: {part}", name.replace('_', " "));
+                    pairs.extend(parts.iter().map(|(part, value)| [label(part).into(), value.clone()]));
+                }
+                value => pairs.push([name.as_str().into(), value.clone()]),
+            }
+        }
+        text(&table(&[], &pairs))?;
+        let rows = picked(object.get(name).unwrap_or(&Value::Null), columns);
+        if !rows.is_empty() {
+            text(&format!("\n{}", table(&columns, &rows)))?;
+        }
+        Ok(())
     }
 
     /// Prints names and values, and below them rows under their columns. As JSON, prints an object in which the list of
@@ -62,7 +106,7 @@ impl Format {
             text("\n")?;
             return self.rows(columns, rows);
         }
-        self.object(&[pairs, &[(name, list(&columns, rows))]].concat())
+        self.object(&[pairs, &[(name, objects(&columns, rows))]].concat())
     }
 
     /// Prints names and values, or a JSON object.
@@ -76,7 +120,7 @@ impl Format {
     }
 }
 
-fn list<const N: usize>(columns: &[&str; N], rows: &[[Value; N]]) -> Value {
+fn objects<const N: usize>(columns: &[&str; N], rows: &[[Value; N]]) -> Value {
     let object = |row: &[Value; N]| -> Value {
         let pairs = columns.iter().zip(row).map(|(column, value)| ((*column).to_owned(), value.clone()));
         pairs.collect::<Map<_, _>>().into()
@@ -84,9 +128,10 @@ fn list<const N: usize>(columns: &[&str; N], rows: &[[Value; N]]) -> Value {
     rows.iter().map(object).collect()
 }
 
-/// The properties of an object.
-pub(super) fn pick<const N: usize>(object: &Value, names: [&str; N]) -> [Value; N] {
-    names.map(|name| object.get(name).cloned().unwrap_or_default())
+/// These properties of each object in a list.
+fn picked<const N: usize>(list: &Value, names: [&str; N]) -> Vec<[Value; N]> {
+    let pick = |object: &Value| names.map(|name| object.get(name).cloned().unwrap_or_default());
+    list.as_array().into_iter().flatten().map(pick).collect()
 }
 
 /// Prints a text as it is.
@@ -99,6 +144,15 @@ pub(super) fn text(text: &str) -> io::Result<()> {
 /// Prints a line for people, beside the data.
 pub(super) fn note(line: &str) -> io::Result<()> {
     writeln!(io::stderr(), "{line}")
+}
+
+/// Prints how to go on, if there may be more rows behind a page.
+pub(super) fn rest(page: &Value, flag: &str) -> anyhow::Result<()> {
+    if let Some(next) = page.get("next").filter(|next| !next.is_null()) {
+        let looked_at = cell(page.get("looked_at").unwrap_or(&Value::Null));
+        note(&format!("Looked at {looked_at} messages; there may be more: --{flag} {}", cell(next)))?;
+    }
+    Ok(())
 }
 
 fn table<const N: usize>(columns: &[&str], rows: &[[Value; N]]) -> String {
@@ -118,8 +172,23 @@ fn table<const N: usize>(columns: &[&str], rows: &[[Value; N]]) -> String {
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        value => value.as_str().map_or_else(|| value.to_string(), str::to_owned),
+        Value::Array(values) => values.iter().map(cell).collect::<Vec<_>>().join(", "),
+        Value::Object(parts) => {
+            let part = |(name, value): (&String, &Value)| format!("{name}: {}", cell(value));
+            parts.iter().map(part).collect::<Vec<_>>().join(", ")
+        }
+        value => value.as_str().map_or_else(|| value.to_string(), shown),
     }
+}
+
+/// JSON in which the characters that [`shown`] escapes are written as `\u2028`; the texts are the same.
+fn escaped(json: &str) -> String {
+    let escape = |c: char| match c {
+        '\n' => c.to_string(),
+        c if is_unsafe(c) => format!("\\u{:04x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    json.chars().map(escape).collect()
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Binding, Config, Database, Envelope, Http, KafkaConfig, Log, RabbitMqConfig, RelayConfig, Retention, RetryConfig,
-    Route, Secret, SinkConfig,
+    ApiConfig, Binding, Config, Database, Envelope, Http, KafkaConfig, Log, RabbitMqConfig, RelayConfig, Retention,
+    RetryConfig, Route, Secret, SinkConfig,
     keys::{ENVELOPES, ORDERS, SINK_TYPES, SinkType},
     path::key,
     reader::SettingsReader,
@@ -19,6 +19,7 @@ impl SettingsReader {
             retry: RetryConfig::read(self, "", ()),
             retention: Retention::read(self, "", ()),
             http: self.http(),
+            api: ApiConfig::read(self, "", ()),
             log: Log::read(self, "", ()),
             sinks: self.sinks(),
             routes: self.settings.routes.keys().map(|number| self.route(*number)).collect(),

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::{AfterDead, Binding, Envelope, LogFormat, OnRejected, Secret, section::section, value::Kind};
+use crate::operate::Role;
 
 /// The value of a key that is not given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +59,7 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ("retry", "What happens to a message that was not confirmed."),
     ("retention", "How long rows are kept; 0: for ever."),
     ("http", "The listener for `/metrics`, `/livez` and `/readyz`."),
+    ("api", "The listener of `relay api`."),
     ("log", "Logs, on standard error."),
     ("sinks.*", "A broker, under a name of lowercase letters, digits and `_`."),
     (
@@ -76,6 +78,8 @@ pub(super) const SINK_TYPES: Words<SinkType, 4> = [
     ("null", SinkType::Null),
 ];
 pub(super) const LOG_FORMATS: Words<LogFormat, 2> = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+pub(super) const ANONYMOUS: Words<Option<Role>, 3> =
+    [("viewer", Some(Role::Viewer)), ("operator", Some(Role::Operator)), ("nobody", None)];
 pub(super) const ORDERS: Words<bool, 2> = [("strict", false), ("pipelined", true)];
 pub(super) const ON_REJECTED: Words<OnRejected, 2> = [("dead", OnRejected::Dead), ("retry", OnRejected::Retry)];
 pub(super) const AFTER_DEAD: Words<AfterDead, 2> = [("skip", AfterDead::Skip), ("block", AfterDead::Block)];
@@ -221,6 +225,25 @@ section! {
 }
 
 section! {
+    /// The listener of `relay api`.
+    ApiConfig in "api";
+    keys {}
+    given {}
+    read {
+        /// Address and port; elsewhere than on loopback callers need tokens. There is no TLS: put a proxy with TLS before it.
+        listen: Address = Default "127.0.0.1:9465";
+        /// A file with a line for each token: a name, a role (`viewer`, `revealer`, `operator` or `proxy`), and the token's SHA-256 in hexadecimal digits. It is read again at each request.
+        tokens_file: File = Optional "/etc/outbox-relay/tokens";
+        /// The role of everybody on this machine, if there is no `tokens_file`.
+        anonymous: Words(ANONYMOUS: Option<Role>) = Default "viewer";
+        /// The names under which it is called, separated by commas, such as that of a proxy. The address that it listens on is always one.
+        hosts: Text = Default "localhost";
+        /// Most requests of one caller in a second.
+        requests_per_second: Count(1, 10_000) = Default "20";
+    }
+}
+
+section! {
     /// Logs, on standard error.
     Log in "log";
     keys {}
@@ -347,6 +370,7 @@ pub(super) const KEYS: &[&[&[ConfigKey]]] = &[
     RetryConfig::KEYS,
     Retention::KEYS,
     Http::KEYS,
+    ApiConfig::KEYS,
     Log::KEYS,
     &[&[SINK_TYPE]],
     KafkaConfig::KEYS,

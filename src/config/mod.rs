@@ -28,7 +28,7 @@ use url::Url;
 pub(crate) use self::{check::is_local, value::duration};
 pub use self::{
     example::{example, reference},
-    keys::{Database, Http, KafkaConfig, Log, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Route},
+    keys::{ApiConfig, Database, Http, KafkaConfig, Log, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Route},
     load::{ConfigError, Loaded, defaults, listen_address, load, load_for_database},
     schema::schema,
     secret::Secret,
@@ -49,6 +49,8 @@ pub struct Config {
     pub retention: Retention,
     /// `[http]`
     pub http: Http,
+    /// `[api]`
+    pub api: ApiConfig,
     /// `[log]`
     pub log: Log,
     /// `[sinks.<name>]`

@@ -72,7 +72,7 @@ impl SettingsReader {
 
     /// Returns all existing sections, in the order of the table.
     pub(super) fn sections(&self) -> Vec<Section> {
-        let fixed = ["database", "relay", "retry", "retention", "http", "log"];
+        let fixed = ["database", "relay", "retry", "retention", "http", "api", "log"];
         let fixed = fixed.map(|name| Section { pattern: name, path: name.to_owned(), sink_type: None, origin: None });
         let sinks = self.settings.sinks.iter().map(|(name, origin)| Section {
             pattern: "sinks.*",

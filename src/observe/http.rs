@@ -11,7 +11,10 @@ use axum::{
     routing::get,
 };
 use hyper::server::conn::http1;
-use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -20,7 +23,7 @@ use tokio::{
 
 use crate::observe::{health::Health, metrics::Metrics};
 
-/// A connection serves one request within this time: a slow client cannot hold descriptors.
+/// The time that a connection may take for a request that needs no database: a slow client cannot hold descriptors.
 const CONNECTION: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 /// Most connections at the same time.
 const CONNECTIONS: usize = 64;
@@ -38,13 +41,28 @@ pub struct Sources {
 
 /// Opens the listener.
 pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    bind_as(address, "http.listen").await
+}
+
+/// Opens the listener whose address has this key in the configuration.
+pub(crate) async fn bind_as(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).await;
-    listener.with_context(|| format!("cannot listen on {address}: change `http.listen`, or stop what listens there"))
+    listener.with_context(|| format!("cannot listen on {address}: change `{key}`, or stop what listens there"))
 }
 
 /// Answers until `shutdown` is done.
 pub async fn serve(listener: TcpListener, sources: Sources, shutdown: impl Future<Output = ()>) {
-    let service = TowerToHyperService::new(router(sources));
+    serve_router(listener, router(sources), CONNECTION, shutdown).await;
+}
+
+/// Answers until `shutdown` is done. A connection serves one request within `time`.
+pub(crate) async fn serve_router(
+    listener: TcpListener,
+    router: Router,
+    time: Duration,
+    shutdown: impl Future<Output = ()>,
+) {
+    let service = TowerToHyperService::new(router);
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let accept = async {
         while let Ok(place) = Arc::clone(&places).acquire_owned().await {
@@ -54,7 +72,7 @@ pub async fn serve(listener: TcpListener, sources: Sources, shutdown: impl Futur
             };
             let service = service.clone();
             tokio::spawn(async move {
-                answer(stream, service).await;
+                answer(stream, service, time).await;
                 drop(place);
             });
         }
@@ -65,9 +83,12 @@ pub async fn serve(listener: TcpListener, sources: Sources, shutdown: impl Futur
     }
 }
 
-async fn answer(stream: TcpStream, service: TowerToHyperService<Router>) {
-    let connection = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
-    match timeout(CONNECTION, connection).await {
+async fn answer(stream: TcpStream, service: TowerToHyperService<Router>, time: Duration) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    match timeout(time, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a HTTP connection failed"),
         Err(_) => tracing::debug!("a HTTP connection took too long"),

@@ -4,10 +4,23 @@
 pub mod audit;
 pub mod controls;
 pub mod doctor;
+pub mod inbox;
 pub mod instances;
 pub mod jobs;
+pub mod messages;
 pub mod replay;
 pub mod shown;
 pub mod status;
 pub mod unsent;
 pub mod why;
+
+/// The rights that a question or an order needs. Each role includes those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// To look, without keys, headers and payloads.
+    Viewer,
+    /// To see keys, headers and payloads, too, each with a reason.
+    Revealer,
+    /// To give orders.
+    Operator,
+}

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 pub fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() || is_format(c) {
+        if is_unsafe(c) {
             // Writing to a string does not fail.
             write!(shown, "\\u{{{:x}}}", u32::from(c)).ok();
         } else {
@@ -18,9 +18,10 @@ pub fn shown(text: &str) -> String {
     shown
 }
 
-/// Whether it is a line separator, or a mark of direction or of no width (Unicode TR 9 and TR 36).
-fn is_format(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+/// Whether it is a control character, a line separator, or a mark of direction or of no width (Unicode TR 9 and TR 36).
+pub(crate) fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// Formats a duration in microseconds with its two largest units: `3 h 20 min`, `4 s`.

@@ -29,6 +29,11 @@ fn the_command_line_reference_is_generated() -> Result<()> {
 }
 
 #[test]
+fn the_api_reference_is_generated() -> Result<()> {
+    same("docs/api.md", &cli::api_reference())
+}
+
+#[test]
 fn the_metrics_reference_is_generated() -> Result<()> {
     same("docs/metrics.md", &metrics::reference())
 }

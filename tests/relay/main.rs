@@ -2,6 +2,7 @@
 //! tests.
 
 mod accounts;
+mod api;
 mod canary;
 mod contract;
 mod controls;
@@ -16,6 +17,7 @@ mod hands;
 mod jobs;
 mod lanes;
 mod lock_waits;
+mod messages;
 mod midway;
 mod migrate;
 mod network;

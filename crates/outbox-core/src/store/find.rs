@@ -53,6 +53,20 @@ pub struct MessageRow {
     pub expires_at: Option<i64>,
 }
 
+impl MessageRow {
+    /// From six columns, from this one on.
+    pub(super) fn of(row: &MySqlRow, first: usize) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            message_id: uuid(row.try_get(first)?)?,
+            topic: row.try_get(first + 1)?,
+            event_type: row.try_get(first + 2)?,
+            created_at: row.try_get(first + 3)?,
+            due_at: row.try_get(first + 4)?,
+            expires_at: row.try_get(first + 5)?,
+        })
+    }
+}
+
 /// The table of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateTable {
@@ -162,13 +176,11 @@ pub async fn number(conn: &mut MySqlConnection, message_id: Uuid) -> Result<Opti
 /// Reads all rows about a message in one snapshot. No lock. Reads one row per lane and table, the live claims, up to ten thousand
 /// rows of its lane, and all receipts. If it fails, end the connection: its transaction is open.
 pub async fn find(conn: &mut MySqlConnection, id: u64) -> Result<Found, sqlx::Error> {
-    let snapshot =
-        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
-    sqlx::raw_sql(snapshot).execute(&mut *conn).await?;
+    snapshot(conn).await?;
     let now = sqlx::query_scalar("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))");
     let mut found = Found { id, now: now.fetch_one(&mut *conn).await?, ..Found::default() };
     found.message = message(conn, id).await?;
-    found.states = states(conn, id).await?;
+    found.states = states(conn, &[id]).await?.into_iter().map(|(_, state)| state).collect();
     found.claims = claims(conn, id).await?;
     if let Some(message) = &found.message {
         found.receipts = receipts(conn, id, message.created_at - CLOCKS).await?;
@@ -185,36 +197,35 @@ pub async fn find(conn: &mut MySqlConnection, id: u64) -> Result<Found, sqlx::Er
     Ok(found)
 }
 
-async fn message(conn: &mut MySqlConnection, id: u64) -> Result<Option<MessageRow>, sqlx::Error> {
+/// Begins a transaction that sees all tables at one moment.
+pub(super) async fn snapshot(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    let sql = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
+    sqlx::raw_sql(sql).execute(conn).await.map(drop)
+}
+
+/// The row of a message. Primary key, no lock.
+pub async fn message(conn: &mut MySqlConnection, id: u64) -> Result<Option<MessageRow>, sqlx::Error> {
     let sql = "SELECT message_id, topic, event_type, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), \
                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', due_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at) \
                FROM outbox_messages WHERE id = ?";
-    let message = |row: MySqlRow| {
-        Ok(MessageRow {
-            message_id: uuid(row.try_get(0)?)?,
-            topic: row.try_get(1)?,
-            event_type: row.try_get(2)?,
-            created_at: row.try_get(3)?,
-            due_at: row.try_get(4)?,
-            expires_at: row.try_get(5)?,
-        })
-    };
-    sqlx::query(sql).bind(id).fetch_optional(conn).await?.map(message).transpose()
+    sqlx::query(sql).bind(id).fetch_optional(conn).await?.map(|row| MessageRow::of(&row, 0)).transpose()
 }
 
-/// One seek per lane and table: the lanes are found by a loose scan of the primary key.
-async fn states(conn: &mut MySqlConnection, id: u64) -> Result<Vec<StateRow>, sqlx::Error> {
-    let mut states = Vec::new();
+/// The rows of states of these messages. One seek per message, lane and table, no lock: the lanes are found by a loose scan of the
+/// primary key.
+pub(super) async fn states(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<(u64, StateRow)>, sqlx::Error> {
+    let (mut states, ids) = (Vec::new(), serde_json::json!(ids).to_string());
     for table in [StateTable::Pending, StateTable::Delayed, StateTable::Dead] {
         let sql = format!(
-            "SELECT {columns} FROM (SELECT lane FROM {name} GROUP BY lane) l \
-             STRAIGHT_JOIN {name} t FORCE INDEX (PRIMARY) ON t.lane = l.lane AND t.id = ?",
+            "SELECT {columns}, t.id FROM (SELECT lane FROM {name} GROUP BY lane) n \
+             STRAIGHT_JOIN JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$')) l \
+             STRAIGHT_JOIN {name} t FORCE INDEX (PRIMARY) ON t.lane = n.lane AND t.id = l.id",
             columns = table.columns(),
             name = table.name(),
         );
-        let rows = sqlx::query(AssertSqlSafe(sql)).bind(id).fetch_all(&mut *conn).await?;
+        let rows = sqlx::query(AssertSqlSafe(sql)).bind(&ids).fetch_all(&mut *conn).await?;
         for row in &rows {
-            states.push(StateRow::of(table, row)?);
+            states.push((row.try_get(7)?, StateRow::of(table, row)?));
         }
     }
     Ok(states)

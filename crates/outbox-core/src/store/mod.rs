@@ -11,6 +11,7 @@
 pub mod backlog;
 pub(crate) mod catalogue;
 pub mod claim;
+pub mod consumers;
 pub mod contents;
 pub mod controls;
 pub mod counters;
@@ -25,6 +26,7 @@ pub mod instances;
 pub mod jobs;
 pub mod lanes;
 pub mod lease;
+pub mod messages;
 pub mod migrate;
 pub mod named;
 pub mod prepare;

@@ -13,13 +13,15 @@ pub struct Client {
     program: PathBuf,
     /// The address of the database, with the account.
     pub url: String,
+    /// Flags that every command gets.
+    pub flags: Vec<String>,
 }
 
 impl Client {
     /// Commands of this program.
     #[must_use]
     pub fn new(program: impl AsRef<Path>, url: impl Into<String>) -> Self {
-        Self { program: program.as_ref().to_owned(), url: url.into() }
+        Self { program: program.as_ref().to_owned(), url: url.into(), flags: Vec::new() }
     }
 
     /// Runs a command as the user `alice`. `words` are separated by spaces; further arguments may contain some.
@@ -28,7 +30,7 @@ impl Client {
     /// When it cannot be started.
     pub async fn run(&self, words: &str, arguments: &[&str]) -> Result<Output> {
         let mut command = Command::new(&self.program);
-        command.args(words.split(' ')).args(arguments).kill_on_drop(true);
+        command.args(words.split(' ')).args(arguments).args(&self.flags).kill_on_drop(true);
         Ok(command.env("RELAY__DATABASE__URL", &self.url).env("USER", "alice").output().await?)
     }
 

@@ -16,12 +16,19 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// # Errors
 /// When there is no answer.
 pub async fn get(port: u16, path: &str) -> Result<(u16, String)> {
-    tokio::time::timeout(PATIENCE, ask(port, path)).await.context("the relay does not answer")?
+    send(port, &format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")).await
 }
 
-async fn ask(port: u16, path: &str) -> Result<(u16, String)> {
+/// Sends a request as it is to 127.0.0.1; returns the status and the body.
+///
+/// # Errors
+/// When there is no answer.
+pub async fn send(port: u16, request: &str) -> Result<(u16, String)> {
+    tokio::time::timeout(PATIENCE, ask(port, request)).await.context("the relay does not answer")?
+}
+
+async fn ask(port: u16, request: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;

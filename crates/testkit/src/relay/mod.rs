@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 pub use self::{
     client::Client,
-    metrics::{Metrics, get},
+    metrics::{Metrics, get, send},
     settings::Settings,
 };
 use crate::servers::{
@@ -43,14 +43,28 @@ impl Relay {
     /// # Errors
     /// When it cannot be started.
     pub fn start(program: impl AsRef<Path>, settings: &Settings) -> Result<Self> {
+        Self::launch(program.as_ref(), "run", settings, free_port()?)
+    }
+
+    /// Starts `relay api` with these settings, on a port of its own.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_api(program: impl AsRef<Path>, settings: &Settings) -> Result<Self> {
+        let port = free_port()?;
+        let settings = settings.clone().set("api", "listen", format!("127.0.0.1:{port}"));
+        Self::launch(program.as_ref(), "api", &settings, port)
+    }
+
+    fn launch(program: &Path, command: &str, settings: &Settings, port: u16) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("outbox-relay-").tempdir()?;
-        let (file, log, port) = (folder.path().join("relay.toml"), folder.path().join("relay.log"), free_port()?);
+        let (file, log) = (folder.path().join("relay.toml"), folder.path().join("relay.log"));
         std::fs::write(&file, settings.render(port)?)?;
         let call = match settings.limits() {
-            Some(script) => Call::new("sh").args(["-c", &script]).arg(program.as_ref()),
-            None => Call::new(program.as_ref()),
+            Some(script) => Call::new("sh").args(["-c", &script]).arg(program),
+            None => Call::new(program),
         };
-        let call = call.arg("run").arg("--config").arg(file);
+        let call = call.arg(command).arg("--config").arg(file);
         let call = settings.environment().iter().fold(call, |call, (name, value)| call.env(name, value));
         let launch = Launch { call, log: log.clone(), folder: folder.path().to_path_buf() };
         Ok(Self { process: Process::start(&launch)?, log, port, _folder: folder })
@@ -60,6 +74,12 @@ impl Relay {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.id()
+    }
+
+    /// The port of its listener.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Kills it at once (SIGKILL).

@@ -4,6 +4,7 @@ use anyhow::anyhow;
 use clap::Args;
 use outbox_core::{sqlx, store::jobs::Actor};
 
+use super::Answering;
 use crate::state::session::describe;
 
 /// The operator of an order, and the reason.
@@ -19,9 +20,9 @@ pub(super) struct By {
 
 impl By {
     /// Returns what the audit records; `None` without a reason.
-    pub(super) fn actor(&self) -> Option<Actor<'_>> {
+    pub(super) fn actor(&self, process: &Answering<'_>) -> Option<Actor<'_>> {
         let because = self.because.as_deref()?;
-        Some(Actor { name: &self.actor, via: "cli", reason: because })
+        Some(Actor { name: &self.actor, via: process.via, reason: because })
     }
 }
 

@@ -1,0 +1,92 @@
+//! Asks a `relay api`, for people without an account of the database.
+
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::{Context as _, bail};
+use serde_json::{Map, Value};
+use ureq::{
+    Agent, Proxy,
+    tls::{RootCerts, TlsConfig},
+};
+use url::Url;
+
+pub(crate) use super::request::Request;
+use crate::{
+    config::{ConfigError, Problem, is_local},
+    operate::shown::shown,
+};
+
+/// The time that an answer may take.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn problem(text: &str) -> ConfigError {
+    ConfigError(vec![Problem { at: "--via".to_owned(), text: text.to_owned() }])
+}
+
+/// A client of one process.
+#[derive(Debug)]
+pub(crate) struct Client {
+    agent: Agent,
+    url: Url,
+    token: Option<String>,
+}
+
+impl Client {
+    /// Makes one for this address, with the token in a file.
+    pub(crate) fn new(url: &str, token: Option<&Path>) -> anyhow::Result<Self> {
+        let url = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        let url = url
+            .ok_or_else(|| problem("it must be an address such as https://outbox.example or http://127.0.0.1:9465"))?;
+        let is_plain = url.scheme() == "http";
+        if is_plain && !url.host_str().is_some_and(is_local) {
+            return Err(problem("the token would go to another machine without TLS: use https://").into());
+        }
+        let token = token.map(|file| {
+            let text = fs::read_to_string(file);
+            text.with_context(|| format!("the token's file {} cannot be read", file.display()))
+        });
+        let token = token.transpose()?.map(|text| text.trim().to_owned());
+        let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
+        // An answer with an error has a body that says why.
+        let agent = Agent::config_builder()
+            // No proxy may see a token without TLS.
+            .proxy(if is_plain { None } else { Proxy::try_from_env() })
+            .timeout_global(Some(DEADLINE))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .tls_config(tls)
+            .build();
+        Ok(Self { agent: agent.into(), url, token })
+    }
+
+    /// Sends a request, and returns the answer.
+    pub(crate) fn ask(&self, request: &Request) -> anyhow::Result<Value> {
+        let mut url = self.url.clone();
+        url.set_path(&format!("{}/api/v1/{}", url.path().trim_end_matches('/'), request.path));
+        let pair = |(name, value): &(String, String)| (name.clone(), Value::from(value.as_str()));
+        // In the body even of a question: proxies log URLs, and a key may be among the parameters.
+        let body: Map<_, _> = request.parameters.iter().map(pair).collect();
+        let mut post = self.agent.post(url.as_str()).header("content-type", "application/json");
+        if let Some(token) = &self.token {
+            post = post.header("authorization", format!("Bearer {token}"));
+        }
+        let host = self.url.host_str().unwrap_or_default();
+        let sent = post.send(Value::Object(body).to_string());
+        let mut answer = sent.with_context(|| format!("nobody answers at {host}"))?;
+        let text = answer.body_mut().with_config().limit(u64::MAX).read_to_string();
+        let text = text.with_context(|| format!("the answer of {host} has no end"))?;
+        let value: Option<Value> = serde_json::from_str(&text).ok();
+        match (answer.status().as_u16(), value) {
+            (200, Some(value)) => Ok(value),
+            (status, value) => {
+                let error = value.as_ref().and_then(|value| value.get("error")?.as_str());
+                bail!("{host} answers {status}: {}", error.map_or("and this is no `relay api`".to_owned(), lines))
+            }
+        }
+    }
+}
+
+/// Makes a text of several lines safe for a terminal.
+fn lines(text: &str) -> String {
+    text.lines().map(shown).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,229 @@
+//! `relay api`: answers the commands of operators over HTTP, for programs and for people without an account of the database.
+
+mod access;
+pub(super) mod client;
+mod request;
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, ensure};
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    extract::{self, State},
+    http::{HeaderMap, Method, StatusCode, Uri, header},
+    response::{IntoResponse as _, Response},
+    routing::get,
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::Semaphore,
+    time::timeout,
+};
+
+pub(super) use self::request::paths;
+use self::{
+    access::{Access, Refusal},
+    request::Request,
+};
+use super::{
+    Arguments, database, log,
+    operate::{Answering, Role},
+};
+use crate::{
+    config::{ApiConfig, Config, ConfigError, Problem},
+    observe::http,
+};
+
+/// The time that a request may take.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// The time that a connection has beside that, and a stop for the requests that run.
+const MARGIN: Duration = Duration::from_secs(10);
+/// Most connections to the database at the same time.
+const CONNECTIONS: u32 = 4;
+/// Most bytes of a body.
+const BODY: usize = 64 * 1024;
+
+/// Answers until a signal stops it.
+pub(super) async fn run(options: &Arguments) -> anyhow::Result<bool> {
+    ensure!(options.listen.is_none(), "--listen is for `relay run`: give --set api.listen=ADDRESS");
+    let config = options.database()?;
+    drop(log::init(&config.log)?);
+    let (listener, access) = open(&config.api).await?;
+    let address = listener.local_addr()?;
+    // It is better to find out now that the database cannot be used.
+    drop(database::connect_to_read(&config).await?);
+    let api = Arc::new(Api { access, config, places: Semaphore::new(CONNECTIONS as usize) });
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
+    tracing::info!(%address, "serving /api/v1");
+    let stop = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    http::serve_router(listener, router(Arc::clone(&api)), DEADLINE + MARGIN, stop).await;
+    // Those that are being answered.
+    timeout(MARGIN, api.places.acquire_many(CONNECTIONS)).await.ok();
+    Ok(true)
+}
+
+/// Opens the listener, if the rules allow it.
+async fn open(config: &ApiConfig) -> anyhow::Result<(tokio::net::TcpListener, Access)> {
+    let address = config.listen.context("`api.listen` is off")?;
+    let problem = |key: &str, text: String| ConfigError(vec![Problem { at: key.to_owned(), text }]);
+    let tokens = config.tokens_file.clone();
+    match &tokens {
+        Some(file) => access::check(file).map_err(|error| {
+            problem("api.tokens_file", format!("the file {} cannot be used: {error}", file.display()))
+        })?,
+        None if address.ip().is_loopback() => {}
+        None => {
+            let text = "elsewhere than on loopback, callers need tokens: set `api.tokens_file`".to_owned();
+            return Err(problem("api.listen", text).into());
+        }
+    }
+    let own = [address.ip().to_string(), format!("[{}]", address.ip())];
+    let hosts = config.hosts.split(',').map(|host| host.trim().to_owned()).filter(|host| !host.is_empty());
+    let access = Access {
+        tokens,
+        anonymous: config.anonymous,
+        hosts: hosts.chain(own).collect(),
+        per_second: config.requests_per_second,
+        counts: Mutex::default(),
+    };
+    Ok((http::bind_as(address, "api.listen").await?, access))
+}
+
+struct Api {
+    access: Access,
+    config: Config,
+    places: Semaphore,
+}
+
+fn router(api: Arc<Api>) -> Router {
+    Router::new().route("/livez", get(async || "ok\n")).fallback(handle).with_state(api)
+}
+
+async fn handle(State(api): State<Arc<Api>>, request: extract::Request) -> Response {
+    let (status, value) = match api.answer(request).await {
+        Ok(value) => (StatusCode::OK, value),
+        Err((status, error)) => (status, json!({"error": error})),
+    };
+    let kind = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    (status, kind, value.to_string()).into_response()
+}
+
+impl Api {
+    async fn answer(&self, request: extract::Request) -> Result<Value, Refusal> {
+        let (head, body) = request.into_parts();
+        let caller = self.access.caller(&head.headers)?;
+        let Some(path) = head.uri.path().strip_prefix("/api/v1/").map(str::to_owned) else {
+            return Err((StatusCode::NOT_FOUND, "there is only /api/v1".to_owned()));
+        };
+        let is_post = head.method == Method::POST;
+        let parameters = match head.method {
+            Method::GET => queried(&head.uri),
+            Method::POST => posted(&head.headers, body).await?,
+            _ => return Err((StatusCode::METHOD_NOT_ALLOWED, "use GET or POST".to_owned())),
+        };
+        let request = Request { path, parameters };
+        let command = request.command(&caller.name).map_err(|error| (StatusCode::BAD_REQUEST, error))?;
+        let operation = command.operation();
+        if operation.role() > caller.role {
+            return Err((
+                StatusCode::FORBIDDEN,
+                format!("{} has not the role for it: {:?}", caller.name, operation.role()),
+            ));
+        }
+        if operation.role() > Role::Viewer {
+            if !is_post {
+                return Err((
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    "it is recorded or changes something: use POST".to_owned(),
+                ));
+            }
+            tracing::info!(caller = caller.name, request.path, "an order, or a reveal");
+        }
+        let answering = async {
+            let _place = self.places.acquire().await.ok();
+            let mut db = database::connect_to_read(&self.config).await.map_err(|error| {
+                tracing::error!(error = format!("{error:#}"), "the database cannot be used");
+                (StatusCode::SERVICE_UNAVAILABLE, "the database cannot be used: see the log of `relay api`".to_owned())
+            })?;
+            let process = Answering { via: "api", config: &self.config };
+            let answer = operation.answer(&mut db, &process).await;
+            answer.map_err(|error| (StatusCode::UNPROCESSABLE_ENTITY, format!("{error:#}")))
+        };
+        let late = |_| (StatusCode::GATEWAY_TIMEOUT, "the database did not answer in time".to_owned());
+        timeout(DEADLINE, answering).await.map_err(late)?
+    }
+}
+
+/// Returns the parameters in a query.
+fn queried(uri: &Uri) -> Vec<(String, String)> {
+    url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect()
+}
+
+/// Returns the parameters in a body: a JSON object. No form of a foreign page can send this type.
+async fn posted(headers: &HeaderMap, body: Body) -> Result<Vec<(String, String)>, Refusal> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if kind.split(';').next().map(str::trim) != Some("application/json") {
+        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body must be application/json".to_owned()));
+    }
+    let wrong =
+        || (StatusCode::BAD_REQUEST, "the body must be a JSON object of texts, numbers and booleans".to_owned());
+    let too_long =
+        |_| (StatusCode::PAYLOAD_TOO_LARGE, format!("the body must come whole, and have at most {BODY} bytes"));
+    let body = to_bytes(body, BODY).await.map_err(too_long)?;
+    let object: Option<serde_json::Map<String, Value>> = serde_json::from_slice(&body).ok();
+    let parameter = |(name, value): (String, Value)| match value {
+        Value::String(text) => Ok((name, text)),
+        Value::Number(_) | Value::Bool(_) => Ok((name, value.to_string())),
+        _ => Err(wrong()),
+    };
+    object.ok_or_else(wrong)?.into_iter().map(parameter).collect()
+}
+
+/// Returns the page docs/api.md.
+#[must_use]
+pub fn reference() -> String {
+    let mut text = String::from(include_str!("api.md"));
+    for (path, parameters) in paths() {
+        let parameters: Vec<_> = parameters.iter().map(|name| format!("`{name}`")).collect();
+        text.extend(["| `", &path, "` | ", &parameters.join(", "), " |\n"]);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use tempfile::NamedTempFile;
+
+    use super::*;
+    use crate::config::defaults;
+
+    fn config(listen: &str, tokens: Option<&NamedTempFile>) -> ApiConfig {
+        let tokens_file = tokens.map(|file| file.path().to_owned());
+        ApiConfig { listen: listen.parse().ok(), tokens_file, ..defaults().api }
+    }
+
+    #[tokio::test]
+    async fn elsewhere_than_on_loopback_nobody_is_let_in_without_a_token() {
+        let (_, access) = open(&config("127.0.0.1:0", None)).await.unwrap();
+        assert_eq!(access.anonymous, Some(Role::Viewer));
+        let error = open(&config("0.0.0.0:0", None)).await.err().unwrap();
+        assert!(error.is::<ConfigError>() && error.to_string().contains("set `api.tokens_file`"), "{error}");
+        let mut file = NamedTempFile::new().unwrap();
+        let (_, access) = open(&config("0.0.0.0:0", Some(&file))).await.unwrap();
+        assert!(access.tokens.is_some());
+        file.write_all(b"alice root x\n").unwrap();
+        let error = open(&config("127.0.0.1:0", Some(&file))).await.err().unwrap();
+        assert!(error.is::<ConfigError>() && error.to_string().contains("line 1 must be"), "{error}");
+    }
+}

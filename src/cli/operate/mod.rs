@@ -1,0 +1,148 @@
+//! The commands of operators. Each is a question or an order with an answer as JSON, so that the command line and `relay api` give
+//! the same one.
+
+mod by;
+mod controls;
+mod inbox;
+mod jobs;
+mod messages;
+mod moment;
+mod plan;
+mod replay;
+mod status;
+mod unsent;
+mod why;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use clap::Subcommand;
+use outbox_core::sqlx::MySqlConnection;
+use serde_json::Value;
+
+use super::{
+    Arguments,
+    api::client::{Client, Request},
+    database,
+};
+use crate::config::Config;
+pub(crate) use crate::operate::Role;
+
+/// The process that answers.
+pub(crate) struct Answering<'a> {
+    /// The program, for the audit: `cli` or `api`.
+    pub(crate) via: &'static str,
+    /// Its configuration.
+    pub(crate) config: &'a Config,
+}
+
+/// A question or an order.
+#[async_trait]
+pub(crate) trait Operation: Sync {
+    /// Returns the rights that it needs. Whatever needs more than a viewer's changes something.
+    fn role(&self) -> Role {
+        Role::Viewer
+    }
+
+    /// Answers the question, or gives the order. The names in the answer are stable.
+    async fn answer(&self, db: &mut MySqlConnection, process: &Answering<'_>) -> anyhow::Result<Value>;
+
+    /// Prints the answer.
+    fn show(&self, answer: &Value) -> anyhow::Result<()>;
+
+    /// Returns the pause until it is asked again; `None`: it is asked once.
+    fn repeats(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// The commands of operators.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Operate {
+    /// What is in the queue, and the state of each lane in one sentence
+    Status(status::Status),
+    /// Say why a message is not sent, or where it went
+    Why(why::WhyMessage),
+    /// List messages of all states, or show one
+    #[command(subcommand)]
+    Messages(messages::Messages),
+    /// List dead messages, and retry, release or discard them
+    #[command(subcommand)]
+    Dead(unsent::Dead),
+    /// List messages that wait for a time or their key, and publish them now
+    #[command(subcommand)]
+    Delayed(unsent::Delayed),
+    /// List messages that are due and not sent
+    #[command(subcommand)]
+    Pending(unsent::Pending),
+    /// Send sent messages again, such as for a consumer that has lost its data
+    Replay(replay::Replay),
+    /// List the keys whose messages wait
+    #[command(subcommand)]
+    Keys(unsent::Keys),
+    /// List the consumers of the inbox in this database, or their outcomes of a message
+    #[command(subcommand)]
+    Inbox(inbox::Inbox),
+    /// List the running relays and workers, with their lanes, sinks and messages in flight
+    Instances(controls::Instances),
+    /// Stop publishing of a lane, sink, destination or relay for a while
+    Pause(controls::Pause),
+    /// End a pause
+    Resume(controls::Resume),
+    /// List the pauses
+    Controls(controls::Controls),
+    /// List the jobs that operators ordered, with their progress, or stop one
+    Jobs(jobs::Jobs),
+    /// List the actions of operators, with their reasons
+    Audit(jobs::Audit),
+}
+
+impl Operate {
+    /// Returns what the command does.
+    pub(crate) fn operation(&self) -> &dyn Operation {
+        match self {
+            Self::Status(it) => it,
+            Self::Why(it) => it,
+            Self::Messages(it) => it,
+            Self::Dead(it) => it,
+            Self::Delayed(it) => it,
+            Self::Pending(it) => it,
+            Self::Replay(it) => it,
+            Self::Keys(it) => it,
+            Self::Inbox(it) => it,
+            Self::Instances(it) => it,
+            Self::Pause(it) => it,
+            Self::Resume(it) => it,
+            Self::Controls(it) => it,
+            Self::Jobs(it) => it,
+            Self::Audit(it) => it,
+        }
+    }
+
+    /// Asks the database, or the process at `--via`, and prints the answer.
+    pub(super) async fn run(&self, options: &Arguments, request: &Request) -> anyhow::Result<bool> {
+        let operation = self.operation();
+        let mut source = match options.client()? {
+            Some(client) => Source::Api(client),
+            None => {
+                let config = options.database()?;
+                Source::Database(database::connect_to_read(&config).await?, Box::new(config))
+            }
+        };
+        loop {
+            let answer = match &mut source {
+                Source::Api(client) => client.ask(request)?,
+                Source::Database(db, config) => operation.answer(db, &Answering { via: "cli", config }).await?,
+            };
+            operation.show(&answer)?;
+            let Some(pause) = operation.repeats() else { return Ok(true) };
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+/// What answers.
+enum Source {
+    Database(MySqlConnection, Box<Config>),
+    Api(Client),
+}

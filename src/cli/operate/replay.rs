@@ -1,0 +1,94 @@
+//! `relay replay`.
+
+use anyhow::{Context as _, ensure};
+use async_trait::async_trait;
+use clap::{ArgGroup, Args};
+use outbox_core::{sqlx::MySqlConnection, store::find};
+use serde_json::Value;
+
+use super::{
+    Answering, Operation, Role,
+    by::refused,
+    moment::{Moment, micros, moment},
+    plan::{self, Ordered},
+};
+use crate::operate::{
+    replay::{SentFilter, order, plan},
+    why::Reference,
+};
+
+const EXAMPLES: &str = "The messages keep their ids, so consumers whose inbox still knows them do nothing. They have the header
+outbox-replay. They go out in the order of their keys, but behind newer messages. Without --yes the plan is shown, and nothing
+changes. Examples:
+  relay replay --topic orders --since 2h                                   # the plan
+  relay replay --topic orders --since 2026-11-26T08:00:00Z --until 2026-11-26T09:30:00Z
+  relay replay --topic orders --since 2h --yes --because 'the search index was lost'
+  relay replay 1523 --yes --because 'asked for by billing'                 # one message
+  relay jobs                                                               # how far the relays are";
+
+/// At least one of these, so that nobody replays all by mistake.
+fn which() -> ArgGroup {
+    ArgGroup::new("which").args(["message", "all", "topic", "lane", "since", "until"]).required(true).multiple(true)
+}
+
+/// Which ones, and why.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, group = which())]
+pub(crate) struct Replay {
+    /// One message: its UUID, or its number in the tables
+    message: Option<Reference>,
+    /// All that are kept
+    #[arg(long, conflicts_with_all = ["message", "topic", "lane", "since", "until"])]
+    all: bool,
+    /// Only those of this topic
+    #[arg(long)]
+    topic: Option<String>,
+    /// Only those of this lane
+    #[arg(long)]
+    lane: Option<u16>,
+    /// Only those that were sent at this time or later, such as 2026-11-26T08:00:00Z, or 2h (ago)
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    since: Option<Moment>,
+    /// Only those that were sent before this time
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    until: Option<Moment>,
+    #[command(flatten)]
+    order: Ordered,
+}
+
+#[async_trait]
+impl Operation for Replay {
+    fn role(&self) -> Role {
+        self.order.role()
+    }
+
+    async fn answer(&self, db: &mut MySqlConnection, process: &Answering<'_>) -> anyhow::Result<Value> {
+        let failed = "the messages cannot be read";
+        let [since, until] = micros(db, [self.since, self.until]).await.context(failed)?;
+        let id = match self.message {
+            Some(Reference::Number(id)) => Some(id),
+            Some(Reference::Uuid(id)) => {
+                Some(find::number(db, id).await.context(failed)?.context("no message has this id")?)
+            }
+            None => None,
+        };
+        let mut filter =
+            SentFilter { topic: self.topic.clone(), lane: self.lane, since, until, id, ..SentFilter::default() };
+        let is_sent = filter.find_claims(db).await.context(failed)?;
+        ensure!(is_sent, "the message was not sent: see `relay why`");
+        let kept = process.config.retention.sent;
+        let plan = plan(db, &filter, kept, self.order.rate).await.context(failed)?;
+        let job = match self.order.actor(process) {
+            Some(actor) if plan.messages > 0 => {
+                let ordered = order(db, &plan, &filter, self.order.rate, &actor).await;
+                Some(ordered.map_err(|error| refused(&error))?)
+            }
+            _ => None,
+        };
+        plan::answer(&plan, job)
+    }
+
+    fn show(&self, answer: &Value) -> anyhow::Result<()> {
+        self.order.show(answer, ["id", "lane", "topic", "event_type", "sent_at", "message_id"])
+    }
+}

@@ -1,0 +1,62 @@
+//! `relay status`.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use async_trait::async_trait;
+use clap::Args;
+use outbox_core::{sqlx::MySqlConnection, store::stats::stats};
+use serde_json::{Value, json};
+
+use super::{Answering, Operation};
+use crate::{
+    cli::output::{self, Format},
+    operate::{instances, status::lanes},
+};
+
+/// The pause between two prints.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// How to print it.
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// Print it again every 2 seconds, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[async_trait]
+impl Operation for Status {
+    async fn answer(&self, db: &mut MySqlConnection, _: &Answering<'_>) -> anyhow::Result<Value> {
+        let stats = stats(db).await.context("the queue cannot be counted")?;
+        let lanes = lanes(db).await.context("the lanes cannot be counted")?;
+        let instances = instances::list(db).await.context("the relays cannot be counted")?;
+        #[expect(clippy::cast_precision_loss, reason = "a lag in seconds needs no more than 53 bits")]
+        let lag = stats.lag_micros as f64 / 1e6;
+        Ok(json!({
+            "pending": stats.pending,
+            "leased": stats.leased,
+            "delayed": stats.delayed,
+            "dead": stats.dead,
+            "blocked_keys": stats.blocked_keys,
+            "expired_leases": stats.expired_leases,
+            "lag_seconds": lag,
+            "relays": instances.iter().filter(|it| it.state != "gone").count(),
+            "lanes": lanes,
+        }))
+    }
+
+    fn show(&self, answer: &Value) -> anyhow::Result<()> {
+        self.format.object_with_list(answer, "lanes", ["lane", "state", "pending", "delayed", "dead", "verdict"])?;
+        if self.watch {
+            output::text("\n")?;
+        }
+        Ok(())
+    }
+
+    fn repeats(&self) -> Option<Duration> {
+        self.watch.then_some(EVERY)
+    }
+}

@@ -1,0 +1,82 @@
+//! The consumers of the inbox in this database.
+
+use outbox_core::{
+    sqlx::{self, MySqlConnection},
+    store::{consumers, find},
+};
+use serde::Serialize;
+
+use super::{shown::shown, unsent::time, why::Reference};
+
+/// A consumer. Its names are stable; times are RFC 3339, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Consumer {
+    /// Its name.
+    pub consumer: String,
+    /// Messages that it has processed and that the inbox remembers, counted up to 100,000.
+    pub processed: u64,
+    /// When it processed the last one; `None` if that is not among the last 20,000 of all consumers.
+    pub last_at: Option<String>,
+    /// Messages that it gave up on.
+    pub dead: u64,
+    /// When it gave up the last one.
+    pub last_dead_at: Option<String>,
+}
+
+/// Lists the consumers by name.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn list(db: &mut MySqlConnection) -> Result<Vec<Consumer>, sqlx::Error> {
+    let consumer = |row: consumers::ConsumerRow| Consumer {
+        consumer: shown(&row.consumer),
+        processed: row.processed,
+        last_at: row.last_at.map(time),
+        dead: row.dead,
+        last_dead_at: row.last_dead_at.map(time),
+    };
+    Ok(consumers::consumers(db).await?.into_iter().map(consumer).collect())
+}
+
+/// The outcome of a message at a consumer. Its names are stable; times are RFC 3339, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// The consumer.
+    pub consumer: String,
+    /// `processed` or `dead`.
+    pub outcome: &'static str,
+    /// When that was.
+    pub at: String,
+    /// Why it was given up.
+    pub reason: Option<String>,
+    /// The error.
+    pub error: Option<String>,
+}
+
+/// Lists the outcomes of a message at all consumers. `None`: there is no message with this number, which may have been purged; with
+/// its UUID it is found.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn outcomes(db: &mut MySqlConnection, reference: Reference) -> Result<Option<Vec<Outcome>>, sqlx::Error> {
+    let message_id = match reference {
+        Reference::Uuid(message_id) => message_id,
+        Reference::Number(id) => match find::message(db, id).await? {
+            Some(message) => message.message_id,
+            None => return Ok(None),
+        },
+    };
+    let outcome = |row: consumers::OutcomeRow| {
+        let (reason, error) = row.dead.unzip();
+        Outcome {
+            consumer: shown(&row.consumer),
+            outcome: if reason.is_some() { "dead" } else { "processed" },
+            at: time(row.at),
+            reason: reason.as_deref().map(shown),
+            error: error.as_deref().map(shown),
+        }
+    };
+    Ok(Some(consumers::outcomes(db, message_id).await?.into_iter().map(outcome).collect()))
+}
