@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use outbox_core::Message;
+use outbox_core::{Message, Outbox, sqlx::Connection as _};
 use serde_json::Value;
 use testkit::{consume::Broker, inbox, ledger::Draft, load, on_both_databases, relay::Client, servers::Flavor};
 use tokio::{
@@ -214,10 +214,16 @@ async fn new_messages_are_printed_once(flavor: Flavor) -> Result<()> {
     for draft in &drafts[2..12] {
         ensure!(next().await? == draft.id.to_string(), "not the last ten that were there");
     }
+    // Its transaction has its number before the next ones, and commits after them.
+    let mut connection = stage.database.plain().await?;
+    let mut late = connection.begin().await?;
+    let late_id = Outbox::new().enqueue(&mut late, Message::new(stage.topic.name(), "late")).await?;
     for draft in &drafts[12..] {
         stage.commit(std::slice::from_ref(draft)).await?;
         ensure!(next().await? == draft.id.to_string(), "not the new one");
     }
+    late.commit().await?;
+    ensure!(next().await? == late_id.to_string(), "not the late one");
     Ok(())
 }
 

@@ -10,10 +10,11 @@ use outbox_core::{
     store::{
         claim::{self, Look, NewClaim},
         lease::{self, ClaimLease},
-        promote, purge, queue, read, replay, session,
+        messages, promote, purge, queue, read, replay, session,
         settle::{self, Delayed, Settlement, Way},
     },
 };
+use outbox_relay::operate::messages::{MessageFilter, list};
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 
 on_both_databases!(
@@ -23,6 +24,7 @@ on_both_databases!(
     deleted_rows_that_a_snapshot_keeps_are_not_read,
     however_many_rows_are_queued_a_look_and_a_part_of_a_queue_read_few,
     a_part_of_a_replay_reads_its_own_receipts_and_messages,
+    a_list_of_messages_reads_its_budget_and_the_states_of_what_it_finds,
 );
 
 const BACKLOG: u64 = 5_000;
@@ -124,6 +126,24 @@ async fn however_many_rows_are_queued_a_look_and_a_part_of_a_queue_read_few(flav
     ensure!(promote::due(db, Duration::from_secs(60), 1000).await?.is_empty());
     ensure!(rows_read(db).await? <= 10, "the search for what is due has read the queue");
     Ok(())
+}
+
+async fn a_list_of_messages_reads_its_budget_and_the_states_of_what_it_finds(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let db = &mut database.plain().await?;
+    session::prepare(db).await?;
+    fill(db).await?;
+    rows_read(db).await?;
+    let filter = MessageFilter { topic: Some("orders".into()), key: Some("k7".into()), ..MessageFilter::default() };
+    // The newer half has another key.
+    let page = list(db, &filter, None, 10, 1_000).await?;
+    ensure!(page.rows.is_empty() && page.looked_at == 1_000, "{page:?}");
+    at_most(db, "a list that finds nothing", 2 * 1_000 + 50).await?;
+    let page = list(db, &filter, Some(2_001), 50, 1_000).await?;
+    ensure!(page.rows.len() == 10 && page.next == Some(1_001), "{page:?}");
+    at_most(db, "a list", 2 * 1_000 + 50 + 10 * 10).await?;
+    ensure!(messages::first_since(db, i64::MAX / 2).await? == 2 * BACKLOG + 1);
+    at_most(db, "the search for a time", 40).await
 }
 
 /// Beside a backlog and thousands of receipts.
