@@ -95,6 +95,7 @@ fn route(topics: &str, template: &str) -> Route {
         after_dead,
         pipelined: false,
         envelope: Envelope::Raw,
+        retry: None,
         source: String::new(),
     }
 }

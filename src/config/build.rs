@@ -6,23 +6,24 @@ use super::{
     ApiConfig, Binding, Config, Database, Envelope, Http, KafkaConfig, Log, RabbitMqConfig, RelayConfig, Retention,
     RetryConfig, Route, Secret, SinkConfig,
     keys::{ENVELOPES, ORDERS, SINK_TYPES, SinkType},
-    path::key,
+    path::{KeyPath, key},
     reader::SettingsReader,
 };
 
 impl SettingsReader {
     /// Builds the configuration. It is incomplete if problems were noted.
     pub(super) fn config(&mut self) -> Config {
+        let retry = RetryConfig::read(self, "", ());
         Config {
             database: self.database(),
             relay: RelayConfig::read(self, "", (self.owner(),)),
-            retry: RetryConfig::read(self, "", ()),
+            retry,
             retention: Retention::read(self, "", ()),
             http: self.http(),
             api: ApiConfig::read(self, "", ()),
             log: Log::read(self, "", ()),
             sinks: self.sinks(),
-            routes: self.settings.routes.keys().map(|number| self.route(*number)).collect(),
+            routes: self.settings.routes.keys().map(|number| self.route(*number, retry)).collect(),
         }
     }
 
@@ -77,7 +78,7 @@ impl SettingsReader {
         names.into_iter().filter_map(read).collect()
     }
 
-    fn route(&self, number: usize) -> Route {
+    fn route(&self, number: usize, retry: RetryConfig) -> Route {
         let number = number.to_string();
         let sink = self.string(&key!("routes.*.sink", number));
         // A sink of an unknown type was noted.
@@ -93,7 +94,29 @@ impl SettingsReader {
         let envelope = self.choice(&key!("routes.*.envelope", number), &ENVELOPES);
         let pipelined = self.choice(&key!("routes.*.order", number), &ORDERS).unwrap_or(false);
         let envelope = envelope.map_or(Envelope::Raw, |envelope| envelope(binding));
-        Route::read(self, &number, (self.string(&target), routing_key, pipelined, envelope))
+        let retry = self.retry_of_route(&number, retry);
+        Route::read(self, &number, (self.string(&target), routing_key, pipelined, envelope, retry))
+    }
+
+    /// Returns the retries of a route that has some of its own. The rest are those of `[retry]`.
+    fn retry_of_route(
+        &self,
+        number: &str,
+        RetryConfig { base, max, max_attempts }: RetryConfig,
+    ) -> Option<RetryConfig> {
+        let [own_base, own_max, own_attempts] = [
+            key!("routes.*.retry_base", number),
+            key!("routes.*.retry_max", number),
+            key!("routes.*.max_attempts", number),
+        ];
+        let is_given = |path: &KeyPath| self.text(path).is_some();
+        let time = |path: &KeyPath, other| if is_given(path) { self.duration(path) } else { other };
+        let own = RetryConfig {
+            base: time(&own_base, base),
+            max: time(&own_max, max),
+            max_attempts: if is_given(&own_attempts) { self.count(&own_attempts) } else { max_attempts },
+        };
+        [own_base, own_max, own_attempts].iter().any(is_given).then_some(own)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use outbox_core::{WindowTooShort, check_window};
 
 use super::{
-    Config, KafkaConfig, RabbitMqConfig, Retention, Route, SinkConfig, keys::SINK_TYPES, path::key,
+    Config, KafkaConfig, RabbitMqConfig, Retention, RetryConfig, Route, SinkConfig, keys::SINK_TYPES, path::key,
     reader::SettingsReader, source::Problem,
 };
 
@@ -202,6 +202,14 @@ impl SettingsReader {
                 let text = format!("`{key}` has `{wrong}`: it may have {}", allowed.join(", "));
                 self.add(&key, text);
             }
+        }
+        if let Some(RetryConfig { base, max, .. }) = route.retry.filter(|retry| retry.base > retry.max) {
+            let (first, last) = (key!("routes.*.retry_base", number), key!("routes.*.retry_max", number));
+            let path = self.first_given(&[&first, &last]).to_owned();
+            self.add(
+                &path,
+                format!("`{first}` ({base:?}) is longer than `{last}` ({max:?}): lower it, or raise the other"),
+            );
         }
         let (source, envelope) = (key!("routes.*.source", number), key!("routes.*.envelope", number));
         let has_one = !matches!(self.text(&envelope), Some("raw" | "debezium"));

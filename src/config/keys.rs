@@ -198,6 +198,8 @@ section! {
     }
 }
 
+impl Copy for RetryConfig {}
+
 section! {
     /// How long rows are kept; 0 means for ever.
     Retention in "retention";
@@ -336,6 +338,8 @@ section! {
         pipelined: bool;
         /// The shape that its messages have on the wire.
         envelope: Envelope;
+        /// The retries of its messages; `None`: those of `[retry]`.
+        retry: Option<RetryConfig>;
     }
     read {
         /// Topics, with `*` for any number of characters.
@@ -360,6 +364,12 @@ section! {
         order: Words(ORDERS: bool) ["rabbitmq"] = Default "strict";
         /// The shape on the wire: docs/envelopes.md describes each.
         envelope: Words(ENVELOPES: fn(Binding) -> Envelope) = Default "raw";
+        /// `retry.base` for messages of this route.
+        retry_base: Duration = Optional "1s";
+        /// `retry.max` for messages of this route.
+        retry_max: Duration = Optional "5m";
+        /// `retry.max_attempts` for messages of this route. A lower number ends messages at their next failure; a higher one brings none back.
+        max_attempts: Count(1, 10_000) = Optional "20";
     }
 }
 

@@ -56,12 +56,14 @@ impl Disposition {
 }
 
 /// A route's policy for failures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Policy {
     /// The outcome of a rejected message.
     pub on_rejected: OnRejected,
     /// The effect of a dead message on its key.
     pub after_dead: AfterDead,
+    /// The back-off, and the limit of attempts.
+    pub retry: RetryConfig,
 }
 
 impl Policy {
@@ -76,8 +78,8 @@ impl Policy {
 /// Decides the outcome of a message. An unroutable one must be past its grace time. `attempts` were spent before this
 /// one; `random` is between 0 and 1.
 #[must_use]
-pub fn decide(error: &PublishError, attempts: u16, policy: Policy, retry: &RetryConfig, random: f64) -> Disposition {
-    let again = |reason| delay_or_bury(reason, attempts, policy, retry, random);
+pub fn decide(error: &PublishError, attempts: u16, policy: Policy, random: f64) -> Disposition {
+    let again = |reason| delay_or_bury(reason, attempts, policy, random);
     match error {
         PublishError::Unavailable(_) => Disposition::Release,
         // Not at once: it would be claimed and turned away repeatedly, until the message before it has an outcome.
@@ -90,11 +92,11 @@ pub fn decide(error: &PublishError, attempts: u16, policy: Policy, retry: &Retry
     }
 }
 
-fn delay_or_bury(reason: &'static str, attempts: u16, policy: Policy, retry: &RetryConfig, random: f64) -> Disposition {
-    if usize::from(attempts) + 1 >= retry.max_attempts {
+fn delay_or_bury(reason: &'static str, attempts: u16, policy: Policy, random: f64) -> Disposition {
+    if usize::from(attempts) + 1 >= policy.retry.max_attempts {
         return dead("attempts_exhausted", true, policy);
     }
-    Disposition::Delay { wait: wait(attempts, retry, random), spent: true, reason }
+    Disposition::Delay { wait: wait(attempts, &policy.retry, random), spent: true, reason }
 }
 
 /// Returns the outcome of a message that is given up.
@@ -128,7 +130,7 @@ pub fn behind(disposition: &Disposition) -> Option<Disposition> {
 mod tests {
     use super::*;
 
-    const POLICY: Policy = Policy { on_rejected: OnRejected::Dead, after_dead: AfterDead::Skip };
+    const POLICY: Policy = Policy { on_rejected: OnRejected::Dead, after_dead: AfterDead::Skip, retry: RETRY };
     const RETRY: RetryConfig =
         RetryConfig { base: Duration::from_secs(1), max: Duration::from_secs(60), max_attempts: 5 };
 
@@ -143,14 +145,14 @@ mod tests {
     #[test]
     fn an_outage_spends_nothing() {
         let error = PublishError::Unavailable("down".into());
-        assert_eq!(decide(&error, 4, POLICY, &RETRY, 0.5), Disposition::Release);
+        assert_eq!(decide(&error, 4, POLICY, 0.5), Disposition::Release);
     }
 
     #[test]
     fn what_was_turned_away_spends_nothing_and_does_not_come_back_at_once() {
         let error = PublishError::TurnedAway("an earlier batch failed".into());
         let delay = Disposition::Delay { wait: TURNED_AWAY, spent: false, reason: "turned_away" };
-        assert_eq!(decide(&error, 4, POLICY, &RETRY, 0.5), delay);
+        assert_eq!(decide(&error, 4, POLICY, 0.5), delay);
     }
 
     #[test]
@@ -164,17 +166,17 @@ mod tests {
     #[test]
     fn an_unconfirmed_message_is_retried_until_its_attempts_are_spent() {
         let delay = Disposition::Delay { wait: Duration::from_secs(4), spent: true, reason: "unconfirmed" };
-        assert_eq!(decide(&unconfirmed(), 3, POLICY, &RETRY, 0.5), delay);
+        assert_eq!(decide(&unconfirmed(), 3, POLICY, 0.5), delay);
         let end = Disposition::Dead { reason: "attempts_exhausted", spent: true, holds_key: false };
-        assert_eq!(decide(&unconfirmed(), 4, POLICY, &RETRY, 0.5), end);
+        assert_eq!(decide(&unconfirmed(), 4, POLICY, 0.5), end);
     }
 
     #[test]
     fn a_rejected_message_is_dead_at_once_unless_its_route_retries() {
         let end = Disposition::Dead { reason: "too_large", spent: true, holds_key: false };
-        assert_eq!(decide(&rejected(), 0, POLICY, &RETRY, 0.5), end);
+        assert_eq!(decide(&rejected(), 0, POLICY, 0.5), end);
         let policy = Policy { on_rejected: OnRejected::Retry, ..POLICY };
-        let again = decide(&rejected(), 0, policy, &RETRY, 1.0);
+        let again = decide(&rejected(), 0, policy, 1.0);
         assert_eq!(again, Disposition::Delay { wait: RETRY.base, spent: true, reason: "rejected" });
     }
 
@@ -188,7 +190,7 @@ mod tests {
     #[test]
     fn only_a_dead_message_of_a_blocking_route_holds_its_key() {
         let policy = Policy { after_dead: AfterDead::Block, ..POLICY };
-        assert!(behind(&decide(&rejected(), 0, policy, &RETRY, 0.5)).is_some());
-        assert_eq!(behind(&decide(&rejected(), 0, POLICY, &RETRY, 0.5)), None);
+        assert!(behind(&decide(&rejected(), 0, policy, 0.5)).is_some());
+        assert_eq!(behind(&decide(&rejected(), 0, POLICY, 0.5)), None);
     }
 }

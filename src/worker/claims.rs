@@ -119,9 +119,9 @@ impl<H: Handler> Claims<H> {
             }
         };
         self.count_failure(reason);
-        let policy = Policy { on_rejected, after_dead: self.after_dead };
+        let policy = Policy { on_rejected, after_dead: self.after_dead, retry: self.context.config.retry };
         let error = PublishError::Rejected { reason, detail: String::new() };
-        retry::decide(&error, attempts, policy, &self.context.config.retry, rand::random())
+        retry::decide(&error, attempts, policy, rand::random())
     }
 
     /// Returns the outcome of a message that is not the cause of a failure: it waits, without a spent attempt.

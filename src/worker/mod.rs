@@ -212,6 +212,7 @@ fn route(after_dead: AfterDead) -> Route {
         after_dead,
         pipelined: false,
         envelope: Envelope::Raw,
+        retry: None,
         source: String::new(),
     }
 }

@@ -247,6 +247,21 @@ fn a_lease_shorter_than_its_deadlines_is_refused_with_the_numbers() {
 }
 
 #[test]
+fn a_route_can_have_retries_of_its_own() {
+    let retries = |lines: &str| {
+        let retry = Case::new(&format!("{GOOD}{lines}")).load().config.routes.remove(0).retry;
+        retry.map(|retry| (retry.base.as_secs(), retry.max.as_secs(), retry.max_attempts))
+    };
+    assert_eq!(retries(""), None);
+    assert_eq!(retries("max_attempts = 2\n"), Some((1, 300, 2)));
+    assert_eq!(retries("retry_base = \"2s\"\nretry_max = \"9s\"\n[retry]\nmax_attempts = 7\n"), Some((2, 9, 7)));
+    let problems = Case::new(&format!("{GOOD}retry_max = \"500ms\"\n")).problems();
+    let expected =
+        "`routes.0.retry_base` (1s) is longer than `routes.0.retry_max` (500ms): lower it, or raise the other";
+    assert_eq!(problems, [format!("DIR/relay.toml:9:1: {expected}")]);
+}
+
+#[test]
 fn a_claim_must_fit_into_what_may_be_in_flight() {
     assert_eq!(
         problems_with("[relay]\nin_flight_messages = 6000\nclaim_messages = 7000\nin_flight_bytes = \"2MiB\"\n"),

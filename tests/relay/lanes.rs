@@ -84,6 +84,7 @@ fn route(topics: &str, sink: &str) -> Route {
         after_dead: AfterDead::Skip,
         pipelined: false,
         envelope: Envelope::Raw,
+        retry: None,
         source: String::new(),
     }
 }

@@ -100,6 +100,25 @@ async fn a_route_that_retries_gives_up_after_its_attempts_and_keeps_the_order() 
     Ok(())
 }
 
+/// The number of attempts of a route takes effect on messages that wait already. One that is dead stays so.
+#[tokio::test]
+async fn a_route_has_its_own_number_of_attempts() -> Result<()> {
+    let mut stage = by_event_type(&[("on_rejected", "retry"), ("retry_base", "10ms"), ("retry_max", "20ms")]).await?;
+    let (first, second) = (unroutable(&stage, "a"), unroutable(&stage, "b"));
+    let dead = |attempts: u8| format!("SELECT COUNT(*) = 1 FROM outbox_dead WHERE attempts = {attempts}");
+    stage.settings = stage.settings.clone().env("RELAY__ROUTES__0__MAX_ATTEMPTS", "2");
+    stage.commit(std::slice::from_ref(&first)).await?;
+    let mut relay = stage.relay()?;
+    stage.database.wait_for(PATIENCE, &dead(2)).await?;
+    relay.stop(PATIENCE).await?;
+    stage.settings = stage.settings.clone().env("RELAY__ROUTES__0__MAX_ATTEMPTS", "5");
+    let _relay = stage.relay()?;
+    stage.commit(std::slice::from_ref(&second)).await?;
+    stage.database.wait_for(PATIENCE, &dead(5)).await?;
+    ensure!(stage.database.number(&dead(2)).await? == 1, "the dead message was brought back");
+    stage.drain_and_judge(&Expectations::new().dead([first.id, second.id])).await
+}
+
 /// A settlement that the database refuses has not happened.
 #[tokio::test]
 async fn a_dead_message_is_counted_when_it_is_written_and_not_before() -> Result<()> {

@@ -68,7 +68,11 @@ pub(crate) struct Relay {
     pub on_the_way: Ids,
 }
 
-const POLICY: Policy = Policy { on_rejected: OnRejected::Dead, after_dead: AfterDead::Skip };
+const POLICY: Policy = Policy {
+    on_rejected: OnRejected::Dead,
+    after_dead: AfterDead::Skip,
+    retry: RetryConfig { base: Duration::from_secs(1), max: Duration::from_secs(1), max_attempts: usize::MAX },
+};
 
 impl Relay {
     /// What a new process knows.
@@ -179,9 +183,8 @@ impl Relay {
         if protocol.flaw == Some(Flaw::TimeOutIsSent) && matches!(error, PublishError::Unconfirmed(_)) {
             return self.confirmed(protocol, id);
         }
-        let retry = RetryConfig { base: Duration::from_secs(1), max: Duration::from_secs(1), max_attempts: usize::MAX };
         self.on_the_way.remove(id);
-        self.fail(protocol, id, &retry::decide(error, 0, POLICY, &retry, 1.0));
+        self.fail(protocol, id, &retry::decide(error, 0, POLICY, 1.0));
     }
 
     fn fail(&mut self, protocol: &Protocol, id: u64, disposition: &Disposition) {

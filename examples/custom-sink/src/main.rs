@@ -33,6 +33,7 @@ fn configuration() -> Result<Config> {
         after_dead: AfterDead::Skip,
         pipelined: false,
         envelope: Envelope::Raw,
+        retry: None,
         source: String::new(),
     }];
     Ok(config)

@@ -296,7 +296,7 @@ impl Publisher {
         {
             return held.disposition();
         }
-        retry::decide(error, tag.attempts, tag.policy, &self.context.config.retry, rand::random())
+        retry::decide(error, tag.attempts, tag.policy, rand::random())
     }
 
     /// Notes a message that was not sent, and the effect on later messages of its key.

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::{
-    config::{AfterDead, OnRejected},
+    config::{AfterDead, OnRejected, RetryConfig},
     pipeline::{claim::Claimed, read::Ready, retry::Policy},
     sink::{Destination, Feed, Outgoing, Receipt, Sink},
     state::{capacity::Pool, leases::Tenure},
@@ -85,7 +85,11 @@ fn destination(routing_key: &str) -> Arc<Destination> {
     Destination { sink: "slow".into(), target: "t".into(), routing_key: routing_key.into() }.into()
 }
 
-const POLICY: Policy = Policy { on_rejected: OnRejected::Dead, after_dead: AfterDead::Skip };
+const POLICY: Policy = Policy {
+    on_rejected: OnRejected::Dead,
+    after_dead: AfterDead::Skip,
+    retry: RetryConfig { base: Duration::from_secs(1), max: Duration::from_secs(60), max_attempts: 5 },
+};
 
 async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u64, u64)]) -> ReadClaim {
     let until = Instant::now() + lease;

@@ -179,9 +179,13 @@ impl Reader {
     fn step(&self, lane: u16, row: Pending, message: Stored) -> Step {
         let Contents { topic, key, event_type, .. } = &message.contents;
         let route = self.routes.resolve(topic, event_type.as_deref(), key.as_deref(), lane).ok();
-        let (on_rejected, after_dead) =
-            route.as_ref().map_or((OnRejected::Dead, AfterDead::Skip), |route| (route.on_rejected, route.after_dead));
-        let policy = Policy { on_rejected, after_dead };
+        let all =
+            Policy { on_rejected: OnRejected::Dead, after_dead: AfterDead::Skip, retry: self.context.config.retry };
+        let policy = route.as_ref().map_or(all, |route| Policy {
+            on_rejected: route.on_rejected,
+            after_dead: route.after_dead,
+            retry: route.retry.unwrap_or(all.retry),
+        });
         if message.expired {
             return Step::Decided(dead("expired", false, policy), "it was not published before its expiry".into());
         }
@@ -190,7 +194,7 @@ impl Reader {
             let wait = Disposition::Delay { wait: NO_ROUTE_WAIT, spent: false, reason: "no_route" };
             return Step::Decided(wait, format!("no route matches the topic {topic}"));
         };
-        if usize::from(row.attempts) >= self.context.config.retry.max_attempts {
+        if usize::from(row.attempts) >= policy.retry.max_attempts {
             let error = "a relay lost its lease with this message too often";
             return Step::Decided(dead("attempts_exhausted", false, policy), error.into());
         }

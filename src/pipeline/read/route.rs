@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use parking_lot::Mutex;
 
 use crate::{
-    config::{AfterDead, Envelope, OnRejected, Route},
+    config::{AfterDead, Envelope, OnRejected, RetryConfig, Route},
     sink::Destination,
 };
 
@@ -18,6 +18,8 @@ pub struct Resolved {
     pub on_rejected: OnRejected,
     /// The effect of a dead message on its key.
     pub after_dead: AfterDead,
+    /// The retries of its messages; `None`: those of all.
+    pub retry: Option<RetryConfig>,
     /// Whether a key may have several unconfirmed messages.
     pub pipelined: bool,
     /// The shape on the wire.
@@ -64,12 +66,12 @@ impl Routes {
             routing_key: fill(&route.routing_key),
         };
         let destination = self.share(destination);
-        let Route { on_rejected, after_dead, pipelined, envelope, .. } = *route;
+        let Route { on_rejected, after_dead, retry, pipelined, envelope, .. } = *route;
         let source = match envelope {
             Envelope::CloudEventsBinary(_) | Envelope::CloudEventsJson(_) => fill(&route.source),
             Envelope::Raw | Envelope::Debezium => String::new(),
         };
-        Ok(Resolved { destination, on_rejected, after_dead, pipelined, envelope, source })
+        Ok(Resolved { destination, on_rejected, after_dead, retry, pipelined, envelope, source })
     }
 
     fn share(&self, destination: Destination) -> Arc<Destination> {
@@ -124,6 +126,7 @@ mod tests {
             after_dead: AfterDead::Skip,
             pipelined: false,
             envelope: Envelope::Raw,
+            retry: None,
             source: "/{topic}".into(),
         }
     }
