@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     config::Loaded,
-    operate::doctor::{Finding, RunIn, Severity, examine},
+    operate::{
+        doctor::{Finding, RunIn, Severity, examine},
+        shown::shown,
+    },
     sink::make,
 };
 
@@ -55,14 +58,14 @@ fn text(findings: &[Finding]) -> Result<String, std::fmt::Error> {
         };
         writeln!(text, "{number}. {severity}: {}", it.finding)?;
         for sentence in [it.evidence.as_str(), it.matters].into_iter().filter(|it| !it.is_empty()) {
-            writeln!(text, "   {sentence}")?;
+            writeln!(text, "   {}", shown(sentence))?;
         }
         if !it.fix.is_empty() {
-            writeln!(text, "   Fix: {}", it.fix)?;
+            writeln!(text, "   Fix: {}", shown(&it.fix))?;
         }
         let prompt = if it.run_in == Some(RunIn::Shell) { "$ " } else { "mysql> " };
         for line in it.command.iter().flat_map(|command| command.lines()) {
-            writeln!(text, "     {prompt}{line}")?;
+            writeln!(text, "     {prompt}{}", shown(line))?;
         }
     }
     Ok(text)

@@ -26,7 +26,10 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, e
 
 use self::api::client::{Client, Request};
 pub use self::api::reference as api_reference;
-use crate::config::{Config, ConfigError, Inputs, Loaded, default_file, listen_address, load, load_for_database};
+use crate::{
+    config::{Config, ConfigError, Inputs, Loaded, default_file, listen_address, load, load_for_database},
+    operate::shown::lines,
+};
 
 /// Publishes the messages of a transactional outbox in MySQL to Kafka and RabbitMQ.
 #[derive(Debug, Parser)]
@@ -152,7 +155,7 @@ fn complain(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let code = if error.is::<ConfigError>() { 2 } else { 1 };
-    match writeln!(io::stderr(), "{error:#}") {
+    match writeln!(io::stderr(), "{}", lines(&format!("{error:#}"))) {
         Ok(()) => ExitCode::from(code),
         Err(_) => ExitCode::from(1),
     }

@@ -6,7 +6,7 @@ use outbox_core::{
 };
 use serde::Serialize;
 
-use super::{shown::shown, unsent::time};
+use super::unsent::time;
 
 /// An action of an operator. Times are RFC 3339, by the database's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -38,12 +38,12 @@ impl From<AuditRow> for Entry {
         Self {
             entry: row.audit_id,
             at: time(row.at),
-            actor: shown(&row.actor),
-            account: shown(&row.account),
-            via: shown(&row.via),
-            action: shown(&row.action),
-            target: shown(&row.target),
-            reason: shown(&row.reason),
+            actor: row.actor,
+            account: row.account,
+            via: row.via,
+            action: row.action,
+            target: row.target,
+            reason: row.reason,
             job: row.job_id,
             messages: row.messages,
         }

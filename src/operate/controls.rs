@@ -11,7 +11,7 @@ use outbox_core::{
 };
 use serde::Serialize;
 
-use super::{shown::shown, unsent::time};
+use super::unsent::time;
 use crate::state::controls::Target;
 
 /// A pause. Times are RFC 3339, by the database's clock.
@@ -34,12 +34,12 @@ pub struct Control {
 impl From<ControlRow> for Control {
     fn from(row: ControlRow) -> Self {
         Self {
-            kind: shown(&row.kind),
-            name: shown(&row.name),
+            kind: row.kind,
+            name: row.name,
             paused_at: time(row.paused_at),
             ends_at: row.ends_at.map(time),
-            actor: shown(&row.actor),
-            reason: shown(&row.reason),
+            actor: row.actor,
+            reason: row.reason,
         }
     }
 }

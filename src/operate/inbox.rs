@@ -6,7 +6,7 @@ use outbox_core::{
 };
 use serde::Serialize;
 
-use super::{shown::shown, unsent::time, why::Reference};
+use super::{unsent::time, why::Reference};
 
 /// A consumer. Its names are stable; times are RFC 3339, by the database's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -30,7 +30,7 @@ pub struct Consumer {
 /// If the database fails.
 pub async fn list(db: &mut MySqlConnection) -> Result<Vec<Consumer>, sqlx::Error> {
     let consumer = |row: consumers::ConsumerRow| Consumer {
-        consumer: shown(&row.consumer),
+        consumer: row.consumer,
         processed: row.processed,
         last_at: row.last_at.map(time),
         dead: row.dead,
@@ -71,11 +71,11 @@ pub async fn outcomes(db: &mut MySqlConnection, reference: Reference) -> Result<
     let outcome = |row: consumers::OutcomeRow| {
         let (reason, error) = row.dead.unzip();
         Outcome {
-            consumer: shown(&row.consumer),
+            consumer: row.consumer,
             outcome: if reason.is_some() { "dead" } else { "processed" },
             at: time(row.at),
-            reason: reason.as_deref().map(shown),
-            error: error.as_deref().map(shown),
+            reason,
+            error,
         }
     };
     Ok(Some(consumers::outcomes(db, message_id).await?.into_iter().map(outcome).collect()))

@@ -15,7 +15,7 @@ use outbox_core::{
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{shown::shown, unsent::time, why::Reference};
+use super::{unsent::time, why::Reference};
 
 /// The time after which no further step begins.
 const TIME: Duration = Duration::from_secs(2);
@@ -175,16 +175,16 @@ fn listed(row: ListedRow) -> ListedMessage {
     ListedMessage {
         id,
         message_id: message.message_id.to_string(),
-        topic: shown(&message.topic),
-        event_type: message.event_type.as_deref().map(shown),
+        topic: message.topic,
+        event_type: message.event_type,
         state: name,
-        reason: reason.map(|reason| shown(reason)),
+        reason: reason.cloned(),
         lane: state.as_ref().map(|state| state.lane),
         attempts: state.as_ref().map(|state| state.attempts),
         enqueued_at: time(message.created_at),
         due_at: message.due_at.map(time),
         expires_at: message.expires_at.map(time),
-        error: state.and_then(|state| state.error).as_deref().map(shown),
+        error: state.and_then(|state| state.error),
     }
 }
 

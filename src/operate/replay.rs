@@ -15,7 +15,7 @@ use outbox_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{jobs::BATCH, shown::shown, unsent::time};
+use super::{jobs::BATCH, unsent::time};
 
 /// The action in `outbox_jobs`.
 pub(super) const ACTION: &str = "replay";
@@ -193,7 +193,7 @@ impl ReplayPlan {
         let sent_at = time(receipt.sent_at);
         for message in messages {
             self.messages += 1;
-            *self.topics.entry(shown(&message.topic)).or_default() += 1;
+            *self.topics.entry(message.topic.clone()).or_default() += 1;
             self.oldest.get_or_insert_with(|| sent_at.clone());
             self.newest = Some(sent_at.clone());
             if self.samples.len() < SAMPLES {
@@ -201,8 +201,8 @@ impl ReplayPlan {
                     id: message.id,
                     message_id: message.message_id.to_string(),
                     lane: receipt.lane,
-                    topic: shown(&message.topic),
-                    event_type: message.event_type.as_deref().map(shown),
+                    topic: message.topic,
+                    event_type: message.event_type,
                     sent_at: sent_at.clone(),
                 });
             }

@@ -24,6 +24,11 @@ pub(crate) fn is_unsafe(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
+/// Escapes each line of a text of several.
+pub(crate) fn lines(text: &str) -> String {
+    text.lines().map(shown).collect::<Vec<_>>().join("\n")
+}
+
 /// Formats a duration in microseconds with its two largest units: `3 h 20 min`, `4 s`.
 #[must_use]
 pub fn span(micros: i64) -> String {

@@ -9,11 +9,7 @@ use outbox_core::{
 };
 use serde::Serialize;
 
-use super::{
-    instances::Live,
-    shown::{shown, span},
-    why::PATIENCE,
-};
+use super::{instances::Live, shown::span, why::PATIENCE};
 
 /// A lane. Its names are stable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -76,7 +72,7 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>, serving: usize) -> (&'sta
         messages => format!("{messages} messages are due, the first for {}", span(lane.lag)),
     };
     if let Some(ControlRow { actor, reason, .. }) = pause {
-        return ("paused", format!("Paused by {} ({}); {due}.", shown(actor), shown(reason)));
+        return ("paused", format!("Paused by {actor} ({reason}); {due}."));
     }
     let quiet = lane.quiet.map_or_else(|| "lately".to_owned(), |quiet| format!("for {}", span(quiet)));
     let is_quiet = lane.quiet.is_none_or(|quiet| quiet >= PATIENCE);
@@ -103,9 +99,9 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>, serving: usize) -> (&'sta
 fn waiting(lane: &LaneStats) -> Option<String> {
     let (reason, messages, error) =
         lane.delayed.iter().find(|(reason, ..)| !matches!(reason.as_str(), "scheduled" | "behind"))?;
-    let error = if error.is_empty() { String::new() } else { format!(": {}", shown(error)) };
+    let error = if error.is_empty() { String::new() } else { format!(": {error}") };
     let wait = if *messages == 1 { "message waits" } else { "messages wait" };
-    Some(format!("{messages} {wait} ({}){error}.", shown(reason)))
+    Some(format!("{messages} {wait} ({reason}){error}."))
 }
 
 fn dead(lane: &LaneStats) -> Option<String> {
@@ -177,10 +173,10 @@ mod tests {
             actor: "alice".to_owned(),
             reason: "a\nrepair".to_owned(),
         };
-        check(&lane, Some(&pause), "paused", "Paused by alice (a\\u{a}repair); nothing is due.");
+        check(&lane, Some(&pause), "paused", "Paused by alice (a\nrepair); nothing is due.");
         let waits = |reason: &str, messages| (reason.to_owned(), messages, "no\nqueue".to_owned());
         let delayed = vec![waits("behind", 9), waits("scheduled", 8), waits("unroutable", 7), waits("parked", 6)];
         let troubled = LaneStats { delayed, dead: 5, ..lane };
-        check(&troubled, None, "idle", "Nothing is due. 7 messages wait (unroutable): no\\u{a}queue. 5 are dead.");
+        check(&troubled, None, "idle", "Nothing is due. 7 messages wait (unroutable): no\nqueue. 5 are dead.");
     }
 }

@@ -12,7 +12,7 @@ use outbox_core::{
 };
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{shown::shown, why::Reference};
+use super::why::Reference;
 use crate::pipeline::read::envelope::rfc3339;
 
 /// Rows of one read.
@@ -285,14 +285,14 @@ pub(super) fn message(row: &UnsentRow) -> UnsentMessage {
         id: row.id,
         message_id: row.message_id.map(|id| id.to_string()),
         lane: state.lane,
-        topic: shown(&row.topic),
-        reason: shown(&state.reason),
+        topic: row.topic.clone(),
+        reason: state.reason.clone(),
         attempts: state.attempts,
         enqueued_at: row.created_at.map(time),
         due_at: at(StateTable::Delayed),
         died_at: at(StateTable::Dead),
         holds_key: state.holds_key,
-        error: shown(state.error.as_deref().unwrap_or_default()),
+        error: state.error.clone().unwrap_or_default(),
     }
 }
 
@@ -331,7 +331,7 @@ impl Counts {
 
     fn groups(self) -> Vec<UnsentGroup> {
         let group = |(group, count): (String, Count)| UnsentGroup {
-            group: shown(&group),
+            group,
             messages: count.messages,
             holding: count.holding,
             first: time(count.first),

@@ -138,10 +138,11 @@ async fn a_list_of_messages_reads_its_budget_and_the_states_of_what_it_finds(fla
     // The newer half has another key.
     let page = list(db, &filter, None, 10, 1_000).await?;
     ensure!(page.rows.is_empty() && page.looked_at == 1_000, "{page:?}");
-    at_most(db, "a list that finds nothing", 2 * 1_000 + 50).await?;
+    // The step finds its end by a temporary table of ids, so each row counts thrice.
+    at_most(db, "a list that finds nothing", 3 * 1_000 + 50).await?;
     let page = list(db, &filter, Some(2_001), 50, 1_000).await?;
     ensure!(page.rows.len() == 10 && page.next == Some(1_001), "{page:?}");
-    at_most(db, "a list", 2 * 1_000 + 50 + 10 * 10).await?;
+    at_most(db, "a list", 3 * 1_000 + 50 + 10 * 10).await?;
     ensure!(messages::first_since(db, i64::MAX / 2).await? == 2 * BACKLOG + 1);
     at_most(db, "the search for a time", 40).await
 }

@@ -13,7 +13,7 @@ use url::Url;
 pub(crate) use super::request::Request;
 use crate::{
     config::{ConfigError, Problem, is_local},
-    operate::shown::shown,
+    operate::shown::lines,
 };
 
 /// The time that an answer may take.
@@ -84,9 +84,4 @@ impl Client {
             }
         }
     }
-}
-
-/// Makes a text of several lines safe for a terminal.
-fn lines(text: &str) -> String {
-    text.lines().map(shown).collect::<Vec<_>>().join("\n")
 }

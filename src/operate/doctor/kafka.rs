@@ -10,7 +10,7 @@ use rdkafka::{
     metadata::{Metadata, MetadataTopic},
 };
 
-use super::{DEADLINE, Destinations, Finding, shown};
+use super::{DEADLINE, Destinations, Finding};
 use crate::{config::KafkaConfig, sink::kafka::client};
 
 /// librdkafka's default for `message.max.bytes`.
@@ -20,8 +20,7 @@ const BATCH: u64 = 1_048_588;
 
 /// Looks at the topics.
 pub(super) async fn examine(name: &str, config: &KafkaConfig, destinations: &Destinations) -> Vec<Finding> {
-    let not_checked =
-        |why: &str| vec![Finding::note("not_checked", format!("The topics of the sink {name}: {}.", shown(why)))];
+    let not_checked = |why: &str| vec![Finding::note("not_checked", format!("The topics of the sink {name}: {why}."))];
     let admin = match AdminClient::<DefaultClientContext>::from_config(&client(name, config)) {
         Ok(admin) => admin,
         Err(error) => return not_checked(&error.to_string()),
@@ -95,8 +94,8 @@ async fn settings(admin: &AdminClient<DefaultClientContext>, topic: &str) -> Res
 
 fn judge(name: &str, config: &KafkaConfig, topic: &str, shape: Shape, settings: Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let brokers = shown(&config.brokers);
-    let the_topic = format!("The topic {} of the sink {name}", shown(topic));
+    let brokers = &config.brokers;
+    let the_topic = format!("The topic {topic} of the sink {name}");
     if shape.partitions == 0 {
         let replicas = shape.brokers.clamp(1, 3);
         let problem = Finding::problem("topic_missing", format!("{the_topic} does not exist, or may not be seen."))

@@ -16,7 +16,6 @@ use std::{
 use outbox_core::sqlx;
 use serde::Serialize;
 
-use super::shown::shown;
 use crate::{
     config::{Config, Loaded, SinkConfig},
     pipeline::read::route::Routes,
@@ -140,13 +139,13 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>, topics: 
             let why = failed.map_or("no answer in time".to_owned(), |it| {
                 it.map_or_else(|error| describe(&error), |_| String::new())
             });
-            let evidence = format!("The database cannot be reached: {}.", shown(&why));
+            let evidence = format!("The database cannot be reached: {why}.");
             findings.push(Finding::problem("database_unreachable", evidence).matters("Nothing is published."));
             return;
         }
     };
     let not_read = |what: &str, error: &sqlx::Error| {
-        Finding::note("not_checked", format!("{what} cannot be read: {}.", shown(&describe(error))))
+        Finding::note("not_checked", format!("{what} cannot be read: {}.", describe(error)))
     };
     match server::examine(&mut db).await {
         Ok(found) => findings.extend(found),
@@ -202,7 +201,7 @@ async fn look_at_sink(name: &str, sink: &SinkConfig, destinations: Option<&Desti
         Err(error) => Err(format!("{error:#}")),
     };
     if let Err(error) = reached {
-        let evidence = format!("The sink {name} cannot be used: {}.", shown(&error));
+        let evidence = format!("The sink {name} cannot be used: {error}.");
         return vec![Finding::problem("sink_unreachable", evidence).matters("Its messages wait.")];
     }
     match (sink, destinations.unwrap_or(&Destinations::new())) {

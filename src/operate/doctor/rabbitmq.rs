@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{DEADLINE, Destinations, Finding, shown};
+use super::{DEADLINE, Destinations, Finding};
 use crate::{
     config::RabbitMqConfig,
     sink::{
@@ -22,20 +22,17 @@ pub(super) async fn examine(name: &str, config: &RabbitMqConfig, destinations: &
             let (exchange, routing_key) = (exchange.as_str(), routing_key.as_str());
             if !exchange.is_empty() {
                 if !session.has_exchange(exchange, deadline).await? {
-                    findings.push(missing("exchange_missing", &format!("The exchange {}", shown(exchange)), name));
+                    findings.push(missing("exchange_missing", &format!("The exchange {exchange}"), name));
                 }
             } else if !session.has_queue(routing_key, deadline).await? {
-                findings.push(missing("queue_missing", &format!("The queue {}", shown(routing_key)), name));
+                findings.push(missing("queue_missing", &format!("The queue {routing_key}"), name));
             }
         }
         session.close(deadline).await;
         Ok::<_, ChannelFailure>(())
     };
     if let Err(error) = looked.await.map_err(PublishError::from) {
-        findings.push(Finding::note(
-            "not_checked",
-            format!("The exchanges of the sink {name}: {}.", shown(&error.to_string())),
-        ));
+        findings.push(Finding::note("not_checked", format!("The exchanges of the sink {name}: {error}.")));
     }
     findings
 }

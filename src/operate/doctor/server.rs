@@ -7,7 +7,7 @@ use outbox_core::{
     store::doctor::{self, OpenTransaction, Privilege, Server, Transactions},
 };
 
-use super::{Finding, shown};
+use super::Finding;
 
 /// The account of a relay, as `deploy/grants` gives it.
 const RELAY: &str = include_str!("../../../deploy/grants/relay.sql");
@@ -83,7 +83,7 @@ impl Settings<'_> {
         let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
         let release = (numbers.next()?, numbers.next()?);
         let (name, least) = if self.is_mariadb { ("MariaDB", (10, 6)) } else { ("MySQL", (8, 0)) };
-        let problem = Finding::problem("server_version", format!("The server is {name} {}.", shown(version)))
+        let problem = Finding::problem("server_version", format!("The server is {name} {version}."))
             .fix(format!("Upgrade it: the statements need {name} {}.{}.", least.0, least.1));
         (release < least).then_some(problem)
     }
@@ -191,7 +191,7 @@ async fn missing(db: &mut MySqlConnection, server: &Server) -> Result<Option<Fin
         }
     }
     let tables = commands.len();
-    let evidence = format!("The account {} lacks privileges on {tables} tables or views.", shown(&server.account));
+    let evidence = format!("The account {} lacks privileges on {tables} tables or views.", server.account);
     let problem = Finding::problem("privilege_missing", evidence)
         .matters("The relay is not ready, and may publish nothing.")
         .fix("Run deploy/grants/relay.sql of this release, or its lines that are missing:")
@@ -218,7 +218,7 @@ fn excessive(grant: &str, account: &str) -> Option<Finding> {
         [first, second, third, _, ..] => format!("{first}, {second}, {third} and {} more", names.len() - 3),
         few => few.join(", "),
     };
-    let risk = Finding::risk("privilege_excessive", format!("The account {} has {few} on {object}.", shown(account)))
+    let risk = Finding::risk("privilege_excessive", format!("The account {account} has {few} on {object}."))
         .matters("Whoever has the relay's password can read or change what is not the outbox's.");
     let command = match names.as_slice() {
         // REVOKE takes these two only as a pair of its own.
@@ -258,7 +258,7 @@ fn transaction(found: Transactions, account: &str) -> Option<Finding> {
         let evidence = format!("A prepared transaction (XA) without a connection is {seconds} s old, {writes}.");
         return Some(risk(evidence).fix("See XA RECOVER; then XA COMMIT or XA ROLLBACK, as its coordinator says."));
     }
-    let evidence = format!("A transaction of {} from {} is {seconds} s old, {writes}.", shown(&user), shown(&host));
+    let evidence = format!("A transaction of {user} from {host} is {seconds} s old, {writes}.");
     Some(risk(evidence).fix("Let its program end it. To end its connection:").sql(format!("KILL {connection};")))
 }
 

@@ -19,7 +19,7 @@ use super::{
         status::{self, LaneStatus},
         why,
     },
-    Finding, shown,
+    Finding,
 };
 use crate::{config::Config, state::session::describe};
 
@@ -52,10 +52,8 @@ pub(crate) async fn start_up(db: &mut MySqlConnection, config: &Config) -> Vec<F
         findings.push(Finding::problem(
             "two_servers",
             format!(
-                "one server answers reads ({}) and another one writes ({}), so that what is claimed may be read as it was: let the \
-                 relay reach the primary without a proxy that splits reads and writes",
-                shown(&read),
-                shown(&write)
+                "one server answers reads ({read}) and another one writes ({write}), so that what is claimed may be read as it was: let the \
+                 relay reach the primary without a proxy that splits reads and writes"
             ),
         ));
     }
@@ -106,15 +104,15 @@ pub(super) fn retention(config: &Config) -> Vec<Finding> {
 pub(super) async fn examine(db: &mut MySqlConnection, config: &Config) -> Result<Vec<Finding>, sqlx::Error> {
     let mut findings = Vec::new();
     for pause in controls::paused(db).await? {
-        let (kind, name, actor) = (shown(&pause.kind), shown(&pause.name), shown(&pause.actor));
-        let reason = shown(&pause.reason);
+        let (kind, name, actor) = (&pause.kind, &pause.name, &pause.actor);
+        let reason = &pause.reason;
         let found = match pause.ends_at {
             None => {
                 Finding::risk("paused", format!("{actor} has paused the {kind} {name} ({reason}), without an end."))
             }
             Some(_) => Finding::note("paused", format!("{actor} has paused the {kind} {name} ({reason}) for a while.")),
         };
-        let command = format!("relay resume --{kind} {} --because 'the pause is over'", quoted(&name));
+        let command = format!("relay resume --{kind} {} --because 'the pause is over'", quoted(name));
         findings.push(found.matters("Its messages wait.").fix("When it may go on:").shell(command));
     }
     for (lane, judged) in status::judged(db).await? {
@@ -159,8 +157,8 @@ fn lane_findings(lane: &LaneStats, judged: &LaneStatus) -> Vec<Finding> {
     }
     for (reason, messages, error) in &lane.delayed {
         let Some(remedy) = why::remedy(reason) else { continue };
-        let error = if error.is_empty() { String::new() } else { format!(": {}", shown(error)) };
-        let evidence = format!("In lane {number}, {} ({}){error}.", count(*messages, "waits", "wait"), shown(reason));
+        let error = if error.is_empty() { String::new() } else { format!(": {error}") };
+        let evidence = format!("In lane {number}, {} ({reason}){error}.", count(*messages, "waits", "wait"));
         findings.push(
             Finding::risk("messages_wait", evidence)
                 .fix(format!("To let them go on: {remedy}."))

@@ -18,7 +18,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     replay,
-    shown::shown,
     unsent::{COUNT_BUDGET, Cursor, Filter, PAGE, UnsentMessage, begin, message, scan, time},
 };
 
@@ -326,7 +325,7 @@ impl From<JobRow> for Job {
     fn from(row: JobRow) -> Self {
         Self {
             job: row.job_id,
-            action: shown(&row.action),
+            action: row.action,
             state: match row.ended_at {
                 None => "open",
                 Some(_) if row.is_stopped => "stopped",
@@ -336,9 +335,9 @@ impl From<JobRow> for Job {
             planned: row.planned,
             ordered_at: time(row.created_at),
             ended_at: row.ended_at.map(time),
-            actor: shown(&row.actor),
-            reason: shown(&row.reason),
-            filter: shown(&row.filter),
+            actor: row.actor,
+            reason: row.reason,
+            filter: row.filter,
         }
     }
 }

@@ -9,10 +9,7 @@ use outbox_core::{
 };
 use serde::Serialize;
 
-use super::{
-    instances::Live,
-    shown::{shown, span},
-};
+use super::{instances::Live, shown::span};
 use crate::pipeline::read::envelope::rfc3339;
 
 /// In microseconds: after this time without progress a relay is missing or stuck. Relays promote, take over and claim within
@@ -112,8 +109,8 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
     let time = |micros: i64| rfc3339(micros).unwrap_or_default();
     let confirmation = |it: &find::ReceiptRow| Confirmation {
         sent_at: time(it.sent_at),
-        owner: shown(&it.owner),
-        place: it.place.as_deref().map(shown),
+        owner: it.owner.clone(),
+        place: it.place.clone(),
     };
     Ok(Why {
         why,
@@ -122,8 +119,8 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
         cause,
         id,
         message_id: message.map(|message| message.message_id.to_string()),
-        topic: message.map(|message| shown(&message.topic)),
-        event_type: message.and_then(|message| message.event_type.as_deref()).map(shown),
+        topic: message.map(|message| message.topic.clone()),
+        event_type: message.and_then(|message| message.event_type.clone()),
         lane: row.map(|row| row.lane),
         attempts: row.map(|row| row.attempts),
         enqueued_at: message.map(|message| time(message.created_at)),
@@ -177,12 +174,12 @@ fn ended(found: &Found) -> Verdict {
                 1 => String::new(),
                 times => format!(" It was sent {times} times."),
             };
-            let place = last.place.as_deref().map(shown).unwrap_or_default();
+            let place = last.place.as_deref().unwrap_or_default();
             if last.place.as_deref() == Some("worker") {
-                let why = format!("Worker {} has done its work at {}.{times}", shown(&last.owner), at(last.sent_at));
+                let why = format!("Worker {} has done its work at {}.{times}", last.owner, at(last.sent_at));
                 return Verdict::new("sent", "done", why);
             }
-            let why = format!("The broker confirmed it at {}, as {place}, to {}.{times}", at(last.sent_at), shown(&last.owner));
+            let why = format!("The broker confirmed it at {}, as {place}, to {}.{times}", at(last.sent_at), last.owner);
             Verdict::new("sent", "sent", why).remedy("look at the consumer: its rows in inbox_processed and inbox_dead")
         }
         ([], Some(_)) => Verdict::new(
@@ -200,7 +197,7 @@ fn ended(found: &Found) -> Verdict {
 }
 
 fn claimed(found: &Found, claim: &ClaimRow) -> Verdict {
-    let (owner, ago) = (shown(&claim.owner), found.now - claim.lease_until);
+    let (owner, ago) = (&claim.owner, found.now - claim.lease_until);
     if ago < 0 {
         let since = span(found.now - claim.claimed_at);
         let why = format!(
@@ -218,7 +215,7 @@ fn claimed(found: &Found, claim: &ClaimRow) -> Verdict {
 
 fn pending(found: &Found, row: &StateRow, serving: usize) -> Verdict {
     if let Some(pause) = &found.paused {
-        let (lane, actor, reason) = (row.lane, shown(&pause.actor), shown(&pause.reason));
+        let (lane, actor, reason) = (row.lane, &pause.actor, &pause.reason);
         let end = pause.ends_at.map_or_else(String::new, |end| format!(" The pause ends at {}.", at(end)));
         let why = format!("{actor} has paused lane {lane} at {}: {reason}.{end}", at(pause.paused_at));
         return Verdict::new("pending", "paused", why).remedy(format!("relay resume --lane {lane}"));
@@ -283,7 +280,7 @@ fn delayed(found: &Found, row: &StateRow) -> Verdict {
     }
     let next = format!("at {} (in {})", at(due), span(overdue));
     let (reason, error) = (row.reason.as_str(), error(row));
-    let topic = found.message.as_ref().map(|message| shown(&message.topic)).unwrap_or_default();
+    let topic = found.message.as_ref().map_or("", |message| &message.topic);
     let (why, remedy) = match reason {
         "scheduled" => (format!("It is scheduled {next}."), None),
         "unconfirmed" | "rejected" => {
@@ -308,10 +305,10 @@ fn delayed(found: &Found, row: &StateRow) -> Verdict {
             (format!("No route of the relay matches its topic {topic}. It is tried again {next}."), remedy(reason))
         }
         "unread" => (format!("The relay could not read it{error}. It is tried again {next}."), remedy(reason)),
-        other => (format!("It waits ({}){error}. It is tried again {next}.", shown(other)), None),
+        other => (format!("It waits ({other}){error}. It is tried again {next}."), None),
     };
     let remedy = remedy.map(str::to_owned);
-    Verdict { state: "delayed", cause: shown(reason), why, remedy }
+    Verdict { state: "delayed", cause: reason.to_owned(), why, remedy }
 }
 
 /// The remedy for a message that waits for this reason; `None` if it needs none.
@@ -330,7 +327,7 @@ fn dead(id: u64, row: &StateRow) -> Verdict {
     let error = error(row);
     let holds = if row.holds_key { " The later messages of its key wait for it." } else { "" };
     let when = row.at.map(at).unwrap_or_default();
-    let reason = shown(&row.reason);
+    let reason = row.reason.clone();
     let attempts = if row.attempts == 1 { "1 attempt".to_owned() } else { format!("{} attempts", row.attempts) };
     let why = format!("A relay gave it up at {when}, after {attempts}: {reason}{error}.{holds}");
     let remedy = format!(
@@ -343,7 +340,7 @@ fn dead(id: u64, row: &StateRow) -> Verdict {
 /// The last error behind a colon, if there is one.
 fn error(row: &StateRow) -> String {
     let error = row.error.as_deref().filter(|error| !error.is_empty());
-    error.map_or_else(String::new, |error| format!(": {}", shown(error)))
+    error.map_or_else(String::new, |error| format!(": {error}"))
 }
 
 /// Adds that no relay did its work, if it is late.

@@ -132,16 +132,16 @@ fn a_delayed_or_dead_message_has_its_reason() {
     check(&delayed(0, "unconfirmed"), "delayed/due", "due for 0 s", "");
     check(&delayed(-61, "unconfirmed"), "delayed/due", "None has.", "start a relay");
     check(&delayed(3600, "scheduled"), "delayed/scheduled", "scheduled at 2023-11-14T23:13:20Z (in 1 h)", "");
-    let failed = "3 attempts failed, the last one unconfirmed: no\\u{a}queue.";
+    let failed = "3 attempts failed, the last one unconfirmed: no\nqueue.";
     check(&delayed(9, "unconfirmed"), "delayed/unconfirmed", failed, "");
     check(&delayed(9, "rejected"), "delayed/rejected", "3 attempts failed, the last one rejected", "");
     check(&delayed(1, "turned_away"), "delayed/turned_away", "turned it away", "");
-    check(&delayed(9, "parked"), "delayed/parked", "takes nothing: no\\u{a}queue", "treat the broker or the handler");
-    check(&delayed(9, "paused"), "delayed/paused", "is paused: no\\u{a}queue", "relay controls");
+    check(&delayed(9, "parked"), "delayed/parked", "takes nothing: no\nqueue", "treat the broker or the handler");
+    check(&delayed(9, "paused"), "delayed/paused", "is paused: no\nqueue", "relay controls");
     check(&delayed(9, "unroutable"), "delayed/unroutable", "without a spent attempt", "create the destination");
     check(&delayed(9, "no_route"), "delayed/no_route", "matches its topic orders", "add a route for its topic");
     check(&delayed(9, "unread"), "delayed/unread", "could not read it", "look for this id");
-    check(&delayed(9, "by\thand"), "delayed/by\\u{9}hand", "It waits (by\\u{9}hand)", "");
+    check(&delayed(9, "by\thand"), "delayed/by\thand", "It waits (by\thand)", "");
     let dead = found(&[row(StateTable::Dead, Some(NOW), "too_large")]);
-    check(&dead, "dead/too_large", "after 3 attempts: too_large: no\\u{a}queue. The later", "remove the cause");
+    check(&dead, "dead/too_large", "after 3 attempts: too_large: no\nqueue. The later", "remove the cause");
 }
