@@ -76,6 +76,10 @@ struct Arguments {
     token_file: Option<PathBuf>,
 }
 
+const API: &str = "It has a section [api] in the configuration, and needs no sink and no route. Examples:
+  relay api --config /etc/outbox-relay/api.toml
+  curl http://127.0.0.1:9465/api/v1/status";
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Claim, publish and settle until stopped (the default)
@@ -89,7 +93,8 @@ enum Command {
     Doctor(doctor::Doctor),
     #[command(flatten)]
     Operate(operate::Operate),
-    /// Answer these questions and orders over HTTP, for programs and for people without an account of the database
+    /// Answer the commands from `status` to `audit` over HTTP, for programs and for people without an account of the database
+    #[command(after_help = API)]
     Api,
     /// After a restore or a failover: show what goes out again, and with --yes keep numbers from coming again
     Recover(recover::Recover),

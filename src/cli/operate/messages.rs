@@ -66,11 +66,15 @@ impl Which {
     }
 }
 
-const LISTS: &str = "Topics and keys have no index. So the command looks at the newest 100,000 rows for at most two seconds, and says how far it
-came: --below goes on. --since and --until lead to the rows of that time. Examples:
-  relay messages list --topic orders --key 4711       # all messages of a key, without seeing others' keys
+const LISTS: &str = "Topics and keys have no index. So the command looks at the newest 100,000 rows, for at most two
+seconds, and says how far it came. --below goes on; --since and --until lead to the rows of a time.
+Examples:
+  relay messages list --topic orders --key 4711     # all of a key; other keys stay hidden
   relay messages list --type order.paid --since 2h
   relay messages list --state dead --limit 10";
+
+const TAILS: &str = "Example:
+  relay messages tail --topic orders";
 
 /// Which ones, and how many.
 #[derive(Debug, Args)]
@@ -102,6 +106,7 @@ pub(crate) struct ListMessages {
 
 /// Which ones.
 #[derive(Debug, Args)]
+#[command(after_help = TAILS)]
 pub(crate) struct TailMessages {
     #[command(flatten)]
     which: Which,
