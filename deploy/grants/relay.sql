@@ -37,6 +37,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_instances TO 'outbox_relay'@'%';
 -- For operators who ask "who holds message 123" and "where did it go" with this account.
 GRANT SELECT ON outbox_claimed_messages TO 'outbox_relay'@'%';
 GRANT SELECT ON outbox_sent_messages    TO 'outbox_relay'@'%';
+GRANT SELECT ON outbox_listed_messages  TO 'outbox_relay'@'%';
+GRANT SELECT (consumer, message_id, topic, event_type, attempts, died_at, reason, error) ON inbox_dead TO 'outbox_relay'@'%';
 
 -- Optional. With PROCESS the relay sees how old the oldest writing transaction is, and need not wait for
 -- `max_transaction_age` before it stops looking for late commits. The privilege is global and also shows the

@@ -30,7 +30,7 @@ use self::{
 };
 use super::{
     Arguments, database, log,
-    operate::{Answering, Role},
+    operate::{Answering, Role, told},
 };
 use crate::{
     config::{ApiConfig, Config, ConfigError, Problem},
@@ -156,7 +156,7 @@ impl Api {
             })?;
             let process = Answering { via: "api", config: &self.config };
             let answer = operation.answer(&mut db, &process).await;
-            answer.map_err(|error| (StatusCode::UNPROCESSABLE_ENTITY, format!("{error:#}")))
+            answer.map_err(|error| (StatusCode::UNPROCESSABLE_ENTITY, told(&error).to_string()))
         };
         let late = |_| (StatusCode::GATEWAY_TIMEOUT, "the database did not answer in time".to_owned());
         timeout(DEADLINE, answering).await.map_err(late)?

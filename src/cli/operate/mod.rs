@@ -15,9 +15,10 @@ mod why;
 
 use std::time::Duration;
 
+use anyhow::anyhow;
 use async_trait::async_trait;
 use clap::Subcommand;
-use outbox_core::sqlx::MySqlConnection;
+use outbox_core::sqlx::{self, MySqlConnection};
 use serde_json::Value;
 
 use super::{
@@ -25,8 +26,8 @@ use super::{
     api::client::{Client, Request},
     database,
 };
-use crate::config::Config;
 pub(crate) use crate::operate::Role;
+use crate::{config::Config, state::session::describe};
 
 /// The process that answers.
 pub(crate) struct Answering<'a> {
@@ -132,12 +133,22 @@ impl Operate {
         loop {
             let answer = match &mut source {
                 Source::Api(client) => client.ask(request)?,
-                Source::Database(db, config) => operation.answer(db, &Answering { via: "cli", config }).await?,
+                Source::Database(db, config) => {
+                    operation.answer(db, &Answering { via: "cli", config }).await.map_err(|error| told(&error))?
+                }
             };
             operation.show(&answer)?;
             let Some(pause) = operation.repeats() else { return Ok(true) };
             tokio::time::sleep(pause).await;
         }
+    }
+}
+
+/// Tells an error of the database with its remedy.
+pub(super) fn told(error: &anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<sqlx::Error>() {
+        Some(cause) => anyhow!("{error}: {}", describe(cause)),
+        None => anyhow!("{error:#}"),
     }
 }
 
