@@ -1,4 +1,4 @@
-//! Who may ask what: tokens, roles, hosts and rates.
+//! The access rules: tokens, roles, hosts and rates.
 
 use std::{
     collections::HashMap,

@@ -4,7 +4,7 @@ use clap::{ArgAction, ArgMatches, CommandFactory as _, Parser, parser::ValueSour
 
 use crate::cli::operate::Operate;
 
-/// What belongs to the terminal, or is decided by the process that answers.
+/// Flags of the terminal, and the name of the operator, which the API takes from the token.
 const LOCAL: [&str; 3] = ["format", "watch", "actor"];
 
 /// The commands that can be requests.

@@ -60,7 +60,7 @@ pub(crate) trait Operation: Sync {
 /// The commands of operators.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Operate {
-    /// What is in the queue, and the state of each lane in one sentence
+    /// Count the messages in the queue, and tell the state of each lane in one sentence
     Status(status::Status),
     /// Say why a message is not sent, or where it went
     Why(why::WhyMessage),
@@ -99,7 +99,7 @@ pub(crate) enum Operate {
 }
 
 impl Operate {
-    /// Returns what the command does.
+    /// Returns the operation of the command.
     pub(crate) fn operation(&self) -> &dyn Operation {
         match self {
             Self::Status(it) => it,
@@ -152,7 +152,7 @@ pub(super) fn told(error: &anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// What answers.
+/// The source of the answers.
 enum Source {
     Database(MySqlConnection, Box<Config>),
     Api(Client),

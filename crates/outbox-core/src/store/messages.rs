@@ -12,7 +12,7 @@ use super::{
 };
 use crate::Contents;
 
-/// What messages must have; `None`: anything.
+/// The conditions that messages must meet. A condition that is `None` admits all.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wanted<'a> {
     /// The topic.
