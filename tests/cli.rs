@@ -66,7 +66,16 @@ fn each_command_has_a_manual_page() {
 
 #[test]
 fn wrong_arguments_and_configurations_end_with_2() {
-    for arguments in [&["--no-such-flag"][..], &["why", "nonsense"], &["dead", "list", "--after", "7"]] {
+    for arguments in [
+        &["--no-such-flag"][..],
+        &["why", "nonsense"],
+        &["dead", "list", "--after", "7"],
+        &["api", "--listen", "127.0.0.1:1"],
+        &["api", "--set", "api.listen=off"],
+        &["api", "--set", "api.listen=0.0.0.0:1"],
+        &["status", "--via", "nonsense"],
+        &["check", "--via", "http://127.0.0.1:1"],
+    ] {
         assert_eq!(relay(GOOD, arguments).0, 2, "{arguments:?}");
     }
     let (code, out, err) = relay("[relay]\nleese = 1\n", &["check"]);

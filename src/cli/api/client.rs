@@ -10,18 +10,12 @@ use ureq::{
 };
 use url::Url;
 
+use super::problem;
 pub(crate) use super::request::Request;
-use crate::{
-    config::{ConfigError, Problem, is_local},
-    operate::shown::lines,
-};
+use crate::{config::is_local, operate::shown::lines};
 
 /// The time that an answer may take.
 const DEADLINE: Duration = Duration::from_secs(60);
-
-fn problem(text: &str) -> ConfigError {
-    ConfigError(vec![Problem { at: "--via".to_owned(), text: text.to_owned() }])
-}
 
 /// A client of one process.
 #[derive(Debug)]
@@ -35,11 +29,12 @@ impl Client {
     /// Makes one for this address, with the token in a file.
     pub(crate) fn new(url: &str, token: Option<&Path>) -> anyhow::Result<Self> {
         let url = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        let url = url
-            .ok_or_else(|| problem("it must be an address such as https://outbox.example or http://127.0.0.1:9465"))?;
+        let url = url.ok_or_else(|| {
+            problem("--via", "it must be an address such as https://outbox.example or http://127.0.0.1:9465")
+        })?;
         let is_plain = url.scheme() == "http";
         if is_plain && !url.host_str().is_some_and(is_local) {
-            return Err(problem("the token would go to another machine without TLS: use https://").into());
+            return Err(problem("--via", "the token would go to another machine without TLS: use https://").into());
         }
         let token = token.map(|file| {
             let text = fs::read_to_string(file);

@@ -6,7 +6,7 @@ mod request;
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use axum::{
     Router,
     body::{Body, to_bytes},
@@ -48,7 +48,9 @@ const BODY: usize = 64 * 1024;
 
 /// Answers until a signal stops it.
 pub(super) async fn run(options: &Arguments) -> anyhow::Result<bool> {
-    ensure!(options.listen.is_none(), "--listen is for `relay run`: give --set api.listen=ADDRESS");
+    if options.listen.is_some() {
+        return Err(problem("--listen", "it is for `relay run`: give --set api.listen=ADDRESS").into());
+    }
     let config = options.database()?;
     drop(log::init(&config.log)?);
     let (listener, access) = open(&config.api).await?;
@@ -71,18 +73,21 @@ pub(super) async fn run(options: &Arguments) -> anyhow::Result<bool> {
     Ok(true)
 }
 
+fn problem(at: &str, text: &str) -> ConfigError {
+    ConfigError(vec![Problem { at: at.to_owned(), text: text.to_owned() }])
+}
+
 /// Opens the listener, if the rules allow it.
 async fn open(config: &ApiConfig) -> anyhow::Result<(tokio::net::TcpListener, Access)> {
-    let address = config.listen.context("`api.listen` is off")?;
-    let problem = |key: &str, text: String| ConfigError(vec![Problem { at: key.to_owned(), text }]);
+    let address = config.listen.ok_or_else(|| problem("api.listen", "it is off: give an address"))?;
     let tokens = config.tokens_file.clone();
     match &tokens {
         Some(file) => access::check(file).map_err(|error| {
-            problem("api.tokens_file", format!("the file {} cannot be used: {error}", file.display()))
+            problem("api.tokens_file", &format!("the file {} cannot be used: {error}", file.display()))
         })?,
         None if address.ip().is_loopback() => {}
         None => {
-            let text = "elsewhere than on loopback, callers need tokens: set `api.tokens_file`".to_owned();
+            let text = "elsewhere than on loopback, callers need tokens: set `api.tokens_file`";
             return Err(problem("api.listen", text).into());
         }
     }
