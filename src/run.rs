@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, stream};
 use outbox_core::{
     SchemaError, check_schema,
     sqlx::{self, Connection as _, MySqlConnection},
-    store::{counters, lease, read},
+    store::{counters, lease, read, settle},
 };
 use tokio::{
     sync::{Mutex, mpsc, watch},
@@ -275,10 +275,11 @@ async fn look_at_database(context: &Context) -> Result<Option<String>, SchemaErr
     }
 }
 
-/// Looks for a counter that is behind, and for a privilege to read that the account lacks, as with the GRANT files of an earlier
-/// release: such a relay would claim messages that it cannot read.
+/// Looks for a counter that is behind, and for a privilege to read or settle that the account lacks, as with the GRANT files of an
+/// earlier release: such a relay would claim messages, and could not send or settle them.
 async fn is_ready(connection: &mut MySqlConnection) -> Result<Option<counters::Behind>, sqlx::Error> {
     read::messages(connection, &[]).await?;
+    settle::try_all(connection).await?;
     counters::behind(connection).await
 }
 

@@ -22,6 +22,7 @@ GRANT CREATE, ALTER, DROP, INDEX ON outbox_audit    TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_controls TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_instances TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_replays  TO 'outbox_migrator'@'%';
+GRANT CREATE, ALTER, DROP, INDEX ON outbox_attempts TO 'outbox_migrator'@'%';
 
 -- The views run with the rights of the account that made them, so it must be able to read what they show. (CREATE beside
 -- CREATE VIEW: a privilege on something that does not exist yet is accepted only together with CREATE.)

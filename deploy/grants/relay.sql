@@ -30,6 +30,7 @@ GRANT SELECT, UPDATE (next_at, ended_at, last_lane, last_id, done, token) ON out
 GRANT SELECT, DELETE ON outbox_controls TO 'outbox_relay'@'%';
 GRANT UPDATE (holds_key) ON outbox_dead TO 'outbox_relay'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_replays TO 'outbox_relay'@'%';
+GRANT SELECT, INSERT, DELETE ON outbox_attempts TO 'outbox_relay'@'%';
 
 -- Show operators that it runs.
 GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_instances TO 'outbox_relay'@'%';

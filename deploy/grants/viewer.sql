@@ -16,6 +16,7 @@ GRANT SELECT ON outbox_sent_messages    TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_listed_messages  TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_instances TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_replays TO 'outbox_viewer'@'%';
+GRANT SELECT ON outbox_attempts TO 'outbox_viewer'@'%';
 GRANT SELECT ON inbox_processed TO 'outbox_viewer'@'%';
 GRANT SELECT (consumer, message_id, topic, event_type, attempts, died_at, reason, error) ON inbox_dead TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_jobs    TO 'outbox_viewer'@'%';

@@ -85,11 +85,17 @@ impl Format {
             }
         }
         text(&table(&[], &pairs))?;
+        Ok(self.list_below(object, name, columns)?)
+    }
+
+    /// Prints these columns of the list in an object that has this name, if it is not empty, below the object. As JSON nothing: the
+    /// object has the list.
+    pub(super) fn list_below<const N: usize>(self, object: &Value, name: &str, columns: [&str; N]) -> io::Result<()> {
         let rows = picked(object.get(name).unwrap_or(&Value::Null), columns);
-        if !rows.is_empty() {
-            text(&format!("\n{}", table(&columns, &rows)))?;
+        if rows.is_empty() || self.format == Form::Json {
+            return Ok(());
         }
-        Ok(())
+        text(&format!("\n{}", table(&columns, &rows)))
     }
 
     /// Prints names and values, and below them rows under their columns. As JSON, prints an object in which the list of

@@ -61,21 +61,22 @@ async fn the_relay_does_its_work(flavor: Flavor) -> Result<()> {
 }
 
 /// The service enqueues in every way, consumes, and holds a lease.
+/// Without one it cannot read, without the other it cannot settle.
 async fn a_relay_with_the_grants_of_an_earlier_release_waits_for_those_of_its_own(flavor: Flavor) -> Result<()> {
     let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
     let url = account(&stage.database, &RELAY.replace("outbox_relay", "{user}")).await?;
     stage.settings = stage.settings.clone().set("database", "url", url.as_str());
     let user = url.username();
-    let change =
-        |verb: &str, to: &str| format!("{verb} SELECT, INSERT, UPDATE, DELETE ON outbox_replays {to} '{user}'@'%'");
-    stage.database.execute(&change("REVOKE", "FROM")).await?;
     stage.commit(&[stage.draft(1)]).await?;
-    let mut relay = stage.relay()?;
-    relay.wait_for_log(PATIENCE, "the account lacks a privilege: run deploy/grants").await?;
-    ensure!(!relay.log()?.contains("relay started"), "a relay that cannot read claims");
-    stage.database.execute(&change("GRANT", "TO")).await?;
-    stage.drain_and_judge(&Expectations::new().at_least(1)).await?;
-    relay.stop(PATIENCE).await?;
+    for later in ["SELECT, INSERT, UPDATE, DELETE ON outbox_replays", "SELECT, INSERT, DELETE ON outbox_attempts"] {
+        stage.database.execute(&format!("REVOKE {later} FROM '{user}'@'%'")).await?;
+        let mut relay = stage.relay()?;
+        relay.wait_for_log(PATIENCE, "the account lacks a privilege: run deploy/grants").await?;
+        ensure!(!relay.log()?.contains("relay started"), "a relay without {later} claims");
+        stage.database.execute(&format!("GRANT {later} TO '{user}'@'%'")).await?;
+        stage.drain_and_judge(&Expectations::new().at_least(1)).await?;
+        relay.stop(PATIENCE).await?;
+    }
     remove(&stage.database, &url).await
 }
 

@@ -94,6 +94,7 @@ async fn each_message_has_its_cause(flavor: Flavor) -> Result<()> {
     let why = viewer.expect(&behind, "delayed/behind", "behind message").await?;
     ensure!(why["remedy"] == format!("relay why {}", dead["id"]), "{why}");
     viewer.expect(&scheduled, "delayed/scheduled", "scheduled at").await?;
+    ensure!(dead["failures"][0]["reason"] == "too_large" && dead["failures"][1].is_null(), "{dead:#}");
     viewer.expect(&expired, "dead/expired", "gave it up").await?;
     viewer.expect(&elsewhere, "delayed/no_route", "its topic elsewhere").await?;
     stage.database.execute("UPDATE outbox_messages SET created_at = created_at - INTERVAL 1 HOUR").await?;

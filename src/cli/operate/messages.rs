@@ -180,7 +180,7 @@ impl Operation for Messages {
                 output::rest(answer, "below")
             }
             Self::Tail(it) => it.show(answer),
-            Self::Show(it) => it.format.object_with_list(answer, "receipts", ["sent_at", "owner", "place"]),
+            Self::Show(it) => super::why::show(it.format, answer),
         }
     }
 

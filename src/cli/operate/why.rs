@@ -34,6 +34,12 @@ impl Operation for WhyMessage {
     }
 
     fn show(&self, answer: &Value) -> anyhow::Result<()> {
-        self.format.object_with_list(answer, "receipts", ["sent_at", "owner", "place"])
+        show(self.format, answer)
     }
+}
+
+/// Prints the message, its failures and its receipts.
+pub(super) fn show(format: Format, answer: &Value) -> anyhow::Result<()> {
+    format.object_with_list(answer, "failures", ["failed_at", "attempt", "owner", "reason", "error"])?;
+    Ok(format.list_below(answer, "receipts", ["sent_at", "owner", "place"])?)
 }

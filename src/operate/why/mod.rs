@@ -5,7 +5,10 @@ use std::str::FromStr;
 use outbox_core::{
     Uuid,
     sqlx::{self, MySqlConnection},
-    store::find::{self, ClaimRow, Found, MAX_BEFORE, StateRow, StateTable},
+    store::{
+        attempts::FailureRow,
+        find::{self, ClaimRow, Found, MAX_BEFORE, StateRow, StateTable},
+    },
 };
 use serde::Serialize;
 
@@ -76,8 +79,25 @@ pub struct Why {
     pub due_at: Option<String>,
     /// The time after which it is not published.
     pub expires_at: Option<String>,
+    /// The last twenty failures, the oldest first. Waits that spend no attempt are none.
+    pub failures: Vec<Failure>,
     /// The brokers' confirmations, the oldest first.
     pub receipts: Vec<Confirmation>,
+}
+
+/// A failure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// When it was written.
+    pub failed_at: String,
+    /// The number of the attempt. An operator's retry counts from 1 again.
+    pub attempt: u16,
+    /// The relay.
+    pub owner: String,
+    /// A short code, such as `unconfirmed`; `taken_over` if the relay ended.
+    pub reason: String,
+    /// The broker's error text.
+    pub error: Option<String>,
 }
 
 /// A broker's confirmation.
@@ -112,6 +132,13 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
         owner: it.owner.clone(),
         place: it.place.clone(),
     };
+    let failure = |it: &FailureRow| Failure {
+        failed_at: time(it.failed_at),
+        attempt: it.attempt,
+        owner: it.owner.clone(),
+        reason: it.reason.clone(),
+        error: it.error.clone(),
+    };
     Ok(Why {
         why,
         remedy,
@@ -126,6 +153,7 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
         enqueued_at: message.map(|message| time(message.created_at)),
         due_at: message.and_then(|message| message.due_at).map(time),
         expires_at: message.and_then(|message| message.expires_at).map(time),
+        failures: found.failures.iter().map(failure).collect(),
         receipts: found.receipts.iter().map(confirmation).collect(),
     })
 }

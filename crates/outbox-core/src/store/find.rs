@@ -4,6 +4,7 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row as _, mysql::MySqlRow};
 use uuid::Uuid;
 
 use super::{
+    attempts::{self, FailureRow},
     contents::uuid,
     controls::{self, ControlRow},
     queue::UNDATED,
@@ -24,6 +25,8 @@ pub struct Found {
     pub claims: Vec<ClaimRow>,
     /// Its receipts, the oldest first.
     pub receipts: Vec<ReceiptRow>,
+    /// Its last failures, the oldest first.
+    pub failures: Vec<FailureRow>,
     /// The first message of its key that holds it back.
     pub ahead: Option<u64>,
     /// Pending messages of its lane with a lower id, at most [`MAX_BEFORE`].
@@ -182,6 +185,7 @@ pub async fn find(conn: &mut MySqlConnection, id: u64) -> Result<Found, sqlx::Er
     found.message = message(conn, id).await?;
     found.states = states(conn, &[id]).await?.into_iter().map(|(_, state)| state).collect();
     found.claims = claims(conn, id).await?;
+    found.failures = attempts::of(conn, id).await?;
     if let Some(message) = &found.message {
         found.receipts = receipts(conn, id, message.created_at - CLOCKS).await?;
     }

@@ -8,6 +8,7 @@
 //! The relay's functions expect a session with `READ COMMITTED` and `time_zone = '+00:00'`, see [`session::prepare`].
 //! None of them may be cancelled half-way: drop the connection then.
 
+pub mod attempts;
 pub mod backlog;
 pub(crate) mod catalogue;
 pub mod claim;

@@ -41,7 +41,7 @@ pub async fn sent(conn: &mut MySqlConnection, age: Duration, messages: usize) ->
     ids.sort_unstable();
     let text = sql!(
         "BEGIN; DELETE FROM outbox_sent WHERE {receipts}; DELETE FROM outbox_messages WHERE {messages};
-            DELETE FROM outbox_replays WHERE {messages}; COMMIT",
+            DELETE FROM outbox_replays WHERE {messages}; DELETE FROM outbox_attempts WHERE {messages}; COMMIT",
         receipts = id_list("receipt_id", &receipts),
         messages = id_list("id", &ids),
     );
@@ -77,9 +77,11 @@ pub async fn dead(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Resu
     // One statement: a Galera node that rolls back in the middle of a text and goes on would delete the message of a row that an
     // operator puts back.
     let text = sql!(
-        "DELETE d, m FROM {ids}
+        "DELETE d, m, r, a FROM {ids}
             STRAIGHT_JOIN outbox_dead d FORCE INDEX (PRIMARY) ON d.id = l.id AND d.lane = {lane}
-            LEFT JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = d.id",
+            LEFT JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = d.id
+            LEFT JOIN outbox_replays r FORCE INDEX (PRIMARY) ON r.id = d.id
+            LEFT JOIN outbox_attempts a FORCE INDEX (PRIMARY) ON a.id = d.id",
         ids = listed(&ids),
         lane,
     );

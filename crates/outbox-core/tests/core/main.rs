@@ -2,6 +2,7 @@
 
 mod admit;
 mod assertions;
+mod attempts;
 mod backlog;
 mod batch;
 mod counters;
