@@ -155,6 +155,12 @@ pub const METRICS: &[Metric] = &[
     ),
     metric(
         "gauge",
+        "outbox_queue_observed_timestamp_seconds",
+        &[],
+        "When the queue was counted, by the database's clock.",
+    ),
+    metric(
+        "gauge",
         "outbox_relay_instances",
         &["state"],
         "Relays and workers by their heartbeats: live, draining, drained or gone.",
@@ -207,6 +213,7 @@ pub struct Queue {
     pub blocked_keys: IntGauge,
     pub expired_leases: IntGauge,
     pub instances: IntGaugeVec,
+    pub observed_timestamp_seconds: Gauge,
 }
 
 /// Makes metrics from the table.
@@ -294,6 +301,8 @@ impl Metrics {
                 blocked_keys: make.gauge("outbox_queue_blocked_keys")?,
                 expired_leases: make.gauge("outbox_queue_expired_leases")?,
                 instances: make.gauges("outbox_relay_instances")?,
+                observed_timestamp_seconds: make
+                    .add(Gauge::with_opts(Maker::opts("outbox_queue_observed_timestamp_seconds")?.0)?)?,
             },
             registry: make.0,
         }))
@@ -314,8 +323,8 @@ impl Metrics {
 #[must_use]
 pub fn reference() -> String {
     let mut text = String::from(
-        "# Metrics\n\nAt `/metrics`, with `process_*` of the process. Queue gauges are read from the database every 15 s and are the same from every \
-         relay: use `max`, never `sum`.\n\n| metric | type | labels | what it means |\n|---|---|---|---|\n",
+        "# Metrics\n\nAt `/metrics`, with `process_*` of the process. One relay counts the queue every 10 s, and every \
+         relay shows its numbers: use `max`, never `sum`.\n\n| metric | type | labels | what it means |\n|---|---|---|---|\n",
     );
     for metric in METRICS {
         let row = format!("| `{}` | {} | {} | {} |\n", metric.name, metric.kind, metric.labels.join(", "), metric.help);

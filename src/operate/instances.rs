@@ -109,6 +109,7 @@ mod tests {
             started_at: 0,
             seen_at: 0,
             quiet,
+            counted: None,
         }
     }
 

@@ -12,6 +12,7 @@ mod destinations;
 mod doctor;
 mod envelopes;
 mod frozen;
+mod gauges;
 mod hand_edited;
 mod hands;
 mod jobs;

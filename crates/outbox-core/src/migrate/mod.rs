@@ -23,10 +23,10 @@ pub use self::{
 use crate::store::migrate::{RECORD, note_in_script};
 
 /// The number of the newest migration that this version knows: its version of the tables.
-pub const SCHEMA_VERSION: i64 = 27;
+pub const SCHEMA_VERSION: i64 = 28;
 
 /// The migrations as text: number, name, SQL. One statement each.
-pub const MIGRATIONS: [(i64, &str, &str); 27] = [
+pub const MIGRATIONS: [(i64, &str, &str); 28] = [
     (1, "messages", include_str!("../../migrations/0001_messages.sql")),
     (2, "pending", include_str!("../../migrations/0002_pending.sql")),
     (3, "delayed", include_str!("../../migrations/0003_delayed.sql")),
@@ -54,6 +54,7 @@ pub const MIGRATIONS: [(i64, &str, &str); 27] = [
     (25, "replays", include_str!("../../migrations/0025_replays.sql")),
     (26, "listed_messages", include_str!("../../migrations/0026_listed_messages.sql")),
     (27, "attempts", include_str!("../../migrations/0027_attempts.sql")),
+    (28, "instance_counts", include_str!("../../migrations/0028_instance_counts.sql")),
 ];
 
 /// The migrations for `#[sqlx::test(migrator = "outbox_core::MIGRATOR")]`: sqlx applies them to an empty database.
