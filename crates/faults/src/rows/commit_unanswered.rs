@@ -30,8 +30,8 @@ const BROKEN: u64 = 30;
 const WRITES: [(&str, &[u8], bool); 4] = [
     ("reply to a claim cut", b"INSERT INTO outbox_claims", false),
     ("reply to a settling cut", b"REPLACE INTO outbox_sent", false),
-    ("reply to a renewal cut", b"SET lease_until", true),
-    ("reply to a look cut", b"SELECT version", false),
+    ("reply to a renewal cut", b"SET c.lease_until", true),
+    ("reply to a look cut", b"SELECT 0, version", false),
 ];
 
 pub(super) fn row() -> Row {
