@@ -1,5 +1,8 @@
 //! A steady load to ten destinations beside a neighbour that is sick, hot, or many.
 
+mod blocked;
+mod lanes;
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -9,18 +12,14 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use outbox_core::Message;
 use serde_json::{Map, Value, json};
-use testkit::{
-    accounts::Account,
-    relay::{Relay, Settings},
-};
+use testkit::relay::Settings;
 
 use crate::{
     Broker, Common,
     drain::precise,
-    idle::UNTIL_QUIET,
     latency::{Sent, WARM_UP, at, latencies, load},
     listen::{Arrivals, first_arrivals, listen, wait_for},
-    setup::{Stage, enqueue, judge, message, payload, ready},
+    setup::{Stage, enqueue, judge, payload, ready},
 };
 
 /// The sizes of the loads.
@@ -38,6 +37,9 @@ pub(crate) struct Size {
     /// Lanes with one message each, beside ten busy lanes.
     #[arg(long, default_value_t = 190)]
     lanes: u16,
+    /// Messages behind a blocked key.
+    #[arg(long, default_value_t = 200_000)]
+    blocked: u64,
 }
 
 /// The number of destinations of the steady load.
@@ -46,8 +48,6 @@ const DESTINATIONS: usize = 10;
 const SICK_EVERY: Duration = Duration::from_millis(10);
 /// The longest wait for a backlog.
 const PATIENCE: Duration = Duration::from_secs(300);
-const NOW: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
-const BUSY_LANES: u16 = 10;
 /// Goals for the load: the smallest share of its rate; the largest p99 as a factor and an addend in milliseconds.
 /// Beside a hot key: the largest p99 in milliseconds.
 const RATE_KEPT: f64 = 0.9;
@@ -60,6 +60,11 @@ const EVEN: f64 = 0.9;
 /// one lane's.
 const CONNECTIONS: f64 = 16.0;
 const IDLE: f64 = 1.5;
+/// Goals beside a slow lane and beside a blocked key: the smallest share of the rate. Rows behind a blocked key: the largest number of
+/// rows that are written a second while nothing happens, and the smallest share of a drain's rate at which they are released.
+const NEARLY_ALL: f64 = 0.95;
+const QUIET: f64 = 1.0;
+const RELEASED: f64 = 0.5;
 
 type Figures = Map<String, Value>;
 
@@ -91,7 +96,9 @@ pub(crate) async fn measure(common: &Common, size: Size) -> Result<(Value, bool)
         report.extend(beside_a_hot_key(common, size).await?);
     }
     report.extend(beside_unroutable(common, size, &without).await?);
-    report.extend(with_many_lanes(common, size).await?);
+    report.extend(lanes::beside_a_slow_lane(common, size, &without).await?);
+    report.extend(lanes::with_many_lanes(common, size).await?);
+    report.extend(blocked::behind_a_blocked_key(common, size).await?);
     let faults = report.iter().filter(|(name, _)| name.ends_with("lost") || name.ends_with("out_of_order"));
     let good = faults.into_iter().all(|(_, count)| count.as_u64() == Some(0));
     Ok((Value::Object(report), good))
@@ -109,6 +116,11 @@ pub(crate) fn goals(report: &Figures) -> Figures {
         ("hot_key_others_are_in_time", figure("hot_key_p99_ms") <= P99_BESIDE_HOT_KEY),
         ("hot_key_keeps_its_rate", figure("hot_key_rate_ratio") >= EVEN),
         ("unroutable_good_ones_keep_their_rate", figure("unroutable_rate_ratio") >= RATE_KEPT),
+        ("slow_lane_others_keep_their_rate", figure("slow_lane_rate_ratio") >= NEARLY_ALL),
+        ("slow_lane_others_are_in_time", figure("slow_lane_p99_ms") <= P99.0 * figure("without_p99_ms")),
+        ("blocked_rows_are_not_written", figure("blocked_rows_written_per_second") <= QUIET),
+        ("blocked_others_drain", figure("blocked_drain_ratio") >= NEARLY_ALL),
+        ("blocked_rows_are_released", figure("blocked_release_ratio") >= RELEASED),
         ("lanes_take_few_connections", figure("lanes_connections_of_a_relay") <= CONNECTIONS),
         ("lanes_cost_little_when_idle", figure("lanes_idle_cost_ratio") <= IDLE),
         ("lanes_are_even", figure("lanes_fastest_to_slowest") >= EVEN),
@@ -263,76 +275,6 @@ async fn sent_per_second(stage: &Stage, topic: &str) -> Result<f64> {
          FROM outbox_sent_messages s JOIN outbox_messages m ON m.id = s.id WHERE m.topic = '{topic}'"
     );
     Ok(precise(stage.database.number(&sql).await?.unsigned_abs()))
-}
-
-/// Two relays: the cost of many idle lanes, and whether busy lanes beside them get equal shares.
-async fn with_many_lanes(common: &Common, size: Size) -> Result<Figures> {
-    let (stage, settings) = stage(common).await?;
-    let without = idle(&stage, &[], size).await?;
-    let mut relays = vec![stage.start(&settings)?, stage.start(&settings)?];
-    for relay in &relays {
-        ready(relay).await?;
-    }
-    stage.fill_with(1, |number| message(stage.topic.name(), common, number)).await?;
-    let one = idle(&stage, &relays, size).await?;
-    stage
-        .fill_with(u64::from(size.lanes), |number| {
-            let lane = u16::try_from(number).unwrap_or(0) + BUSY_LANES;
-            message(stage.topic.name(), common, number).lane(lane)
-        })
-        .await?;
-    let many = idle(&stage, &relays, size).await?;
-    let open = format!(
-        "SELECT COUNT(*) FROM performance_schema.threads WHERE processlist_db = DATABASE() AND processlist_user = '{}'",
-        stage.database.url_as(Account::Relay)?.split(['/', ':']).nth(3).unwrap_or_default()
-    );
-    let connections = precise(stage.database.number(&open).await?.unsigned_abs()) / precise(relays.len() as u64);
-
-    for relay in &relays {
-        relay.pause()?;
-    }
-    let before = stage.database.number("SELECT CAST(MAX(id) AS SIGNED) FROM outbox_messages").await?;
-    let lanes = u64::from(BUSY_LANES);
-    let drained = |number| message(stage.topic.name(), common, number).lane(u16::try_from(number % lanes).unwrap_or(0));
-    stage.fill_with(size.rows * lanes, drained).await?;
-    let started = stage.database.number(NOW).await?;
-    for relay in &relays {
-        relay.resume()?;
-    }
-    stage.database.wait_until_drained(PATIENCE).await?;
-    let [fastest, slowest] = ["MIN", "MAX"].map(|which| {
-        format!(
-            "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {which}(at)) FROM (SELECT s.lane, MAX(s.sent_at) AS at \
-             FROM outbox_sent_messages s WHERE s.id > {before} GROUP BY s.lane) lanes"
-        )
-    });
-    let took = async |sql: &str| anyhow::Ok(precise((stage.database.number(sql).await? - started).unsigned_abs()));
-    let even = took(&fastest).await? / took(&slowest).await?;
-    for relay in &mut relays {
-        relay.stop(Duration::from_secs(30)).await?;
-    }
-    stage.remove().await?;
-    Ok(figures(
-        "lanes",
-        [
-            ("connections_of_a_relay", json!(connections)),
-            ("idle_mysql_added_percent_with_one", json!(one - without)),
-            ("idle_mysql_added_percent", json!(many - without)),
-            ("idle_cost_ratio", json!((many - without) / (one - without))),
-            ("fastest_to_slowest", json!(even)),
-        ],
-    ))
-}
-
-/// MySQL's CPU without a load, in percent of a core.
-async fn idle(stage: &Stage, relays: &[Relay], size: Size) -> Result<f64> {
-    stage.database.wait_until_drained(Duration::from_secs(60)).await?;
-    let all: Vec<&Relay> = relays.iter().collect();
-    tokio::time::sleep(UNTIL_QUIET).await;
-    let before = stage.costs(&all).await?;
-    tokio::time::sleep(Duration::from_secs(size.seconds.into())).await;
-    let used = stage.costs(&all).await?.since(&before);
-    Ok(used.percent(used.mysql))
 }
 
 fn figures<const N: usize>(of: &str, figures: [(&str, Value); N]) -> Figures {
