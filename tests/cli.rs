@@ -52,6 +52,15 @@ fn what_needs_no_database_needs_no_configuration_either() {
 }
 
 #[test]
+fn a_purge_without_a_dry_run_is_refused_and_the_error_says_who_purges() {
+    let (code, _, err) = relay(GOOD, &["purge"]);
+    assert_eq!(code, 2, "{err}");
+    for part in ["--dry-run", "relays purge by themselves", "retention.sent"] {
+        assert!(err.contains(part), "{part}: {err}");
+    }
+}
+
+#[test]
 fn each_command_has_a_manual_page() {
     let folder = folder("not TOML");
     assert!(command(&folder, &["man", "."]).status().unwrap().success());

@@ -17,6 +17,7 @@ GRANT SELECT ON outbox_listed_messages  TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_instances TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_replays TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_attempts TO 'outbox_operator'@'%';
+GRANT SELECT ON outbox_leases TO 'outbox_operator'@'%';
 GRANT SELECT ON inbox_processed TO 'outbox_operator'@'%';
 GRANT SELECT (consumer, message_id, topic, event_type, attempts, died_at, reason, error) ON inbox_dead TO 'outbox_operator'@'%';
 

@@ -1,5 +1,5 @@
--- What the commands need that only look: `relay why`, `status`, `jobs`, `controls`, `audit`, `instances`, `keys`, `messages`, `inbox`, and `list` of `pending`,
--- `delayed` and `dead`. It reads no key, header or payload, and changes nothing.
+-- What the commands need that only look: `relay why`, `status`, `jobs`, `controls`, `audit`, `instances`, `keys`, `messages`, `inbox`,
+-- `purge --dry-run`, and `list` of `pending`, `delayed` and `dead`. It reads no key, header or payload, and changes nothing.
 --
 -- Run this file after `relay migrate up`, with the outbox's database as the default one:
 --   CREATE USER 'outbox_viewer'@'%' IDENTIFIED BY '…' REQUIRE SSL;
@@ -17,6 +17,7 @@ GRANT SELECT ON outbox_listed_messages  TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_instances TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_replays TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_attempts TO 'outbox_viewer'@'%';
+GRANT SELECT ON outbox_leases TO 'outbox_viewer'@'%';
 GRANT SELECT ON inbox_processed TO 'outbox_viewer'@'%';
 GRANT SELECT (consumer, message_id, topic, event_type, attempts, died_at, reason, error) ON inbox_dead TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_jobs    TO 'outbox_viewer'@'%';

@@ -8,6 +8,7 @@ pub mod inbox;
 pub mod instances;
 pub mod jobs;
 pub mod messages;
+pub mod purge;
 pub mod replay;
 pub mod shown;
 pub mod status;

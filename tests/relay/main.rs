@@ -24,6 +24,7 @@ mod migrate;
 mod network;
 mod order;
 mod outage;
+mod purge;
 mod queues;
 mod recover;
 mod rejected;

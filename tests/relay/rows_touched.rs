@@ -25,6 +25,7 @@ on_both_databases!(
     however_many_rows_are_queued_a_look_and_a_part_of_a_queue_read_few,
     a_part_of_a_replay_reads_its_own_receipts_and_messages,
     a_list_of_messages_reads_its_budget_and_the_states_of_what_it_finds,
+    a_dry_run_of_the_purge_reads_its_budget,
 );
 
 const BACKLOG: u64 = 5_000;
@@ -178,6 +179,37 @@ async fn a_part_of_a_replay_reads_its_own_receipts_and_messages(flavor: Flavor) 
     ensure!(sent.len() == 50, "{} messages", sent.len());
     ensure!(replay::again(db, LANE, &ids).await?.len() == 100);
     at_most(db, "again", 350).await
+}
+
+async fn a_dry_run_of_the_purge_reads_its_budget(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let db = &mut database.plain().await?;
+    session::prepare(db).await?;
+    fill(db).await?;
+    let old = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \
+               SELECT id, 1, 0, 'x', '2020-01-01', '2020-01-01', CONCAT('[', id, ']'), '[]' FROM outbox_pending; \
+               INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, reason, owner) \
+               SELECT lane, id, 0, 0, 1, '2020-01-01', 'x', 'x' FROM outbox_delayed; \
+               INSERT INTO inbox_processed (consumer, message_id, processed_at) SELECT 'x', message_id, '2020-01-01' FROM outbox_messages; \
+               DELETE FROM outbox_pending WHERE id MOD 2 = 0; \
+               ANALYZE TABLE outbox_sent, outbox_dead, outbox_pending, inbox_processed; FLUSH STATUS";
+    sqlx::raw_sql(old).execute(&mut *db).await?;
+    rows_read(db).await?;
+    let age = Duration::from_secs(3600);
+    let receipts = purge::old_receipts(db, age, 1_000, 200).await?;
+    // The rows, and those of two temporary tables.
+    at_most(db, "old receipts", 3 * 200 + 10).await?;
+    ensure!(receipts.len() == 200, "{} receipts", receipts.len());
+    let ids: Vec<_> = receipts.iter().flat_map(|it| it.ids.iter().flatten().map(|id| (it.lane, *id))).collect();
+    ensure!(purge::unsent(db, &ids).await?.len() == 100);
+    at_most(db, "messages that are to be sent again", 4 * 200 + 10).await?;
+    for (what, old) in [
+        ("old dead messages", purge::old_dead(db, age, 500).await?),
+        ("old rows of the inbox", purge::old_inbox(db, age, 500).await?),
+    ] {
+        ensure!(old.rows == 500 && !old.is_complete, "{what}: {old:?}");
+    }
+    at_most(db, "old dead messages and old rows of the inbox", 2 * (2 * 500 + 10)).await
 }
 
 async fn the_hot_statements_read_only_their_rows(flavor: Flavor) -> Result<()> {

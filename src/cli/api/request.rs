@@ -80,7 +80,10 @@ impl Request {
         words.push("--".to_owned());
         words.extend(places);
         let parsed = Commands::try_parse_from(words).map_err(|error| error.to_string())?;
-        Ok(parsed.command)
+        match parsed.command.operation().problem() {
+            Some(problem) => Err(problem.to_string()),
+            None => Ok(parsed.command),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod jobs;
 mod messages;
 mod moment;
 mod plan;
+mod purge;
 mod replay;
 mod status;
 mod unsent;
@@ -27,7 +28,10 @@ use super::{
     database,
 };
 pub(crate) use crate::operate::Role;
-use crate::{config::Config, state::session::describe};
+use crate::{
+    config::{Config, ConfigError, Problem},
+    state::session::describe,
+};
 
 /// The process that answers.
 pub(crate) struct Answering<'a> {
@@ -43,6 +47,11 @@ pub(crate) trait Operation: Sync {
     /// Returns the rights that it needs. Whatever needs more than a viewer's changes something.
     fn role(&self) -> Role {
         Role::Viewer
+    }
+
+    /// Returns what is wrong with its arguments, if they do not fit together.
+    fn problem(&self) -> Option<Problem> {
+        None
     }
 
     /// Answers the question, or gives the order. The names in the answer are stable.
@@ -84,6 +93,8 @@ pub(crate) enum Operate {
     /// List the consumers of the inbox in this database, or their outcomes of a message
     #[command(subcommand)]
     Inbox(inbox::Inbox),
+    /// Count the rows that the purge would delete now, and tell which relay purges
+    Purge(purge::Purge),
     /// List the running relays and workers, with their lanes, sinks and messages in flight
     Instances(controls::Instances),
     /// Stop publishing of a lane, sink, destination or relay for a while
@@ -111,6 +122,7 @@ impl Operate {
             Self::Replay(it) => it,
             Self::Keys(it) => it,
             Self::Inbox(it) => it,
+            Self::Purge(it) => it,
             Self::Instances(it) => it,
             Self::Pause(it) => it,
             Self::Resume(it) => it,
@@ -123,6 +135,9 @@ impl Operate {
     /// Asks the database, or the process at `--via`, and prints the answer.
     pub(super) async fn run(&self, options: &Arguments, request: &Request) -> anyhow::Result<bool> {
         let operation = self.operation();
+        if let Some(problem) = operation.problem() {
+            return Err(ConfigError(vec![problem]).into());
+        }
         let mut source = match options.client()? {
             Some(client) => Source::Api(client),
             None => {

@@ -2,6 +2,8 @@
 
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
+use super::text::sql;
+
 /// The heartbeat of a process.
 #[derive(Debug, Clone, Copy)]
 pub struct Beat<'a> {
@@ -101,11 +103,30 @@ pub async fn list(conn: &mut MySqlConnection) -> Result<Vec<InstanceRow>, sqlx::
     sqlx::query(sql).fetch_all(conn).await?.iter().map(row).collect()
 }
 
-/// Deletes processes whose last heartbeat is a day old, and pauses that ended a day ago or are of a process that is gone.
+/// The last heartbeat was a day ago.
+const GONE: &str = "seen_at < UTC_TIMESTAMP(6) - INTERVAL 1 DAY";
+/// The pause ended a day ago, or is of a process that is gone.
+const PAST: &str = "(ends_at < UTC_TIMESTAMP(6) - INTERVAL 1 DAY OR kind = 'instance' AND name NOT IN
+    (SELECT CONVERT(instance USING utf8mb4) FROM outbox_instances WHERE seen_at >= UTC_TIMESTAMP(6) - INTERVAL 1 DAY))";
+
+/// Deletes processes whose last heartbeat is a day old, and pauses that ended a day ago or are of a process that is gone. Reads both
+/// tables, which have few rows.
 pub async fn forget(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    let sql = "DELETE FROM outbox_instances WHERE seen_at < UTC_TIMESTAMP(6) - INTERVAL 1 DAY";
-    sqlx::query(sql).execute(&mut *conn).await?;
-    let sql = "DELETE FROM outbox_controls WHERE ends_at < UTC_TIMESTAMP(6) - INTERVAL 1 DAY \
-               OR kind = 'instance' AND name NOT IN (SELECT CONVERT(instance USING utf8mb4) FROM outbox_instances)";
-    sqlx::query(sql).execute(conn).await.map(drop)
+    sql!("DELETE FROM outbox_instances WHERE {gone}", gone = GONE).run(conn).await?;
+    sql!("DELETE FROM outbox_controls WHERE {past}", past = PAST).run(conn).await.map(drop)
+}
+
+/// Counts the processes and the pauses that [`forget`] deletes. Reads both tables, which have few rows; no lock.
+pub async fn forgotten(conn: &mut MySqlConnection) -> Result<[u64; 2], sqlx::Error> {
+    let text = sql!(
+        "SELECT COUNT(*) FROM outbox_instances WHERE {gone}; SELECT COUNT(*) FROM outbox_controls WHERE {past}",
+        gone = GONE,
+        past = PAST,
+    );
+    let replies = text.run(conn).await?;
+    let count = |reply: usize| match replies.get(reply).and_then(|reply| reply.rows.first()) {
+        Some(row) => row.try_get::<i64, _>(0).map(i64::unsigned_abs),
+        None => Err(sqlx::Error::RowNotFound),
+    };
+    Ok([count(0)?, count(1)?])
 }

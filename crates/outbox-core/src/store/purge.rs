@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use sqlx::{Connection as _, MySqlConnection, Row as _};
+use sqlx::{Connection as _, MySqlConnection, Row as _, mysql::MySqlRow};
 
 use super::{
     claim::ids_from_json,
@@ -16,21 +16,14 @@ use super::{
 /// its messages. Takes at most fifty receipts, and no further one once they name this number of `messages`. A receipt
 /// names one message under slow traffic, and a thousand otherwise. Primary keys; one transaction.
 pub async fn sent(conn: &mut MySqlConnection, age: Duration, messages: usize) -> Result<(u64, u64), sqlx::Error> {
-    // Receipts are nearly in the order of their age: those behind fifty young ones can wait until one of the fifty is
-    // old.
-    let sql = "SELECT receipt_id, message_ids, lane FROM (SELECT receipt_id, message_ids, lane, sent_at FROM outbox_sent \
-               WHERE IF(JSON_VALID(message_ids), JSON_TYPE(message_ids), '') = 'ARRAY' ORDER BY receipt_id LIMIT 50) AS oldest \
-               WHERE sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY receipt_id";
-    let rows = sqlx::query(sql).bind(micros(age)).fetch_all(&mut *conn).await?;
     let (mut receipts, mut ids) = (Vec::new(), Vec::new());
-    for row in &rows {
+    for receipt in old_receipts(conn, age, 0, 50).await? {
         if ids.len() >= messages {
             break;
         }
-        let Ok(named) = ids_from_json(row.try_get(1)?) else { continue };
-        receipts.push(row.try_get::<u64, _>(0)?);
-        let lane: u16 = row.try_get(2)?;
-        ids.extend(named.into_iter().map(|id| (lane, id)));
+        let Some(named) = receipt.ids else { continue };
+        receipts.push(receipt.receipt_id);
+        ids.extend(named.into_iter().map(|id| (receipt.lane, id)));
     }
     if receipts.is_empty() {
         return Ok((0, 0));
@@ -50,8 +43,46 @@ pub async fn sent(conn: &mut MySqlConnection, age: Duration, messages: usize) ->
     Ok((rows(1), rows(2)))
 }
 
+/// A receipt that is older than its retention.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OldReceipt {
+    /// Its number.
+    pub receipt_id: u64,
+    /// The lane.
+    pub lane: u16,
+    /// The time of the settlement: microseconds since 1970.
+    pub sent_at: i64,
+    /// The messages; `None` if the list cannot be read.
+    pub ids: Option<Vec<u64>>,
+}
+
+/// Of the first `limit` receipts above a number, those that are older than this. Leaves out lists that are no JSON array. Primary key,
+/// no lock.
+pub async fn old_receipts(
+    conn: &mut MySqlConnection,
+    age: Duration,
+    above: u64,
+    limit: u32,
+) -> Result<Vec<OldReceipt>, sqlx::Error> {
+    // Receipts are nearly in the order of their age: those behind `limit` young ones can wait until one of these is old.
+    let sql = "SELECT receipt_id, message_ids, lane, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', sent_at) FROM \
+               (SELECT receipt_id, message_ids, lane, sent_at FROM outbox_sent WHERE receipt_id > ? \
+               AND IF(JSON_VALID(message_ids), JSON_TYPE(message_ids), '') = 'ARRAY' ORDER BY receipt_id LIMIT ?) AS oldest \
+               WHERE sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY receipt_id";
+    let receipt = |row: &MySqlRow| {
+        Ok(OldReceipt {
+            receipt_id: row.try_get(0)?,
+            lane: row.try_get(2)?,
+            sent_at: row.try_get(3)?,
+            ids: ids_from_json(row.try_get(1)?).ok(),
+        })
+    };
+    let query = sqlx::query(sql).bind(above).bind(limit).bind(micros(age));
+    query.fetch_all(conn).await?.iter().map(receipt).collect()
+}
+
 /// Of these messages, sorted by lane and id, those that are to be sent again. Primary keys, no lock.
-async fn unsent(conn: &mut MySqlConnection, messages: &[(u16, u64)]) -> Result<HashSet<u64>, sqlx::Error> {
+pub async fn unsent(conn: &mut MySqlConnection, messages: &[(u16, u64)]) -> Result<HashSet<u64>, sqlx::Error> {
     // 0 is no id: this selects no row, and gives the column the right type.
     let mut parts = vec![sql!("SELECT id FROM outbox_pending WHERE lane = 0 AND id = 0")];
     for chunk in messages.chunk_by(|a, b| a.0 == b.0) {
@@ -95,4 +126,39 @@ pub async fn inbox(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Res
     let sql = "DELETE FROM inbox_processed WHERE processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
                ORDER BY processed_at LIMIT ?";
     Ok(sqlx::query(sql).bind(micros(age)).bind(limit).execute(conn).await?.rows_affected())
+}
+
+/// Rows that are older than their retention.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OldRows {
+    /// Their number.
+    pub rows: u64,
+    /// The time of the oldest: microseconds since 1970.
+    pub oldest: Option<i64>,
+    /// Whether all were counted.
+    pub is_complete: bool,
+}
+
+impl OldRows {
+    fn of((read, rows, oldest): (i64, i64, Option<i64>), most: u32) -> Self {
+        Self { rows: rows.unsigned_abs(), oldest, is_complete: read.unsigned_abs() < u64::from(most) }
+    }
+}
+
+/// Counts dead messages that died longer ago than this, among the first `most` of all. Primary key, as many rows; no lock.
+pub async fn old_dead(conn: &mut MySqlConnection, age: Duration, most: u32) -> Result<OldRows, sqlx::Error> {
+    let sql = "SELECT COUNT(*), COUNT(old_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(old_at)) FROM \
+               (SELECT IF(died_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, died_at, NULL) AS old_at \
+               FROM outbox_dead FORCE INDEX (PRIMARY) ORDER BY lane, id LIMIT ?) looked_at";
+    let counts = sqlx::query_as(sql).bind(micros(age)).bind(most).fetch_one(conn).await?;
+    Ok(OldRows::of(counts, most))
+}
+
+/// Counts inbox rows older than this, up to `most`. Index `inbox_processed_at`, as many rows; no lock.
+pub async fn old_inbox(conn: &mut MySqlConnection, age: Duration, most: u32) -> Result<OldRows, sqlx::Error> {
+    let sql = "SELECT COUNT(*), COUNT(*), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(processed_at)) FROM \
+               (SELECT processed_at FROM inbox_processed FORCE INDEX (inbox_processed_at) \
+               WHERE processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY processed_at LIMIT ?) counted";
+    let counts = sqlx::query_as(sql).bind(micros(age)).bind(most).fetch_one(conn).await?;
+    Ok(OldRows::of(counts, most))
 }

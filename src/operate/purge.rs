@@ -1,0 +1,112 @@
+//! What the purge would delete now. Nothing is deleted.
+
+use std::{collections::HashSet, time::Duration};
+
+use outbox_core::{
+    sqlx::{self, MySqlConnection},
+    store::{
+        instances, named,
+        purge::{self, OldRows},
+    },
+};
+use serde::Serialize;
+
+use super::unsent::time;
+use crate::{config::Retention, keepers::purge::LEASE_NAME};
+
+/// Most rows of a kind that are looked at: receipts and the messages in them, dead messages, rows of the inbox.
+const BUDGET: u32 = 100_000;
+/// Receipts of one read.
+const PAGE: u32 = 200;
+/// The retention of heartbeats and pauses, in seconds.
+const DAY: u64 = 86_400;
+
+/// The effect of the purge, if it ran now. Its names are stable; times are RFC 3339, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Forecast {
+    /// The relay or worker that holds the lease on the purging; `None`: none purges.
+    pub purger: Option<String>,
+    /// The rows.
+    pub kinds: Vec<Kind>,
+}
+
+/// Rows of one kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Kind {
+    /// `sent`, `dead`, `inbox`, `instances` or `pauses`.
+    pub kind: &'static str,
+    /// Their retention in seconds; `None`: for ever.
+    pub retention_seconds: Option<u64>,
+    /// Rows that would be deleted; of `sent`, messages without their receipts.
+    pub rows: u64,
+    /// Whether all were counted; otherwise 100,000 rows were looked at, and there may be more.
+    pub is_complete: bool,
+    /// The time of the oldest.
+    pub oldest: Option<String>,
+    /// Why rows stay that are older, or all.
+    pub stays: Option<String>,
+}
+
+/// Returns the effect of the purge with this retention. Looks at 100,000 rows of a kind at most.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn forecast(db: &mut MySqlConnection, keep: &Retention) -> Result<Forecast, sqlx::Error> {
+    let lease = named::look(db, LEASE_NAME).await?;
+    let mut kinds = Vec::new();
+    for (kind, age) in [("sent", keep.sent), ("dead", keep.dead), ("inbox", keep.inbox)] {
+        let forever = || format!("retention.{kind} is 0: all are kept for ever");
+        kinds.push(match kind {
+            _ if age.is_zero() => Kind { kind, is_complete: true, stays: Some(forever()), ..Kind::default() },
+            "sent" => sent(db, age).await?,
+            "dead" => Kind::of(kind, age, purge::old_dead(db, age, BUDGET).await?),
+            _ => Kind::of(kind, age, purge::old_inbox(db, age, BUDGET).await?),
+        });
+    }
+    let counts = instances::forgotten(db).await?;
+    kinds.extend(["instances", "pauses"].into_iter().zip(counts).map(|(kind, rows)| Kind {
+        kind,
+        retention_seconds: Some(DAY),
+        rows,
+        is_complete: true,
+        ..Kind::default()
+    }));
+    Ok(Forecast { purger: lease.filter(|lease| lease.left > 0).map(|lease| lease.owner), kinds })
+}
+
+impl Kind {
+    fn of(kind: &'static str, age: Duration, old: OldRows) -> Self {
+        let OldRows { rows, oldest, is_complete } = old;
+        let retention_seconds = Some(age.as_secs());
+        Self { kind, retention_seconds, rows, is_complete, oldest: oldest.map(time), stays: None }
+    }
+}
+
+/// Counts the messages of old receipts, each once.
+async fn sent(db: &mut MySqlConnection, age: Duration) -> Result<Kind, sqlx::Error> {
+    let (mut ids, mut kept, mut oldest) = (HashSet::new(), HashSet::new(), None);
+    let (mut above, mut looked_at, mut is_complete) = (0, 0, true);
+    loop {
+        let receipts = purge::old_receipts(db, age, above, PAGE).await?;
+        let Some(last) = receipts.last() else { break };
+        above = last.receipt_id;
+        oldest = receipts.iter().map(|receipt| receipt.sent_at).chain(oldest).min();
+        looked_at += receipts.len();
+        let named = receipts.iter().flat_map(|it| it.ids.iter().flatten().map(|id| (it.lane, *id)));
+        let mut named: Vec<_> = named.collect();
+        looked_at += named.len();
+        named.sort_unstable();
+        for named in named.chunks(1_000) {
+            kept.extend(purge::unsent(db, named).await?);
+        }
+        ids.extend(named.into_iter().map(|(_, id)| id).filter(|id| !kept.contains(id)));
+        if looked_at >= BUDGET as usize {
+            is_complete = false;
+            break;
+        }
+    }
+    let old = OldRows { rows: ids.len() as u64, oldest, is_complete };
+    let stays = format!("{} more are to be sent again", kept.len());
+    Ok(Kind { stays: Some(stays).filter(|_| !kept.is_empty()), ..Kind::of("sent", age, old) })
+}
