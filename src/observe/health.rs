@@ -17,7 +17,10 @@ const STUCK: Duration = Duration::from_secs(60);
 pub struct Health {
     metrics: Arc<Metrics>,
     loops: Mutex<BTreeMap<&'static str, Instant>>,
-    dependencies: Mutex<BTreeMap<String, Result<(), String>>>,
+    /// The database, and the relay itself.
+    dependencies: Mutex<BTreeMap<&'static str, Result<(), String>>>,
+    /// Each with the reason why it takes nothing.
+    sinks: Mutex<BTreeMap<String, Option<String>>>,
     /// The last refusal of the database, and its time.
     refused: Mutex<Option<(Instant, String)>>,
 }
@@ -30,11 +33,12 @@ impl Health {
     /// Starts without any knowledge: ready only after the database has answered.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Arc<Self> {
-        let starting = ("database".to_owned(), Err("not reached yet".to_owned()));
+        let starting = ("database", Err("not reached yet".to_owned()));
         Arc::new(Self {
             metrics,
             loops: Mutex::default(),
             dependencies: Mutex::new([starting].into()),
+            sinks: Mutex::default(),
             refused: Mutex::default(),
         })
     }
@@ -46,23 +50,31 @@ impl Health {
         self.metrics.loop_last_success_timestamp_seconds.with_label_values(&[name]).set(now.as_secs_f64());
     }
 
-    /// Notes that the database or a sink works, or why not.
-    pub fn dependency(&self, name: &str, state: Result<(), String>) {
-        let mut dependencies = self.dependencies.lock();
-        match dependencies.get_mut(name) {
-            Some(known) => *known = state,
-            None => {
-                dependencies.insert(name.to_owned(), state);
-            }
+    /// Notes that the database, or the relay itself, works, or why not. The relay is ready if all of them do.
+    pub fn dependency(&self, name: &'static str, state: Result<(), String>) {
+        self.dependencies.lock().insert(name, state);
+    }
+
+    /// Notes that a sink takes messages, or why it takes nothing. The relay is ready in either case.
+    pub fn sink(&self, name: &str, trouble: Option<String>) {
+        let mut sinks = self.sinks.lock();
+        match sinks.get_mut(name) {
+            Some(known) => *known = trouble,
+            None => drop(sinks.insert(name.to_owned(), trouble)),
         }
     }
 
     /// Returns the sinks that were used, each with the reason why it takes nothing.
     #[must_use]
     pub fn sinks(&self) -> BTreeMap<String, Option<String>> {
-        let dependencies = self.dependencies.lock();
-        let sinks = dependencies.iter().filter(|(name, _)| !matches!(name.as_str(), "database" | "relay"));
-        sinks.map(|(name, state)| (name.clone(), state.as_ref().err().cloned())).collect()
+        self.sinks.lock().clone()
+    }
+
+    /// Returns the sinks that take nothing, each with the reason.
+    #[must_use]
+    pub fn sinks_down(&self) -> Vec<String> {
+        let sinks = self.sinks.lock();
+        sinks.iter().filter_map(|(name, trouble)| Some(format!("sink {name}: {}", trouble.as_ref()?))).collect()
     }
 
     /// Notes that the database refused a call, though it answers others: for example, it is read-only.
@@ -83,7 +95,7 @@ impl Health {
         loops.iter().filter_map(stuck).collect()
     }
 
-    /// Returns why the relay is not ready; empty if it is.
+    /// Returns why the relay is not ready; empty if it is. A relay whose database answers, and has the tables, is ready.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
         let refused = self.refused.lock();

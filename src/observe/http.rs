@@ -1,6 +1,14 @@
 //! `/metrics`, `/livez` and `/readyz`, on a listener of their own.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use axum::{
@@ -10,14 +18,17 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
-use hyper::server::conn::http1;
+use hyper::{
+    server::conn::http1,
+    service::{Service as _, service_fn},
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    task::AbortHandle,
     time::{sleep, timeout},
 };
 
@@ -25,9 +36,9 @@ use crate::observe::{health::Health, metrics::Metrics};
 
 /// The time that a connection may take for a request that needs no database: a slow client cannot hold descriptors.
 const CONNECTION: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
-/// Most connections at the same time.
+/// Most connections at the same time. One more ends the oldest that waits for its client.
 const CONNECTIONS: usize = 64;
-/// Pause after a failed accept, for example without free descriptors.
+/// Pause after a failed accept, for example without free descriptors, and while all connections are being answered.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The sources of the answers.
@@ -62,28 +73,59 @@ pub(crate) async fn serve_router(
     time: Duration,
     shutdown: impl Future<Output = ()>,
 ) {
-    let service = TowerToHyperService::new(router);
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let accept = async {
-        while let Ok(place) = Arc::clone(&places).acquire_owned().await {
-            let Ok((stream, _)) = listener.accept().await else {
-                sleep(PAUSE).await;
-                continue;
-            };
-            let service = service.clone();
-            tokio::spawn(async move {
-                answer(stream, service, time).await;
-                drop(place);
-            });
-        }
-    };
     tokio::select! {
-        () = accept => {}
+        () = accept(listener, TowerToHyperService::new(router), time) => {}
         () = shutdown => {}
     }
 }
 
-async fn answer(stream: TcpStream, service: TowerToHyperService<Router>, time: Duration) {
+async fn accept(listener: TcpListener, service: TowerToHyperService<Router>, time: Duration) {
+    let mut open = VecDeque::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(PAUSE).await;
+            continue;
+        };
+        while !make_room(&mut open) {
+            sleep(PAUSE).await;
+        }
+        let is_answering = Arc::new(AtomicBool::new(false));
+        let task = tokio::spawn(answer(stream, service.clone(), time, Arc::clone(&is_answering)));
+        open.push_back(Connection { task: task.abort_handle(), is_answering });
+    }
+}
+
+/// A connection that was accepted.
+struct Connection {
+    task: AbortHandle,
+    /// Whether its request is being answered. Otherwise it waits for its client.
+    is_answering: Arc<AtomicBool>,
+}
+
+/// Makes room for one more connection. If there are too many, it ends the oldest that waits for its client: clients that send nothing
+/// or read slowly must not keep a probe out. Returns false if all are being answered.
+fn make_room(open: &mut VecDeque<Connection>) -> bool {
+    open.retain(|connection| !connection.task.is_finished());
+    if open.len() < CONNECTIONS {
+        return true;
+    }
+    let waits = open.iter().position(|connection| !connection.is_answering.load(Ordering::Relaxed));
+    let oldest = waits.and_then(|place| open.remove(place));
+    oldest.inspect(|connection| connection.task.abort()).is_some()
+}
+
+async fn answer(
+    stream: TcpStream,
+    service: TowerToHyperService<Router>,
+    time: Duration,
+    is_answering: Arc<AtomicBool>,
+) {
+    let service = service_fn(async |request| {
+        is_answering.store(true, Ordering::Relaxed);
+        let answer = service.call(request).await;
+        is_answering.store(false, Ordering::Relaxed);
+        answer
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .keep_alive(false)
@@ -109,23 +151,28 @@ async fn metrics(State(sources): State<Sources>) -> impl IntoResponse {
 
 /// Shows the relay's own loops only: a restart does not repair a database or a broker.
 async fn livez(State(sources): State<Sources>) -> impl IntoResponse {
-    state(&sources.health.stuck())
+    let stuck = sources.health.stuck();
+    page(stuck.is_empty(), &stuck)
 }
 
+/// Sinks that take nothing are shown, and the relay is ready all the same. Otherwise a roll-out that corrects the settings of a broker
+/// would wait for this broker.
 async fn readyz(State(sources): State<Sources>) -> impl IntoResponse {
-    state(&sources.health.reasons())
+    let reasons = sources.health.reasons();
+    page(reasons.is_empty(), &[reasons, sources.health.sinks_down()].concat())
 }
 
-fn state(reasons: &[String]) -> (StatusCode, String) {
-    if reasons.is_empty() {
-        return (StatusCode::OK, "ok\n".to_owned());
-    }
-    (StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
+fn page(is_ok: bool, lines: &[String]) -> (StatusCode, String) {
+    let status = if is_ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, if lines.is_empty() { "ok\n".to_owned() } else { lines.join("\n") + "\n" })
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        sync::Semaphore,
+    };
 
     use super::*;
 
@@ -156,15 +203,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_relay_is_ready_when_all_it_depends_on_is_and_says_why_it_is_not() {
+    async fn a_relay_is_ready_when_its_database_is_and_names_the_sinks_that_are_down() {
         let server = server().await;
         let unready = server.get("/readyz").await;
         assert!(unready.starts_with("HTTP/1.1 503") && unready.ends_with("database: not reached yet\n"), "{unready}");
+        // Two sinks with names of other parts.
+        server.1.sink("database", None);
+        server.1.sink("relay", Some("broker_blocked".to_owned()));
+        let unready = server.get("/readyz").await;
+        assert!(unready.starts_with("HTTP/1.1 503"), "{unready}");
+        assert!(unready.ends_with("\r\n\r\ndatabase: not reached yet\nsink relay: broker_blocked\n"), "{unready}");
         server.1.dependency("database", Ok(()));
-        server.1.dependency("mail", Err("broker_blocked".to_owned()));
-        assert!(server.get("/readyz").await.ends_with("\r\n\r\nmail: broker_blocked\n"));
-        server.1.dependency("mail", Ok(()));
-        assert!(server.get("/readyz").await.starts_with("HTTP/1.1 200"));
+        let ready = server.get("/readyz").await;
+        assert!(
+            ready.starts_with("HTTP/1.1 200") && ready.ends_with("\r\n\r\nsink relay: broker_blocked\n"),
+            "{ready}"
+        );
+        server.1.sink("relay", None);
+        assert!(server.get("/readyz").await.ends_with("\r\n\r\nok\n"));
+        server.1.dependency("relay", Err("stopping".to_owned()));
+        assert!(server.get("/readyz").await.starts_with("HTTP/1.1 503"));
     }
 
     #[tokio::test]
@@ -220,7 +278,60 @@ mod tests {
         for _ in 0..CONNECTIONS {
             slow.push(TcpStream::connect(server.0).await.unwrap());
         }
+        // The client that waited longest was ended, the others by the deadline.
         assert!(server.get("/livez").await.starts_with("HTTP/1.1 200"));
+        for mut client in slow {
+            assert_eq!(client.read(&mut [0]).await.unwrap_or_default(), 0);
+        }
+    }
+
+    /// More than the buffers of both ends hold.
+    const LONG: usize = 16 << 20;
+
+    /// A listener on which no deadline ends a connection, with an answer that is long, and one that waits for the gate.
+    async fn without_deadline(gate: Arc<Semaphore>) -> Server {
+        let listener = bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new()
+            .route("/livez", get(async || "ok\n"))
+            .route("/long", get(async || "x".repeat(LONG)))
+            .route("/gate", get(async move || gate.acquire().await.map(|_| "ok\n").unwrap_or_default()));
+        tokio::spawn(serve_router(listener, router, Duration::MAX, std::future::pending()));
+        Server(address, Health::new(Metrics::new().unwrap()))
+    }
+
+    #[tokio::test]
+    async fn a_probe_is_answered_beside_200_clients_that_send_nothing_or_read_slowly() {
+        for request in ["", "GET /livez HTTP/1.1\r\n", "GET /long HTTP/1.1\r\nHost: x\r\n\r\n"] {
+            let server = without_deadline(Arc::new(Semaphore::new(0))).await;
+            let mut slow = Vec::new();
+            for _ in 0..200 {
+                let mut client = TcpStream::connect(server.0).await.unwrap();
+                client.write_all(request.as_bytes()).await.unwrap();
+                slow.push(client);
+            }
+            assert!(server.get("/livez").await.starts_with("HTTP/1.1 200"), "{request}");
+        }
+    }
+
+    /// An answer of `relay api` may take seconds of the database.
+    #[tokio::test]
+    async fn a_request_that_is_being_answered_is_not_ended_for_another() {
+        let gate = Arc::new(Semaphore::new(0));
+        let server = without_deadline(Arc::clone(&gate)).await;
+        let mut answered = TcpStream::connect(server.0).await.unwrap();
+        answered.write_all(b"GET /gate HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        // Once a later request was answered, this one has arrived.
+        assert!(server.get("/livez").await.starts_with("HTTP/1.1 200"));
+        let mut idle = Vec::new();
+        for _ in 0..2 * CONNECTIONS {
+            idle.push(TcpStream::connect(server.0).await.unwrap());
+        }
+        assert!(server.get("/livez").await.starts_with("HTTP/1.1 200"));
+        gate.add_permits(1);
+        let mut answer = String::new();
+        answered.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
 
     #[tokio::test]

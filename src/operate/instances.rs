@@ -52,6 +52,23 @@ pub async fn list(db: &mut MySqlConnection) -> Result<Vec<Instance>, sqlx::Error
     Ok(rows.iter().map(|row| instance(row, &controls)).collect())
 }
 
+/// Returns the sinks that live relays do not reach: for each their number, and the reason of one.
+#[must_use]
+pub fn sinks_down(instances: &[Instance]) -> BTreeMap<String, String> {
+    let live = instances.iter().filter(|it| it.state != "gone").flat_map(|it| &it.sinks);
+    let mut sinks = BTreeMap::<_, (usize, usize, &str)>::new();
+    for (name, trouble) in live {
+        let (all, down, reason) = sinks.entry(name).or_default();
+        *all += 1;
+        if let Some(trouble) = trouble {
+            (*down, *reason) = (*down + 1, trouble.as_str());
+        }
+    }
+    sinks.retain(|_, (_, down, _)| *down > 0);
+    let line = |(all, down, reason)| format!("{down} of {all} relays do not reach it: {reason}");
+    sinks.into_iter().map(|(name, counts)| (name.clone(), line(counts))).collect()
+}
+
 fn instance(row: &InstanceRow, controls: &[ControlRow]) -> Instance {
     let is_paused = controls.iter().any(|it| it.kind == "instance" && it.name == row.instance);
     Instance {
@@ -111,6 +128,19 @@ mod tests {
             quiet,
             counted: None,
         }
+    }
+
+    #[test]
+    fn a_sink_is_down_for_the_live_relays_that_do_not_reach_it() {
+        let with = |sinks: &str, quiet| InstanceRow { sinks: sinks.to_owned(), ..row("a", 0, quiet) };
+        let rows = [
+            with(r#"{"kafka":null,"mail":"down"}"#, 0),
+            with(r#"{"kafka":null,"mail":null}"#, 0),
+            with(r#"{"kafka":"away"}"#, GONE),
+        ];
+        let found = sinks_down(&rows.each_ref().map(|row| instance(row, &[])));
+        let expected = ("mail".to_owned(), "1 of 2 relays do not reach it: down".to_owned());
+        assert_eq!(found, [expected].into());
     }
 
     #[test]

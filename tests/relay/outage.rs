@@ -93,6 +93,8 @@ async fn broker_outage(mut stage: Stage, server: &mut impl Server) -> Result<()>
     relay.wait_for_metrics(PATIENCE, "work", |m| m.sum("outbox_relay_published_messages_total") > 50.0).await?;
     server.kill()?;
     relay.wait_for_metrics(PATIENCE, "the outage", |m| m.sum("outbox_relay_sink_connected") < 0.5).await?;
+    let (status, body) = relay.get("/readyz").await?;
+    ensure!(status == 200 && body.starts_with("sink "), "ready, and the broker is down: {status} {body}");
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) > 100 FROM outbox_pending").await?;
     server.restart().await?;
     load.stop().await?;
@@ -125,7 +127,8 @@ async fn a_relay_that_starts_before_its_broker_waits_and_spends_nothing() -> Res
     let nowhere = format!("127.0.0.1:{}", free_port()?);
     let mut relay = crate::stage::start(&stage.settings.clone().kafka(&nowhere))?;
     relay.wait_for_log(PATIENCE, "cannot be reached").await?;
-    ensure!(relay.get("/readyz").await?.1.contains("kafka"));
+    let (status, body) = relay.get("/readyz").await?;
+    ensure!(status == 200 && body.starts_with("sink kafka: "), "{status} {body}");
     let spent = stage.database.number("SELECT COUNT(*) FROM outbox_pending WHERE attempts > 0").await?;
     ensure!(spent == 0 && stage.database.number("SELECT COUNT(*) FROM outbox_pending").await? == 100);
     relay.stop(PATIENCE).await?;

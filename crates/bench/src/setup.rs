@@ -146,8 +146,8 @@ impl Stage {
 /// Waits until the relay can publish.
 pub(crate) async fn ready(relay: &Relay) -> Result<()> {
     let ask = || async {
-        let (status, reasons) = relay.get("/readyz").await?;
-        ensure!(status == 200, "{reasons}");
+        let (_, reasons) = relay.get("/readyz").await?;
+        ensure!(reasons == "ok\n", "{reasons}");
         Ok(())
     };
     until(Duration::from_secs(30), "a relay that is ready", ask).await

@@ -44,6 +44,7 @@ impl Operation for Status {
             "expired_leases": stats.expired_leases,
             "lag_seconds": lag,
             "relays": instances.iter().filter(|it| it.state != "gone").count(),
+            "sinks_down": instances::sinks_down(&instances),
             "lanes": lanes,
         }))
     }

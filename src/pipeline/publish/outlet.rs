@@ -257,7 +257,7 @@ impl Outlets {
         let name = outlet.feed.name.clone();
         tracing::warn!(sink = name, reason, "the sink is unavailable");
         self.context.metrics.sink_connected.with_label_values(&[name.as_str()]).set(0);
-        self.context.health.dependency(&name, Err(reason.to_owned()));
+        self.context.health.sink(&name, Some(reason.to_owned()));
         self.tell();
         self.probe(i);
     }
@@ -270,7 +270,7 @@ impl Outlets {
         let name = outlet.feed.name.clone();
         tracing::info!(sink = name, "the sink is available");
         self.context.metrics.sink_connected.with_label_values(&[name.as_str()]).set(1);
-        self.context.health.dependency(&name, Ok(()));
+        self.context.health.sink(&name, None);
         self.tell();
         Some(name)
     }
@@ -297,7 +297,7 @@ impl Outlets {
                     }
                     Err(error) => {
                         tracing::warn!(sink = name, %error, "the sink cannot be reached; trying again");
-                        context.health.dependency(&name, Err(error.to_string()));
+                        context.health.sink(&name, Some(error.to_string()));
                     }
                 }
                 pause = pauses.next();

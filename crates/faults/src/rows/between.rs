@@ -94,9 +94,9 @@ pub(super) async fn readiness(arena: &Arena, what: &str, wanted: impl Fn(u16, &s
     Ok(start.elapsed())
 }
 
-/// Waits until every relay is ready again, and notes how long that took.
+/// Waits until every relay is ready again, with all its sinks, and notes how long that took.
 pub(super) async fn recovery(arena: &mut Arena, bound: Duration) -> Result<()> {
-    let took = readiness(arena, "readiness", |status, _| status == 200).await?;
+    let took = readiness(arena, "readiness", |status, body| (status, body) == (200, "ok\n")).await?;
     arena.counts.recovered(took);
     arena.within("readiness", took, bound);
     Ok(())

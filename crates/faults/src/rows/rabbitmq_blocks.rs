@@ -56,7 +56,7 @@ async fn blocked(arena: &mut Arena, (raise, end): Alarm, least: u64) -> Result<(
     arena.working().await?;
     arena.strike().await?;
     arena.ground.broker()?.rabbitmqctl(&raise).await?;
-    readiness(arena, "the alarm to be named", |status, body| status == 503 && body.contains("broker_blocked")).await?;
+    readiness(arena, "the alarm to be named", |status, body| status == 200 && body.contains("broker_blocked")).await?;
     tokio::time::sleep(arena.lasting(least..LONGEST, least)).await;
     alive(arena).await?;
     arena.ground.broker()?.rabbitmqctl(&end).await?;
