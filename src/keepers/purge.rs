@@ -17,7 +17,7 @@ use crate::state::{
 };
 
 /// The name of the lease on the purging.
-pub(crate) const LEASE_NAME: &str = "purge";
+pub(crate) const LEASE_NAME: &str = "outbox/purge";
 /// The length of the lease on the purging.
 const LEASE: Duration = Duration::from_secs(60);
 /// Pause between two looks for rows to delete.
@@ -68,7 +68,10 @@ async fn is_mine(context: &Context, lease: &mut Option<Lease>) -> bool {
         return true;
     }
     let acquired = match context.login.options() {
-        Ok(options) => Leases::new(options).owner(context.owner.as_str()).length(LEASE).try_acquire(LEASE_NAME).await,
+        Ok(options) => {
+            let leases = Leases::new(options).reserved().owner(context.owner.as_str()).length(LEASE);
+            leases.try_acquire(LEASE_NAME).await
+        }
         Err(error) => Err(error.into()),
     };
     match acquired {

@@ -65,6 +65,9 @@ const POLL: Duration = Duration::from_millis(250);
 /// Leases are from a second to a day long: the server waits for locks in whole seconds.
 const LENGTHS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
+/// The beginning of the names of the outbox's own leases.
+const RESERVED: &str = "outbox/";
+
 /// Why a lease was not acquired, or has ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -108,6 +111,7 @@ pub struct Leases {
     options: Arc<MySqlConnectOptions>,
     owner: Arc<str>,
     length: Duration,
+    reserved: bool,
     keeper: OnceLock<mpsc::UnboundedSender<LeaseRequest>>,
 }
 
@@ -120,6 +124,7 @@ impl Leases {
             options: options.into(),
             owner: random_owner(),
             length: Duration::from_secs(30),
+            reserved: false,
             keeper: OnceLock::new(),
         }
     }
@@ -139,8 +144,16 @@ impl Leases {
         self
     }
 
+    /// For the outbox's own leases, whose names begin with `outbox/`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn reserved(mut self) -> Self {
+        self.reserved = true;
+        self
+    }
+
     /// Acquires a lease if it is free, or held by this owner; `None` if another holds it. Names have 1 to 64 printable ASCII
-    /// characters. Three round trips.
+    /// characters; those that begin with `outbox/` are reserved. Three round trips.
     ///
     /// [`LeaseError::Invalid`]: the name, the owner or the length is out of its limits. Without an answer within a
     /// quarter of the length the error is [`LeaseError::Database`]. After it acquire again: until the lease ends, other
@@ -181,6 +194,11 @@ impl Leases {
     fn validate(&self, name: &str) -> Result<(), LeaseError> {
         if !is_printable(name, 64) {
             return Err(LeaseError::Invalid("the lease's name must have 1 to 64 printable ASCII characters"));
+        }
+        if name.starts_with(RESERVED) != self.reserved {
+            return Err(LeaseError::Invalid(
+                "names of leases that begin with `outbox/` are the outbox's own: take another name",
+            ));
         }
         if !is_printable(&self.owner, 100) {
             return Err(LeaseError::Invalid("the lease's owner must have 1 to 100 printable ASCII characters"));

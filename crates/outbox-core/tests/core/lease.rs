@@ -282,6 +282,7 @@ async fn what_cannot_be_stored_is_refused() -> Result<()> {
         (leases(), ""),
         (leases(), "two words"),
         (leases(), &long[..65]),
+        (leases(), "outbox/purge"),
         (leases().owner("größe"), "work"),
         (leases().owner(long.as_str()), "work"),
         (leases().length(Duration::from_millis(999)), "work"),
