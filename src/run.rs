@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    config::Config,
+    config::{Binding, Config, SinkConfig},
     keepers::{floor, gauges, orders, promote, purge, renew, takeover},
     observe::{health::Health, metrics::Metrics},
     pipeline::{
@@ -63,7 +63,12 @@ impl Relay {
         metrics: Arc<Metrics>,
         health: Arc<Health>,
     ) -> anyhow::Result<Self> {
-        let routes = Routes::new(&config.routes);
+        let binding = |sink: &Feed| match config.sinks.get(&sink.name) {
+            Some(SinkConfig::RabbitMq(_)) => Binding::Amqp,
+            Some(SinkConfig::Kafka(_) | SinkConfig::Stdout | SinkConfig::Null) | None => Binding::Kafka,
+        };
+        let sinks = feeds.iter().map(|feed| (feed.name.clone(), binding(feed))).collect();
+        let routes = Routes::new(&config.routes).with_sinks(sinks);
         database::options(&config.database).context("the database URL cannot be used")?;
         let login = database::Login::Configured(config.database.clone());
         let context = Context::new(config, login, metrics, health, Role::RELAY);

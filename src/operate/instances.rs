@@ -65,8 +65,8 @@ pub fn sinks_down(instances: &[Instance]) -> BTreeMap<String, String> {
         }
     }
     sinks.retain(|_, (_, down, _)| *down > 0);
-    let line = |(all, down, reason)| format!("{down} of {all} relays do not reach it: {reason}");
-    sinks.into_iter().map(|(name, counts)| (name.clone(), line(counts))).collect()
+    let shown = |(all, down, reason)| format!("{down} of {all} relays do not reach it: {reason}");
+    sinks.into_iter().map(|(name, counts)| (name.clone(), shown(counts))).collect()
 }
 
 fn instance(row: &InstanceRow, controls: &[ControlRow]) -> Instance {

@@ -49,6 +49,9 @@ pub struct SentFilter {
     /// The message with this number in the tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
+    /// Where they go, as `sink/name`; `None`: to the destination of their route. Relays that do not know this leave the job to others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
     /// Only claims above this number.
     #[serde(default)]
     pub above: u64,
@@ -96,6 +99,8 @@ pub struct ReplayPlan {
     pub messages: u64,
     /// Whether all receipts were looked at; otherwise those of 100,000 messages were, and all numbers may be higher.
     pub is_complete: bool,
+    /// Where they go, as `sink/name`; `None`: to the destination of their route.
+    pub to: Option<String>,
     /// The number of messages by topic.
     pub topics: BTreeMap<String, u64>,
     /// When the first was sent.
@@ -141,6 +146,7 @@ pub async fn plan(
     let mut plan = ReplayPlan {
         messages: 0,
         is_complete: true,
+        to: filter.to.clone(),
         topics: BTreeMap::new(),
         oldest: None,
         newest: None,

@@ -10,6 +10,7 @@ mod crash;
 mod delivery;
 mod destinations;
 mod doctor;
+mod elsewhere;
 mod envelopes;
 mod frozen;
 mod gauges;

@@ -40,7 +40,7 @@ struct What {
     instance: Option<String>,
 }
 
-fn destination(text: &str) -> Result<Target, &'static str> {
+pub(super) fn destination(text: &str) -> Result<Target, &'static str> {
     Target::of("destination", text).ok_or("give a sink and a topic or exchange, such as kafka/orders")
 }
 
@@ -76,7 +76,7 @@ fn time(text: &str) -> Result<Duration, &'static str> {
 }
 
 /// Refuses a process or a sink that there is not. Where neither the configuration nor a live relay has a sink, any name is taken.
-async fn known(db: &mut MySqlConnection, config: &Config, target: &Target) -> anyhow::Result<()> {
+pub(super) async fn known(db: &mut MySqlConnection, config: &Config, target: &Target) -> anyhow::Result<()> {
     let live: Vec<_> = instances::list(db).await?.into_iter().filter(|it| it.state != "gone").collect();
     let (what, name, names): (_, _, BTreeSet<&str>) = match target {
         Target::Lane(_) => return Ok(()),

@@ -9,20 +9,29 @@ use serde_json::Value;
 use super::{
     Answering, Operation, Role,
     by::refused,
+    controls::{destination, known},
     moment::{Moment, micros, moment},
     plan::{self, Ordered},
 };
-use crate::operate::{
-    replay::{SentFilter, order, plan},
-    why::Reference,
+use crate::{
+    config::Problem,
+    operate::{
+        replay::{SentFilter, order, plan},
+        why::Reference,
+    },
+    state::controls::Target,
 };
 
 const EXAMPLES: &str = "The messages keep their ids, so consumers whose inbox still knows them do nothing. They have the header
 outbox-replay. They go out in the order of their keys, but behind newer messages. Without --yes the plan is shown, and nothing
-changes. Examples:
+changes. --to names another destination than the route's: a sink and a topic of Kafka, or a sink, an exchange of RabbitMQ and a routing
+key. Route and envelope stay those of the topic. Examples:
   relay replay --topic orders --since 2h                                   # the plan
   relay replay --topic orders --since 2026-11-26T08:00:00Z --until 2026-11-26T09:30:00Z
   relay replay --topic orders --since 2h --yes --because 'the search index was lost'
+  relay replay --topic orders --since 2h --to kafka/orders-repair          # the plan, to another topic
+  relay replay --topic orders --since 2h --to rabbitmq/repair/orders --confirm-destination rabbitmq/repair/orders \
+    --yes --because 'a new index is filled'
   relay replay 1523 --yes --because 'asked for by billing'                 # one message
   relay jobs                                                               # how far the relays are";
 
@@ -52,14 +61,35 @@ pub(crate) struct Replay {
     /// Only those that were sent before this time
     #[arg(long, value_name = "TIME", value_parser = moment)]
     until: Option<Moment>,
+    /// Send them there instead of to the destination of their route, such as kafka/orders-repair or rabbitmq/exchange/routing-key
+    #[arg(long, value_name = "SINK/NAME", value_parser = elsewhere)]
+    to: Option<Target>,
+    /// The text of --to again, needed with --yes
+    #[arg(long, value_name = "SINK/NAME", requires = "to")]
+    confirm_destination: Option<String>,
     #[command(flatten)]
     order: Ordered,
+}
+
+fn elsewhere(text: &str) -> Result<Target, &'static str> {
+    let is_whole = |to: &Target| matches!(to, Target::Destination(sink, name) if !sink.is_empty() && !name.is_empty());
+    destination(text).ok().filter(is_whole).ok_or(
+        "give a sink and a topic, such as kafka/orders-repair, or a sink, an exchange and a routing key, such as rabbitmq/repair/orders",
+    )
 }
 
 #[async_trait]
 impl Operation for Replay {
     fn role(&self) -> Role {
         self.order.role()
+    }
+
+    fn problem(&self) -> Option<Problem> {
+        let (_, to) = self.to.as_ref()?.names();
+        let is_plan = self.role() == Role::Viewer && self.confirm_destination.is_none();
+        let is_right = is_plan || self.confirm_destination.as_ref() == Some(&to);
+        let text = || format!("to send messages elsewhere, repeat the text of --to: --confirm-destination {to}");
+        (!is_right).then(|| Problem { at: "--confirm-destination".to_owned(), text: text() })
     }
 
     async fn answer(&self, db: &mut MySqlConnection, process: &Answering<'_>) -> anyhow::Result<Value> {
@@ -72,8 +102,11 @@ impl Operation for Replay {
             }
             None => None,
         };
-        let mut filter =
-            SentFilter { topic: self.topic.clone(), lane: self.lane, since, until, id, ..SentFilter::default() };
+        if let Some(to) = &self.to {
+            known(db, process.config, to).await?;
+        }
+        let (topic, to) = (self.topic.clone(), self.to.as_ref().map(|to| to.names().1));
+        let mut filter = SentFilter { topic, lane: self.lane, since, until, id, to, ..SentFilter::default() };
         let is_sent = filter.find_claims(db).await.context(failed)?;
         ensure!(is_sent, "the message was not sent: see `relay why`");
         let kept = process.config.retention.sent;

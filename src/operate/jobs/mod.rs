@@ -10,7 +10,7 @@ use outbox_core::{
     store::{
         find::StateTable,
         jobs::{self, Actor, Batch, Change, DueJob, JobRow, NewJob},
-        replay::is_behind,
+        replay::{ELSEWHERE, is_behind},
         unsent::{self, UnsentRow},
     },
 };
@@ -236,7 +236,8 @@ pub async fn step(db: &mut MySqlConnection, kept: Duration) -> Result<Option<Pro
         }
         let part = replay::next(db, &job, &filter, kept).await?;
         let ids: Vec<u64> = part.messages.iter().map(|message| message.id).collect();
-        let change = Change::Replay(&part.messages);
+        let attempts = if filter.to.is_some() { ELSEWHERE } else { 0 };
+        let change = Change::Replay(&part.messages, attempts);
         return carry_out(db, &job, change, (0, &ids), ((0, part.last), part.is_last)).await;
     }
     Ok(None)

@@ -8,6 +8,7 @@ use outbox_core::{
     store::{
         attempts::FailureRow,
         find::{self, ClaimRow, Found, MAX_BEFORE, StateRow, StateTable},
+        read::Mark,
     },
 };
 use serde::Serialize;
@@ -81,6 +82,8 @@ pub struct Why {
     pub expires_at: Option<String>,
     /// The last twenty failures, the oldest first. Waits that spend no attempt are none.
     pub failures: Vec<Failure>,
+    /// Where a replay sends it, as `sink/name`; `None`: to the destination of its route.
+    pub replayed_to: Option<String>,
     /// The brokers' confirmations, the oldest first.
     pub receipts: Vec<Confirmation>,
 }
@@ -154,6 +157,7 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
         due_at: message.and_then(|message| message.due_at).map(time),
         expires_at: message.and_then(|message| message.expires_at).map(time),
         failures: found.failures.iter().map(failure).collect(),
+        replayed_to: found.mark.as_ref().and_then(|mark| mark.to.clone()),
         receipts: found.receipts.iter().map(confirmation).collect(),
     })
 }
@@ -190,6 +194,9 @@ fn verdict(found: &Found, serving: usize) -> Verdict {
     };
     if let (Some(receipt), true) = (found.receipts.last(), verdict.state != "sent") {
         verdict.why.extend([" It was sent before, at ", &at(receipt.sent_at), ", and put back."]);
+    }
+    if let (Some(Mark { job_id, to: Some(to) }), true) = (&found.mark, verdict.state != "sent") {
+        verdict.why.extend([format!(" Job {job_id} sends it to {to}, and not to the destination of its route.")]);
     }
     verdict
 }
@@ -332,6 +339,10 @@ fn delayed(found: &Found, row: &StateRow) -> Verdict {
         "no_route" => {
             (format!("No route of the relay matches its topic {topic}. It is tried again {next}."), remedy(reason))
         }
+        "no_sink" => (
+            format!("A replay sends it to a sink that the relay lacks{error}. It is tried again {next}."),
+            remedy(reason),
+        ),
         "unread" => (format!("The relay could not read it{error}. It is tried again {next}."), remedy(reason)),
         other => (format!("It waits ({other}){error}. It is tried again {next}."), None),
     };
@@ -346,6 +357,7 @@ pub(super) fn remedy(reason: &str) -> Option<&'static str> {
         "paused" => "relay controls, then relay resume",
         "unroutable" => "create the destination or correct the route: docs/runbook.md#outboxdestinationrefuses",
         "no_route" => "add a route for its topic to the configuration, and restart the relays",
+        "no_sink" => "give the relays of its lane this sink in the configuration, and restart them",
         "unread" => "look for this id in the relay's log",
         _ => return None,
     })

@@ -70,6 +70,15 @@ fn a_message_without_state_is_unknown_lost_or_sent() {
 }
 
 #[test]
+fn a_message_that_a_replay_sends_elsewhere_has_its_job_and_destination() {
+    let mark = |to: Option<&str>| Some(Mark { job_id: 7, to: to.map(str::to_owned) });
+    let elsewhere = Found { mark: mark(Some("kafka/repair")), ..delayed(9, "no_sink") };
+    check(&elsewhere, "delayed/no_sink", "Job 7 sends it to kafka/repair, and not to", "give the relays of its lane");
+    let ordinary = Found { mark: mark(None), ..delayed(9, "scheduled") };
+    assert!(!verdict(&ordinary, 0).why.contains("Job 7"));
+}
+
+#[test]
 fn a_claimed_message_has_its_relay() {
     let claimed = |seconds| Found { claims: vec![claim(seconds)], ..pending() };
     check(&claimed(20), "claimed/claimed", "a has claimed it, 40 s ago, and publishes it", "");

@@ -15,6 +15,7 @@ use outbox_core::{
     store::{
         claim::Pending,
         read::{self, Stored},
+        replay::ELSEWHERE,
     },
 };
 
@@ -62,7 +63,7 @@ pub struct Ready {
     pub due_at: Instant,
 }
 
-/// The wait of a message without a route, before the relay looks for a route again.
+/// The wait of a message without a route or a sink, before the relay looks for one again.
 const NO_ROUTE_WAIT: Duration = Duration::from_secs(60);
 /// The wait of a message that the database does not return. While the relay finds such a message, it reads nothing else
 /// for about a minute.
@@ -170,8 +171,9 @@ impl Reader {
     fn prepare(&self, lane: u16, rows: &[Pending], stored: Vec<Stored>) -> Vec<(Pending, Step)> {
         let mut stored = stored.into_iter().peekable();
         let step = |row: &Pending| {
-            let message = stored.next_if(|message| message.id == row.id);
-            (*row, message.map_or_else(missing, |message| self.step(lane, *row, message)))
+            let Some(message) = stored.next_if(|message| message.id == row.id) else { return (*row, missing()) };
+            let row = spent(*row, &message);
+            (row, self.step(lane, row, message))
         };
         rows.iter().map(step).collect()
     }
@@ -194,6 +196,17 @@ impl Reader {
             let wait = Disposition::Delay { wait: NO_ROUTE_WAIT, spent: false, reason: "no_route" };
             return Step::Decided(wait, format!("no route matches the topic {topic}"));
         };
+        let route = match &message.to {
+            None => route,
+            Some(to) => match self.routes.elsewhere(route, to) {
+                Some(route) => route,
+                // Not to the destination of its route: another relay may have the sink.
+                None => {
+                    let wait = Disposition::Delay { wait: NO_ROUTE_WAIT, spent: false, reason: "no_sink" };
+                    return Step::Decided(wait, format!("this relay has no sink for {to}"));
+                }
+            },
+        };
         if usize::from(row.attempts) >= policy.retry.max_attempts {
             let error = "a relay lost its lease with this message too often";
             return Step::Decided(dead("attempts_exhausted", false, policy), error.into());
@@ -212,6 +225,12 @@ impl Reader {
             tracing::warn!(topic, "no route matches the topic: its messages wait until a relay has one");
         }
     }
+}
+
+/// Returns the row with the attempts that were spent. Without a destination the rest stays, and no attempt is left.
+fn spent(row: Pending, message: &Stored) -> Pending {
+    let attempts = if message.to.is_some() { row.attempts & !ELSEWHERE } else { row.attempts };
+    Pending { attempts, ..row }
 }
 
 fn missing() -> Step {

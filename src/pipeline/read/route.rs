@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use parking_lot::Mutex;
 
 use crate::{
-    config::{AfterDead, Envelope, OnRejected, RetryConfig, Route},
+    config::{AfterDead, Binding, Envelope, OnRejected, RetryConfig, Route},
     sink::Destination,
 };
 
@@ -36,6 +36,8 @@ pub struct NoRoute;
 #[derive(Debug)]
 pub struct Routes {
     routes: Vec<Route>,
+    /// All sinks. Those of AMQP name a destination by exchange and routing key.
+    sinks: HashMap<String, Binding>,
     /// Destinations are few, so messages share them.
     known: Mutex<HashMap<Destination, Arc<Destination>>>,
 }
@@ -47,7 +49,13 @@ impl Routes {
     /// Takes the routes in the order in which they are tried.
     #[must_use]
     pub fn new(routes: &[Route]) -> Self {
-        Self { routes: routes.to_vec(), known: Mutex::default() }
+        Self { routes: routes.to_vec(), sinks: HashMap::new(), known: Mutex::default() }
+    }
+
+    /// Adds the sinks to which a replay may send messages elsewhere than their routes do.
+    #[must_use]
+    pub fn with_sinks(self, sinks: HashMap<String, Binding>) -> Self {
+        Self { sinks, ..self }
     }
 
     /// Returns the destination of a message.
@@ -72,6 +80,24 @@ impl Routes {
             Envelope::Raw | Envelope::Debezium => String::new(),
         };
         Ok(Resolved { destination, on_rejected, after_dead, retry, pipelined, envelope, source })
+    }
+
+    /// Replaces the destination by `sink/topic`, or by `sink/exchange/routing key`. `None`: there is no such sink.
+    pub fn elsewhere(&self, route: Resolved, to: &str) -> Option<Resolved> {
+        let (sink, name) = to.split_once('/')?;
+        let binding = *self.sinks.get(sink)?;
+        let (target, routing_key) = match binding {
+            Binding::Amqp => name.split_once('/').unwrap_or((name, "")),
+            Binding::Kafka => (name, ""),
+        };
+        let [sink, target, routing_key] = [sink, target, routing_key].map(str::to_owned);
+        let envelope = match route.envelope {
+            Envelope::CloudEventsBinary(_) => Envelope::CloudEventsBinary(binding),
+            Envelope::CloudEventsJson(_) => Envelope::CloudEventsJson(binding),
+            other @ (Envelope::Raw | Envelope::Debezium) => other,
+        };
+        let destination = self.share(Destination { sink, target, routing_key });
+        Some(Resolved { destination, envelope, ..route })
     }
 
     fn share(&self, destination: Destination) -> Arc<Destination> {
@@ -114,8 +140,6 @@ fn fill(template: &str, topic: &str, event_type: Option<&str>, key: Option<&[u8]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Binding;
-
     fn route(topics: &str, target: &str, routing_key: &str) -> Route {
         Route {
             topics: topics.into(),
@@ -172,6 +196,26 @@ mod tests {
             let route = Route { envelope, source: "/{topic}/{lane}".into(), ..route("*", "t", "") };
             assert_eq!(Routes::new(&[route]).resolve("orders", None, None, 3).unwrap().source, source);
         }
+    }
+
+    #[test]
+    fn elsewhere_is_a_topic_or_an_exchange_with_a_routing_key_of_a_known_sink() {
+        let sinks = [("k".to_owned(), Binding::Kafka), ("r".to_owned(), Binding::Amqp)];
+        let route = Route { envelope: Envelope::CloudEventsJson(Binding::Kafka), ..route("*", "t", "key") };
+        let routes = Routes::new(&[route]).with_sinks(sinks.into());
+        let found = |to| {
+            let found = routes.elsewhere(routes.resolve("orders", None, None, 0).unwrap(), to)?;
+            let Destination { sink, target, routing_key } = &*found.destination;
+            Some((format!("{sink} {target} {routing_key}"), found.envelope, found.source))
+        };
+        let expected =
+            |text: &str, binding| Some((text.to_owned(), Envelope::CloudEventsJson(binding), "/orders".to_owned()));
+        assert_eq!(found("k/repair"), expected("k repair ", Binding::Kafka));
+        assert_eq!(found("k/a/b"), expected("k a/b ", Binding::Kafka), "no topic has a slash: the broker refuses it");
+        assert_eq!(found("r/repair/a/b"), expected("r repair a/b", Binding::Amqp));
+        assert_eq!(found("r/fanout"), expected("r fanout ", Binding::Amqp));
+        assert_eq!(found("r//queue"), expected("r  queue", Binding::Amqp), "the default exchange");
+        assert_eq!([found("s/orders"), found("k")], [None, None]);
     }
 
     #[test]

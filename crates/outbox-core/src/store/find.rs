@@ -8,6 +8,8 @@ use super::{
     contents::uuid,
     controls::{self, ControlRow},
     queue::UNDATED,
+    read::{self, Mark},
+    replay::ELSEWHERE,
 };
 
 /// All rows about one message at one moment. Times are microseconds since 1970, by the database's clock.
@@ -37,6 +39,8 @@ pub struct Found {
     pub owners: u64,
     /// The pause of its lane.
     pub paused: Option<ControlRow>,
+    /// The job that has sent it again.
+    pub mark: Option<Mark>,
 }
 
 /// A row of `outbox_messages`, without key, headers and payload.
@@ -133,7 +137,7 @@ impl StateRow {
             table,
             lane: row.try_get(0)?,
             key_hash: row.try_get(1)?,
-            attempts: row.try_get(2)?,
+            attempts: row.try_get::<u16, _>(2)? & !ELSEWHERE,
             at: row.try_get(3)?,
             holds_key: row.try_get(4)?,
             reason: row.try_get(5)?,
@@ -186,6 +190,7 @@ pub async fn find(conn: &mut MySqlConnection, id: u64) -> Result<Found, sqlx::Er
     found.states = states(conn, &[id]).await?.into_iter().map(|(_, state)| state).collect();
     found.claims = claims(conn, id).await?;
     found.failures = attempts::of(conn, id).await?;
+    found.mark = read::marks(conn, &[id]).await?.remove(&id);
     if let Some(message) = &found.message {
         found.receipts = receipts(conn, id, message.created_at - CLOCKS).await?;
     }

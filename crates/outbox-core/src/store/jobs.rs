@@ -15,14 +15,15 @@ use super::{
 pub enum Change<'a> {
     /// Make delayed messages pending before their time. Those in the queue of their key stay.
     Hurry,
-    /// Make dead messages pending, with no attempt spent.
+    /// Make dead messages pending, with no attempt spent. Those of a replay keep [`ELSEWHERE`](super::replay::ELSEWHERE).
     Retry,
     /// Let the later messages of dead ones' keys go on; they stay dead.
     Release,
     /// Delete dead messages. The later messages of their keys go on.
     Discard,
-    /// Make these sent messages pending again, with a mark for their header. They may be of several lanes.
-    Replay(&'a [Again]),
+    /// Make these sent messages pending again, with a mark for their header. They may be of several lanes. The number is that of their
+    /// attempts: 0, or [`ELSEWHERE`](super::replay::ELSEWHERE).
+    Replay(&'a [Again], u16),
 }
 
 impl Change<'_> {
@@ -32,7 +33,7 @@ impl Change<'_> {
             Self::Hurry => ("outbox_delayed", " AND d.due_at < TIMESTAMP'9999-12-31 00:00:00'"),
             Self::Retry | Self::Release | Self::Discard => ("outbox_dead", ""),
             // They have no row but that of their contents.
-            Self::Replay(_) => ("outbox_pending", ""),
+            Self::Replay(..) => ("outbox_pending", ""),
         }
     }
 }
@@ -227,7 +228,7 @@ fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
                 STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = d.lane AND p.id = d.id WHERE {fenced}",
             head = head([batch.lane.into()].into()),
             lock = if batch.change == Change::Retry { lock() } else { Text::default() },
-            attempts = if batch.change == Change::Hurry { "d.attempts" } else { "0" },
+            attempts = if batch.change == Change::Hurry { "d.attempts" } else { "d.attempts & 32768" },
             rows = *rows,
             fenced = *fenced,
         ),
@@ -242,14 +243,15 @@ fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
             rows = *rows,
             fenced = *fenced,
         ),
-        Change::Replay(messages) => sql!(
+        Change::Replay(messages, attempts) => sql!(
             "{head};
             INSERT INTO outbox_replays (id, job_id) SELECT v.id, j.job_id FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}
                 ON DUPLICATE KEY UPDATE job_id = VALUES(job_id);
             INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts)
-                SELECT v.lane, v.id, v.key_hash, v.bytes, 0 FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}",
+                SELECT v.lane, v.id, v.key_hash, v.bytes, {attempts} FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}",
             head = head(messages.iter().map(|it| it.lane.into()).collect()),
             values = values(messages),
+            attempts,
             fenced = *fenced,
         ),
     }

@@ -30,6 +30,17 @@ pub struct Stored {
     pub expired: bool,
     /// Its epoch: 0 before the first recovery.
     pub epoch: u64,
+    /// Where a replay sends it, as `sink/name`; `None`: to the destination of its route.
+    pub to: Option<String>,
+}
+
+/// The job that has sent a message again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark {
+    /// Its number.
+    pub job_id: u64,
+    /// Where it sends its messages, as `sink/name`; `None`: to the destination of their route.
+    pub to: Option<String>,
 }
 
 /// Reads messages by id, in the order of ids. Primary key, no lock, as many rows as ids; runs of neighbours are read as
@@ -71,21 +82,30 @@ pub(crate) async fn decoded(conn: &mut MySqlConnection, replies: &[Reply]) -> Re
     Ok(messages)
 }
 
-/// Adds the header of those messages that a job has sent again. Primary key, no lock.
+/// Adds the header and the destination of those messages that a job has sent again.
 async fn mark(conn: &mut MySqlConnection, messages: &mut [Stored]) -> Result<(), sqlx::Error> {
     let ids: Vec<u64> = messages.iter().map(|message| message.id).collect();
-    let text = sql!("SELECT id, job_id FROM outbox_replays WHERE {ids}", ids = id_list("id", &ids));
-    let replies = text.run(conn).await?;
-    let jobs = replies.iter().flat_map(|reply| &reply.rows).map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
-    let jobs: HashMap<u64, u64> = jobs.collect::<Result<_, sqlx::Error>>()?;
+    let mut marks = marks(conn, &ids).await?;
     for message in messages {
-        if let Some(job_id) = jobs.get(&message.id) {
+        if let Some(Mark { job_id, to }) = marks.remove(&message.id) {
+            message.to = to;
             let headers = &mut message.contents.headers;
             headers.retain(|(name, _)| name != REPLAY_HEADER);
             headers.push((REPLAY_HEADER.to_owned(), job_id.to_string()));
         }
     }
     Ok(())
+}
+
+/// The jobs that have sent these messages again, by message. Primary keys, no lock, two rows for each.
+pub(super) async fn marks(conn: &mut MySqlConnection, ids: &[u64]) -> Result<HashMap<u64, Mark>, sqlx::Error> {
+    let text = sql!(
+        "SELECT r.id, r.job_id, IF(JSON_VALID(j.filter), JSON_UNQUOTE(JSON_EXTRACT(j.filter, '$.to')), NULL)
+            FROM outbox_replays r LEFT JOIN outbox_jobs j ON j.job_id = r.job_id WHERE {ids}",
+        ids = id_list("r.id", ids),
+    );
+    let mark = |row: &MySqlRow| Ok((row.try_get(0)?, Mark { job_id: row.try_get(1)?, to: row.try_get(2)? }));
+    text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(mark).collect()
 }
 
 fn stored(row: &MySqlRow, epochs: &[(u64, u64)]) -> Result<Stored, sqlx::Error> {
@@ -100,6 +120,7 @@ fn stored(row: &MySqlRow, epochs: &[(u64, u64)]) -> Result<Stored, sqlx::Error> 
         waited_micros: row.try_get(9)?,
         expired: row.try_get::<i64, _>(10)? != 0,
         epoch: epochs.iter().filter(|(first, _)| *first <= id).map(|(_, epoch)| *epoch).max().unwrap_or(0),
+        to: None,
     })
 }
 

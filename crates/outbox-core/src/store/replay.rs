@@ -115,6 +115,10 @@ pub async fn sent(
     text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(message).collect()
 }
 
+/// Added to the attempts of a message that a replay sends elsewhere than its route does. A relay that does not find that destination
+/// takes all attempts for spent, and gives the message up: it goes to no wrong place. No limit of attempts is as high.
+pub const ELSEWHERE: u16 = 1 << 15;
+
 /// The columns of the pending row of a message that is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Again {

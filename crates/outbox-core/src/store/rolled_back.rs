@@ -219,7 +219,7 @@ async fn a_batch_of_a_job_that_is_rolled_back_in_its_middle_changes_nothing(flav
     jobs::order(&mut db, &order, &Actor { name: "me", via: "test", reason: "test" }).await?;
     let job = jobs::due(&mut db).await?.pop().context("the job is not due")?;
     let again: Vec<_> = ids.iter().map(|id| Again { lane: 0, id: *id, key_hash: 1, bytes: 1 }).collect();
-    for change in [Change::Retry, Change::Release, Change::Discard, Change::Replay(&again)] {
+    for change in [Change::Retry, Change::Release, Change::Discard, Change::Replay(&again, 0)] {
         let last = (0, ids[2]);
         let pause = std::time::Duration::ZERO;
         let batch = Batch { job: &job, change, lane: 0, ids: &ids, last, is_last: false, pause, token: 7 };
