@@ -6,6 +6,10 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixDatagram},
+    },
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -172,9 +176,14 @@ impl Running {
     }
 
     fn with(configuration: &str) -> Self {
+        Self::beside(configuration, &[])
+    }
+
+    fn beside(configuration: &str, environment: &[(&str, &str)]) -> Self {
         let port = testkit::servers::free_port().unwrap();
         let folder = folder(configuration);
         let mut command = command(&folder, &["run", "--listen", &format!("0.0.0.0:{port}")]);
+        command.envs(environment.iter().copied());
         let running = Self(command.stderr(Stdio::piped()).spawn().unwrap(), port, folder);
         let until = Instant::now() + testkit::servers::PATIENCE;
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
@@ -210,6 +219,42 @@ fn a_relay_without_database_lives_is_not_ready_and_stops_at_sigterm() {
     assert!(log.contains("waiting for the database") && !log.contains("hunter2"), "{log}");
     assert!(log.contains("not on loopback, and there is no authentication"), "{log}");
     assert_eq!(command(&folder, &["healthcheck", "--listen", &listen]).output().unwrap().status.code(), Some(1));
+}
+
+/// Returns the next report that is for this line.
+fn reported(supervisor: &UnixDatagram, wanted: &str) -> String {
+    let mut report = [0; 4096];
+    loop {
+        let length = supervisor.recv(&mut report).unwrap();
+        let text = String::from_utf8_lossy(report.get(..length).unwrap_or_default());
+        assert_ne!(text, "READY=1", "its database is down");
+        if text.starts_with(wanted) {
+            return text.into_owned();
+        }
+    }
+}
+
+#[test]
+fn systemd_is_told_of_a_relay_that_waits_for_its_database_and_of_its_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let named = UnixDatagram::bind(&path).unwrap();
+    let name = format!("@{}", path.display());
+    let abstract_address = SocketAddr::from_abstract_name(&name.as_bytes()[1..]).unwrap();
+    let unnamed = UnixDatagram::bind_addr(&abstract_address).unwrap();
+    for (supervisor, name) in [(named, &name[1..]), (unnamed, &name)] {
+        supervisor.set_read_timeout(Some(testkit::servers::PATIENCE)).unwrap();
+        let environment = [("NOTIFY_SOCKET", name), ("WATCHDOG_USEC", "300000")];
+        let mut running = Running::beside(GOOD, &environment);
+        let status = reported(&supervisor, "STATUS=");
+        assert!(status.starts_with("STATUS=not ready; database: ") && !status.contains("hunter2"), "{status}");
+        reported(&supervisor, "WATCHDOG=1");
+        reported(&supervisor, "WATCHDOG=1");
+        let pid = rustix::process::Pid::from_child(&running.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        reported(&supervisor, "STOPPING=1");
+        assert_eq!(running.0.wait().unwrap().code(), Some(0));
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod doctor;
 mod healthcheck;
 mod log;
 mod migrate;
+mod notify;
 mod operate;
 mod output;
 mod pages;

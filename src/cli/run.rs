@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::{Arguments, log};
+use super::{Arguments, log, notify::Notifier};
 use crate::{
     config::{ConfigError, Inputs, Loaded, Problem, load},
     observe::{
@@ -40,7 +40,8 @@ pub(super) async fn run(options: &Arguments) -> anyhow::Result<bool> {
             );
         }
     }
-    let signal = signalled(Arc::clone(&health))?;
+    let notifier = notifier(&health);
+    let signal = signalled(Arc::clone(&health), notifier)?;
     let relay = Relay::new(config, metrics, health).map_err(|error| unusable(&error))?;
     relay.run(signal).await?;
     stop.cancel();
@@ -66,6 +67,14 @@ async fn reload(mut hangup: Signal, inputs: Inputs, set_level: log::SetLevel) {
     }
 }
 
+/// Starts the reports to systemd, if it asks for them.
+fn notifier(health: &Arc<Health>) -> Option<Arc<Notifier>> {
+    let warn = |error: &std::io::Error| tracing::warn!(%error, "NOTIFY_SOCKET cannot be used: systemd gets no reports");
+    let notifier = Arc::new(Notifier::from_environment().inspect_err(warn).ok()??);
+    tokio::spawn(Arc::clone(&notifier).run(Arc::clone(health)));
+    Some(notifier)
+}
+
 fn warn(warnings: &[Problem]) {
     for Problem { at, text } in warnings {
         tracing::warn!(at, "{text}");
@@ -78,7 +87,7 @@ pub(super) fn unusable(error: &anyhow::Error) -> ConfigError {
 }
 
 /// Returns a future that is done at the first SIGTERM or SIGINT. A second signal ends the process at once.
-fn signalled(health: Arc<Health>) -> anyhow::Result<impl Future<Output = ()> + Send> {
+fn signalled(health: Arc<Health>, notifier: Option<Arc<Notifier>>) -> anyhow::Result<impl Future<Output = ()> + Send> {
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
     let mut next = async move || {
@@ -90,6 +99,7 @@ fn signalled(health: Arc<Health>) -> anyhow::Result<impl Future<Output = ()> + S
     Ok(async move {
         next().await;
         health.dependency("relay", Err("stopping".to_owned()));
+        notifier.inspect(|notifier| notifier.stopping());
         tokio::spawn(async move {
             next().await;
             tracing::warn!("a second signal: ending at once; the claims end with their leases");

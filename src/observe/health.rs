@@ -50,6 +50,13 @@ impl Health {
         self.metrics.loop_last_success_timestamp_seconds.with_label_values(&[name]).set(now.as_secs_f64());
     }
 
+    /// Makes a loop one that has not come round for long.
+    #[cfg(test)]
+    pub(crate) fn stall(&self, name: &'static str) {
+        let long_ago = Instant::now().checked_sub(2 * STUCK).unwrap();
+        self.loops.lock().insert(name, long_ago);
+    }
+
     /// Notes that the database, or the relay itself, works, or why not. The relay is ready if all of them do.
     pub fn dependency(&self, name: &'static str, state: Result<(), String>) {
         self.dependencies.lock().insert(name, state);

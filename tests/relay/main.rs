@@ -27,6 +27,7 @@ mod order;
 mod outage;
 mod purge;
 mod queues;
+mod readiness;
 mod recover;
 mod rejected;
 mod replay;
