@@ -11,6 +11,7 @@
 //! | I7 fence | [`Report::states`] |
 //! | I8 effect once | [`Report::effects`] |
 //! | I9 byte-equal | [`Report::mismatched`] |
+//! | replays and discards as ordered | [`Report::with_orders`] |
 //! | I10 drains | [`Report::waiting`], where nothing is expected to wait |
 //! | I11 bounded | [`Report::with_usage`] |
 //! | I12 metrics | [`Report::with_totals`] |
@@ -19,6 +20,7 @@
 //! A run that shows nothing fails too: [`Expectations::at_least`], [`Expectations::witness`].
 
 mod arrivals;
+mod orders;
 mod report;
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,8 @@ mod totals;
 
 use std::collections::{BTreeMap, HashSet};
 
+pub use orders::Orders;
+use outbox_core::REPLAY_HEADER;
 pub use report::{Expectations, NothingShown, Report};
 pub use totals::{Consumed, Totals, Usage};
 use uuid::Uuid;
@@ -60,6 +64,7 @@ pub fn judge_after_failover(
         arrived: arrivals.first.len(),
         redelivered: arrivals.redelivered,
         duplicates: arrivals.duplicates.clone(),
+        replayed: arrivals.replays.iter().map(|(job, places)| ((*job).to_owned(), places.len() as u64)).collect(),
         orphans: tables.orphans.clone(),
         ..Report::default()
     };
@@ -77,6 +82,9 @@ pub fn judge_after_failover(
     case.order(ledger, &mut report);
     report
 }
+
+/// A message of a key, with its sequence.
+type Sequenced = (u64, Uuid);
 
 /// A message of a key: its sequence, and its place among the arrivals.
 type Numbered = (u64, Option<usize>);
@@ -122,12 +130,16 @@ impl Case<'_> {
         self.effects(id, u64::from(arrived.is_some()), report);
     }
 
-    /// An arrived message is unchanged (I9).
+    /// An arrived message is unchanged (I9), but for the mark of a replay.
     fn contents(&self, entry: &Entry, report: &mut Report) {
-        let Some((_, arrival)) = self.arrivals.first.get(&entry.id) else { return };
-        let differences = entry.contents.differences(&arrival.contents());
-        if !differences.is_empty() {
-            report.mismatched.push(format!("{}: {}", entry.id, differences.join(", ")));
+        let first = self.arrivals.first.get(&entry.id).map(|(_, arrival)| *arrival);
+        for arrival in first.into_iter().chain(self.arrivals.again(&entry.id)) {
+            let mut contents = arrival.contents();
+            contents.headers.retain(|(name, _)| name != REPLAY_HEADER);
+            let differences = entry.contents.differences(&contents);
+            if !differences.is_empty() {
+                report.mismatched.push(format!("{}: {}", entry.id, differences.join(", ")));
+            }
         }
     }
 
@@ -144,15 +156,17 @@ impl Case<'_> {
         self.effects(id, u64::from(self.arrivals.first.contains_key(id)), report);
     }
 
-    /// A message is sent, with one receipt, or in one other state (I7: no claim is settled twice).
+    /// A message is sent, with one receipt and one of each replay, or in one other state (I7: no claim is settled
+    /// twice).
     fn state(&self, id: &Uuid, elsewhere: bool, report: &mut Report) {
         let receipts = self.tables.receipts.get(id).map_or(0, Vec::len);
+        let due = 1 + self.arrivals.again(id).count();
         let states = usize::from(self.tables.pending.contains(id))
             + usize::from(self.tables.delayed.contains(id))
             + usize::from(self.tables.dead.contains_key(id))
             + receipts;
         let kept = self.tables.messages.contains(id);
-        if states > 1 || (kept && !elsewhere && receipts != 1) {
+        if states > due || (kept && !elsewhere && receipts != due) {
             report.states.push(format!("{id}: is in {states} states, {receipts} of them sent"));
         }
         if receipts > 0 && !self.arrivals.first.contains_key(id) {
@@ -184,7 +198,7 @@ impl Case<'_> {
         self.effects(id, 0, report);
     }
 
-    /// No message arrives that was not enqueued (I2).
+    /// No message arrives that was not enqueued, or again before it has arrived (I2).
     fn strangers(&self, ledger: &[Entry], report: &mut Report) {
         let known: HashSet<Uuid> = ledger.iter().map(|entry| entry.id).collect();
         let strangers = self.arrivals.first.keys().chain(&self.tables.messages).filter(|id| !known.contains(id));
@@ -192,22 +206,32 @@ impl Case<'_> {
         strangers.sort();
         strangers.dedup();
         report.phantoms.extend(strangers);
+        for (job, places) in &self.arrivals.replays {
+            let early = places.keys().filter(|id| !self.arrivals.first.contains_key(id));
+            report.phantoms.extend(early.map(|id| format!("{id}: has not arrived, and job {job} sent it again")));
+        }
     }
 
-    /// First deliveries of a key come in the order of its sequence (I5), and its sequence has no gaps (I6).
+    /// First deliveries of a key, and those of one replay, come in the order of its sequence (I5). The sequence has no
+    /// gaps (I6).
     fn order(&self, ledger: &[Entry], report: &mut Report) {
-        let mut keys: BTreeMap<(&str, &[u8]), Vec<Numbered>> = BTreeMap::new();
+        let mut keys: BTreeMap<(&str, &[u8]), Vec<Sequenced>> = BTreeMap::new();
         let kept = |entry: &&Entry| self.is_committed(entry) && !self.lost.contains(&entry.id);
         for entry in ledger.iter().filter(kept) {
             let (Some(key), Some(sequence)) = (&entry.contents.key, entry.sequence) else { continue };
-            let place = self.arrivals.first.get(&entry.id).map(|(place, _)| *place);
-            keys.entry((&entry.contents.topic, key)).or_default().push((sequence, place));
+            keys.entry((&entry.contents.topic, key)).or_default().push((sequence, entry.id));
         }
         for ((_, key), mut messages) in keys {
             let key = String::from_utf8_lossy(key);
             messages.sort_unstable();
             report.gaps.extend(gaps(messages.iter().map(|(sequence, _)| *sequence)).map(|gap| format!("{key}: {gap}")));
-            report.order_violations.extend(overtaken(&messages).map(|detail| format!("{key}: {detail}")));
+            let replays = self.arrivals.replays.iter().map(|(job, places)| (format!(" in replay {job}"), places));
+            for (which, places) in std::iter::once((String::new(), &self.arrivals.first)).chain(replays) {
+                let numbered =
+                    messages.iter().map(|(sequence, id)| (*sequence, places.get(id).map(|(place, _)| *place)));
+                let details = overtaken(numbered).map(|detail| format!("{key}: {detail}{which}"));
+                report.order_violations.extend(details);
+            }
         }
     }
 }
@@ -222,9 +246,9 @@ fn gaps(sequences: impl Iterator<Item = u64>) -> impl Iterator<Item = String> {
 }
 
 /// Messages, in the order of their sequence, that arrived before an earlier one.
-fn overtaken(messages: &[Numbered]) -> impl Iterator<Item = String> {
+fn overtaken(messages: impl Iterator<Item = Numbered>) -> impl Iterator<Item = String> {
     let mut latest: Option<(u64, usize)> = None;
-    messages.iter().filter_map(|(sequence, place)| Some((*sequence, (*place)?))).filter_map(move |(sequence, place)| {
+    messages.filter_map(|(sequence, place)| Some((sequence, place?))).filter_map(move |(sequence, place)| {
         let before = latest.filter(|(_, latest)| *latest > place);
         if before.is_none() {
             latest = Some((sequence, place));

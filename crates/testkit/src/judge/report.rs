@@ -21,6 +21,8 @@ pub struct Report {
     pub redelivered: usize,
     /// Further deliveries that the relay made.
     pub duplicates: Vec<Uuid>,
+    /// Messages that each replay delivered again, by the number of its job.
+    pub replayed: BTreeMap<String, u64>,
     /// Committed, but neither arrived nor in a visible state.
     pub lost: Vec<Uuid>,
     /// Committed, and lost by the server as the test has declared: its replica did not have them.

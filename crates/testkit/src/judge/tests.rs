@@ -12,16 +12,16 @@ use crate::{
 };
 
 /// A run without faults: six messages of two keys, one rolled back.
-struct Run {
-    drafts: Vec<Draft>,
+pub(super) struct Run {
+    pub(super) drafts: Vec<Draft>,
     ledger: Vec<Entry>,
-    arrivals: Vec<Arrival>,
-    tables: Tables,
+    pub(super) arrivals: Vec<Arrival>,
+    pub(super) tables: Tables,
     rolled_back: Draft,
 }
 
 impl Run {
-    fn good() -> Self {
+    pub(super) fn good() -> Self {
         let draft = |n: u64| {
             let key = if n.is_multiple_of(2) { "even" } else { "odd" };
             Draft::new("orders", format!("payload {n}")).key(key, n / 2 + 1).header("n", &n.to_string())
@@ -43,11 +43,11 @@ impl Run {
         Self { drafts, ledger: ledger.entries(), arrivals, tables, rolled_back }
     }
 
-    fn id(&self, n: usize) -> Uuid {
+    pub(super) fn id(&self, n: usize) -> Uuid {
         self.drafts[n].id
     }
 
-    fn remove(&mut self, n: usize) {
+    pub(super) fn remove(&mut self, n: usize) {
         let id = self.id(n);
         self.arrivals.retain(|arrival| arrival.id != id);
         self.tables.receipts.remove(&id);
@@ -55,7 +55,7 @@ impl Run {
         self.tables.processed.remove(&id);
     }
 
-    fn judge(&self) -> Report {
+    pub(super) fn judge(&self) -> Report {
         judge(&self.ledger, &self.arrivals, &self.tables)
     }
 
@@ -64,7 +64,7 @@ impl Run {
     }
 }
 
-fn arrival(draft: &Draft) -> Arrival {
+pub(super) fn arrival(draft: &Draft) -> Arrival {
     Arrival {
         id: draft.id,
         topic: draft.topic.clone(),

@@ -110,7 +110,8 @@ impl Report {
     /// Compares the relays' counters with the findings.
     #[must_use]
     pub fn with_totals(mut self, totals: &Totals) -> Self {
-        let deliveries = (self.arrived + self.duplicates.len()) as u64;
+        let replayed: u64 = self.replayed.values().sum();
+        let deliveries = (self.arrived + self.duplicates.len()) as u64 + replayed;
         let announced: u64 = totals.announced.values().sum();
         let duplicates = self.duplicates.len() as u64;
         self.check(duplicates <= announced, || format!("{duplicates} duplicates, {announced} announced"));
@@ -165,7 +166,7 @@ impl Report {
         self
     }
 
-    fn check(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
+    pub(super) fn check(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
         if !holds {
             self.miscounts.push(otherwise());
         }

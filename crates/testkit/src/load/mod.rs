@@ -37,6 +37,7 @@ pub struct Load {
     sequenced: Option<u64>,
     cancelled: f64,
     lane: u16,
+    lanes: u16,
     seed: u64,
     keys_of: Option<u64>,
 }
@@ -63,6 +64,7 @@ impl Load {
             sequenced: None,
             cancelled: 0.0,
             lane: 0,
+            lanes: 1,
             seed: 1,
             keys_of: None,
         }
@@ -141,6 +143,13 @@ impl Load {
         self
     }
 
+    /// Spreads the keys over this number of lanes, from the lane of [`Load::lane`] on.
+    #[must_use]
+    pub fn lanes(mut self, lanes: u16) -> Self {
+        self.lanes = lanes.max(1);
+        self
+    }
+
     /// The seed, which also selects the keys. Concurrent loads of one database need different seeds. A later load with
     /// the same seed uses the keys of the first.
     #[must_use]
@@ -204,6 +213,11 @@ impl Load {
         let mut ticks = tokio::time::interval_at(start, period * tasks);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         Some(ticks)
+    }
+
+    /// The lane of a key.
+    fn lane_of(&self, key: u64) -> u16 {
+        self.lane + u16::try_from(key % u64::from(self.lanes)).unwrap_or(0)
     }
 
     fn first_key(&self) -> u64 {

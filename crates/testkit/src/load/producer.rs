@@ -67,7 +67,8 @@ impl Producer {
         let last = lock(&mut tx, &plan).await?;
         let drafts = self.drafts(&plan, last);
         let opened = self.ledger.open(&drafts);
-        let messages = drafts.iter().map(|draft| draft.message().lane(self.load.lane));
+        let lane = self.load.lane_of(plan.key);
+        let messages = drafts.iter().map(|draft| draft.message().lane(lane));
         if let Err(error) = write(&mut tx, &drafts, messages).await {
             opened.rolled_back();
             return Err(error);
