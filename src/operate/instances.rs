@@ -15,6 +15,8 @@ use super::unsent::time;
 
 /// In microseconds: a process without a heartbeat for this time counts as gone. Three heartbeats.
 const GONE: i64 = 30_000_000;
+/// In microseconds: a process follows a pause within this time.
+const FOLLOWS: i64 = 1_000_000;
 
 /// The states of a process, see [`Instance::state`].
 pub const STATES: [&str; 4] = ["live", "draining", "drained", "gone"];
@@ -26,7 +28,7 @@ pub struct Instance {
     pub instance: String,
     /// `relay` or `worker`.
     pub role: String,
-    /// `live`, `draining` (an operator has paused it), `drained` (and it has nothing in flight), or `gone` (no heartbeat for 30 s).
+    /// `live`, `draining` (an operator has paused it), `drained` (and nothing is in flight since), or `gone` (no heartbeat for 30 s).
     pub state: &'static str,
     /// The release of its program.
     pub version: String,
@@ -70,19 +72,21 @@ pub fn sinks_down(instances: &[Instance]) -> BTreeMap<String, String> {
 }
 
 fn instance(row: &InstanceRow, controls: &[ControlRow]) -> Instance {
-    let is_paused = controls.iter().any(|it| it.kind == "instance" && it.name == row.instance);
+    let pause = controls.iter().find(|it| it.kind == "instance" && it.name == row.instance);
+    // An earlier heartbeat says nothing about claims after it.
+    let has_followed = |pause: &ControlRow| row.seen_at >= pause.paused_at + FOLLOWS;
     Instance {
         instance: row.instance.clone(),
         role: row.role.clone(),
-        state: match (is_live(row), is_paused, row.in_flight) {
-            (false, ..) => "gone",
-            (true, false, _) => "live",
-            (true, true, 0) => "drained",
-            (true, true, _) => "draining",
+        state: match pause {
+            _ if !is_live(row) => "gone",
+            None => "live",
+            Some(pause) if row.in_flight == 0 && has_followed(pause) => "drained",
+            Some(_) => "draining",
         },
         version: row.version.clone(),
         lanes: lanes(row),
-        sinks: serde_json::from_str(&row.sinks).unwrap_or_default(),
+        sinks: sinks(row),
         in_flight: row.in_flight,
         started_at: time(row.started_at),
         seen_at: time(row.seen_at),
@@ -97,17 +101,51 @@ fn lanes(row: &InstanceRow) -> Vec<u16> {
     serde_json::from_str(&row.lanes).unwrap_or_default()
 }
 
+fn sinks(row: &InstanceRow) -> BTreeMap<String, Option<String>> {
+    serde_json::from_str(&row.sinks).unwrap_or_default()
+}
+
 /// The live processes.
-pub(super) struct Live(Vec<Vec<u16>>);
+#[derive(Debug, Default)]
+pub(super) struct Live(pub(super) Vec<Process>);
+
+/// A live process.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Process {
+    /// Its lanes; empty: all.
+    pub(super) lanes: Vec<u16>,
+    /// Its sinks, each with the reason why it takes nothing.
+    pub(super) sinks: BTreeMap<String, Option<String>>,
+}
 
 impl Live {
     pub(super) async fn read(db: &mut MySqlConnection) -> Result<Self, sqlx::Error> {
-        Ok(Self(instances::list(db).await?.iter().filter(|row| is_live(row)).map(lanes).collect()))
+        let process = |row: &InstanceRow| Process { lanes: lanes(row), sinks: sinks(row) };
+        Ok(Self(instances::list(db).await?.iter().filter(|row| is_live(row)).map(process).collect()))
+    }
+
+    fn serving(&self, lane: u16) -> impl Iterator<Item = &Process> {
+        self.0.iter().filter(move |it| it.lanes.is_empty() || it.lanes.contains(&lane))
     }
 
     /// Returns the number of those that serve a lane.
     pub(super) fn serve(&self, lane: u16) -> usize {
-        self.0.iter().filter(|lanes| lanes.is_empty() || lanes.contains(&lane)).count()
+        self.serving(lane).count()
+    }
+
+    /// Returns a sentence about each sink that takes nothing from those that serve a lane.
+    pub(super) fn refused(&self, lane: u16) -> Vec<String> {
+        let mut refused: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+        for (sink, reason) in self.serving(lane).flat_map(|it| &it.sinks) {
+            if let Some(reason) = reason {
+                refused.entry(sink).or_insert((0, reason)).0 += 1;
+            }
+        }
+        let sentence = |(sink, (relays, reason)): (&str, (usize, &str))| {
+            let relays = if relays == 1 { "1 relay".to_owned() } else { format!("{relays} relays") };
+            format!("Sink {sink} takes nothing from {relays}: {reason}.")
+        };
+        refused.into_iter().map(sentence).collect()
     }
 }
 
@@ -154,15 +192,23 @@ mod tests {
             reason: "a test".to_owned(),
         };
         let state = |row: &InstanceRow| instance(row, &[pause("b")]).state;
-        let rows = [row("a", 9, GONE - 1), row("b", 9, 0), row("b", 0, 0), row("a", 9, GONE)];
-        assert_eq!(rows.each_ref().map(state), ["live", "draining", "drained", "gone"]);
+        let seen = |seen_at| InstanceRow { seen_at, ..row("b", 0, 0) };
+        let rows = [row("a", 9, GONE - 1), row("b", 9, 0), seen(FOLLOWS - 1), seen(FOLLOWS), row("a", 9, GONE)];
+        assert_eq!(rows.each_ref().map(state), ["live", "draining", "draining", "drained", "gone"]);
         let [first, ..] = rows;
         let shown = instance(&first, &[]);
         assert_eq!(
             shown.sinks.into_iter().collect::<Vec<_>>(),
             [("kafka".to_owned(), None), ("mail".to_owned(), Some("down\n".to_owned()))]
         );
-        assert_eq!(Live(vec![shown.lanes, vec![]]).serve(3), 2);
-        assert_eq!(Live(vec![vec![3, 4], vec![]]).serve(5), 1);
+    }
+
+    #[test]
+    fn processes_serve_their_lanes_and_say_which_sinks_refuse() {
+        let process = Process { lanes: lanes(&row("a", 0, 0)), sinks: sinks(&row("a", 0, 0)) };
+        let live = Live(vec![process.clone(), process, Process::default()]);
+        assert_eq!([3, 5].map(|lane| live.serve(lane)), [3, 1]);
+        assert_eq!(live.refused(3), ["Sink mail takes nothing from 2 relays: down\n."]);
+        assert!(live.refused(5).is_empty());
     }
 }

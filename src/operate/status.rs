@@ -49,15 +49,17 @@ pub(super) async fn judged(db: &mut MySqlConnection) -> Result<Vec<(LaneStats, L
     }
     lanes.sort_unstable_by_key(|lane| lane.lane);
     let judge = |lane: LaneStats| {
-        let status = status(&lane, paused(lane.lane), live.serve(lane.lane));
+        let status = status(&lane, paused(lane.lane), &live);
         (lane, status)
     };
     Ok(lanes.into_iter().map(judge).collect())
 }
 
-fn status(lane: &LaneStats, pause: Option<&ControlRow>, serving: usize) -> LaneStatus {
-    let (state, mut verdict) = judge(lane, pause, serving);
-    for sentence in [waiting(lane), dead(lane)].into_iter().flatten() {
+fn status(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> LaneStatus {
+    let (state, mut verdict) = judge(lane, pause, live.serve(lane.lane));
+    // Where nothing is due, nothing is tried, and the reason may be an old one.
+    let refused = if lane.pending > 0 { live.refused(lane.lane) } else { Vec::new() };
+    for sentence in refused.into_iter().chain(waiting(lane)).chain(dead(lane)) {
         verdict = format!("{verdict} {sentence}");
     }
     let delayed = lane.delayed.iter().map(|(_, messages, _)| messages).sum();
@@ -114,12 +116,12 @@ fn dead(lane: &LaneStats) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::instances::Process, *};
 
     const SECOND: i64 = 1_000_000;
 
     fn check(lane: &LaneStats, pause: Option<&ControlRow>, state: &str, verdict: &str) {
-        let found = status(lane, pause, 0);
+        let found = status(lane, pause, &Live::default());
         assert_eq!((found.state, found.verdict.as_str()), (state, verdict));
     }
 
@@ -155,9 +157,12 @@ mod tests {
             "stuck",
             "None was sent for 1 min 10 s: 1 message has been due for 1 min 30 s; 1 relay serves it.",
         );
-        let found = status(&unserved, None, 2);
-        assert_eq!(found.state, "stuck");
-        assert!(found.verdict.ends_with("2 relays serve it."), "{}", found.verdict);
+        let sinks = [("kafka".to_owned(), Some("no broker\nanswers".to_owned()))].into();
+        let live = Live(vec![Process { sinks, ..Process::default() }, Process::default()]);
+        let found = status(&unserved, None, &live);
+        let sentence = "2 relays serve it. Sink kafka takes nothing from 1 relay: no broker\nanswers.";
+        assert!(found.state == "stuck" && found.verdict.ends_with(sentence), "{}", found.verdict);
+        assert_eq!(status(&lane, None, &live).verdict, "Nothing is due.");
         let gone = LaneStats { expired_leases: 1, ..unserved.clone() };
         check(
             &gone,

@@ -126,8 +126,7 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
         None => Found::default(),
     };
     let live = Live::read(db).await?;
-    let serving = found.states.first().map_or(0, |row| live.serve(row.lane));
-    let Verdict { state, cause, why, remedy } = verdict(&found, serving);
+    let Verdict { state, cause, why, remedy } = verdict(&found, &live);
     let (row, message) = (found.states.first(), found.message.as_ref());
     let time = |micros: i64| rfc3339(micros).unwrap_or_default();
     let confirmation = |it: &find::ReceiptRow| Confirmation {
@@ -182,11 +181,11 @@ impl Verdict {
 
 /// The decision. A live claim comes first: its relay decides what happens next. Then the tables of the states; a receipt decides
 /// only if there is no state, because a message can be put back after it was sent.
-fn verdict(found: &Found, serving: usize) -> Verdict {
+fn verdict(found: &Found, live: &Live) -> Verdict {
     let mut verdict = match (found.states.first(), found.claims.first()) {
         (Some(row), Some(claim)) if row.table == StateTable::Pending => claimed(found, claim),
         (Some(row), _) => match row.table {
-            StateTable::Pending => pending(found, row, serving),
+            StateTable::Pending => pending(found, row, live),
             StateTable::Delayed => delayed(found, row),
             StateTable::Dead => dead(found.id, row),
         },
@@ -248,7 +247,7 @@ fn claimed(found: &Found, claim: &ClaimRow) -> Verdict {
     without_relay(Verdict::new("claimed", "lease_ended", why), ago)
 }
 
-fn pending(found: &Found, row: &StateRow, serving: usize) -> Verdict {
+fn pending(found: &Found, row: &StateRow, live: &Live) -> Verdict {
     if let Some(pause) = &found.paused {
         let (lane, actor, reason) = (row.lane, &pause.actor, &pause.reason);
         let end = pause.ends_at.map_or_else(String::new, |end| format!(" The pause ends at {}.", at(end)));
@@ -273,20 +272,25 @@ fn pending(found: &Found, row: &StateRow, serving: usize) -> Verdict {
         before => format!("{before} messages of lane {lane} go before it."),
     };
     let quiet = found.last_sent.map(|sent| found.now - sent);
+    let refused: String = live.refused(lane).iter().flat_map(|sentence| [" ", sentence]).collect();
     let waits = found.now - message.due_at.unwrap_or_default().max(message.created_at);
     if idle(found) < PATIENCE || waits < PATIENCE / 10 {
         let progress =
             quiet.map_or_else(String::new, |quiet| format!(" The last of the lane was sent {} ago.", span(quiet)));
-        return Verdict::new("pending", "in_line", place + &progress);
+        return Verdict::new("pending", "in_line", place + &progress + &refused);
     }
     let last = quiet.map_or_else(|| "lately".to_owned(), |quiet| format!("for {}", span(quiet)));
     let none = format!("{place} No relay has sent a message of this lane {last}, and none has a claim in it.");
+    let serving = live.serve(lane);
     if serving == 0 {
         let why = format!("{none} No live relay serves the lane.");
         return Verdict::new("pending", "no_relay", why).remedy(format!("start a relay that serves lane {lane}"));
     }
     let relays = if serving == 1 { "1 live relay serves".to_owned() } else { format!("{serving} live relays serve") };
-    let why = format!("{none} {relays} the lane.");
+    let why = format!("{none} {relays} the lane.{refused}");
+    if !refused.is_empty() {
+        return Verdict { remedy: remedy("parked").map(str::to_owned), ..Verdict::new("pending", "sink", why) };
+    }
     Verdict::new("pending", "stuck", why).remedy("relay instances, relay doctor; the relay's log and its /readyz")
 }
 

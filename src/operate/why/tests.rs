@@ -5,7 +5,7 @@ use outbox_core::store::{
     find::{MessageRow, ReceiptRow},
 };
 
-use super::*;
+use super::{super::instances::Process, *};
 
 const NOW: i64 = 1_700_000_000_000_000;
 const SECOND: i64 = 1_000_000;
@@ -49,7 +49,7 @@ fn behind(found: Found) -> Found {
 
 /// Checks the verdict's state and cause, a part of its sentence, and the beginning of its remedy.
 fn check(found: &Found, expected: &str, part: &str, remedy: &str) {
-    let verdict = verdict(found, 0);
+    let verdict = verdict(found, &Live::default());
     assert_eq!(format!("{}/{}", verdict.state, verdict.cause), expected, "{found:?}");
     assert!(verdict.why.contains(part), "{expected}: {}", verdict.why);
     let given = verdict.remedy.as_deref().unwrap_or_default();
@@ -126,9 +126,16 @@ fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
     check(&pending(), "pending/no_relay", "message of this lane lately", "start a relay that serves lane 7");
     let quiet = Found { last_sent: Some(NOW - 90 * SECOND), ..pending() };
     check(&quiet, "pending/no_relay", "for 1 min 30 s, and none has a claim", "start a relay");
-    let stuck = verdict(&quiet, 2);
+    let stuck = verdict(&quiet, &Live(vec![Process::default(); 2]));
     assert_eq!(stuck.cause, "stuck");
     assert!(stuck.why.ends_with("2 live relays serve the lane."), "{}", stuck.why);
+    let sinks = [("kafka".to_owned(), Some("no broker\nanswers".to_owned()))].into();
+    let live = Live(vec![Process { sinks, ..Process::default() }]);
+    let refused = "Sink kafka takes nothing from 1 relay: no broker\nanswers.";
+    for (found, cause) in [(&quiet, "sink"), (&in_line, "in_line")] {
+        let verdict = verdict(found, &live);
+        assert!(verdict.cause == cause && verdict.why.ends_with(refused), "{verdict:?}");
+    }
 }
 
 #[test]
