@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashSet,
-    os::unix::process::ExitStatusExt as _,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
@@ -10,10 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use outbox_consumer::SequencePolicy;
-use outbox_core::{
-    Uuid,
-    sqlx::{self, Row as _},
-};
+use outbox_core::Uuid;
 use rand::{RngExt as _, rngs::StdRng};
 use testkit::{
     accounts::Account,
@@ -43,8 +39,6 @@ use crate::{
 pub const LEASE: Duration = Duration::from_secs(6);
 /// The time limit for the backlog to drain after the last fault.
 const DRAINED: Duration = Duration::from_secs(60);
-/// The signal of a process that ends itself at a named point, and of a panic.
-pub(crate) const ABORT: i32 = rustix::process::Signal::ABORT.as_raw();
 /// The time at which a loop of a relay last came round.
 const LAST_SUCCESS: &str = "outbox_relay_loop_last_success_timestamp_seconds";
 /// Relays and consumers of the standard load.
@@ -73,17 +67,6 @@ pub struct Setup {
     pub outage: Duration,
     /// How long N1 lasts.
     pub mix: Duration,
-}
-
-/// A relay that has died.
-#[derive(Debug)]
-pub struct Death {
-    /// Its process id.
-    pub pid: u32,
-    /// When it died, or was found dead.
-    pub at: Instant,
-    /// The messages that it held.
-    pub held: HashSet<Uuid>,
 }
 
 /// The effects of a restore.
@@ -297,14 +280,6 @@ impl Arena {
         self.counts.in_flight += u64::from(in_flight);
     }
 
-    /// The claimed messages, or only those that one relay holds.
-    pub async fn claimed_by(&self, relay: Option<u32>) -> Result<HashSet<Uuid>> {
-        let sql = "SELECT message_id FROM outbox_claimed_messages JOIN outbox_messages USING (id) WHERE owner LIKE ?";
-        let owner = relay.map_or_else(|| "%".to_owned(), |pid| format!("%-{pid}/%"));
-        let rows = sqlx::query(sql).bind(owner).fetch_all(&mut self.database.connect_as_admin().await?).await?;
-        rows.iter().map(|row| Uuid::from_slice(row.try_get(0)?).context("no UUID")).collect()
-    }
-
     /// Allows these messages to be sent twice, beside those of earlier calls, and no others.
     pub fn may_be_sent_twice(&mut self, messages: HashSet<Uuid>) {
         self.twice.get_or_insert_default().extend(messages);
@@ -382,45 +357,5 @@ impl Arena {
             sum += relay.metrics().await.map_or(0.0, |metrics| metrics.sum_where(name, labels));
         }
         sum
-    }
-
-    /// Keeps the counts of a relay that is about to end. Later counts are lost, so that the totals are not exact.
-    pub async fn retire(&mut self, relay: &Relay) {
-        self.retired.extend(relay.metrics().await.ok());
-        self.complete = false;
-    }
-
-    /// Kills a relay.
-    pub async fn kill(&mut self, relay: Relay) -> Result<Death> {
-        self.retire(&relay).await;
-        relay.kill()?;
-        self.dead(&relay).await
-    }
-
-    /// Starts one more relay with settings that make it die, and waits for its death.
-    pub async fn doomed(&mut self, settings: &Settings) -> Result<Death> {
-        let mut relay = self.relay(settings)?;
-        let (status, log) = (relay.wait_for_end(PATIENCE).await?, relay.log()?);
-        ensure!(status.signal() == Some(ABORT), "a relay that was to die ended with {status}\n{log}");
-        self.complete = false;
-        self.dead(&relay).await
-    }
-
-    async fn dead(&mut self, relay: &Relay) -> Result<Death> {
-        let at = Instant::now();
-        let held = self.claimed_by(Some(relay.pid())).await?;
-        self.struck(!held.is_empty());
-        self.pages.push(relay.log()?);
-        Ok(Death { pid: relay.pid(), at, held })
-    }
-
-    /// Waits until a dead relay has no claim left.
-    pub async fn taken_over(&mut self, pid: u32, died: Instant, bound: Duration) -> Result<()> {
-        let left = format!("SELECT COUNT(*) = 0 FROM outbox_claims WHERE owner LIKE '%-{pid}/%'");
-        self.database.wait_for(PATIENCE, &left).await?;
-        let took = died.elapsed();
-        self.counts.recovered(took);
-        self.within("the take-over", took, bound);
-        Ok(())
     }
 }

@@ -9,6 +9,7 @@ pub mod arena;
 pub mod baseline;
 pub mod consumer;
 pub mod counts;
+pub mod death;
 mod ending;
 pub mod ground;
 pub mod program;

@@ -7,7 +7,8 @@ use futures_util::FutureExt as _;
 use testkit::{consume::Broker, servers::Flavor};
 
 use crate::{
-    arena::{ABORT, Arena, PATIENCE},
+    arena::{Arena, PATIENCE},
+    death::ABORT,
     row::{Case, Row},
 };
 

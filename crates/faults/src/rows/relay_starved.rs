@@ -11,7 +11,8 @@ use super::{
     relay_killed::BEYOND,
 };
 use crate::{
-    arena::{Arena, Death, LEASE, PATIENCE, Pace},
+    arena::{Arena, LEASE, PATIENCE, Pace},
+    death::Death,
     ending::PANICKED,
     row::{Case, Row},
 };
