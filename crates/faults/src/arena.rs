@@ -17,7 +17,7 @@ use testkit::{
     clock::Clock,
     consume::{Broker, Topic},
     database::Database,
-    judge::{Expectations, Usage},
+    judge::{Expectations, Orders, Usage},
     ledger::Ledger,
     load::{Load, Running},
     proxy::Proxy,
@@ -28,6 +28,7 @@ use testkit::{
 pub use testkit::servers::PATIENCE;
 
 use crate::{
+    answers::Answers,
     consumer::{Consumers, Program},
     counts::Counts,
     ground::Ground,
@@ -107,6 +108,8 @@ pub struct Arena {
     pub rate: f64,
     /// Bytes of its largest payload.
     pub largest: usize,
+    /// Lanes of its keys.
+    pub lanes: u16,
     /// The running relays.
     pub relays: Vec<Relay>,
     /// The running consumers.
@@ -119,6 +122,10 @@ pub struct Arena {
     pub counts: Counts,
     /// The expectations of the case.
     pub expected: Expectations,
+    /// The orders of operators.
+    pub orders: Orders,
+    /// The answers to operators.
+    pub answers: Answers,
     /// The number of faults that have to strike, or the run shows nothing.
     pub faults_due: u64,
     /// Whether a fault has to strike while messages are in flight, or the run shows nothing.
@@ -173,12 +180,15 @@ impl Arena {
             ledger: Ledger::new(),
             rate: if setup.pace == Pace::Full { 300.0 } else { 100.0 },
             largest: 65_536,
+            lanes: 1,
             relays: Vec::new(),
             consumers: None,
             proxies: Vec::new(),
             clocks: Vec::new(),
             counts: Counts { runs: 1, ..Counts::default() },
             expected: Expectations::new().at_least(100),
+            orders: Orders::default(),
+            answers: Answers { words: case.told, ..Answers::default() },
             faults_due: 1,
             in_flight_due: true,
             lost: HashSet::new(),
@@ -231,8 +241,8 @@ impl Arena {
 
     /// Starts the load without consumers. A second load uses the keys of the first, which has ended.
     pub async fn start_producers(&mut self) -> Result<()> {
-        let load = Load::standard(self.topic.name(), self.rate).payload(64..=self.largest).seed(self.seed);
-        self.load = Some(load.start(&self.producers, &self.ledger).await?);
+        let load = Load::standard(self.topic.name(), self.rate).payload(64..=self.largest).lanes(self.lanes);
+        self.load = Some(load.seed(self.seed).start(&self.producers, &self.ledger).await?);
         Ok(())
     }
 
@@ -343,6 +353,7 @@ impl Arena {
             relay.wait_for_metrics(PATIENCE, "every relay to look for messages again", came_round).await?;
         }
         self.within("the recovery of every relay", healed.elapsed(), bound);
+        self.explained().await?;
         for (relay, before) in self.relays.iter_mut().zip(before) {
             let more = |m: &Metrics| m.sum("outbox_relay_published_messages_total") > before;
             relay.wait_for_metrics(PATIENCE, "every relay to publish again", more).await?;

@@ -41,8 +41,7 @@ impl Arena {
     pub async fn finish(mut self) -> Result<Counts> {
         self.stop_load().await?;
         // If it does not drain, the judge reports the rest.
-        let within = if self.setup.pace == Pace::Short { UNREAD } else { self.drains_within };
-        let drained = self.database.wait_until_drained(within).await;
+        let drained = self.drained().await?;
         let mut totals = self.gather().await?;
         let (arrived, deliveries) = self.arrived().await?;
         if self.past_consumers {
@@ -61,6 +60,7 @@ impl Arena {
         totals.announced.extend(self.restored.announced());
         let report = report
             .without_repeated(&self.sent_again)
+            .with_orders(&self.orders)
             .with_consumed(&consumed, effects, deliveries)
             .with_totals(&totals)
             .with_usage(&self.usage)
@@ -71,10 +71,7 @@ impl Arena {
         self.counts.takeovers += totals.takeovers;
         self.counts.fenced += totals.fenced;
         self.counts.announced.clone_from(&totals.announced);
-        let due = self.consumers.is_some() || self.past_consumers;
-        self.witness("an effect", !due || effects > 0);
-        self.witness("a fault", self.counts.faults >= self.faults_due);
-        self.witness("messages in flight when a fault struck", self.counts.in_flight > 0 || !self.in_flight_due);
+        self.witnesses(effects);
         let expected = match self.twice.take() {
             Some(twice) => self.expected.clone().duplicates_among(twice),
             None => self.expected.clone(),
@@ -98,8 +95,31 @@ impl Arena {
         stopped?;
         ensure!(self.panicked() <= self.panics, "{} relays panicked, {} were to", self.panicked(), self.panics);
         ensure!(self.overdue.is_empty(), "{}", self.overdue.join("; "));
+        ensure!(self.answers.wrong.is_empty(), "wrong answers: {}", self.answers.wrong.join("; "));
         shown?;
         self.remove().await
+    }
+
+    /// Waits until everything is sent, and asks for answers before and after. The inner error: something is left.
+    async fn drained(&mut self) -> Result<Result<()>> {
+        self.explained().await?;
+        let within = if self.setup.pace == Pace::Short { UNREAD } else { self.drains_within };
+        let drained = self.database.wait_until_drained(within).await;
+        if drained.is_ok() {
+            self.idle().await?;
+            self.explained().await?;
+        }
+        Ok(drained)
+    }
+
+    /// The events that must have happened in every run.
+    fn witnesses(&mut self, effects: usize) {
+        let due = self.consumers.is_some() || self.past_consumers;
+        self.witness("an effect", !due || effects > 0);
+        let named = self.answers.were_told || self.answers.words.is_empty();
+        self.witness("a verdict that names the fault", named);
+        self.witness("a fault", self.counts.faults >= self.faults_due);
+        self.witness("messages in flight when a fault struck", self.counts.in_flight > 0 || !self.in_flight_due);
     }
 
     /// The number of relays that logged a panic of a part.

@@ -5,6 +5,7 @@
 //! alike: the load stops, the backlog drains, the judge decides. To add a fault: one file in [`rows`], one line in
 //! [`rows::all`].
 
+pub mod answers;
 pub mod arena;
 pub mod baseline;
 pub mod consumer;

@@ -33,6 +33,8 @@ pub struct Case {
     pub own: Own,
     /// Whether it belongs to the short form.
     pub short: bool,
+    /// The words of `relay status` while the fault lasts: see [`Arena::told`]. Empty if the fault is too short to ask.
+    pub told: &'static str,
     /// What it does.
     pub strike: Strike,
 }
@@ -72,6 +74,7 @@ impl Case {
             broker: Broker::Kafka,
             own: Own::default(),
             short: false,
+            told: "",
             strike: Box::new(strike),
         }
     }
@@ -121,6 +124,13 @@ impl Case {
     #[must_use]
     pub fn short(mut self) -> Self {
         self.short = true;
+        self
+    }
+
+    /// While the fault lasts, the verdict on a lane has these words.
+    #[must_use]
+    pub fn told(mut self, words: &'static str) -> Self {
+        self.told = words;
         self
     }
 

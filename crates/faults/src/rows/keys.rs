@@ -31,7 +31,10 @@ pub(super) fn busy() -> Row {
 }
 
 pub(super) fn blocked() -> Row {
-    let case = |flavor, broker| Case::new("blocked", |arena| blocked_key(arena).boxed()).on(flavor, broker);
+    let case = |flavor, broker| {
+        let case = Case::new("blocked", |arena| blocked_key(arena).boxed()).on(flavor, broker);
+        case.told("1 is dead.")
+    };
     Row {
         id: "Q2",
         fault: "kill -9 relays while thousands of messages wait behind a dead one, and after its release",
@@ -95,6 +98,7 @@ async fn blocked_key(arena: &mut Arena) -> Result<()> {
     let queued = |is| format!("SELECT COUNT(*) {is} {behind} FROM outbox_delayed WHERE key_hash = {hash}");
     arena.database.wait_for(PATIENCE, &queued("=")).await?;
     progress(arena, 50.0).await?;
+    arena.told().await?;
     ensure!(arena.database.number(&queued("=")).await? == 1, "messages were sent behind the dead one");
     arena.database.execute("DELETE FROM outbox_dead WHERE id = 0").await?;
     arena.database.wait_for(PATIENCE, &queued("<")).await?;

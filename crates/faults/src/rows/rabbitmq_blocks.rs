@@ -27,7 +27,7 @@ const DISK: Alarm = (["set_disk_free_limit", "9000GB"], ["set_disk_free_limit", 
 pub(super) fn row() -> Row {
     let case = |name, alarm, least, flavor| {
         let case = Case::new(name, move |arena| blocked(arena, alarm, least).boxed());
-        case.on(flavor, Broker::RabbitMq).own_broker()
+        case.on(flavor, Broker::RabbitMq).own_broker().told("Sink rabbitmq takes nothing from")
     };
     Row {
         id: "A2",
@@ -58,6 +58,7 @@ async fn blocked(arena: &mut Arena, (raise, end): Alarm, least: u64) -> Result<(
     arena.ground.broker()?.rabbitmqctl(&raise).await?;
     readiness(arena, "the alarm to be named", |status, body| status == 200 && body.contains("broker_blocked")).await?;
     tokio::time::sleep(arena.lasting(least..LONGEST, least)).await;
+    arena.told().await?;
     alive(arena).await?;
     arena.ground.broker()?.rabbitmqctl(&end).await?;
     recovery(arena, RECOVERED).await?;
