@@ -75,7 +75,7 @@ fn a_message_that_a_replay_sends_elsewhere_has_its_job_and_destination() {
     let elsewhere = Found { mark: mark(Some("kafka/repair")), ..delayed(9, "no_sink") };
     check(&elsewhere, "delayed/no_sink", "Job 7 sends it to kafka/repair, and not to", "give the relays of its lane");
     let ordinary = Found { mark: mark(None), ..delayed(9, "scheduled") };
-    assert!(!verdict(&ordinary, 0).why.contains("Job 7"));
+    assert!(!verdict(&ordinary, &Live::default()).why.contains("Job 7"));
 }
 
 #[test]

@@ -31,21 +31,21 @@ pub(super) async fn behind_a_blocked_key(common: &Common, size: Size) -> Result<
         [1, 2, 3, 4].map(|at| stage.topics.get(at).cloned().unwrap_or_default());
     let mut relay = stage.start(&settings)?;
     ready(&relay).await?;
-    let single = |topic: &str| move |number| Message::new(topic, payload(number, common.bytes)).key("one");
-    let many = |topic: &str| {
-        move |number| Message::new(topic, payload(number, common.bytes)).key(format!("{}", key(number, common.keys)))
+    let single = |topic: &str, number| Message::new(topic, payload(number, common.bytes)).key("one");
+    let many = |topic: &str, number| {
+        Message::new(topic, payload(number, common.bytes)).key(key(number, common.keys).to_string())
     };
-    let one_key_rate = drain(&stage, &relay, &one_key, size.rows, single(&one_key)).await?;
-    let plain_rate = drain(&stage, &relay, &many_keys, size.blocked, many(&many_keys)).await?;
+    let one_key_rate = drain(&stage, &relay, &one_key, size.rows, |number| single(&one_key, number)).await?;
+    let plain_rate = drain(&stage, &relay, &many_keys, size.blocked, |number| many(&many_keys, number)).await?;
 
     relay.pause()?;
-    stage.fill_with(1, single(&blocked)).await?;
+    stage.fill_with(1, |number| single(&blocked, number)).await?;
     stage.database.execute(BLOCK).await?;
-    stage.fill_with(size.blocked, single(&blocked)).await?;
+    stage.fill_with(size.blocked, |number| single(&blocked, number)).await?;
     relay.resume()?;
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_pending").await?;
     let written = rows_written(&stage).await?;
-    let beside = drain(&stage, &relay, &others, size.blocked, many(&others)).await?;
+    let beside = drain(&stage, &relay, &others, size.blocked, |number| many(&others, number)).await?;
     stage.operator()?.done("dead release --all --yes --because", &["a measurement"]).await?;
     stage.database.wait_until_drained(PATIENCE).await?;
     let released = sent_per_second(&stage, &blocked).await?;

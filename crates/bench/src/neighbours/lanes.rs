@@ -32,7 +32,7 @@ pub(super) async fn beside_a_slow_lane(common: &Common, size: Size, without: &Ot
     if common.broker == Broker::Kafka {
         return Ok(Figures::new());
     }
-    let (stage, settings) = stage(common).await?;
+    let (mut stage, settings) = stage(common).await?;
     let slow = stage.topic.beside(None).await?;
     let (user, address) = stage.topic.address().rsplit_once('@').unwrap_or(("", stage.topic.address()));
     let (address, path) = address.split_once('/').unwrap_or((address, ""));
