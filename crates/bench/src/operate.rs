@@ -3,11 +3,15 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use outbox_core::sqlx::{self, MySqlConnection};
 use serde_json::{Map, Value, json};
-use testkit::{relay::Client, servers::PATIENCE};
+use testkit::{
+    accounts::Account,
+    relay::{Client, Relay, Settings},
+    servers::{PATIENCE, until},
+};
 
 use crate::{Common, drain::watch, setup::Stage};
 
@@ -15,6 +19,8 @@ use crate::{Common, drain::watch, setup::Stage};
 const TIMES: usize = 3;
 /// The pause between two reads beside a drain.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Messages that consumers have processed, at most.
+const PROCESSED: u64 = 1_000_000;
 /// The longest read that reaches the goal, in milliseconds.
 const LONGEST: f64 = 1000.0;
 /// The least ratio of the drain rates with and without reads.
@@ -36,55 +42,64 @@ pub(crate) struct Size {
     payload: usize,
 }
 
-/// The reads: a name for the report, and the command. `SENT`, `PENDING` and `DEAD` are messages in the middle.
-const READS: [(&str, &str); 14] = [
-    ("status", "status"),
-    ("why_sent", "why SENT"),
-    ("why_pending", "why PENDING"),
-    ("why_dead", "why DEAD"),
-    ("pending_list", "pending list"),
-    ("pending_by_topic", "pending list --group-by topic"),
-    ("delayed_by_reason", "delayed list --group-by reason"),
-    ("dead_list", "dead list"),
-    ("dead_by_error", "dead list --group-by error"),
-    ("dead_plan", "dead retry --reason unroutable"),
-    ("keys_blocked", "keys blocked"),
-    ("jobs", "jobs"),
-    ("controls", "controls"),
-    ("audit", "audit"),
+/// The process that asks.
+#[derive(Debug, Clone, Copy)]
+enum By {
+    /// The command line, with the account of an operator.
+    Operator,
+    /// The same, with the account of a relay.
+    Relay,
+    /// The command line asks `relay api`.
+    Api,
+}
+
+/// The reads: a name for the report, who asks, and the command. `SENT`, `PENDING` and `DEAD` are messages in the middle.
+const READS: [(&str, By, &str); 24] = [
+    ("status", By::Operator, "status"),
+    ("why_sent", By::Operator, "why SENT"),
+    ("why_pending", By::Operator, "why PENDING"),
+    ("why_dead", By::Operator, "why DEAD"),
+    ("pending_list", By::Operator, "pending list"),
+    ("pending_by_topic", By::Operator, "pending list --group-by topic"),
+    ("delayed_by_reason", By::Operator, "delayed list --group-by reason"),
+    ("dead_list", By::Operator, "dead list"),
+    ("dead_by_error", By::Operator, "dead list --group-by error"),
+    ("dead_plan", By::Operator, "dead retry --reason unroutable"),
+    ("keys_blocked", By::Operator, "keys blocked"),
+    ("jobs", By::Operator, "jobs"),
+    ("controls", By::Operator, "controls"),
+    ("audit", By::Operator, "audit"),
+    ("messages_list", By::Operator, "messages list"),
+    ("messages_by_key", By::Operator, "messages list --key key-7"),
+    ("messages_show", By::Operator, "messages show SENT"),
+    ("replay_plan", By::Operator, "replay --all"),
+    ("replay_plan_of_one", By::Operator, "replay SENT"),
+    ("instances", By::Operator, "instances"),
+    ("inbox_list", By::Operator, "inbox list"),
+    ("doctor", By::Relay, "doctor"),
+    ("api_status", By::Api, "status"),
+    ("api_messages_list", By::Api, "messages list"),
 ];
 
 pub(crate) async fn measure(common: &Common, size: Size) -> Result<(Value, bool)> {
     let common = Common { bytes: size.payload, ..common.clone() };
     let stage = Stage::new(&common).await?;
-    stage.fill_sent(&common, size.sent).await?;
-    stage.fill_pending(&common, size.dead).await?;
-    // A third of the dead ones hold their key, each with another that waits. No message of the backlog has these keys.
-    let bury = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, owner) \
-        SELECT lane, id, id, bytes, 1, UTC_TIMESTAMP(6), id % 4 = 0, IF(id % 3 = 0, 'too_large', 'unroutable'), \
-        CONCAT('refused for reason ', id % 50), 'bench' FROM outbox_pending WHERE id % 4 <> 1";
-    let wait = "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason) \
-        SELECT lane, id, id - 1, bytes, 0, '9999-12-31', 1, 'behind' FROM outbox_pending WHERE id % 4 = 1";
-    stage.database.execute(&format!("{bury}; {wait}; DELETE FROM outbox_pending")).await?;
-    stage.fill_pending(&common, size.pending).await?;
-    let mut report = Map::new();
-    let operator = stage.operator()?;
-    let middle = [size.sent / 2, size.sent + size.dead + size.pending / 2, size.sent + size.dead / 2 / 4 * 4];
-    let [sent, pending, dead] = middle.map(|id| id.to_string());
-    let command = |words: &str| words.replace("SENT", &sent).replace("PENDING", &pending).replace("DEAD", &dead);
+    fill(&stage, &common, size).await?;
+    let reader = Reader::start(&stage, size).await?;
+    let (mut report, mut longest) = (Map::new(), 0.0_f64);
     let mut db = stage.database.connect_as_admin().await?;
-    let mut longest: f64 = 0.0;
-    for (name, words) in READS {
+    for read in READS {
         let mut took = Vec::new();
         let before = rows_read(&mut db).await?;
         for _ in 0..TIMES {
             let start = Instant::now();
-            operator.json(&command(words), &[]).await?;
+            reader.read(read).await?;
             took.push(start.elapsed().as_secs_f64() * 1000.0);
         }
         took.sort_by(f64::total_cmp);
         let median = took.get(TIMES / 2).copied().unwrap_or(0.0);
         longest = longest.max(median);
+        let (name, ..) = read;
         report.insert(format!("{name}_ms"), json!(median));
         report.insert(format!("{name}_rows"), json!((rows_read(&mut db).await? - before) / TIMES as u64));
     }
@@ -94,7 +109,7 @@ pub(crate) async fn measure(common: &Common, size: Size) -> Result<(Value, bool)
         let relay = stage.relay(true)?;
         let curve = tokio::select! {
             curve = watch(&relay, size.pending) => curve?,
-            failed = read_on(&operator, &command, reads) => return failed.map(|()| (Value::Null, false)),
+            failed = reader.read_on(reads) => return failed.map(|()| (Value::Null, false)),
         };
         stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_pending").await?;
         drop(relay);
@@ -110,6 +125,81 @@ pub(crate) async fn measure(common: &Common, size: Size) -> Result<(Value, bool)
     Ok((Value::Object(report), true))
 }
 
+/// Makes messages of all states, and what two consumers have processed.
+async fn fill(stage: &Stage, common: &Common, size: Size) -> Result<()> {
+    stage.fill_sent(common, size.sent).await?;
+    for first in (1..=size.sent.min(PROCESSED)).step_by(100_000) {
+        let last = size.sent.min(PROCESSED).min(first + 99_999);
+        let process = "INSERT INTO inbox_processed (consumer, message_id) \
+            SELECT CONCAT('consumer-', id % 2), message_id FROM outbox_messages WHERE id BETWEEN";
+        stage.database.execute(&format!("{process} {first} AND {last}")).await?;
+    }
+    stage.fill_pending(common, size.dead).await?;
+    // A third of the dead ones hold their key, each with another that waits. No message of the backlog has these keys.
+    let bury = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, owner) \
+        SELECT lane, id, id, bytes, 1, UTC_TIMESTAMP(6), id % 4 = 0, IF(id % 3 = 0, 'too_large', 'unroutable'), \
+        CONCAT('refused for reason ', id % 50), 'bench' FROM outbox_pending WHERE id % 4 <> 1";
+    let wait = "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason) \
+        SELECT lane, id, id - 1, bytes, 0, '9999-12-31', 1, 'behind' FROM outbox_pending WHERE id % 4 = 1";
+    stage.database.execute(&format!("{bury}; {wait}; DELETE FROM outbox_pending")).await?;
+    stage.fill_pending(common, size.pending).await
+}
+
+/// The clients that read.
+struct Reader {
+    operator: Client,
+    relay: Client,
+    api: Client,
+    /// A message of each state, by the word for it.
+    messages: [(&'static str, String); 3],
+    _api: Relay,
+}
+
+impl Reader {
+    async fn start(stage: &Stage, size: Size) -> Result<Self> {
+        let middle = [size.sent / 2, size.sent + size.dead + size.pending / 2, size.sent + size.dead / 2 / 4 * 4];
+        let [sent, pending, dead] = middle.map(|id| id.max(1).to_string());
+        let process = stage.start_api(&Settings::new(&stage.database.url_as(Account::Operator)?))?;
+        let mut api = stage.client(Account::Operator)?;
+        api.flags = ["--via".to_owned(), format!("http://127.0.0.1:{}", process.port())].to_vec();
+        until(PATIENCE, "an answer of the API", || api.json("controls", &[])).await?;
+        Ok(Self {
+            operator: stage.client(Account::Operator)?,
+            relay: stage.client(Account::Relay)?,
+            api,
+            messages: [("SENT", sent), ("PENDING", pending), ("DEAD", dead)],
+            _api: process,
+        })
+    }
+
+    async fn read(&self, (name, by, words): (&str, By, &str)) -> Result<()> {
+        let client = match by {
+            By::Operator => &self.operator,
+            By::Relay => &self.relay,
+            By::Api => &self.api,
+        };
+        let words = self.messages.iter().fold(words.to_owned(), |words, (word, id)| words.replace(word, id));
+        let output = client.run(&words, &["--format", "json"]).await?;
+        // Status 3: the doctor has found something.
+        let is_answered = matches!(output.status.code(), Some(0 | 3));
+        ensure!(is_answered, "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
+    /// Runs all reads, one after the other, without an end.
+    async fn read_on(&self, reads: bool) -> Result<()> {
+        if !reads {
+            return std::future::pending().await;
+        }
+        loop {
+            for read in READS {
+                self.read(read).await.context("a read beside the drain")?;
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
 /// Whether the goals are reached.
 pub(crate) fn goals(report: &Map<String, Value>) -> Map<String, Value> {
     let get = |name: &str| report.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN);
@@ -118,19 +208,6 @@ pub(crate) fn goals(report: &Map<String, Value>) -> Map<String, Value> {
         ("drain_beside_reads", get("drain_ratio") >= LEAST_RATIO),
     ];
     goals.into_iter().map(|(name, is_reached)| (name.to_owned(), is_reached.into())).collect()
-}
-
-/// Runs all reads, one after the other, without an end.
-async fn read_on(operator: &Client, command: &impl Fn(&str) -> String, reads: bool) -> Result<()> {
-    if !reads {
-        return std::future::pending().await;
-    }
-    loop {
-        for (_, words) in READS {
-            operator.json(&command(words), &[]).await.context("a read beside the drain")?;
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
 }
 
 async fn backlog(stage: &Stage) -> Result<u64> {

@@ -70,9 +70,14 @@ impl Stage {
         self.start(&self.settings(null)?)
     }
 
-    /// The command line, with the account of an operator.
-    pub(crate) fn operator(&self) -> Result<Client> {
-        Ok(Client::new(&self.program, self.database.url_as(Account::Operator)?))
+    /// The command line, with this account.
+    pub(crate) fn client(&self, account: Account) -> Result<Client> {
+        Ok(Client::new(&self.program, self.database.url_as(account)?))
+    }
+
+    /// Starts `relay api` with these settings.
+    pub(crate) fn start_api(&self, settings: &Settings) -> Result<Relay> {
+        Relay::start_api(&self.program, settings)
     }
 
     /// Starts a relay with these settings.
