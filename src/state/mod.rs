@@ -8,6 +8,7 @@ pub mod controls;
 pub(crate) mod crash;
 pub mod database;
 pub(crate) mod explain;
+pub(crate) mod http;
 pub mod leases;
 pub mod queues;
 pub mod role;

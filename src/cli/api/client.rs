@@ -4,15 +4,12 @@ use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, bail};
 use serde_json::{Map, Value};
-use ureq::{
-    Agent, Proxy,
-    tls::{RootCerts, TlsConfig},
-};
+use ureq::{Agent, tls::RootCerts};
 use url::Url;
 
 use super::problem;
 pub(crate) use super::request::Request;
-use crate::{config::is_local, operate::shown::lines};
+use crate::{config::is_local, operate::shown::lines, state::http};
 
 /// The time that an answer may take.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -32,8 +29,7 @@ impl Client {
         let url = url.ok_or_else(|| {
             problem("--via", "it must be an address such as https://outbox.example or http://127.0.0.1:9465")
         })?;
-        let is_plain = url.scheme() == "http";
-        if is_plain && !url.host_str().is_some_and(is_local) {
+        if url.scheme() == "http" && !url.host_str().is_some_and(is_local) {
             return Err(problem("--via", "the token would go to another machine without TLS: use https://").into());
         }
         let token = token.map(|file| {
@@ -41,17 +37,8 @@ impl Client {
             text.with_context(|| format!("the token's file {} cannot be read", file.display()))
         });
         let token = token.transpose()?.map(|text| text.trim().to_owned());
-        let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
-        // An answer with an error has a body that says why.
-        let agent = Agent::config_builder()
-            // No proxy may see a token without TLS.
-            .proxy(if is_plain { None } else { Proxy::try_from_env() })
-            .timeout_global(Some(DEADLINE))
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .tls_config(tls)
-            .build();
-        Ok(Self { agent: agent.into(), url, token })
+        let agent = http::agent(&url, RootCerts::PlatformVerifier, DEADLINE);
+        Ok(Self { agent, url, token })
     }
 
     /// Sends a request, and returns the answer.
