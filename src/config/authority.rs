@@ -49,7 +49,8 @@ impl SettingsReader {
             (None, None) => {}
         }
         let uses_tls = rabbit.url.text().starts_with("amqps:");
-        let given = files.iter().find(|(_, file)| file.is_some());
+        let asks_by_tls = rabbit.management.as_ref().is_some_and(|api| api.url.text().starts_with("https:"));
+        let given = files.iter().find(|(name, file)| file.is_some() && !(asks_by_tls && *name == "ca_file"));
         if let Some((name, _)) = given.filter(|_| !uses_tls && !rabbit.url.text().is_empty()) {
             let path = format!("{section}.{name}");
             self.settings.problem(self.at(&path), format!("`{path}` is for amqps:// alone: use that, or remove it"));

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    ApiConfig, Binding, Config, Database, Envelope, Http, KafkaConfig, Log, RabbitMqConfig, RelayConfig, Retention,
-    RetryConfig, Route, Secret, SinkConfig,
+    ApiConfig, Binding, Config, Database, Envelope, Http, KafkaConfig, Log, Management, RabbitMqConfig, RelayConfig,
+    Retention, RetryConfig, Route, Secret, SinkConfig,
     keys::{ENVELOPES, ORDERS, SINK_TYPES, SinkType},
     path::{KeyPath, key},
     reader::SettingsReader,
@@ -62,7 +62,11 @@ impl SettingsReader {
 
     fn rabbit(&mut self, name: &str) -> RabbitMqConfig {
         let (url, password) = self.url(&key!("sinks.*.url", name), &key!("sinks.*.password", name), &["amqps", "amqp"]);
-        RabbitMqConfig::read(self, name, (url.unwrap_or_else(|| Secret::new("")), password))
+        let (api, api_password) = (key!("sinks.*.management_url", name), key!("sinks.*.management_password", name));
+        let (api, api_password) = self.url(&api, &api_password, &["https", "http"]);
+        let management = api.map(|url| Box::new(Management { url, password: api_password }));
+        let url = url.unwrap_or_else(|| Secret::new(""));
+        RabbitMqConfig::read(self, name, (url, password, management))
     }
 
     /// Returns the properties of librdkafka. Those with `_file` behind their name are read from files.

@@ -166,11 +166,17 @@ impl SettingsReader {
     }
 
     fn check_rabbit(&mut self, name: &str, rabbit: &RabbitMqConfig) {
-        let Ok(url) = url::Url::parse(rabbit.url.text()) else { return };
-        if url.scheme() == "amqp" && !url.host_str().is_some_and(is_local) && !self.allows_plaintext(name) {
-            let (path, path_file) = (key!("sinks.*.url", name), key!("sinks.*.url_file", name));
-            let path = self.first_given(&[&path, &path_file]).to_owned();
-            self.add(&path, format!("`{path}` would be reached without TLS: use amqps://, or set plaintext = true"));
+        let urls = [
+            (Some(&rabbit.url), key!("sinks.*.url", name), "amqp"),
+            (rabbit.management.as_ref().map(|api| &api.url), key!("sinks.*.management_url", name), "http"),
+        ];
+        for (url, path, plain) in urls {
+            let Some(url) = url.and_then(|url| url::Url::parse(url.text()).ok()) else { continue };
+            if url.scheme() == plain && !url.host_str().is_some_and(is_local) && !self.allows_plaintext(name) {
+                let path = self.first_given(&[&path, &path.file()]).to_owned();
+                let problem = "would be reached without TLS";
+                self.add(&path, format!("`{path}` {problem}: use {plain}s://, or set plaintext = true"));
+            }
         }
     }
 

@@ -5,7 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{AfterDead, Binding, Envelope, LogFormat, OnRejected, Secret, section::section, value::Kind};
+use super::{
+    AfterDead, Binding, Envelope, LogFormat, Management, OnRejected, Secret,
+    section::{Words, section, words},
+    value::Kind,
+};
 use crate::operate::Role;
 
 /// The value of a key that is not given.
@@ -68,9 +72,6 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The words of a choice, and what they mean.
-pub(super) type Words<T, const N: usize> = [(&'static str, T); N];
-
 pub(super) const SINK_TYPES: Words<SinkType, 4> = [
     ("kafka", SinkType::Kafka),
     ("rabbitmq", SinkType::RabbitMq),
@@ -89,17 +90,6 @@ pub(super) const ENVELOPES: Words<fn(Binding) -> Envelope, 4> = [
     ("cloudevents-json", Envelope::CloudEventsJson),
     ("debezium", |_| Envelope::Debezium),
 ];
-
-#[expect(clippy::indexing_slicing, reason = "it runs in the compiler")]
-pub(super) const fn words<T: Copy, const N: usize>(choices: &Words<T, N>) -> [&'static str; N] {
-    let mut words = [""; N];
-    let mut index = 0;
-    while index < N {
-        words[index] = choices[index].0;
-        index += 1;
-    }
-    words
-}
 
 /// A kind of broker, as `type` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -302,6 +292,14 @@ section! {
         password: Secret ["rabbitmq"] = Optional "secret";
         /// A file with the password.
         password_file: File ["rabbitmq"] = Optional "/run/secrets/rabbit_password";
+        /// `https://user:password@host:port`, the management API, which `relay doctor` reads alone: bindings and queues. Without a user it is asked with the user and password of `url`. The user needs the tag `monitoring`.
+        management_url: Secret ["rabbitmq"] = Optional "https://monitor@rabbit.example:15671";
+        /// A file with that URL.
+        management_url_file: File ["rabbitmq"] = Optional "/run/secrets/management_url";
+        /// The password, if that URL has a user and no password.
+        management_password: Secret ["rabbitmq"] = Optional "secret";
+        /// A file with that password.
+        management_password_file: File ["rabbitmq"] = Optional "/run/secrets/management_password";
         /// Allows a connection without TLS to another machine.
         plaintext: Switch ["kafka", "rabbitmq"] = Default "false";
     }
@@ -310,6 +308,8 @@ section! {
         url: Secret;
         /// The password, if it is not part of the URL.
         password: Option<Secret>;
+        /// The management API; `None`: `relay doctor` does not ask it.
+        management: Option<Box<Management>>;
     }
     read {
         /// Certificates of the authorities to trust, as PEM. Not set: those of the system.

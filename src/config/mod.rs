@@ -81,12 +81,30 @@ pub enum SinkConfig {
     Null,
 }
 
+/// RabbitMQ's management API.
+#[derive(Debug, Clone)]
+pub struct Management {
+    /// `https://user:password@host:port`; without a user those of the sink.
+    pub url: Secret,
+    /// The password, if it is not part of the URL.
+    pub password: Option<Secret>,
+}
+
 impl RabbitMqConfig {
     /// Returns a node without files for TLS, with four channels of 512 messages.
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
         let url = Secret::new(url);
-        Self { url, password: None, ca_file: None, certificate_file: None, key_file: None, channels: 4, window: 512 }
+        Self {
+            url,
+            password: None,
+            management: None,
+            ca_file: None,
+            certificate_file: None,
+            key_file: None,
+            channels: 4,
+            window: 512,
+        }
     }
 
     /// Returns the URL with the password in it, both with their files' current contents; `None` if the URL cannot be

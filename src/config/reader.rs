@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::{
-    keys::{ConfigKey, Unset, Words, keys},
+    keys::{ConfigKey, Unset, keys},
     lookup::find,
     path::{KeyPath, key},
+    section::Words,
     source::{Problem, Settings, ValueOrigin, is_secret},
     value,
 };

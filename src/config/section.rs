@@ -5,6 +5,20 @@ pub(super) const fn trimmed(doc: &'static str) -> &'static str {
     doc.split_at(1).1
 }
 
+/// The words of a choice, and what they mean.
+pub(super) type Words<T, const N: usize> = [(&'static str, T); N];
+
+#[expect(clippy::indexing_slicing, reason = "it runs in the compiler")]
+pub(super) const fn words<T: Copy, const N: usize>(choices: &Words<T, N>) -> [&'static str; N] {
+    let mut words = [""; N];
+    let mut index = 0;
+    while index < N {
+        words[index] = choices[index].0;
+        index += 1;
+    }
+    words
+}
+
 /// The type of a field that is read by its kind, its reading, and its kind.
 macro_rules! field {
     (type Words($words:ident: $type:ty)) => { $type };
@@ -30,7 +44,7 @@ macro_rules! field {
     (read $reader:ident $path:ident Lanes()) => { $reader.text(&$path).and_then($crate::config::value::lanes).unwrap_or_default() };
     (read $reader:ident $path:ident Address()) => { $reader.text(&$path).and_then(|text| text.parse().ok()) };
     (read $reader:ident $path:ident $text:ident()) => { $reader.string(&$path) };
-    (kind Words($words:ident: $type:ty)) => { $crate::config::value::Kind::Choice(const { &$crate::config::keys::words(&$words) }) };
+    (kind Words($words:ident: $type:ty)) => { $crate::config::value::Kind::Choice(const { &$crate::config::section::words(&$words) }) };
     (kind $kind:ident()) => { $crate::config::value::Kind::$kind };
     (kind $kind:ident($($bounds:tt)*)) => { $crate::config::value::Kind::$kind($($bounds)*) };
 }

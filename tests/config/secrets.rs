@@ -164,6 +164,28 @@ fn the_files_of_a_rabbitmq_sink_are_looked_into() {
 }
 
 #[test]
+fn the_management_api_is_asked_by_tls_with_a_secret_of_its_own() {
+    let rabbit = |keys: &str| Case::new(&format!("{GOOD}{RABBIT}url = \"amqp://u:hunter2@localhost\"\n{keys}"));
+    let plain = rabbit("management_url = \"http://u:hunter2@rabbit:15672\"\n");
+    let problem = "DIR/relay.toml:12:1: `sinks.r.management_url` would be reached without TLS: use https://, or set plaintext = true";
+    assert_eq!(plain.problems(), [problem]);
+    plain.set("sinks.r.plaintext", "true").load();
+    let twice = rabbit("management_url = \"https://u:hunter2@rabbit:15671\"\nmanagement_password = \"hunter3\"\n");
+    assert_eq!(
+        twice.problems(),
+        [
+            "DIR/relay.toml:12:1: `sinks.r.management_url` holds a password, and one is given apart: remove one of the two"
+        ]
+    );
+    let case = rabbit("management_url = \"https://u:hunter2@rabbit:15671\"\n");
+    let loaded = case.load();
+    assert!(!format!("{loaded:?}").contains("hunter2"));
+    // Its authority may be named where the messages go without TLS.
+    let missing = case.set("sinks.r.ca_file", "/nowhere/ca.pem").problems();
+    assert!(missing.len() == 1 && missing[0].contains("cannot be read"), "{missing:?}");
+}
+
+#[test]
 fn a_property_that_loads_code_is_refused() {
     let case = Case::new(&format!("{GOOD}{KAFKA}")).set("sinks.k.properties.plugin.library.paths", "/tmp/x.so");
     assert!(case.problems().concat().contains("remove `plugin.library.paths`: it loads code"), "{:?}", case.problems());
