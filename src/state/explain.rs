@@ -13,6 +13,9 @@ pub(crate) enum Trouble<'a> {
     /// An error of lapin.
     #[cfg(feature = "rabbitmq")]
     RabbitMq(&'a lapin::Error),
+    /// An error of ureq, from RabbitMQ's management API.
+    #[cfg(feature = "rabbitmq")]
+    Management(&'a ureq::Error),
 }
 
 /// No server's greeting has more bytes.
@@ -26,6 +29,8 @@ pub(crate) fn explain(trouble: Trouble<'_>) -> String {
         Trouble::Kafka(words) => (find(KAFKA, words), words.to_owned()),
         #[cfg(feature = "rabbitmq")]
         Trouble::RabbitMq(error) => of_rabbitmq(error),
+        #[cfg(feature = "rabbitmq")]
+        Trouble::Management(error) => (find(MANAGEMENT, &error.to_string()), error.to_string()),
     };
     match known {
         Some(known) => format!("{known} ({words})"),
@@ -217,6 +222,28 @@ const RABBITMQ: &[(&str, &str)] = &[
     ("CertificateRequired", "the broker demands a certificate: set `certificate_file` and `key_file` of the sink"),
     ("Connection refused", "nothing listens there: start the broker, or correct `url` of the sink"),
     ("failed to lookup address", "the host's name is not known here: correct `url` of the sink"),
+];
+
+#[cfg(feature = "rabbitmq")]
+const MANAGEMENT: &[(&str, &str)] = &[
+    ("Connection refused", "nothing listens there: enable rabbitmq_management, or correct `management_url`"),
+    ("failed to lookup address", "the host's name is not known here: correct `management_url`"),
+    ("host not found", "the host's name is not known here: correct `management_url`"),
+    ("timeout", "the management API did not answer in time: look at the load of its node"),
+    ("request limit", "an exchange has too many bindings to be read"),
+    (
+        "InvalidContentType",
+        "what answers there does not speak TLS: correct the port of `management_url`, or use http://",
+    ),
+    (
+        "UnknownIssuer",
+        "the certificate of the management API is of an authority that is not trusted here: name its file in `ca_file` of the sink",
+    ),
+    (
+        "not valid for name",
+        "the certificate of the management API is for another name: use that name in `management_url`",
+    ),
+    ("certificate expired", "the certificate of the management API has expired: renew it"),
 ];
 
 #[cfg(test)]

@@ -92,7 +92,8 @@ async fn a_proxy_that_splits_reads_and_writes_is_found() -> Result<()> {
     let (primary_port, replica_port) = (primary.port(), replica.port());
     let proxy = tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
-            split(client, primary_port, replica_port, &own).await.ok();
+            let own = own.clone();
+            tokio::spawn(async move { split(client, primary_port, replica_port, &own).await });
         }
     });
     let found = tokio::task::spawn_blocking(move || check::database(&url)).await??;

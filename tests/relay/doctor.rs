@@ -2,7 +2,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
 
-use std::{collections::BTreeMap, process::Output};
+use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -27,7 +27,7 @@ on_both_databases!(
 );
 
 /// A sound world, but for the one replica of the topic and what cannot be checked.
-const SOUND: [&str; 2] = ["not_checked", "one_replica"];
+const SOUND: [&str; 3] = ["not_checked", "one_replica", "table_sizes"];
 
 /// A server of its own, because its settings are broken.
 struct Clinic {
@@ -44,39 +44,45 @@ enum Cure<'a> {
     Sql(&'a str),
 }
 
+/// Returns the findings by their codes.
+pub(crate) async fn examine(settings: &Settings) -> Result<BTreeMap<String, Value>> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("relay.toml");
+    std::fs::write(&file, settings.render(1)?)?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
+    command.args(["doctor", "--format", "json", "--config"]).arg(&file).kill_on_drop(true);
+    let output = command.output().await?;
+    let findings: Vec<Value> =
+        serde_json::from_slice(&output.stdout).with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    let is_sound = findings.iter().all(|it| it["severity"] == "note");
+    ensure!(output.status.code() == Some(if is_sound { 0 } else { 3 }), "{}: {findings:#?}", output.status);
+    Ok(findings.into_iter().map(|it| (it["finding"].as_str().unwrap_or_default().to_owned(), it)).collect())
+}
+
 impl Clinic {
     async fn open(flavor: Flavor) -> Result<Self> {
+        let clinic = Self::with(MySqlOptions::new(flavor)).await?;
+        clinic.expect(&[]).await?;
+        Ok(clinic)
+    }
+
+    async fn with(options: MySqlOptions) -> Result<Self> {
         let clock = Clock::new()?;
-        let server = MySqlOptions::new(flavor).clock(&clock).start().await?;
+        let server = options.clock(&clock).start().await?;
         let mut stage = Stage::with(Database::create_on(&server.url()).await?, Topic::create(Broker::Kafka).await?)?;
         stage.settings = Settings::new(&stage.database.url_as(Account::RelayWithProcess)?)
             .kafka(stage.topic.address())
             .rabbitmq(&Broker::RabbitMq.address().await?)
             .route([("topics", stage.topic.name()), ("sink", "kafka"), ("topic", "{topic}")])
             .route([("topics", "mail"), ("sink", "rabbitmq"), ("exchange", "amq.topic"), ("routing_key", "{topic}")]);
-        let clinic = Self { _server: server, clock, stage };
-        clinic.expect(&[]).await?;
-        Ok(clinic)
-    }
-
-    async fn run(&self, settings: &Settings) -> Result<Output> {
-        let folder = tempfile::tempdir()?;
-        let file = folder.path().join("relay.toml");
-        std::fs::write(&file, settings.render(1)?)?;
-        let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
-        command.args(["doctor", "--format", "json", "--config"]).arg(&file).kill_on_drop(true);
-        Ok(command.output().await?)
+        Ok(Self { _server: server, clock, stage })
     }
 
     /// Returns the findings by their codes, without those of the sound world.
     async fn found(&self, settings: &Settings) -> Result<BTreeMap<String, Value>> {
-        let output = self.run(settings).await?;
-        let findings: Vec<Value> = serde_json::from_slice(&output.stdout)
-            .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
-        let is_sound = findings.iter().all(|it| it["severity"] == "note");
-        ensure!(output.status.code() == Some(if is_sound { 0 } else { 3 }), "{}: {findings:#?}", output.status);
-        let code = |it: &Value| it["finding"].as_str().unwrap_or_default().to_owned();
-        Ok(findings.into_iter().map(|it| (code(&it), it)).filter(|(code, _)| !SOUND.contains(&code.as_str())).collect())
+        let mut found = examine(settings).await?;
+        found.retain(|code, _| !SOUND.contains(&code.as_str()));
+        Ok(found)
     }
 
     async fn expect_with(&self, settings: &Settings, codes: &[&str]) -> Result<BTreeMap<String, Value>> {
@@ -138,6 +144,28 @@ async fn each_broken_server_or_account_is_found(flavor: Flavor) -> Result<()> {
     clinic.case("privilege_excessive", &excessive, printed()).await?;
     clinic.case("privilege_excessive", &format!("GRANT SELECT, RELOAD ON *.* TO {account}"), printed()).await?;
 
+    let sleeping = format!(
+        "CREATE ROLE sleeper; GRANT DELETE ON outbox_pending TO sleeper; GRANT sleeper TO {account}; \
+         REVOKE DELETE ON outbox_pending FROM {account}"
+    );
+    let missing = clinic.case("privilege_missing", &sleeping, printed()).await?;
+    ensure!(missing["command"].as_str().unwrap_or_default().starts_with("SET DEFAULT ROLE "), "{missing:#}");
+    let nested = format!(
+        "CREATE ROLE inner_role; GRANT RELOAD ON *.* TO inner_role; CREATE ROLE outer_role; GRANT inner_role TO outer_role; \
+         GRANT SELECT ON `{name}`.* TO outer_role; GRANT outer_role TO {account}"
+    );
+    let excessive = clinic.case("privilege_excessive", &nested, printed()).await?;
+    let evidence = excessive["evidence"].as_str().unwrap_or_default();
+    for part in ["RELOAD on *.*", &format!("SELECT on `{name}`.*"), "through the role `outer_role`"] {
+        ensure!(evidence.contains(part), "{evidence}");
+    }
+
+    // They change nothing for a relay.
+    let database = &clinic.stage.database;
+    database.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL SERIALIZABLE; SET GLOBAL time_zone = '+09:00'").await?;
+    clinic.expect(&[]).await?;
+    database.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET GLOBAL time_zone = SYSTEM").await?;
+
     let mut holder = clinic.stage.database.connect().await?;
     outbox_core::sqlx::raw_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT; SELECT COUNT(*) FROM outbox_messages")
         .execute(&mut holder)
@@ -150,6 +178,16 @@ async fn each_broken_server_or_account_is_found(flavor: Flavor) -> Result<()> {
     // The server ends the transaction after the connection.
     until(PATIENCE, "the end of the transaction", || async { clinic.expect(&["clock_offset"]).await.map(drop) })
         .await?;
+    Ok(())
+}
+
+/// `MariaDB` shows the version that it is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_server_is_found() -> Result<()> {
+    let clinic = Clinic::with(MySqlOptions::new(Flavor::MariaDb).arg("--version=10.5.9-MariaDB")).await?;
+    let found = clinic.expect(&["server_version"]).await?;
+    let fix = found["server_version"]["fix"].as_str().unwrap_or_default();
+    ensure!(fix == "Upgrade it: the statements need MariaDB 10.6.", "{fix}");
     Ok(())
 }
 
@@ -168,6 +206,18 @@ async fn each_broken_table_or_row_is_found(flavor: Flavor) -> Result<()> {
     let job = "INSERT INTO outbox_jobs (action, filter, per_second, created_at, next_at) \
                VALUES ('retry', '{}', 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) - INTERVAL 2 MINUTE)";
     clinic.case("job_idle", job, printed()).await?;
+    let many = "INSERT INTO outbox_controls WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 40) \
+                SELECT 'sink', CONCAT('x', a.i, '-', b.i), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, 'a', 'x' FROM n a, n b; \
+                ANALYZE TABLE outbox_controls";
+    let few = "DELETE FROM outbox_controls; ANALYZE TABLE outbox_controls";
+    let large = clinic.case("table_large", many, Cure::Sql(few)).await?;
+    ensure!(
+        large["evidence"].as_str().unwrap_or_default().starts_with("outbox_controls has about 1600 rows"),
+        "{large:#}"
+    );
+    let sizes = examine(&clinic.stage.settings).await?.remove("table_sizes").context("no sizes")?;
+    let sizes = sizes["evidence"].as_str().unwrap_or_default();
+    ensure!(sizes.contains("outbox_messages has about") && !sizes.contains("outbox_audit"), "{sizes}");
     let receipt = |ids: &str, days: u32| {
         format!(
             "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \

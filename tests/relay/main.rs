@@ -11,6 +11,7 @@ mod delivery;
 mod destinations;
 mod doctor;
 mod elsewhere;
+mod doctor_brokers;
 mod envelopes;
 mod frozen;
 mod gauges;

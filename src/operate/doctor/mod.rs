@@ -1,11 +1,19 @@
 //! Looks at everything around a relay for what is wrong or may go wrong: settings and account of the database, its transactions, the
 //! tables and their rows, the brokers and their destinations. Each finding has its evidence, the reason why it matters, and the fix.
 
+mod account;
+#[cfg(feature = "rabbitmq")]
+mod bindings;
 #[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(feature = "rabbitmq")]
+mod management;
+#[cfg(feature = "rabbitmq")]
+mod queues;
+#[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 mod server;
+mod sizes;
 pub(crate) mod tables;
 
 use std::{
@@ -13,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outbox_core::sqlx;
+use outbox_core::{sqlx, store::doctor};
 use serde::Serialize;
 
 use crate::{
@@ -107,8 +115,8 @@ impl Finding {
     }
 }
 
-/// The exchanges or topics of a sink, each with a routing key, which is empty on Kafka.
-type Destinations = BTreeSet<(String, String)>;
+/// The exchanges or topics of a sink, each with a routing key, which is empty on Kafka; `None` if it depends on a message.
+type Destinations = BTreeSet<(String, Option<String>)>;
 
 /// Looks at everything, the worst findings first. Changes nothing. What cannot be read is a finding, too.
 pub async fn examine(loaded: &Loaded) -> Vec<Finding> {
@@ -144,10 +152,7 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>, topics: 
             return;
         }
     };
-    let not_read = |what: &str, error: &sqlx::Error| {
-        Finding::note("not_checked", format!("{what} cannot be read: {}.", describe(error)))
-    };
-    match server::examine(&mut db).await {
+    match server::examine(&mut db, &login).await {
         Ok(found) => findings.extend(found),
         Err(error) => findings.push(not_read("The server's settings", &error)),
     }
@@ -164,28 +169,38 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>, topics: 
             Ok(found) => findings.extend(found),
             Err(error) => findings.push(not_read("The queue", &error)),
         }
-        match outbox_core::store::doctor::topics(&mut db).await {
+        match doctor::topics(&mut db).await {
             Ok(found) => *topics = found,
             Err(error) => findings.push(not_read("The topics in use", &error)),
+        }
+        match doctor::table_sizes(&mut db).await {
+            Ok(sizes) => findings.extend(sizes::judge(&sizes)),
+            Err(error) => findings.push(not_read("The sizes of tables", &error)),
         }
     }
 }
 
-/// The destinations of each sink that routes name, or that the newest messages have. Those that depend on a key or a lane are left out.
+fn not_read(what: &str, error: &sqlx::Error) -> Finding {
+    Finding::note("not_checked", format!("{what} cannot be read: {}.", describe(error)))
+}
+
+/// The destinations of each sink that routes name, or that the newest messages have. Exchanges and topics that depend on a key or a
+/// lane are left out.
 fn destinations<'a>(config: &'a Config, topics: &[(String, Option<String>)]) -> BTreeMap<&'a str, Destinations> {
     let routes = Routes::new(&config.routes);
     let mut destinations: BTreeMap<&str, Destinations> = BTreeMap::new();
-    let fixed =
-        config.routes.iter().filter(|route| !route.topics.contains('*')).map(|route| (route.topics.clone(), None));
-    // A text that no topic has, to find the routes to one place.
-    let any = config.routes.iter().map(|route| (route.topics.replace('*', "\u{1}"), None));
-    for (topic, event_type) in topics.iter().cloned().chain(fixed).chain(any) {
+    // A text that no topic or type has, to find the routes to one place.
+    let unknown = || Some("\u{1}".to_owned());
+    let of_routes = config.routes.iter().map(|route| (route.topics.replace('*', "\u{1}"), unknown()));
+    for (topic, event_type) in topics.iter().cloned().chain(of_routes) {
         let resolve = |key: &[u8], lane| routes.resolve(&topic, event_type.as_deref(), Some(key), lane);
         let (Ok(one), Ok(other)) = (resolve(b"\x01", 0), resolve(b"\x02", 1)) else { continue };
-        let place = (one.destination.target.clone(), one.destination.routing_key.clone());
-        let is_known = one.destination == other.destination && !place.0.contains('\u{1}') && !place.1.contains('\u{1}');
-        if let (true, Some((name, _))) = (is_known, config.sinks.get_key_value(&one.destination.sink)) {
-            destinations.entry(name).or_default().insert(place);
+        let (one, other) = (one.destination, other.destination);
+        let known = |text: &String, same: &String| (text == same && !text.contains('\u{1}')).then(|| text.clone());
+        let Some(target) = known(&one.target, &other.target) else { continue };
+        if let Some((name, _)) = config.sinks.get_key_value(&one.sink) {
+            let routing_key = known(&one.routing_key, &other.routing_key);
+            destinations.entry(name).or_default().insert((target, routing_key));
         }
     }
     destinations

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{DEADLINE, Destinations, Finding};
+use super::{DEADLINE, Destinations, Finding, management::Management, queues};
 use crate::{
     config::RabbitMqConfig,
     sink::{
@@ -11,30 +11,54 @@ use crate::{
     },
 };
 
-/// Looks at the exchanges, and at the queues that the default exchange is to reach.
+/// Looks at the exchanges, at the queues that the default exchange is to reach, and at those that bindings lead to.
 pub(super) async fn examine(name: &str, config: &RabbitMqConfig, destinations: &Destinations) -> Vec<Finding> {
-    let bindings = "The bindings of exchanges, the types of queues and their delivery limits are not checked";
-    let mut findings = vec![Finding::note("not_checked", format!("{bindings}: the sink {name}."))];
-    let deadline = Instant::now() + DEADLINE;
-    let looked = async {
-        let session = BrokerSession::connect(config, name, deadline).await?;
-        for (exchange, routing_key) in destinations {
-            let (exchange, routing_key) = (exchange.as_str(), routing_key.as_str());
-            if !exchange.is_empty() {
-                if !session.has_exchange(exchange, deadline).await? {
-                    findings.push(missing("exchange_missing", &format!("The exchange {exchange}"), name));
-                }
-            } else if !session.has_queue(routing_key, deadline).await? {
-                findings.push(missing("queue_missing", &format!("The queue {routing_key}"), name));
-            }
-        }
-        session.close(deadline).await;
-        Ok::<_, ChannelFailure>(())
-    };
-    if let Err(error) = looked.await.map_err(PublishError::from) {
+    let (mut findings, mut existing) = (Vec::new(), Destinations::new());
+    let looked = exist(name, config, destinations, &mut findings, &mut existing).await;
+    if let Err(error) = looked.map_err(PublishError::from) {
         findings.push(Finding::note("not_checked", format!("The exchanges of the sink {name}: {error}.")));
     }
+    match Management::new(name, config, DEADLINE) {
+        Err(note) => findings.push(note),
+        Ok(api) => {
+            let asked = tokio::task::spawn_blocking(move || queues::examine(&api, &existing)).await;
+            findings.extend(asked.unwrap_or_else(|error| vec![Finding::note("not_checked", error.to_string())]));
+        }
+    }
     findings
+}
+
+/// Separates the destinations that exist from those that are missing.
+async fn exist(
+    name: &str,
+    config: &RabbitMqConfig,
+    destinations: &Destinations,
+    findings: &mut Vec<Finding>,
+    existing: &mut Destinations,
+) -> Result<(), ChannelFailure> {
+    let deadline = Instant::now() + DEADLINE;
+    let session = BrokerSession::connect(config, name, deadline).await?;
+    for (exchange, routing_key) in destinations {
+        let (is_there, finding) = match (exchange.as_str(), routing_key.as_deref()) {
+            // A queue with the name of a key or a lane.
+            ("", None) => continue,
+            ("", Some(queue)) => {
+                let missing = missing("queue_missing", &format!("The queue {queue}"), name);
+                (session.has_queue(queue, deadline).await?, missing)
+            }
+            (exchange, _) => {
+                let missing = missing("exchange_missing", &format!("The exchange {exchange}"), name);
+                (session.has_exchange(exchange, deadline).await?, missing)
+            }
+        };
+        if is_there {
+            existing.insert((exchange.clone(), routing_key.clone()));
+        } else if !findings.contains(&finding) {
+            findings.push(finding);
+        }
+    }
+    session.close(deadline).await;
+    Ok(())
 }
 
 fn missing(finding: &'static str, what: &str, sink: &str) -> Finding {

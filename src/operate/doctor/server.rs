@@ -1,16 +1,22 @@
-//! The database's server, the relay's account, and the transactions of others.
+//! The database's server, and the transactions of others.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    io,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use outbox_core::{
     sqlx::{self, MySqlConnection},
-    store::doctor::{self, OpenTransaction, Privilege, Server, Transactions},
+    store::doctor::{self, OpenTransaction, Server, Transactions},
 };
 
-use super::Finding;
+use super::{
+    DEADLINE, Finding,
+    account::{self, account},
+    not_read,
+};
+use crate::state::database::{self, Login};
 
-/// The account of a relay, as `deploy/grants` gives it.
-const RELAY: &str = include_str!("../../../deploy/grants/relay.sql");
 /// Connections that two relays may need beside those in use: about 12 each with many lanes.
 const CONNECTIONS: u64 = 32;
 /// The largest message of a service without settings of its own, in hexadecimal digits, and some room.
@@ -23,20 +29,27 @@ const CLOCK: i64 = 5_000_000;
 const TRANSACTION: i64 = 60;
 
 /// Looks at the server.
-pub(super) async fn examine(db: &mut MySqlConnection) -> Result<Vec<Finding>, sqlx::Error> {
+pub(super) async fn examine(db: &mut MySqlConnection, login: &Login) -> Result<Vec<Finding>, sqlx::Error> {
     let server = doctor::server(db).await?;
+    let account = account(&server.account);
     let host = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut findings = settings(&server, i64::try_from(host.as_micros()).unwrap_or(i64::MAX));
-    findings.extend(missing(db, &server).await?);
-    findings.extend(doctor::grants(db).await?.iter().filter_map(|grant| excessive(grant, &account(&server.account))));
-    findings.extend(transaction(doctor::transactions(db).await?, &account(&server.account)));
+    let privileges = async {
+        let connected = tokio::time::timeout(DEADLINE, database::connect(login)).await;
+        let second = connected.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
+        account::examine(second, &account, is_mariadb(&server)).await
+    };
+    match privileges.await {
+        Ok(found) => findings.extend(found),
+        Err(error) => findings.push(not_read("The privileges of the account", &error)),
+    }
+    findings.extend(transaction(doctor::transactions(db).await?, &account));
     Ok(findings)
 }
 
 /// Judges the settings; `host` is the time of this machine in microseconds since 1970.
 fn settings(server: &Server, host: i64) -> Vec<Finding> {
-    let settings =
-        Settings { server, is_mariadb: server.variables.get("version").is_some_and(|it| it.contains("MariaDB")) };
+    let settings = Settings { server, is_mariadb: is_mariadb(server) };
     let found = [
         settings.version(),
         settings.durability(),
@@ -48,6 +61,10 @@ fn settings(server: &Server, host: i64) -> Vec<Finding> {
         clock(server.now - host),
     ];
     found.into_iter().flatten().collect()
+}
+
+fn is_mariadb(server: &Server) -> bool {
+    server.variables.get("version").is_some_and(|it| it.contains("MariaDB"))
 }
 
 struct Settings<'a> {
@@ -148,86 +165,6 @@ fn clock(offset: i64) -> Option<Finding> {
     (offset.abs() >= CLOCK).then_some(note)
 }
 
-/// `'relay'@'10.0.0.%'` for `relay@10.0.0.%`.
-fn account(account: &str) -> String {
-    let (user, host) = account.rsplit_once('@').unwrap_or((account, "%"));
-    let quoted = |text: &str| format!("'{}'", text.replace('\\', "\\\\").replace('\'', "''"));
-    format!("{}@{}", quoted(user), quoted(host))
-}
-
-/// The statements of a file in `deploy/grants`: each a list of privileges and a table.
-fn statements(file: &str) -> impl Iterator<Item = (String, String)> {
-    let text: String = file.lines().filter(|line| !line.starts_with("--")).flat_map(|line| [line, " "]).collect();
-    let statements: Vec<_> = text.split(';').map(str::to_owned).collect();
-    statements.into_iter().filter_map(|statement| {
-        let (privileges, rest) = statement.trim().strip_prefix("GRANT ")?.split_once(" ON ")?;
-        Some((privileges.to_owned(), rest.split_whitespace().next()?.to_owned()))
-    })
-}
-
-/// Splits `SELECT, UPDATE (a, b)` into privileges and columns.
-fn privileges(list: &str) -> impl Iterator<Item = (&str, &str)> {
-    let mut depth = 0;
-    let parts = list.split(move |c: char| {
-        depth += i32::from(c == '(') - i32::from(c == ')');
-        c == ',' && depth == 0
-    });
-    parts.map(|part| match part.trim().split_once(" (") {
-        Some((name, columns)) => (name, columns.trim_end_matches(')')),
-        None => (part.trim(), ""),
-    })
-}
-
-/// Looks for privileges that the account lacks.
-async fn missing(db: &mut MySqlConnection, server: &Server) -> Result<Option<Finding>, sqlx::Error> {
-    let mut commands = Vec::new();
-    for (list, table) in statements(RELAY) {
-        let mut lacks = false;
-        for (name, columns) in privileges(&list) {
-            lacks = lacks || doctor::lacks(db, &Privilege { name, columns, table: &table }).await?;
-        }
-        if lacks {
-            commands.push(format!("GRANT {list} ON {table} TO {};", account(&server.account)));
-        }
-    }
-    let tables = commands.len();
-    let evidence = format!("The account {} lacks privileges on {tables} tables or views.", server.account);
-    let problem = Finding::problem("privilege_missing", evidence)
-        .matters("The relay is not ready, and may publish nothing.")
-        .fix("Run deploy/grants/relay.sql of this release, or its lines that are missing:")
-        .sql(commands.join("\n"));
-    Ok((tables > 0).then_some(problem))
-}
-
-/// Judges a line of SHOW GRANTS. Only its privileges and its object are repeated: it may hold the hash of a password.
-fn excessive(grant: &str, account: &str) -> Option<Finding> {
-    let (list, rest) = grant.strip_prefix("GRANT ")?.split_once(" ON ")?;
-    let object = rest.split_once(" TO ")?.0;
-    if !object.ends_with(".*") {
-        return None;
-    }
-    let harmless = |name: &&str| !matches!(*name, "USAGE" | "PROCESS");
-    let mut names: Vec<_> = privileges(list).map(|(name, _)| name).filter(harmless).collect();
-    if grant.ends_with("WITH GRANT OPTION") {
-        names.push("GRANT OPTION");
-    }
-    if names.is_empty() {
-        return None;
-    }
-    let few = match names.as_slice() {
-        [first, second, third, _, ..] => format!("{first}, {second}, {third} and {} more", names.len() - 3),
-        few => few.join(", "),
-    };
-    let risk = Finding::risk("privilege_excessive", format!("The account {account} has {few} on {object}."))
-        .matters("Whoever has the relay's password can read or change what is not the outbox's.");
-    let command = match names.as_slice() {
-        // REVOKE takes these two only as a pair of its own.
-        ["ALL PRIVILEGES", ..] => format!("REVOKE ALL PRIVILEGES ON {object} FROM {account};"),
-        names => format!("REVOKE {} ON {object} FROM {account};", names.join(", ")),
-    };
-    Some(risk.fix("Run deploy/grants/relay.sql for this account, then take the rest away:").sql(command))
-}
-
 fn transaction(found: Transactions, account: &str) -> Option<Finding> {
     let OpenTransaction { connection, seconds, writes, user, host } = match found {
         Transactions::None => return None,
@@ -304,48 +241,6 @@ mod tests {
         let command = |version| settings(&server(version, &[("sync_binlog", "0")]), 0).pop().and_then(|it| it.command);
         assert_eq!(command("8.4.3").as_deref(), Some("SET PERSIST sync_binlog = 1;"));
         assert_eq!(command("10.11.6-MariaDB").as_deref(), Some("SET GLOBAL sync_binlog = 1;"));
-    }
-
-    #[test]
-    fn the_grants_of_a_relay_are_read_from_their_file() {
-        let found: Vec<_> = statements(RELAY).collect();
-        assert!(found.contains(&("SELECT, DELETE".to_owned(), "outbox_messages".to_owned())), "{found:?}");
-        let update = found.iter().find(|(_, table)| table == "outbox_pending").unwrap();
-        let parts: Vec<_> = privileges(&update.0).collect();
-        assert_eq!(parts, [("SELECT", ""), ("INSERT", ""), ("UPDATE", "attempts, takeovers"), ("DELETE", "")]);
-        assert!(found.iter().all(|(_, table)| table != "*.*"), "the optional privilege is a comment");
-    }
-
-    #[test]
-    fn privileges_beyond_the_tables_are_excessive_and_no_hash_is_shown() {
-        let command = |grant: &str| excessive(grant, "'relay'@'%'").and_then(|it| it.command);
-        for sound in [
-            "GRANT USAGE ON *.* TO `relay`@`%` IDENTIFIED BY PASSWORD '*S3CRET'",
-            "GRANT PROCESS ON *.* TO `relay`@`%`",
-            "GRANT SELECT, DELETE ON `shop`.`outbox_messages` TO `relay`@`%`",
-            "GRANT `role`@`%` TO `relay`@`%`",
-        ] {
-            assert_eq!(command(sound), None);
-        }
-        let all =
-            excessive("GRANT ALL PRIVILEGES ON *.* TO `relay`@`%` IDENTIFIED BY PASSWORD '*S3CRET'", "'relay'@'%'")
-                .unwrap();
-        assert!(!format!("{all:?}").contains("S3CRET"));
-        assert_eq!(all.command.as_deref(), Some("REVOKE ALL PRIVILEGES ON *.* FROM 'relay'@'%';"));
-        assert_eq!(
-            command("GRANT PROCESS, SUPER ON *.* TO `relay`@`%` WITH GRANT OPTION").as_deref(),
-            Some("REVOKE SUPER, GRANT OPTION ON *.* FROM 'relay'@'%';")
-        );
-        assert_eq!(
-            command("GRANT SELECT, UPDATE ON `shop`.* TO `relay`@`%`").as_deref(),
-            Some("REVOKE SELECT, UPDATE ON `shop`.* FROM 'relay'@'%';")
-        );
-    }
-
-    #[test]
-    fn an_account_is_quoted() {
-        assert_eq!(account("relay@10.0.0.%"), "'relay'@'10.0.0.%'");
-        assert_eq!(account("it's@me@%"), "'it''s@me'@'%'");
     }
 
     #[test]

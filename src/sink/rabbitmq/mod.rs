@@ -219,7 +219,7 @@ impl Sink for RabbitMq {
 }
 
 /// Returns the address to connect to, with the current login; `None` if the URL cannot be parsed.
-fn address(config: &config::RabbitMqConfig) -> Option<AMQPUri> {
+pub(crate) fn address(config: &config::RabbitMqConfig) -> Option<AMQPUri> {
     let mut uri = config.address()?.as_str().parse::<AMQPUri>().ok()?;
     uri.query.heartbeat.get_or_insert(HEARTBEAT);
     uri.query.frame_max.get_or_insert(FRAME_MAX);

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::{AssertSqlSafe, Executor as _, MySqlConnection, Row as _, SqlSafeStr as _};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, MySqlConnection, Row as _, SqlSafeStr as _};
 
-use super::{NO_PRIVILEGE, NO_TEXT, error_number, migrate::is_denial};
+use super::{NO_PRIVILEGE, NO_TEXT, error_number, migrate::is_denial, schema::TABLES};
 
 /// The settings of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,9 +32,17 @@ pub async fn server(conn: &mut MySqlConnection) -> Result<Server, sqlx::Error> {
     Ok(Server { account, now, variables, connections: connections.parse().unwrap_or_default() })
 }
 
-/// The privileges of this session's account, one GRANT statement a line. A line may hold the hash of a password.
+/// The privileges of this session's account and of its active roles, one GRANT statement a line. A line may hold the hash of a
+/// password.
 pub async fn grants(conn: &mut MySqlConnection) -> Result<Vec<String>, sqlx::Error> {
     sqlx::query_scalar("SHOW GRANTS").fetch_all(conn).await
+}
+
+/// Makes this the only active role of the session: one that the server has named and quoted, `NONE`, or on MySQL `ALL`. Forgets
+/// what was prepared, since the privileges for it were checked before.
+pub async fn take_role(conn: &mut MySqlConnection, role: &str) -> Result<(), sqlx::Error> {
+    conn.clear_cached_statements().await?;
+    sqlx::raw_sql(AssertSqlSafe(format!("SET ROLE {role}"))).execute(conn).await.map(drop)
 }
 
 /// A privilege on a table.
@@ -151,4 +159,27 @@ pub async fn oldest_receipt(conn: &mut MySqlConnection) -> Result<Option<i64>, s
 pub async fn topics(conn: &mut MySqlConnection) -> Result<Vec<(String, Option<String>)>, sqlx::Error> {
     let sql = "SELECT DISTINCT topic, event_type FROM (SELECT topic, event_type FROM outbox_messages ORDER BY id DESC LIMIT 1000) newest";
     sqlx::query_as(sql).fetch_all(conn).await
+}
+
+/// The size of a table, by the server's statistics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableSize {
+    /// Its name.
+    pub table: String,
+    /// About how many rows it has.
+    pub rows: u64,
+    /// Bytes of rows and indexes.
+    pub bytes: u64,
+}
+
+/// The sizes of the outbox's tables that the account may see, the largest first. Reads the dictionary and the statistics of the
+/// storage engine, and no row. MySQL would show what it knew a day ago.
+pub async fn table_sizes(conn: &mut MySqlConnection) -> Result<Vec<TableSize>, sqlx::Error> {
+    let sql = "SET @outbox = 0 /*!80000 , SESSION information_schema_stats_expiry = 0 */";
+    sqlx::raw_sql(sql).execute(&mut *conn).await?;
+    let sql = "SELECT CAST(table_name AS CHAR), CAST(COALESCE(table_rows, 0) AS UNSIGNED), \
+               CAST(COALESCE(data_length + index_length, 0) AS UNSIGNED) FROM information_schema.tables \
+               WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND FIND_IN_SET(table_name, ?) ORDER BY 3 DESC, 1";
+    let sizes: Vec<(String, u64, u64)> = sqlx::query_as(sql).bind(TABLES).fetch_all(conn).await?;
+    Ok(sizes.into_iter().map(|(table, rows, bytes)| TableSize { table, rows, bytes }).collect())
 }
