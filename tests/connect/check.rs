@@ -1,6 +1,9 @@
 //! Runs the program, and reads its findings.
 
-use std::{path::Path, process::Command};
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -30,8 +33,37 @@ pub(crate) fn kafka(brokers: &str, properties: &str) -> Result<Finding> {
     find("sink it", &section, None)
 }
 
+/// Returns the codes of what `relay doctor` finds.
+pub(crate) fn doctor(url: &str) -> Result<Vec<String>> {
+    let output = run(&format!("[database]\nurl = \"{url}\"\n"), &["doctor"], None)?;
+    let findings: Vec<Value> =
+        serde_json::from_slice(&output.stdout).with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    Ok(findings.iter().filter_map(|it| it["finding"].as_str()).map(str::to_owned).collect())
+}
+
+/// Returns what `relay doctor` could not check of a RabbitMQ sink.
+pub(crate) fn unchecked(url: &str, keys: &str) -> Result<String> {
+    let section = format!("[sinks.it]\ntype = \"rabbitmq\"\nurl = \"{url}\"\n{keys}");
+    let output = run(&section, &["doctor"], None)?;
+    let findings: Vec<Value> =
+        serde_json::from_slice(&output.stdout).with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    let note = findings.iter().find(|it| it["finding"] == "not_checked").context("all is checked")?;
+    Ok(note["evidence"].as_str().unwrap_or_default().to_owned())
+}
+
 /// Returns the finding on the database or on the sink `it`.
 fn find(checked: &str, section: &str, certificates: Option<&Path>) -> Result<Finding> {
+    let output = run(section, &["check", "--connect"], certificates)?;
+    let rows: Vec<Value> =
+        serde_json::from_slice(&output.stdout).with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    let row = rows.iter().find(|row| row["checked"] == checked).context("not checked")?;
+    let finding = Finding { ok: row["ok"] == true, detail: row["detail"].as_str().unwrap_or_default().to_owned() };
+    ensure!(finding.ok || output.status.code() == Some(3), "{}", output.status);
+    Ok(finding)
+}
+
+/// Runs the program with a section, and what a configuration lacks beside it.
+fn run(section: &str, arguments: &[&str], certificates: Option<&Path>) -> Result<Output> {
     let folder = tempfile::tempdir()?;
     let database =
         if section.contains("[database]") { "" } else { "[database]\nurl = \"mysql://relay@127.0.0.1:1/shop\"\n" };
@@ -40,16 +72,10 @@ fn find(checked: &str, section: &str, certificates: Option<&Path>) -> Result<Fin
     let text = format!("{database}{section}\n{sink}[[routes]]\ntopics = \"*\"\nsink = \"it\"\n{route}");
     std::fs::write(folder.path().join("relay.toml"), text)?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_relay"));
-    command.current_dir(folder.path()).args(["check", "--connect", "--format", "json", "--config", "relay.toml"]);
+    command.current_dir(folder.path()).args(arguments).args(["--format", "json", "--config", "relay.toml"]);
     if let Some(certificates) = certificates {
         // Then no other certificates count.
         command.env("SSL_CERT_FILE", certificates).env_remove("SSL_CERT_DIR");
     }
-    let output = command.output()?;
-    let rows: Vec<Value> =
-        serde_json::from_slice(&output.stdout).with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
-    let row = rows.iter().find(|row| row["checked"] == checked).context("not checked")?;
-    let finding = Finding { ok: row["ok"] == true, detail: row["detail"].as_str().unwrap_or_default().to_owned() };
-    ensure!(finding.ok || output.status.code() == Some(3), "{}", output.status);
-    Ok(finding)
+    Ok(command.output()?)
 }

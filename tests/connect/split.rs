@@ -89,6 +89,7 @@ async fn a_proxy_that_splits_reads_and_writes_is_found() -> Result<()> {
     let own = copy.url().rsplit_once('/').and_then(|(_, rest)| rest.split('?').next()).context("no name")?.to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("mysql://root@{}/{name}?ssl-mode=disabled", listener.local_addr()?);
+    let through_proxy = url.clone();
     let (primary_port, replica_port) = (primary.port(), replica.port());
     let proxy = tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
@@ -97,7 +98,12 @@ async fn a_proxy_that_splits_reads_and_writes_is_found() -> Result<()> {
         }
     });
     let found = tokio::task::spawn_blocking(move || check::database(&url)).await??;
+    let mut findings = tokio::task::spawn_blocking(move || check::doctor(&through_proxy)).await??;
     proxy.abort();
+    // The account of the test has every privilege.
+    let others = check::doctor(database.url())?;
+    findings.retain(|finding| !others.contains(finding));
+    ensure!(findings == ["two_servers"], "{findings:?} beside {others:?}");
     ensure!(!found.ok && found.detail.contains("one server answers reads"), "{}", found.detail);
     let found = check::database(database.url())?;
     ensure!(found.ok, "{}", found.detail);

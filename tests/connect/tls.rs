@@ -11,7 +11,7 @@ use testkit::{
     servers::{Flavor, Kafka, MySqlOptions},
 };
 use tokio::{
-    io::copy_bidirectional,
+    io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
     net::{TcpListener, TcpStream},
     sync::watch,
 };
@@ -219,6 +219,33 @@ async fn rabbitmq_is_reached_with_an_authority_and_a_certificate_of_our_own() ->
     let refused = check::rabbitmq_with(&url, &trusting)?;
     ensure!(!refused.ok && refused.detail.contains("set `certificate_file` and `key_file`"), "{}", refused.detail);
     judge(Shown::Valid, &check::rabbitmq_with(&url, &showing)?, RUSTLS)
+}
+
+/// A server that refuses each login, behind TLS: one that answers was reached.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_management_api_is_reached_with_the_authority_of_its_sink() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let server = listener.local_addr()?.to_string();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let Ok(1..) = client.read(&mut [0; 4096]).await else { continue };
+            client.write_all(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n").await.ok();
+        }
+    });
+    let amqp = Broker::RabbitMq.address().await?;
+    let certificates = Certificates::new()?;
+    let (show, shows) = watch::channel(certificates.acceptor()?);
+    let address = terminate(shows, 0, server).await?;
+    let authority = certificates.path("ca.pem");
+    let keys = format!("management_url = \"https://{address}\"\nca_file = \"{}\"\n", authority.display());
+    for shown in Shown::ALL {
+        certificates.show(shown)?;
+        show.send(certificates.acceptor()?)?;
+        let found = Finding { ok: matches!(shown, Shown::Valid), detail: check::unchecked(&amqp, &keys)? };
+        ensure!(found.detail.contains("refuses the user guest (401)") == found.ok, "{}", found.detail);
+        judge(shown, &found, RUSTLS)?;
+    }
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
