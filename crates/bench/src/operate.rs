@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use outbox_core::sqlx::{self, MySqlConnection};
 use serde_json::{Map, Value, json};
+use tempfile::TempDir;
 use testkit::{
     accounts::Account,
     relay::{Client, Relay, Settings},
@@ -47,13 +48,14 @@ pub(crate) struct Size {
 enum By {
     /// The command line, with the account of an operator.
     Operator,
-    /// The same, with the account of a relay.
+    /// The same, with the account and the configuration of a relay.
     Relay,
     /// The command line asks `relay api`.
     Api,
 }
 
-/// The reads: a name for the report, who asks, and the command. `SENT`, `PENDING` and `DEAD` are messages in the middle.
+/// The reads: a name for the report, who asks, and the command. `SENT`, `PENDING` and `DEAD` are messages in the
+/// middle.
 const READS: [(&str, By, &str); 24] = [
     ("status", By::Operator, "status"),
     ("why_sent", By::Operator, "why SENT"),
@@ -70,7 +72,7 @@ const READS: [(&str, By, &str); 24] = [
     ("controls", By::Operator, "controls"),
     ("audit", By::Operator, "audit"),
     ("messages_list", By::Operator, "messages list"),
-    ("messages_by_key", By::Operator, "messages list --key key-7"),
+    ("messages_by_key", By::Operator, "messages list --topic TOPIC --key key-7"),
     ("messages_show", By::Operator, "messages show SENT"),
     ("replay_plan", By::Operator, "replay --all"),
     ("replay_plan_of_one", By::Operator, "replay SENT"),
@@ -150,9 +152,10 @@ struct Reader {
     operator: Client,
     relay: Client,
     api: Client,
-    /// A message of each state, by the word for it.
-    messages: [(&'static str, String); 3],
+    /// The words of commands that stand for these messages, and for the topic.
+    words: [(&'static str, String); 4],
     _api: Relay,
+    _folder: TempDir,
 }
 
 impl Reader {
@@ -163,12 +166,17 @@ impl Reader {
         let mut api = stage.client(Account::Operator)?;
         api.flags = ["--via".to_owned(), format!("http://127.0.0.1:{}", process.port())].to_vec();
         until(PATIENCE, "an answer of the API", || api.json("controls", &[])).await?;
+        let (folder, mut relay) = (tempfile::tempdir()?, stage.client(Account::Relay)?);
+        let file = folder.path().join("relay.toml");
+        std::fs::write(&file, stage.settings(true)?.render(process.port())?)?;
+        relay.flags = ["--config".to_owned(), file.display().to_string()].to_vec();
         Ok(Self {
             operator: stage.client(Account::Operator)?,
-            relay: stage.client(Account::Relay)?,
+            relay,
             api,
-            messages: [("SENT", sent), ("PENDING", pending), ("DEAD", dead)],
+            words: [("SENT", sent), ("PENDING", pending), ("DEAD", dead), ("TOPIC", stage.topic.name().to_owned())],
             _api: process,
+            _folder: folder,
         })
     }
 
@@ -178,7 +186,7 @@ impl Reader {
             By::Relay => &self.relay,
             By::Api => &self.api,
         };
-        let words = self.messages.iter().fold(words.to_owned(), |words, (word, id)| words.replace(word, id));
+        let words = self.words.iter().fold(words.to_owned(), |words, (word, name)| words.replace(word, name));
         let output = client.run(&words, &["--format", "json"]).await?;
         // Status 3: the doctor has found something.
         let is_answered = matches!(output.status.code(), Some(0 | 3));
