@@ -8,7 +8,7 @@ use outbox_core::{
     sqlx::{self, MySqlConnection},
 };
 use serde_json::json;
-use testkit::relay::Relay;
+use testkit::{accounts::Account, relay::Relay};
 
 use super::{Figures, PATIENCE, Size, figures, sent_per_second, stage};
 use crate::{
@@ -46,7 +46,7 @@ pub(super) async fn behind_a_blocked_key(common: &Common, size: Size) -> Result<
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_pending").await?;
     let written = rows_written(&stage).await?;
     let beside = drain(&stage, &relay, &others, size.blocked, |number| many(&others, number)).await?;
-    stage.operator()?.done("dead release --all --yes --because", &["a measurement"]).await?;
+    stage.client(Account::Operator)?.done("dead release --all --yes --because", &["a measurement"]).await?;
     stage.database.wait_until_drained(PATIENCE).await?;
     let released = sent_per_second(&stage, &blocked).await?;
     relay.stop(Duration::from_secs(30)).await?;
