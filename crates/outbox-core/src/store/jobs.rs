@@ -220,6 +220,7 @@ fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
         )
     };
     match batch.change {
+        // 32768 is `ELSEWHERE`: a retry forgets the attempts, and not that a replay sends the message elsewhere.
         Change::Hurry | Change::Retry => sql!(
             "{head}{lock};
             INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts)
