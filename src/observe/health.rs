@@ -63,7 +63,7 @@ impl Health {
     }
 
     /// Notes that a sink takes messages, or why it takes nothing. The relay is ready in either case.
-    pub fn sink(&self, name: &str, trouble: Option<String>) {
+    pub(crate) fn sink(&self, name: &str, trouble: Option<String>) {
         let mut sinks = self.sinks.lock();
         match sinks.get_mut(name) {
             Some(known) => *known = trouble,
@@ -78,8 +78,7 @@ impl Health {
     }
 
     /// Returns the sinks that take nothing, each with the reason.
-    #[must_use]
-    pub fn sinks_down(&self) -> Vec<String> {
+    pub(crate) fn sinks_down(&self) -> Vec<String> {
         let sinks = self.sinks.lock();
         sinks.iter().filter_map(|(name, trouble)| Some(format!("sink {name}: {}", trouble.as_ref()?))).collect()
     }

@@ -55,11 +55,9 @@ pub async fn list(db: &mut MySqlConnection) -> Result<Vec<Instance>, sqlx::Error
 }
 
 /// Returns the sinks that live relays do not reach: for each their number, and the reason of one.
-#[must_use]
-pub fn sinks_down(instances: &[Instance]) -> BTreeMap<String, String> {
-    let live = instances.iter().filter(|it| it.state != "gone").flat_map(|it| &it.sinks);
+pub(crate) fn sinks_down(instances: &[Instance]) -> BTreeMap<String, String> {
     let mut sinks = BTreeMap::<_, (usize, usize, &str)>::new();
-    for (name, trouble) in live {
+    for (name, trouble) in instances.iter().filter(|it| it.state != "gone").flat_map(|it| &it.sinks) {
         let (all, down, reason) = sinks.entry(name).or_default();
         *all += 1;
         if let Some(trouble) = trouble {

@@ -1,8 +1,7 @@
 //! A relay is ready when its database is: without its broker, under systemd, and beside slow clients.
 
-#![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
-
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use testkit::{
     consume::Broker,
     database::Database,
@@ -10,7 +9,11 @@ use testkit::{
     relay::Settings,
     servers::{Flavor, free_port, until},
 };
-use tokio::{io::AsyncWriteExt as _, net::TcpStream, net::UnixDatagram, time::timeout};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{TcpStream, UnixDatagram},
+    time::timeout,
+};
 
 use crate::stage::{PATIENCE, Stage, client, start};
 
@@ -36,7 +39,7 @@ async fn a_relay_whose_broker_is_down_is_ready_and_readyz_status_and_metric_name
     // Heartbeats have it, every ten seconds.
     until(PATIENCE, "the status to name it", || async {
         let status = operator.json("status", &[]).await?;
-        let told = status["sinks_down"]["kafka"].as_str().context("not named")?;
+        let told = status.pointer("/sinks_down/kafka").and_then(Value::as_str).context("not named")?;
         ensure!(told.starts_with("1 of 1 relays do not reach it: "), "{told}");
         Ok(())
     })
