@@ -2,6 +2,7 @@
 //! The page of the guarantees names existing tests, and the code on the pages compiles.
 
 mod dashboards;
+mod kubernetes;
 mod pages;
 
 use std::{fs, path::Path};

@@ -1,0 +1,102 @@
+//! The manifests in `deploy/kubernetes` are what the Kubernetes API takes, and their configuration is what a relay takes.
+
+#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail")]
+
+use std::fs;
+
+use k8s_openapi::{
+    api::{
+        apps::v1::Deployment,
+        core::v1::{ConfigMap, Container, PodSpec, Secret},
+        networking::v1::NetworkPolicy,
+        policy::v1::PodDisruptionBudget,
+    },
+    serde::{Serialize, de::DeserializeOwned},
+};
+use outbox_relay::config::{Config, Inputs, load};
+use serde_json::Value;
+
+const MANIFESTS: &str = include_str!("../../deploy/kubernetes/relay.yaml");
+/// The folder of the secrets in a pod.
+const SECRETS: &str = "/run/secrets/outbox";
+
+/// Returns the manifest of this kind. The types take unknown fields, and lose them: so it is compared with what they write.
+fn manifest<T: DeserializeOwned + Serialize>(kind: &str) -> T {
+    let mut found = MANIFESTS.split("\n---\n").map(|text| serde_yaml_ng::from_str::<Value>(text).unwrap());
+    let value = found.find(|value| value["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"));
+    let typed: T = serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{kind}: {error}"));
+    assert_eq!(serde_json::to_value(&typed).unwrap(), value, "{kind} has a field that its type does not know");
+    typed
+}
+
+fn pod() -> (PodSpec, Container) {
+    let pod = manifest::<Deployment>("Deployment").spec.unwrap().template.spec.unwrap();
+    let container = pod.containers[0].clone();
+    (pod, container)
+}
+
+/// Returns the configuration in the `ConfigMap`, read with the files of the `Secret`.
+fn config() -> Config {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in manifest::<Secret>("Secret").string_data.unwrap() {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let data = manifest::<ConfigMap>("ConfigMap").data.unwrap();
+    let file = folder.path().join("relay.toml");
+    fs::write(&file, data["relay.toml"].replace(SECRETS, &folder.path().to_string_lossy())).unwrap();
+    load(&Inputs { file: Some(file), ..Inputs::default() }).unwrap_or_else(|error| panic!("{error}")).config
+}
+
+#[test]
+fn every_manifest_is_one_of_the_kubernetes_api() {
+    assert_eq!(MANIFESTS.matches("\nkind: ").count(), 5);
+    pod();
+    config();
+    let labels = manifest::<Deployment>("Deployment").spec.unwrap().selector.match_labels;
+    assert!(labels.is_some());
+    let budget = manifest::<PodDisruptionBudget>("PodDisruptionBudget").spec.unwrap();
+    assert_eq!(budget.selector.unwrap().match_labels, labels);
+    let policy = manifest::<NetworkPolicy>("NetworkPolicy").spec.unwrap();
+    assert_eq!(policy.pod_selector.unwrap().match_labels, labels);
+}
+
+#[test]
+fn probes_reach_the_address_that_the_relay_listens_on() {
+    let (_, container) = pod();
+    let address = config().http.listen.unwrap();
+    assert!(address.ip().is_unspecified(), "a probe does not come from loopback");
+    let port = &container.ports.unwrap()[0];
+    assert_eq!(port.container_port, i32::from(address.port()));
+    for (probe, path) in [(container.liveness_probe, "/livez"), (container.readiness_probe, "/readyz")] {
+        let get = probe.unwrap().http_get.unwrap();
+        assert_eq!(get.path.as_deref(), Some(path));
+        assert_eq!(serde_json::to_value(get.port).unwrap(), port.name.clone().unwrap());
+    }
+}
+
+/// As `run::supervise` stops: the pipeline, two waits of five seconds, and a connect and a call for what is left.
+#[test]
+fn a_pod_has_the_time_that_a_stop_may_take() {
+    let relay = config().relay;
+    let longest = relay.stop_deadline.as_secs() + 10 + 2 * relay.settle_deadline.as_secs();
+    let grace = pod().0.termination_grace_period_seconds.unwrap();
+    assert!(grace > i64::try_from(longest).unwrap(), "{grace} s, and a stop may take {longest} s");
+}
+
+#[test]
+fn the_relay_can_read_its_files_and_write_none() {
+    let (pod, container) = pod();
+    let user = pod.security_context.unwrap();
+    assert_eq!((user.run_as_non_root, user.run_as_user, user.fs_group), (Some(true), Some(65532), Some(65532)));
+    let rights = container.security_context.unwrap();
+    assert_eq!(rights.read_only_root_filesystem, Some(true));
+    let mounts = container.volume_mounts.unwrap();
+    assert!(mounts.iter().all(|mount| mount.read_only == Some(true) && mount.sub_path.is_none()));
+    assert!(mounts.iter().any(|mount| mount.mount_path == SECRETS));
+    let volumes = pod.volumes.unwrap();
+    let secret = volumes.iter().find_map(|volume| volume.secret.as_ref()).unwrap();
+    assert_eq!(secret.default_mode, Some(0o440), "for the group, and for no other user");
+    let [config] = &container.env.unwrap()[..] else { panic!("more than one variable") };
+    let folder = config.value.as_ref().and_then(|path| path.strip_suffix("/relay.toml"));
+    assert!(mounts.iter().any(|mount| Some(mount.mount_path.as_str()) == folder));
+}
