@@ -54,19 +54,25 @@ pub async fn list(db: &mut MySqlConnection) -> Result<Vec<Instance>, sqlx::Error
     Ok(rows.iter().map(|row| instance(row, &controls)).collect())
 }
 
-/// Returns the sinks that live relays do not reach: for each their number, and the reason of one.
+/// Returns the sinks that take nothing from live relays: for each their number, and the reason of one.
 pub(crate) fn sinks_down(instances: &[Instance]) -> BTreeMap<String, String> {
-    let mut sinks = BTreeMap::<_, (usize, usize, &str)>::new();
-    for (name, trouble) in instances.iter().filter(|it| it.state != "gone").flat_map(|it| &it.sinks) {
-        let (all, down, reason) = sinks.entry(name).or_default();
-        *all += 1;
-        if let Some(trouble) = trouble {
-            (*down, *reason) = (*down + 1, trouble.as_str());
+    let live = instances.iter().filter(|it| it.state != "gone").flat_map(|it| &it.sinks);
+    refusals(live).map(|(sink, refusal)| (sink.to_owned(), refusal)).collect()
+}
+
+fn refusals<'a>(
+    sinks: impl Iterator<Item = (&'a String, &'a Option<String>)>,
+) -> impl Iterator<Item = (&'a str, String)> {
+    let mut refused = BTreeMap::<&str, (usize, &str)>::new();
+    for (sink, reason) in sinks {
+        if let Some(reason) = reason {
+            refused.entry(sink).or_insert((0, reason)).0 += 1;
         }
     }
-    sinks.retain(|_, (_, down, _)| *down > 0);
-    let shown = |(all, down, reason)| format!("{down} of {all} relays do not reach it: {reason}");
-    sinks.into_iter().map(|(name, counts)| (name.clone(), shown(counts))).collect()
+    refused.into_iter().map(|(sink, (relays, reason))| {
+        let relays = if relays == 1 { "1 relay".to_owned() } else { format!("{relays} relays") };
+        (sink, format!("takes nothing from {relays}: {reason}"))
+    })
 }
 
 fn instance(row: &InstanceRow, controls: &[ControlRow]) -> Instance {
@@ -133,17 +139,8 @@ impl Live {
 
     /// Returns a sentence about each sink that takes nothing from those that serve a lane.
     pub(super) fn refused(&self, lane: u16) -> Vec<String> {
-        let mut refused: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
-        for (sink, reason) in self.serving(lane).flat_map(|it| &it.sinks) {
-            if let Some(reason) = reason {
-                refused.entry(sink).or_insert((0, reason)).0 += 1;
-            }
-        }
-        let sentence = |(sink, (relays, reason)): (&str, (usize, &str))| {
-            let relays = if relays == 1 { "1 relay".to_owned() } else { format!("{relays} relays") };
-            format!("Sink {sink} takes nothing from {relays}: {reason}.")
-        };
-        refused.into_iter().map(sentence).collect()
+        let sinks = self.serving(lane).flat_map(|it| &it.sinks);
+        refusals(sinks).map(|(sink, refusal)| format!("Sink {sink} {refusal}.")).collect()
     }
 }
 
@@ -175,7 +172,7 @@ mod tests {
             with(r#"{"kafka":"away"}"#, GONE),
         ];
         let found = sinks_down(&rows.each_ref().map(|row| instance(row, &[])));
-        let expected = ("mail".to_owned(), "1 of 2 relays do not reach it: down".to_owned());
+        let expected = ("mail".to_owned(), "takes nothing from 1 relay: down".to_owned());
         assert_eq!(found, [expected].into());
     }
 
