@@ -169,7 +169,7 @@ impl Broker<'_> {
         }
         let others = self.nodes.iter().filter(|node| !queue.members.contains(node)).take(2);
         let (vhost, queue) = (quoted(self.vhost), quoted(name));
-        let add = |node: &String| format!("rabbitmq-queues add_member --vhost {vhost} {queue} {node}");
+        let add = |node: &String| format!("rabbitmq-queues add_member --vhost {vhost} {queue} {}", quoted(node));
         Some(risk.fix("Add members:").shell(others.map(add).collect::<Vec<_>>().join("\n")))
     }
 
