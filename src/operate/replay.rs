@@ -15,7 +15,11 @@ use outbox_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{jobs::BATCH, unsent::time};
+use super::{
+    instances::{self, Instance},
+    jobs::BATCH,
+    unsent::time,
+};
 
 /// The action in `outbox_jobs`.
 pub(super) const ACTION: &str = "replay";
@@ -101,6 +105,8 @@ pub struct ReplayPlan {
     pub is_complete: bool,
     /// Where they go, as `sink/name`; `None`: to the destination of their route.
     pub to: Option<String>,
+    /// The lanes.
+    pub lanes: BTreeSet<u16>,
     /// The number of messages by topic.
     pub topics: BTreeMap<String, u64>,
     /// When the first was sent.
@@ -147,6 +153,7 @@ pub async fn plan(
         messages: 0,
         is_complete: true,
         to: filter.to.clone(),
+        lanes: BTreeSet::new(),
         topics: BTreeMap::new(),
         oldest: None,
         newest: None,
@@ -199,6 +206,7 @@ impl ReplayPlan {
         let sent_at = time(receipt.sent_at);
         for message in messages {
             self.messages += 1;
+            self.lanes.insert(receipt.lane);
             *self.topics.entry(message.topic.clone()).or_default() += 1;
             self.oldest.get_or_insert_with(|| sent_at.clone());
             self.newest = Some(sent_at.clone());
@@ -214,6 +222,22 @@ impl ReplayPlan {
             }
         }
     }
+}
+
+/// Returns a live process that serves a lane of the plan and lacks the sink: the messages that it claims would wait for the sink, and
+/// later ones of their keys behind them.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn lacks_sink(
+    db: &mut MySqlConnection,
+    plan: &ReplayPlan,
+    sink: &str,
+) -> Result<Option<Instance>, sqlx::Error> {
+    let serves = |it: &Instance| it.lanes.is_empty() || it.lanes.iter().any(|lane| plan.lanes.contains(lane));
+    let lacks = |it: &Instance| it.state != "gone" && serves(it) && !it.sinks.contains_key(sink);
+    Ok(instances::list(db).await?.into_iter().find(lacks))
 }
 
 /// Messages that were sent before this time may be purged soon. `kept` is their retention; zero: for ever.

@@ -173,8 +173,10 @@ async fn without_the_sink_or_the_mark_a_message_goes_nowhere(flavor: Flavor) -> 
         let mut stage = Stage::new(flavor, broker).await?.patient();
         let mut relay = stage.relay()?;
         sent(&stage, 1).await?;
-        // The operator's configuration has the sink, and the relay's has not.
+        relay.stop(PATIENCE).await?;
+        // The operator's configuration has the sink, and that of the next relay has not.
         order(&stage, "replay --all --set sinks.other.type=null", Some("other/x")).await?;
+        relay = stage.relay()?;
         let waits = "SELECT COUNT(*) = 1 FROM outbox_delayed WHERE reason = 'no_sink' AND attempts = 32768";
         stage.database.wait_for(PATIENCE, waits).await?;
         let operator = stage.operator()?;
@@ -229,6 +231,7 @@ async fn a_replay_elsewhere_must_be_confirmed_with_the_same_text(flavor: Flavor)
         (2, format!("replay --all --to kafka/ --confirm-destination kafka/ {yes}"), "kafka/orders-repair"),
         (1, format!("replay --all --to kafak/a --confirm-destination kafak/a {yes}"), "there is kafka"),
         (1, "replay --all --to kafak/a".to_owned(), "there is kafka"),
+        (1, "replay --all --set sinks.other.type=null --to other/a".to_owned(), "has no sink `other`"),
     ] {
         let output = operator.run(&words, &[]).await?;
         let text = String::from_utf8_lossy(&output.stderr);

@@ -1,6 +1,6 @@
 //! `relay replay`.
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use async_trait::async_trait;
 use clap::{ArgGroup, Args};
 use outbox_core::{sqlx::MySqlConnection, store::find};
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     config::Problem,
     operate::{
-        replay::{SentFilter, order, plan},
+        replay::{SentFilter, lacks_sink, order, plan},
         why::Reference,
     },
     state::controls::Target,
@@ -111,6 +111,15 @@ impl Operation for Replay {
         ensure!(is_sent, "the message was not sent: see `relay why`");
         let kept = process.config.retention.sent;
         let plan = plan(db, &filter, kept, self.order.rate).await.context(failed)?;
+        if let Some(Target::Destination(sink, _)) = &self.to
+            && let Some(other) = lacks_sink(db, &plan, sink).await.context(failed)?
+        {
+            let name = other.instance;
+            bail!(
+                "{name} serves lanes of these messages and has no sink `{sink}`: they would wait, and hold their keys. Give each relay of \
+                 their lanes the sink, or choose other lanes with --lane (a worker has no sinks)"
+            );
+        }
         let job = match self.order.actor(process) {
             Some(actor) if plan.messages > 0 => {
                 let ordered = order(db, &plan, &filter, self.order.rate, &actor).await;
