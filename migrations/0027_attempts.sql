@@ -1,5 +1,5 @@
 -- The last twenty failures of a message: attempts that failed, the failure that made it dead, and take-overs from a relay that ended.
--- slot: the attempt's number modulo twenty, so that a later failure replaces the oldest. Deleted with the message.
+-- slot: 0 to 19, the one after that of the failure before, so that a later failure replaces the oldest. Deleted with the message.
 CREATE TABLE outbox_attempts (
   id        BIGINT UNSIGNED   NOT NULL,
   slot      TINYINT UNSIGNED  NOT NULL,

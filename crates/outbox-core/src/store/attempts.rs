@@ -9,15 +9,15 @@ use super::{
     text::{Text, sql},
 };
 
-/// Failures that are kept of a message: `outbox_attempts.slot` is the attempt's number modulo this.
-pub(super) const KEPT: u64 = 20;
+/// Failures that are kept of a message.
+const KEPT: u64 = 20;
 /// The bits of a row's attempts that count them.
 pub(super) const SPENT: u16 = !ELSEWHERE;
 
 /// A failure of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailureRow {
-    /// The number of the attempt. An operator's retry counts from 1 again.
+    /// The number of the attempt. A death that spends none has the number of the next. An operator's retry counts from 1 again.
     pub attempt: u16,
     /// When it was written: microseconds since 1970.
     pub failed_at: i64,
@@ -45,6 +45,15 @@ pub async fn of(conn: &mut MySqlConnection, id: u64) -> Result<Vec<FailureRow>, 
     sqlx::query(sql).bind(id).fetch_all(conn).await?.iter().map(failure).collect()
 }
 
+/// The next slot of a message, whose number is in this column. Not its attempts: they begin again when an operator retries it.
+pub(super) fn slot(id: &'static str) -> Text {
+    sql!(
+        "COALESCE((SELECT (n.slot + 1) MOD {kept} FROM outbox_attempts n WHERE n.id = {id} ORDER BY n.failed_at DESC LIMIT 1), 0)",
+        kept = KEPT,
+        id,
+    )
+}
+
 /// The statements that note the failures of a settlement, behind those that have written them. Delays that spend no attempt are left
 /// out: an outage of hours would write a row for each pending message twice a minute. The rows of other tables are found by their
 /// primary key, those of this one are locked.
@@ -63,14 +72,14 @@ fn note_in(table: &'static str, lease: ClaimLease, failures: impl Iterator<Item 
     sql!(
         ";
         REPLACE INTO outbox_attempts (id, slot, attempt, failed_at, owner, reason, error)
-            SELECT f.id, ((f.attempts & {spent}) + l.more) MOD {kept}, (f.attempts & {spent}) + l.more, UTC_TIMESTAMP(6), c.owner, f.reason, f.error
+            SELECT f.id, {slot}, (f.attempts & {spent}) + l.more, UTC_TIMESTAMP(6), c.owner, f.reason, f.error
             FROM outbox_claims c{receipt}
             STRAIGHT_JOIN JSON_TABLE('[{rows}]', '$[*]'
                 COLUMNS (id BIGINT UNSIGNED PATH '$[0]', more INT UNSIGNED PATH '$[1]')) l
             STRAIGHT_JOIN {table} f FORCE INDEX (PRIMARY) ON f.lane = c.lane AND f.id = l.id
             WHERE c.claim_id = {claim_id} AND c.lease_token = {lease_token}",
+        slot = slot("f.id"),
         spent = SPENT,
-        kept = KEPT,
         receipt = RECEIPT,
         rows = Text::joined(rows, ","),
         table,

@@ -236,7 +236,7 @@ fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
         Change::Release => sql!("; UPDATE {rows} SET d.holds_key = 0 WHERE {fenced}", rows = *rows, fenced = *fenced),
         Change::Discard => sql!(
             "{lock};
-            DELETE m, r, a FROM {rows} STRAIGHT_JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = d.id
+            DELETE m, r, a FROM {rows} LEFT JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = d.id
                 LEFT JOIN outbox_replays r FORCE INDEX (PRIMARY) ON r.id = d.id
                 LEFT JOIN outbox_attempts a FORCE INDEX (PRIMARY) ON a.id = d.id WHERE {fenced};
             DELETE d FROM {rows} WHERE {fenced}",

@@ -62,7 +62,7 @@ fn shown(failures: &[FailureRow]) -> Vec<(u16, &str, &str)> {
 }
 
 async fn the_last_twenty_failures_are_kept(flavor: Flavor) -> Result<()> {
-    let (_database, mut db) = with_messages(flavor, 1).await?;
+    let (database, mut db) = with_messages(flavor, 1).await?;
     for number in 1..=23 {
         let held = claim(&mut db, &[1]).await?;
         settle(&mut db, held, vec![late(1, true, &format!("error {number}"))], vec![]).await?;
@@ -76,6 +76,15 @@ async fn the_last_twenty_failures_are_kept(flavor: Flavor) -> Result<()> {
         (5..).zip(&errors).map(|(number, error)| (number, "unconfirmed", error.as_str())).collect();
     expected.push((24, "rejected", "no"));
     assert_eq!(shown(&failures), expected);
+    let retry = "INSERT INTO outbox_pending (lane, id, key_hash, bytes) SELECT lane, id, key_hash, bytes FROM outbox_dead; \
+                 DELETE FROM outbox_dead";
+    database.execute(retry).await?;
+    let held = claim(&mut db, &[1]).await?;
+    settle(&mut db, held, vec![late(1, true, "again")], vec![]).await?;
+    let after = attempts::of(&mut db, 1).await?;
+    expected.remove(0);
+    expected.push((1, "unconfirmed", "again"));
+    assert_eq!(shown(&after), expected, "a retry begins to count again, and replaces the oldest");
     ensure!(failures.iter().all(|it| it.owner == "me" && it.failed_at > 1_700_000_000_000_000), "{failures:?}");
     Ok(())
 }
