@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use outbox_core::{
     sqlx::{self, MySqlConnection},
     store::{
-        instances::{self as rows, Counted},
+        instances::{self as rows, Counted, InstanceRow},
         replay,
         stats::{self, Stats},
     },
@@ -20,8 +20,8 @@ use crate::{
 
 /// The pause between two counts of one relay.
 const EVERY: Duration = Duration::from_secs(10);
-/// From this age on, numbers are no longer used, and another relay counts. Larger than [`EVERY`], so that one relay goes on counting,
-/// and below 15 s, so that its death is noticed in this time.
+/// After this time since the last count began, another relay counts. Larger than [`EVERY`], so that one relay goes on counting, and
+/// below 15 s, so that its death is noticed in this time.
 const OVERDUE: Duration = Duration::from_secs(12);
 /// The shortest pause between two looks.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -64,34 +64,38 @@ pub async fn run(context: Arc<Context>) {
             }
             Err(_) => {
                 session.pause().await;
-                wait = SHORTEST;
+                wait = EVERY;
             }
         }
     }
 }
 
-/// Reads the newest numbers, or counts if they are too old.
+/// Reads the newest numbers, or counts if it is this relay's turn.
 async fn look(db: &mut MySqlConnection, owner: &str) -> Result<Seen, sqlx::Error> {
-    let instances = instances::list(db).await?;
-    let counted = rows::list(db).await?.into_iter().filter_map(|row| Some((row.counted?, row.instance == owner)));
-    let newest = counted.min_by_key(|(counted, _)| counted.age);
-    if let Some((Counted { at, age, counts }, is_own)) = newest
-        && let Some(wait) = wait(age, is_own)
-        && let Ok(Line(stats)) = serde_json::from_str(&counts)
+    let rows = rows::list(db).await?;
+    let instances = instances::shown(db, &rows).await?;
+    let newest = rows.iter().filter_map(|row| row.counted.as_ref()).max_by_key(|counted| counted.at);
+    if let Some(wait) = wait(&rows, owner)
+        && let Some(Counted { at, counts }) = newest
+        && let Ok(Line(stats)) = serde_json::from_str(counts)
     {
-        return Ok(Seen { stats, at, instances, wait });
+        return Ok(Seen { stats, at: *at, instances, wait });
     }
+    // Before the count, which may be long: meanwhile no other relay counts, and if it fails, none follows at once.
+    let wait = if rows::begin_count(db, owner).await? { EVERY } else { SHORTEST };
     let (stats, at) = (stats::stats(db).await?, replay::now(db).await?);
     let counts = serde_json::to_string(&Line(stats)).map_err(|error| sqlx::Error::Encode(error.into()))?;
-    let wait = if rows::count(db, owner, &counts).await? { EVERY } else { SHORTEST };
+    rows::count(db, owner, &counts).await?;
     Ok(Seen { stats, at, instances, wait })
 }
 
-/// Returns for how long numbers of this age (microseconds) are used; `None` if they are too old. A negative age is a step of the
-/// database's clock.
-fn wait(age: i64, is_own: bool) -> Option<Duration> {
-    let age = Duration::from_micros(u64::try_from(age).ok()?);
-    let left = if is_own { EVERY } else { OVERDUE }.checked_sub(age).filter(|left| !left.is_zero())?;
+/// Returns the pause before the next look; `None` if this relay is to count. A count that began in the future is from before a step of
+/// the database's clock.
+fn wait(rows: &[InstanceRow], owner: &str) -> Option<Duration> {
+    let begun = rows.iter().filter_map(|row| Some((u64::try_from(row.counting?).ok()?, row.instance == owner)));
+    let (micros, is_own) = begun.min()?;
+    let due = if is_own { EVERY } else { OVERDUE };
+    let left = due.checked_sub(Duration::from_micros(micros)).filter(|left| !left.is_zero())?;
     Some(left.max(SHORTEST))
 }
 
@@ -121,12 +125,33 @@ fn show(context: &Context, seen: &Seen) {
 mod tests {
     use super::*;
 
+    fn row(instance: &str, counting: Option<i64>) -> InstanceRow {
+        InstanceRow {
+            instance: instance.to_owned(),
+            role: String::new(),
+            version: String::new(),
+            lanes: String::new(),
+            sinks: String::new(),
+            in_flight: 0,
+            started_at: 0,
+            seen_at: 0,
+            quiet: 0,
+            counted: None,
+            counting: counting.map(|seconds| seconds * 1_000_000),
+        }
+    }
+
     #[test]
     fn one_relay_goes_on_counting_until_its_numbers_are_overdue() {
-        let seconds = |seconds: i64| seconds * 1_000_000;
-        let waits = |is_own| [-1, 0, 9, 10, 11, 12].map(|age| wait(seconds(age), is_own).map(|wait| wait.as_secs()));
-        assert_eq!(waits(true), [None, Some(10), Some(1), None, None, None]);
-        assert_eq!(waits(false), [None, Some(12), Some(3), Some(2), Some(1), None]);
+        let waits = |name: &str| {
+            [-1, 0, 9, 10, 11, 12].map(|age| {
+                let rows = [row("first", Some(age)), row("second", Some(13)), row("third", None)];
+                wait(&rows, name).map(|wait| wait.as_secs())
+            })
+        };
+        assert_eq!(waits("first"), [None, Some(10), Some(1), None, None, None]);
+        assert_eq!(waits("second"), [None, Some(12), Some(3), Some(2), Some(1), None]);
+        assert_eq!(wait(&[row("first", None)], "first"), None);
     }
 
     #[test]

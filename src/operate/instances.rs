@@ -50,7 +50,17 @@ pub struct Instance {
 ///
 /// If the database fails.
 pub async fn list(db: &mut MySqlConnection) -> Result<Vec<Instance>, sqlx::Error> {
-    let (rows, controls) = (instances::list(db).await?, controls::paused(db).await?);
+    let rows = instances::list(db).await?;
+    shown(db, &rows).await
+}
+
+/// Returns the processes of these rows, with the state that pauses give them.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn shown(db: &mut MySqlConnection, rows: &[InstanceRow]) -> Result<Vec<Instance>, sqlx::Error> {
+    let controls = controls::paused(db).await?;
     Ok(rows.iter().map(|row| instance(row, &controls)).collect())
 }
 
@@ -137,6 +147,12 @@ impl Live {
         self.serving(lane).count()
     }
 
+    /// Whether no sink takes anything from those that serve a lane. Workers have none.
+    pub(super) fn has_no_sink(&self, lane: u16) -> bool {
+        let mut sinks = self.serving(lane).flat_map(|it| it.sinks.values()).peekable();
+        sinks.peek().is_some() && sinks.all(Option::is_some)
+    }
+
     /// Returns a sentence about each sink that takes nothing from those that serve a lane.
     pub(super) fn refused(&self, lane: u16) -> Vec<String> {
         let sinks = self.serving(lane).flat_map(|it| &it.sinks);
@@ -160,6 +176,7 @@ mod tests {
             seen_at: 0,
             quiet,
             counted: None,
+            counting: None,
         }
     }
 

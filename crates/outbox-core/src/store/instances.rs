@@ -30,10 +30,16 @@ pub async fn beat(conn: &mut MySqlConnection, beat: &Beat<'_>) -> Result<(), sql
     query.bind(beat.sinks).bind(beat.in_flight).execute(conn).await.map(drop)
 }
 
-/// Writes the content of the queue to the heartbeat of the process that has counted it. False: it has none yet. Primary key, one row.
-pub async fn count(conn: &mut MySqlConnection, instance: &str, counts: &str) -> Result<bool, sqlx::Error> {
+/// Notes that a process begins to count the queue. False: it has no heartbeat yet. Primary key, one row.
+pub async fn begin_count(conn: &mut MySqlConnection, instance: &str) -> Result<bool, sqlx::Error> {
+    let sql = "UPDATE outbox_instances SET counting_at = UTC_TIMESTAMP(6) WHERE instance = ?";
+    Ok(sqlx::query(sql).bind(instance).execute(conn).await?.rows_affected() > 0)
+}
+
+/// Writes the content of the queue to the heartbeat of the process that has counted it. Primary key, one row.
+pub async fn count(conn: &mut MySqlConnection, instance: &str, counts: &str) -> Result<(), sqlx::Error> {
     let sql = "UPDATE outbox_instances SET counts = ?, counted_at = UTC_TIMESTAMP(6) WHERE instance = ?";
-    Ok(sqlx::query(sql).bind(counts).bind(instance).execute(conn).await?.rows_affected() > 0)
+    sqlx::query(sql).bind(counts).bind(instance).execute(conn).await.map(drop)
 }
 
 /// Deletes the heartbeat of a process that stops. Primary key, one row.
@@ -64,6 +70,8 @@ pub struct InstanceRow {
     pub quiet: i64,
     /// The content of the queue, if it has counted it.
     pub counted: Option<Counted>,
+    /// Microseconds since it began to count last.
+    pub counting: Option<i64>,
 }
 
 /// The content of the queue at a moment.
@@ -71,8 +79,6 @@ pub struct InstanceRow {
 pub struct Counted {
     /// That moment: microseconds since 1970.
     pub at: i64,
-    /// Microseconds since then.
-    pub age: i64,
     /// The content as a JSON object, at most 1,000 characters.
     pub counts: String,
 }
@@ -81,7 +87,7 @@ pub struct Counted {
 pub async fn list(conn: &mut MySqlConnection) -> Result<Vec<InstanceRow>, sqlx::Error> {
     let sql = "SELECT instance, role, version, lanes, sinks, in_flight, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', started_at), \
                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', seen_at), TIMESTAMPDIFF(MICROSECOND, seen_at, UTC_TIMESTAMP(6)), counts, \
-               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', counted_at), TIMESTAMPDIFF(MICROSECOND, counted_at, UTC_TIMESTAMP(6)) \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', counted_at), TIMESTAMPDIFF(MICROSECOND, counting_at, UTC_TIMESTAMP(6)) \
                FROM outbox_instances ORDER BY seen_at DESC, instance";
     let row = |row: &MySqlRow| {
         Ok(InstanceRow {
@@ -94,10 +100,11 @@ pub async fn list(conn: &mut MySqlConnection) -> Result<Vec<InstanceRow>, sqlx::
             started_at: row.try_get(6)?,
             seen_at: row.try_get(7)?,
             quiet: row.try_get(8)?,
-            counted: match (row.try_get(9)?, row.try_get(10)?, row.try_get(11)?) {
-                (Some(counts), Some(at), Some(age)) => Some(Counted { at, age, counts }),
+            counted: match (row.try_get(9)?, row.try_get(10)?) {
+                (Some(counts), Some(at)) => Some(Counted { at, counts }),
                 _ => None,
             },
+            counting: row.try_get(11)?,
         })
     };
     sqlx::query(sql).fetch_all(conn).await?.iter().map(row).collect()
