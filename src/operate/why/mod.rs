@@ -93,7 +93,7 @@ pub struct Why {
 pub struct Failure {
     /// When it was written.
     pub failed_at: String,
-    /// The number of the attempt. An operator's retry counts from 1 again.
+    /// The number of the attempt. A death that spends none has the number of the next. An operator's retry counts from 1 again.
     pub attempt: u16,
     /// The relay.
     pub owner: String,
@@ -288,7 +288,7 @@ fn pending(found: &Found, row: &StateRow, live: &Live) -> Verdict {
     }
     let relays = if serving == 1 { "1 live relay serves".to_owned() } else { format!("{serving} live relays serve") };
     let why = format!("{none} {relays} the lane.{refused}");
-    if !refused.is_empty() {
+    if live.has_no_sink(lane) {
         return Verdict { remedy: remedy("parked").map(str::to_owned), ..Verdict::new("pending", "sink", why) };
     }
     Verdict::new("pending", "stuck", why).remedy("relay instances, relay doctor; the relay's log and its /readyz")

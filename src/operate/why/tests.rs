@@ -136,6 +136,10 @@ fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
         let verdict = verdict(found, &live);
         assert!(verdict.cause == cause && verdict.why.ends_with(refused), "{verdict:?}");
     }
+    // The message may be for a sink that takes messages.
+    let sinks = [("kafka".to_owned(), Some("no broker\nanswers".to_owned())), ("mail".to_owned(), None)].into();
+    let verdict = verdict(&quiet, &Live(vec![Process { sinks, ..Process::default() }]));
+    assert!(verdict.cause == "stuck" && verdict.why.ends_with(refused), "{verdict:?}");
 }
 
 #[test]
