@@ -43,6 +43,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 const MARGIN: Duration = Duration::from_secs(10);
 /// Most connections to the database at the same time.
 const CONNECTIONS: u32 = 4;
+/// The time in which a body must come. Without it, clients that send none would take all connections.
+const BODY_WITHIN: Duration = Duration::from_secs(5);
 /// Most bytes of a body.
 const BODY: usize = 64 * 1024;
 
@@ -183,7 +185,8 @@ async fn posted(headers: &HeaderMap, body: Body) -> Result<Vec<(String, String)>
         || (StatusCode::BAD_REQUEST, "the body must be a JSON object of texts, numbers and booleans".to_owned());
     let too_long =
         |_| (StatusCode::PAYLOAD_TOO_LARGE, format!("the body must come whole, and have at most {BODY} bytes"));
-    let body = to_bytes(body, BODY).await.map_err(too_long)?;
+    let late = |_| (StatusCode::REQUEST_TIMEOUT, "the body must come within five seconds".to_owned());
+    let body = timeout(BODY_WITHIN, to_bytes(body, BODY)).await.map_err(late)?.map_err(too_long)?;
     let object: Option<serde_json::Map<String, Value>> = serde_json::from_slice(&body).ok();
     let parameter = |(name, value): (String, Value)| match value {
         Value::String(text) => Ok((name, text)),
