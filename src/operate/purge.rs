@@ -83,7 +83,7 @@ impl Kind {
     }
 }
 
-/// Counts the messages of old receipts, each once.
+/// Counts the messages of old receipts, each once. One that a purge of an earlier receipt has deleted is counted again.
 async fn sent(db: &mut MySqlConnection, age: Duration) -> Result<Kind, sqlx::Error> {
     let (mut ids, mut kept, mut oldest) = (HashSet::new(), HashSet::new(), None);
     let (mut above, mut looked_at, mut is_complete) = (0, 0, true);
