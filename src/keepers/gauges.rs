@@ -19,10 +19,10 @@ use crate::{
 };
 
 /// The pause between two counts of one relay.
-const EVERY: Duration = Duration::from_secs(10);
+const EVERY: Duration = Duration::from_secs(8);
 /// After this time since the last count began, another relay counts. Larger than [`EVERY`], so that one relay goes on counting, and
 /// below 15 s, so that its death is noticed in this time.
-const OVERDUE: Duration = Duration::from_secs(12);
+const OVERDUE: Duration = Duration::from_secs(14);
 /// The shortest pause between two looks.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -144,13 +144,13 @@ mod tests {
     #[test]
     fn one_relay_goes_on_counting_until_its_numbers_are_overdue() {
         let waits = |name: &str| {
-            [-1, 0, 9, 10, 11, 12].map(|age| {
-                let rows = [row("first", Some(age)), row("second", Some(13)), row("third", None)];
+            [-1, 0, 7, 8, 13, 14].map(|age| {
+                let rows = [row("first", Some(age)), row("second", Some(20)), row("third", None)];
                 wait(&rows, name).map(|wait| wait.as_secs())
             })
         };
-        assert_eq!(waits("first"), [None, Some(10), Some(1), None, None, None]);
-        assert_eq!(waits("second"), [None, Some(12), Some(3), Some(2), Some(1), None]);
+        assert_eq!(waits("first"), [None, Some(8), Some(1), None, None, None]);
+        assert_eq!(waits("second"), [None, Some(14), Some(7), Some(6), Some(1), None]);
         assert_eq!(wait(&[row("first", None)], "first"), None);
     }
 

@@ -323,7 +323,7 @@ impl Metrics {
 #[must_use]
 pub fn reference() -> String {
     let mut text = String::from(
-        "# Metrics\n\nAt `/metrics`, with `process_*` of the process. One relay counts the queue every 10 s, and every \
+        "# Metrics\n\nAt `/metrics`, with `process_*` of the process. One relay counts the queue every 8 s, and every \
          relay shows its numbers: use `max`, never `sum`.\n\n| metric | type | labels | what it means |\n|---|---|---|---|\n",
     );
     for metric in METRICS {

@@ -25,13 +25,13 @@ const BOUNDS: [Bound; 9] = [
     (
         "outbox_delayed",
         1_000_000,
-        "One relay counts them every 10 s.",
+        "One relay counts them every 8 s.",
         "Look for what they wait for: relay delayed list.",
     ),
     (
         "outbox_dead",
         100_000,
-        "One relay counts them every 10 s.",
+        "One relay counts them every 8 s.",
         "Look for the cause, then retry or discard them: relay dead list --group-by error.",
     ),
     (
