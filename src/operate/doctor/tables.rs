@@ -183,7 +183,7 @@ fn count(messages: u64, one: &str, more: &str) -> String {
 
 /// A text for a shell.
 pub(super) fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/@".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         text.to_owned()
     } else {
