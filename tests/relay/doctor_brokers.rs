@@ -208,9 +208,14 @@ impl Rabbit {
 
         self.node.ctl(&["add_user", "eye", "c%41d"]).await?;
         let eye = at(&format!("http://eye@{address}")).sink_key("rabbitmq", "management_password", "c%41d");
-        for words in ["refuses the user eye (401)", "does not show sound to the user eye (404)"] {
+        // No command is printed: it would replace the rights that a user has.
+        for (words, cure) in [
+            ("refuses the user eye (401)", &["set_user_tags", "eye", "monitoring"][..]),
+            ("does not show sound to the user eye (404)", &["set_permissions", "eye", "", "", ""]),
+        ] {
             let found = self.note(&eye, words).await?;
-            self.run(&found).await?;
+            ensure!(found["command"].is_null(), "{found:#}");
+            self.node.ctl(cure).await?;
         }
         self.ward.expect(&eye, &[]).await.map(drop)
     }
