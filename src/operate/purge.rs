@@ -1,4 +1,4 @@
-//! What the purge would delete now. Nothing is deleted.
+//! The rows that the purge would delete now. Nothing is deleted.
 
 use std::{collections::HashSet, time::Duration};
 

@@ -48,7 +48,7 @@ fn matches(pattern: &[&str], words: &[&str]) -> bool {
     }
 }
 
-/// What messages for an exchange reach.
+/// The queues that messages for an exchange reach.
 pub(super) enum Reached {
     /// These, or perhaps others: a policy may name an alternate exchange.
     Queues(BTreeSet<String>),

@@ -1,4 +1,4 @@
-//! What is kept of the failures of a message.
+//! The failures of a message that the tables keep.
 
 use std::time::Duration;
 

@@ -60,7 +60,7 @@ mod tests {
         Orders { replayed: [("7".to_owned(), messages)].into(), ..Orders::default() }
     }
 
-    /// What is wrong with a run whose orders were these; empty if nothing is.
+    /// Returns the faults of a run with these orders; empty if there is none.
     fn wrong(run: &Run, orders: &Orders) -> String {
         let judged = run.judge().with_orders(orders).assert_ok(&Expectations::new());
         judged.err().map(|error| error.to_string()).unwrap_or_default()
