@@ -85,7 +85,7 @@ async fn look(db: &mut MySqlConnection, owner: &str) -> Result<Seen, sqlx::Error
     let wait = if rows::begin_count(db, owner).await? { EVERY } else { SHORTEST };
     let (stats, at) = (stats::stats(db).await?, replay::now(db).await?);
     let counts = serde_json::to_string(&Line(stats)).map_err(|error| sqlx::Error::Encode(error.into()))?;
-    rows::count(db, owner, &counts).await?;
+    rows::count(db, owner, &Counted { at, counts }).await?;
     Ok(Seen { stats, at, instances, wait })
 }
 

@@ -98,7 +98,7 @@ async fn orders(arena: &mut Arena) -> Result<()> {
     end(arena, &mut operator).await
 }
 
-/// Commits messages for the missing topic, and waits until one is dead.
+/// Commits messages for the missing topic, and waits until one is dead and another one is sent.
 async fn block(arena: &mut Arena, topic: &str) -> Result<()> {
     for number in 1..=EACH {
         for lane in 0..LANES {
@@ -111,7 +111,8 @@ async fn block(arena: &mut Arena, topic: &str) -> Result<()> {
             arena.orders.discardable.extend(drafts.iter().map(|draft| draft.id));
         }
     }
-    arena.database.wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_dead").await
+    arena.database.wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_dead").await?;
+    arena.database.wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_sent WHERE message_ids <> '[]'").await
 }
 
 /// Kinds of jobs that have changed a message.
@@ -193,8 +194,9 @@ impl Operator {
         let lane = arena.random.random_range(0..LANES).to_string();
         let mut words = words.replace("LANE", &lane).replace("TOPIC", &self.topic).replace("MAIN", arena.topic.name());
         if words.contains("MESSAGE") {
+            // A claim of which no message was sent has an empty receipt.
             let newest = "SELECT CAST(JSON_EXTRACT(message_ids, '$[0]') AS SIGNED) FROM outbox_sent \
-                          ORDER BY receipt_id DESC LIMIT 1";
+                          WHERE message_ids <> '[]' ORDER BY receipt_id DESC LIMIT 1";
             words = words.replace("MESSAGE", &arena.database.number(newest).await?.to_string());
         }
         if words.contains("INSTANCE") {

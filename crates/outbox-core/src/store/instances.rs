@@ -37,9 +37,10 @@ pub async fn begin_count(conn: &mut MySqlConnection, instance: &str) -> Result<b
 }
 
 /// Writes the content of the queue to the heartbeat of the process that has counted it. Primary key, one row.
-pub async fn count(conn: &mut MySqlConnection, instance: &str, counts: &str) -> Result<(), sqlx::Error> {
-    let sql = "UPDATE outbox_instances SET counts = ?, counted_at = UTC_TIMESTAMP(6) WHERE instance = ?";
-    sqlx::query(sql).bind(counts).bind(instance).execute(conn).await.map(drop)
+pub async fn count(conn: &mut MySqlConnection, instance: &str, counted: &Counted) -> Result<(), sqlx::Error> {
+    let sql = "UPDATE outbox_instances SET counts = ?, counted_at = TIMESTAMPADD(MICROSECOND, ?, '1970-01-01') \
+               WHERE instance = ?";
+    sqlx::query(sql).bind(&counted.counts).bind(counted.at).bind(instance).execute(conn).await.map(drop)
 }
 
 /// Deletes the heartbeat of a process that stops. Primary key, one row.
