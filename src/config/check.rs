@@ -178,6 +178,22 @@ impl SettingsReader {
                 self.add(&path, format!("`{path}` {problem}: use {plain}s://, or set plaintext = true"));
             }
         }
+        self.check_management(name, rabbit);
+    }
+
+    /// Refuses a password without a user that it belongs to.
+    fn check_management(&mut self, name: &str, rabbit: &RabbitMqConfig) {
+        let (url, password) = (key!("sinks.*.management_url", name), key!("sinks.*.management_password", name));
+        let is_given = |path: &str| self.settings.values.contains_key(path);
+        let lacks_user = match &rabbit.management {
+            Some(api) => url::Url::parse(api.url.text()).is_ok_and(|url| url.username().is_empty()),
+            // A wrong URL was noted.
+            None => !is_given(&url) && !is_given(&url.file()),
+        };
+        let given = self.first_given(&[&password, &password.file()]).to_owned();
+        if lacks_user && is_given(&given) {
+            self.add(&given, format!("`{given}` needs a user in `{url}`: add it, or remove the password"));
+        }
     }
 
     fn allows_plaintext(&self, name: &str) -> bool {

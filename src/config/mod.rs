@@ -113,7 +113,7 @@ impl RabbitMqConfig {
     pub fn address(&self) -> Option<Url> {
         let mut url = Url::parse(&self.url.current()).ok()?;
         if let Some(password) = &self.password {
-            url.set_password(Some(&password.current())).ok()?;
+            url.set_password(Some(&password.for_url())).ok()?;
         }
         Some(url)
     }

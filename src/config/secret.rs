@@ -43,6 +43,11 @@ impl Secret {
             }
         }
     }
+
+    /// Returns the current text for a setter of `Url`, which encodes everything but `%`.
+    pub(crate) fn for_url(&self) -> String {
+        self.current().replace('%', "%25")
+    }
 }
 
 impl fmt::Debug for Secret {

@@ -85,9 +85,9 @@ fn a_secret_comes_from_one_place_and_a_file_that_others_can_read_is_warned_of() 
 
 #[test]
 fn a_password_apart_is_put_into_the_url_of_rabbitmq_whatever_it_holds() {
-    let case = Case::new(&format!("{GOOD}{RABBIT}url = \"amqp://u@localhost:5672/%2f\"\npassword = \"p@:/?#ü\"\n"));
+    let case = Case::new(&format!("{GOOD}{RABBIT}url = \"amqp://u@localhost:5672/%2f\"\npassword = \"p@:/?#ü%41\"\n"));
     let SinkConfig::RabbitMq(rabbit) = &case.load().config.sinks["r"] else { panic!("no RabbitMQ") };
-    assert_eq!(rabbit.address().unwrap().as_str(), "amqp://u:p%40%3A%2F%3F%23%C3%BC@localhost:5672/%2f");
+    assert_eq!(rabbit.address().unwrap().as_str(), "amqp://u:p%40%3A%2F%3F%23%C3%BC%2541@localhost:5672/%2f");
 }
 
 #[test]
@@ -177,6 +177,11 @@ fn the_management_api_is_asked_by_tls_with_a_secret_of_its_own() {
             "DIR/relay.toml:12:1: `sinks.r.management_url` holds a password, and one is given apart: remove one of the two"
         ]
     );
+    for keys in ["", "management_url = \"https://rabbit:15671\"\n"] {
+        let problems = rabbit(&format!("management_password = \"hunter3\"\n{keys}")).problems();
+        let problem = "DIR/relay.toml:12:1: `sinks.r.management_password` needs a user in `sinks.r.management_url`: add it, or remove the password";
+        assert_eq!(problems, [problem], "{keys}");
+    }
     let case = rabbit("management_url = \"https://u:hunter2@rabbit:15671\"\n");
     let loaded = case.load();
     assert!(!format!("{loaded:?}").contains("hunter2"));

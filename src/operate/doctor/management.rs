@@ -129,8 +129,7 @@ fn unchecked(sink: &str, why: &str) -> Finding {
 fn login(config: &RabbitMqConfig, url: &Url, password: Option<&Secret>) -> Option<AMQPUri> {
     let mut address = config.address()?;
     if !url.username().is_empty() {
-        // A text, which is not encoded as a part of a URL is.
-        let password = password.map(|password| password.current().replace('%', "%25"));
+        let password = password.map(Secret::for_url);
         address.set_username(url.username()).ok()?;
         address.set_password(password.as_deref().or(url.password())).ok()?;
     }
