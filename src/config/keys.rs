@@ -224,6 +224,8 @@ section! {
     read {
         /// Address and port; elsewhere than on loopback callers need tokens. There is no TLS: put a proxy with TLS before it.
         listen: Address = Default "127.0.0.1:9465";
+        /// A unix socket instead of the address. Its owner and its group may ask; the process removes it at its end.
+        socket: File = Optional "/run/outbox-relay/api.sock";
         /// A file with a line for each token: a name, a role (`viewer`, `revealer`, `operator` or `proxy`), and the token's SHA-256 in hexadecimal digits. It is read again at each request.
         tokens_file: File = Optional "/etc/outbox-relay/tokens";
         /// The role of everybody on this machine, if there is no `tokens_file`.

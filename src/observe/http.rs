@@ -17,6 +17,7 @@ use axum::{
     http::{StatusCode, header},
     response::IntoResponse,
     routing::get,
+    serve::Listener,
 };
 use hyper::{
     server::conn::http1,
@@ -27,7 +28,8 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{
-    net::{TcpListener, TcpStream},
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
     task::AbortHandle,
     time::{sleep, timeout},
 };
@@ -38,7 +40,7 @@ use crate::observe::{health::Health, metrics::Metrics};
 const CONNECTION: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 /// Most connections at the same time. One more ends the oldest that waits for its client.
 const CONNECTIONS: usize = 64;
-/// Pause after a failed accept, for example without free descriptors, and while all connections are being answered.
+/// Pause while all connections are being answered.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The sources of the answers.
@@ -68,7 +70,7 @@ pub async fn serve(listener: TcpListener, sources: Sources, shutdown: impl Futur
 
 /// Answers until `shutdown` is done. A connection serves one request within `time`.
 pub(crate) async fn serve_router(
-    listener: TcpListener,
+    listener: impl Listener,
     router: Router,
     time: Duration,
     shutdown: impl Future<Output = ()>,
@@ -79,13 +81,11 @@ pub(crate) async fn serve_router(
     }
 }
 
-async fn accept(listener: TcpListener, service: TowerToHyperService<Router>, time: Duration) {
+async fn accept(mut listener: impl Listener, service: TowerToHyperService<Router>, time: Duration) {
     let mut open = VecDeque::new();
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            sleep(PAUSE).await;
-            continue;
-        };
+        // It goes on after a failure, for example without free descriptors.
+        let (stream, _) = listener.accept().await;
         while !make_room(&mut open) {
             sleep(PAUSE).await;
         }
@@ -115,7 +115,7 @@ fn make_room(open: &mut VecDeque<Connection>) -> bool {
 }
 
 async fn answer(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     service: TowerToHyperService<Router>,
     time: Duration,
     is_answering: Arc<AtomicBool>,
@@ -171,6 +171,7 @@ fn page(is_ok: bool, lines: &[String]) -> (StatusCode, String) {
 mod tests {
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpStream,
         sync::Semaphore,
     };
 

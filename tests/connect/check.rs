@@ -51,6 +51,12 @@ pub(crate) fn unchecked(url: &str, keys: &str) -> Result<String> {
     Ok(note["evidence"].as_str().unwrap_or_default().to_owned())
 }
 
+/// Asks a `relay api` with these certificates alone.
+pub(crate) fn via(url: &str, certificates: &Path) -> Result<Finding> {
+    let output = run("", &["controls", "--via", url], Some(certificates))?;
+    Ok(Finding { ok: output.status.success(), detail: String::from_utf8(output.stderr)? })
+}
+
 /// Returns the finding on the database or on the sink `it`.
 fn find(checked: &str, section: &str, certificates: Option<&Path>) -> Result<Finding> {
     let output = run(section, &["check", "--connect"], certificates)?;

@@ -7,8 +7,11 @@ use outbox_core::sqlx::{self, Connection as _, MySqlConnection};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 use testkit::{
+    accounts::Account,
     consume::Broker,
-    servers::{Flavor, Kafka, MySqlOptions},
+    database::Database,
+    relay::{Relay, Settings},
+    servers::{Flavor, Kafka, MySqlOptions, PATIENCE, until},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
@@ -244,6 +247,23 @@ async fn the_management_api_is_reached_with_the_authority_of_its_sink() -> Resul
         let found = Finding { ok: matches!(shown, Shown::Valid), detail: check::unchecked(&amqp, &keys)? };
         ensure!(found.detail.contains("refuses the user guest (401)") == found.ok, "{}", found.detail);
         judge(shown, &found, RUSTLS)?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_before_the_api_shows_its_certificate() -> Result<()> {
+    let database = Database::create(Flavor::MySql).await?;
+    let settings = Settings::new(&database.url_as(Account::Operator)?);
+    let api = Relay::start_api(env!("CARGO_BIN_EXE_relay"), &settings)?;
+    until(PATIENCE, "the API", async || api.get("/livez").await).await?;
+    let certificates = Certificates::new()?;
+    let (show, shows) = watch::channel(certificates.acceptor()?);
+    let address = terminate(shows, 0, format!("127.0.0.1:{}", api.port())).await?;
+    for shown in Shown::ALL {
+        certificates.show(shown)?;
+        show.send(certificates.acceptor()?)?;
+        judge(shown, &check::via(&format!("https://{address}"), &certificates.path("ca.pem"))?, RUSTLS)?;
     }
     Ok(())
 }

@@ -5,6 +5,8 @@
 use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context as _, Result, ensure};
+use futures_util::future::join_all;
+use outbox_core::sqlx;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
@@ -22,6 +24,8 @@ on_both_databases!(
     the_api_gives_the_answers_of_the_command_line,
     an_order_over_the_api_is_recorded_with_its_caller,
     who_may_not_is_refused_and_nothing_is_ordered,
+    a_socket_gives_the_same_answers_to_viewers,
+    slow_requests_of_one_caller_keep_no_other_out,
 );
 
 const OPEN: &str = "SELECT COUNT(*) = 0 FROM outbox_jobs WHERE ended_at IS NULL";
@@ -109,6 +113,7 @@ impl std::fmt::LowerHex for HexOf<'_> {
 fn steady(mut answer: Value) -> Value {
     if let Some(status) = answer.as_object_mut() {
         status.remove("lag_seconds");
+        status.remove("lag_seconds_by_cause");
     }
     if let Some(lanes) = answer.get_mut("lanes").and_then(Value::as_array_mut) {
         lanes.iter_mut().filter_map(Value::as_object_mut).for_each(|lane| drop(lane.remove("verdict")));
@@ -286,5 +291,54 @@ async fn who_may_not_is_refused_and_nothing_is_ordered(flavor: Flavor) -> Result
     let other =
         client("mysql://nobody@127.0.0.1:1/nothing").run("migrate status --via http://127.0.0.1:1", &[]).await?;
     ensure!(other.status.code() == Some(2), "{other:?}");
+    Ok(())
+}
+
+async fn a_socket_gives_the_same_answers_to_viewers(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor, Broker::Kafka).await?;
+    stage.commit(&[stage.draft(0), stage.draft(1)]).await?;
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("api.sock");
+    let settings = Settings::new(&stage.database.url_as(Account::Operator)?);
+    let settings = settings.set("api", "socket", socket.to_string_lossy().into_owned());
+    let mut api = Relay::start_api(env!("CARGO_BIN_EXE_relay"), &settings)?;
+    let mut remote = client("mysql://nobody@127.0.0.1:1/nothing");
+    remote.flags = vec!["--via".to_owned(), format!("unix:{}", socket.display())];
+    let answer = until(PATIENCE, "an answer of the API", async || remote.json("pending list", &[]).await).await?;
+    ensure!(answer == stage.operator()?.json("pending list", &[]).await?, "{answer:#}");
+    let refused = remote.run("pause --lane 3 --for 1h --because", &["x"]).await?;
+    let text = String::from_utf8_lossy(&refused.stderr);
+    ensure!(refused.status.code() == Some(1) && text.contains("answers 403: anonymous"), "{text}");
+    api.stop(PATIENCE).await?;
+    ensure!(!socket.exists(), "the socket is left behind");
+    let gone = remote.run("pending list", &[]).await?;
+    let text = String::from_utf8_lossy(&gone.stderr);
+    ensure!(text.contains(&format!("nobody answers at {}", socket.display())), "{text}");
+    Ok(())
+}
+
+/// Readers of a locked table wait for it.
+const TWO_WAIT: &str = "SELECT COUNT(*) > 1 FROM information_schema.processlist \
+    WHERE db = DATABASE() AND state LIKE 'Waiting for table%'";
+
+async fn slow_requests_of_one_caller_keep_no_other_out(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor, Broker::Kafka).await?;
+    let api = Api::start(&stage, MANY).await?;
+    let mut admin = stage.database.plain().await?;
+    sqlx::raw_sql("LOCK TABLES outbox_audit WRITE").execute(&mut admin).await?;
+    let slow = join_all((0..8).map(|_| api.get("audit", "alice")));
+    let quick = async {
+        stage.database.wait_for(PATIENCE, TWO_WAIT).await?;
+        let answer = api.get("controls", "bob").await?;
+        sqlx::raw_sql("UNLOCK TABLES").execute(&mut admin).await?;
+        anyhow::Ok(answer)
+    };
+    let (slow, quick) = tokio::join!(slow, quick);
+    let (status, answer) = quick?;
+    ensure!(status == 200, "{status} {answer:#}");
+    for answer in slow {
+        let (status, answer) = answer?;
+        ensure!(status == 200, "{status} {answer:#}");
+    }
     Ok(())
 }

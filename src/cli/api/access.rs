@@ -5,17 +5,21 @@ use std::{
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use axum::http::{HeaderMap, StatusCode, header};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
 
 use crate::cli::operate::Role;
 
 /// The time in which requests are counted.
 const WINDOW: Duration = Duration::from_secs(1);
+/// Most requests of a caller that are answered at the same time: half of the connections to the database.
+pub(super) const AT_ONCE: usize = 2;
 
 /// A refused request: the status, and a sentence.
 pub(super) type Refusal = (StatusCode, String);
@@ -37,8 +41,24 @@ pub(super) struct Access {
     pub(super) hosts: Vec<String>,
     /// Most requests of one caller in a second.
     pub(super) per_second: usize,
-    /// When a caller's second began, and the requests in it.
-    pub(super) counts: Mutex<HashMap<String, (Instant, usize)>>,
+    /// The requests of each caller.
+    pub(super) counts: Mutex<HashMap<String, Count>>,
+}
+
+/// The requests of a caller.
+pub(super) struct Count {
+    /// When its second began.
+    begin: Instant,
+    /// The requests since then.
+    requests: usize,
+    /// The places of those that are being answered.
+    places: Arc<Semaphore>,
+}
+
+impl Default for Count {
+    fn default() -> Self {
+        Self { begin: Instant::now(), requests: 0, places: Arc::new(Semaphore::new(AT_ONCE)) }
+    }
 }
 
 impl Access {
@@ -96,13 +116,22 @@ impl Access {
     /// Refuses a caller with too many requests.
     fn count(&self, name: &str, now: Instant) -> Result<(), Refusal> {
         let mut counts = self.counts.lock();
-        counts.retain(|_, (begin, _)| now.duration_since(*begin) < WINDOW);
-        let (_, count) = counts.entry(name.to_owned()).or_insert((now, 0));
-        *count += 1;
-        if *count > self.per_second {
+        let is_past = |count: &Count| now.duration_since(count.begin) >= WINDOW;
+        counts.retain(|_, count| !is_past(count) || Arc::strong_count(&count.places) > 1);
+        let count = counts.entry(name.to_owned()).or_insert_with(|| Count { begin: now, ..Count::default() });
+        if is_past(count) {
+            (count.begin, count.requests) = (now, 0);
+        }
+        count.requests += 1;
+        if count.requests > self.per_second {
             return Err((StatusCode::TOO_MANY_REQUESTS, "too many requests: try again in a second".to_owned()));
         }
         Ok(())
+    }
+
+    /// Returns the places of a caller. More requests of it wait, so that others find a connection to the database.
+    pub(super) fn places(&self, name: &str) -> Arc<Semaphore> {
+        Arc::clone(&self.counts.lock().entry(name.to_owned()).or_default().places)
     }
 }
 
@@ -277,7 +306,9 @@ mod tests {
         }
         assert_eq!(access.count("alice", now).unwrap_err().0, StatusCode::TOO_MANY_REQUESTS);
         access.count("bob", now).unwrap();
+        let places = access.places("alice");
         access.count("alice", now + WINDOW).unwrap();
+        assert!(Arc::ptr_eq(&places, &access.places("alice")), "a request holds them longer than a second");
         for _ in 0..3 {
             assert_eq!(access.caller(&headers(&[])).unwrap_err().0, StatusCode::UNAUTHORIZED);
         }

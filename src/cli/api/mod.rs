@@ -2,6 +2,7 @@
 
 mod access;
 pub(super) mod client;
+mod listen;
 mod request;
 
 use std::{sync::Arc, time::Duration};
@@ -25,24 +26,22 @@ use tokio::{
 
 pub(super) use self::request::paths;
 use self::{
-    access::{Access, Refusal},
+    access::{AT_ONCE, Access, Refusal},
+    listen::Listening,
     request::Request,
 };
 use super::{
     Arguments, database, log,
     operate::{Answering, Role, told},
 };
-use crate::{
-    config::{ApiConfig, Config, ConfigError, Problem},
-    observe::http,
-};
+use crate::config::{ApiConfig, Config, ConfigError, Problem};
 
 /// The time that a request may take.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// The time that a connection has beside that, and a stop for the requests that run.
 const MARGIN: Duration = Duration::from_secs(10);
-/// Most connections to the database at the same time.
-const CONNECTIONS: u32 = 4;
+/// Most connections to the database at the same time: of two callers, none keeps the other out.
+const CONNECTIONS: usize = 2 * AT_ONCE;
 /// The time in which a body must come. Without it, clients that send none would take all connections.
 const BODY_WITHIN: Duration = Duration::from_secs(5);
 /// Most bytes of a body.
@@ -56,22 +55,22 @@ pub(super) async fn run(options: &Arguments) -> anyhow::Result<bool> {
     let config = options.database()?;
     drop(log::init(&config.log)?);
     let (listener, access) = open(&config.api).await?;
-    let address = listener.local_addr()?;
     // It is better to find out now that the database cannot be used.
     drop(database::connect_to_read(&config).await?);
-    let api = Arc::new(Api { access, config, places: Semaphore::new(CONNECTIONS as usize) });
+    let api = Arc::new(Api { access, config, places: Semaphore::new(CONNECTIONS) });
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
-    tracing::info!(%address, "serving /api/v1");
+    tracing::info!(address = %listener, "serving /api/v1");
     let stop = async {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
     };
-    http::serve_router(listener, router(Arc::clone(&api)), DEADLINE + MARGIN, stop).await;
+    listener.serve(router(Arc::clone(&api)), DEADLINE + MARGIN, stop).await;
     // Those that are being answered.
-    timeout(MARGIN, api.places.acquire_many(CONNECTIONS)).await.ok();
+    let all = u32::try_from(CONNECTIONS).unwrap_or(u32::MAX);
+    timeout(MARGIN, api.places.acquire_many(all)).await.ok();
     Ok(true)
 }
 
@@ -80,20 +79,23 @@ fn problem(at: &str, text: &str) -> ConfigError {
 }
 
 /// Opens the listener, if the rules allow it.
-async fn open(config: &ApiConfig) -> anyhow::Result<(tokio::net::TcpListener, Access)> {
-    let address = config.listen.ok_or_else(|| problem("api.listen", "it is off: give an address"))?;
+async fn open(config: &ApiConfig) -> anyhow::Result<(Listening, Access)> {
+    let address = config.listen.filter(|_| config.socket.is_none());
     let tokens = config.tokens_file.clone();
     match &tokens {
         Some(file) => access::check(file).map_err(|error| {
             problem("api.tokens_file", &format!("the file {} cannot be used: {error}", file.display()))
         })?,
-        None if address.ip().is_loopback() => {}
+        None if address.is_none_or(|address| address.ip().is_loopback()) => {}
         None => {
             let text = "elsewhere than on loopback, callers need tokens: set `api.tokens_file`";
             return Err(problem("api.listen", text).into());
         }
     }
-    let own = [address.ip().to_string(), format!("[{}]", address.ip())];
+    let own = match address {
+        Some(address) => vec![address.ip().to_string(), format!("[{}]", address.ip())],
+        None => vec!["localhost".to_owned()],
+    };
     let hosts = config.hosts.split(',').map(|host| host.trim().to_owned()).filter(|host| !host.is_empty());
     let access = Access {
         tokens,
@@ -102,7 +104,7 @@ async fn open(config: &ApiConfig) -> anyhow::Result<(tokio::net::TcpListener, Ac
         per_second: config.requests_per_second,
         counts: Mutex::default(),
     };
-    Ok((http::bind_as(address, "api.listen").await?, access))
+    Ok((Listening::open(address, config.socket.as_deref()).await?, access))
 }
 
 struct Api {
@@ -155,7 +157,9 @@ impl Api {
             }
             tracing::info!(caller = caller.name, request.path, "an order, or a reveal");
         }
+        let places = self.access.places(&caller.name);
         let answering = async {
+            let _own = places.acquire().await.ok();
             let _place = self.places.acquire().await.ok();
             let mut db = database::connect_to_read(&self.config).await.map_err(|error| {
                 tracing::error!(error = format!("{error:#}"), "the database cannot be used");

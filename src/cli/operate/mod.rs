@@ -147,7 +147,7 @@ impl Operate {
         };
         loop {
             let answer = match &mut source {
-                Source::Api(client) => client.ask(request)?,
+                Source::Api(client) => client.ask(request).await?,
                 Source::Database(db, config) => {
                     operation.answer(db, &Answering { via: "cli", config }).await.map_err(|error| told(&error))?
                 }
