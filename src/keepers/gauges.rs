@@ -8,13 +8,16 @@ use outbox_core::{
     store::{
         instances::{self as rows, Counted, InstanceRow},
         replay,
-        stats::{self, Stats},
+        stats::{Lags, Stats},
     },
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    operate::instances::{self, Instance, STATES},
+    operate::{
+        instances::{self, Instance, ROLES, STATES},
+        status::{Judged, judged},
+    },
     state::{context::Context, session::Session},
 };
 
@@ -23,10 +26,12 @@ const EVERY: Duration = Duration::from_secs(8);
 /// After this time since the last count began, another relay counts. Larger than [`EVERY`], so that one relay goes on counting, and
 /// below 15 s, so that its death is noticed in this time.
 const OVERDUE: Duration = Duration::from_secs(14);
+/// The states of lanes in which nothing is sent.
+const STALLED: [&str; 2] = ["stuck", "unserved"];
 /// The shortest pause between two looks.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// `Stats` as JSON.
+/// `Stats` as JSON. A relay of another release, which reads other fields, counts for itself.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Stats")]
 struct Counts {
@@ -34,17 +39,37 @@ struct Counts {
     leased: u64,
     delayed: u64,
     dead: u64,
+    expired: u64,
+    dead_since: Option<i64>,
     blocked_keys: u64,
     expired_leases: u64,
-    lag_micros: u64,
+    #[serde(with = "Late")]
+    lags: Lags,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Line(#[serde(with = "Counts")] Stats);
+#[serde(remote = "Lags")]
+struct Late {
+    due: u64,
+    retry: u64,
+    parked: u64,
+    blocked: u64,
+    paused: u64,
+    scheduled: u64,
+}
 
 /// The content of the queue.
-struct Seen {
+#[derive(Serialize, Deserialize)]
+struct Line {
+    #[serde(with = "Counts")]
     stats: Stats,
+    /// Lanes that are stuck, and lanes that are unserved.
+    stalled: [u64; 2],
+}
+
+/// The content of the queue, and the running processes.
+struct Seen {
+    line: Line,
     /// When it was counted: microseconds since 1970.
     at: i64,
     instances: Vec<Instance>,
@@ -77,16 +102,18 @@ async fn look(db: &mut MySqlConnection, owner: &str) -> Result<Seen, sqlx::Error
     let newest = rows.iter().filter_map(|row| row.counted.as_ref()).max_by_key(|counted| counted.at);
     if let Some(wait) = wait(&rows, owner)
         && let Some(Counted { at, counts }) = newest
-        && let Ok(Line(stats)) = serde_json::from_str(counts)
+        && let Ok(line) = serde_json::from_str(counts)
     {
-        return Ok(Seen { stats, at: *at, instances, wait });
+        return Ok(Seen { line, at: *at, instances, wait });
     }
     // Before the count, which may be long: meanwhile no other relay counts, and if it fails, none follows at once.
     let wait = if rows::begin_count(db, owner).await? { EVERY } else { SHORTEST };
-    let (stats, at) = (stats::stats(db).await?, replay::now(db).await?);
-    let counts = serde_json::to_string(&Line(stats)).map_err(|error| sqlx::Error::Encode(error.into()))?;
+    let (Judged { stats, lanes }, at) = (judged(db).await?, replay::now(db).await?);
+    let stalled = STALLED.map(|state| lanes.iter().filter(|(_, lane)| lane.state == state).count() as u64);
+    let line = Line { stats, stalled };
+    let counts = serde_json::to_string(&line).map_err(|error| sqlx::Error::Encode(error.into()))?;
     rows::count(db, owner, &Counted { at, counts }).await?;
-    Ok(Seen { stats, at, instances, wait })
+    Ok(Seen { line, at, instances, wait })
 }
 
 /// Returns the pause before the next look; `None` if this relay is to count. A count that began in the future is from before a step of
@@ -100,7 +127,7 @@ fn wait(rows: &[InstanceRow], owner: &str) -> Option<Duration> {
 }
 
 fn show(context: &Context, seen: &Seen) {
-    let (queue, stats) = (&context.metrics.queue, &seen.stats);
+    let (queue, stats) = (&context.metrics.queue, &seen.line.stats);
     let set = |state: &str, count: u64| {
         queue.messages.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
     };
@@ -108,15 +135,25 @@ fn show(context: &Context, seen: &Seen) {
     set("leased", stats.leased);
     set("delayed", stats.delayed);
     set("dead", stats.dead);
+    set("expired", stats.expired);
     #[expect(clippy::cast_precision_loss, reason = "seconds need no more than 53 bits")]
     let seconds = |micros: i64| micros as f64 / 1e6;
-    queue.lag_seconds.set(seconds(i64::try_from(stats.lag_micros).unwrap_or(i64::MAX)));
+    for (cause, micros) in stats.lags.all() {
+        let lag = seconds(i64::try_from(micros).unwrap_or(i64::MAX));
+        queue.lag_seconds.with_label_values(&[cause]).set(lag);
+    }
+    let kept = context.config.retention.dead;
+    let purge = stats.dead_since.filter(|_| !kept.is_zero()).map_or(0.0, |at| seconds(at) + kept.as_secs_f64());
+    queue.next_dead_purge_timestamp_seconds.set(purge);
     queue.observed_timestamp_seconds.set(seconds(seen.at));
+    for (state, lanes) in STALLED.into_iter().zip(seen.line.stalled) {
+        queue.stalled_lanes.with_label_values(&[state]).set(i64::try_from(lanes).unwrap_or(i64::MAX));
+    }
     queue.blocked_keys.set(i64::try_from(stats.blocked_keys).unwrap_or(i64::MAX));
     queue.expired_leases.set(i64::try_from(stats.expired_leases).unwrap_or(i64::MAX));
-    for state in STATES {
-        let number = seen.instances.iter().filter(|it| it.state == state).count();
-        queue.instances.with_label_values(&[state]).set(i64::try_from(number).unwrap_or(i64::MAX));
+    for (role, state) in ROLES.into_iter().flat_map(|role| STATES.map(|state| (role, state))) {
+        let number = seen.instances.iter().filter(|it| it.state == state && it.role == role).count();
+        queue.instances.with_label_values(&[role, state]).set(i64::try_from(number).unwrap_or(i64::MAX));
     }
     context.alive("stats");
 }
@@ -156,9 +193,11 @@ mod tests {
 
     #[test]
     fn numbers_come_back_from_the_heartbeat() {
-        let stats = Stats { pending: u64::MAX, lag_micros: 7, ..Stats::default() };
-        let text = serde_json::to_string(&Line(stats)).unwrap();
-        assert!(text.len() < 300, "{text}");
-        assert_eq!(serde_json::from_str::<Line>(&text).unwrap().0, stats);
+        let lags = Lags { due: u64::MAX, retry: u64::MAX, parked: 7, ..Lags::default() };
+        let stats = Stats { pending: u64::MAX, dead_since: Some(i64::MAX), lags, ..Stats::default() };
+        let text = serde_json::to_string(&Line { stats, stalled: [u64::MAX, 3] }).unwrap();
+        assert!(text.len() < 500, "{text}");
+        let line: Line = serde_json::from_str(&text).unwrap();
+        assert_eq!((line.stats, line.stalled), (stats, [u64::MAX, 3]));
     }
 }

@@ -59,6 +59,9 @@ impl Health {
 
     /// Notes that the database, or the relay itself, works, or why not. The relay is ready if all of them do.
     pub fn dependency(&self, name: &'static str, state: Result<(), String>) {
+        if name == "database" {
+            self.metrics.database_connected.set(i64::from(state.is_ok()));
+        }
         self.dependencies.lock().insert(name, state);
     }
 

@@ -1,7 +1,8 @@
 //! The metrics, under the names of docs/metrics.md.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
+use parking_lot::Mutex;
 use prometheus::{
     Encoder as _, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder, core::Collector, process_collector::ProcessCollector,
@@ -34,12 +35,17 @@ pub const METRICS: &[Metric] = &[
     ),
     metric("counter", "outbox_relay_claimed_messages_total", &[], "Messages claimed."),
     metric("histogram", "outbox_relay_claim_duration_seconds", &[], "A pass that claimed: look and claim."),
-    metric("counter", "outbox_relay_publish_attempts_total", &["sink", "destination"], "Messages handed to a sink."),
+    metric(
+        "counter",
+        "outbox_relay_publish_attempts_total",
+        &["sink", "destination"],
+        "Messages handed to a sink. Destinations beyond the first 200 of a relay are `other`, here and below.",
+    ),
     metric(
         "counter",
         "outbox_relay_publish_failures_total",
-        &["sink", "reason"],
-        "Messages that were not confirmed: unavailable, unconfirmed, or why the broker rejected them.",
+        &["sink", "destination", "reason"],
+        "Messages that were not confirmed: unavailable, unconfirmed, or why the broker rejected them. A worker names no destination.",
     ),
     metric("counter", "outbox_relay_published_messages_total", &["sink"], "Messages that the broker confirmed."),
     metric("counter", "outbox_relay_published_bytes_total", &["sink"], "Bytes of payload handed to a sink."),
@@ -119,6 +125,7 @@ pub const METRICS: &[Metric] = &[
         &["operation"],
         "Database calls, failed ones included: one round trip each, however many statements travel in it (a purge: some more).",
     ),
+    metric("gauge", "outbox_relay_database_connected", &[], "1 while the database answers this relay."),
     metric(
         "counter",
         "outbox_relay_db_errors_total",
@@ -143,10 +150,32 @@ pub const METRICS: &[Metric] = &[
         "gauge",
         "outbox_queue_messages",
         &["state"],
-        "Messages in the database, the same from every relay: pending, leased (of these, claimed), delayed, dead.",
+        "Messages in the database, the same from every relay: pending, leased (of these, claimed), delayed, dead, expired (of these, those that expired).",
     ),
-    metric("gauge", "outbox_queue_lag_seconds", &[], "Age of the oldest message that is due."),
-    metric("gauge", "outbox_queue_blocked_keys", &[], "Keys held back by a message that waits or is dead."),
+    metric(
+        "gauge",
+        "outbox_queue_lag_seconds",
+        &["cause"],
+        "For how long the message with the lowest id has been due (enqueue or schedule), by what it waits for: due (nothing: it is to be sent), retry, parked (a sink, destination or route that takes nothing), blocked (an earlier message of its key), paused, scheduled (its time has passed, and no relay has made it pending).",
+    ),
+    metric(
+        "gauge",
+        "outbox_queue_stalled_lanes",
+        &["state"],
+        "Lanes of which no message was sent for a minute while some are due: stuck (live relays serve it) or unserved.",
+    ),
+    metric(
+        "gauge",
+        "outbox_queue_blocked_keys",
+        &[],
+        "Keys whose first message is dead, or waits for an operator (unroutable, no_route, no_sink, unread, paused).",
+    ),
+    metric(
+        "gauge",
+        "outbox_queue_next_dead_purge_timestamp_seconds",
+        &[],
+        "When the retention deletes the oldest dead message, apart from expired ones, by the database's clock; 0 if there is none or the retention is 0.",
+    ),
     metric(
         "gauge",
         "outbox_queue_expired_leases",
@@ -162,10 +191,13 @@ pub const METRICS: &[Metric] = &[
     metric(
         "gauge",
         "outbox_relay_instances",
-        &["state"],
+        &["role", "state"],
         "Relays and workers by their heartbeats: live, draining, drained or gone.",
     ),
 ];
+
+/// Most destinations that have series of their own; all others together are `other`. Routes can name one for each topic.
+const DESTINATIONS: usize = 200;
 
 const FAST: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 const LATENCY: [f64; 15] =
@@ -175,6 +207,7 @@ const LATENCY: [f64; 15] =
 #[expect(missing_docs, reason = "`METRICS` says what each means")]
 pub struct Metrics {
     registry: Registry,
+    destinations: Mutex<HashSet<String>>,
     pub claims_total: IntCounterVec,
     pub claimed_messages_total: IntCounter,
     pub claim_duration_seconds: Histogram,
@@ -197,6 +230,7 @@ pub struct Metrics {
     pub sink_connected: IntGaugeVec,
     pub paused: IntGaugeVec,
     pub refusing_destinations: IntGaugeVec,
+    pub database_connected: IntGauge,
     pub db_call_duration_seconds: HistogramVec,
     pub db_errors_total: IntCounterVec,
     pub loop_last_success_timestamp_seconds: GaugeVec,
@@ -209,8 +243,10 @@ pub struct Metrics {
 #[expect(missing_docs, reason = "`METRICS` says what each means")]
 pub struct Queue {
     pub messages: IntGaugeVec,
-    pub lag_seconds: Gauge,
+    pub lag_seconds: GaugeVec,
+    pub stalled_lanes: IntGaugeVec,
     pub blocked_keys: IntGauge,
+    pub next_dead_purge_timestamp_seconds: Gauge,
     pub expired_leases: IntGauge,
     pub instances: IntGaugeVec,
     pub observed_timestamp_seconds: Gauge,
@@ -249,6 +285,15 @@ impl Maker {
         self.add(IntGaugeVec::new(opts, labels)?)
     }
 
+    fn real_gauge(&self, name: &str) -> Result<Gauge, prometheus::Error> {
+        self.add(Gauge::with_opts(Self::opts(name)?.0)?)
+    }
+
+    fn real_gauges(&self, name: &str) -> Result<GaugeVec, prometheus::Error> {
+        let (opts, labels) = Self::opts(name)?;
+        self.add(GaugeVec::new(opts, labels)?)
+    }
+
     fn histogram(&self, name: &str, buckets: &[f64]) -> Result<Histogram, prometheus::Error> {
         let opts = HistogramOpts::from(Self::opts(name)?.0).buckets(buckets.to_vec());
         self.add(Histogram::with_opts(opts)?)
@@ -264,10 +309,9 @@ impl Metrics {
     /// All metrics, at zero. Fails only if the table and this function disagree, which a test finds.
     pub fn new() -> Result<Arc<Self>, prometheus::Error> {
         let make = Maker(Registry::new());
-        let loops = Maker::opts("outbox_relay_loop_last_success_timestamp_seconds")?;
         make.0.register(Box::new(ProcessCollector::for_self()))?;
         make.gauges("outbox_relay_build_info")?.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        Ok(Arc::new(Self {
+        let metrics = Self {
             claims_total: make.counters("outbox_relay_claims_total")?,
             claimed_messages_total: make.counter("outbox_relay_claimed_messages_total")?,
             claim_duration_seconds: make.histogram("outbox_relay_claim_duration_seconds", &FAST)?,
@@ -290,22 +334,45 @@ impl Metrics {
             sink_connected: make.gauges("outbox_relay_sink_connected")?,
             paused: make.gauges("outbox_relay_paused")?,
             refusing_destinations: make.gauges("outbox_relay_refusing_destinations")?,
+            database_connected: make.gauge("outbox_relay_database_connected")?,
             db_call_duration_seconds: make.histograms("outbox_relay_db_call_duration_seconds", &FAST)?,
             db_errors_total: make.counters("outbox_relay_db_errors_total")?,
-            loop_last_success_timestamp_seconds: make.add(GaugeVec::new(loops.0, loops.1)?)?,
+            loop_last_success_timestamp_seconds: make
+                .real_gauges("outbox_relay_loop_last_success_timestamp_seconds")?,
             purged_messages_total: make.counters("outbox_relay_purged_messages_total")?,
             inbox_window_too_short: make.gauge("outbox_relay_inbox_window_too_short")?,
             queue: Queue {
                 messages: make.gauges("outbox_queue_messages")?,
-                lag_seconds: make.add(Gauge::with_opts(Maker::opts("outbox_queue_lag_seconds")?.0)?)?,
+                lag_seconds: make.real_gauges("outbox_queue_lag_seconds")?,
+                next_dead_purge_timestamp_seconds: make.real_gauge("outbox_queue_next_dead_purge_timestamp_seconds")?,
+                stalled_lanes: make.gauges("outbox_queue_stalled_lanes")?,
                 blocked_keys: make.gauge("outbox_queue_blocked_keys")?,
                 expired_leases: make.gauge("outbox_queue_expired_leases")?,
                 instances: make.gauges("outbox_relay_instances")?,
-                observed_timestamp_seconds: make
-                    .add(Gauge::with_opts(Maker::opts("outbox_queue_observed_timestamp_seconds")?.0)?)?,
+                observed_timestamp_seconds: make.real_gauge("outbox_queue_observed_timestamp_seconds")?,
             },
             registry: make.0,
-        }))
+            destinations: Mutex::default(),
+        };
+        for (counter, values) in [
+            (&metrics.claims_total, &["claimed", "empty", "conflict", "error"][..]),
+            (&metrics.lease_renewals_total, &["renewed", "lost", "error", "locked"]),
+            (&metrics.possible_duplicates_total, &["takeover", "unconfirmed", "resent"]),
+            (&metrics.purged_messages_total, &["outbox_messages", "outbox_dead", "inbox_processed"]),
+        ] {
+            // From 0 on, so that a rate shows the first increment.
+            for value in values {
+                drop(counter.with_label_values(&[value]));
+            }
+        }
+        Ok(Arc::new(metrics))
+    }
+
+    /// Returns the label of a destination: its name, or `other` if 200 others have series.
+    pub(crate) fn destination<'a>(&self, name: &'a str) -> &'a str {
+        let mut known = self.destinations.lock();
+        let has_room = known.len() < DESTINATIONS;
+        if known.contains(name) || has_room && known.insert(name.to_owned()) { name } else { "other" }
     }
 
     /// All metrics in the text format of Prometheus.
@@ -338,6 +405,16 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    #[test]
+    fn destinations_beyond_the_limit_share_a_label() {
+        let metrics = Metrics::new().unwrap();
+        let names: Vec<_> = (0..=DESTINATIONS).map(|number| format!("orders-{number}")).collect();
+        let labels: Vec<_> = names.iter().map(|name| metrics.destination(name)).collect();
+        assert_eq!(labels[..DESTINATIONS], names[..DESTINATIONS]);
+        assert_eq!(labels[DESTINATIONS], "other");
+        assert_eq!(metrics.destination(&names[0]), names[0]);
+    }
 
     #[test]
     fn every_metric_of_the_table_is_made_and_no_other() {

@@ -18,11 +18,13 @@ const GONE: i64 = 30_000_000;
 /// In microseconds: a process follows a pause within this time.
 const FOLLOWS: i64 = 1_000_000;
 
+/// The roles of a process, see [`Instance::role`].
+pub const ROLES: [&str; 2] = ["relay", "worker"];
 /// The states of a process, see [`Instance::state`].
 pub const STATES: [&str; 4] = ["live", "draining", "drained", "gone"];
 
 /// A relay or worker. Its names are stable; times are RFC 3339, by the database's clock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Instance {
     /// The name under which it holds claims.
     pub instance: String,
@@ -119,32 +121,32 @@ fn sinks(row: &InstanceRow) -> BTreeMap<String, Option<String>> {
     serde_json::from_str(&row.sinks).unwrap_or_default()
 }
 
-/// The live processes.
+/// The processes that are not gone.
 #[derive(Debug, Default)]
-pub(super) struct Live(pub(super) Vec<Process>);
-
-/// A live process.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Process {
-    /// Its lanes; empty: all.
-    pub(super) lanes: Vec<u16>,
-    /// Its sinks, each with the reason why it takes nothing.
-    pub(super) sinks: BTreeMap<String, Option<String>>,
-}
+pub(super) struct Live(pub(super) Vec<Instance>);
 
 impl Live {
     pub(super) async fn read(db: &mut MySqlConnection) -> Result<Self, sqlx::Error> {
-        let process = |row: &InstanceRow| Process { lanes: lanes(row), sinks: sinks(row) };
-        Ok(Self(instances::list(db).await?.iter().filter(|row| is_live(row)).map(process).collect()))
+        Ok(Self(list(db).await?.into_iter().filter(|it| it.state != "gone").collect()))
     }
 
-    fn serving(&self, lane: u16) -> impl Iterator<Item = &Process> {
+    fn of(&self, lane: u16) -> impl Iterator<Item = &Instance> {
         self.0.iter().filter(move |it| it.lanes.is_empty() || it.lanes.contains(&lane))
+    }
+
+    /// Those that an operator drains claim nothing.
+    fn serving(&self, lane: u16) -> impl Iterator<Item = &Instance> {
+        self.of(lane).filter(|it| it.state == "live")
     }
 
     /// Returns the number of those that serve a lane.
     pub(super) fn serve(&self, lane: u16) -> usize {
         self.serving(lane).count()
+    }
+
+    /// Returns the names of those that would serve a lane if no operator drained them.
+    pub(super) fn drained(&self, lane: u16) -> Vec<&str> {
+        self.of(lane).filter(|it| it.state != "live").map(|it| it.instance.as_str()).collect()
     }
 
     /// Whether no sink takes anything from those that serve a lane. Workers have none.
@@ -217,9 +219,12 @@ mod tests {
 
     #[test]
     fn processes_serve_their_lanes_and_say_which_sinks_refuse() {
-        let process = Process { lanes: lanes(&row("a", 0, 0)), sinks: sinks(&row("a", 0, 0)) };
-        let live = Live(vec![process.clone(), process, Process::default()]);
+        let process = instance(&row("a", 0, 0), &[]);
+        let drained = Instance { instance: "c".to_owned(), state: "drained", ..process.clone() };
+        let of_all = Instance { state: "live", ..Instance::default() };
+        let live = Live(vec![process.clone(), process, of_all, drained]);
         assert_eq!([3, 5].map(|lane| live.serve(lane)), [3, 1]);
+        assert_eq!([live.drained(3), live.drained(5)], [vec!["c"], vec![]]);
         assert_eq!(live.refused(3), ["Sink mail takes nothing from 2 relays: down\n."]);
         assert!(live.refused(5).is_empty());
     }

@@ -4,7 +4,7 @@ use outbox_core::{
     sqlx::{self, MySqlConnection},
     store::{
         controls::{self, ControlRow},
-        stats::{self, LaneStats},
+        stats::{self, LaneStats, Stats, Waiting},
     },
 };
 use serde::Serialize;
@@ -28,18 +28,26 @@ pub struct LaneStatus {
     pub dead: u64,
 }
 
+/// The queue at a moment.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    pub(crate) stats: Stats,
+    pub(crate) lanes: Vec<(LaneStats, LaneStatus)>,
+}
+
 /// Judges each lane that has messages, is paused, or was served lately.
 ///
 /// # Errors
 ///
 /// If the database fails. End the connection then: it may have an open transaction.
 pub async fn lanes(db: &mut MySqlConnection) -> Result<Vec<LaneStatus>, sqlx::Error> {
-    Ok(judged(db).await?.into_iter().map(|(_, status)| status).collect())
+    Ok(judged(db).await?.lanes.into_iter().map(|(_, status)| status).collect())
 }
 
 /// Does the same, and returns the counts, too.
-pub(super) async fn judged(db: &mut MySqlConnection) -> Result<Vec<(LaneStats, LaneStatus)>, sqlx::Error> {
+pub(crate) async fn judged(db: &mut MySqlConnection) -> Result<Judged, sqlx::Error> {
     let (mut lanes, controls, live) = (stats::lanes(db).await?, controls::paused(db).await?, Live::read(db).await?);
+    let stats = Stats::of(&lanes, &controls);
     let paused = |lane: u16| controls.iter().find(|it| it.kind == "lane" && it.name == lane.to_string());
     let named = controls.iter().filter(|it| it.kind == "lane").filter_map(|it| it.name.parse().ok());
     for lane in named {
@@ -49,25 +57,26 @@ pub(super) async fn judged(db: &mut MySqlConnection) -> Result<Vec<(LaneStats, L
     }
     lanes.sort_unstable_by_key(|lane| lane.lane);
     let judge = |lane: LaneStats| {
-        let status = status(&lane, paused(lane.lane), &live);
-        (lane, status)
+        let judged = status(&lane, paused(lane.lane), &live);
+        (lane, judged)
     };
-    Ok(lanes.into_iter().map(judge).collect())
+    Ok(Judged { stats, lanes: lanes.into_iter().map(judge).collect() })
 }
 
 fn status(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> LaneStatus {
-    let (state, mut verdict) = judge(lane, pause, live.serve(lane.lane));
+    let (state, mut verdict) = judge(lane, pause, live);
     // Where nothing is due, nothing is tried, and the reason may be an old one.
     let refused = if lane.pending > 0 { live.refused(lane.lane) } else { Vec::new() };
     for sentence in refused.into_iter().chain(waiting(lane)).chain(dead(lane)) {
         verdict = format!("{verdict} {sentence}");
     }
-    let delayed = lane.delayed.iter().map(|(_, messages, _)| messages).sum();
+    let delayed = lane.delayed.iter().map(|waiting| waiting.messages).sum();
     LaneStatus { lane: lane.lane, state, verdict, pending: lane.pending, delayed, dead: lane.dead }
 }
 
-/// Judges a lane that this number of live processes serves. One of an earlier release has no heartbeat, but claims.
-fn judge(lane: &LaneStats, pause: Option<&ControlRow>, serving: usize) -> (&'static str, String) {
+/// Judges a lane. A live process of an earlier release has no heartbeat, but claims.
+fn judge(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> (&'static str, String) {
+    let serving = live.serve(lane.lane);
     let due = match lane.pending {
         0 => "nothing is due".to_owned(),
         1 => format!("1 message has been due for {}", span(lane.lag)),
@@ -85,10 +94,11 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>, serving: usize) -> (&'sta
         return ("idle", "Nothing is due.".to_owned());
     }
     let serving = serving.max(usize::try_from(lane.owners).unwrap_or(usize::MAX));
-    let relays = match serving {
-        0 => "no live relay serves it".to_owned(),
-        1 => "1 relay serves it".to_owned(),
-        relays => format!("{relays} relays serve it"),
+    let relays = match (serving, live.drained(lane.lane).len()) {
+        (0, 0) => "no live relay serves it".to_owned(),
+        (0, drained) => format!("no live relay serves it ({drained} drained)"),
+        (1, _) => "1 relay serves it".to_owned(),
+        (relays, _) => format!("{relays} relays serve it"),
     };
     if is_quiet && lane.lag >= PATIENCE {
         let state = if serving == 0 { "unserved" } else { "stuck" };
@@ -99,8 +109,8 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>, serving: usize) -> (&'sta
 
 /// What waits for something that does not work.
 fn waiting(lane: &LaneStats) -> Option<String> {
-    let (reason, messages, error) =
-        lane.delayed.iter().find(|(reason, ..)| !matches!(reason.as_str(), "scheduled" | "behind"))?;
+    let troubled = |it: &&Waiting| !matches!(it.reason.as_str(), "scheduled" | "behind");
+    let Waiting { reason, messages, error, .. } = lane.delayed.iter().find(troubled)?;
     let error = if error.is_empty() { String::new() } else { format!(": {error}") };
     let wait = if *messages == 1 { "message waits" } else { "messages wait" };
     Some(format!("{messages} {wait} ({reason}){error}."))
@@ -116,13 +126,29 @@ fn dead(lane: &LaneStats) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::instances::Process, *};
+    use super::{super::instances::Instance, *};
 
     const SECOND: i64 = 1_000_000;
 
     fn check(lane: &LaneStats, pause: Option<&ControlRow>, state: &str, verdict: &str) {
         let found = status(lane, pause, &Live::default());
         assert_eq!((found.state, found.verdict.as_str()), (state, verdict));
+    }
+
+    #[test]
+    fn what_live_relays_lack_is_told_where_messages_are_due() {
+        let lane = LaneStats { lane: 3, quiet: Some(2 * SECOND), ..LaneStats::default() };
+        let unserved = LaneStats { pending: 1, lag: 90 * SECOND, quiet: None, ..lane.clone() };
+        let sinks = [("kafka".to_owned(), Some("no broker\nanswers".to_owned()))].into();
+        let process = Instance { state: "live", ..Instance::default() };
+        let live = Live(vec![Instance { sinks, ..process.clone() }, process.clone()]);
+        let found = status(&unserved, None, &live);
+        let sentence = "2 relays serve it. Sink kafka takes nothing from 1 relay: no broker\nanswers.";
+        assert!(found.state == "stuck" && found.verdict.ends_with(sentence), "{}", found.verdict);
+        assert_eq!(status(&lane, None, &live).verdict, "Nothing is due.");
+        let drained = Live(vec![Instance { state: "drained", ..process }]);
+        let found = status(&unserved, None, &drained);
+        assert!(found.state == "unserved" && found.verdict.ends_with("(1 drained)."), "{}", found.verdict);
     }
 
     #[test]
@@ -157,12 +183,6 @@ mod tests {
             "stuck",
             "None was sent for 1 min 10 s: 1 message has been due for 1 min 30 s; 1 relay serves it.",
         );
-        let sinks = [("kafka".to_owned(), Some("no broker\nanswers".to_owned()))].into();
-        let live = Live(vec![Process { sinks, ..Process::default() }, Process::default()]);
-        let found = status(&unserved, None, &live);
-        let sentence = "2 relays serve it. Sink kafka takes nothing from 1 relay: no broker\nanswers.";
-        assert!(found.state == "stuck" && found.verdict.ends_with(sentence), "{}", found.verdict);
-        assert_eq!(status(&lane, None, &live).verdict, "Nothing is due.");
         let gone = LaneStats { expired_leases: 1, ..unserved.clone() };
         check(
             &gone,
@@ -179,7 +199,12 @@ mod tests {
             reason: "a\nrepair".to_owned(),
         };
         check(&lane, Some(&pause), "paused", "Paused by alice (a\nrepair); nothing is due.");
-        let waits = |reason: &str, messages| (reason.to_owned(), messages, "no\nqueue".to_owned());
+        let waits = |reason: &str, messages| Waiting {
+            reason: reason.to_owned(),
+            messages,
+            error: "no\nqueue".to_owned(),
+            lag: 0,
+        };
         let delayed = vec![waits("behind", 9), waits("scheduled", 8), waits("unroutable", 7), waits("parked", 6)];
         let troubled = LaneStats { delayed, dead: 5, ..lane };
         check(&troubled, None, "idle", "Nothing is due. 7 messages wait (unroutable): no\nqueue. 5 are dead.");

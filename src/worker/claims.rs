@@ -131,6 +131,6 @@ impl<H: Handler> Claims<H> {
     }
 
     fn count_failure(&self, reason: &str) {
-        self.context.metrics.publish_failures_total.with_label_values(&[NAME, reason]).inc();
+        self.context.metrics.publish_failures_total.with_label_values(&[NAME, "", reason]).inc();
     }
 }

@@ -227,7 +227,8 @@ impl<'a, H: Handler> Turn<'a, H> {
     fn count(&self, outgoing: &Outgoing) {
         let metrics = &self.claims.context.metrics;
         let bytes = outgoing.contents.payload.as_ref().map_or(0, Vec::len);
-        metrics.publish_attempts_total.with_label_values(&[NAME, &*outgoing.contents.topic]).inc();
+        let topic = metrics.destination(&outgoing.contents.topic);
+        metrics.publish_attempts_total.with_label_values(&[NAME, topic]).inc();
         metrics.published_bytes_total.with_label_values(&[NAME]).inc_by(bytes as u64);
     }
 }

@@ -1,18 +1,19 @@
 //! The gauges of the queue: one relay counts for all.
 
-use std::time::Duration;
+use std::{process::Stdio, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use testkit::{
     consume::Broker,
     load, on_both_databases,
     relay::Metrics,
-    servers::{Flavor, until},
+    servers::{Flavor, promtool, until},
 };
+use tokio::{io::AsyncWriteExt as _, process::Command};
 
 use crate::stage::{PATIENCE, Stage, start};
 
-on_both_databases!(one_relay_counts_for_all_until_it_dies,);
+on_both_databases!(one_relay_counts_for_all_until_it_dies, a_lane_that_stands_still_and_the_cause_of_a_lag_are_shown,);
 
 const COUNTING: &str = "SELECT COUNT(*) = 1 FROM outbox_instances WHERE counts IS NOT NULL AND instance LIKE";
 
@@ -53,5 +54,47 @@ async fn one_relay_counts_for_all_until_it_dies(flavor: Flavor) -> Result<()> {
     schedule(&stage, 3).await?;
     second.wait_for_metrics(PATIENCE, "three delayed messages", delayed(3.0)).await?;
     ensure!(stage.database.number(&format!("{COUNTING} 'second/%'")).await? == 1, "no relay counts");
+    stage.commit(&[stage.draft(4)]).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let (status, page) = second.get("/metrics").await?;
+    ensure!(status == 200, "{status}");
+    lint(&page).await?;
     second.stop(PATIENCE).await
+}
+
+/// The next message will have been due for ten minutes, and the dead one is deleted in a day.
+const OLD: &str = "UPDATE outbox_messages SET created_at = created_at - INTERVAL 10 MINUTE; \
+    INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, owner) \
+    VALUES (0, 0, 0, 0, 1, UTC_TIMESTAMP(6) - INTERVAL 29 DAY, 0, 'too_large', 'test')";
+
+async fn a_lane_that_stands_still_and_the_cause_of_a_lag_are_shown(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor, Broker::Kafka).await?;
+    load::commit(&stage.database, &stage.ledger, &[stage.draft(1)], |message| message.lane(5)).await?;
+    stage.database.execute(OLD).await?;
+    let mut relay = start(&stage.settings.clone().set("relay", "lanes", vec![0]))?;
+    let lag =
+        |metrics: &Metrics, cause: &str| metrics.sum_where("outbox_queue_lag_seconds", &format!("cause=\"{cause}\""));
+    let unserved = |metrics: &Metrics| metrics.sum_where("outbox_queue_stalled_lanes", "state=\"unserved\"");
+    let shown = |metrics: &Metrics| lag(metrics, "due") > 590.0 && (unserved(metrics) - 1.0).abs() < 0.5;
+    relay.wait_for_metrics(PATIENCE, "a lane that nobody serves", shown).await?;
+    let metrics = relay.metrics().await?;
+    let ends = metrics.sum("outbox_queue_next_dead_purge_timestamp_seconds");
+    let left = ends - metrics.sum("outbox_queue_observed_timestamp_seconds");
+    ensure!((80_000.0..87_000.0).contains(&left), "{left} s are left");
+    ensure!(metrics.sum_where("outbox_relay_instances", "role=\"relay\",state=\"live\"") > 0.5, "{metrics}");
+    stage.operator()?.done("pause --lane 5 --because", &["a test"]).await?;
+    let paused =
+        |metrics: &Metrics| lag(metrics, "paused") > 590.0 && lag(metrics, "due") < 0.5 && unserved(metrics) < 0.5;
+    relay.wait_for_metrics(PATIENCE, "a paused lane", paused).await?;
+    relay.stop(PATIENCE).await
+}
+
+/// Checks names, units and help as Prometheus' own tool does.
+async fn lint(page: &str) -> Result<()> {
+    let tool = tokio::task::spawn_blocking(|| promtool(&["check", "metrics"])).await??;
+    let mut child = Command::from(tool).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    child.stdin.take().context("no input")?.write_all(page.as_bytes()).await?;
+    let output = child.wait_with_output().await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
 }

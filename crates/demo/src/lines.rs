@@ -18,7 +18,7 @@ pub(crate) fn line(history: &History) -> String {
         now.sales.committed,
         now.sales.rolled_back,
         now.queue.pending,
-        millis(Duration::from_micros(now.queue.lag_micros))
+        millis(Duration::from_micros(now.queue.lags.due))
     );
     for (index, it) in now.relays.iter().enumerate() {
         let state = match it.published {

@@ -54,8 +54,8 @@ fn orders(history: &History, now: &Sight) -> String {
 fn pending(history: &History, now: &Sight) -> String {
     let queue = &now.queue;
     let stage = stage("pending", queue.pending, &history.levels(CHART, |sight| sight.queue.pending));
-    let age = format!("oldest {}", millis(Duration::from_micros(queue.lag_micros)));
-    let old = queue.lag_micros > 1_000_000;
+    let age = format!("oldest {}", millis(Duration::from_micros(queue.lags.due)));
+    let old = queue.lags.due > 1_000_000;
     let mut line = format!("{} {}", Ink::Bold.on(&stage), if old { Ink::Yellow.on(&age) } else { age });
     for (count, what) in [(queue.delayed, "delayed"), (queue.dead, "dead")] {
         if count > 0 {

@@ -1,17 +1,20 @@
 //! `relay status`.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Context as _;
 use async_trait::async_trait;
 use clap::Args;
-use outbox_core::{sqlx::MySqlConnection, store::stats::stats};
+use outbox_core::sqlx::MySqlConnection;
 use serde_json::{Value, json};
 
 use super::{Answering, Operation};
 use crate::{
     cli::output::{self, Format},
-    operate::{instances, status::lanes},
+    operate::{
+        instances,
+        status::{Judged, judged},
+    },
 };
 
 /// The pause between two prints.
@@ -30,11 +33,12 @@ pub(crate) struct Status {
 #[async_trait]
 impl Operation for Status {
     async fn answer(&self, db: &mut MySqlConnection, _: &Answering<'_>) -> anyhow::Result<Value> {
-        let stats = stats(db).await.context("the queue cannot be counted")?;
-        let lanes = lanes(db).await.context("the lanes cannot be counted")?;
+        let Judged { stats, lanes } = judged(db).await.context("the queue cannot be counted")?;
+        let lanes: Vec<_> = lanes.into_iter().map(|(_, status)| status).collect();
         let instances = instances::list(db).await.context("the relays cannot be counted")?;
         #[expect(clippy::cast_precision_loss, reason = "a lag in seconds needs no more than 53 bits")]
-        let lag = stats.lag_micros as f64 / 1e6;
+        let seconds = |(cause, micros): (&'static str, u64)| (cause, micros as f64 / 1e6);
+        let lags: BTreeMap<_, _> = stats.lags.all().into_iter().map(seconds).collect();
         Ok(json!({
             "pending": stats.pending,
             "leased": stats.leased,
@@ -42,7 +46,8 @@ impl Operation for Status {
             "dead": stats.dead,
             "blocked_keys": stats.blocked_keys,
             "expired_leases": stats.expired_leases,
-            "lag_seconds": lag,
+            "lag_seconds": lags.get("due"),
+            "lag_seconds_by_cause": lags,
             "relays": instances.iter().filter(|it| it.state != "gone").count(),
             "sinks_down": instances::sinks_down(&instances),
             "lanes": lanes,

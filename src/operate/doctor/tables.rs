@@ -9,7 +9,7 @@ use outbox_core::{
         controls,
         counters::{self, Behind},
         doctor, floor, session,
-        stats::LaneStats,
+        stats::{LaneStats, Waiting},
     },
 };
 
@@ -115,7 +115,7 @@ pub(super) async fn examine(db: &mut MySqlConnection, config: &Config) -> Result
         let command = format!("relay resume --{kind} {} --because 'the pause is over'", quoted(name));
         findings.push(found.matters("Its messages wait.").fix("When it may go on:").shell(command));
     }
-    for (lane, judged) in status::judged(db).await? {
+    for (lane, judged) in status::judged(db).await?.lanes {
         findings.extend(lane_findings(&lane, &judged));
     }
     if let Some(job) = doctor::idle_job(db).await? {
@@ -147,7 +147,8 @@ fn lane_findings(lane: &LaneStats, judged: &LaneStatus) -> Vec<Finding> {
     let verdict = || format!("Lane {number}: {}", judged.verdict);
     match judged.state {
         "unserved" => findings.push(
-            Finding::problem("lane_unserved", verdict()).fix(format!("Start a relay that serves lane {number}.")),
+            Finding::problem("lane_unserved", verdict())
+                .fix(format!("Start a relay that serves lane {number}, or resume one that is drained.")),
         ),
         "stuck" => findings.push(
             Finding::problem("lane_stuck", verdict())
@@ -155,7 +156,7 @@ fn lane_findings(lane: &LaneStats, judged: &LaneStatus) -> Vec<Finding> {
         ),
         _ => {}
     }
-    for (reason, messages, error) in &lane.delayed {
+    for Waiting { reason, messages, error, .. } in &lane.delayed {
         let Some(remedy) = why::remedy(reason) else { continue };
         let error = if error.is_empty() { String::new() } else { format!(": {error}") };
         let evidence = format!("In lane {number}, {} ({reason}){error}.", count(*messages, "waits", "wait"));

@@ -1,9 +1,6 @@
 //! Why a message is not sent, or where it went: one decision over its rows.
 
-use std::str::FromStr;
-
 use outbox_core::{
-    Uuid,
     sqlx::{self, MySqlConnection},
     store::{
         attempts::FailureRow,
@@ -16,40 +13,13 @@ use serde::Serialize;
 use super::{instances::Live, shown::span};
 use crate::pipeline::read::envelope::rfc3339;
 
+mod reference;
+
+pub use reference::Reference;
+
 /// In microseconds: after this time without progress a relay is missing or stuck. Relays promote, take over and claim within
 /// seconds.
 pub(super) const PATIENCE: i64 = 60_000_000;
-
-/// A message as its consumers know it, or as the tables do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reference {
-    /// `outbox_messages.message_id`
-    Uuid(Uuid),
-    /// `outbox_messages.id`
-    Number(u64),
-}
-
-impl FromStr for Reference {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match (text.parse(), text.parse()) {
-            (Ok(number), _) => Ok(Self::Number(number)),
-            (_, Ok(uuid)) => Ok(Self::Uuid(uuid)),
-            _ => Err("give a UUID, or a number of outbox_messages.id"),
-        }
-    }
-}
-
-impl Reference {
-    /// Returns the number in the tables; `None` if no message has this id.
-    pub(super) async fn number(self, db: &mut MySqlConnection) -> Result<Option<u64>, sqlx::Error> {
-        match self {
-            Self::Number(id) => Ok(Some(id)),
-            Self::Uuid(message_id) => find::number(db, message_id).await,
-        }
-    }
-}
 
 /// The answer. Its names are stable; times are RFC 3339, by the database's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -283,8 +253,13 @@ fn pending(found: &Found, row: &StateRow, live: &Live) -> Verdict {
     let none = format!("{place} No relay has sent a message of this lane {last}, and none has a claim in it.");
     let serving = live.serve(lane);
     if serving == 0 {
-        let why = format!("{none} No live relay serves the lane.");
-        return Verdict::new("pending", "no_relay", why).remedy(format!("start a relay that serves lane {lane}"));
+        let verdict = |drained: &str| {
+            Verdict::new("pending", "no_relay", format!("{none} No live relay serves the lane{drained}."))
+        };
+        return match live.drained(lane).first() {
+            Some(name) => verdict(&format!(": {name} is drained")).remedy(format!("relay resume --instance {name}")),
+            None => verdict("").remedy(format!("start a relay that serves lane {lane}")),
+        };
     }
     let relays = if serving == 1 { "1 live relay serves".to_owned() } else { format!("{serving} live relays serve") };
     let why = format!("{none} {relays} the lane.{refused}");

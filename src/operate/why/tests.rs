@@ -1,11 +1,14 @@
 //! Each set of rows has its cause and remedy.
 
-use outbox_core::store::{
-    controls::ControlRow,
-    find::{MessageRow, ReceiptRow},
+use outbox_core::{
+    Uuid,
+    store::{
+        controls::ControlRow,
+        find::{MessageRow, ReceiptRow},
+    },
 };
 
-use super::{super::instances::Process, *};
+use super::{super::instances::Instance, *};
 
 const NOW: i64 = 1_700_000_000_000_000;
 const SECOND: i64 = 1_000_000;
@@ -126,11 +129,15 @@ fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
     check(&pending(), "pending/no_relay", "message of this lane lately", "start a relay that serves lane 7");
     let quiet = Found { last_sent: Some(NOW - 90 * SECOND), ..pending() };
     check(&quiet, "pending/no_relay", "for 1 min 30 s, and none has a claim", "start a relay");
-    let stuck = verdict(&quiet, &Live(vec![Process::default(); 2]));
+    let process = Instance { instance: "a/1".to_owned(), state: "live", ..Instance::default() };
+    let drained = verdict(&quiet, &Live(vec![Instance { state: "draining", ..process.clone() }]));
+    assert!(drained.why.ends_with("No live relay serves the lane: a/1 is drained."), "{}", drained.why);
+    assert_eq!(drained.remedy.as_deref(), Some("relay resume --instance a/1"));
+    let stuck = verdict(&quiet, &Live(vec![process.clone(); 2]));
     assert_eq!(stuck.cause, "stuck");
     assert!(stuck.why.ends_with("2 live relays serve the lane."), "{}", stuck.why);
     let sinks = [("kafka".to_owned(), Some("no broker\nanswers".to_owned()))].into();
-    let live = Live(vec![Process { sinks, ..Process::default() }]);
+    let live = Live(vec![Instance { sinks, ..process.clone() }]);
     let refused = "Sink kafka takes nothing from 1 relay: no broker\nanswers.";
     for (found, cause) in [(&quiet, "sink"), (&in_line, "in_line")] {
         let verdict = verdict(found, &live);
@@ -138,7 +145,7 @@ fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
     }
     // The message may be for a sink that takes messages.
     let sinks = [("kafka".to_owned(), Some("no broker\nanswers".to_owned())), ("mail".to_owned(), None)].into();
-    let verdict = verdict(&quiet, &Live(vec![Process { sinks, ..Process::default() }]));
+    let verdict = verdict(&quiet, &Live(vec![Instance { sinks, ..process }]));
     assert!(verdict.cause == "stuck" && verdict.why.ends_with(refused), "{verdict:?}");
 }
 

@@ -237,8 +237,9 @@ impl Destinations {
     }
 
     fn gauge(&self, destination: &Destination) -> prometheus::IntGauge {
-        let labels = [destination.sink.as_str(), destination.target.as_str()];
-        self.context.metrics.refusing_destinations.with_label_values(&labels)
+        let metrics = &self.context.metrics;
+        let labels = [destination.sink.as_str(), metrics.destination(&destination.target)];
+        metrics.refusing_destinations.with_label_values(&labels)
     }
 }
 

@@ -202,12 +202,12 @@ impl Outlets {
         let name = outlet.feed.name.as_str();
         metrics.publish_duration_seconds.with_label_values(&[name]).observe(done.took.as_secs_f64());
         for (target, messages, bytes) in &done.counts {
-            metrics.publish_attempts_total.with_label_values(&[name, target]).inc_by(*messages);
+            metrics.publish_attempts_total.with_label_values(&[name, metrics.destination(target)]).inc_by(*messages);
             metrics.published_bytes_total.with_label_values(&[name]).inc_by(*bytes);
         }
         let (mut confirmed, mut unconfirmed) = (0, 0);
         let mut down = None;
-        for (tag, _, outcome) in &done.outcomes {
+        for (tag, destination, outcome) in &done.outcomes {
             match outcome {
                 Ok(receipt) => {
                     confirmed += 1;
@@ -224,7 +224,8 @@ impl Outlets {
                 Err(PublishError::TurnedAway(_) | PublishError::Rejected { .. } | PublishError::Unroutable { .. }) => {}
             }
             if let Err(error) = outcome {
-                metrics.publish_failures_total.with_label_values(&[name, error.reason()]).inc();
+                let labels = [name, metrics.destination(&destination.target), error.reason()];
+                metrics.publish_failures_total.with_label_values(&labels).inc();
             }
         }
         metrics.published_messages_total.with_label_values(&[name]).inc_by(confirmed as u64);

@@ -1,8 +1,10 @@
-//! The content of the queue, for gauges and `relay status`.
+//! The content of the queue, for gauges and operators.
 
 use std::collections::BTreeMap;
 
-use sqlx::{MySqlConnection, Row as _};
+use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
+
+use super::controls::{self, ControlRow};
 
 /// The content of the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -11,41 +13,99 @@ pub struct Stats {
     pub pending: u64,
     /// Of these, claimed. A claim whose list was made unreadable by hand covers none.
     pub leased: u64,
-    /// Messages that wait for a time.
+    /// Messages that wait for a time or for their key.
     pub delayed: u64,
     /// Messages that the relay gave up on.
     pub dead: u64,
-    /// Keys that a delayed or dead message holds back.
+    /// Of these, those that had expired.
+    pub expired: u64,
+    /// When the oldest dead message died, apart from expired ones: microseconds since 1970.
+    pub dead_since: Option<i64>,
+    /// Keys whose first message is dead, or waits until an operator acts: see [`OPERATOR`].
     pub blocked_keys: u64,
     /// Claims whose lease has passed and that no relay has taken over.
     pub expired_leases: u64,
-    /// Age of the oldest due message, in microseconds.
-    pub lag_micros: u64,
+    /// For how long messages have been due.
+    pub lags: Lags,
 }
 
-/// Counts the queue. Reads the primary key of `outbox_pending` (narrow: about 0.1 s for a million rows), the claims, and two
-/// indexes; no lock. Not for the hot path.
+/// For how long the message with the lowest id has been due (enqueue or schedule), in microseconds, by what it waits for: the largest of
+/// all lanes, 0 if none waits for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lags {
+    /// Nothing: it is to be sent.
+    pub due: u64,
+    /// Its next attempt.
+    pub retry: u64,
+    /// A sink, destination or route that takes nothing.
+    pub parked: u64,
+    /// An earlier message of its key.
+    pub blocked: u64,
+    /// The end of a pause.
+    pub paused: u64,
+    /// A time that has passed: no relay has made it pending.
+    pub scheduled: u64,
+}
+
+impl Lags {
+    /// Returns all of them with their names.
+    #[must_use]
+    pub fn all(&self) -> [(&'static str, u64); 6] {
+        let Self { due, retry, parked, blocked, paused, scheduled } = *self;
+        [
+            ("due", due),
+            ("retry", retry),
+            ("parked", parked),
+            ("blocked", blocked),
+            ("paused", paused),
+            ("scheduled", scheduled),
+        ]
+    }
+
+    /// The lag of delayed messages with this reason.
+    fn of(&mut self, reason: &str) -> &mut u64 {
+        match reason {
+            "scheduled" => &mut self.scheduled,
+            "behind" => &mut self.blocked,
+            "paused" => &mut self.paused,
+            "unconfirmed" | "rejected" | "turned_away" => &mut self.retry,
+            _ => &mut self.parked,
+        }
+    }
+}
+
+impl Stats {
+    /// Returns the sums over these lanes, some of which are paused.
+    #[must_use]
+    pub fn of(lanes: &[LaneStats], paused: &[ControlRow]) -> Self {
+        let mut stats = Self::default();
+        for lane in lanes {
+            stats.pending += lane.pending;
+            stats.leased += lane.leased;
+            stats.dead += lane.dead;
+            stats.expired += lane.expired;
+            stats.blocked_keys += lane.blocked_keys;
+            stats.expired_leases += lane.expired_leases;
+            stats.dead_since = stats.dead_since.into_iter().chain(lane.dead_since).min();
+            let is_paused = paused.iter().any(|it| it.kind == "lane" && it.name == lane.lane.to_string());
+            raise(if is_paused { &mut stats.lags.paused } else { &mut stats.lags.due }, lane.lag);
+            for waiting in &lane.delayed {
+                stats.delayed += waiting.messages;
+                raise(stats.lags.of(&waiting.reason), waiting.lag);
+            }
+        }
+        stats
+    }
+}
+
+fn raise(lag: &mut u64, micros: i64) {
+    *lag = u64::try_from(micros).unwrap_or(0).max(*lag);
+}
+
+/// Counts the queue, see [`lanes`].
 pub async fn stats(conn: &mut MySqlConnection) -> Result<Stats, sqlx::Error> {
-    let sql = "SELECT (SELECT COUNT(*) FROM outbox_pending), \
-        (SELECT CAST(COALESCE(SUM(IF(JSON_VALID(message_ids), JSON_LENGTH(message_ids), 0)), 0) AS UNSIGNED) FROM outbox_claims \
-         WHERE lease_until >= UTC_TIMESTAMP(6)), \
-        (SELECT COUNT(*) FROM outbox_delayed), (SELECT COUNT(*) FROM outbox_dead), \
-        (SELECT COUNT(DISTINCT key_hash) FROM outbox_delayed WHERE holds_key = 1) \
-         + (SELECT COUNT(DISTINCT key_hash) FROM outbox_dead WHERE holds_key = 1), \
-        (SELECT COUNT(*) FROM outbox_claims WHERE lease_until < UTC_TIMESTAMP(6)), \
-        (SELECT TIMESTAMPDIFF(MICROSECOND, m.created_at, UTC_TIMESTAMP(6)) FROM outbox_messages m \
-         WHERE m.id = (SELECT MIN(p.id) FROM (SELECT MIN(id) AS id FROM outbox_pending GROUP BY lane) p))";
-    let row = sqlx::query(sql).fetch_one(conn).await?;
-    let count = |column: usize| row.try_get::<i64, _>(column).map(i64::unsigned_abs);
-    Ok(Stats {
-        pending: count(0)?,
-        leased: row.try_get(1)?,
-        delayed: count(2)?,
-        dead: count(3)?,
-        blocked_keys: count(4)?,
-        expired_leases: count(5)?,
-        lag_micros: u64::try_from(row.try_get::<Option<i64>, _>(6)?.unwrap_or(0)).unwrap_or(0),
-    })
+    let lanes = lanes(&mut *conn).await?;
+    Ok(Stats::of(&lanes, &controls::paused(conn).await?))
 }
 
 /// A lane as operators see it. Times are microseconds.
@@ -59,59 +119,115 @@ pub struct LaneStats {
     pub lag: i64,
     /// Owners with a live claim.
     pub owners: u64,
+    /// Messages with a live claim. A claim whose list was made unreadable by hand covers none.
+    pub leased: u64,
     /// Claims whose lease has passed and that no relay has taken over.
     pub expired_leases: u64,
     /// Since when no message was sent, among the last thousand receipts of all lanes.
     pub quiet: Option<i64>,
     /// Messages of these receipts in the last ten seconds.
     pub sent: u64,
-    /// Messages that wait, by reason, each with the error of one of them.
-    pub delayed: Vec<(String, u64, String)>,
+    /// Messages that wait, by reason; the largest number first.
+    pub delayed: Vec<Waiting>,
     /// Messages that the relays gave up on.
     pub dead: u64,
+    /// Of these, those that had expired.
+    pub expired: u64,
+    /// When the oldest of the others died, since 1970.
+    pub dead_since: Option<i64>,
+    /// Keys whose first message is dead, or waits until an operator acts: see [`OPERATOR`].
+    pub blocked_keys: u64,
 }
 
-/// Counts each lane that has messages or was served lately, in one snapshot. Reads the primary keys of pending and dead rows, all
-/// delayed rows, the live claims and a thousand receipts; no lock. If it fails, end the connection: its transaction is open.
+/// Messages that wait for one reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// The reason.
+    pub reason: String,
+    /// Their number.
+    pub messages: u64,
+    /// The error of one of them.
+    pub error: String,
+    /// For how long the one with the lowest id has been due, in microseconds. Of scheduled ones, how long ago the first time passed.
+    pub lag: i64,
+}
+
+/// Reasons for which a message waits until an operator acts, in SQL.
+pub const OPERATOR: &str = "'unroutable', 'no_route', 'no_sink', 'unread', 'paused'";
+
+/// The time for which the message `m` has been due, in SQL.
+const LATE: &str = "COALESCE(TIMESTAMPDIFF(MICROSECOND, GREATEST(m.created_at, COALESCE(m.due_at, m.created_at)), UTC_TIMESTAMP(6)), 0)";
+
+/// Counts each lane that has messages or was served lately, in one snapshot. Reads the primary keys of pending rows (narrow: about 0.1 s
+/// for a million), all delayed and dead rows, the claims and a thousand receipts; no lock. If it fails, end the connection: its
+/// transaction is open.
 pub async fn lanes(conn: &mut MySqlConnection) -> Result<Vec<LaneStats>, sqlx::Error> {
     let snapshot =
         "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
     sqlx::raw_sql(snapshot).execute(&mut *conn).await?;
-    let mut lanes: BTreeMap<u16, LaneStats> = BTreeMap::new();
-    let sql = "SELECT p.lane, p.messages, COALESCE(TIMESTAMPDIFF(MICROSECOND, GREATEST(m.created_at, COALESCE(m.due_at, m.created_at)), \
-               UTC_TIMESTAMP(6)), 0) FROM (SELECT lane, CAST(COUNT(*) AS UNSIGNED) AS messages, MIN(id) AS id FROM outbox_pending \
-               GROUP BY lane) p LEFT JOIN outbox_messages m ON m.id = p.id";
-    for row in sqlx::query(sql).fetch_all(&mut *conn).await? {
-        let lane = of(&mut lanes, row.try_get(0)?);
+    let mut lanes = Lanes::default();
+    let sql = format!(
+        "SELECT p.lane, p.messages, {LATE} FROM (SELECT lane, CAST(COUNT(*) AS UNSIGNED) AS messages, MIN(id) AS id FROM outbox_pending \
+        GROUP BY lane) p LEFT JOIN outbox_messages m ON m.id = p.id"
+    );
+    for row in sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut *conn).await? {
+        let lane = lanes.of(row.try_get(0)?);
         (lane.pending, lane.lag) = (row.try_get(1)?, row.try_get(2)?);
     }
-    let sql = "SELECT lane, reason, CAST(COUNT(*) AS UNSIGNED), COALESCE(MAX(error), '') FROM outbox_delayed GROUP BY lane, reason \
-               ORDER BY COUNT(*) DESC";
-    for row in sqlx::query(sql).fetch_all(&mut *conn).await? {
-        let reason = (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
-        of(&mut lanes, row.try_get(0)?).delayed.push(reason);
-    }
-    let sql = "SELECT lane, CAST(COUNT(*) AS UNSIGNED) FROM outbox_dead GROUP BY lane";
-    for row in sqlx::query(sql).fetch_all(&mut *conn).await? {
-        of(&mut lanes, row.try_get(0)?).dead = row.try_get(1)?;
-    }
+    delayed(conn, &mut lanes).await?;
+    dead(conn, &mut lanes).await?;
     let sql = "SELECT lane, CAST(COUNT(DISTINCT IF(lease_until >= UTC_TIMESTAMP(6), owner, NULL)) AS UNSIGNED), \
-               CAST(SUM(lease_until < UTC_TIMESTAMP(6)) AS UNSIGNED) FROM outbox_claims GROUP BY lane";
+               CAST(SUM(lease_until < UTC_TIMESTAMP(6)) AS UNSIGNED), CAST(SUM(IF(lease_until >= UTC_TIMESTAMP(6) AND \
+               JSON_VALID(message_ids), JSON_LENGTH(message_ids), 0)) AS UNSIGNED) FROM outbox_claims GROUP BY lane";
     for row in sqlx::query(sql).fetch_all(&mut *conn).await? {
-        let lane = of(&mut lanes, row.try_get(0)?);
-        (lane.owners, lane.expired_leases) = (row.try_get(1)?, row.try_get(2)?);
+        let lane = lanes.of(row.try_get(0)?);
+        (lane.owners, lane.expired_leases, lane.leased) = (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
     }
     let sql = "SELECT lane, TIMESTAMPDIFF(MICROSECOND, MAX(sent_at), UTC_TIMESTAMP(6)), CAST(COALESCE(SUM(IF(sent_at > UTC_TIMESTAMP(6) \
                - INTERVAL 10 SECOND AND JSON_VALID(message_ids), JSON_LENGTH(message_ids), 0)), 0) AS UNSIGNED) FROM \
                (SELECT lane, sent_at, message_ids FROM outbox_sent ORDER BY receipt_id DESC LIMIT 1000) s GROUP BY lane";
     for row in sqlx::query(sql).fetch_all(&mut *conn).await? {
-        let lane = of(&mut lanes, row.try_get(0)?);
+        let lane = lanes.of(row.try_get(0)?);
         (lane.quiet, lane.sent) = (Some(row.try_get(1)?), row.try_get(2)?);
     }
     sqlx::raw_sql("COMMIT").execute(conn).await?;
-    Ok(lanes.into_values().collect())
+    Ok(lanes.0.into_values().collect())
 }
 
-fn of(lanes: &mut BTreeMap<u16, LaneStats>, lane: u16) -> &mut LaneStats {
-    lanes.entry(lane).or_insert_with(|| LaneStats { lane, ..LaneStats::default() })
+async fn delayed(conn: &mut MySqlConnection, lanes: &mut Lanes) -> Result<(), sqlx::Error> {
+    let sql = format!(
+        "SELECT w.lane, w.reason, w.messages, w.error, w.blocked, \
+        IF(w.reason = 'scheduled', TIMESTAMPDIFF(MICROSECOND, w.due_at, UTC_TIMESTAMP(6)), {LATE}) \
+        FROM (SELECT lane, reason, CAST(COUNT(*) AS UNSIGNED) AS messages, COALESCE(MAX(error), '') AS error, MIN(id) AS id, \
+        MIN(due_at) AS due_at, CAST(COUNT(DISTINCT IF(reason IN ({OPERATOR}) AND holds_key = 1, key_hash, NULL)) AS UNSIGNED) AS blocked \
+        FROM outbox_delayed GROUP BY lane, reason) w LEFT JOIN outbox_messages m ON m.id = w.id ORDER BY w.messages DESC"
+    );
+    for row in sqlx::query(AssertSqlSafe(sql)).fetch_all(conn).await? {
+        let lane = lanes.of(row.try_get(0)?);
+        let (reason, messages, error) = (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
+        lane.delayed.push(Waiting { reason, messages, error, lag: row.try_get(5)? });
+        lane.blocked_keys += row.try_get::<u64, _>(4)?;
+    }
+    Ok(())
+}
+
+async fn dead(conn: &mut MySqlConnection, lanes: &mut Lanes) -> Result<(), sqlx::Error> {
+    let sql = "SELECT lane, CAST(COUNT(*) AS UNSIGNED), CAST(COUNT(IF(reason = 'expired', 1, NULL)) AS UNSIGNED), \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(IF(reason = 'expired', NULL, died_at))), \
+               CAST(COUNT(DISTINCT IF(holds_key = 1, key_hash, NULL)) AS UNSIGNED) FROM outbox_dead GROUP BY lane";
+    for row in sqlx::query(sql).fetch_all(conn).await? {
+        let lane = lanes.of(row.try_get(0)?);
+        (lane.dead, lane.expired, lane.dead_since) = (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
+        lane.blocked_keys += row.try_get::<u64, _>(4)?;
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Lanes(BTreeMap<u16, LaneStats>);
+
+impl Lanes {
+    fn of(&mut self, lane: u16) -> &mut LaneStats {
+        self.0.entry(lane).or_insert_with(|| LaneStats { lane, ..LaneStats::default() })
+    }
 }

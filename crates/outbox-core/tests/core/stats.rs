@@ -4,7 +4,27 @@ use anyhow::{Result, ensure};
 use outbox_core::store::stats;
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 
-on_both_databases!(a_claim_whose_list_cannot_be_read_is_counted_without_messages);
+/// A message of a hundred seconds for each number; those from 8 on were scheduled.
+const MESSAGES: &str = "INSERT INTO outbox_messages (id, message_id, topic, created_at, due_at) \
+    SELECT n, UNHEX(LPAD(HEX(n), 32, '0')), 't', UTC_TIMESTAMP(6) - INTERVAL IF(n < 8, n * 100, 86400) SECOND, \
+    IF(n < 8, NULL, UTC_TIMESTAMP(6) - INTERVAL 10 SECOND) \
+    FROM (SELECT 1 AS n UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 UNION SELECT 8) numbers";
+/// Of these, 1 is due; 2 is in a paused lane; 8 was made pending ten seconds ago.
+const PENDING: &str = "INSERT INTO outbox_pending (lane, id) VALUES (0, 1), (1, 2), (2, 8); \
+    INSERT INTO outbox_controls (kind, name, paused_at, ends_at, actor, reason) VALUES \
+    ('lane', '1', UTC_TIMESTAMP(6), NULL, 'alice', 'x'), ('sink', '0', UTC_TIMESTAMP(6), NULL, 'alice', 'x'), \
+    ('lane', '0', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) - INTERVAL 1 SECOND, 'alice', 'over')";
+/// The others wait, each for a reason of its own.
+const DELAYED: &str = "INSERT INTO outbox_delayed (lane, id, key_hash, due_at, holds_key, reason) VALUES \
+    (0, 3, 3, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 1, 'unconfirmed'), (0, 4, 0, UTC_TIMESTAMP(6), 0, 'parked'), \
+    (0, 5, 3, '9999-12-31', 1, 'behind'), (0, 6, 0, UTC_TIMESTAMP(6), 0, 'paused'), \
+    (0, 7, 0, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 0, 'scheduled')";
+
+on_both_databases!(
+    a_claim_whose_list_cannot_be_read_is_counted_without_messages,
+    lags_begin_when_a_message_is_due_and_are_told_by_cause,
+    a_key_is_blocked_once_and_only_by_what_an_operator_must_treat,
+);
 
 /// It may stand for as long as somebody has written: the gauges of all relays go on meanwhile.
 async fn a_claim_whose_list_cannot_be_read_is_counted_without_messages(flavor: Flavor) -> Result<()> {
@@ -17,5 +37,44 @@ async fn a_claim_whose_list_cannot_be_read_is_counted_without_messages(flavor: F
     }
     let stats = stats::stats(&mut database.connect().await?).await?;
     ensure!((stats.leased, stats.expired_leases) == (2, 0), "{stats:?}");
+    Ok(())
+}
+
+async fn lags_begin_when_a_message_is_due_and_are_told_by_cause(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    for sql in [MESSAGES, PENDING, DELAYED] {
+        database.execute(sql).await?;
+    }
+    let lags = async |causes: [(&str, u64); 6]| {
+        let stats = stats::stats(&mut database.connect().await?).await?;
+        // The test itself takes time.
+        let is_near = |((name, micros), (expected, seconds)): ((&str, u64), (&str, u64))| {
+            name == expected && (seconds..seconds + 50).contains(&(micros / 1_000_000))
+        };
+        ensure!(stats.lags.all().into_iter().zip(causes).all(is_near), "{stats:?}");
+        anyhow::Ok(stats)
+    };
+    let scheduled = |seconds| {
+        [("due", 100), ("retry", 300), ("parked", 400), ("blocked", 500), ("paused", 600), ("scheduled", seconds)]
+    };
+    let stats = lags(scheduled(0)).await?;
+    ensure!((stats.pending, stats.delayed) == (3, 5), "{stats:?}");
+    database.execute("UPDATE outbox_delayed SET due_at = UTC_TIMESTAMP(6) - INTERVAL 70 SECOND WHERE id = 7").await?;
+    lags(scheduled(70)).await.map(drop)
+}
+
+async fn a_key_is_blocked_once_and_only_by_what_an_operator_must_treat(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let dead = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, owner) VALUES \
+        (0, 1, 7, 0, 1, '2020-01-01', 1, 'expired', 'a'), (0, 2, 7, 0, 1, '2021-01-01', 1, 'too_large', 'a'), \
+        (0, 3, 8, 0, 1, '2022-01-01', 0, 'too_large', 'a'), (1, 4, 7, 0, 1, '2023-01-01', 1, 'refused', 'a')";
+    let delayed = "INSERT INTO outbox_delayed (lane, id, key_hash, due_at, holds_key, reason) VALUES \
+        (0, 5, 7, '9999-12-31', 1, 'behind'), (0, 6, 7, '9999-12-31', 1, 'behind'), (0, 7, 9, '9999-12-31', 1, 'unroutable'), \
+        (0, 8, 10, '9999-12-31', 1, 'unconfirmed'), (0, 9, 0, '9999-12-31', 0, 'no_route')";
+    database.execute(&format!("{dead}; {delayed}")).await?;
+    let stats = stats::stats(&mut database.connect().await?).await?;
+    // Key 7 in two lanes, and key 9.
+    ensure!((stats.dead, stats.expired, stats.blocked_keys) == (4, 1, 3), "{stats:?}");
+    ensure!(stats.dead_since == Some(1_609_459_200_000_000), "{stats:?}");
     Ok(())
 }
