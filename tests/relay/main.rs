@@ -26,6 +26,7 @@ mod migrate;
 mod network;
 mod order;
 mod outage;
+mod panels;
 mod purge;
 mod queues;
 mod readiness;

@@ -85,6 +85,15 @@ impl Metrics {
         lower
     }
 
+    /// The metrics of which a series is not 0.
+    pub fn moved(&self) -> impl Iterator<Item = &str> {
+        let moved = self.0.iter().filter(|(series, value)| *value != 0.0 && !series.contains("_bucket{"));
+        moved.map(|(series, _)| {
+            let name = series.split('{').next().unwrap_or_default();
+            name.strip_suffix("_count").or(name.strip_suffix("_sum")).unwrap_or(name)
+        })
+    }
+
     /// The values of a metric, each with the value of a label.
     #[must_use]
     pub fn by(&self, name: &str, label: &str) -> Vec<(String, f64)> {
@@ -123,6 +132,13 @@ mod tests {
         assert!(metrics.sum("none").abs() < 1e-9);
         assert_eq!(metrics.by("a", "x"), [("1".to_owned(), 2.0), ("2".to_owned(), 3.0)]);
     }
+
+    #[test]
+    fn a_histogram_moves_by_its_own_name() {
+        let text = "a 0\nb{x=\"1\"} 2\nt_bucket{le=\"1\"} 3\nt_sum 0\nt_count 3\nu_count 0\n";
+        assert_eq!(Metrics::parse(text).moved().collect::<Vec<_>>(), ["b", "t"]);
+    }
+
     #[test]
     fn quantiles_lie_within_their_buckets() {
         let counts = [("0.1", 0), ("0.2", 10), ("0.4", 20), ("+Inf", 40)];

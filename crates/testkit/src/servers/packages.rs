@@ -57,11 +57,15 @@ pub(super) fn root(kind: Kind) -> Result<Root> {
 /// # Errors
 /// When it is not installed and cannot be downloaded.
 pub fn promtool(args: &[&str]) -> Result<std::process::Command> {
-    let call = match on_path("promtool") {
+    Ok(of_prometheus("promtool")?.args(args).command())
+}
+
+/// The call for a program of Prometheus. Blocking.
+pub(super) fn of_prometheus(program: &str) -> Result<Call> {
+    Ok(match on_path(program) {
         Some(program) => Call::new(program),
-        None => unpacked(&PROMETHEUS)?.program("usr/bin/promtool"),
-    };
-    Ok(call.args(args).command())
+        None => unpacked(&PROMETHEUS)?.program(&format!("usr/bin/{program}")),
+    })
 }
 
 /// The call for the command line client `mysql`: the one on the PATH, or the one of the unpacked packages. Blocking.

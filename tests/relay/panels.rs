@@ -1,0 +1,83 @@
+//! The dashboard and the alerts, evaluated by Prometheus on a relay at work.
+
+#![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use outbox_core::sqlx;
+use serde_json::Value;
+use testkit::{
+    consume::Broker,
+    ledger::Draft,
+    load::{self, Load},
+    relay::Metrics,
+    servers::{Flavor, Prometheus, until},
+};
+
+use crate::stage::{PATIENCE, Stage};
+
+const DASHBOARD: &str = include_str!("../../dashboards/relay.json");
+
+/// The expressions of all panels, over a window that has passed when they are evaluated.
+fn expressions() -> Result<Vec<String>> {
+    let dashboard: Value = serde_json::from_str(DASHBOARD)?;
+    let panels = dashboard["panels"].as_array().context("no panels")?.iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let all = targets.filter_map(|target| target["expr"].as_str());
+    let chosen =
+        |text: &str| text.replace("$job", "outbox").replace("$instance", ".*").replace("$__rate_interval", "1m");
+    Ok(all.map(chosen).collect())
+}
+
+/// Takes the relay's connections away.
+async fn break_connections(stage: &Stage) -> Result<()> {
+    let ids = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND user LIKE '%relay%'";
+    let mut admin = stage.database.plain().await?;
+    let ids: Vec<u64> = sqlx::query_scalar(ids).fetch_all(&mut admin).await?;
+    ensure!(!ids.is_empty(), "the relay has no connection");
+    for id in ids {
+        // One that has ended by itself is unknown.
+        stage.database.execute(&format!("KILL {id}")).await.ok();
+    }
+    Ok(())
+}
+
+/// Each panel has data once messages are sent, fail, expire and are refused. What never happens is at 0.
+#[tokio::test]
+async fn every_panel_has_data_and_every_rule_is_evaluated() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
+    let missing = format!("missing-{}", stage.topic.name());
+    let route = [("topics", missing.as_str()), ("sink", "kafka"), ("topic", "{topic}")];
+    stage.settings = stage.settings.clone().first_route(route);
+    let mut relay = stage.relay()?;
+    let prometheus = Prometheus::start(&[relay.port()]).await?;
+    let load = Load::new(stage.topic.name()).transactions(u64::MAX).pause(Duration::from_millis(20));
+    let load = load.start(&stage.database, &stage.ledger).await?;
+    load::commit(&stage.database, &stage.ledger, &[Draft::new(&missing, "x")], |message| message).await?;
+    load::commit(&stage.database, &stage.ledger, &[stage.draft(0)], |message| message.expires_after(Duration::ZERO))
+        .await?;
+    let is_at_work = |metrics: &Metrics| metrics.sum("outbox_relay_published_messages_total") > 100.0;
+    relay.wait_for_metrics(PATIENCE, "work", is_at_work).await?;
+    break_connections(&stage).await?;
+    let expressions = expressions()?;
+    ensure!(expressions.len() > 35, "only {} expressions", expressions.len());
+    until(PATIENCE, "data in each panel", async || {
+        let mut empty = Vec::new();
+        for expression in &expressions {
+            let series = prometheus.query(expression).await?;
+            if series.iter().all(|series| series["value"][1] == "NaN") {
+                empty.push(expression);
+            }
+        }
+        ensure!(empty.is_empty(), "no data: {empty:#?}");
+        Ok(())
+    })
+    .await?;
+    let rules = prometheus.read("rules").await?;
+    let groups = rules["data"]["groups"].as_array().context("no rules")?;
+    let rules: Vec<_> = groups.iter().flat_map(|group| group["rules"].as_array().into_iter().flatten()).collect();
+    ensure!(rules.len() > 15 && rules.iter().all(|rule| rule["health"] == "ok"), "{rules:#?}");
+    load.stop().await?;
+    relay.stop(PATIENCE).await
+}
