@@ -1,6 +1,6 @@
 //! The table of faults in its short form: one or two cases of each row but two, a third of the load, a fixed seed.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use faults::{
@@ -11,11 +11,14 @@ use faults::{
     rows,
     runner::{self, Plan},
 };
+use outbox_relay::observe::metrics::METRICS;
 
 const SEED: u64 = 20;
 /// Rows without a short form. N1 is the others at random, and has its own servers to kill. V1 builds the baseline from
 /// git, which takes minutes, and a shallow checkout lacks that commit.
 const LONG: [&str; 2] = ["N1", "V1"];
+/// Metrics that no row moves, each with a test of its own.
+const RESTING: [&str; 2] = ["outbox_relay_inbox_window_too_short", "outbox_relay_late_commits_total"];
 /// The time in which everything must end: three times that of the slowest machine so far.
 const LONGEST: Duration = Duration::from_secs(1200);
 
@@ -51,5 +54,11 @@ async fn nothing_is_lost_whatever_breaks() -> Result<()> {
     let ran = ran.with_context(|| format!("not all cases have ended within {LONGEST:?}; those above have"))?;
     let table = report::markdown(&rows, &ran, SEED);
     ensure!(ran.iter().all(|ran| ran.error.is_none()), "{table}");
+    let moved: BTreeSet<_> = ran.iter().flat_map(|ran| &ran.counts.moved).map(String::as_str).collect();
+    let known: BTreeSet<_> = METRICS.iter().map(|metric| metric.name).collect();
+    let unknown = moved.iter().filter(|name| name.starts_with("outbox_") && !known.contains(*name));
+    let resting = known.iter().filter(|name| !moved.contains(*name) && !RESTING.contains(name));
+    let wrong: Vec<_> = unknown.chain(resting).collect();
+    ensure!(wrong.is_empty(), "these metrics are not in the table, or never moved: {wrong:?}");
     Ok(())
 }

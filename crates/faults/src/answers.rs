@@ -1,5 +1,7 @@
 //! The answers to an operator during a case: `relay status` names the fault, and `relay why` explains each message.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use outbox_core::sqlx;
 use outbox_relay::operate::{
@@ -7,9 +9,12 @@ use outbox_relay::operate::{
     why::{Reference, Why, why},
 };
 use testkit::servers::until;
+use tokio::time::timeout;
 
 use crate::arena::{Arena, PATIENCE};
 
+/// The time in which a relay answers that nothing has stopped.
+const ANSWER: Duration = Duration::from_secs(1);
 /// Twenty unsent messages at most: of each state, and the first and the last pending ones.
 const SAMPLE: &str = "(SELECT id FROM outbox_pending ORDER BY id LIMIT 5) \
     UNION (SELECT id FROM outbox_pending ORDER BY id DESC LIMIT 5) \
@@ -58,7 +63,17 @@ impl Arena {
         })
         .await?;
         self.answers.were_told = true;
+        self.sample().await;
         self.explained().await
+    }
+
+    /// Notes the metrics that have moved, some only while the fault lasts. A relay that the fault has stopped does not answer.
+    async fn sample(&mut self) {
+        for relay in &self.relays {
+            if let Ok(Ok(metrics)) = timeout(ANSWER, relay.metrics()).await {
+                self.counts.moved.extend(metrics.moved().map(str::to_owned));
+            }
+        }
     }
 
     /// Asks why some messages are not sent. The database answers, though perhaps not at once.

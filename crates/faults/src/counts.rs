@@ -1,6 +1,10 @@
 //! The counts of a run.
 
-use std::{collections::BTreeMap, ops::AddAssign, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::AddAssign,
+    time::Duration,
+};
 
 use serde::Serialize;
 
@@ -27,6 +31,8 @@ pub struct Counts {
     pub duplicates: u64,
     /// Messages that the relays said may be sent twice, by cause: at least as many as the duplicates.
     pub announced: BTreeMap<String, u64>,
+    /// Metrics of relays that have moved.
+    pub moved: BTreeSet<String>,
     /// Seconds from the end of each fault to the recovery.
     pub recovery_seconds: Vec<f64>,
 }
@@ -66,6 +72,7 @@ impl AddAssign<&Self> for Counts {
         for (cause, messages) in &other.announced {
             *self.announced.entry(cause.clone()).or_default() += messages;
         }
+        self.moved.extend(other.moved.iter().cloned());
         self.recovery_seconds.extend(&other.recovery_seconds);
     }
 }

@@ -11,7 +11,7 @@ use testkit::{
     inbox,
     judge::{Consumed, NothingShown, Report, Totals, Usage, judge_after_failover},
     load::CANARY,
-    relay::Relay,
+    relay::{Metrics, Relay},
     servers::until,
     usage::cpu_seconds,
 };
@@ -142,6 +142,7 @@ impl Arena {
             self.pages.push(relay.get("/metrics").await?.1);
             self.retired.push(metrics);
         }
+        self.counts.moved.extend(self.retired.iter().flat_map(Metrics::moved).map(str::to_owned));
         Ok(Totals::of(&self.retired, self.complete))
     }
 
