@@ -25,6 +25,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use anyhow::{Result, bail};
 use clap::Parser as _;
+use testkit::servers::Prometheus;
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::sleep,
@@ -77,16 +78,24 @@ async fn demo(options: &Options, quit: &CancellationToken) -> Result<bool> {
     let database = tables::Database::create(&options.mysql, &name).await?;
     let settings = relay_settings(&database.for_relays(), &topics);
     let mut relays = Relays::start(options.relay.as_deref(), &settings).await?;
+    let ports: Vec<_> = relays.ports().into_iter().map(|(_, port)| port).collect();
+    let prometheus = if options.observe { Some(Prometheus::start(&ports).await?) } else { None };
+    let observed: Vec<_> =
+        prometheus.iter().map(|it| format!("alerts: {0}/alerts, targets: {0}/targets", it.url())).collect();
+    for line in &observed {
+        println!("{line}");
+    }
     let (pool, total) = (database.open(CONNECTIONS).await?, options.total());
     let intakes = topics.iter().map(|topic| Ok(Arc::new(Intake::new(Role::at(topic.broker()))?)));
     let intakes = intakes.collect::<Result<_>>()?;
     let shop = Shop { pool, topics, intakes, board: Arc::default(), rate: options.rate, total };
     let ledger = Box::pin(play(options, &shop, &mut relays, quit)).await?;
     println!("\n{ledger}");
-    if options.keep {
+    if options.keep || options.observe {
         let topics = shop.topics.iter().map(|topic| place(&format!("topic {}", topic.name()), topic.address()));
-        let database = place(&format!("database {name}"), &options.mysql);
-        keep(topics.chain([database]).collect(), &mut relays).await?;
+        let place_of_database = place(&format!("database {name}"), &options.mysql);
+        let operator = format!("for an operator: RELAY__DATABASE__URL='{}' relay status", database.for_operator());
+        keep(topics.chain([place_of_database, operator]).chain(observed).collect(), &mut relays).await?;
     }
     relays.stop().await?;
     for topic in shop.topics {

@@ -28,6 +28,9 @@ pub(crate) struct Options {
     /// Leave everything up at the end, and print the addresses.
     #[arg(long)]
     pub(crate) keep: bool,
+    /// Start Prometheus with the rules of `dashboards`, print its address, and leave everything up at the end.
+    #[arg(long)]
+    pub(crate) observe: bool,
     /// A MySQL server, without a database.
     #[arg(long, env = "OUTBOX_TEST_MYSQL_URL", hide_env_values = true, value_name = "URL")]
     pub(crate) mysql: String,

@@ -25,7 +25,11 @@ const SHOP: [&str; 5] = [
      order_id BIGINT UNSIGNED NOT NULL, amount_cents BIGINT UNSIGNED NOT NULL)",
 ];
 
-/// A database of the demo's own, and two accounts: the shop's, and the relays'.
+/// The rights of the relays, and of an operator.
+const GRANTS: [&str; 2] =
+    [include_str!("../../../deploy/grants/relay.sql"), include_str!("../../../deploy/grants/operator.sql")];
+
+/// A database of the demo's own, and its accounts: of the shop, of the relays, and of an operator.
 pub(crate) struct Database {
     admin: MySqlConnection,
     name: String,
@@ -44,11 +48,11 @@ impl Database {
         outbox_core::migrate(&mut admin).await.context("cannot create the tables of the outbox")?;
         create(&mut admin).await.context("cannot create the shop's tables")?;
         let password = format!("{:032x}", rand::random::<u128>());
-        let relay = include_str!("../../../deploy/grants/relay.sql").replace("outbox_relay", &format!("{name}_relay"));
-        let accounts = format!(
-            "CREATE USER '{name}_shop'@'%' IDENTIFIED BY '{password}'; GRANT ALL ON {name}.* TO '{name}_shop'@'%'; \
-             CREATE USER '{name}_relay'@'%' IDENTIFIED BY '{password}';\n{relay}"
-        );
+        let users = ["shop", "relay", "operator"]
+            .map(|account| format!("CREATE USER '{name}_{account}'@'%' IDENTIFIED BY '{password}';"));
+        let shop = format!("GRANT ALL ON {name}.* TO '{name}_shop'@'%';");
+        let grants = GRANTS.map(|grants| grants.replace("'outbox_", &format!("'{name}_")));
+        let accounts = [users.as_slice(), &[shop], &grants].concat().join("\n");
         sqlx::raw_sql(AssertSqlSafe(accounts)).execute(&mut admin).await.context("cannot make the accounts")?;
         let host = address.rsplit(['@', '/']).next().unwrap_or_default();
         Ok(Self { admin, name: name.to_owned(), place: format!("{host}/{name}?{parameters}"), password })
@@ -63,6 +67,11 @@ impl Database {
         self.url("relay")
     }
 
+    /// The address for the commands of an operator.
+    pub(crate) fn for_operator(&self) -> String {
+        self.url("operator")
+    }
+
     /// Connects as the shop does.
     pub(crate) async fn open(&self, connections: u32) -> Result<MySqlPool> {
         Ok(MySqlPoolOptions::new().max_connections(connections).connect(&self.url("shop")).await?)
@@ -71,7 +80,8 @@ impl Database {
     /// Removes it, and the accounts.
     pub(crate) async fn remove(mut self) -> Result<()> {
         let name = &self.name;
-        let sql = format!("DROP DATABASE {name}; DROP USER '{name}_shop'@'%', '{name}_relay'@'%'");
+        let sql =
+            format!("DROP DATABASE {name}; DROP USER '{name}_shop'@'%', '{name}_relay'@'%', '{name}_operator'@'%'");
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.admin).await?;
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::tools::{cargo, watch};
 
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// Options of the demo: --seconds, --rate, --broker kafka|rabbitmq|both, --keep.
+    /// Options of the demo: --seconds, --rate, --broker kafka|rabbitmq|both, --keep, --observe.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
