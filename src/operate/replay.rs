@@ -91,6 +91,12 @@ impl SentFilter {
         self.topic.as_ref().is_none_or(|topic| *topic == message.topic) && self.id.is_none_or(|id| id == message.id)
     }
 
+    /// Whether a receipt is of the message's first way, and not of an earlier replay. That one would come behind later messages of its
+    /// key. A message that is asked for by its number is taken in any case.
+    fn takes_way(&self, receipt: &ReceiptRow, replayed_at: Option<i64>) -> bool {
+        self.id.is_some() || replayed_at.is_none_or(|at| receipt.claimed_at < at)
+    }
+
     fn ends_before(&self, receipt: &ReceiptRow) -> bool {
         receipt.claim_id > self.up_to || self.until.is_some_and(|until| receipt.claimed_at > until + HELD)
     }
@@ -188,6 +194,11 @@ pub async fn plan(
             let gone = (ids.len() - found.len()) as u64;
             if gone > 0 {
                 *plan.left_out.entry("it is unsent again, or was deleted").or_default() += gone;
+            }
+            let (found, again): (Vec<_>, Vec<_>) =
+                found.into_iter().partition(|message| filter.takes_way(receipt, message.replayed_at));
+            if !again.is_empty() {
+                *plan.left_out.entry("only a replay sent it then").or_default() += again.len() as u64;
             }
             // Several receipts may name one message.
             let is_new = |message: &SentMessage| filter.takes(message) && seen.insert((receipt.lane, message.id));
@@ -300,15 +311,17 @@ pub(super) async fn next(
         }
         looked_at.push(receipt);
     }
-    let mut found = BTreeSet::new();
+    let mut found = BTreeMap::new();
     for (lane, ids) in ids {
         let sent = replay::sent(db, lane, &Vec::from_iter(ids), job.job_id).await?;
-        found.extend(sent.iter().filter(|message| filter.takes(message)).map(|message| (lane, message.id)));
+        let taken = sent.iter().filter(|message| filter.takes(message));
+        found.extend(taken.map(|message| ((lane, message.id), message.replayed_at)));
     }
     let (mut taken, mut total) = (BTreeMap::<u16, Vec<u64>>::new(), 0);
     for receipt in looked_at {
         let place = |id: &u64| (receipt.lane, *id);
-        let own: Vec<u64> = receipt.ids.iter().copied().filter(|id| found.contains(&place(id))).collect();
+        let is_own = |id: &u64| found.get(&place(id)).is_some_and(|at| filter.takes_way(&receipt, *at));
+        let own: Vec<u64> = receipt.ids.iter().copied().filter(is_own).collect();
         let is_next = part.last < receipt.claim_id;
         if is_next && total > 0 && total + own.len() > job.per_second.clamp(1, BATCH) as usize {
             part.is_last = false;

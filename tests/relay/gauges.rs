@@ -55,7 +55,8 @@ async fn one_relay_counts_for_all_until_it_dies(flavor: Flavor) -> Result<()> {
     second.wait_for_metrics(PATIENCE, "three delayed messages", delayed(3.0)).await?;
     ensure!(stage.database.number(&format!("{COUNTING} 'second/%'")).await? == 1, "no relay counts");
     stage.commit(&[stage.draft(4)]).await?;
-    stage.database.wait_until_drained(PATIENCE).await?;
+    let is_sent = |metrics: &Metrics| metrics.sum("outbox_relay_published_messages_total") > 0.5;
+    second.wait_for_metrics(PATIENCE, "a message to be sent", is_sent).await?;
     let (status, page) = second.get("/metrics").await?;
     ensure!(status == 200, "{status}");
     lint(&page).await?;
@@ -81,7 +82,8 @@ async fn a_lane_that_stands_still_and_the_cause_of_a_lag_are_shown(flavor: Flavo
     let ends = metrics.sum("outbox_queue_next_dead_purge_timestamp_seconds");
     let left = ends - metrics.sum("outbox_queue_observed_timestamp_seconds");
     ensure!((80_000.0..87_000.0).contains(&left), "{left} s are left");
-    ensure!(metrics.sum_where("outbox_relay_instances", "role=\"relay\",state=\"live\"") > 0.5, "{metrics}");
+    let live = |metrics: &Metrics| metrics.sum_where("outbox_relay_instances", "role=\"relay\",state=\"live\"") > 0.5;
+    relay.wait_for_metrics(PATIENCE, "the relay's own heartbeat", live).await?;
     stage.operator()?.done("pause --lane 5 --because", &["a test"]).await?;
     let paused =
         |metrics: &Metrics| lag(metrics, "paused") > 590.0 && lag(metrics, "due") < 0.5 && unserved(metrics) < 0.5;

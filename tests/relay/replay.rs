@@ -14,6 +14,7 @@ on_both_databases!(
     sent_messages_arrive_again_once_with_a_mark_and_in_order,
     replays_go_one_after_the_other_and_take_a_message_once,
     what_cannot_be_replayed_is_left_out,
+    what_only_a_replay_sent_in_that_time_does_not_come_behind_later_messages,
 );
 
 /// The marks of a message's arrivals; 0 for none.
@@ -110,6 +111,35 @@ async fn replays_go_one_after_the_other_and_take_a_message_once(flavor: Flavor) 
     let expected = [0, jobs[0], jobs[1]];
     ensure!(found.values().all(|marks| *marks == expected) && found.len() == 10, "{found:?} and not {expected:?}");
     ensure!(stage.database.number(done).await? == 2, "plan and job did not count 10 messages each");
+    Ok(())
+}
+
+/// A replay follows the receipts. That of an earlier replay comes after those of later messages of its key.
+async fn what_only_a_replay_sent_in_that_time_does_not_come_behind_later_messages(flavor: Flavor) -> Result<()> {
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
+    let _relay = stage.relay()?;
+    let drafts: Vec<_> = (1..=4).map(|number| stage.draft(number).key("a", number as u64)).collect();
+    stage.commit(&drafts[..2]).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    stage.database.execute("UPDATE outbox_sent SET sent_at = sent_at - INTERVAL 1 HOUR").await?;
+    stage.commit(&drafts[2..]).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let mut single = Vec::new();
+    for _ in 0..2 {
+        single.push(order(&stage, "replay", &[&drafts[0].id.to_string()]).await?);
+        wait_for_jobs(&stage).await?;
+    }
+    let plan = stage.operator()?.json("replay --since 30m", &[]).await?;
+    ensure!(plan["plan"]["messages"] == 2 && plan["plan"]["left_out"]["only a replay sent it then"] == 2, "{plan:#}");
+    let late = order(&stage, "replay --since 30m", &[]).await?;
+    wait_for_jobs(&stage).await?;
+    let all = order(&stage, "replay --all", &[]).await?;
+    wait_for_jobs(&stage).await?;
+    let found = marks(&mut stage).await?;
+    let expected = [vec![0, single[0], single[1], all], vec![0, all], vec![0, late, all], vec![0, late, all]];
+    for (draft, expected) in drafts.iter().zip(expected) {
+        ensure!(found[&draft.id] == expected, "{:?} and not {expected:?}", found[&draft.id]);
+    }
     Ok(())
 }
 

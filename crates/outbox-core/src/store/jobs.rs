@@ -246,7 +246,8 @@ fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
         ),
         Change::Replay(messages, attempts) => sql!(
             "{head};
-            INSERT INTO outbox_replays (id, job_id) SELECT v.id, j.job_id FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}
+            INSERT INTO outbox_replays (id, job_id, first_at)
+                SELECT v.id, j.job_id, UTC_TIMESTAMP(6) FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}
                 ON DUPLICATE KEY UPDATE job_id = VALUES(job_id);
             INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts)
                 SELECT v.lane, v.id, v.key_hash, v.bytes, {attempts} FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}",

@@ -85,6 +85,8 @@ pub struct SentMessage {
     pub topic: String,
     /// The kind of event.
     pub event_type: Option<String>,
+    /// The time of its first replay: microseconds since 1970. Claims from then on are of replays, out of the order of its key.
+    pub replayed_at: Option<i64>,
 }
 
 /// Of these messages of a lane, those that are there, are not unsent again, and were not replayed by this job. Primary keys, no lock.
@@ -95,11 +97,13 @@ pub async fn sent(
     job_id: u64,
 ) -> Result<Vec<SentMessage>, sqlx::Error> {
     let text = sql!(
-        "SELECT m.id, m.message_id, m.topic, m.event_type FROM {ids}
+        "SELECT m.id, m.message_id, m.topic, m.event_type,
+                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', COALESCE(r.first_at, j.created_at)) FROM {ids}
             STRAIGHT_JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = l.id
             LEFT JOIN outbox_pending p ON p.lane = {lane} AND p.id = l.id LEFT JOIN outbox_delayed d ON d.lane = {lane} AND d.id = l.id
-            LEFT JOIN outbox_dead x ON x.lane = {lane} AND x.id = l.id LEFT JOIN outbox_replays r ON r.id = l.id AND r.job_id = {job_id}
-            WHERE p.id IS NULL AND d.id IS NULL AND x.id IS NULL AND r.id IS NULL ORDER BY m.id",
+            LEFT JOIN outbox_dead x ON x.lane = {lane} AND x.id = l.id LEFT JOIN outbox_replays r ON r.id = l.id
+            LEFT JOIN outbox_jobs j ON j.job_id = r.job_id
+            WHERE p.id IS NULL AND d.id IS NULL AND x.id IS NULL AND NOT r.job_id <=> {job_id} ORDER BY m.id",
         ids = listed(ids),
         lane,
         job_id,
@@ -110,6 +114,7 @@ pub async fn sent(
             message_id: uuid(row.try_get(1)?)?,
             topic: row.try_get(2)?,
             event_type: row.try_get(3)?,
+            replayed_at: row.try_get(4)?,
         })
     };
     text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(message).collect()
