@@ -16,17 +16,10 @@ use crate::state::{
     session::{Session, describe},
 };
 
-/// The name of the lease on the purging.
-pub(crate) const LEASE_NAME: &str = "outbox/purge";
 /// The length of the lease on the purging.
 const LEASE: Duration = Duration::from_secs(60);
 /// Pause between two looks for rows to delete.
 const EVERY: Duration = Duration::from_secs(10);
-/// The pause after a chunk is this many times its duration, and leaves the server to the services. [`LONGEST_REST`]
-/// limits it where round trips or the disk are slow: the purge must keep up with the messages sent.
-const REST: u32 = 9;
-const SHORTEST_REST: Duration = Duration::from_millis(50);
-const LONGEST_REST: Duration = Duration::from_millis(250);
 /// Messages of one chunk.
 const MESSAGES: usize = 1000;
 const ROWS: u32 = 1000;
@@ -49,7 +42,7 @@ pub async fn run(context: Arc<Context>) {
         if let Ok(rows) = pass(&context, &mut session).await {
             context.alive("purge");
             if rows > 0 {
-                wait = (started.elapsed() * REST).clamp(SHORTEST_REST, LONGEST_REST);
+                wait = purge::rest(started.elapsed());
             }
         }
     }
@@ -70,7 +63,7 @@ async fn is_mine(context: &Context, lease: &mut Option<Lease>) -> bool {
     let acquired = match context.login.options() {
         Ok(options) => {
             let leases = Leases::new(options).reserved().owner(context.owner.as_str()).length(LEASE);
-            leases.try_acquire(LEASE_NAME).await
+            leases.try_acquire(purge::LEASE_NAME).await
         }
         Err(error) => Err(error.into()),
     };

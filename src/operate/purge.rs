@@ -12,7 +12,7 @@ use outbox_core::{
 use serde::Serialize;
 
 use super::unsent::time;
-use crate::{config::Retention, keepers::purge::LEASE_NAME};
+use crate::config::Retention;
 
 /// Most rows of a kind that are looked at: receipts and the messages in them, dead messages, rows of the inbox.
 const BUDGET: u32 = 100_000;
@@ -53,7 +53,7 @@ pub struct Kind {
 ///
 /// If the database fails.
 pub async fn forecast(db: &mut MySqlConnection, keep: &Retention) -> Result<Forecast, sqlx::Error> {
-    let lease = named::look(db, LEASE_NAME).await?;
+    let lease = named::look(db, purge::LEASE_NAME).await?;
     let mut kinds = Vec::new();
     for (kind, age) in [("sent", keep.sent), ("dead", keep.dead), ("inbox", keep.inbox)] {
         let forever = || format!("retention.{kind} is 0: all are kept for ever");

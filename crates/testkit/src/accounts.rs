@@ -6,11 +6,12 @@ use sqlx::{AssertSqlSafe, MySqlConnection};
 /// The password of all accounts, on servers that live as long as the tests.
 const PASSWORD: &str = "correct-horse_8";
 
-/// The rights of a service on its own tables: those that [`Database`](crate::database::Database) makes.
+/// The rights of services on their own tables: those that [`Database`](crate::database::Database) makes.
 const BUSINESS: &str = "\
     GRANT SELECT, INSERT, UPDATE, DELETE ON test_keys TO 'outbox_service'@'%'; \
     GRANT SELECT, INSERT, UPDATE, DELETE ON test_orders TO 'outbox_service'@'%'; \
-    GRANT SELECT, INSERT, UPDATE, DELETE ON test_effects TO 'outbox_service'@'%'; ";
+    GRANT SELECT, INSERT, UPDATE, DELETE ON test_effects TO 'outbox_service'@'%'; \
+    GRANT SELECT, INSERT, UPDATE, DELETE ON test_effects TO 'outbox_consumer'@'%'; ";
 
 /// The account of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub enum Account {
     RelayWithProcess,
     /// A service: `deploy/grants/service.sql`, and its own tables.
     Service,
+    /// A consumer with a database of its own: `deploy/grants/consumer.sql`.
+    Consumer,
     /// An operator: `deploy/grants/operator.sql`.
     Operator,
     /// A program that makes its own tables beside the outbox's, or is relay and service at once: all rights on this
@@ -29,13 +32,15 @@ pub enum Account {
 }
 
 impl Account {
-    const ALL: [Self; 5] = [Self::Relay, Self::RelayWithProcess, Self::Service, Self::Operator, Self::Owner];
+    const ALL: [Self; 6] =
+        [Self::Relay, Self::RelayWithProcess, Self::Service, Self::Consumer, Self::Operator, Self::Owner];
 
     fn name(self) -> &'static str {
         match self {
             Self::Relay => "outbox_relay",
             Self::RelayWithProcess => "outbox_relay_process",
             Self::Service => "outbox_service",
+            Self::Consumer => "outbox_consumer",
             Self::Operator => "outbox_operator",
             Self::Owner => "outbox_owner",
         }
@@ -50,6 +55,7 @@ impl Account {
                 RELAY.replace("-- GRANT", "GRANT").replace("'outbox_relay'", "'outbox_relay_process'")
             }
             Self::Service => include_str!("../../../deploy/grants/service.sql").to_owned(),
+            Self::Consumer => include_str!("../../../deploy/grants/consumer.sql").to_owned(),
             Self::Operator => include_str!("../../../deploy/grants/operator.sql").to_owned(),
             Self::Owner => String::new(),
         }

@@ -1,4 +1,5 @@
 mod admission;
+mod purge;
 mod sequence;
 mod window;
 
@@ -7,6 +8,7 @@ use uuid::Uuid;
 
 pub use self::{
     admission::{Admission, InboxTransaction},
+    purge::{InboxPurge, Purged},
     sequence::{Sequence, SequenceNumber},
     window::{RETENTION, WindowTooShort, check_window},
 };

@@ -1,12 +1,13 @@
 use std::time::Duration;
 
-/// How long the relay keeps rows of the inbox unless its `retention.inbox` says otherwise.
+/// How long rows of the inbox are kept, unless `retention.inbox` of the relay or [`InboxPurge`](crate::InboxPurge) says
+/// otherwise.
 pub const RETENTION: Duration = Duration::from_secs(7 * 86_400);
 
 /// The inbox forgets a message before its last possible delivery, so that the message could take effect again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the inbox forgets a message after {} h, but it can come again for {} h: raise `retention.inbox` of the relay",
+    "the inbox forgets a message after {} h, but it can come again for {} h: raise `retention.inbox` of the relay, or `InboxPurge::processed`",
     hours(.kept), hours(.redelivered)
 )]
 pub struct WindowTooShort {

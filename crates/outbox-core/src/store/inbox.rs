@@ -109,7 +109,7 @@ pub async fn advance(
     place: SequencedKey<'_>,
     SequenceNumber { epoch, number }: SequenceNumber,
 ) -> Result<bool, sqlx::Error> {
-    let sql = "UPDATE inbox_sequence SET sequence = ? \
+    let sql = "UPDATE inbox_sequence SET sequence = ?, seen_at = UTC_TIMESTAMP(6) \
                WHERE consumer = ? AND topic = ? AND message_key = ? AND sequence > 0 AND sequence + 1 = ? AND epoch = ?";
     let query = sqlx::query(sql).bind(number).bind(place.consumer).bind(place.topic).bind(place.key);
     Ok(query.bind(number).bind(epoch).execute(conn).await?.rows_affected() == 1)
@@ -136,7 +136,8 @@ pub async fn write_sequence(
     highest: SequenceNumber,
     missing: &str,
 ) -> Result<(), sqlx::Error> {
-    let sql = "UPDATE inbox_sequence SET sequence = ?, epoch = ?, missing = ? WHERE consumer = ? AND topic = ? AND message_key = ?";
+    let sql = "UPDATE inbox_sequence SET sequence = ?, epoch = ?, missing = ?, seen_at = UTC_TIMESTAMP(6) \
+               WHERE consumer = ? AND topic = ? AND message_key = ?";
     let query = sqlx::query(sql)
         .bind(highest.number)
         .bind(highest.epoch)

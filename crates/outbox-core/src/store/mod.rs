@@ -23,6 +23,7 @@ pub(crate) mod enqueued;
 pub mod find;
 pub mod floor;
 pub mod inbox;
+pub mod inbox_purge;
 pub mod instances;
 pub mod jobs;
 pub mod lanes;

@@ -11,6 +11,20 @@ use super::{
     text::{Text, listed, sql},
 };
 
+/// The name of the lease of the relay that purges.
+pub const LEASE_NAME: &str = "outbox/purge";
+/// The pause after a chunk is this many times its duration, and leaves the server to the services. [`LONGEST_REST`]
+/// limits it where round trips or the disk are slow: the purge must keep up with new rows.
+const REST: u32 = 9;
+const SHORTEST_REST: Duration = Duration::from_millis(50);
+const LONGEST_REST: Duration = Duration::from_millis(250);
+
+/// Returns the pause after a chunk that took this long.
+#[must_use]
+pub fn rest(took: Duration) -> Duration {
+    (took * REST).clamp(SHORTEST_REST, LONGEST_REST)
+}
+
 /// Deletes the oldest receipts that are older than this, with their messages; returns the number of each. Deletes only
 /// messages that a receipt names, except those that are to be sent again. A receipt with an unreadable list stays, with
 /// its messages. Takes at most fifty receipts, and no further one once they name this number of `messages`. A receipt

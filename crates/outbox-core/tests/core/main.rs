@@ -10,6 +10,7 @@ mod drain;
 mod enqueue;
 mod floor;
 mod inbox;
+mod inbox_purge;
 mod inbox_sequence;
 mod invalid;
 mod lease;
