@@ -22,6 +22,7 @@ mod options;
 mod process;
 #[cfg(test)]
 mod properties;
+mod purge;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 mod retry;

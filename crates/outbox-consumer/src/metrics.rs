@@ -21,6 +21,7 @@ pub struct Metrics {
     pub(crate) disconnects: IntCounterVec,
     pub(crate) window_short: IntGaugeVec,
     pub(crate) sequence: IntCounterVec,
+    pub(crate) purged: IntCounterVec,
 }
 
 impl Metrics {
@@ -61,6 +62,11 @@ impl Metrics {
                 "Messages of sequenced keys that were not the next: gap, late, repeated.",
                 &["consumer", "seen"],
             )?,
+            purged: counter(
+                "outbox_inbox_purged_rows_total",
+                "Rows of the inbox that the purge of this process has deleted, of all consumers of the database.",
+                &["consumer", "table"],
+            )?,
             window_short: gauge(
                 "outbox_inbox_window_too_short",
                 "1: the broker can deliver a message again after the inbox has forgotten it.",
@@ -97,7 +103,7 @@ mod tests {
     fn the_readme_lists_every_metric() {
         let registry = Registry::new();
         let metrics = Metrics::register(&registry).unwrap();
-        for counter in [&metrics.messages, &metrics.sequence] {
+        for counter in [&metrics.messages, &metrics.sequence, &metrics.purged] {
             counter.with_label_values(&["c", "r"]).inc();
         }
         metrics.disconnects.with_label_values(&["c"]).inc();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_core::INBOX_RETENTION;
+use outbox_core::{INBOX_RETENTION, InboxPurge};
 
 use crate::{Metrics, Retry, SequencePolicy};
 
@@ -12,6 +12,7 @@ pub(crate) struct Options {
     pub(crate) sequence: SequencePolicy,
     pub(crate) concurrency: usize,
     pub(crate) inbox_retention: Duration,
+    pub(crate) purge: Option<InboxPurge>,
     pub(crate) deadline: Duration,
     pub(crate) stop_deadline: Duration,
     pub(crate) metrics: Metrics,
@@ -24,6 +25,7 @@ impl Default for Options {
             sequence: SequencePolicy::Accept,
             concurrency: 8,
             inbox_retention: INBOX_RETENTION,
+            purge: None,
             deadline: Duration::from_secs(60),
             stop_deadline: Duration::from_secs(15),
             metrics: Metrics::unread(),
@@ -57,10 +59,20 @@ macro_rules! common_options {
         }
 
         /// How long the inbox remembers: `retention.inbox` of the relay, 7 days by default; zero is for ever. Only used to warn of
-        /// messages that can come again, or have come, after that.
+        /// messages that can come again, or have come, after that. [`Self::purge_inbox`] sets it too.
         #[must_use]
         pub fn inbox_retention(mut self, time: std::time::Duration) -> Self {
             self.options.inbox_retention = time;
+            self
+        }
+
+        /// Purges the inbox while this consumer runs: for a database that no relay purges. By default nothing is purged, and the tables
+        /// grow. Of all processes with this setting one purges. An observer of the purge is replaced by the metric
+        /// `outbox_inbox_purged_rows_total`.
+        #[must_use]
+        pub fn purge_inbox(mut self, purge: outbox_core::InboxPurge) -> Self {
+            self.options.inbox_retention = purge.processed_kept();
+            self.options.purge = Some(purge);
             self
         }
 

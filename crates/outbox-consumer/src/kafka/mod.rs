@@ -13,7 +13,7 @@ use outbox_core::{Inbox, sqlx::MySqlPool};
 use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
 use tokio::sync::Semaphore;
 
-use crate::{ConsumerError, Handler, options::Options, process::Processor};
+use crate::{ConsumerError, Handler, options::Options, process::Processor, purge::Purging};
 
 /// Properties of librdkafka that the consumer sets itself, with the reasons.
 const FIXED: [(&str, &str); 5] = [
@@ -110,7 +110,7 @@ impl Consumer {
     ///
     /// Waits without end for brokers and databases that cannot be reached. An error: the configuration cannot be used,
     /// or librdkafka has given up.
-    pub async fn run<H: Handler>(self, handler: H, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
+    pub async fn run<H: Handler>(mut self, handler: H, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
         if self.topics.is_empty() {
             return Err(ConsumerError::NoTopic);
         }
@@ -121,6 +121,7 @@ impl Consumer {
         let dead = dead.transpose()?;
         window::watch(&self);
         let (config, topics, window) = (self.config(), self.topics, self.window);
+        let purging = Purging::new(&mut self.options, self.inbox.consumer(), &self.pool);
         let processor = Processor {
             at_work: Semaphore::new(self.options.concurrency),
             inbox: self.inbox,
@@ -130,7 +131,8 @@ impl Consumer {
             can_requeue: false,
             broker_buries: dead.is_some(),
         };
-        group::Group::join(&config, &topics, window, processor, dead)?.run(stop).await
+        let group = group::Group::join(&config, &topics, window, processor, dead)?;
+        purging.beside(group.run(stop)).await
     }
 
     /// The configuration of the client in the group.

@@ -8,7 +8,9 @@ use outbox_core::{Inbox, sqlx::MySqlPool};
 use tokio::{sync::Semaphore, time::sleep};
 
 use self::session::{ConsumerSession, QueueAddress};
-use crate::{BoxError, ConsumerError, Handler, Retry, crew::Crew, options::Options, process::Processor};
+use crate::{
+    BoxError, ConsumerError, Handler, Retry, crew::Crew, options::Options, process::Processor, purge::Purging,
+};
 
 /// Waits between two attempts to connect: at most 100 ms at first, 5 s later.
 const RECONNECT: Retry = Retry {
@@ -91,7 +93,12 @@ impl Consumer {
     /// Consumes until `stop` ends; then lets messages at work end and acknowledges them.
     ///
     /// Waits without end for a broker, a queue or a database that cannot be reached. An error: a bug of this library.
-    pub async fn run<H: Handler>(self, handler: H, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
+    pub async fn run<H: Handler>(mut self, handler: H, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
+        let purging = Purging::new(&mut self.options, self.inbox.consumer(), &self.pool);
+        purging.beside(self.consume(handler, stop)).await
+    }
+
+    async fn consume<H: Handler>(self, handler: H, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
         let link = QueueAddress { uri: self.uri, queue: self.queue, prefetch: self.prefetch };
         let mut crew = Crew::new(Processor {
             at_work: Semaphore::new(self.options.concurrency),

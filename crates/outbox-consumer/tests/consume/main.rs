@@ -5,6 +5,7 @@ mod dead;
 mod effects;
 mod outage;
 mod passing;
+mod purge;
 mod rebalance;
 mod sequence;
 mod stage;
