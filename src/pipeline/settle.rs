@@ -13,6 +13,7 @@ use outbox_core::{
     sqlx,
     store::{
         lease::{self, ClaimLease},
+        refusal::{Refusal, refusal},
         settle::{self, Settlement, Way},
     },
 };
@@ -20,13 +21,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use crate::{
     pipeline::claim::Claimed,
-    state::{
-        capacity::Share,
-        context::Context,
-        crash,
-        leases::Tenure,
-        session::{Refusal, Session, refusal},
-    },
+    state::{capacity::Share, context::Context, crash, leases::Tenure, session::Session},
 };
 
 /// A claim whose messages all have an outcome.

@@ -9,7 +9,10 @@ use std::{
 
 use outbox_core::{
     sqlx::{self, MySqlConnection},
-    store,
+    store::{
+        self,
+        refusal::{Refusal, refusal},
+    },
 };
 use parking_lot::Mutex;
 
@@ -128,8 +131,8 @@ impl Session {
         tracing::warn!(operation, kind, error = %describe(error), "a database call failed");
         match refusal(error) {
             None => self.context.health.dependency("database", Err(describe(error))),
-            Some(Refusal::Contention) => {}
-            Some(Refusal::State | Refusal::Call) => self.context.health.refused(describe(error)),
+            Some(Refusal::Contention | Refusal::RolledBack) => {}
+            Some(Refusal::Unavailable | Refusal::Setup | Refusal::Call) => self.context.health.refused(describe(error)),
         }
     }
 
@@ -239,36 +242,6 @@ impl DerefMut for Loan<'_> {
     fn deref_mut(&mut self) -> &mut Session {
         &mut self.session
     }
-}
-
-/// The class of a server's refusal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// Other transactions were in the way.
-    Contention,
-    /// The state of the server, whatever the call: it takes none of this kind.
-    State,
-    /// Something in the call.
-    Call,
-}
-
-/// Classifies a refusal; `None` if the server did not answer.
-pub(crate) fn refusal(error: &sqlx::Error) -> Option<Refusal> {
-    Some(match store::error_number(error)? {
-        // A lock wait that timed out, a deadlock; a savepoint that was lost with its transaction, as on a Galera node.
-        1205 | 1213 | 1305 => Refusal::Contention,
-        // Disk or table space full, an error of a storage engine or a file.
-        1021 | 1026 | 1030 | 1114
-        // Too many connections, of all or of this user; a shutdown.
-        | 1040 | 1053 | 1203 | 1226
-        // Access denied: to the server, a database, a table, a column, a command; an account that is locked or expired.
-        | 1044 | 1045 | 1142 | 1143 | 1227 | 1820 | 1862 | 3118 | 4151
-        // Read-only: by an option, by the transaction's default, by the server's mode; MariaDB's own code for the first.
-        | 1290 | 1792 | 1836 | 1874
-        // The database or a table is missing, as during a restore.
-        | 1049 | 1146 => Refusal::State,
-        _ => Refusal::Call,
-    })
 }
 
 /// Opens a connection and sets it up for the relay.

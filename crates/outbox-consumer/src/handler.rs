@@ -1,6 +1,6 @@
 use std::{error::Error, fmt};
 
-use outbox_core::sqlx::{self, MySqlConnection};
+use outbox_core::{is_passing, sqlx::MySqlConnection};
 
 use crate::Delivery;
 
@@ -11,7 +11,7 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 ///
 /// ```
 /// use outbox_consumer::{Delivery, Failure, Handler};
-/// use outbox_core::sqlx::{self, MySqlConnection};
+/// use outbox_core::{is_passing, sqlx::MySqlConnection};
 ///
 /// struct Billing;
 ///
@@ -74,35 +74,7 @@ impl Failure {
     /// deadlock. Such a failure costs no attempt.
     #[must_use]
     pub fn is_passing(&self) -> bool {
-        let mut cause: Option<&(dyn Error + 'static)> = Some(self.error().as_ref());
-        while let Some(error) = cause {
-            if error.downcast_ref::<sqlx::Error>().is_some_and(is_passing) {
-                return matches!(self, Self::Retry(_));
-            }
-            cause = error.source();
-        }
-        false
-    }
-}
-
-#[rustfmt::skip]
-const PASSING: [u16; 18] = [
-    // Lock wait time-out, deadlock, a row that has changed since this transaction first read (MariaDB from 11.6.2 on).
-    1205, 1213, 1020,
-    // Too many connections, of all or of this user; shutdown; connection killed, "gone", disconnected after a long idle
-    // time.
-    1040, 1203, 1226, 1053, 1927, 3058, 3169, 4031,
-    // Read-only: a fail-over, by an option, by the transaction's default, by the server's mode.
-    1290, 1792, 1836, 1874,
-    // Disk, file or table space full. (Not 1030, which is also a damaged page: that does not pass.)
-    1021, 1026, 1114,
-];
-
-fn is_passing(error: &sqlx::Error) -> bool {
-    use sqlx::Error as E;
-    match error {
-        E::Io(_) | E::Tls(_) | E::PoolTimedOut | E::PoolClosed | E::WorkerCrashed | E::BeginFailed => true,
-        other => outbox_core::store::error_number(other).is_some_and(|number| PASSING.contains(&number)),
+        matches!(self, Self::Retry(error) if is_passing(error.as_ref()))
     }
 }
 

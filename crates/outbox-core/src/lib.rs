@@ -50,6 +50,7 @@ pub use pool::cancel_safe;
 pub use prepare::{Bind, Prepared, Statement};
 pub use sequence::{EPOCH_HEADER, SEQUENCE_HEADER};
 pub use sqlx;
+pub use store::refusal::is_passing;
 pub use uuid::Uuid;
 
 /// The header of a message that an operator has sent again: the number of the job, see `relay replay`.

@@ -15,6 +15,7 @@ use outbox_core::{
     store::{
         claim::Pending,
         read::{self, Stored},
+        refusal::{Refusal, refusal},
         replay::ELSEWHERE,
     },
 };
@@ -31,7 +32,7 @@ use crate::{
     sink::Outgoing,
     state::{
         context::Context,
-        session::{Refusal, Sessions, describe, refusal},
+        session::{Sessions, describe},
     },
 };
 

@@ -37,6 +37,7 @@ pub mod purge;
 pub mod queue;
 pub mod read;
 pub mod recover;
+pub mod refusal;
 pub mod replay;
 #[cfg(test)]
 mod rolled_back;
