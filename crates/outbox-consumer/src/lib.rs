@@ -13,6 +13,7 @@ mod crash;
 mod crew;
 mod delivery;
 mod error;
+mod failure;
 mod handler;
 #[cfg(feature = "kafka")]
 pub mod kafka;
@@ -32,7 +33,8 @@ mod stop;
 
 pub use delivery::Delivery;
 pub use error::ConsumerError;
-pub use handler::{BoxError, Failure, Handler};
+pub use failure::{BoxError, Failure};
+pub use handler::Handler;
 pub use metrics::Metrics;
 pub use outbox_core;
 pub use prometheus;

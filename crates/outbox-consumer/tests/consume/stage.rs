@@ -262,7 +262,7 @@ impl Handler for Work {
                 sqlx::raw_sql("ROLLBACK").execute(&mut *tx).await?;
                 Ok(())
             }
-            b"passing" if tries <= 6 => Err(sqlx::Error::PoolTimedOut.into()),
+            b"passing" if tries <= 6 => Err(anyhow::Error::from(sqlx::Error::PoolTimedOut).into()),
             b"leave" if self.0.requeues => Err(Failure::requeue("somebody else may do it")),
             b"bug" => Err(Bug.into()),
             b"json" => message.json::<u64>().map(drop),
