@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use crate::Failure;
 
-/// The number of attempts of a message, and the waits between them: exponential, with full jitter.
+/// The number of attempts of a message, and the waits between them. Each wait is random, from half of its bound up to the
+/// bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
     /// Upper bound of the first wait; each further bound is twice the last.
@@ -14,9 +15,10 @@ pub struct Retry {
 }
 
 impl Default for Retry {
-    /// 10 attempts, with waits of at most 100 ms up to 30 s: about half a minute on average.
+    /// 30 attempts, with bounds of 100 ms up to a minute: at least 10 minutes from the first to the last, at most 21. So an
+    /// outage of ten minutes, of a service that the handler calls, makes no message dead.
     fn default() -> Self {
-        Self { base: Duration::from_millis(100), max: Duration::from_secs(30), max_attempts: 10 }
+        Self { base: Duration::from_millis(100), max: Duration::from_secs(60), max_attempts: 30 }
     }
 }
 
@@ -51,7 +53,7 @@ impl Retry {
 
     /// A random wait after this number of failures.
     pub(crate) fn wait(&self, failures: u32) -> Duration {
-        self.bound(failures).mul_f64(rand::random::<f64>())
+        self.bound(failures).mul_f64(f64::midpoint(1.0, rand::random()))
     }
 }
 
@@ -85,6 +87,14 @@ mod tests {
         let retry = Retry { base: Duration::from_secs(1), max: Duration::from_secs(5), max_attempts: 1 };
         let bounds = [1, 2, 3, 4, 5, 99, u32::MAX].map(|failures| retry.bound(failures).as_secs());
         assert_eq!(bounds, [1, 2, 4, 5, 5, 5, 5]);
-        assert!((0..100).all(|_| retry.wait(2) <= Duration::from_secs(2)));
+        let waits = Duration::from_secs(1)..=Duration::from_secs(2);
+        assert!((0..100).all(|_| waits.contains(&retry.wait(2))));
+    }
+
+    #[test]
+    fn the_default_outlasts_an_outage_of_ten_minutes() {
+        let retry = Retry::default();
+        let longest: Duration = (1..retry.max_attempts).map(|failures| retry.bound(failures)).sum();
+        assert!(longest / 2 >= Duration::from_secs(600) && longest <= Duration::from_secs(21 * 60), "{longest:?}");
     }
 }
