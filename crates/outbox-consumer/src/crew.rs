@@ -17,6 +17,9 @@ use crate::{
 pub(crate) trait Acknowledge: Send + 'static {
     /// Answers the broker, if it is answered message by message. Returns the verdict that is left to carry out.
     fn settle(&self, delivery: &Delivery, verdict: Verdict) -> impl Future<Output = Verdict> + Send;
+
+    /// Notes whether the message waits behind an earlier one of its key.
+    fn waits(&self, _delivery: &Delivery, _waits: bool) {}
 }
 
 /// A message to process. `stop` ends its waits: the partition or the connection is lost, or the consumer stops.
@@ -51,12 +54,14 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
     pub(crate) fn arrived(&mut self, job: Job<T>) {
         self.count(1);
         self.processor.warn_if_late(&job.delivery);
+        job.tag.waits(&job.delivery, true);
         if let Some(job) = self.keys.arrived(order_key(&job.delivery), job) {
             self.start(job);
         }
     }
 
     fn start(&mut self, mut job: Job<T>) {
+        job.tag.waits(&job.delivery, false);
         let processor = Arc::clone(&self.processor);
         self.tasks.spawn(async move {
             let verdict = processor.process(&mut job.delivery, &job.stop).await;
@@ -77,6 +82,7 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
                 // The missing message may be among the later arrivals of the key.
                 let number = sequence::number(&job.delivery).map(|(number, _)| number);
                 let before = |it: &Job<T>| sequence::number(&it.delivery).map(|(number, _)| number) < number;
+                job.tag.waits(&job.delivery, true);
                 if let Some(next) = self.keys.later(key.as_ref(), job, before) {
                     self.start(next);
                 }

@@ -16,6 +16,7 @@ use super::{
     context::{GroupContext, GroupEvent, Place, client_error, only},
     dead::DeadLetters,
     offsets::Offsets,
+    queued::Queued,
     wire,
 };
 use crate::{
@@ -29,6 +30,7 @@ struct Partition {
     /// A partition that comes back gets another turn: messages that were received before no longer count.
     turn: u64,
     offsets: Offsets,
+    queued: Arc<Queued>,
     paused: bool,
     stop: CancellationToken,
 }
@@ -39,6 +41,7 @@ struct Record {
     turn: u64,
     offset: i64,
     stop: CancellationToken,
+    queued: Arc<Queued>,
     dead: Option<DeadLetters>,
 }
 
@@ -50,6 +53,10 @@ impl Acknowledge for Record {
             (Verdict::Dead(_), _) => Verdict::Undecided,
             (verdict, _) => verdict,
         }
+    }
+
+    fn waits(&self, delivery: &Delivery, waits: bool) {
+        self.queued.note(delivery.contents.payload.as_ref().map_or(0, Vec::len), waits);
     }
 }
 
@@ -141,7 +148,8 @@ impl<H: Handler> Group<H> {
         let (turn, stop) = (&mut self.turn, &self.crew.stop);
         self.partitions.entry(place).or_insert_with(|| {
             *turn += 1;
-            Partition { turn: *turn, offsets: Offsets::default(), paused: false, stop: stop.child_token() }
+            let (offsets, queued) = (Offsets::default(), Arc::default());
+            Partition { turn: *turn, offsets, queued, paused: false, stop: stop.child_token() }
         })
     }
 
@@ -154,10 +162,11 @@ impl<H: Handler> Group<H> {
             return;
         }
         let (turn, stop) = (partition.turn, partition.stop.clone());
-        let full = !partition.paused && partition.offsets.len() >= window;
-        let tag = Record { place: place.clone(), turn, offset, stop: stop.clone(), dead };
+        let queued = Arc::clone(&partition.queued);
+        let tag = Record { place: place.clone(), turn, offset, stop: stop.clone(), queued, dead };
         self.crew.arrived(Job { delivery: wire::delivery(message), tag, stop });
-        if full {
+        let partition = self.partition(place.clone());
+        if !partition.paused && partition.queued.is_full(partition.offsets.len(), window) {
             self.pause(&place, true);
         }
     }
@@ -176,7 +185,7 @@ impl<H: Handler> Group<H> {
         {
             tracing::debug!(%error, topic = place.0, partition = place.1, "the partition was given up meanwhile");
         }
-        if partition.paused && partition.offsets.len() <= self.window / 2 {
+        if partition.paused && partition.queued.has_room_again(partition.offsets.len(), self.window) {
             self.pause(place, false);
         }
     }

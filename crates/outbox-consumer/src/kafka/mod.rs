@@ -4,6 +4,7 @@ mod context;
 mod dead;
 mod group;
 mod offsets;
+mod queued;
 mod window;
 mod wire;
 
@@ -88,7 +89,9 @@ impl Consumer {
     }
 
     /// Most messages of a partition that are received and not decided, 256 by default. A partition that reaches this
-    /// number is paused until half of them are decided.
+    /// number is paused until half of them are decided. Messages behind an earlier one of their key have room of their
+    /// own, so that a key that waits does not pause the others: 15 times this number, as long as their payloads have no more
+    /// than 16 MiB together.
     #[must_use]
     pub fn window(mut self, messages: usize) -> Self {
         self.window = messages.max(1);

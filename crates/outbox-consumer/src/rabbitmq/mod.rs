@@ -69,10 +69,11 @@ impl Consumer {
         let queue = ShortString::try_new(queue)
             .map_err(|_too_long| ConsumerError::Client("the queue's name has more than 255 bytes".into()))?;
         let (options, inbox) = (Options::default(), Inbox::new(name)?);
-        Ok(Self { uri, queue, prefetch: 64, dead_letter_exchange: false, options, inbox, pool })
+        Ok(Self { uri, queue, prefetch: 256, dead_letter_exchange: false, options, inbox, pool })
     }
 
-    /// Most messages that RabbitMQ delivers ahead of their acknowledgement, 64 by default.
+    /// Most messages that RabbitMQ delivers ahead of their acknowledgement, 256 by default. Messages behind one that waits for
+    /// its next attempt count too: a key whose messages fill this number stops the queue.
     #[must_use]
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = messages.max(1);

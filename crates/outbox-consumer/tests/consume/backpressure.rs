@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use outbox_consumer::Retry;
 use testkit::consume::Broker;
 
 use crate::stage::{Does, Stage, messages};
@@ -13,7 +14,7 @@ const PAUSED: &str = "outbox_inbox_paused_partitions";
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_that_is_full_is_paused_and_goes_on_later() -> Result<()> {
     let stage = Stage::new(Broker::Kafka).await?;
-    // Of one key, and so of one partition.
+    // Of one key, and so of one partition: one can start, 150 may wait behind it.
     let sent = messages(200, 1, "ok");
     stage.topic.send(&sent).await?;
     let does = Does::wait();
@@ -24,12 +25,36 @@ async fn a_partition_that_is_full_is_paused_and_goes_on_later() -> Result<()> {
     let others = messages(40, 20, "ok").split_off(20);
     stage.topic.send(&others).await?;
     consumer.wait_for_metric(IN_FLIGHT, "", 15.0).await?;
-    assert!(consumer.metric(IN_FLIGHT, "") <= 10.0 + 20.0, "no more than the window of the full partition");
+    assert!(consumer.metric(IN_FLIGHT, "") <= 160.0 + 20.0, "no more than the room of the full partition");
     assert!(stage.effects().await?.is_empty());
     does.gate.close();
     stage.wait_for(sent.len() + others.len()).await?;
     stage.assert_once_and_in_order(&[sent, others].concat()).await?;
     consumer.stop().await
+}
+
+/// An hour before its next attempt, and with more messages behind it than the window has room for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_waits_holds_back_no_other() -> Result<()> {
+    for broker in Broker::ALL {
+        let stage = Stage::new(broker).await?;
+        let hour = Duration::from_secs(3600);
+        let retry = Retry { base: hour, max: hour, max_attempts: 3 };
+        let waits = [messages(1, 1, "flaky"), messages(60, 1, "ok")].concat();
+        let others = messages(120, 40, "ok").split_off(40);
+        let others: Vec<_> = others.into_iter().filter(|message| message.key != waits[0].key).collect();
+        stage.topic.send(&[waits.as_slice(), &others].concat()).await?;
+        let does = Does::work();
+        let consumer = match broker {
+            Broker::Kafka => Stage::start_kafka(stage.kafka()?.window(10).retry(retry), &does)?,
+            Broker::RabbitMq => Stage::start_rabbitmq(stage.rabbitmq()?.retry(retry), &does)?,
+        };
+        stage.wait_for(others.len()).await?;
+        stage.assert_once_and_in_order(&others).await?;
+        assert_eq!(waits.iter().filter_map(|message| message.id).map(|id| does.tries(id)).sum::<u32>(), 1);
+        consumer.stop().await?;
+    }
+    Ok(())
 }
 
 /// Nothing else happens meanwhile that would make the member look.

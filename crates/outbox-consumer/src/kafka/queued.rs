@@ -1,0 +1,70 @@
+//! The messages of a partition that wait behind an earlier one of their key.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// They may be this many times the window.
+const WINDOWS: usize = 15;
+/// Most bytes of their payloads beyond the window.
+const BYTES: usize = 16 << 20;
+
+/// Their number, and the bytes of their payloads.
+#[derive(Debug, Default)]
+pub(super) struct Queued {
+    messages: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl Queued {
+    /// A message has begun to wait, or no longer waits.
+    pub(super) fn note(&self, bytes: usize, waits: bool) {
+        for (sum, change) in [(&self.messages, 1), (&self.bytes, bytes)] {
+            if waits {
+                sum.fetch_add(change, Ordering::Relaxed)
+            } else {
+                sum.fetch_sub(change, Ordering::Relaxed)
+            };
+        }
+    }
+
+    /// Whether a partition with this number of undecided messages may receive no more.
+    pub(super) fn is_full(&self, undecided: usize, window: usize) -> bool {
+        self.counted(undecided, window, 1) >= window
+    }
+
+    /// Whether a paused partition may go on: half of all room is free.
+    pub(super) fn has_room_again(&self, undecided: usize, window: usize) -> bool {
+        self.counted(undecided, window, 2) <= window / 2
+    }
+
+    /// The messages that count for the window. Those that wait count if they fill their own room, or this part of it.
+    fn counted(&self, undecided: usize, window: usize, part: usize) -> usize {
+        let (queued, bytes) = (self.messages.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+        let have_room = queued < window.saturating_mul(WINDOWS) / part && bytes < BYTES / part;
+        if have_room { undecided.saturating_sub(queued) } else { undecided }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Queued;
+
+    fn queued(messages: usize, bytes: usize) -> Queued {
+        let queued = Queued::default();
+        (0..messages).for_each(|_| queued.note(bytes, true));
+        queued
+    }
+
+    #[test]
+    fn messages_behind_others_of_their_key_do_not_fill_the_window_until_they_are_too_many() {
+        assert!(!queued(0, 0).is_full(9, 10) && queued(0, 0).is_full(10, 10));
+        assert!(!queued(149, 9).is_full(149 + 9, 10) && queued(149, 9).is_full(149 + 10, 10));
+        assert!(queued(150, 9).is_full(151, 10));
+        assert!(queued(16, 1 << 20).is_full(17, 10), "too large");
+        assert!(!queued(8, 2 << 20).is_full(9, 10), "the window itself is not bounded in bytes");
+        let left = queued(150, 9);
+        left.note(9, false);
+        assert!(!left.is_full(150, 10) && !left.has_room_again(150, 10), "it goes on when half of the room is free");
+        assert!(queued(74, 9).has_room_again(74 + 5, 10) && !queued(74, 9).has_room_again(74 + 6, 10));
+        assert!(queued(0, 0).has_room_again(0, 1));
+    }
+}
