@@ -77,7 +77,7 @@ pub const METRICS: &[Metric] = &[
         "counter",
         "outbox_relay_retries_scheduled_total",
         &["reason"],
-        "Messages that wait for a time: unconfirmed, rejected, behind (in the queue of their key), turned_away (an earlier one failed), parked (their sink is down, or their destination confirms nothing), paused, unroutable (their destination takes nothing), no_route, no_sink (a replay names a sink that the relay lacks), unread.",
+        "Messages that wait for a time: unconfirmed, rejected, behind (in the queue of their key), turned_away (an earlier one failed), parked (their sink is down, or their destination confirms nothing), snoozed (their handler has put them off), paused, unroutable (their destination takes nothing), no_route, no_sink (a replay names a sink that the relay lacks), unread.",
     ),
     metric(
         "counter",

@@ -113,6 +113,10 @@ impl<H: Handler> Claims<H> {
         let (on_rejected, reason) = match failure {
             Failure::Dead(_) => (OnRejected::Dead, "refused"),
             Failure::Retry(_) if !failure.is_passing() => (OnRejected::Retry, "failed"),
+            Failure::After(wait) => {
+                let wait = (*wait).min(Failure::LONGEST_AFTER);
+                return Disposition::Delay { wait, spent: false, reason: "snoozed" };
+            }
             Failure::Retry(_) | Failure::Requeue(_) => {
                 self.count_failure("unavailable");
                 return self.park(attempts);

@@ -166,10 +166,14 @@ impl<'a, H: Handler> Turn<'a, H> {
             Err(_elapsed) => (Failure::from(format!("the handler took longer than {limit:?}")), false),
         };
         let (fate, error) = (self.claims.decide(&failure, row.attempts), failure.to_string());
-        tracing::warn!(
-            message_id = %delivery.id, topic = delivery.contents.topic, attempt = delivery.attempt, error, ?fate,
-            "the work of a message failed"
-        );
+        if matches!(failure, Failure::After(_)) {
+            tracing::debug!(message_id = %delivery.id, ?fate, "the work of a message is put off");
+        } else {
+            tracing::warn!(
+                message_id = %delivery.id, topic = delivery.contents.topic, attempt = delivery.attempt, error, ?fate,
+                "the work of a message failed"
+            );
+        }
         // The next call would finish a call that was cancelled half-way.
         let database = self.claims.database.as_deref();
         if usable && matches!(self.session.run("undo", async |db| work::undo(db, database).await).await, Ok(true)) {

@@ -15,6 +15,7 @@ on_both_databases!(
     what_a_handler_commits_itself_stays_and_is_done_again,
     what_a_handler_leaves_in_its_session_meets_no_other,
     a_failure_that_passes_costs_no_attempt,
+    a_handler_puts_a_message_off_for_no_attempt_and_at_most_a_day,
     a_dead_message_can_hold_its_key_and_no_other,
 );
 
@@ -99,6 +100,26 @@ async fn a_failure_that_passes_costs_no_attempt(flavor: Flavor) -> Result<()> {
     let parked = worker.stop().await?.retries_scheduled_total.with_label_values(&["parked"]).get();
     assert_eq!((does.tries(&sent[0]), parked), (7, 6));
     stage.assert_done_once(&sent).await
+}
+
+async fn a_handler_puts_a_message_off_for_no_attempt_and_at_most_a_day(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor).await?;
+    let sent = [task("a", "later"), task("a", "ok"), task("b", "ok")];
+    let held = [task("c", "never now"), task("c", "ok")];
+    stage.commit(&[sent.as_slice(), held.as_slice()].concat()).await?;
+    let does = Does::new(&stage);
+    let worker = start(stage.worker(), &does)?;
+    let decided = "SELECT (SELECT COUNT(*) FROM test_effects) = 3 AND (SELECT COUNT(*) FROM outbox_delayed) = 2 \
+                   AND (SELECT COUNT(*) FROM outbox_claims) = 0";
+    stage.database.wait_for(PATIENCE, decided).await?;
+    let snoozed = worker.stop().await?.retries_scheduled_total.with_label_values(&["snoozed"]).get();
+    assert_eq!((does.tries(&sent[0]), snoozed), (7, 7));
+    assert_eq!((does.tries(&held[0]), does.tries(&held[1])), (1, 0));
+    stage.assert_done_once(&sent).await?;
+    let delayed = "SELECT COUNT(*) FROM outbox_delayed WHERE reason = 'snoozed' AND attempts = 0 AND due_at \
+                   BETWEEN UTC_TIMESTAMP() + INTERVAL 23 HOUR AND UTC_TIMESTAMP() + INTERVAL 24 HOUR";
+    assert_eq!(stage.database.number(delayed).await?, 1);
+    Ok(())
 }
 
 async fn a_dead_message_can_hold_its_key_and_no_other(flavor: Flavor) -> Result<()> {

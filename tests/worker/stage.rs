@@ -195,6 +195,8 @@ impl Handler for Work {
             b"refuse" => return Err(Failure::dead("it is not understood")),
             b"flaky" if tries == 1 => return Err("it works the next time".into()),
             b"passing" if tries <= 6 => return Err(anyhow::Error::from(sqlx::Error::PoolTimedOut).into()),
+            b"later" if tries <= 6 => return Err(Failure::After(Duration::from_millis(20))),
+            b"never now" => return Err(Failure::After(Duration::MAX)),
             b"panic" => assert!(tries > 1, "a bug of the handler, on purpose"),
             b"slow" if tries == 1 => std::future::pending().await,
             b"ended" if tries == 1 => sqlx::raw_sql("ROLLBACK").execute(&mut *tx).await.map(drop)?,

@@ -1,4 +1,4 @@
-use std::{any::Any, error::Error, fmt};
+use std::{any::Any, error::Error, fmt, time::Duration};
 
 use outbox_core::is_passing;
 
@@ -19,9 +19,19 @@ pub enum Failure {
     /// first. On Kafka it is retried without end, since a partition has one consumer. A worker retries it without end,
     /// in its order.
     Requeue(BoxError),
+    /// It is to be tried again after this time, and no attempt is spent. Later messages of its key wait behind it. A
+    /// worker puts it off for at most a day ([`Failure::LONGEST_AFTER`]). A consumer keeps it in memory and does not
+    /// acknowledge it, so it tries again after ten minutes at most ([`Failure::LONGEST_IN_MEMORY`]). The waits of a
+    /// message are not counted: the handler must decide when it is too late.
+    After(Duration),
 }
 
 impl Failure {
+    /// The longest wait of [`Failure::After`] at a worker: a day.
+    pub const LONGEST_AFTER: Duration = Duration::from_secs(86_400);
+    /// The longest wait of [`Failure::After`] at a consumer: ten minutes.
+    pub const LONGEST_IN_MEMORY: Duration = Duration::from_secs(600);
+
     /// [`Failure::Dead`] with this error or text.
     pub fn dead(error: impl Into<BoxError>) -> Self {
         Self::Dead(error.into())
@@ -63,7 +73,10 @@ fn open(report: anyhow::Error) -> BoxError {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Retry(error) | Self::Dead(error) | Self::Requeue(error)) = self;
+        let error = match self {
+            Self::Retry(error) | Self::Dead(error) | Self::Requeue(error) => error,
+            Self::After(wait) => return write!(f, "to be tried again after {wait:?}"),
+        };
         write!(f, "{error}")?;
         let mut cause = error.source();
         while let Some(error) = cause {
@@ -139,5 +152,6 @@ mod tests {
         let failure = Failure::from(anyhow::Error::from(timed_out()).context("inner").context("outer"));
         assert_eq!(failure.to_string(), format!("outer: inner: {}", timed_out()));
         assert_eq!(Failure::from("text").to_string(), "text");
+        assert_eq!(Failure::After(Duration::from_secs(5)).to_string(), "to be tried again after 5s");
     }
 }

@@ -46,7 +46,7 @@ impl Metrics {
         Ok(Self {
             messages: counter(
                 "outbox_inbox_messages_total",
-                "Deliveries by what became of them: first, duplicate, failed (tried again), requeued, dead, late (older than the inbox remembers).",
+                "Deliveries by what became of them: first, duplicate, failed (tried again), snoozed, requeued, dead, late (older than the inbox remembers).",
                 &["consumer", "result"],
             )?,
             age,

@@ -102,7 +102,7 @@ impl<H: Handler> Processor<H> {
                     (failure, next)
                 }
             };
-            match next {
+            let wait = match next {
                 Next::Dead(reason) => {
                     let (error, attempts) = (failure.to_string(), delivery.attempt);
                     return self.give_up(delivery, Obituary { reason, error, attempts }, stop).await;
@@ -114,9 +114,16 @@ impl<H: Handler> Processor<H> {
                 Next::Again { counted } => {
                     self.note("failed", delivery, &failure);
                     delivery.attempt += u32::from(counted);
+                    self.options.retry.wait(failures)
                 }
-            }
-            if self.pause(failures, stop).await.is_none() {
+                Next::After(wait) => {
+                    failures -= 1;
+                    self.options.metrics.count(self.consumer(), "snoozed");
+                    tracing::debug!(message_id = %delivery.id, consumer = self.consumer(), ?wait, "a message is tried again later");
+                    wait
+                }
+            };
+            if stop.run_until_cancelled(sleep(wait)).await.is_none() {
                 return Verdict::Undecided;
             }
         }

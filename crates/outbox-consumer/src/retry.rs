@@ -27,6 +27,8 @@ impl Default for Retry {
 pub(crate) enum Next {
     /// Retried; `counted` if it has cost an attempt.
     Again { counted: bool },
+    /// Retried after this time, for no attempt.
+    After(Duration),
     /// Given up, for this reason.
     Dead(&'static str),
     /// Back to the broker.
@@ -39,6 +41,7 @@ impl Retry {
         match failure {
             _ if failure.is_passing() => Next::Again { counted: false },
             Failure::Dead(_) => Next::Dead("refused"),
+            Failure::After(wait) => Next::After((*wait).min(Failure::LONGEST_IN_MEMORY)),
             Failure::Requeue(_) if can_requeue => Next::Requeue,
             Failure::Requeue(_) => Next::Again { counted: false },
             Failure::Retry(_) if attempt >= self.max_attempts => Next::Dead("attempts"),
@@ -75,6 +78,8 @@ mod tests {
             (Failure::from(sqlx::Error::PoolTimedOut), 99, Next::Again { counted: false }),
             (Failure::from(sqlx::Error::RowNotFound), 3, Next::Dead("attempts")),
             (Failure::dead(sqlx::Error::PoolTimedOut), 1, Next::Dead("refused")),
+            (Failure::After(Duration::from_secs(5)), 99, Next::After(Duration::from_secs(5))),
+            (Failure::After(Duration::MAX), 99, Next::After(Failure::LONGEST_IN_MEMORY)),
         ];
         for (failure, attempt, next) in cases {
             assert_eq!(retry.next(&failure, attempt, true), next, "{failure:?} at attempt {attempt}");

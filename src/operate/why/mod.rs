@@ -307,6 +307,7 @@ fn delayed(found: &Found, row: &StateRow) -> Verdict {
             ),
             remedy(reason),
         ),
+        "snoozed" => (format!("Its handler has put it off. It is tried again {next}, without a spent attempt."), None),
         "paused" => (
             format!("Its sink or destination is paused{error}. It is tried again {next}, without a spent attempt."),
             remedy(reason),

@@ -163,6 +163,7 @@ fn a_delayed_or_dead_message_has_its_reason() {
     check(&delayed(9, "unconfirmed"), "delayed/unconfirmed", failed, "");
     check(&delayed(9, "rejected"), "delayed/rejected", "3 attempts failed, the last one rejected", "");
     check(&delayed(1, "turned_away"), "delayed/turned_away", "turned it away", "");
+    check(&delayed(9, "snoozed"), "delayed/snoozed", "put it off", "");
     check(&delayed(9, "parked"), "delayed/parked", "takes nothing: no\nqueue", "treat the broker or the handler");
     check(&delayed(9, "paused"), "delayed/paused", "is paused: no\nqueue", "relay controls");
     check(&delayed(9, "unroutable"), "delayed/unroutable", "without a spent attempt", "create the destination");

@@ -25,7 +25,7 @@ async fn a_message_that_comes_several_times_has_one_effect() -> Result<()> {
 async fn a_key_keeps_its_order_while_its_messages_fail_and_are_tried_again() -> Result<()> {
     for broker in Broker::ALL {
         let stage = Stage::new(broker).await?;
-        let payloads = ["ok", "flaky", "ok", "panic", "passing"];
+        let payloads = ["ok", "flaky", "ok", "panic", "passing", "later"];
         let sent: Vec<Sending> =
             (0..200).map(|n| Sending::new(&format!("key {}", n % 7), payloads[n % payloads.len()])).collect();
         stage.topic.send(&sent).await?;

@@ -33,7 +33,7 @@ pub struct Delayed {
     pub wait: Option<Duration>,
     /// Whether an attempt was spent.
     pub spent: bool,
-    /// A short code: `unconfirmed`, `rejected`, `behind`, `turned_away`, `parked`, `unroutable`, `no_route`, `no_sink` or `unread`.
+    /// A short code: `unconfirmed`, `rejected`, `behind`, `turned_away`, `parked`, `snoozed`, `unroutable`, `no_route`, `no_sink` or `unread`.
     pub reason: &'static str,
     /// The broker's error text.
     pub error: String,
