@@ -30,7 +30,7 @@ mod turn;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
-pub use outbox_consumer::{BoxError, Delivery, Failure, Handler, stop_signal};
+pub use outbox_consumer::{BoxError, Delivery, Failure, Handler, Router, Unknown, handler_fn, stop_signal};
 use outbox_core::sqlx::mysql::MySqlConnectOptions;
 use tokio::{
     sync::{Mutex, mpsc, watch},

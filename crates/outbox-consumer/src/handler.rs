@@ -1,3 +1,6 @@
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
 use outbox_core::sqlx::MySqlConnection;
 
 use crate::{Delivery, Failure};
@@ -31,4 +34,46 @@ pub trait Handler: Send + Sync + 'static {
     /// It must not commit, and must pass errors of the database on. Its work outside the transaction (a call of another
     /// service) can happen more than once; the message id helps to make that harmless.
     fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> impl Future<Output = Result<(), Failure>> + Send;
+}
+
+impl<H: Handler> Handler for Arc<H> {
+    async fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> Result<(), Failure> {
+        H::handle(self, tx, message).await
+    }
+}
+
+/// A closure as a handler. Its future is boxed, because a closure cannot promise in its type that its future may move
+/// between threads.
+///
+/// ```
+/// use outbox_consumer::{Handler, handler_fn};
+/// use outbox_core::sqlx;
+///
+/// fn billing(currency: &'static str) -> impl Handler {
+///     handler_fn(move |tx, message| {
+///         Box::pin(async move {
+///             let order: u64 = message.json()?;
+///             let sql = "INSERT INTO invoices (order_id, currency) VALUES (?, ?)";
+///             sqlx::query(sql).bind(order).bind(currency).execute(tx).await?;
+///             Ok(())
+///         })
+///     })
+/// }
+/// ```
+pub fn handler_fn<F>(work: F) -> impl Handler
+where
+    F: for<'a> Fn(&'a mut MySqlConnection, &'a Delivery) -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'static,
+{
+    HandlerFn(work)
+}
+
+struct HandlerFn<F>(F);
+
+impl<F> Handler for HandlerFn<F>
+where
+    F: for<'a> Fn(&'a mut MySqlConnection, &'a Delivery) -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'static,
+{
+    async fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> Result<(), Failure> {
+        (self.0)(tx, message).await
+    }
 }

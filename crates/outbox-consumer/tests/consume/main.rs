@@ -7,6 +7,7 @@ mod outage;
 mod passing;
 mod purge;
 mod rebalance;
+mod router;
 mod sequence;
 mod stage;
 mod stop;
