@@ -46,7 +46,7 @@ pub use migrate::{
 };
 #[cfg(feature = "derive")]
 pub use outbox_derive::Event;
-pub use pool::cancel_safe;
+pub use pool::{cancel_safe, check_returned};
 pub use prepare::{Bind, Prepared, Statement};
 pub use sequence::{EPOCH_HEADER, SEQUENCE_HEADER};
 pub use sqlx;

@@ -10,14 +10,18 @@ use std::{
 
 use anyhow::{Result, ensure};
 use outbox_core::{
-    Message, Outbox, cancel_safe,
+    Message, Outbox, cancel_safe, check_returned,
     sqlx::{self, MySqlPool, mysql::MySqlPoolOptions},
 };
 use testkit::{accounts::Account, database::Database, on_both_databases, servers::Flavor};
 
 use crate::admit::committing;
 
-on_both_databases!(a_transaction_that_comes_back_open_is_rolled_back, calls_that_are_cancelled_cost_no_connection,);
+on_both_databases!(
+    a_transaction_that_comes_back_open_is_rolled_back,
+    a_pool_with_hooks_of_its_own_can_check_what_comes_back,
+    calls_that_are_cancelled_cost_no_connection,
+);
 
 async fn pool(database: &Database) -> Result<MySqlPool> {
     let options = MySqlPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(30));
@@ -40,6 +44,27 @@ async fn a_transaction_that_comes_back_open_is_rolled_back(flavor: Flavor) -> Re
         database.number("SELECT COUNT(*) FROM test_effects").await? == 2,
         "a write is in a transaction of somebody else"
     );
+    Ok(())
+}
+
+async fn a_pool_with_hooks_of_its_own_can_check_what_comes_back(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let options = MySqlPoolOptions::new().max_connections(1).after_release(|connection, _| {
+        Box::pin(async move {
+            check_returned(connection).await?;
+            sqlx::raw_sql("SET @came_back = 1").execute(connection).await?;
+            Ok(true)
+        })
+    });
+    let pool = options.connect(&database.url_as(Account::Owner)?).await?;
+    let mut borrowed = pool.acquire().await?;
+    let insert = "INSERT INTO test_effects (message_id) VALUES (REPEAT('x', 16))";
+    sqlx::raw_sql("BEGIN").execute(&mut *borrowed).await?;
+    sqlx::query(insert).execute(&mut *borrowed).await?;
+    drop(borrowed);
+    let came_back: Option<i64> = sqlx::query_scalar("SELECT @came_back").fetch_one(&pool).await?;
+    ensure!(came_back == Some(1), "another connection was made");
+    ensure!(database.number("SELECT COUNT(*) FROM test_effects").await? == 0, "the transaction went on");
     Ok(())
 }
 
