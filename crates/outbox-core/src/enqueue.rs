@@ -77,6 +77,10 @@ impl Outbox {
     /// With the feature `trace` (on by default) the message gets the headers `traceparent` and `tracestate` of the
     /// current OpenTelemetry span (W3C trace context), unless it has its own.
     ///
+    /// A [sequenced](Message::sequenced) message locks its key until the transaction ends. Two transactions that enqueue for two
+    /// such keys in opposite order deadlock, and the server ends one of them (error 1213): enqueue in the order of the
+    /// keys, or with [`Outbox::enqueue_all`], which locks the keys of its messages in one order.
+    ///
     /// After an error nothing of the message is written. After [`EnqueueError::Database`] and
     /// [`EnqueueError::TransactionEnded`] roll back; after the others the transaction is still usable.
     ///
@@ -102,7 +106,8 @@ impl Outbox {
         Ok(id)
     }
 
-    /// Writes many messages, in this order, in few round trips: all or none, like [`Outbox::enqueue`].
+    /// Writes many messages, in this order, in few round trips: all or none, like [`Outbox::enqueue`]. The keys of sequenced
+    /// messages are locked in the order of topic and key, so that two such calls do not deadlock.
     pub async fn enqueue_all<M: IntoMessage>(
         &self,
         conn: &mut MySqlConnection,

@@ -15,6 +15,7 @@ on_both_databases!(
     a_batch_numbers_each_of_its_keys,
     a_refused_message_gives_its_number_back,
     two_batches_with_the_same_keys_do_not_block_each_other_for_good,
+    two_transactions_that_take_two_keys_in_opposite_order_deadlock,
     a_number_in_a_snapshot_from_before_another_is_refused_by_mariadb_alone,
     keys_that_differ_in_case_or_a_trailing_space_are_different_keys,
 );
@@ -150,6 +151,27 @@ async fn two_batches_with_the_same_keys_do_not_block_each_other_for_good(flavor:
     up??;
     down??;
     assert_eq!(database.number("SELECT COUNT(*) FROM outbox_key_sequence WHERE last_sequence = 40").await?, 50);
+    Ok(())
+}
+
+async fn two_transactions_that_take_two_keys_in_opposite_order_deadlock(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let barrier = tokio::sync::Barrier::new(2);
+    let both = async |keys: [usize; 2]| -> Result<Option<u16>> {
+        let mut connection = database.connect().await?;
+        let mut tx = connection.begin().await?;
+        Outbox::new().enqueue(&mut tx, message(keys[0])).await?;
+        barrier.wait().await;
+        match Outbox::new().enqueue(&mut tx, message(keys[1])).await {
+            Ok(_) => tx.commit().await.map(|()| None).map_err(Into::into),
+            Err(EnqueueError::Database(error)) => Ok(error_number(&error)),
+            Err(other) => Err(other.into()),
+        }
+    };
+    let (up, down) = tokio::join!(both([0, 1]), both([1, 0]));
+    let mut outcomes = [up?, down?];
+    outcomes.sort_unstable();
+    assert_eq!(outcomes, [None, Some(1213)]);
     Ok(())
 }
 
