@@ -35,7 +35,7 @@ pub struct Stats {
 pub struct Lags {
     /// Nothing: it is to be sent.
     pub due: u64,
-    /// Its next attempt.
+    /// Its next attempt, or the time to which its handler has put it off.
     pub retry: u64,
     /// A sink, destination or route that takes nothing.
     pub parked: u64,
@@ -68,7 +68,7 @@ impl Lags {
             "scheduled" => &mut self.scheduled,
             "behind" => &mut self.blocked,
             "paused" => &mut self.paused,
-            "unconfirmed" | "rejected" | "turned_away" => &mut self.retry,
+            "unconfirmed" | "rejected" | "turned_away" | "snoozed" => &mut self.retry,
             _ => &mut self.parked,
         }
     }
