@@ -1,4 +1,4 @@
-//! The relay and the workers of a transactional outbox for MySQL. Messages come from `outbox-core`.
+//! The relay and the workers of a transactional outbox for MySQL. Messages come from `mysql-outbox-core`.
 //!
 //! - [`worker`]: a service works on messages itself, in one transaction with its own writes, without a broker.
 //! - [`sink`]: publishing to brokers. [`sink::Sink`] is the trait of a sink, [`sink::conformance`] checks an

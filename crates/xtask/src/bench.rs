@@ -26,7 +26,7 @@ impl Bench {
 pub(crate) async fn optimised(program: &str) -> Result<String> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     // One build for all: separate builds would choose other features of their dependencies.
-    let build = ["build", "--quiet", "--release", "-p", "outbox-relay", "-p", "bench", "-p", "faults", "--bins"];
+    let build = ["build", "--quiet", "--release", "-p", "mysql-outbox-relay", "-p", "bench", "-p", "faults", "--bins"];
     if !Command::new(cargo).args(build).status().await?.success() {
         bail!("the relay and the measuring programs do not build");
     }

@@ -82,7 +82,7 @@ async fn odd(fleet: Result<Fleet>, calls: Vec<Vec<String>>) -> Result<String> {
     tests(&mut fleet?.into_odd().await?, &calls).await
 }
 
-/// The tests of `outbox-core`, and the relay's delivery tests. They are chosen from the whole workspace, so that
+/// The tests of `mysql-outbox-core`, and the relay's delivery tests. They are chosen from the whole workspace, so that
 /// nothing is built with other features.
 fn odd_suites() -> Vec<Vec<String>> {
     let call =
@@ -104,12 +104,12 @@ async fn checks(steps: &mut Vec<Step>) -> Result<Fleet> {
 /// The libraries with fewer features than the workspace enables together. Kafka is left out: its C library would be
 /// built once more.
 const FEATURES: [&[&str]; 6] = [
-    &["--package=outbox-core", "--no-default-features"],
-    &["--package=outbox-core", "--no-default-features", "--features=derive"],
-    &["--package=outbox-consumer"],
-    &["--package=outbox-consumer", "--features=rabbitmq"],
-    &["--package=outbox-relay", "--no-default-features", "--features=kafka"],
-    &["--package=outbox-relay", "--no-default-features", "--features=rabbitmq"],
+    &["--package=mysql-outbox-core", "--no-default-features"],
+    &["--package=mysql-outbox-core", "--no-default-features", "--features=derive"],
+    &["--package=mysql-outbox-consumer"],
+    &["--package=mysql-outbox-consumer", "--features=rabbitmq"],
+    &["--package=mysql-outbox-relay", "--no-default-features", "--features=kafka"],
+    &["--package=mysql-outbox-relay", "--no-default-features", "--features=rabbitmq"],
 ];
 
 async fn features() -> Result<String> {
