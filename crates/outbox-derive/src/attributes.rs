@@ -2,7 +2,7 @@
 
 use proc_macro2::Span;
 use syn::{
-    Attribute, Data, DataStruct, DeriveInput, Error, Expr, Field, Fields, LitInt, LitStr, Member, Result, Type,
+    Attribute, Data, DataStruct, DeriveInput, Error, Expr, Field, Fields, LitInt, LitStr, Member, Path, Result, Type,
     meta::ParseNestedMeta, parse::Parse, spanned::Spanned as _,
 };
 
@@ -46,6 +46,8 @@ pub(crate) enum Payload {
 
 #[derive(Default)]
 pub(crate) struct Attributes {
+    /// The path of `outbox_core`, if the type gives it.
+    pub(crate) library: Option<Path>,
     pub(crate) topic: Option<LitStr>,
     pub(crate) event_type: Option<LitStr>,
     pub(crate) content_type: Option<LitStr>,
@@ -119,10 +121,14 @@ impl Attributes {
                 set(&mut self.delay, "delay", span, Delay::Millis(millis))
             }
             "encode" => set(&mut self.payload, "payload", span, Payload::Function(meta.value()?.parse()?)),
+            "crate" => {
+                let path: LitStr = value(meta, "\"renamed_core\"")?;
+                set(&mut self.library, "crate", span, path.parse_with(Path::parse_mod_style)?)
+            }
             "sequenced" => set(&mut self.sequenced, "sequence", span, span),
             _ => Err(meta.error(
                 "unknown attribute: a type takes `topic`, `type`, `key`, `no_key`, `sequenced`, `lane`, `delay`, \
-                 `encode` and `content_type`",
+                 `encode`, `content_type` and `crate`",
             )),
         }
     }

@@ -1,4 +1,4 @@
-//! The derive macro of `outbox-core`, which re-exports and documents it as `outbox_core::Event`.
+//! The derive macro of `mysql-outbox-core`, which re-exports and documents it as `outbox_core::Event`.
 
 mod attributes;
 mod expand;
@@ -21,6 +21,7 @@ use syn::{DeriveInput, parse_macro_input};
 /// | `lane = 3` | the lane, 0 by default |
 /// | `delay = "30s"` | published only after this time has passed (`ms`, `s`, `m`, `h`, `d`), at most 100 years |
 /// | `encode = function` | the payload by a function of `&Self` that returns `Vec<u8>` or `Result<Vec<u8>, E>`; JSON by default |
+/// | `crate = "renamed_core"` | the path of `outbox_core`, for a crate that depends on it under another name or only re-exports it |
 /// | `content_type = "…"` | its media type; needed beside `encode` and `#[event(payload)]` |
 ///
 /// Of one field each:

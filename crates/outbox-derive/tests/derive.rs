@@ -112,6 +112,21 @@ fn a_function_that_encodes_may_fail() {
     assert_eq!(Number(7).payload().unwrap_err().to_string(), "odd");
 }
 
+mod renamed {
+    pub(crate) mod library {
+        pub(crate) use outbox_core::{BoxError, Event, derived, to_json};
+    }
+}
+
+#[derive(Serialize, Event)]
+#[event(crate = "renamed::library", topic = "t", type = "t")]
+struct Renamed(#[event(key)] u8);
+
+#[test]
+fn the_crate_may_have_another_name() {
+    assert_eq!((Renamed(7).key(), Renamed(7).payload().unwrap()), (Some(b"7".to_vec()), b"7".to_vec()));
+}
+
 #[test]
 fn mistakes_are_pointed_at_with_what_to_write() {
     trybuild::TestCases::new().compile_fail("tests/mistakes/*.rs");
