@@ -10,6 +10,7 @@ mod faults;
 mod fleet;
 mod holder;
 mod model;
+mod package;
 mod run;
 mod setup;
 mod soak;
@@ -52,6 +53,8 @@ enum Command {
     Run(run::Run),
     /// Check the protocol's model with a larger bound than `test` does: minutes.
     Model,
+    /// Build what a release would upload, each crate from its package alone.
+    Package,
     /// Write the lists of the libraries' public items, which `test` compares.
     Api,
     /// Build bugs on purpose, and check that tests catch them.
@@ -80,6 +83,7 @@ async fn main() -> ExitCode {
         Command::Run(run) => run.run().await,
         Command::Test(test) => Box::pin(test.run()).await,
         Command::Model => model::model().await,
+        Command::Package => package::verify().await,
         Command::Api => api::write().await.map(|()| ExitCode::SUCCESS),
         Command::Sown(sown) => sown.run().await,
         Command::Setup => setup::setup().await.map(|()| ExitCode::SUCCESS),

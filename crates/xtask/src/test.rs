@@ -17,7 +17,7 @@ use crate::fleet::Fleet;
 use crate::steps::{Step, all_passed, step, summary};
 use crate::test_output::Counts;
 use crate::tools::{Group, cargo, watch};
-use crate::{api, dashboards, deny};
+use crate::{api, dashboards, deny, package};
 
 /// Tests without output for this duration hang: each wait in them has a limit, and the longest takes two minutes.
 /// `cargo test PACKAGE` may build for a while first.
@@ -148,6 +148,7 @@ async fn others() -> (Result<Fleet>, Vec<Step>) {
         step("servers", servers).await,
         step("dependencies", deny::check()).await,
         step("dashboards", dashboards::check()).await,
+        step("packages", package::check()).await,
     ];
     (fleet.context("the servers did not start"), steps)
 }

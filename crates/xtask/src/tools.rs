@@ -17,13 +17,18 @@ pub(crate) async fn watch(mut command: Command) -> Result<()> {
 
 /// Runs a command beside others. Its output is shown only if it fails.
 pub(crate) async fn quietly(mut command: Command) -> Result<()> {
+    output(&mut command).await.map(drop)
+}
+
+/// The standard output of a command.
+pub(crate) async fn output(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await;
-    let output = output.with_context(|| format!("cannot run {}", name(&command)))?;
+    let output = output.with_context(|| format!("cannot run {}", name(command)))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
-        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        bail!("{} ended with {}\n{stdout}{stderr}", name(&command), output.status);
+        bail!("{} ended with {}\n{stdout}{}", name(command), output.status, String::from_utf8_lossy(&output.stderr));
     }
-    Ok(())
+    Ok(stdout)
 }
 
 /// The cargo that runs this program, with the given arguments.
