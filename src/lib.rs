@@ -4,15 +4,17 @@
 //! - [`sink`]: publishing to brokers. [`sink::Sink`] is the trait of a sink, [`sink::conformance`] checks an
 //!   implementation, and [`run::Relay`] runs it. The example `custom-sink` is complete.
 //! - [`cli`]: the program `relay`, with its [`config`] and [`observe::metrics`].
-//! - [`operate`]: an operator's questions to the tables.
 //!
-//! The other modules are hidden. They exist for the model of the protocol and for tests, and change without notice.
+//! The other modules are hidden. They exist for the model of the protocol and for tests, and change without notice. An
+//! operator's questions and orders are a stable interface as commands with `--format json`, and over HTTP.
 
 pub mod cli;
 pub mod config;
+mod error;
 #[doc(hidden)]
 pub mod keepers;
 pub mod observe;
+#[doc(hidden)]
 pub mod operate;
 #[doc(hidden)]
 pub mod pipeline;

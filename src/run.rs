@@ -2,7 +2,6 @@
 
 use std::{panic::resume_unwind, sync::Arc, time::Duration};
 
-use anyhow::Context as _;
 use futures_util::{StreamExt as _, stream};
 use outbox_core::{
     SchemaError, check_schema,
@@ -14,6 +13,7 @@ use tokio::{
     task::JoinSet,
 };
 
+pub use crate::error::RunError;
 use crate::{
     config::{Binding, Config, SinkConfig},
     keepers::{floor, gauges, orders, promote, purge, renew, takeover},
@@ -51,7 +51,7 @@ pub struct Relay {
 
 impl Relay {
     /// Creates a relay with the sinks of its configuration. It does not connect yet.
-    pub fn new(config: Config, metrics: Arc<Metrics>, health: Arc<Health>) -> anyhow::Result<Self> {
+    pub fn new(config: Config, metrics: Arc<Metrics>, health: Arc<Health>) -> Result<Self, RunError> {
         let feeds = config.sinks.iter().map(|(name, sink)| feed(name, sink)).collect::<Result<_, _>>()?;
         Self::with_sinks(config, feeds, metrics, health)
     }
@@ -62,14 +62,15 @@ impl Relay {
         feeds: Vec<Feed>,
         metrics: Arc<Metrics>,
         health: Arc<Health>,
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self, RunError> {
         let binding = |sink: &Feed| match config.sinks.get(&sink.name) {
             Some(SinkConfig::RabbitMq(_)) => Binding::Amqp,
             Some(SinkConfig::Kafka(_) | SinkConfig::Stdout | SinkConfig::Null) | None => Binding::Kafka,
         };
         let sinks = feeds.iter().map(|feed| (feed.name.clone(), binding(feed))).collect();
         let routes = Routes::new(&config.routes).with_sinks(sinks);
-        database::options(&config.database).context("the database URL cannot be used")?;
+        let unusable = |error| RunError::configuration(format!("the database URL cannot be used: {error}"));
+        database::options(&config.database).map_err(unusable)?;
         let login = database::Login::Configured(config.database.clone());
         let context = Context::new(config, login, metrics, health, Role::RELAY);
         Ok(Self { context: Arc::new(context), routes, feeds })
@@ -85,13 +86,13 @@ impl Relay {
     ///
     /// Waits for a database that is down and for tables that do not exist yet. A schema unknown to this version is an
     /// error.
-    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> anyhow::Result<()> {
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), RunError> {
         let context = Arc::clone(&self.context);
         supervise(&context, || self.start_pipeline(), shutdown).await
     }
 
     /// Starts the tasks through which a message passes, joined by channels.
-    fn start_pipeline(self) -> JoinSet<anyhow::Result<()>> {
+    fn start_pipeline(self) -> JoinSet<Result<(), RunError>> {
         let context = self.context;
         let relay = &context.config.relay;
         let capacity = Capacity::new(relay);
@@ -131,9 +132,9 @@ impl Relay {
 /// rest. Calls `start` once the database has the tables of this version.
 pub(crate) async fn supervise(
     context: &Arc<Context>,
-    start: impl FnOnce() -> JoinSet<anyhow::Result<()>>,
+    start: impl FnOnce() -> JoinSet<Result<(), RunError>>,
     shutdown: impl Future<Output = ()> + Send,
-) -> anyhow::Result<()> {
+) -> Result<(), RunError> {
     let mut shutdown = std::pin::pin!(shutdown);
     tokio::select! {
         ready = wait_for_database(context) => ready?,
@@ -188,17 +189,17 @@ fn start_keepers(context: &Arc<Context>) -> JoinSet<()> {
 }
 
 /// Waits for the first part that ends. No part ends by itself, so that one takes the relay down.
-async fn first_end(pipeline: &mut JoinSet<anyhow::Result<()>>, keepers: &mut JoinSet<()>) -> anyhow::Result<()> {
+async fn first_end(pipeline: &mut JoinSet<Result<(), RunError>>, keepers: &mut JoinSet<()>) -> Result<(), RunError> {
     tokio::select! {
-        Some(ended) = pipeline.join_next() => ended.context("a part of the relay failed")??,
-        Some(ended) = keepers.join_next() => ended.context("a part of the relay failed")?,
+        Some(ended) = pipeline.join_next() => ended??,
+        Some(ended) = keepers.join_next() => ended?,
     }
-    anyhow::bail!("a part of the relay ended by itself")
+    Err(RunError::Internal("it ended by itself".to_owned()))
 }
 
 /// Stops in three steps. First there are no more claims. Then there are no more publishes, once no time would be left
 /// for one and for its settlement. Then the stop is over.
-async fn stop(context: &Context, pipeline: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
+async fn stop(context: &Context, pipeline: &mut JoinSet<Result<(), RunError>>) -> Result<(), RunError> {
     context.stop.cancel();
     let relay = &context.config.relay;
     let finish = relay.stop_deadline.saturating_sub(relay.publish_deadline + relay.settle_deadline);
@@ -210,7 +211,7 @@ async fn stop(context: &Context, pipeline: &mut JoinSet<anyhow::Result<()>>) -> 
     };
     let ended = async {
         while let Some(ended) = pipeline.join_next().await {
-            ended.context("a part of the relay failed while stopping")??;
+            ended??;
         }
         Ok(())
     };
@@ -245,7 +246,7 @@ async fn release_rest(context: &Arc<Context>) {
 }
 
 /// Waits until the database answers and has tables that serve this version.
-async fn wait_for_database(context: &Context) -> anyhow::Result<()> {
+async fn wait_for_database(context: &Context) -> Result<(), RunError> {
     loop {
         let problem = match tokio::time::timeout(SILENCE, look_at_database(context)).await {
             Ok(Ok(None)) => return Ok(()),

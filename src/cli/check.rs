@@ -35,7 +35,7 @@ impl Check {
     pub(super) async fn run(self, loaded: &Loaded) -> anyhow::Result<bool> {
         let config = &loaded.config;
         let feeds = config.sinks.iter().map(|(name, sink)| make::feed(name, sink));
-        let feeds: Vec<_> = feeds.collect::<Result<_, _>>().map_err(|error| unusable(&error))?;
+        let feeds: Vec<_> = feeds.collect::<Result<_, _>>().map_err(unusable)?;
         let mut findings = vec![("configuration".to_owned(), Ok("can be used".to_owned()))];
         findings.extend(loaded.warnings.iter().map(|warning| ("warning".to_owned(), Ok(warning.to_string()))));
         if let Err(error) = config.retention.check_window() {

@@ -34,7 +34,7 @@ impl Doctor {
     /// Prints the findings.
     pub(super) async fn run(self, loaded: &Loaded) -> anyhow::Result<bool> {
         for (name, sink) in &loaded.config.sinks {
-            make::feed(name, sink).map_err(|error| unusable(&error))?;
+            make::feed(name, sink).map_err(unusable)?;
         }
         let findings = examine(loaded).await;
         if !self.format.json(&findings)? {

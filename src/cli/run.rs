@@ -14,7 +14,7 @@ use crate::{
         http::{self, Sources},
         metrics::Metrics,
     },
-    run::Relay,
+    run::{Relay, RunError},
 };
 
 /// Runs a relay until a signal stops it.
@@ -42,7 +42,7 @@ pub(super) async fn run(options: &Arguments) -> anyhow::Result<bool> {
     }
     let notifier = notifier(&health);
     let signal = signalled(Arc::clone(&health), notifier)?;
-    let relay = Relay::new(config, metrics, health).map_err(|error| unusable(&error))?;
+    let relay = Relay::new(config, metrics, health).map_err(unusable)?;
     relay.run(signal).await?;
     stop.cancel();
     Ok(true)
@@ -82,8 +82,9 @@ fn warn(warnings: &[Problem]) {
 }
 
 /// Makes a configuration error from the error of a sink or a driver.
-pub(super) fn unusable(error: &anyhow::Error) -> ConfigError {
-    ConfigError(vec![Problem { at: "configuration".to_owned(), text: format!("{error:#}") }])
+pub(super) fn unusable(error: RunError) -> ConfigError {
+    let text = format!("{:#}", anyhow::Error::from(error));
+    ConfigError(vec![Problem { at: "configuration".to_owned(), text }])
 }
 
 /// Returns a future that is done at the first SIGTERM or SIGINT. A second signal ends the process at once.

@@ -11,6 +11,7 @@ use super::{
 
 /// A configuration that was read, with the origin of each value.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Loaded {
     /// The configuration.
     pub config: Config,

@@ -21,7 +21,7 @@ mod show;
 mod source;
 mod value;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use url::Url;
 
@@ -35,9 +35,11 @@ pub use self::{
     show::Effective,
     source::{Inputs, Problem, ValueOrigin, default_file},
 };
+pub use crate::operate::Role;
 
 /// The effective configuration: defaults, overridden by the file, the environment and flags, in this order.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Config {
     /// `[database]`
     pub database: Database,
@@ -61,6 +63,7 @@ pub struct Config {
 
 /// The form of a line of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LogFormat {
     /// For people.
     Text,
@@ -70,6 +73,7 @@ pub enum LogFormat {
 
 /// A broker.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum SinkConfig {
     /// Kafka.
     Kafka(KafkaConfig),
@@ -83,11 +87,48 @@ pub enum SinkConfig {
 
 /// RabbitMQ's management API.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Management {
     /// `https://user:password@host:port`; without a user those of the sink.
     pub url: Secret,
     /// The password, if it is not part of the URL.
     pub password: Option<Secret>,
+}
+
+impl KafkaConfig {
+    /// Returns a cluster (`host:port`, several separated by commas) without further properties.
+    #[must_use]
+    pub fn new(brokers: impl Into<String>) -> Self {
+        Self { properties: BTreeMap::new(), brokers: brokers.into() }
+    }
+}
+
+impl RetryConfig {
+    /// Returns these retries: the bounds of the first wait and of all, and the number of attempts after which a message
+    /// is dead.
+    #[must_use]
+    pub const fn new(base: Duration, max: Duration, max_attempts: usize) -> Self {
+        Self { base, max, max_attempts }
+    }
+}
+
+impl Route {
+    /// Returns a route of these topics to this sink, with the target `{topic}` and defaults for everything else.
+    #[must_use]
+    pub fn new(topics: impl Into<String>, sink: impl Into<String>) -> Self {
+        Self {
+            target: "{topic}".to_owned(),
+            routing_key: String::new(),
+            pipelined: false,
+            envelope: Envelope::Raw,
+            retry: None,
+            topics: topics.into(),
+            sink: sink.into(),
+            on_rejected: OnRejected::Dead,
+            after_dead: AfterDead::Skip,
+            source: String::new(),
+        }
+    }
 }
 
 impl RabbitMqConfig {
@@ -121,6 +162,7 @@ impl RabbitMqConfig {
 
 /// The shape of messages on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Envelope {
     /// The message as it is.
     Raw,
@@ -134,6 +176,7 @@ pub enum Envelope {
 
 /// The names of CloudEvents attributes in headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Binding {
     /// `ce_id`.
     Kafka,
@@ -143,6 +186,7 @@ pub enum Binding {
 
 /// The outcome of a rejected message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnRejected {
     /// It is dead at once.
     Dead,
@@ -152,6 +196,7 @@ pub enum OnRejected {
 
 /// The effect of a dead message on its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AfterDead {
     /// Later messages of the key go on.
     Skip,

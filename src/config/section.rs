@@ -79,6 +79,7 @@ macro_rules! section {
     ) => {
         $(#[doc = $about])+
         #[derive(Debug, Clone)]
+        #[non_exhaustive]
         pub struct $section {
             $($(#[doc = $meaning])+ pub $given: $type,)*
             $($(#[doc = $help])+ pub $field: $crate::config::section::field!(type $kind($($($arg)*)?)),)*

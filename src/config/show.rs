@@ -10,6 +10,7 @@ use super::{
 
 /// An effective value.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Effective {
     /// The key.
     pub key: String,

@@ -16,6 +16,7 @@ use super::{
 
 /// The sources of a configuration.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Inputs {
     /// The TOML file, if there is one.
     pub file: Option<PathBuf>,
@@ -27,6 +28,7 @@ pub struct Inputs {
 
 /// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ValueOrigin {
     /// It was not given.
     Default,
@@ -58,6 +60,7 @@ impl fmt::Display for ValueOrigin {
 
 /// A necessary change of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Problem {
     /// The place: `file:line:column`, a variable or a flag.
     pub at: String,

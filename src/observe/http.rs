@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context as _;
 use axum::{
     Router,
     extract::State,
@@ -34,7 +33,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::observe::{health::Health, metrics::Metrics};
+use crate::{
+    error::RunError,
+    observe::{health::Health, metrics::Metrics},
+};
 
 /// The time that a connection may take for a request that needs no database: a slow client cannot hold descriptors.
 const CONNECTION: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
@@ -53,14 +55,13 @@ pub struct Sources {
 }
 
 /// Opens the listener.
-pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+pub async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
     bind_as(address, "http.listen").await
 }
 
 /// Opens the listener whose address has this key in the configuration.
-pub(crate) async fn bind_as(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
-    let listener = TcpListener::bind(address).await;
-    listener.with_context(|| format!("cannot listen on {address}: change `{key}`, or stop what listens there"))
+pub(crate) async fn bind_as(address: SocketAddr, key: &'static str) -> Result<TcpListener, RunError> {
+    TcpListener::bind(address).await.map_err(|source| RunError::Listen { address, key, source })
 }
 
 /// Answers until `shutdown` is done.

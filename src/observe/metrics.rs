@@ -10,6 +10,7 @@ use prometheus::{
 
 /// A metric: its name, its labels and what it means. The table from which all are made, and from which docs/metrics.md is.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Metric {
     /// The whole name.
     pub name: &'static str,
@@ -241,6 +242,7 @@ pub struct Metrics {
 
 /// The content of the tables.
 #[expect(missing_docs, reason = "`METRICS` says what each means")]
+#[non_exhaustive]
 pub struct Queue {
     pub messages: IntGaugeVec,
     pub lag_seconds: GaugeVec,

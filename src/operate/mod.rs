@@ -17,6 +17,7 @@ pub mod why;
 
 /// The rights that a question or an order needs. Each role includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Role {
     /// To look, without keys, headers and payloads.
     Viewer,

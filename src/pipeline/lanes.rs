@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use crate::{
+    error::RunError,
     pipeline::claim::{Claimed, Claimer},
     state::{
         capacity::Capacity,
@@ -70,7 +71,7 @@ pub async fn run(
     capacity: Capacity,
     open: watch::Receiver<bool>,
     claims: mpsc::Sender<Claimed>,
-) -> anyhow::Result<()> {
+) -> Result<(), RunError> {
     let mut session = Session::new(&context);
     let (sessions, idle) = (Arc::new(Sessions::new(&context, CONNECTIONS)), Arc::new(Idle::default()));
     let (mut served, mut claimers) = (BTreeSet::new(), JoinSet::new());

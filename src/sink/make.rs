@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::Sink;
-use crate::config::SinkConfig;
+use crate::{config::SinkConfig, error::RunError};
 
 /// A sink, and the limits of what it gets at a time.
+#[non_exhaustive]
 pub struct Feed {
     /// Its name in the configuration.
     pub name: String,
@@ -17,21 +18,37 @@ pub struct Feed {
     pub batch: usize,
 }
 
+impl Feed {
+    /// Creates the feed of a sink, with at most this number of batches in flight, and of messages in a batch.
+    #[must_use]
+    pub fn new(name: impl Into<String>, sink: Arc<dyn Sink>, batches: usize, batch: usize) -> Self {
+        Self { name: name.into(), sink, batches, batch }
+    }
+}
+
 /// Makes the sink that the configuration names.
-pub(crate) fn feed(name: &str, sink: &SinkConfig) -> anyhow::Result<Feed> {
+pub(crate) fn feed(name: &str, sink: &SinkConfig) -> Result<Feed, RunError> {
     let (sink, batches, batch): (Arc<dyn Sink>, usize, usize) = match sink {
         #[cfg(feature = "kafka")]
-        SinkConfig::Kafka(kafka) => (Arc::new(super::kafka::Kafka::new(name, kafka)?), 64, 1000),
+        SinkConfig::Kafka(kafka) => {
+            (Arc::new(super::kafka::Kafka::new(name, kafka).map_err(RunError::configuration)?), 64, 1000)
+        }
         #[cfg(feature = "rabbitmq")]
         SinkConfig::RabbitMq(rabbit) => {
-            (Arc::new(super::rabbitmq::RabbitMq::new(name, rabbit)?), rabbit.channels, rabbit.window)
+            let sink = super::rabbitmq::RabbitMq::new(name, rabbit).map_err(RunError::configuration)?;
+            (Arc::new(sink), rabbit.channels, rabbit.window)
         }
         SinkConfig::Stdout => (Arc::new(super::stdout::Stdout::new()), 1, 1000),
         SinkConfig::Null => (Arc::new(super::null::Null), 64, 1000),
         #[cfg(not(feature = "kafka"))]
-        SinkConfig::Kafka(_) => anyhow::bail!("this relay was built without Kafka: leave the sink {name} out"),
+        SinkConfig::Kafka(_) => return Err(left_out(name, "Kafka")),
         #[cfg(not(feature = "rabbitmq"))]
-        SinkConfig::RabbitMq(_) => anyhow::bail!("this relay was built without RabbitMQ: leave the sink {name} out"),
+        SinkConfig::RabbitMq(_) => return Err(left_out(name, "RabbitMQ")),
     };
     Ok(Feed { name: name.to_owned(), sink, batches, batch })
+}
+
+#[cfg(not(all(feature = "kafka", feature = "rabbitmq")))]
+fn left_out(name: &str, broker: &str) -> RunError {
+    RunError::configuration(format!("this relay was built without {broker}: leave the sink {name} out"))
 }

@@ -25,6 +25,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 /// A message on its way to a sink.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Outgoing {
     /// The id under which consumers know the message, the same over retries and replays.
     pub message_id: Uuid,
@@ -40,6 +41,7 @@ pub struct Outgoing {
 
 /// The place to which a sink delivers a message, as the route resolved it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Destination {
     /// The sink's name in the configuration.
     pub sink: String,
@@ -49,8 +51,17 @@ pub struct Destination {
     pub routing_key: String,
 }
 
+impl Destination {
+    /// Creates a destination; without a routing key for any sink but RabbitMQ's.
+    #[must_use]
+    pub fn new(sink: impl Into<String>, target: impl Into<String>, routing_key: impl Into<String>) -> Self {
+        Self { sink: sink.into(), target: target.into(), routing_key: routing_key.into() }
+    }
+}
+
 /// A broker's confirmation of one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Receipt {
     /// The place of the message: `orders/3@184` on Kafka, `exchange/routing key` on RabbitMQ. At most 255 bytes of
     /// ASCII.
@@ -71,6 +82,7 @@ impl Receipt {
 /// The reason why a message was not published. The class decides the next step; in doubt it is
 /// [`PublishError::Unconfirmed`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PublishError {
     /// The broker cannot take anything now (down, blocked, no leader, login refused). The message surely did not
     /// arrive, and is not the cause. It goes back without a spent attempt, and the whole sink backs off.
@@ -121,6 +133,7 @@ pub type Outcome = Result<Receipt, PublishError>;
 
 /// How much of the order per key a sink keeps by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeyOrder {
     /// Messages of one key may be handed over one after the other without waiting. The sink confirms a later one only
     /// if it has confirmed the earlier ones (Kafka's idempotent producer within a partition).

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Instant};
 
-use anyhow::Context as _;
 use outbox_consumer::{Failure, Handler};
 use tokio::{sync::mpsc, task::JoinSet};
 
@@ -12,6 +11,7 @@ use super::{
 };
 use crate::{
     config::{AfterDead, OnRejected},
+    error::RunError,
     pipeline::{
         claim::Claimed,
         read::{ReadClaim, Reader},
@@ -35,7 +35,7 @@ pub(super) struct Claims<H> {
 
 impl<H: Handler> Claims<H> {
     /// Works until the claimers have stopped and everything in flight is finished.
-    pub(super) async fn run(self, mut claims: mpsc::Receiver<Claimed>) -> anyhow::Result<()> {
+    pub(super) async fn run(self, mut claims: mpsc::Receiver<Claimed>) -> Result<(), RunError> {
         let (all, mut tasks) = (Arc::new(self), JoinSet::new());
         loop {
             tokio::select! {
@@ -46,11 +46,11 @@ impl<H: Handler> Claims<H> {
                     }
                     None => break,
                 },
-                Some(ended) = tasks.join_next() => ended.context("the task of a claim failed")?,
+                Some(ended) = tasks.join_next() => ended?,
             }
         }
         while let Some(ended) = tasks.join_next().await {
-            ended.context("the task of a claim failed")?;
+            ended?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@
 //!     }
 //! }
 //!
-//! # async fn work(pool: MySqlPool) -> anyhow::Result<()> {
+//! # async fn work(pool: MySqlPool) -> Result<(), outbox_relay::worker::RunError> {
 //! Worker::new(pool.connect_options(), 7).concurrency(8).run(Billing, stop_signal()).await
 //! # }
 //! ```
@@ -29,7 +29,6 @@ mod turn;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use anyhow::{Context as _, ensure};
 pub use outbox_consumer::{BoxError, Delivery, Failure, Handler, Router, Unknown, handler_fn, stop_signal};
 use outbox_core::sqlx::mysql::MySqlConnectOptions;
 use tokio::{
@@ -39,8 +38,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::claims::Claims;
+pub use crate::error::RunError;
 use crate::{
-    config::{self, AfterDead, Config, Envelope, OnRejected, Route},
+    config::{self, AfterDead, Config, Route},
     keepers::renew,
     observe::{
         health::Health,
@@ -146,13 +146,13 @@ impl Worker {
     ///
     /// Waits for a database that is down and for tables that do not exist yet. Fails for an impossible setting, an
     /// address in use, tables of another version, or a bug of this library.
-    pub async fn run<H: Handler>(mut self, handler: H, stop: impl Future<Output = ()> + Send) -> anyhow::Result<()> {
+    pub async fn run<H: Handler>(mut self, handler: H, stop: impl Future<Output = ()> + Send) -> Result<(), RunError> {
         let relay = &mut self.config.relay;
         relay.in_flight_messages = self.concurrency.saturating_mul(relay.claim_messages);
         check(relay)?;
         let metrics = match self.metrics {
             Some(metrics) => metrics,
-            None => Metrics::new().context("the metrics cannot be made")?,
+            None => Metrics::new().map_err(|error| RunError::Internal(error.to_string()))?,
         };
         let health = Health::new(Arc::clone(&metrics));
         let ended = CancellationToken::new();
@@ -169,18 +169,18 @@ impl Worker {
 }
 
 /// Checks that no work can begin that could outlast its lease.
-fn check(relay: &config::RelayConfig) -> anyhow::Result<()> {
-    let need = relay.publish_deadline + relay.settle_deadline + relay.safety;
-    ensure!(
-        need <= relay.lease,
-        "the lease ({:?}) is shorter than publish_deadline + settle_deadline + safety = {need:?}: raise it",
-        relay.lease
-    );
-    Ok(())
+fn check(relay: &config::RelayConfig) -> Result<(), RunError> {
+    let (need, lease) = (relay.publish_deadline + relay.settle_deadline + relay.safety, relay.lease);
+    if need <= lease {
+        return Ok(());
+    }
+    Err(RunError::configuration(format!(
+        "the lease ({lease:?}) is shorter than publish_deadline + settle_deadline + safety = {need:?}: raise it"
+    )))
 }
 
 /// Starts the tasks through which a message passes, joined by channels.
-fn start<H: Handler>(context: &Arc<Context>, handler: H, after_dead: AfterDead) -> JoinSet<anyhow::Result<()>> {
+fn start<H: Handler>(context: &Arc<Context>, handler: H, after_dead: AfterDead) -> JoinSet<Result<(), RunError>> {
     let (claims, claimed) = mpsc::channel(1);
     let (finished, queue) = mpsc::unbounded_channel();
     // No part asks which claims are settled: no two claims share a key.
@@ -203,26 +203,36 @@ fn start<H: Handler>(context: &Arc<Context>, handler: H, after_dead: AfterDead) 
 
 /// Returns the route of every message to the handler, unchanged.
 fn route(after_dead: AfterDead) -> Route {
-    Route {
-        topics: "*".to_owned(),
-        sink: NAME.to_owned(),
-        target: "{topic}".to_owned(),
-        routing_key: String::new(),
-        on_rejected: OnRejected::Dead,
-        after_dead,
-        pipelined: false,
-        envelope: Envelope::Raw,
-        retry: None,
-        source: String::new(),
-    }
+    Route { after_dead, ..Route::new("*", NAME) }
 }
 
 #[cfg(test)]
 mod tests {
+    use outbox_core::sqlx::MySqlConnection;
+
     use super::*;
 
     fn worker() -> Worker {
         Worker::new(MySqlConnectOptions::new(), 7)
+    }
+
+    struct Nothing;
+
+    impl Handler for Nothing {
+        async fn handle(&self, _: &mut MySqlConnection, _: &Delivery) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn the_error_of_a_run_is_of_the_kind_of_its_remedy() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let ended = worker().listen(address).run(Nothing, std::future::pending()).await;
+        assert!(matches!(ended, Err(RunError::Listen { address: it, .. }) if it == address), "{ended:?}");
+        let hasty = worker().configure(|config| config.relay.lease = Duration::from_secs(1));
+        let ended = hasty.run(Nothing, std::future::pending()).await;
+        assert!(matches!(ended, Err(RunError::Configuration(_))), "{ended:?}");
     }
 
     #[test]

@@ -36,7 +36,9 @@ impl Case {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("relay.toml");
         fs::write(&file, text).unwrap();
-        Self { dir, inputs: Inputs { file: Some(file), ..Inputs::default() } }
+        let mut inputs = Inputs::default();
+        inputs.file = Some(file);
+        Self { dir, inputs }
     }
 
     fn variable(mut self, name: &str, value: &str) -> Self {

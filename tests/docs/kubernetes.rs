@@ -44,7 +44,9 @@ fn config() -> Config {
     let data = manifest::<ConfigMap>("ConfigMap").data.unwrap();
     let file = folder.path().join("relay.toml");
     fs::write(&file, data["relay.toml"].replace(SECRETS, &folder.path().to_string_lossy())).unwrap();
-    load(&Inputs { file: Some(file), ..Inputs::default() }).unwrap_or_else(|error| panic!("{error}")).config
+    let mut inputs = Inputs::default();
+    inputs.file = Some(file);
+    load(&inputs).unwrap_or_else(|error| panic!("{error}")).config
 }
 
 #[test]

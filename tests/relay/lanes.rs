@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use outbox_relay::{
-    config::{self, AfterDead, Envelope, Inputs, OnRejected, Route},
+    config::{self, Inputs, Route},
     observe::{health::Health, metrics::Metrics},
     run::Relay,
     sink::{Feed, KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink, null::Null},
@@ -74,21 +74,6 @@ impl Sink for Stuck {
     async fn close(&self) {}
 }
 
-fn route(topics: &str, sink: &str) -> Route {
-    Route {
-        topics: topics.to_owned(),
-        sink: sink.to_owned(),
-        target: "{topic}".to_owned(),
-        routing_key: String::new(),
-        on_rejected: OnRejected::Dead,
-        after_dead: AfterDead::Skip,
-        pipelined: false,
-        envelope: Envelope::Raw,
-        retry: None,
-        source: String::new(),
-    }
-}
-
 /// All lanes share the room for messages in flight.
 #[tokio::test]
 async fn a_lane_whose_sink_takes_nothing_leaves_room_for_the_other() -> Result<()> {
@@ -96,14 +81,15 @@ async fn a_lane_whose_sink_takes_nothing_leaves_room_for_the_other() -> Result<(
     let drafts = |topic: &str| (0..400).map(|_| Draft::new(topic, "")).collect::<Vec<_>>();
     load::commit(&stage.database, &stage.ledger, &drafts("slow"), |message| message.lane(1)).await?;
     let url = ("RELAY__DATABASE__URL".to_owned(), stage.database.url_as(Account::Relay)?);
-    let mut config = config::load_for_database(&Inputs { variables: vec![url], ..Inputs::default() })?.config;
-    config.routes = vec![route("slow", "stuck"), route("*", "null")];
+    let mut inputs = Inputs::default();
+    inputs.variables = vec![url];
+    let mut config = config::load_for_database(&inputs)?.config;
+    config.routes = vec![Route::new("slow", "stuck"), Route::new("*", "null")];
     config.relay.lease = 2 * PATIENCE;
     config.relay.publish_deadline = PATIENCE;
     (config.relay.in_flight_messages, config.relay.claim_messages) = (200, 50);
     let (release, released) = watch::channel(false);
-    let feed = |name: &str, sink| Feed { name: name.to_owned(), sink, batches: 4, batch: 100 };
-    let feeds = vec![feed("stuck", Arc::new(Stuck(released))), feed("null", Arc::new(Null))];
+    let feeds = vec![Feed::new("stuck", Arc::new(Stuck(released)), 4, 100), Feed::new("null", Arc::new(Null), 4, 100)];
     let metrics = Metrics::new()?;
     let health = Health::new(Arc::clone(&metrics));
     let (stop, stopped) = watch::channel(());
@@ -118,7 +104,7 @@ async fn a_lane_whose_sink_takes_nothing_leaves_room_for_the_other() -> Result<(
     release.send(true)?;
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 800 FROM outbox_sent_messages").await?;
     stop.send(())?;
-    relay.await?
+    Ok(relay.await??)
 }
 
 #[tokio::test]

@@ -1,7 +1,6 @@
 //! The Kafka sink: the conformance suite against a real broker, and Kafka's own traps.
 
 use std::{
-    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -28,7 +27,7 @@ use testkit::{
 };
 
 fn to(topic: &str) -> Arc<Destination> {
-    Arc::new(Destination { sink: "kafka".into(), target: topic.into(), routing_key: String::new() })
+    Arc::new(Destination::new("kafka", topic, ""))
 }
 
 const TWO_HOURS_MICROS: i64 = 2 * 60 * 60 * 1_000_000;
@@ -48,7 +47,7 @@ fn numbered(topic: &Arc<Destination>, numbers: std::ops::Range<usize>, size: usi
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kafka_conforms() -> Result<()> {
-    conformance::run(&KafkaHarness::start().await?).await
+    Ok(conformance::run(&KafkaHarness::start().await?).await?)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -424,8 +423,8 @@ async fn a_topic_that_confirms_nothing_costs_the_others_nothing() -> Result<()> 
 #[tokio::test(flavor = "multi_thread")]
 async fn weakened_properties_and_unknown_ones_are_refused_without_their_values() {
     for (name, value) in [("acks", "S3CRET"), ("no.such.property", "S3CRET"), ("linger.ms", "S3CRET")] {
-        let properties = BTreeMap::from([(name.to_owned(), config::Secret::new(value))]);
-        let config = config::KafkaConfig { brokers: "127.0.0.1:1".to_owned(), properties };
+        let mut config = config::KafkaConfig::new("127.0.0.1:1");
+        config.properties.insert(name.to_owned(), config::Secret::new(value));
         let Err(error) = Kafka::new("k", &config) else { panic!("{name} was taken") };
         assert!(error.to_string().contains(name) && !error.to_string().contains("S3CRET"), "{error}");
     }

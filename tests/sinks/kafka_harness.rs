@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::{
-    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,7 +13,7 @@ use outbox_relay::{
     config,
     sink::{
         Destination, Outgoing, Sink,
-        conformance::{Arrived, Control, Draft, Harness},
+        conformance::{Arrived, ConformanceError, Control, Draft, Harness},
         kafka::Kafka,
     },
 };
@@ -61,8 +60,8 @@ pub(crate) fn sink(bootstrap: &str) -> Kafka {
 
 pub(crate) fn sink_with(bootstrap: &str, properties: &[(&str, &str)]) -> Kafka {
     let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), config::Secret::new(*value)));
-    let config =
-        config::KafkaConfig { brokers: bootstrap.to_owned(), properties: properties.collect::<BTreeMap<_, _>>() };
+    let mut config = config::KafkaConfig::new(bootstrap);
+    config.properties.extend(properties);
     Kafka::new("kafka", &config).unwrap()
 }
 
@@ -72,19 +71,21 @@ impl Harness for KafkaHarness {
         &self.sink
     }
 
-    async fn destination(&self) -> Result<Arc<Destination>> {
+    async fn destination(&self) -> Result<Arc<Destination>, ConformanceError> {
         let target = format!("test-{}", Uuid::now_v7());
-        servers::create_topic(&self.bootstrap, &target, 4).await?;
-        Ok(Arc::new(Destination { sink: "kafka".to_owned(), target, routing_key: String::new() }))
+        servers::create_topic(&self.bootstrap, &target, 4).await.map_err(ConformanceError::new)?;
+        Ok(Arc::new(Destination::new("kafka", target, "")))
     }
 
-    async fn arrived(&self, destination: &Destination, least: usize) -> Result<Vec<Arrived>> {
-        consume(&self.bootstrap, &destination.target, least)?.into_iter().map(Record::arrived).collect()
+    async fn arrived(&self, destination: &Destination, least: usize) -> Result<Vec<Arrived>, ConformanceError> {
+        let records = consume(&self.bootstrap, &destination.target, least);
+        let arrived = records.and_then(|records| records.into_iter().map(Record::arrived).collect());
+        arrived.map_err(ConformanceError::new)
     }
 
     fn missing(&self) -> Option<Arc<Destination>> {
         let target = format!("missing-{}", Uuid::now_v7());
-        Some(Arc::new(Destination { sink: "kafka".to_owned(), target, routing_key: String::new() }))
+        Some(Arc::new(Destination::new("kafka", target, "")))
     }
 
     fn rejected(&self, destination: &Arc<Destination>) -> Option<Outgoing> {
@@ -95,16 +96,17 @@ impl Harness for KafkaHarness {
         Some(Box::new(sink("127.0.0.1:1")))
     }
 
-    async fn control(&self, control: Control) -> Result<bool> {
+    async fn control(&self, control: Control) -> Result<bool, ConformanceError> {
         let Some(broker) = &self.broker else { return Ok(false) };
         let mut broker = broker.lock().await;
-        match control {
-            Control::Kill => broker.kill()?,
-            Control::Restart => broker.restart().await?,
-            Control::Freeze => broker.pause()?,
-            Control::Thaw => broker.resume()?,
-        }
-        Ok(true)
+        let done = match control {
+            Control::Kill => broker.kill(),
+            Control::Restart => broker.restart().await,
+            Control::Freeze => broker.pause(),
+            Control::Thaw => broker.resume(),
+            _ => return Ok(false),
+        };
+        done.map(|()| true).map_err(ConformanceError::new)
     }
 }
 

@@ -58,7 +58,7 @@ fn is_rejected(outcome: &Outcome, expected: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rabbitmq_conforms() -> Result<()> {
-    conformance::run(&RabbitHarness::start().await?).await
+    Ok(conformance::run(&RabbitHarness::start().await?).await?)
 }
 
 /// lapin waits for ever if opening its socket fails just before its first frame. On a busy machine one of some ten
@@ -274,7 +274,7 @@ async fn while_the_broker_has_an_alarm_nothing_hangs_and_soon_nothing_costs_an_a
     );
     assert!(connections(&harness.url) <= 1, "{} connections", connections(&harness.url));
     broker.ctl(&["set_vm_memory_high_watermark", "0.4"]).await?;
-    publish_until_sent(&sink, &some(&queue, 20), PATIENCE).await
+    Ok(publish_until_sent(&sink, &some(&queue, 20), PATIENCE).await?)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -295,7 +295,7 @@ async fn a_broker_that_hangs_confirms_nothing_and_leaves_no_connection() -> Resu
     let open = connections(&harness.url);
     broker.resume()?;
     assert_eq!(open, 0, "connections that were given up and stay open");
-    publish_until_sent(&sink, &some(&queue, 20), PATIENCE).await
+    Ok(publish_until_sent(&sink, &some(&queue, 20), PATIENCE).await?)
 }
 
 /// The queue is silent, like a quorum queue whose other nodes are down.
@@ -305,7 +305,8 @@ async fn beside_a_queue_that_confirms_nothing_counts_what_is_confirmed_unless_a_
     let harness = RabbitHarness::at(&broker.amqp_url());
     let (good, silent) = (harness.queue(FieldTable::default()).await?, harness.queue(FieldTable::default()).await?);
     let unrouted = destination(&good.target, "nowhere");
-    let config = config::RabbitMqConfig { channels: 1, ..config::RabbitMqConfig::new(broker.amqp_url()) };
+    let mut config = config::RabbitMqConfig::new(broker.amqp_url());
+    config.channels = 1;
     let sink = RabbitMq::new("rabbit", &config)?;
     let messages = async |destinations: &[&Arc<Destination>]| {
         let messages: Vec<_> = destinations.iter().flat_map(|destination| some(destination, 1)).collect();
@@ -347,7 +348,7 @@ async fn a_question_for_an_exchange_without_an_answer_ends_the_connection() -> R
     let checked = sink.check(in_a_second()).await;
     assert!(matches!(checked, Err(PublishError::Unavailable(_))), "{checked:?}");
     proxy.heal();
-    publish_until_sent(&sink, &some(&harness.destination().await?, 1), PATIENCE).await
+    Ok(publish_until_sent(&sink, &some(&harness.destination().await?, 1), PATIENCE).await?)
 }
 
 #[tokio::test(flavor = "multi_thread")]

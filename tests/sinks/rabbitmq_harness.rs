@@ -16,7 +16,7 @@ use outbox_relay::{
     config,
     sink::{
         Destination, Outgoing, Sink,
-        conformance::{Arrived, Control, Draft, Harness},
+        conformance::{Arrived, ConformanceError, Control, Draft, Harness},
         rabbitmq::RabbitMq,
     },
 };
@@ -77,11 +77,12 @@ impl RabbitHarness {
 }
 
 pub(crate) fn destination(exchange: &str, routing_key: &str) -> Arc<Destination> {
-    Arc::new(Destination { sink: "rabbit".into(), target: exchange.into(), routing_key: routing_key.into() })
+    Arc::new(Destination::new("rabbit", exchange, routing_key))
 }
 
 pub(crate) fn sink(url: &str) -> RabbitMq {
-    let config = config::RabbitMqConfig { window: 500, ..config::RabbitMqConfig::new(url) };
+    let mut config = config::RabbitMqConfig::new(url);
+    config.window = 500;
     RabbitMq::new("rabbit", &config).unwrap()
 }
 
@@ -128,16 +129,14 @@ impl Harness for RabbitHarness {
         &self.sink
     }
 
-    async fn destination(&self) -> Result<Arc<Destination>> {
-        self.queue(FieldTable::default()).await
+    async fn destination(&self) -> Result<Arc<Destination>, ConformanceError> {
+        self.queue(FieldTable::default()).await.map_err(ConformanceError::new)
     }
 
-    async fn arrived(&self, destination: &Destination, least: usize) -> Result<Vec<Arrived>> {
-        take(&self.url, &destination.target, least)
-            .await?
-            .into_iter()
-            .map(|it| arrived(&it.properties, &it.data))
-            .collect()
+    async fn arrived(&self, destination: &Destination, least: usize) -> Result<Vec<Arrived>, ConformanceError> {
+        let messages = take(&self.url, &destination.target, least).await.map_err(ConformanceError::new)?;
+        let arrived = messages.into_iter().map(|it| arrived(&it.properties, &it.data)).collect::<Result<_>>();
+        arrived.map_err(ConformanceError::new)
     }
 
     fn missing(&self) -> Option<Arc<Destination>> {
@@ -152,16 +151,17 @@ impl Harness for RabbitHarness {
         Some(Box::new(sink("amqp://guest:guest@127.0.0.1:1/%2f")))
     }
 
-    async fn control(&self, control: Control) -> Result<bool> {
+    async fn control(&self, control: Control) -> Result<bool, ConformanceError> {
         let Some(broker) = &self.broker else { return Ok(false) };
         let mut broker = broker.lock().await;
-        match control {
-            Control::Kill => broker.kill()?,
-            Control::Restart => broker.restart().await?,
-            Control::Freeze => broker.pause()?,
-            Control::Thaw => broker.resume()?,
-        }
-        Ok(true)
+        let done = match control {
+            Control::Kill => broker.kill(),
+            Control::Restart => broker.restart().await,
+            Control::Freeze => broker.pause(),
+            Control::Thaw => broker.resume(),
+            _ => return Ok(false),
+        };
+        done.map(|()| true).map_err(ConformanceError::new)
     }
 }
 

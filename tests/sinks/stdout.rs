@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use async_trait::async_trait;
 use outbox_relay::sink::{
     Destination, Outgoing, Sink,
-    conformance::{self, Arrived, Control, DEADLINE, Draft, Harness},
+    conformance::{self, Arrived, ConformanceError, Control, DEADLINE, Draft, Harness},
     stdout::Stdout,
 };
 use serde_json::Value;
@@ -53,13 +53,13 @@ impl Harness for StdoutHarness {
         &self.sink
     }
 
-    async fn destination(&self) -> Result<Arc<Destination>> {
+    async fn destination(&self) -> Result<Arc<Destination>, ConformanceError> {
         self.lines.0.lock().unwrap().clear();
         Ok(destination())
     }
 
-    async fn arrived(&self, _: &Destination, _: usize) -> Result<Vec<Arrived>> {
-        self.lines().iter().map(arrived).collect()
+    async fn arrived(&self, _: &Destination, _: usize) -> Result<Vec<Arrived>, ConformanceError> {
+        self.lines().iter().map(arrived).collect::<Result<_>>().map_err(ConformanceError::new)
     }
 
     fn missing(&self) -> Option<Arc<Destination>> {
@@ -74,13 +74,13 @@ impl Harness for StdoutHarness {
         None
     }
 
-    async fn control(&self, _: Control) -> Result<bool> {
+    async fn control(&self, _: Control) -> Result<bool, ConformanceError> {
         Ok(false)
     }
 }
 
 fn destination() -> Arc<Destination> {
-    Arc::new(Destination { sink: "out".into(), target: "lines".into(), routing_key: String::new() })
+    Arc::new(Destination::new("out", "lines", ""))
 }
 
 fn arrived(line: &Value) -> Result<Arrived> {
@@ -101,7 +101,7 @@ fn arrived(line: &Value) -> Result<Arrived> {
 
 #[tokio::test]
 async fn stdout_conforms() -> Result<()> {
-    conformance::run(&StdoutHarness::new()).await
+    Ok(conformance::run(&StdoutHarness::new()).await?)
 }
 
 #[tokio::test]

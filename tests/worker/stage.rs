@@ -17,7 +17,7 @@ use outbox_core::{
 use outbox_relay::{
     config::RetryConfig,
     observe::metrics::Metrics,
-    worker::{Delivery, Failure, Handler, Worker},
+    worker::{Delivery, Failure, Handler, RunError, Worker},
 };
 use testkit::{
     accounts::Account,
@@ -80,7 +80,7 @@ impl Stage {
             config.relay.publish_deadline = Duration::from_secs(5);
             config.relay.lease = Duration::from_secs(15);
             let (base, max) = (Duration::from_millis(20), Duration::from_millis(100));
-            config.retry = RetryConfig { base, max, max_attempts: 3 };
+            config.retry = RetryConfig::new(base, max, 3);
         })
     }
 
@@ -118,7 +118,7 @@ impl Stage {
 pub(crate) struct Running {
     metrics: Arc<Metrics>,
     stop: CancellationToken,
-    task: JoinHandle<Result<()>>,
+    task: JoinHandle<Result<(), RunError>>,
 }
 
 pub(crate) fn start(worker: Worker, does: &Arc<Does>) -> Result<Running> {

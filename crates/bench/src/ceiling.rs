@@ -1,7 +1,6 @@
 //! The throughput of the broker's client alone: the relay's own sink, fed from memory.
 
 use std::{
-    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -9,10 +8,9 @@ use std::{
 use anyhow::{Result, ensure};
 use futures_util::{StreamExt as _, stream};
 use hdrhistogram::Histogram;
-use outbox_core::{Contents, Uuid};
 use outbox_relay::{
     config,
-    sink::{Destination, Outgoing, Sink, kafka::Kafka, rabbitmq::RabbitMq},
+    sink::{Destination, Outgoing, Sink, conformance::Draft, kafka::Kafka, rabbitmq::RabbitMq},
 };
 use testkit::consume::Topic;
 use tokio::task::JoinSet;
@@ -37,7 +35,7 @@ type Fed = (Arc<dyn Sink>, u64, usize);
 async fn open(common: &Common, topic: &Topic) -> Result<Fed> {
     let fed: Fed = match common.broker {
         Broker::Kafka => {
-            let config = config::KafkaConfig { brokers: topic.address().to_owned(), properties: BTreeMap::new() };
+            let config = config::KafkaConfig::new(topic.address());
             (Arc::new(Kafka::new("bench", &config)?), BATCH, 6)
         }
         Broker::Rabbitmq => {
@@ -102,21 +100,16 @@ pub(crate) async fn latency(common: &Common, rate: u32, seconds: u32) -> Result<
 
 fn destination(broker: Broker, topic: &Topic) -> Destination {
     let routing_key = if broker == Broker::Rabbitmq { topic.name().to_owned() } else { String::new() };
-    Destination { sink: "bench".to_owned(), target: topic.name().to_owned(), routing_key }
+    Destination::new("bench", topic.name(), routing_key)
 }
 
 fn outgoing(common: &Common, destination: &Arc<Destination>, numbers: std::ops::Range<u64>) -> Vec<Outgoing> {
-    let one = |number: u64| Outgoing {
-        message_id: Uuid::now_v7(),
-        key_hash: number + 1,
-        contents: Contents {
-            topic: destination.target.clone(),
-            key: Some(format!("key-{}", key(number, common.keys)).into_bytes()),
-            payload: Some(payload(number, common.bytes)),
-            ..Contents::default()
-        },
-        created_at_micros: 0,
-        destination: Arc::clone(destination),
+    let one = |number: u64| {
+        let key = format!("key-{}", key(number, common.keys));
+        let mut message = Draft::new(destination, payload(number, common.bytes)).key(key.as_bytes()).build();
+        // No message waits for another.
+        message.key_hash = number + 1;
+        message
     };
     numbers.map(one).collect()
 }

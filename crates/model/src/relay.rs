@@ -71,7 +71,7 @@ pub(crate) struct Relay {
 const POLICY: Policy = Policy {
     on_rejected: OnRejected::Dead,
     after_dead: AfterDead::Skip,
-    retry: RetryConfig { base: Duration::from_secs(1), max: Duration::from_secs(1), max_attempts: usize::MAX },
+    retry: RetryConfig::new(Duration::from_secs(1), Duration::from_secs(1), usize::MAX),
 };
 
 impl Relay {

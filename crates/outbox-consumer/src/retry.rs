@@ -5,6 +5,7 @@ use crate::Failure;
 /// The number of attempts of a message, and the waits between them. Each wait is random, from half of its bound up to the
 /// bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Retry {
     /// Upper bound of the first wait; each further bound is twice the last.
     pub base: Duration,
@@ -36,6 +37,12 @@ pub(crate) enum Next {
 }
 
 impl Retry {
+    /// These bounds of the first wait and of all, and this number of attempts, after which a message is dead.
+    #[must_use]
+    pub const fn new(base: Duration, max: Duration, max_attempts: u32) -> Self {
+        Self { base, max, max_attempts }
+    }
+
     /// The consequence of the failure of attempt number `attempt`.
     pub(crate) fn next(&self, failure: &Failure, attempt: u32, can_requeue: bool) -> Next {
         match failure {

@@ -10,6 +10,7 @@ use crate::{Delivery, Failure, Handler, sequence};
 
 /// The outcome of a retry of dead messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Retried {
     /// Processed now, and no longer in the table.
     pub processed: u64,

@@ -7,6 +7,7 @@ use outbox_core::{EPOCH_HEADER, SEQUENCE_HEADER, Sequence, SequenceNumber};
 /// A message that was missing and comes late is always processed. A message that becomes dead at the relay, or expires,
 /// leaves a gap for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum SequencePolicy {
     /// It is processed as it comes.
     #[default]

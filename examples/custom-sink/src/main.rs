@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::Path, sync::Arc};
 use anyhow::{Context as _, Result, ensure};
 use custom_sink::{CONNECTIONS, Webhook};
 use outbox_relay::{
-    config::{self, AfterDead, Config, Envelope, Inputs, OnRejected, Route},
+    config::{self, Config, Inputs, Route},
     observe::{
         health::Health,
         http::{self, Sources},
@@ -19,23 +19,13 @@ use tracing_subscriber::EnvFilter;
 
 /// Reads the file and variables of the program `relay`. They cannot name this sink, so its one route is set here.
 fn configuration() -> Result<Config> {
-    let file = config::default_file(std::env::var_os("RELAY_CONFIG").as_deref().map(Path::new));
+    let mut inputs = Inputs::default();
+    inputs.file = config::default_file(std::env::var_os("RELAY_CONFIG").as_deref().map(Path::new));
     let text = |text: OsString| text.to_string_lossy().into_owned();
-    let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
-    let mut config = config::load_for_database(&Inputs { file, variables, flags: Vec::new() })?.config;
+    inputs.variables = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
+    let mut config = config::load_for_database(&inputs)?.config;
     ensure!(config.sinks.is_empty(), "remove [sinks] and [[routes]]: this relay has one sink, the webhook");
-    config.routes = vec![Route {
-        topics: "*".to_owned(),
-        sink: "webhook".to_owned(),
-        target: "{topic}".to_owned(),
-        routing_key: String::new(),
-        on_rejected: OnRejected::Dead,
-        after_dead: AfterDead::Skip,
-        pipelined: false,
-        envelope: Envelope::Raw,
-        retry: None,
-        source: String::new(),
-    }];
+    config.routes = vec![Route::new("*", "webhook")];
     Ok(config)
 }
 
@@ -52,7 +42,7 @@ async fn main() -> Result<()> {
 
     let sink = Webhook::new(&std::env::var("WEBHOOK_URL").context("set WEBHOOK_URL")?).context("WEBHOOK_URL")?;
     // A request carries one message, so none should wait in the sink for the answers to others.
-    let feed = Feed { name: "webhook".to_owned(), sink: Arc::new(sink), batches: CONNECTIONS, batch: 1 };
+    let feed = Feed::new("webhook", Arc::new(sink), CONNECTIONS, 1);
     let metrics = Metrics::new()?;
     let health = Health::new(Arc::clone(&metrics));
     if let Some(address) = config.http.listen {
@@ -66,5 +56,5 @@ async fn main() -> Result<()> {
             _ = tokio::signal::ctrl_c() => {}
         }
     };
-    Relay::with_sinks(config, vec![feed], metrics, health)?.run(stop).await
+    Ok(Relay::with_sinks(config, vec![feed], metrics, health)?.run(stop).await?)
 }

@@ -19,7 +19,7 @@ use custom_sink::Webhook;
 use outbox_core::{Message, Outbox, sqlx::Connection as _};
 use outbox_relay::sink::{
     Destination, Outcome, Outgoing, PublishError, Sink,
-    conformance::{self, Arrived, Control, DEADLINE, Draft, Harness},
+    conformance::{self, Arrived, ConformanceError, Control, DEADLINE, Draft, Harness},
 };
 use receiver::Receiver;
 use serde_json::Value;
@@ -58,13 +58,14 @@ impl Harness for WebhookHarness {
         &self.sink
     }
 
-    async fn destination(&self) -> Result<Arc<Destination>> {
+    async fn destination(&self) -> Result<Arc<Destination>, ConformanceError> {
         Ok(destination(&format!("target-{}", self.targets.fetch_add(1, Ordering::Relaxed))))
     }
 
     /// The receiver takes a message before it answers, so this does not wait.
-    async fn arrived(&self, destination: &Destination, _: usize) -> Result<Vec<Arrived>> {
-        self.receiver.taken(&destination.target).await.iter().map(arrived).collect()
+    async fn arrived(&self, destination: &Destination, _: usize) -> Result<Vec<Arrived>, ConformanceError> {
+        let requests = self.receiver.taken(&destination.target).await;
+        requests.iter().map(arrived).collect::<Result<_>>().map_err(ConformanceError::new)
     }
 
     /// The receiver takes every path.
@@ -80,19 +81,20 @@ impl Harness for WebhookHarness {
         Some(Box::new(Webhook::new("http://127.0.0.1:1/hooks").ok()?))
     }
 
-    async fn control(&self, control: Control) -> Result<bool> {
+    async fn control(&self, control: Control) -> Result<bool, ConformanceError> {
         match control {
-            Control::Kill => self.receiver.close().await?,
-            Control::Restart => self.receiver.open().await?,
+            Control::Kill => self.receiver.close().await.map_err(ConformanceError::new)?,
+            Control::Restart => self.receiver.open().await.map_err(ConformanceError::new)?,
             Control::Freeze => self.receiver.freeze().await,
             Control::Thaw => self.receiver.thaw().await,
+            _ => return Ok(false),
         }
         Ok(true)
     }
 }
 
 fn destination(target: &str) -> Arc<Destination> {
-    Arc::new(Destination { sink: "webhook".to_owned(), target: target.to_owned(), routing_key: String::new() })
+    Arc::new(Destination::new("webhook", target, ""))
 }
 
 fn arrived(message: &Value) -> Result<Arrived> {
@@ -116,7 +118,7 @@ fn bytes(value: &Value) -> Result<Option<Vec<u8>>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_webhook_conforms() -> Result<()> {
-    conformance::run(&WebhookHarness::start().await?).await
+    Ok(conformance::run(&WebhookHarness::start().await?).await?)
 }
 
 #[tokio::test(flavor = "multi_thread")]

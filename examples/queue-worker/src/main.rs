@@ -68,5 +68,5 @@ async fn main() -> Result<()> {
     if let Ok(address) = std::env::var("LISTEN") {
         worker = worker.listen(address.parse().context("LISTEN is no address")?);
     }
-    worker.run(Accounts, stop_signal()).await
+    Ok(worker.run(Accounts, stop_signal()).await?)
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
-    Arrived, Control, DEADLINE, Harness,
+    Arrived, ConformanceError, Control, DEADLINE, Harness,
     messages::{Draft, comparable, expected, publish},
     tally::Tally,
 };
@@ -247,7 +247,7 @@ async fn killed_in_flight(harness: &dyn Harness, destination: &Arc<Destination>)
     };
     let kill = async {
         // Every publisher is at work.
-        drop(confirmed.acquire_many(PUBLISHERS * 3).await?);
+        drop(confirmed.acquire_many(PUBLISHERS * 3).await.map_err(ConformanceError::new)?);
         let can = harness.control(Control::Kill).await;
         killed.cancel();
         can

@@ -7,12 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
 use outbox_core::{Contents, key_hash};
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::{Arrived, DEADLINE};
+use super::{Arrived, ConformanceError, DEADLINE};
 use crate::sink::{Destination, KeyOrder, Outcome, Outgoing, Sink};
 
 /// The enqueue time of all messages of the suite: 14 November 2023, with a fraction that Kafka and RabbitMQ cut.
@@ -97,13 +96,19 @@ pub async fn publish(sink: &dyn Sink, messages: &[Outgoing]) -> Vec<Outcome> {
 /// # Errors
 ///
 /// If a message is not confirmed within this time; the error has its last outcome.
-pub async fn publish_until_sent(sink: &dyn Sink, messages: &[Outgoing], within: Duration) -> Result<()> {
+pub async fn publish_until_sent(
+    sink: &dyn Sink,
+    messages: &[Outgoing],
+    within: Duration,
+) -> Result<(), ConformanceError> {
     for message in messages {
         let end = Instant::now() + within;
         loop {
             match sink.publish(slice::from_ref(message), Instant::now() + DEADLINE).await.pop() {
                 Some(Ok(_)) => break,
-                other if Instant::now() > end => bail!("not confirmed within {within:?}: {other:?}"),
+                other if Instant::now() > end => {
+                    return Err(ConformanceError::new(format!("not confirmed within {within:?}: {other:?}")));
+                }
                 _ => sleep(PAUSE).await,
             }
         }

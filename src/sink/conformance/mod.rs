@@ -9,8 +9,9 @@ mod tally;
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::Context;
 use async_trait::async_trait;
+use outbox_core::BoxError;
 use uuid::Uuid;
 
 pub use self::messages::{Draft, publish, publish_until_sent};
@@ -19,6 +20,18 @@ use super::{Destination, Outgoing, Sink};
 /// The time that one publish of the suite may take.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
+/// What a sink does wrong, or an error of its harness.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct ConformanceError(BoxError);
+
+impl ConformanceError {
+    /// Makes it of any error, or of a text.
+    pub fn new(error: impl Into<BoxError>) -> Self {
+        Self(error.into())
+    }
+}
+
 /// The test environment of a sink.
 #[async_trait]
 pub trait Harness: Send + Sync {
@@ -26,12 +39,12 @@ pub trait Harness: Send + Sync {
     fn sink(&self) -> &dyn Sink;
 
     /// Makes a new, empty destination.
-    async fn destination(&self) -> Result<Arc<Destination>>;
+    async fn destination(&self) -> Result<Arc<Destination>, ConformanceError>;
 
     /// Returns the messages at the destination, each key's in the order in which consumers see them. Waits until at
     /// least `least` messages are there, or none has come for some seconds; then reads to the end, because some may be
     /// there twice.
-    async fn arrived(&self, destination: &Destination, least: usize) -> Result<Vec<Arrived>>;
+    async fn arrived(&self, destination: &Destination, least: usize) -> Result<Vec<Arrived>, ConformanceError>;
 
     /// Returns a destination that does not exist; `None` if every destination does.
     fn missing(&self) -> Option<Arc<Destination>>;
@@ -43,11 +56,12 @@ pub trait Harness: Send + Sync {
     fn unreachable(&self) -> Option<Box<dyn Sink>>;
 
     /// Does this to the broker; returns false if this harness cannot.
-    async fn control(&self, control: Control) -> Result<bool>;
+    async fn control(&self, control: Control) -> Result<bool, ConformanceError>;
 }
 
 /// The suite's faults of a broker, and their repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Control {
     /// Kill it: connections break, and its data stays.
     Kill,
@@ -81,7 +95,11 @@ pub struct Arrived {
 /// # Errors
 ///
 /// The first case that fails, or an error of the harness.
-pub async fn run(harness: &dyn Harness) -> Result<()> {
+pub async fn run(harness: &dyn Harness) -> Result<(), ConformanceError> {
+    run_cases(harness).await.map_err(ConformanceError::new)
+}
+
+async fn run_cases(harness: &dyn Harness) -> anyhow::Result<()> {
     cases::every_message_arrives_byte_equal(harness).await.context("every message arrives byte-equal")?;
     cases::an_empty_batch_has_no_outcome(harness).await.context("an empty batch has no outcome")?;
     cases::a_large_batch_arrives(harness).await.context("a large batch arrives")?;

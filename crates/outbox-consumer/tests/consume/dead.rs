@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use outbox_consumer::{Retried, Retry, outbox_core::sqlx, retry_dead};
+use outbox_consumer::{Retry, outbox_core::sqlx, retry_dead};
 use rdkafka::{
     mocking::MockCluster,
     types::{RDKafkaApiKey, RDKafkaRespErr},
@@ -58,7 +58,7 @@ async fn dead_messages_are_tried_again_by_hand() -> Result<()> {
     let stage = Stage::new(Broker::Kafka).await?;
     let poison = ["never", "flaky", "leave"].map(|it| Sending::new("key", it));
     stage.topic.send(&poison).await?;
-    let once = Retry { max_attempts: 1, ..RETRY };
+    let once = Retry::new(RETRY.base, RETRY.max, 1);
     let does = Does::work();
     let consumer = Stage::start_kafka(stage.kafka()?.retry(once), &does)?;
     stage.wait_for(3).await?;
@@ -69,7 +69,8 @@ async fn dead_messages_are_tried_again_by_hand() -> Result<()> {
         "the flaky one and the one that never works are dead"
     );
     let retried = retry_dead(&stage.pool, stage.topic.name(), &Work(does)).await;
-    assert_eq!(retried.map_err(|error| anyhow::anyhow!("{error}"))?, Retried { processed: 1, failed: 1 });
+    let retried = retried.map_err(|error| anyhow::anyhow!("{error}"))?;
+    assert_eq!((retried.processed, retried.failed), (1, 1));
     assert_eq!(stage.effects().await?.last().copied(), poison[1].id);
     assert_eq!(stage.database.number("SELECT COUNT(*) FROM inbox_dead").await?, 1);
     Ok(())

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use outbox_consumer::{Retried, SequencePolicy, retry_dead};
+use outbox_consumer::{SequencePolicy, retry_dead};
 use testkit::consume::{Broker, Sending};
 
 use crate::stage::{Does, Running, Stage, Work};
@@ -83,9 +83,10 @@ async fn a_consumer_that_refuses_keeps_what_follows_a_gap_as_dead() -> Result<()
 
     // Tried again by hand: then the key goes on behind them.
     let (consumer, handler) = (stage.topic.name(), Work(Does::work()));
-    for expected in [Retried { processed: 0, failed: 3 }, Retried { processed: 3, failed: 0 }] {
+    for processed_and_failed in [(0, 3), (3, 0)] {
         let retried = retry_dead(&stage.pool, consumer, &handler).await;
-        assert_eq!(retried.map_err(|error| anyhow::anyhow!("{error}"))?, expected);
+        let retried = retried.map_err(|error| anyhow::anyhow!("{error}"))?;
+        assert_eq!((retried.processed, retried.failed), processed_and_failed);
     }
     let next = numbered(&[6]);
     stage.topic.send(&next).await?;

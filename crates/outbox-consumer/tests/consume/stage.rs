@@ -29,8 +29,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use testkit::servers::PATIENCE;
 
 /// Short waits, so that tests are.
-pub(crate) const RETRY: Retry =
-    Retry { base: Duration::from_millis(5), max: Duration::from_millis(50), max_attempts: 3 };
+pub(crate) const RETRY: Retry = Retry::new(Duration::from_millis(5), Duration::from_millis(50), 3);
 
 pub(crate) struct Stage {
     pub(crate) database: Database,

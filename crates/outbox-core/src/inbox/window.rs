@@ -10,6 +10,7 @@ pub const RETENTION: Duration = Duration::from_secs(7 * 86_400);
     "the inbox forgets a message after {} h, but it can come again for {} h: raise `retention.inbox` of the relay, or `InboxPurge::processed`",
     hours(.kept), hours(.redelivered)
 )]
+#[non_exhaustive]
 pub struct WindowTooShort {
     /// How long rows of the inbox are kept.
     pub kept: Duration,
