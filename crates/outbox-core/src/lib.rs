@@ -19,6 +19,7 @@ mod prepare;
 #[cfg(test)]
 mod properties;
 mod sequence;
+#[doc(hidden)]
 pub mod store;
 #[cfg(feature = "test")]
 pub mod test;

@@ -1,5 +1,8 @@
 //! Every SQL statement of the project: one short file per concern, one function per change of state.
 //!
+//! **Not part of the public API**: it changes with any release. The consumer and the relay use it from their own
+//! packages, so they require exactly their own version of this one.
+//!
 //! A statement is one text: static with binds, or a template of `sql!` with named holes where several statements must travel in one
 //! round trip, or where a list is in the text (MySQL takes no binds there). A hole takes integers, hexadecimal digits, constants and
 //! other templates only. To run a template by hand, replace its holes. Fragments that several statements share are
