@@ -53,6 +53,25 @@ fn the_crate_carries_the_same_migrations() {
     assert_eq!(files, outbox_core::MIGRATIONS.len());
 }
 
+/// Cargo.toml, too, has these versions.
+#[test]
+fn the_first_lines_name_the_versions_of_rust_and_sqlx() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
+    let version = |before: &str| {
+        let (_, rest) = manifest.split_once(before).with_context(|| format!("no {before} in Cargo.toml"))?;
+        Ok::<_, anyhow::Error>(rest.split('.').take(2).collect::<Vec<_>>().join(".").replace('"', ""))
+    };
+    let rust = format!("Rust {}", version("\nrust-version = \"")?.lines().next().context("no version")?);
+    let sqlx = format!("sqlx {}", version("\nsqlx = { version = \"")?);
+    for page in ["README.md", "crates/outbox-core/README.md", "crates/outbox-consumer/README.md"] {
+        let text = fs::read_to_string(root.join(page))?;
+        let first = text.lines().take(8).collect::<Vec<_>>().join("\n");
+        ensure!(first.contains(&rust) && first.contains(&sqlx), "{page} does not begin with {rust} and {sqlx}");
+    }
+    Ok(())
+}
+
 /// Whether a function has the attribute of a test, or a macro makes a test of it: then its name occurs once more.
 fn is_test(file: &str, name: &str) -> bool {
     let Some((before, after)) = file.split_once(&format!("fn {name}(")) else { return false };
