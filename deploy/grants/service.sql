@@ -5,11 +5,11 @@
 --   CREATE USER 'outbox_service'@'%' IDENTIFIED BY '…' REQUIRE SSL;
 --   mysql shop < deploy/grants/service.sql
 
--- Producing. The one column that is read names the guilty message after a duplicate id.
-GRANT INSERT, SELECT (message_id) ON outbox_messages TO 'outbox_service'@'%';
+-- Producing. The two columns that are read make a message due, and name the guilty one after a duplicate id.
+GRANT INSERT, SELECT (id, message_id) ON outbox_messages TO 'outbox_service'@'%';
 GRANT INSERT ON outbox_pending TO 'outbox_service'@'%';
 GRANT INSERT ON outbox_delayed TO 'outbox_service'@'%';
-GRANT INSERT, SELECT (last_sequence), UPDATE ON outbox_key_sequence TO 'outbox_service'@'%';
+GRANT INSERT, SELECT, UPDATE ON outbox_key_sequence TO 'outbox_service'@'%';
 
 -- For a service that asks how long messages have been waiting, or limits that (`backlog`, `max_backlog_age`).
 GRANT SELECT (id, created_at) ON outbox_messages TO 'outbox_service'@'%';

@@ -98,7 +98,16 @@ async fn the_service_does_its_work(flavor: Flavor) -> Result<()> {
         inbox.follow(&mut tx, "orders", b"7", number).await?;
         tx.commit().await?;
     }
-    ensure!(database.number("SELECT CAST(last_sequence AS SIGNED) FROM outbox_key_sequence").await? == 2);
+    // A large message goes by the statements of `prepare`.
+    let mut tx = connection.begin().await?;
+    for large in
+        [Message::new("orders", vec![b'x'; 300_000]), Message::new("orders", vec![b'x'; 300_000]).delay(PATIENCE)]
+    {
+        outbox.enqueue(&mut tx, large).await?;
+    }
+    outbox.enqueue(&mut tx, Message::new("orders", vec![b'x'; 300_000]).key("7").sequenced()).await?;
+    tx.commit().await?;
+    ensure!(database.number("SELECT CAST(last_sequence AS SIGNED) FROM outbox_key_sequence").await? == 3);
     let lease = Leases::new(url.as_str().parse::<MySqlConnectOptions>()?).acquire("work", PATIENCE).await?;
     let mut tx = connection.begin().await?;
     lease.check(&mut tx).await?;

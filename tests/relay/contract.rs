@@ -19,7 +19,7 @@ use url::Url;
 
 use crate::stage::{PATIENCE, Stage, account, sql_block};
 
-on_both_databases!(numbers_and_delays_that_the_text_writes_are_kept);
+on_both_databases!(numbers_and_delays_that_the_text_writes_are_kept, the_receivers_text_has_one_effect);
 
 const PAGE: &str = include_str!("../../docs/table-contract.md");
 const GRANTS: &str = include_str!("../../deploy/grants/service.sql");
@@ -145,6 +145,20 @@ async fn numbers_and_delays_that_the_text_writes_are_kept(flavor: Flavor) -> Res
     stage.drain_and_judge(&Expectations::new().at_least(3)).await
 }
 
+/// A message comes twice. The second time the server refuses it, by the error that the page names.
+async fn the_receivers_text_has_one_effect(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor, Broker::Kafka).await?;
+    let (page, business) =
+        (block("INSERT INTO inbox_processed")?, "INSERT INTO invoices (order_id, cents) VALUES (42, 995);");
+    ensure!(page.contains(business), "the page does another work");
+    let text = page.replace(business, "INSERT INTO test_orders (message_id) VALUES (UNHEX(REPLACE(UUID(), '-', '')));");
+    run(&stage, flavor, &text).await?;
+    let refused = run(&stage, flavor, &text).await.err().context("the message was processed twice")?;
+    ensure!(format!("{refused:#}").contains("1062"), "{refused:#}");
+    assert_eq!(stage.database.number("SELECT COUNT(*) FROM test_orders").await?, 1);
+    Ok(())
+}
+
 #[tokio::test]
 async fn what_the_command_line_client_enqueues_is_delivered() -> Result<()> {
     what_the_text_writes_is_delivered(Flavor::MySql).await
@@ -162,7 +176,7 @@ fn the_page_has_the_grants_of_the_file_and_every_column() -> Result<()> {
         ensure!(GRANTS.lines().any(|own| own == line), "{line} is not in deploy/grants/service.sql");
     }
     let columns = outbox_core::MIGRATIONS.iter().flat_map(|(_, _, sql)| sql.split("CREATE TABLE ").skip(1));
-    let written = ["outbox_messages", "outbox_pending", "outbox_delayed", "outbox_key_sequence"];
+    let written = ["outbox_messages", "outbox_pending", "outbox_delayed", "outbox_key_sequence", "inbox_processed"];
     for table in columns.filter(|table| written.iter().any(|name| table.starts_with(name))) {
         let lines = table.lines().skip(1).take_while(|line| !line.starts_with(')'));
         for column in

@@ -4,7 +4,7 @@ use sqlx::{Connection as _, MySqlConnection};
 use uuid::Uuid;
 
 use crate::{
-    EnqueueError, IntoMessage, Message, Prepared,
+    EnqueueError, IntoMessage, Message, Prepared, PreparedBatch,
     backlog::Watch,
     sequence,
     store::{self, contents::headers_to_json, enqueue::Open},
@@ -123,13 +123,28 @@ impl Outbox {
     /// The message as plain SQL, for a service that has its transaction in another library. Run the statements in their
     /// order, in the open transaction of the business row, on its connection. The transaction is not checked.
     ///
-    /// The limits are checked here. A duplicate message id is the server's error 1062 when the statements run. The
-    /// statements use `LAST_INSERT_ID()`: run nothing between them.
+    /// The limits are checked here. A duplicate message id is the server's error 1062 when the statements run.
+    ///
+    /// Through a pool each statement would commit alone: a crash between two would leave a message that is never sent.
+    /// A statement that runs where the message is not visible fails with error 1048.
     pub fn prepare(&self, message: impl IntoMessage) -> Result<Prepared, EnqueueError> {
         let mut message = message.into_message()?;
         trace::capture(&mut message);
         self.check(std::slice::from_ref(&message))?;
         Ok(Prepared::new(&message))
+    }
+
+    /// Many messages as plain SQL, like [`Outbox::prepare`]. Where 50 messages in a row are neither sequenced nor
+    /// scheduled, and have at most 256 KiB together, they share two statements; any other message has its own.
+    pub fn prepare_all<M: IntoMessage>(
+        &self,
+        messages: impl IntoIterator<Item = M>,
+    ) -> Result<PreparedBatch, EnqueueError> {
+        let mut messages = messages.into_iter().map(M::into_message).collect::<Result<Vec<_>, _>>()?;
+        messages.iter_mut().for_each(trace::capture);
+        self.check(&messages)?;
+        let ids = messages.iter().map(Message::id).collect();
+        Ok(PreparedBatch { ids, statements: store::prepare::batch(&messages, CHUNK_BYTES) })
     }
 
     async fn write(&self, conn: &mut MySqlConnection, mut messages: Vec<Message>) -> Result<(), EnqueueError> {

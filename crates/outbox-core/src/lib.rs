@@ -48,7 +48,7 @@ pub use migrate::{
 #[cfg(feature = "derive")]
 pub use outbox_derive::Event;
 pub use pool::{cancel_safe, check_returned};
-pub use prepare::{Bind, Prepared, Statement};
+pub use prepare::{Bind, Prepared, PreparedBatch, Statement};
 pub use sequence::{EPOCH_HEADER, SEQUENCE_HEADER};
 pub use sqlx;
 pub use store::refusal::is_passing;

@@ -3,7 +3,10 @@ use uuid::Uuid;
 use crate::{Message, store};
 
 /// A message as SQL, returned by [`crate::Outbox::prepare`].
+///
+/// The statements use nothing that the session remembers: others may run between them, also of other messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Prepared {
     /// The id under which consumers see the message.
     pub id: Uuid,
@@ -11,8 +14,19 @@ pub struct Prepared {
     pub statements: Vec<Statement>,
 }
 
+/// Messages as SQL, returned by [`crate::Outbox::prepare_all`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PreparedBatch {
+    /// The ids under which consumers see the messages, in the order of the messages.
+    pub ids: Vec<Uuid>,
+    /// The statements, to be run in this order in one transaction.
+    pub statements: Vec<Statement>,
+}
+
 /// A statement, with a value for each `?` in its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Statement {
     /// The text: one of a few constants, so that prepared statements are cached.
     pub sql: &'static str,

@@ -12,7 +12,7 @@ pub use self::{
     sequence::{Sequence, SequenceNumber},
     window::{RETENTION, WindowTooShort, check_window},
 };
-use crate::store;
+use crate::{Statement, store};
 
 /// A consumer's memory of the messages that it has processed, so that a redelivered message changes nothing.
 #[derive(Debug, Clone)]
@@ -77,5 +77,13 @@ impl Inbox {
         }
         let first = store::inbox::insert(conn, &self.consumer, message_id).await?;
         Ok(if first { Claim::First } else { Claim::Duplicate })
+    }
+
+    /// [`Inbox::claim`] as plain SQL, for a consumer that has its transaction in another library. Run it first in the
+    /// transaction of the work. If it succeeds, the message is new. The server's error 1062 means that it was processed
+    /// before: roll back and acknowledge. After any other error roll back, and let the message come again.
+    #[must_use]
+    pub fn prepare(&self, message_id: Uuid) -> Statement {
+        store::inbox::statement(&self.consumer, message_id)
     }
 }

@@ -4,7 +4,7 @@ use sqlx::{MySqlConnection, Row as _};
 use uuid::Uuid;
 
 use super::{DUPLICATE_ENTRY, NO_SUCH_SAVEPOINT, contents, error_number};
-use crate::{Contents, SequenceNumber};
+use crate::{Contents, SequenceNumber, Statement};
 
 /// Opens a transaction with the mark that [`release`] looks for, in one round trip.
 pub const BEGIN: &str = "START TRANSACTION; SAVEPOINT outbox_inbox";
@@ -19,11 +19,18 @@ pub async fn release(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
     }
 }
 
+const PROCESSED: &str =
+    "INSERT INTO inbox_processed (consumer, message_id, processed_at) VALUES (?, ?, UTC_TIMESTAMP(6))";
+
+/// As [`insert`], for other libraries.
+pub(crate) fn statement(consumer: &str, message_id: Uuid) -> Statement {
+    Statement { sql: PROCESSED, binds: vec![consumer.into(), message_id.as_bytes().as_slice().into()] }
+}
+
 /// Notes that a consumer has processed a message; false: it had already. Primary key, one row. Waits while another
 /// transaction holds the same pair; the end of that one decides.
 pub async fn insert(conn: &mut MySqlConnection, consumer: &str, message_id: Uuid) -> Result<bool, sqlx::Error> {
-    let sql = "INSERT INTO inbox_processed (consumer, message_id, processed_at) VALUES (?, ?, UTC_TIMESTAMP(6))";
-    match sqlx::query(sql).bind(consumer).bind(message_id.as_bytes().as_slice()).execute(conn).await {
+    match sqlx::query(PROCESSED).bind(consumer).bind(message_id.as_bytes().as_slice()).execute(conn).await {
         Ok(_) => Ok(true),
         Err(error) if error_number(&error) == Some(DUPLICATE_ENTRY) => Ok(false),
         Err(error) => Err(error),

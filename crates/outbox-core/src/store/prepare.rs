@@ -1,55 +1,118 @@
-//! One message as statements with binds, for other libraries. They write the same rows as [`super::enqueue`]; a test
+//! Messages as statements with binds, for other libraries. They write the same rows as [`super::enqueue`]; a test
 //! compares.
+//!
+//! No statement uses what the session remembers of an earlier one, such as `LAST_INSERT_ID()`: a row is found by the
+//! message id, a number by its key. So statements between them do no harm, and those that reach the wrong transaction
+//! fail, or write the right row.
 
-use super::enqueue::{bytes, micros};
+use std::sync::LazyLock;
+
+use super::{
+    contents::headers_to_json,
+    enqueue::{bytes, chunk, micros},
+};
 use crate::{
     Bind, Statement,
     message::{Message, Schedule},
     sequence::SEQUENCE_HEADER,
 };
 
-/// Like [`super::sequence::take`]: the number is in `LAST_INSERT_ID()` for the next statement.
+/// Takes the next number of a key, as [`super::sequence::take`]. Primary key, one row, which stays locked until the
+/// transaction ends.
 const TAKE_NUMBER: &str = "INSERT INTO outbox_key_sequence (topic, message_key, last_sequence) \
-    VALUES (?, ?, LAST_INSERT_ID(1)) ON DUPLICATE KEY UPDATE last_sequence = LAST_INSERT_ID(last_sequence + 1)";
+    VALUES (?, ?, 1) ON DUPLICATE KEY UPDATE last_sequence = last_sequence + 1";
 
+/// Locks the new row.
 const INSERT_MESSAGE: &str = "INSERT INTO outbox_messages \
     (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, due_at, expires_at) \
     VALUES (?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), \
     COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, '1970-01-01' + INTERVAL ? MICROSECOND), \
     UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)";
 
-/// The headers are text before and after the number.
+/// The headers are text before and after the number, which is read from the row that [`TAKE_NUMBER`] has locked.
 const INSERT_SEQUENCED: &str = "INSERT INTO outbox_messages \
     (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, due_at, expires_at) \
-    VALUES (?, ?, ?, ?, ?, CONCAT(?, LAST_INSERT_ID(), ?), ?, UTC_TIMESTAMP(6), \
+    VALUES (?, ?, ?, ?, ?, \
+    CONCAT(?, (SELECT last_sequence FROM outbox_key_sequence WHERE topic = ? AND message_key = ?), ?), ?, \
+    UTC_TIMESTAMP(6), \
     COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, '1970-01-01' + INTERVAL ? MICROSECOND), \
     UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)";
 
-const INSERT_PENDING: &str =
-    "INSERT INTO outbox_pending (id, lane, key_hash, bytes) VALUES (LAST_INSERT_ID(), ?, ?, ?)";
+/// Locks the new row, and reads that of the message by the index `outbox_messages_message_id`. A message that this
+/// transaction does not see gives a null, which the column refuses.
+const INSERT_PENDING: &str = "INSERT INTO outbox_pending (id, lane, key_hash, bytes) \
+    VALUES ((SELECT id FROM outbox_messages WHERE message_id = ?), ?, ?, ?)";
 
-/// One expression for "after this number of microseconds" and "at this time": the first operand is null in the second
-/// case.
+/// As [`INSERT_PENDING`]. One expression for "after this number of microseconds" and "at this time": the first operand
+/// is null in the second case.
 const INSERT_SCHEDULED: &str = "INSERT INTO outbox_delayed (id, lane, key_hash, bytes, due_at, reason) \
-    VALUES (LAST_INSERT_ID(), ?, ?, ?, COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, \
-    '1970-01-01' + INTERVAL ? MICROSECOND), 'scheduled')";
+    VALUES ((SELECT id FROM outbox_messages WHERE message_id = ?), ?, ?, ?, \
+    COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, '1970-01-01' + INTERVAL ? MICROSECOND), 'scheduled')";
 
+/// The number of messages that one statement of a batch inserts. It is fixed, so that there are few texts.
+const ROWS: usize = 50;
+static INSERT_MESSAGES: LazyLock<String> = LazyLock::new(|| repeated(INSERT_MESSAGE));
+static INSERT_ALL_PENDING: LazyLock<String> = LazyLock::new(|| repeated(INSERT_PENDING));
+
+/// The text with its one row [`ROWS`] times.
+fn repeated(text: &'static str) -> String {
+    let row = text.split_once("VALUES ").map_or("", |(_, row)| row);
+    format!("{text}{}", format!(", {row}").repeat(ROWS - 1))
+}
+
+/// One message.
 pub(crate) fn statements(message: &Message, headers: Option<String>) -> Vec<Statement> {
     let mut statements = Vec::new();
-    let key = Bind::from(message.contents.key.as_deref());
     if message.sequenced {
-        statements
-            .push(Statement { sql: TAKE_NUMBER, binds: vec![message.contents.topic.as_str().into(), key.clone()] });
+        statements.push(Statement { sql: TAKE_NUMBER, binds: topic_and_key(message).into() });
     }
-    let mut binds = vec![
-        message.message_id.as_bytes().as_slice().into(),
-        message.contents.topic.as_str().into(),
-        key,
-        message.contents.event_type.as_deref().into(),
-        message.contents.content_type.as_deref().into(),
-    ];
+    let sql = if message.sequenced { INSERT_SEQUENCED } else { INSERT_MESSAGE };
+    statements.push(Statement { sql, binds: message_binds(message, headers) });
+    let sql = if message.due == Schedule::Now { INSERT_PENDING } else { INSERT_SCHEDULED };
+    statements.push(Statement { sql, binds: due_binds(message) });
+    statements
+}
+
+/// Many messages, in their order. Where [`ROWS`] of them are neither sequenced nor scheduled, and have at most `most`
+/// bytes together, they share two statements.
+pub(crate) fn batch(mut messages: &[Message], most: usize) -> Vec<Statement> {
+    let mut statements = Vec::new();
+    let alike = |message: &Message| !message.sequenced && message.due == Schedule::Now;
+    let headers = |message: &Message| headers_to_json(&message.contents.headers);
+    loop {
+        match messages.split_at_checked(ROWS) {
+            Some((rows, rest)) if rows.iter().all(alike) && chunk(rows, most) == ROWS => {
+                let binds = rows.iter().flat_map(|message| message_binds(message, headers(message))).collect();
+                statements.push(Statement { sql: &INSERT_MESSAGES, binds });
+                let binds = rows.iter().flat_map(due_binds).collect();
+                statements.push(Statement { sql: &INSERT_ALL_PENDING, binds });
+                messages = rest;
+            }
+            _ => {
+                let Some((first, rest)) = messages.split_first() else { return statements };
+                statements.extend(self::statements(first, headers(first)));
+                messages = rest;
+            }
+        }
+    }
+}
+
+fn id(message: &Message) -> Bind {
+    message.message_id.as_bytes().as_slice().into()
+}
+
+fn topic_and_key(message: &Message) -> [Bind; 2] {
+    [message.contents.topic.as_str().into(), message.contents.key.as_deref().into()]
+}
+
+fn message_binds(message: &Message, headers: Option<String>) -> Vec<Bind> {
+    let mut binds = vec![id(message)];
+    binds.extend(topic_and_key(message));
+    binds.extend([message.contents.event_type.as_deref().into(), message.contents.content_type.as_deref().into()]);
     if message.sequenced {
-        binds.extend([Bind::Text(before_number(headers)), Bind::from("\"}")]);
+        binds.push(Bind::Text(before_number(headers)));
+        binds.extend(topic_and_key(message));
+        binds.push(Bind::from("\"}"));
     } else {
         binds.push(headers.as_deref().into());
     }
@@ -60,10 +123,7 @@ pub(crate) fn statements(message: &Message, headers: Option<String>) -> Vec<Stat
         at.into(),
         message.expires.map(micros).into(),
     ]);
-    let sql = if message.sequenced { INSERT_SEQUENCED } else { INSERT_MESSAGE };
-    statements.push(Statement { sql, binds });
-    statements.push(due(message));
-    statements
+    binds
 }
 
 /// The headers as JSON, up to the digits of the number.
@@ -74,13 +134,12 @@ pub(super) fn before_number(headers: Option<String>) -> String {
     format!("{json}{comma}\"{SEQUENCE_HEADER}\":\"")
 }
 
-fn due(message: &Message) -> Statement {
-    let bytes = u64::from(bytes(message));
-    let mut binds = vec![u64::from(message.lane).into(), message.key_hash().into(), bytes.into()];
-    if message.due == Schedule::Now {
-        return Statement { sql: INSERT_PENDING, binds };
+fn due_binds(message: &Message) -> Vec<Bind> {
+    let (lane, bytes) = (u64::from(message.lane), u64::from(bytes(message)));
+    let mut binds = vec![id(message), lane.into(), message.key_hash().into(), bytes.into()];
+    if message.due != Schedule::Now {
+        let (after, at) = message.due.micros();
+        binds.extend([after.into(), at.into()]);
     }
-    let (after, at) = message.due.micros();
-    binds.extend([after.into(), at.into()]);
-    Statement { sql: INSERT_SCHEDULED, binds }
+    binds
 }
