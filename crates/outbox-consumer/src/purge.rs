@@ -23,14 +23,15 @@ impl Purging {
         Self { purge: options.purge.take().map(|purge| purge.observe(count)), pool: pool.clone() }
     }
 
-    /// Purges for as long as the consumer works.
+    /// Purges for as long as the consumer works. Both futures are large, and boxed.
     pub(crate) async fn beside<T>(self, work: impl Future<Output = T>) -> T {
+        let work = Box::pin(work);
         let Some(purge) = self.purge else { return work.await };
         let ended = CancellationToken::new();
         let work = async {
             let _ends = ended.clone().drop_guard();
             work.await
         };
-        tokio::join!(work, purge.run(&self.pool, ended.cancelled())).0
+        tokio::join!(work, Box::pin(purge.run(&self.pool, ended.cancelled()))).0
     }
 }

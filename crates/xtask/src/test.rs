@@ -47,7 +47,7 @@ impl Test {
     pub(crate) async fn run(self) -> Result<ExitCode> {
         let mut steps = Vec::new();
         match (self.servers, self.args.is_empty()) {
-            (None, true) => everything(&mut steps).await,
+            (None, true) => Box::pin(everything(&mut steps)).await,
             (None, false) => steps.push(step("tests", chosen(vec![self.args])).await),
             (Some(World::Odd), true) => steps.push(step("odd servers", odd(brokers().await, odd_suites())).await),
             (Some(World::Odd), false) => {

@@ -31,7 +31,7 @@ impl Listening {
     /// Opens the address, or else the socket.
     pub(super) async fn open(address: Option<SocketAddr>, socket: Option<&Path>) -> anyhow::Result<Self> {
         if let Some(address) = address {
-            return http::bind_as(address, "api.listen").await.map(Self::Address);
+            return Ok(Self::Address(http::bind_as(address, "api.listen").await?));
         }
         let path = socket.ok_or_else(|| problem("api.listen", "it is off: give an address, or `api.socket`"))?;
         let listener = bind(path).with_context(|| {

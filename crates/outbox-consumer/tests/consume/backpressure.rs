@@ -39,7 +39,7 @@ async fn a_key_that_waits_holds_back_no_other() -> Result<()> {
     for broker in Broker::ALL {
         let stage = Stage::new(broker).await?;
         let hour = Duration::from_secs(3600);
-        let retry = Retry { base: hour, max: hour, max_attempts: 3 };
+        let retry = Retry::new(hour, hour, 3);
         let waits = [messages(1, 1, "flaky"), messages(60, 1, "ok")].concat();
         let others = messages(120, 40, "ok").split_off(40);
         let others: Vec<_> = others.into_iter().filter(|message| message.key != waits[0].key).collect();
