@@ -126,7 +126,8 @@ impl Outbox {
     /// The limits are checked here. A duplicate message id is the server's error 1062 when the statements run.
     ///
     /// Through a pool each statement would commit alone: a crash between two would leave a message that is never sent.
-    /// A statement that runs where the message is not visible fails with error 1048.
+    /// A statement that gets into another transaction waits for the end of the message's own, and fails with error 1048
+    /// if the message is not there.
     pub fn prepare(&self, message: impl IntoMessage) -> Result<Prepared, EnqueueError> {
         let mut message = message.into_message()?;
         trace::capture(&mut message);

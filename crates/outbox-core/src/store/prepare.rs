@@ -2,8 +2,8 @@
 //! compares.
 //!
 //! No statement uses what the session remembers of an earlier one, such as `LAST_INSERT_ID()`: a row is found by the
-//! message id, a number by its key. So statements between them do no harm, and those that reach the wrong transaction
-//! fail, or write the right row.
+//! message id, a number by its key. So statements between them do no harm, and one that gets into another transaction
+//! fails, or writes the right row.
 
 use std::sync::LazyLock;
 
@@ -38,8 +38,8 @@ const INSERT_SEQUENCED: &str = "INSERT INTO outbox_messages \
     COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, '1970-01-01' + INTERVAL ? MICROSECOND), \
     UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)";
 
-/// Locks the new row, and reads that of the message by the index `outbox_messages_message_id`. A message that this
-/// transaction does not see gives a null, which the column refuses.
+/// Locks the new row, and that of the message (shared), which the index `outbox_messages_message_id` finds. So it waits
+/// for a message that another transaction has not committed yet. A missing one gives a null, which the column refuses.
 const INSERT_PENDING: &str = "INSERT INTO outbox_pending (id, lane, key_hash, bytes) \
     VALUES ((SELECT id FROM outbox_messages WHERE message_id = ?), ?, ?, ?)";
 
