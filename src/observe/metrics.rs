@@ -46,7 +46,7 @@ pub const METRICS: &[Metric] = &[
         "counter",
         "outbox_relay_publish_failures_total",
         &["sink", "destination", "reason"],
-        "Messages that were not confirmed: unavailable, unconfirmed, or why the broker rejected them. A worker names no destination.",
+        "Messages that were not confirmed: unavailable, unconfirmed, or why the broker rejected them.",
     ),
     metric("counter", "outbox_relay_published_messages_total", &["sink"], "Messages that the broker confirmed."),
     metric("counter", "outbox_relay_published_bytes_total", &["sink"], "Bytes of payload handed to a sink."),
@@ -60,7 +60,7 @@ pub const METRICS: &[Metric] = &[
         "histogram",
         "outbox_relay_delivery_latency_seconds",
         &[],
-        "From the time at which a message is due (enqueue or schedule, database clock) to the broker's confirmation.",
+        "From the time at which a message is due (enqueue or schedule, database clock) to the broker's confirmation; of a replayed one, from its reading.",
     ),
     metric(
         "histogram",

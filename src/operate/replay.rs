@@ -168,7 +168,7 @@ pub async fn plan(
         samples: Vec::new(),
     };
     let oldest = oldest(db, kept).await?;
-    let (mut above, mut looked_at, mut seen) = (filter.above, 0, BTreeSet::new());
+    let (mut above, mut looked_at, mut seen, mut only_again) = (filter.above, 0, BTreeSet::new(), BTreeSet::new());
     'receipts: loop {
         let receipts = replay::receipts(db, above, PAGE).await?;
         let is_last = receipts.len() < PAGE as usize;
@@ -197,9 +197,7 @@ pub async fn plan(
             }
             let (found, again): (Vec<_>, Vec<_>) =
                 found.into_iter().partition(|message| filter.takes_way(receipt, message.replayed_at));
-            if !again.is_empty() {
-                *plan.left_out.entry("only a replay sent it then").or_default() += again.len() as u64;
-            }
+            only_again.extend(again.iter().filter(|it| filter.takes(it)).map(|it| (receipt.lane, it.id)));
             // Several receipts may name one message.
             let is_new = |message: &SentMessage| filter.takes(message) && seen.insert((receipt.lane, message.id));
             plan.add(receipt, found.into_iter().filter(is_new));
@@ -207,6 +205,10 @@ pub async fn plan(
         if is_last {
             break;
         }
+    }
+    let only_again = only_again.difference(&seen).count() as u64;
+    if only_again > 0 {
+        plan.left_out.insert("only a replay sent it then", only_again);
     }
     plan.seconds = plan.messages / u64::from(per_second.max(1));
     Ok(plan)

@@ -109,7 +109,7 @@ impl<H: Handler> Claims<H> {
     }
 
     /// Returns the outcome of a message whose work failed. `attempts` were spent before.
-    pub(super) fn decide(&self, failure: &Failure, attempts: u16) -> Disposition {
+    pub(super) fn decide(&self, failure: &Failure, topic: &str, attempts: u16) -> Disposition {
         let (on_rejected, reason) = match failure {
             Failure::Dead(_) => (OnRejected::Dead, "refused"),
             Failure::Retry(_) if !failure.is_passing() => (OnRejected::Retry, "failed"),
@@ -118,11 +118,11 @@ impl<H: Handler> Claims<H> {
                 return Disposition::Delay { wait, spent: false, reason: "snoozed" };
             }
             Failure::Retry(_) | Failure::Requeue(_) => {
-                self.count_failure("unavailable");
+                self.count_failure(topic, "unavailable");
                 return self.park(attempts);
             }
         };
-        self.count_failure(reason);
+        self.count_failure(topic, reason);
         let policy = Policy { on_rejected, after_dead: self.after_dead, retry: self.context.config.retry };
         let error = PublishError::Rejected { reason, detail: String::new() };
         retry::decide(&error, attempts, policy, rand::random())
@@ -134,7 +134,8 @@ impl<H: Handler> Claims<H> {
         Disposition::Delay { wait, spent: false, reason: "parked" }
     }
 
-    fn count_failure(&self, reason: &str) {
-        self.context.metrics.publish_failures_total.with_label_values(&[NAME, "", reason]).inc();
+    fn count_failure(&self, topic: &str, reason: &str) {
+        let metrics = &self.context.metrics;
+        metrics.publish_failures_total.with_label_values(&[NAME, metrics.destination(topic), reason]).inc();
     }
 }

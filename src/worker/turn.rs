@@ -165,7 +165,7 @@ impl<'a, H: Handler> Turn<'a, H> {
             Ok(Err(_panic)) => (Failure::from("the handler panicked"), false),
             Err(_elapsed) => (Failure::from(format!("the handler took longer than {limit:?}")), false),
         };
-        let (fate, error) = (self.claims.decide(&failure, row.attempts), failure.to_string());
+        let (fate, error) = (self.claims.decide(&failure, &delivery.contents.topic, row.attempts), failure.to_string());
         if matches!(failure, Failure::After(_)) {
             tracing::debug!(message_id = %delivery.id, ?fate, "the work of a message is put off");
         } else {
@@ -223,7 +223,7 @@ impl<'a, H: Handler> Turn<'a, H> {
         let Some(last) = self.last else { return Undone::released() };
         let failure =
             Failure::from("the transaction has ended: pass errors of the database on, do not commit, use no DDL");
-        let fate = self.claims.decide(&failure, last.attempts);
+        let fate = self.claims.decide(&failure, UNKNOWN, last.attempts);
         tracing::warn!(id = last.id, error = %failure, ?fate, "the work of a message failed");
         Undone::by(last.id, fate, failure.to_string())
     }
@@ -236,6 +236,9 @@ impl<'a, H: Handler> Turn<'a, H> {
         metrics.published_bytes_total.with_label_values(&[NAME]).inc_by(bytes as u64);
     }
 }
+
+/// The topic in the metrics where the transaction has ended: the handler had the message.
+const UNKNOWN: &str = "unknown";
 
 /// Returns the message as a handler gets it.
 fn delivery(row: Pending, outgoing: Outgoing) -> Delivery {

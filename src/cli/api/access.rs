@@ -20,6 +20,8 @@ use crate::cli::operate::Role;
 const WINDOW: Duration = Duration::from_secs(1);
 /// Most requests of a caller that are answered at the same time: half of the connections to the database.
 pub(super) const AT_ONCE: usize = 2;
+/// Most requests of a caller that are being answered or wait for it.
+const WAITING: usize = 16;
 
 /// A refused request: the status, and a sentence.
 pub(super) type Refusal = (StatusCode, String);
@@ -130,8 +132,17 @@ impl Access {
     }
 
     /// Returns the places of a caller. More requests of it wait, so that others find a connection to the database.
-    pub(super) fn places(&self, name: &str) -> Arc<Semaphore> {
-        Arc::clone(&self.counts.lock().entry(name.to_owned()).or_default().places)
+    ///
+    /// # Errors
+    ///
+    /// If many wait: they would take all connections of the listener.
+    pub(super) fn places(&self, name: &str) -> Result<Arc<Semaphore>, Refusal> {
+        let places = Arc::clone(&self.counts.lock().entry(name.to_owned()).or_default().places);
+        // Beside this one and the table, each request has one.
+        if Arc::strong_count(&places) > 2 + WAITING {
+            return Err((StatusCode::TOO_MANY_REQUESTS, "too many requests wait for their answers".to_owned()));
+        }
+        Ok(places)
     }
 }
 
@@ -306,9 +317,13 @@ mod tests {
         }
         assert_eq!(access.count("alice", now).unwrap_err().0, StatusCode::TOO_MANY_REQUESTS);
         access.count("bob", now).unwrap();
-        let places = access.places("alice");
+        let places = access.places("alice").unwrap();
         access.count("alice", now + WINDOW).unwrap();
-        assert!(Arc::ptr_eq(&places, &access.places("alice")), "a request holds them longer than a second");
+        assert!(Arc::ptr_eq(&places, &access.places("alice").unwrap()), "a request holds them longer than a second");
+        let held = vec![places; WAITING];
+        assert_eq!(access.places("alice").unwrap_err().0, StatusCode::TOO_MANY_REQUESTS);
+        access.places("bob").unwrap();
+        drop(held);
         for _ in 0..3 {
             assert_eq!(access.caller(&headers(&[])).unwrap_err().0, StatusCode::UNAUTHORIZED);
         }

@@ -157,7 +157,7 @@ impl Api {
             }
             tracing::info!(caller = caller.name, request.path, "an order, or a reveal");
         }
-        let places = self.access.places(&caller.name);
+        let places = self.access.places(&caller.name)?;
         let answering = async {
             let _own = places.acquire().await.ok();
             let _place = self.places.acquire().await.ok();

@@ -59,7 +59,7 @@ const BOUNDS: [Bound; 9] = [
         KEYS,
         "Delete keys that never have a message again. Such a key would begin again at 1.",
     ),
-    ("inbox_sequence", 10_000_000, KEYS, "Delete keys that never have a message again."),
+    ("inbox_sequence", 10_000_000, KEYS, "Let consumers purge it (InboxPurge)."),
 ];
 const KEYS: &str = "It has a row for each key that ever had a message, and grows for ever.";
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use outbox_core::{
-    Contents, EPOCH_HEADER, SEQUENCE_HEADER,
+    Contents, EPOCH_HEADER, REPLAY_HEADER, SEQUENCE_HEADER,
     sqlx::{self, Connection as _},
     store::{
         claim::Pending,
@@ -244,7 +244,10 @@ fn ready(row: Pending, message: Stored, route: Resolved, policy: Policy) -> Resu
     if !message.is_readable {
         return Err("the headers are not a JSON object of strings".to_owned());
     }
-    let waited = Duration::from_micros(message.waited_micros.max(0).unsigned_abs());
+    // What a replay sends again is not late.
+    let is_again = message.contents.headers.iter().any(|(name, _)| name == REPLAY_HEADER);
+    let waited = if is_again { 0 } else { message.waited_micros.max(0).unsigned_abs() };
+    let waited = Duration::from_micros(waited);
     let now = Instant::now();
     let mut outgoing = Outgoing {
         message_id: message.message_id,

@@ -32,6 +32,8 @@ struct Partition {
     offsets: Offsets,
     queued: Arc<Queued>,
     paused: bool,
+    /// Whether messages behind others of their key had filled their room at the pause.
+    overflowed: bool,
     stop: CancellationToken,
 }
 
@@ -149,7 +151,7 @@ impl<H: Handler> Group<H> {
         self.partitions.entry(place).or_insert_with(|| {
             *turn += 1;
             let (offsets, queued) = (Offsets::default(), Arc::default());
-            Partition { turn: *turn, offsets, queued, paused: false, stop: stop.child_token() }
+            Partition { turn: *turn, offsets, queued, paused: false, overflowed: false, stop: stop.child_token() }
         })
     }
 
@@ -167,6 +169,7 @@ impl<H: Handler> Group<H> {
         self.crew.arrived(Job { delivery: wire::delivery(message), tag, stop });
         let partition = self.partition(place.clone());
         if !partition.paused && partition.queued.is_full(partition.offsets.len(), window) {
+            partition.overflowed = partition.queued.overflows(window);
             self.pause(&place, true);
         }
     }
@@ -185,7 +188,8 @@ impl<H: Handler> Group<H> {
         {
             tracing::debug!(%error, topic = place.0, partition = place.1, "the partition was given up meanwhile");
         }
-        if partition.paused && partition.queued.has_room_again(partition.offsets.len(), self.window) {
+        let (undecided, overflowed) = (partition.offsets.len(), partition.overflowed);
+        if partition.paused && partition.queued.has_room_again(undecided, self.window, overflowed) {
             self.pause(place, false);
         }
     }

@@ -31,16 +31,25 @@ impl Queued {
         self.counted(undecided, window, 1) >= window
     }
 
-    /// Whether a paused partition may go on: half of all room is free.
-    pub(super) fn has_room_again(&self, undecided: usize, window: usize) -> bool {
-        self.counted(undecided, window, 2) <= window / 2
+    /// Whether those that wait fill their own room.
+    pub(super) fn overflows(&self, window: usize) -> bool {
+        !self.have_room(window, 1)
+    }
+
+    /// Whether a paused partition may go on: half of the room is free that was full. `overflowed`: that of those that wait was.
+    pub(super) fn has_room_again(&self, undecided: usize, window: usize, overflowed: bool) -> bool {
+        self.counted(undecided, window, if overflowed { 2 } else { 1 }) <= window / 2
     }
 
     /// The messages that count for the window. Those that wait count if they fill their own room, or this part of it.
     fn counted(&self, undecided: usize, window: usize, part: usize) -> usize {
+        let queued = self.messages.load(Ordering::Relaxed);
+        if self.have_room(window, part) { undecided.saturating_sub(queued) } else { undecided }
+    }
+
+    fn have_room(&self, window: usize, part: usize) -> bool {
         let (queued, bytes) = (self.messages.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
-        let have_room = queued < window.saturating_mul(WINDOWS) / part && bytes < BYTES / part;
-        if have_room { undecided.saturating_sub(queued) } else { undecided }
+        queued < window.saturating_mul(WINDOWS) / part && bytes < BYTES / part
     }
 }
 
@@ -63,8 +72,13 @@ mod tests {
         assert!(!queued(8, 2 << 20).is_full(9, 10), "the window itself is not bounded in bytes");
         let left = queued(150, 9);
         left.note(9, false);
-        assert!(!left.is_full(150, 10) && !left.has_room_again(150, 10), "it goes on when half of the room is free");
-        assert!(queued(74, 9).has_room_again(74 + 5, 10) && !queued(74, 9).has_room_again(74 + 6, 10));
-        assert!(queued(0, 0).has_room_again(0, 1));
+        assert!(
+            !left.is_full(150, 10) && !left.has_room_again(150, 10, true),
+            "it goes on when half of the room is free"
+        );
+        assert!(queued(74, 9).has_room_again(74 + 5, 10, true) && !queued(74, 9).has_room_again(74 + 6, 10, true));
+        assert!(queued(100, 9).has_room_again(100 + 5, 10, false), "a pause by the others ends with them");
+        assert!(!queued(100, 9).overflows(10) && queued(150, 9).overflows(10));
+        assert!(queued(0, 0).has_room_again(0, 1, false));
     }
 }

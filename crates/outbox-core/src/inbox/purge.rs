@@ -28,9 +28,9 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// `inbox_sequence`, of all consumers of the database.
 ///
 /// Each process may run it: the lease `outbox/inbox-purge` lets one at a time purge, on two connections of its own. Give all the
-/// same settings. While a relay or a worker purges this database, its `retention.inbox` decides over
-/// `inbox_processed`, and this purge leaves that table alone; give both the same time. Rows that a transaction has
-/// locked are left out. The account needs `deploy/grants/consumer.sql`.
+/// same settings. Where a relay or a worker has ever purged, its `retention.inbox` decides over `inbox_processed`, and this
+/// purge leaves that table alone. (Delete the row `outbox/purge` of `outbox_leases` once they are gone for good.) Rows of
+/// the other two tables that a transaction has locked are left out. The account needs `deploy/grants/consumer.sql`.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -154,7 +154,11 @@ impl InboxPurge {
 
     /// How long sequenced keys are kept.
     fn sequences_kept(&self) -> Duration {
-        if self.sequences.is_zero() { Duration::ZERO } else { self.sequences.max(self.processed) }
+        if self.sequences.is_zero() || self.processed.is_zero() {
+            Duration::ZERO
+        } else {
+            self.sequences.max(self.processed)
+        }
     }
 }
 
@@ -243,7 +247,7 @@ impl Purger {
     ) -> Result<(), sqlx::Error> {
         let (batch, processed, dead) = (self.settings.batch, self.settings.processed, self.settings.dead);
         let deleted = match table {
-            Table::Processed if !processed.is_zero() && !is_held(connection, purge::LEASE_NAME).await? => {
+            Table::Processed if !processed.is_zero() && named::look(connection, purge::LEASE_NAME).await?.is_none() => {
                 purge::inbox(connection, processed, batch).await.map(|rows| purged.processed = rows)
             }
             Table::Dead if !dead.is_zero() => {
@@ -308,6 +312,6 @@ mod tests {
         let kept = |processed, sequences| {
             InboxPurge::new().processed(day(processed)).sequences(day(sequences)).sequences_kept()
         };
-        assert_eq!([kept(7, 90), kept(30, 7), kept(0, 7), kept(7, 0)], [day(90), day(30), day(7), day(0)]);
+        assert_eq!([kept(7, 90), kept(30, 7), kept(0, 7), kept(7, 0)], [day(90), day(30), day(0), day(0)]);
     }
 }

@@ -103,7 +103,7 @@ async fn slice(
 ) -> Result<Vec<(KeyPosition, State)>, sqlx::Error> {
     // Not (a, b, c) > (?, ?, ?), which MySQL takes for no range.
     let sql = "SELECT consumer, topic, message_key, \
-               CAST(IF(seen_at IS NULL, 2, seen_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND) AS SIGNED) \
+               CAST(IF(seen_at IS NULL, 2, COALESCE(seen_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, 0)) AS SIGNED) \
                FROM inbox_sequence FORCE INDEX (PRIMARY) \
                WHERE consumer > ? OR consumer = ? AND (topic > ? OR topic = ? AND message_key > ?) \
                ORDER BY consumer, topic, message_key LIMIT ?";

@@ -35,7 +35,7 @@ pub struct Stats {
 pub struct Lags {
     /// Nothing: it is to be sent.
     pub due: u64,
-    /// Its next attempt, or the time to which its handler has put it off.
+    /// Its next attempt.
     pub retry: u64,
     /// A sink, destination or route that takes nothing.
     pub parked: u64,
@@ -43,7 +43,7 @@ pub struct Lags {
     pub blocked: u64,
     /// The end of a pause.
     pub paused: u64,
-    /// A time that has passed: no relay has made it pending.
+    /// A time that has passed, of its schedule or of its handler: no relay has made it pending.
     pub scheduled: u64,
 }
 
@@ -65,10 +65,10 @@ impl Lags {
     /// The lag of delayed messages with this reason.
     fn of(&mut self, reason: &str) -> &mut u64 {
         match reason {
-            "scheduled" => &mut self.scheduled,
+            "scheduled" | "snoozed" => &mut self.scheduled,
             "behind" => &mut self.blocked,
             "paused" => &mut self.paused,
-            "unconfirmed" | "rejected" | "turned_away" | "snoozed" => &mut self.retry,
+            "unconfirmed" | "rejected" | "turned_away" => &mut self.retry,
             _ => &mut self.parked,
         }
     }
@@ -123,7 +123,8 @@ pub struct LaneStats {
     pub leased: u64,
     /// Claims whose lease has passed and that no relay has taken over.
     pub expired_leases: u64,
-    /// Since when no message was sent, among the last thousand receipts of all lanes.
+    /// Since when no message was sent, among the last thousand receipts of all lanes; at least since the first of these. `None`: there
+    /// are fewer receipts, and none of this lane.
     pub quiet: Option<i64>,
     /// Messages of these receipts in the last ten seconds.
     pub sent: u64,
@@ -190,6 +191,13 @@ pub async fn lanes(conn: &mut MySqlConnection) -> Result<Vec<LaneStats>, sqlx::E
         let lane = lanes.of(row.try_get(0)?);
         (lane.quiet, lane.sent) = (Some(row.try_get(1)?), row.try_get(2)?);
     }
+    let sql = "SELECT COUNT(*), TIMESTAMPDIFF(MICROSECOND, MIN(sent_at), UTC_TIMESTAMP(6)) FROM \
+               (SELECT sent_at FROM outbox_sent ORDER BY receipt_id DESC LIMIT 1000) s";
+    let (receipts, oldest): (i64, Option<i64>) = sqlx::query_as(sql).fetch_one(&mut *conn).await?;
+    // A lane may have sent something just before these receipts.
+    for lane in lanes.0.values_mut().filter(|lane| lane.quiet.is_none() && receipts == 1000) {
+        lane.quiet = oldest;
+    }
     sqlx::raw_sql("COMMIT").execute(conn).await?;
     Ok(lanes.0.into_values().collect())
 }
@@ -197,7 +205,7 @@ pub async fn lanes(conn: &mut MySqlConnection) -> Result<Vec<LaneStats>, sqlx::E
 async fn delayed(conn: &mut MySqlConnection, lanes: &mut Lanes) -> Result<(), sqlx::Error> {
     let sql = format!(
         "SELECT w.lane, w.reason, w.messages, w.error, w.blocked, \
-        IF(w.reason = 'scheduled', TIMESTAMPDIFF(MICROSECOND, w.due_at, UTC_TIMESTAMP(6)), {LATE}) \
+        IF(w.reason IN ('scheduled', 'snoozed'), TIMESTAMPDIFF(MICROSECOND, w.due_at, UTC_TIMESTAMP(6)), {LATE}) \
         FROM (SELECT lane, reason, CAST(COUNT(*) AS UNSIGNED) AS messages, COALESCE(MAX(error), '') AS error, MIN(id) AS id, \
         MIN(due_at) AS due_at, CAST(COUNT(DISTINCT IF(reason IN ({OPERATOR}) AND holds_key = 1, key_hash, NULL)) AS UNSIGNED) AS blocked \
         FROM outbox_delayed GROUP BY lane, reason) w LEFT JOIN outbox_messages m ON m.id = w.id ORDER BY w.messages DESC"

@@ -117,7 +117,12 @@ async fn a_relay_that_purges_keeps_the_processed_messages_to_itself(flavor: Flav
     // They come after the processed messages in each pass.
     database.wait_for(PATIENCE, "SELECT COUNT(*) = 1 FROM inbox_dead").await?;
     ensure!(database.number("SELECT COUNT(*) FROM inbox_processed").await? == 6, "they are the relay's");
+    // A relay that restarts has no lease for a while. One that never comes back has its row deleted by an operator.
     database.execute("UPDATE outbox_leases SET lease_until = '2020-01-01' WHERE owner = 'a relay'").await?;
+    database.execute("INSERT INTO inbox_dead (consumer, message_id, topic, attempts, died_at, reason) VALUES ('a', 'again', 't', 1, '2020-01-01', 'refused')").await?;
+    database.wait_for(PATIENCE, "SELECT COUNT(*) = 1 FROM inbox_dead").await?;
+    ensure!(database.number("SELECT COUNT(*) FROM inbox_processed").await? == 6, "they are the relay's that restarts");
+    database.execute("DELETE FROM outbox_leases WHERE owner = 'a relay'").await?;
     database.wait_for(PATIENCE, "SELECT COUNT(*) = 1 FROM inbox_processed").await?;
     purge.stop().await.map(drop)
 }
