@@ -138,8 +138,8 @@ impl Access {
     /// If many wait: they would take all connections of the listener.
     pub(super) fn places(&self, name: &str) -> Result<Arc<Semaphore>, Refusal> {
         let places = Arc::clone(&self.counts.lock().entry(name.to_owned()).or_default().places);
-        // Beside this one and the table, each request has one.
-        if Arc::strong_count(&places) > 2 + WAITING {
+        // Beside the table, each request has one.
+        if Arc::strong_count(&places) > 1 + WAITING {
             return Err((StatusCode::TOO_MANY_REQUESTS, "too many requests wait for their answers".to_owned()));
         }
         Ok(places)
