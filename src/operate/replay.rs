@@ -322,7 +322,8 @@ pub(super) async fn next(
     let (mut taken, mut total) = (BTreeMap::<u16, Vec<u64>>::new(), 0);
     for receipt in looked_at {
         let place = |id: &u64| (receipt.lane, *id);
-        let is_own = |id: &u64| found.get(&place(id)).is_some_and(|at| filter.takes_way(&receipt, *at));
+        let is_taken = filter.takes_receipt(&receipt) && receipt.sent_at >= oldest;
+        let is_own = |id: &u64| is_taken && found.get(&place(id)).is_some_and(|at| filter.takes_way(&receipt, *at));
         let own: Vec<u64> = receipt.ids.iter().copied().filter(is_own).collect();
         let is_next = part.last < receipt.claim_id;
         if is_next && total > 0 && total + own.len() > job.per_second.clamp(1, BATCH) as usize {
