@@ -326,7 +326,7 @@ async fn slow_requests_of_one_caller_keep_no_other_out(flavor: Flavor) -> Result
     let api = Api::start(&stage, MANY).await?;
     let mut admin = stage.database.plain().await?;
     sqlx::raw_sql("LOCK TABLES outbox_audit WRITE").execute(&mut admin).await?;
-    let slow = join_all((0..80).map(|_| api.get("audit", "alice")));
+    let slow = join_all((0..40).map(|_| api.get("audit", "alice")));
     let quick = async {
         stage.database.wait_for(PATIENCE, TWO_WAIT).await?;
         let answer = api.get("controls", "bob").await?;
