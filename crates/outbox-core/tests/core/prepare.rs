@@ -131,6 +131,9 @@ async fn a_prepared_batch_keeps_the_order_of_its_messages_in_few_statements(flav
 async fn prepared_statements_find_their_rows_whatever_runs_between_them(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let (mut first, mut second) = (database.connect().await?, database.connect().await?);
+    for connection in [&mut first, &mut second] {
+        sqlx::raw_sql("SET autocommit = 1").execute(connection).await?;
+    }
     let now = Message::new("a", "1").key("1");
     let later = Message::new("a", "2").key("2").delay(Duration::from_mins(1));
     let expected = [(now.id(), key_hash("a", Some(b"1"))), (later.id(), key_hash("a", Some(b"2")))];
@@ -168,7 +171,7 @@ async fn between(conn: &mut MySqlConnection) -> Result<()> {
 async fn a_message_that_is_not_there_is_not_made_due(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let (mut first, mut second) = (database.connect().await?, database.connect().await?);
-    sqlx::raw_sql("SET innodb_lock_wait_timeout = 1").execute(&mut second).await?;
+    sqlx::raw_sql("SET innodb_lock_wait_timeout = 1, autocommit = 1").execute(&mut second).await?;
     for message in [Message::new("t", ""), Message::new("t", "").delay(Duration::from_mins(1))] {
         let mut statements = Outbox::new().prepare(message)?.statements;
         let due = statements.pop().context("no statement")?;
