@@ -100,7 +100,7 @@ fn labels_of(sample: &str) -> Option<&'static [&'static str]> {
 #[test]
 fn every_metric_that_is_named_exists_with_its_labels() {
     let expressions = expressions();
-    // What stands between the colons of a recorded name.
+    // The part of a recorded name between its colons.
     let recorded: Vec<_> =
         values("record").iter().filter_map(|name| Some(name.split(':').nth(1)?.to_owned())).collect();
     assert!(expressions.len() > 40, "only {} expressions were found", expressions.len());

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{Delivery, Failure, Handler, handler_fn};
 
-/// What follows a message whose type has no handler.
+/// The outcome of a message whose type has no handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unknown {
     /// It is dead at once, with the reason `refused`: for a consumer that should know all types.

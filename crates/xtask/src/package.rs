@@ -9,14 +9,14 @@ use tokio::process::Command;
 
 use crate::tools::{cargo, output, watch};
 
-/// What a published manifest says, besides name and version.
+/// The keys that a published manifest must have, besides name and version.
 const FIELDS: [&str; 7] = ["description", "license", "repository", "readme", "keywords", "categories", "rust_version"];
 
-/// What a package contains besides its sources, readme and licences.
+/// Files that a package may contain besides its sources, readme and licences.
 const BESIDE: [(&str, &[&str]); 2] =
     [("mysql-outbox-core", &["migrations/"]), ("mysql-outbox-relay", &["CHANGELOG.md", "deploy/grants/relay.sql"])];
 
-/// What cargo adds.
+/// Files that cargo adds to a package.
 const OF_CARGO: [&str; 4] = [".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml", "Cargo.toml.orig"];
 
 /// Builds each published crate from its package alone.
@@ -61,7 +61,7 @@ fn text<'a>(manifest: &'a Value, field: &str) -> Result<&'a str> {
     manifest.get(field).and_then(Value::as_str).with_context(|| format!("a manifest without {field}"))
 }
 
-/// What is missing in a manifest of a published crate, or would keep it from being published.
+/// Returns the keys that a manifest of a published crate lacks, and its dependencies that the registry would refuse.
 fn mistakes(manifest: &Value) -> Vec<String> {
     let empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
     let missing = FIELDS.iter().filter(|&&field| manifest.get(field).is_none_or(empty));

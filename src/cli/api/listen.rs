@@ -91,7 +91,7 @@ mod tests {
         let second = Listening::open(None, Some(&path)).await.unwrap();
         second.serve(Router::new(), Duration::MAX, std::future::ready(())).await;
         assert!(!path.exists());
-        // A file of somebody else.
+        // A file that is no socket stays.
         fs::write(&path, "text").unwrap();
         assert!(Listening::open(None, Some(&path)).await.is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "text");

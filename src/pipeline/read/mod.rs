@@ -244,7 +244,7 @@ fn ready(row: Pending, message: Stored, route: Resolved, policy: Policy) -> Resu
     if !message.is_readable {
         return Err("the headers are not a JSON object of strings".to_owned());
     }
-    // What a replay sends again is not late.
+    // A replayed message is not late.
     let is_again = message.contents.headers.iter().any(|(name, _)| name == REPLAY_HEADER);
     let waited = if is_again { 0 } else { message.waited_micros.max(0).unsigned_abs() };
     let waited = Duration::from_micros(waited);

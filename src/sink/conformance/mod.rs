@@ -20,7 +20,7 @@ use super::{Destination, Outgoing, Sink};
 /// The time that one publish of the suite may take.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What a sink does wrong, or an error of its harness.
+/// A broken rule of a sink, or an error of its harness.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct ConformanceError(BoxError);
