@@ -3,6 +3,7 @@
 use std::{process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
+use outbox_core::sqlx::{self, Connection as _};
 use testkit::{
     consume::Broker,
     load, on_both_databases,
@@ -13,7 +14,11 @@ use tokio::{io::AsyncWriteExt as _, process::Command};
 
 use crate::stage::{PATIENCE, Stage, start};
 
-on_both_databases!(one_relay_counts_for_all_until_it_dies, a_lane_that_stands_still_and_the_cause_of_a_lag_are_shown,);
+on_both_databases!(
+    one_relay_counts_for_all_until_it_dies,
+    a_lane_that_stands_still_and_the_cause_of_a_lag_are_shown,
+    a_claim_that_nobody_can_take_over_is_shown,
+);
 
 const COUNTING: &str = "SELECT COUNT(*) = 1 FROM outbox_instances WHERE counts IS NOT NULL AND instance LIKE";
 
@@ -88,6 +93,23 @@ async fn a_lane_that_stands_still_and_the_cause_of_a_lag_are_shown(flavor: Flavo
     let paused =
         |metrics: &Metrics| lag(metrics, "paused") > 590.0 && lag(metrics, "due") < 0.5 && unserved(metrics) < 0.5;
     relay.wait_for_metrics(PATIENCE, "a paused lane", paused).await?;
+    relay.stop(PATIENCE).await
+}
+
+async fn a_claim_that_nobody_can_take_over_is_shown(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor, Broker::Kafka).await?;
+    let claim = "INSERT INTO outbox_claims (lane, owner, lease_token, lease_until, claimed_at, message_ids, key_hashes) \
+        VALUES (0, 'dead', 7, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[]', '')";
+    stage.database.execute(claim).await?;
+    let mut locker = stage.database.plain().await?;
+    let mut lock = locker.begin().await?;
+    sqlx::query("SELECT claim_id FROM outbox_claims FOR UPDATE").fetch_all(&mut *lock).await?;
+    let mut relay = start(&stage.settings)?;
+    let left = |number: f64| move |metrics: &Metrics| (metrics.sum("outbox_queue_expired_leases") - number).abs() < 0.5;
+    relay.wait_for_metrics(PATIENCE, "a claim of a dead relay", left(1.0)).await?;
+    lock.rollback().await?;
+    let taken_over = |metrics: &Metrics| metrics.sum("outbox_relay_lease_takeovers_total") > 0.5 && left(0.0)(metrics);
+    relay.wait_for_metrics(PATIENCE, "the claim to be taken over", taken_over).await?;
     relay.stop(PATIENCE).await
 }
 

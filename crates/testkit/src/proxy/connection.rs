@@ -174,20 +174,20 @@ impl Connection {
         if strike.is_some() {
             return Err(Torn::Fault);
         }
-        if to_server && !self.doomed.load(Relaxed) {
-            self.doomed.store(self.takes_reply_of(bytes), Relaxed);
+        if to_server {
+            self.strike_reply_of(bytes);
         }
         Ok(())
     }
 
-    fn takes_reply_of(&self, request: &[u8]) -> bool {
-        let mut taken = false;
-        // No task waits for this change.
+    fn strike_reply_of(&self, request: &[u8]) {
+        // No task waits for these changes.
         self.shared.faults.send_if_modified(|faults| {
-            taken = faults.takes_reply_of(request);
+            let is_doomed = self.doomed.load(Relaxed) || faults.takes_reply_of(request);
+            self.doomed.store(is_doomed, Relaxed);
+            faults.close_if_last(request);
             false
         });
-        taken
     }
 
     /// Waits until this way is open.

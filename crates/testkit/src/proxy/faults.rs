@@ -48,7 +48,7 @@ pub enum Cut {
     },
 }
 
-/// Whether a request's reply is to be cut.
+/// Whether a fault is meant for the reply to this request.
 pub(super) type Meant = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
 /// All active faults.
@@ -59,6 +59,8 @@ pub(super) struct Faults {
     /// The number of resets of all connections.
     pub(super) resets: u64,
     replies: Option<(u64, Meant)>,
+    /// The last request with a reply.
+    last: Option<Meant>,
     changes: u64,
 }
 
@@ -109,8 +111,19 @@ impl Faults {
         true
     }
 
+    pub(super) fn close_after(&mut self, meant: Meant) {
+        self.last = Some(meant);
+    }
+
+    /// Closes the way to the client if this is the last request with a reply.
+    pub(super) fn close_if_last(&mut self, request: &[u8]) {
+        if self.last.as_ref().is_some_and(|meant| meant(request)) {
+            (self.to_client.closed, self.last) = (true, None);
+        }
+    }
+
     pub(super) fn heal(&mut self) {
-        (self.to_server, self.to_client, self.replies) = (Way::default(), Way::default(), None);
+        *self = Self { resets: self.resets, changes: self.changes, ..Self::default() };
     }
 }
 

@@ -105,6 +105,12 @@ impl Proxy {
         self.shared.faults.send_modify(|faults| faults.way_mut(direction).closed = true);
     }
 
+    /// [`Proxy::black_hole`] for all replies from the next request on that is `meant`, see [`Proxy::cut_replies`]. The
+    /// server does that request's work.
+    pub fn black_hole_after(&self, meant: impl Fn(&[u8]) -> bool + Send + Sync + 'static) {
+        self.shared.faults.send_modify(|faults| faults.close_after(Arc::new(meant)));
+    }
+
     /// Resets all open connections (RST, to both sides).
     pub fn reset(&self) {
         self.shared.faults.send_modify(|faults| faults.resets += 1);
