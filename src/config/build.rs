@@ -1,6 +1,6 @@
 //! Builds the typed configuration from checked settings.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     ApiConfig, Binding, Config, Database, Envelope, Http, KafkaConfig, Log, Management, RabbitMqConfig, RelayConfig,
@@ -10,19 +10,27 @@ use super::{
     reader::SettingsReader,
 };
 
+/// The time that a Kafka broker has for a reply, in milliseconds as librdkafka takes them. Then its connection ends, and
+/// librdkafka asks another broker. It would ask a frozen one for a minute: it prefers the broker that it asked last.
+fn patience(deadline: Duration) -> Secret {
+    Secret::new(deadline.as_millis().clamp(10, 300_000).to_string())
+}
+
 impl SettingsReader {
     /// Builds the configuration. It is incomplete if problems were noted.
     pub(super) fn config(&mut self) -> Config {
         let retry = RetryConfig::read(self, "", ());
+        let owner = self.owner();
+        let relay = RelayConfig::read(self, "", (owner,));
         Config {
             database: self.database(),
-            relay: RelayConfig::read(self, "", (self.owner(),)),
+            sinks: self.sinks(relay.publish_deadline),
+            relay,
             retry,
             retention: Retention::read(self, "", ()),
             http: self.http(),
             api: ApiConfig::read(self, "", ()),
             log: Log::read(self, "", ()),
-            sinks: self.sinks(),
             routes: self.settings.routes.keys().map(|number| self.route(*number, retry)).collect(),
         }
     }
@@ -42,16 +50,17 @@ impl SettingsReader {
         self.text(&key!("relay.owner")).map_or_else(default_owner, str::to_owned)
     }
 
-    fn sinks(&mut self) -> BTreeMap<String, SinkConfig> {
+    fn sinks(&mut self, deadline: Duration) -> BTreeMap<String, SinkConfig> {
         let names: Vec<_> = self.settings.sinks.keys().cloned().collect();
-        names.into_iter().filter_map(|name| Some((name.clone(), self.sink(&name)?))).collect()
+        names.into_iter().filter_map(|name| Some((name.clone(), self.sink(&name, deadline)?))).collect()
     }
 
-    /// Returns the sink; `None` if its type is missing or unknown, which was noted.
-    fn sink(&mut self, name: &str) -> Option<SinkConfig> {
+    /// Returns the sink with this deadline of a publish; `None` if its type is missing or unknown, which was noted.
+    fn sink(&mut self, name: &str, deadline: Duration) -> Option<SinkConfig> {
         Some(match self.choice(&key!("sinks.*.type", name), &SINK_TYPES)? {
             SinkType::Kafka => {
-                let properties = self.properties(name);
+                let mut properties = self.properties(name);
+                properties.entry("socket.timeout.ms".to_owned()).or_insert_with(|| patience(deadline));
                 SinkConfig::Kafka(KafkaConfig::read(self, name, (properties,)))
             }
             SinkType::RabbitMq => SinkConfig::RabbitMq(self.rabbit(name)),

@@ -396,3 +396,17 @@ fn properties_that_weaken_acks_or_idempotence_are_refused() {
         ]
     );
 }
+
+#[cfg(feature = "kafka")]
+#[test]
+fn a_kafka_broker_has_the_deadline_of_a_publish_for_its_reply() {
+    let reply = |text: &str| {
+        let config = Case::new(&format!("{GOOD}{KAFKA}{text}")).load().config;
+        let Some(SinkConfig::Kafka(kafka)) = config.sinks.get("k") else { panic!("no sink k") };
+        kafka.properties["socket.timeout.ms"].text().to_owned()
+    };
+    assert_eq!(reply(""), "10000");
+    assert_eq!(reply("[relay]\npublish_deadline = \"2s\"\n"), "2000");
+    assert_eq!(reply("[relay]\nlease = \"1h\"\npublish_deadline = \"10m\"\n"), "300000", "librdkafka's longest");
+    assert_eq!(reply("[sinks.k.properties]\nsocket.timeout.ms = 7000\n"), "7000");
+}
