@@ -1,5 +1,7 @@
 //! The accounts of programs, each with a password and the rights that `deploy/grants` gives it.
 
+use std::collections::{HashMap, HashSet};
+
 use anyhow::{Context as _, Result};
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
@@ -69,12 +71,19 @@ impl Account {
     }
 }
 
-/// The statements of a file for existing tables: an earlier release lacks some.
-fn applicable(grants: &str, tables: &[String]) -> String {
+/// The statements of a file for existing tables and columns: an earlier release lacks some.
+fn applicable(grants: &str, tables: &HashMap<String, HashSet<String>>) -> String {
     let text: String = grants.lines().filter(|line| !line.starts_with("--")).flat_map(|line| [line, "\n"]).collect();
-    let table = |grant: &str| grant.split_once(" ON ").and_then(|(_, rest)| rest.split(' ').next().map(str::to_owned));
-    let is_there = |table: String| table == "*.*" || tables.contains(&table);
-    text.split_inclusive(';').filter(|grant| table(grant).is_none_or(is_there)).collect()
+    let is_there = |grant: &&str| {
+        let Some((rights, on)) = grant.split_once(" ON ") else { return true };
+        let lists = rights.split('(').skip(1).filter_map(|rest| rest.split(')').next());
+        let mut columns = lists.flat_map(|list| list.split(','));
+        match on.split(' ').next() {
+            Some("*.*") | None => true,
+            Some(table) => tables.get(table).is_some_and(|known| columns.all(|column| known.contains(column.trim()))),
+        }
+    };
+    text.split_inclusive(';').filter(is_there).collect()
 }
 
 /// Makes the accounts on the server if they are missing, and gives the owner its rights on the connection's database.
@@ -89,8 +98,13 @@ pub(crate) async fn create(connection: &mut MySqlConnection, database: &str) -> 
 
 /// Gives the other accounts their rights on existing tables of the connection's database.
 pub(crate) async fn grant(connection: &mut MySqlConnection) -> Result<()> {
-    let tables = "SELECT CAST(table_name AS CHAR) FROM information_schema.tables WHERE table_schema = DATABASE()";
-    let tables: Vec<String> = sqlx::query_scalar(tables).fetch_all(&mut *connection).await?;
+    let columns = "SELECT CAST(table_name AS CHAR), CAST(column_name AS CHAR) FROM information_schema.columns \
+                   WHERE table_schema = DATABASE()";
+    let columns: Vec<(String, String)> = sqlx::query_as(columns).fetch_all(&mut *connection).await?;
+    let mut tables: HashMap<String, HashSet<String>> = HashMap::new();
+    for (table, column) in columns {
+        tables.entry(table).or_default().insert(column);
+    }
     let grants = Account::ALL.map(|account| applicable(&account.grants(), &tables));
     let sql = [grants.concat().as_str(), BUSINESS].concat();
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await.context("cannot grant the accounts their rights")?;
