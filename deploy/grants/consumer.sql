@@ -9,6 +9,7 @@
 GRANT INSERT, SELECT, DELETE ON inbox_processed TO 'outbox_consumer'@'%';
 GRANT INSERT, SELECT, DELETE ON inbox_dead TO 'outbox_consumer'@'%';
 GRANT INSERT, SELECT, UPDATE, DELETE ON inbox_sequence TO 'outbox_consumer'@'%';
+GRANT INSERT, SELECT, UPDATE, DELETE ON inbox_started TO 'outbox_consumer'@'%';
 
 -- One purging process at a time, and other named leases.
 GRANT SELECT, INSERT, UPDATE ON outbox_leases TO 'outbox_consumer'@'%';

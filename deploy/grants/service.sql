@@ -19,6 +19,7 @@ GRANT SELECT (lane, id) ON outbox_pending TO 'outbox_service'@'%';
 GRANT INSERT ON inbox_processed TO 'outbox_service'@'%';
 GRANT INSERT, SELECT, DELETE ON inbox_dead TO 'outbox_service'@'%';
 GRANT INSERT, SELECT, UPDATE ON inbox_sequence TO 'outbox_service'@'%';
+GRANT INSERT, SELECT, UPDATE, DELETE ON inbox_started TO 'outbox_service'@'%';
 
 -- Named leases, for services that use them.
 GRANT SELECT, INSERT, UPDATE ON outbox_leases TO 'outbox_service'@'%';

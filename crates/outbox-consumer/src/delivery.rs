@@ -1,5 +1,6 @@
 use std::{
     fmt,
+    sync::{Arc, atomic::AtomicUsize},
     time::{Instant, SystemTime},
 };
 
@@ -27,6 +28,25 @@ pub struct Delivery {
     pub(crate) place: String,
     /// Why it cannot be a message of an outbox; it is dead at once.
     pub(crate) problem: Option<&'static str>,
+    /// How often RabbitMQ got it back without an answer, where the queue counts that. Before RabbitMQ 4.3 an answer that
+    /// gives it back counts, too.
+    pub(crate) returns: u32,
+    /// How often RabbitMQ has delivered it before, where the queue counts that.
+    pub(crate) deliveries: u32,
+    /// Whether an earlier process may have ended while it worked on it.
+    pub(crate) doubt: Doubt,
+}
+
+/// Whether a process may have ended while it worked on a message.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Doubt {
+    /// No process has, or this one has survived the message.
+    #[default]
+    None,
+    /// The broker has delivered it before.
+    Redelivered,
+    /// It is of a partition that this process got, and this number of new messages there are in doubt.
+    First(Arc<AtomicUsize>),
 }
 
 impl Delivery {
@@ -41,6 +61,9 @@ impl Delivery {
             received_at: Instant::now(),
             place: "no broker".to_owned(),
             problem: None,
+            returns: 0,
+            deliveries: 0,
+            doubt: Doubt::None,
         }
     }
 

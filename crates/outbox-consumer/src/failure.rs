@@ -42,6 +42,16 @@ impl Failure {
         Self::Requeue(error.into())
     }
 
+    /// Its variant in one word, for spans.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Retry(_) => "retry",
+            Self::Dead(_) => "dead",
+            Self::Requeue(_) => "requeue",
+            Self::After(_) => "after",
+        }
+    }
+
     /// Whether the database caused it, and not the message: somewhere in the chain of sources is an error of the
     /// connection or the pool, or a refusal of the server that passes, such as a deadlock. Such a [`Failure::Retry`]
     /// costs no attempt. [`outbox_core::is_passing`] describes the limits of what can be seen.

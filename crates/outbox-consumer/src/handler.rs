@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use outbox_core::sqlx::MySqlConnection;
+use tracing::{Instrument as _, Span};
 
 use crate::{Delivery, Failure};
 
@@ -75,5 +76,38 @@ where
 {
     async fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> Result<(), Failure> {
         (self.0)(tx, message).await
+    }
+}
+
+/// A handler whose every attempt at a message is in the span that `span` makes: of a consumer or of a worker.
+///
+/// The span continues the trace of the enqueue if `span` gives it the context that the message carries in its headers
+/// `traceparent` and `tracestate`, by the version of OpenTelemetry that the service has; the README shows how. After a
+/// failure the fields `otel.status_code` and `error.type` of the span are set, where it has them.
+pub fn in_span<H, F>(handler: H, span: F) -> impl Handler
+where
+    H: Handler,
+    F: Fn(&Delivery) -> Span + Send + Sync + 'static,
+{
+    InSpan { handler, span }
+}
+
+struct InSpan<H, F> {
+    handler: H,
+    span: F,
+}
+
+impl<H, F> Handler for InSpan<H, F>
+where
+    H: Handler,
+    F: Fn(&Delivery) -> Span + Send + Sync + 'static,
+{
+    async fn handle(&self, tx: &mut MySqlConnection, message: &Delivery) -> Result<(), Failure> {
+        let span = (self.span)(message);
+        let outcome = self.handler.handle(tx, message).instrument(span.clone()).await;
+        if let Err(failure) = &outcome {
+            span.record("otel.status_code", "ERROR").record("error.type", failure.kind());
+        }
+        outcome
     }
 }

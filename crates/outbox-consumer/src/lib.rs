@@ -30,12 +30,13 @@ mod retry;
 mod retry_dead;
 mod router;
 mod sequence;
+mod starts;
 mod stop;
 
 pub use delivery::Delivery;
 pub use error::ConsumerError;
 pub use failure::{BoxError, Failure};
-pub use handler::{Handler, handler_fn};
+pub use handler::{Handler, handler_fn, in_span};
 pub use metrics::Metrics;
 pub use outbox_core;
 pub use prometheus;

@@ -20,6 +20,7 @@ use crate::{
     options::Options,
     retry::Next,
     sequence::{self, SequenceStep},
+    starts::{ALONE, CRASHES, MOST},
 };
 
 /// The answer to the broker about a message.
@@ -52,8 +53,8 @@ enum Unprocessed {
     NotTried(InboxError),
     /// An earlier message of its key is missing.
     Early,
-    /// Its number is out of sequence, and the policy refuses it.
-    OutOfSequence,
+    /// It is dead for this reason, whatever its handler says.
+    Dead(&'static str, String),
 }
 
 impl<E: Into<Failure>> From<E> for Unprocessed {
@@ -73,6 +74,8 @@ pub(crate) struct Processor<H> {
     pub(crate) can_requeue: bool,
     /// Dead messages go to the broker, not to the table.
     pub(crate) broker_buries: bool,
+    /// The number of returns after which RabbitMQ drops a message; 0 if it never does.
+    pub(crate) delivery_limit: u32,
 }
 
 impl<H: Handler> Processor<H> {
@@ -91,15 +94,19 @@ impl<H: Handler> Processor<H> {
                 Err(Unprocessed::Early) => {
                     return self.pause(failures, stop).await.map_or(Verdict::Undecided, |()| Verdict::Later);
                 }
-                Err(Unprocessed::OutOfSequence) => {
-                    let error = "its number is not the next one of its key".to_owned();
-                    let obituary = Obituary { reason: "sequence", error, attempts: delivery.attempt };
-                    return self.give_up(delivery, obituary, stop).await;
+                Err(Unprocessed::Dead(reason, error)) => {
+                    let obituary = Obituary { reason, error, attempts: delivery.attempt };
+                    let verdict = self.give_up(delivery, obituary, stop).await;
+                    if reason == CRASHES && !matches!(verdict, Verdict::Undecided) {
+                        self.forget_starts(delivery.id).await;
+                    }
+                    return verdict;
                 }
                 Err(Unprocessed::NotTried(error)) => (Failure::from(error), Next::Again { counted: false }),
                 Err(Unprocessed::Failed(failure)) => {
                     let next = self.options.retry.next(&failure, delivery.attempt, self.can_requeue);
-                    (failure, next)
+                    let is_last = !matches!(next, Next::Again { counted: false }) && self.is_near_its_limit(delivery);
+                    (failure, if is_last { Next::Dead("returned") } else { next })
                 }
             };
             let wait = match next {
@@ -109,6 +116,7 @@ impl<H: Handler> Processor<H> {
                 }
                 Next::Requeue => {
                     self.note("requeued", delivery, &failure);
+                    let failures = failures.saturating_add(delivery.deliveries);
                     return self.pause(failures, stop).await.map_or(Verdict::Undecided, |()| Verdict::Requeue);
                 }
                 Next::Again { counted } => {
@@ -129,16 +137,41 @@ impl<H: Handler> Processor<H> {
         }
     }
 
+    /// Whether RabbitMQ may drop the message while it waits: connections and processes end now and then.
+    fn is_near_its_limit(&self, delivery: &Delivery) -> bool {
+        self.delivery_limit > 0 && delivery.returns >= self.delivery_limit.div_ceil(2)
+    }
+
     /// One attempt; `None` if it was stopped while it waited for its turn.
-    async fn attempt(&self, delivery: &Delivery, stop: &CancellationToken) -> Option<Result<(), Unprocessed>> {
+    async fn attempt(&self, delivery: &mut Delivery, stop: &CancellationToken) -> Option<Result<(), Unprocessed>> {
         if stop.is_cancelled() {
             return None;
         }
-        let _permit = stop.run_until_cancelled(self.at_work.acquire()).await?.ok()?;
+        let mut permit = stop.run_until_cancelled(self.at_work.acquire()).await?.ok()?;
         if let Some(problem) = delivery.problem {
             return Some(Err(Failure::dead(problem).into()));
         }
-        Some(self.apply(delivery).await)
+        let starts = match self.doubt(delivery).await {
+            Ok(Some(starts)) => starts,
+            Ok(None) => return Some(self.apply(delivery).await),
+            Err(error) => return Some(Err(Unprocessed::NotTried(error))),
+        };
+        if starts >= MOST {
+            let error = format!("{starts} processes have ended while they worked on it");
+            return Some(Err(Unprocessed::Dead(CRASHES, error)));
+        }
+        if starts >= ALONE {
+            drop(permit);
+            let all = u32::try_from(self.options.concurrency).unwrap_or(u32::MAX);
+            permit = stop.run_until_cancelled(self.at_work.acquire_many(all)).await?.ok()?;
+        }
+        if let Err(error) = self.note_start(delivery).await {
+            return Some(Err(Unprocessed::NotTried(error)));
+        }
+        let outcome = self.apply(delivery).await;
+        drop(permit);
+        self.forget_starts(delivery.id).await;
+        Some(outcome)
     }
 
     /// Claims the message, lets the handler do its work, and commits both.
@@ -158,7 +191,7 @@ impl<H: Handler> Processor<H> {
             SequenceStep::Refuse => {
                 self.undo(tx).await;
                 self.tell(delivery, seen, step);
-                return Err(Unprocessed::OutOfSequence);
+                return Err(Unprocessed::Dead("sequence", "its number is not the next one of its key".to_owned()));
             }
         }
         let limit = self.options.deadline;
@@ -182,7 +215,7 @@ impl<H: Handler> Processor<H> {
     }
 
     /// Rolls a transaction back. Its findings hold, even if a statement has lost the connection.
-    async fn undo(&self, tx: InboxTransaction) {
+    pub(crate) async fn undo(&self, tx: InboxTransaction) {
         if let Err(error) = self.in_time(tx.rollback()).await {
             tracing::debug!(%error, "a transaction ends with its connection");
         }
@@ -190,7 +223,7 @@ impl<H: Handler> Processor<H> {
 
     /// A host that has vanished sends neither a reply nor an error. A call that times out here ends with its
     /// connection.
-    async fn in_time<T>(&self, call: impl Future<Output = Result<T, InboxError>>) -> Result<T, InboxError> {
+    pub(crate) async fn in_time<T>(&self, call: impl Future<Output = Result<T, InboxError>>) -> Result<T, InboxError> {
         let reply = timeout(self.options.deadline, call).await;
         reply.unwrap_or_else(|elapsed| Err(sqlx::Error::Io(io::Error::from(elapsed)).into()))
     }

@@ -1,5 +1,3 @@
-use std::time::Instant;
-
 use outbox_core::{
     Inbox, InboxError, Uuid,
     sqlx::{Connection as _, MySqlConnection, MySqlPool},
@@ -66,12 +64,8 @@ async fn again(
 
 fn delivery(kept: Kept) -> Delivery {
     Delivery {
-        id: kept.message_id,
-        contents: kept.contents,
-        enqueued_at: None,
         attempt: kept.attempts.saturating_add(1),
-        received_at: Instant::now(),
         place: "inbox_dead".to_owned(),
-        problem: None,
+        ..Delivery::new(kept.message_id, kept.contents)
     }
 }

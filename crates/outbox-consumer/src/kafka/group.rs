@@ -1,6 +1,9 @@
 //! The loop of one member of the group. One task owns all of its state; messages are worked on by tasks of their own.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicUsize},
+};
 
 use rdkafka::{
     ClientConfig, Message as _,
@@ -22,6 +25,7 @@ use super::{
 use crate::{
     ConsumerError, Delivery, Handler,
     crew::{Acknowledge, Crew, FinishedTask, Job},
+    delivery::Doubt,
     process::{Processor, Verdict},
 };
 
@@ -31,6 +35,8 @@ struct Partition {
     turn: u64,
     offsets: Offsets,
     queued: Arc<Queued>,
+    /// The number of new messages that the member before may have died of.
+    in_doubt: Arc<AtomicUsize>,
     paused: bool,
     /// Whether messages behind others of their key had filled their room at the pause.
     overflowed: bool,
@@ -90,6 +96,7 @@ impl<H: Handler> Group<H> {
     }
 
     pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
+        self.crew.processor.forget_old_starts().await;
         let ended = self.consume(stop).await;
         self.leave().await;
         ended
@@ -147,11 +154,12 @@ impl<H: Handler> Group<H> {
     }
 
     fn partition(&mut self, place: Place) -> &mut Partition {
-        let (turn, stop) = (&mut self.turn, &self.crew.stop);
+        let (turn, stop, window) = (&mut self.turn, &self.crew.stop, self.window);
         self.partitions.entry(place).or_insert_with(|| {
             *turn += 1;
-            let (offsets, queued) = (Offsets::default(), Arc::default());
-            Partition { turn: *turn, offsets, queued, paused: false, overflowed: false, stop: stop.child_token() }
+            let (offsets, queued, in_doubt) = (Offsets::default(), Arc::default(), Arc::new(AtomicUsize::new(window)));
+            let stop = stop.child_token();
+            Partition { turn: *turn, offsets, queued, in_doubt, paused: false, overflowed: false, stop }
         })
     }
 
@@ -164,9 +172,9 @@ impl<H: Handler> Group<H> {
             return;
         }
         let (turn, stop) = (partition.turn, partition.stop.clone());
-        let queued = Arc::clone(&partition.queued);
+        let (queued, doubt) = (Arc::clone(&partition.queued), Doubt::First(Arc::clone(&partition.in_doubt)));
         let tag = Record { place: place.clone(), turn, offset, stop: stop.clone(), queued, dead };
-        self.crew.arrived(Job { delivery: wire::delivery(message), tag, stop });
+        self.crew.arrived(Job { delivery: Delivery { doubt, ..wire::delivery(message) }, tag, stop });
         let partition = self.partition(place.clone());
         if !partition.paused && partition.queued.is_full(partition.offsets.len(), window) {
             partition.overflowed = partition.queued.overflows(window);

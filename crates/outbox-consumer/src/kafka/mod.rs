@@ -133,6 +133,7 @@ impl Consumer {
             options: self.options,
             can_requeue: false,
             broker_buries: dead.is_some(),
+            delivery_limit: 0,
         };
         let group = group::Group::join(&config, &topics, window, processor, dead)?;
         purging.beside(group.run(stop)).await

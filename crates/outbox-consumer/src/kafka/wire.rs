@@ -2,7 +2,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use outbox_core::{Contents, Uuid, key_hash};
@@ -21,21 +21,19 @@ pub(super) fn delivery(message: &impl Message) -> Delivery {
     let id = take(&mut headers, &ID).and_then(|id| Uuid::try_parse(&id).ok());
     let without_id = id.is_none().then_some("the record has no header `id` that is a UUID");
     let millis = message.timestamp().to_millis().and_then(|millis| u64::try_from(millis).ok());
+    let contents = Contents {
+        topic: message.topic().to_owned(),
+        key: message.key().map(<[u8]>::to_vec),
+        event_type: take(&mut headers, &TYPE),
+        content_type: take(&mut headers, &CONTENT_TYPE),
+        headers,
+        payload: message.payload().map(<[u8]>::to_vec),
+    };
     Delivery {
-        id: id.unwrap_or_else(|| stand_in(message)),
-        contents: Contents {
-            topic: message.topic().to_owned(),
-            key: message.key().map(<[u8]>::to_vec),
-            event_type: take(&mut headers, &TYPE),
-            content_type: take(&mut headers, &CONTENT_TYPE),
-            headers,
-            payload: message.payload().map(<[u8]>::to_vec),
-        },
         enqueued_at: millis.map(|millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis)),
-        attempt: 1,
-        received_at: Instant::now(),
         place: format!("{}@{}", message.partition(), message.offset()),
         problem: unreadable.or(without_id),
+        ..Delivery::new(id.unwrap_or_else(|| stand_in(message)), contents)
     }
 }
 

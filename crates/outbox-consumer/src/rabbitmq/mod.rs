@@ -48,6 +48,7 @@ pub struct Consumer {
     queue: ShortString,
     prefetch: u16,
     dead_letter_exchange: bool,
+    delivery_limit: u32,
     options: Options,
     inbox: Inbox,
     pool: MySqlPool,
@@ -69,7 +70,7 @@ impl Consumer {
         let queue = ShortString::try_new(queue)
             .map_err(|_too_long| ConsumerError::Client("the queue's name has more than 255 bytes".into()))?;
         let (options, inbox) = (Options::default(), Inbox::new(name)?);
-        Ok(Self { uri, queue, prefetch: 256, dead_letter_exchange: false, options, inbox, pool })
+        Ok(Self { uri, queue, prefetch: 256, dead_letter_exchange: false, delivery_limit: 20, options, inbox, pool })
     }
 
     /// Most messages that RabbitMQ delivers ahead of their acknowledgement, 256 by default. Messages behind one that waits for
@@ -86,6 +87,16 @@ impl Consumer {
     #[must_use]
     pub fn dead_letter_exchange(mut self) -> Self {
         self.dead_letter_exchange = true;
+        self
+    }
+
+    /// The queue's `x-delivery-limit`, 20 by default, as that of a quorum queue in RabbitMQ 4; 0 if it has none. RabbitMQ
+    /// drops a message that came back more often, because its connection was lost or its process has ended (before
+    /// RabbitMQ 4.3 also by [`Failure::Requeue`](crate::Failure::Requeue)). So one that came back half as often has one
+    /// attempt left, and is dead after its failure. Classic queues count nothing.
+    #[must_use]
+    pub fn delivery_limit(mut self, returns: u32) -> Self {
+        self.delivery_limit = returns;
         self
     }
 
@@ -109,7 +120,9 @@ impl Consumer {
             options: self.options,
             can_requeue: true,
             broker_buries: self.dead_letter_exchange,
+            delivery_limit: self.delivery_limit,
         });
+        crew.processor.forget_old_starts().await;
         tokio::pin!(stop);
         let mut failures = 0;
         loop {

@@ -1,15 +1,18 @@
 //! A message of RabbitMQ as a delivery.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use outbox_core::{Contents, Uuid};
 
-use crate::Delivery;
+use crate::{Delivery, delivery::Doubt};
 
 /// Headers that the relay writes: the message key, and the mark that distinguishes a tombstone from an empty payload.
 const KEY: &str = "x-message-key";
 const TOMBSTONE: &str = "x-tombstone";
+/// Headers of a quorum queue: how often it got the message back without an answer, and (from RabbitMQ 4.3 on) at all.
+const RETURNS: &str = "x-delivery-count";
+const DELIVERIES: &str = "x-acquired-count";
 
 pub(super) fn delivery(message: lapin::message::Delivery, queue: &str) -> Delivery {
     let properties = &message.properties;
@@ -19,21 +22,24 @@ pub(super) fn delivery(message: lapin::message::Delivery, queue: &str) -> Delive
     let tombstone = matches!(table.get(TOMBSTONE), Some(AMQPValue::Boolean(true)));
     let text = |value: &Option<ShortString>| value.as_ref().map(ToString::to_string);
     let seconds = properties.timestamp().map(Duration::from_secs);
+    let count = |name| table.get(name).and_then(AMQPValue::as_long_long_int).and_then(|it| it.try_into().ok());
+    let returns = count(RETURNS).unwrap_or_default();
+    let contents = Contents {
+        topic: message.routing_key.to_string(),
+        key: table.get(KEY).and_then(AMQPValue::as_long_string).map(|key| key.as_bytes().to_vec()),
+        event_type: text(properties.kind()),
+        content_type: text(properties.content_type()),
+        headers: table.iter().flat_map(|(name, value)| header(name.as_str(), value)).collect(),
+        payload: (!tombstone).then_some(message.data),
+    };
     Delivery {
-        id: id.unwrap_or_else(Uuid::now_v7),
-        contents: Contents {
-            topic: message.routing_key.to_string(),
-            key: table.get(KEY).and_then(AMQPValue::as_long_string).map(|key| key.as_bytes().to_vec()),
-            event_type: text(properties.kind()),
-            content_type: text(properties.content_type()),
-            headers: table.iter().flat_map(|(name, value)| header(name.as_str(), value)).collect(),
-            payload: (!tombstone).then_some(message.data),
-        },
         enqueued_at: seconds.and_then(|time| SystemTime::UNIX_EPOCH.checked_add(time)),
-        attempt: 1,
-        received_at: Instant::now(),
         place: queue.to_owned(),
         problem: id.is_none().then_some("the message has no property `message_id` that is a UUID"),
+        returns,
+        deliveries: count(DELIVERIES).unwrap_or(returns),
+        doubt: if message.redelivered { Doubt::Redelivered } else { Doubt::None },
+        ..Delivery::new(id.unwrap_or_else(Uuid::now_v7), contents)
     }
 }
 

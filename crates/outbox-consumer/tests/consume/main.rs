@@ -1,6 +1,7 @@
 //! Consumers on real brokers and a real database: each message has one effect, in the order of its key.
 
 mod backpressure;
+mod crashes;
 mod dead;
 mod effects;
 mod outage;
@@ -9,5 +10,6 @@ mod purge;
 mod rebalance;
 mod router;
 mod sequence;
+mod spans;
 mod stage;
 mod stop;

@@ -99,6 +99,33 @@ pub async fn delete_dead(conn: &mut MySqlConnection, consumer: &str, message_id:
     sqlx::query(sql).bind(consumer).bind(message_id.as_bytes().as_slice()).execute(conn).await.map(drop)
 }
 
+/// How often processes have started to work on a message and not reported an end. Primary key, one row.
+pub async fn starts(conn: &mut MySqlConnection, consumer: &str, message_id: Uuid) -> Result<u32, sqlx::Error> {
+    let sql = "SELECT starts FROM inbox_started WHERE consumer = ? AND message_id = ?";
+    let query = sqlx::query_scalar(sql).bind(consumer).bind(message_id.as_bytes().as_slice());
+    Ok(query.fetch_optional(conn).await?.unwrap_or_default())
+}
+
+/// Counts a start. Primary key, one row.
+pub async fn note_start(conn: &mut MySqlConnection, consumer: &str, message_id: Uuid) -> Result<(), sqlx::Error> {
+    let sql = "INSERT INTO inbox_started (consumer, message_id, starts, started_at) VALUES (?, ?, 1, UTC_TIMESTAMP(6)) \
+               ON DUPLICATE KEY UPDATE starts = starts + 1, started_at = UTC_TIMESTAMP(6)";
+    sqlx::query(sql).bind(consumer).bind(message_id.as_bytes().as_slice()).execute(conn).await.map(drop)
+}
+
+/// Forgets the starts of a message. Primary key, one row.
+pub async fn forget_starts(conn: &mut MySqlConnection, consumer: &str, message_id: Uuid) -> Result<(), sqlx::Error> {
+    let sql = "DELETE FROM inbox_started WHERE consumer = ? AND message_id = ?";
+    sqlx::query(sql).bind(consumer).bind(message_id.as_bytes().as_slice()).execute(conn).await.map(drop)
+}
+
+/// Forgets the starts that are older than a week: another process has ended the work of their messages. Reads the rows
+/// of the consumer.
+pub async fn forget_old_starts(conn: &mut MySqlConnection, consumer: &str) -> Result<(), sqlx::Error> {
+    let sql = "DELETE FROM inbox_started WHERE consumer = ? AND started_at < UTC_TIMESTAMP(6) - INTERVAL 7 DAY";
+    sqlx::query(sql).bind(consumer).execute(conn).await.map(drop)
+}
+
 /// A sequenced key of a consumer.
 #[derive(Debug, Clone, Copy)]
 pub struct SequencedKey<'a> {

@@ -132,6 +132,16 @@ impl Topic {
         Ok(Self { broker: Broker::RabbitMq, address, name, arrivals: Vec::new(), beside: Vec::new() })
     }
 
+    /// Makes a RabbitMQ topic with a quorum queue, which drops a message that was given back more often than this.
+    ///
+    /// # Errors
+    /// When the broker cannot be reached or refuses.
+    pub async fn create_counting(returns: i32) -> Result<Self> {
+        let (address, name) = (Broker::RabbitMq.address().await?, unique_name());
+        rabbitmq::declare_counting(&address, &name, returns).await?;
+        Ok(Self { broker: Broker::RabbitMq, address, name, arrivals: Vec::new(), beside: Vec::new() })
+    }
+
     /// Makes a Kafka topic with one partition that takes this number of bytes at once, on the broker that tests share.
     ///
     /// # Errors

@@ -33,6 +33,14 @@ pub(super) async fn declare_with_graves(url: &str, name: &str, graves: &str) -> 
     declare_with(url, name, arguments).await
 }
 
+/// The same with a quorum queue, which drops a message that was given back more often than this.
+pub(super) async fn declare_counting(url: &str, name: &str, returns: i32) -> Result<()> {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(returns));
+    declare_with(url, name, arguments).await
+}
+
 async fn declare_with(url: &str, name: &str, arguments: FieldTable) -> Result<()> {
     let (_connection, channel) = channel(url).await?;
     let (it, none) = (ShortString::try_new(name)?, FieldTable::default);
