@@ -20,6 +20,7 @@ use crate::{
     state::{
         capacity::Capacity,
         context::Context,
+        role::Role,
         session::{Patience, Session, Sessions},
     },
 };
@@ -76,7 +77,7 @@ pub async fn run(
     let (sessions, idle) = (Arc::new(Sessions::new(&context, CONNECTIONS)), Arc::new(Idle::default()));
     let (mut served, mut claimers) = (BTreeSet::new(), JoinSet::new());
     let (mut wait, mut known, mut found_at) = (Duration::ZERO, None, Instant::now());
-    let mut patience = Patience::new(&context);
+    let (mut patience, mut foreign) = (Patience::new(&context), BTreeSet::new());
     // A nudge during the look counts, too.
     let mut nudged = Box::pin(context.nudge.notified());
     while let Some(()) = context.stop.run_until_cancelled(next(wait, nudged.as_mut())).await {
@@ -87,8 +88,9 @@ pub async fn run(
             known = session.run("lanes", async |db| lanes::with_head(db).await).await.ok();
             let lanes = known.iter().flatten().filter(|lane| is_served(&context, **lane));
             lanes.for_each(|lane| capacity.serve(*lane));
+            take_own(&context, &mut session).await?;
         }
-        let Ok((lanes, took)) = find(&context, (&mut session, &mut patience), &served, &idle).await else {
+        let Ok((lanes, took)) = find(&context, (&mut session, &mut patience), (&served, &foreign), &idle).await else {
             wait = LONGEST_PAUSE;
             continue;
         };
@@ -97,8 +99,11 @@ pub async fn run(
         }
         let pause = context.config.relay.poll_interval * if found_at.elapsed() > QUIET { WHEN_QUIET } else { 1 };
         wait = pause.max((took * PAUSE).min(LONGEST_PAUSE));
-        for lane in lanes {
-            if served.insert(lane) {
+        for (lane, kind) in lanes {
+            if kind != context.role.name {
+                tracing::warn!(lane, "the lane belongs to {kind}s: this {} leaves it alone", context.role.name);
+                foreign.insert(lane);
+            } else if served.insert(lane) {
                 capacity.serve(lane);
                 let claimer = Claimer {
                     context: Arc::clone(&context),
@@ -125,6 +130,19 @@ pub async fn run(
     Ok(())
 }
 
+/// Makes the lane of a worker its own before it has messages, so that relays that serve all others leave it alone.
+async fn take_own(context: &Context, session: &mut Session) -> Result<(), RunError> {
+    let own: &[u16] = if context.role == Role::WORKER { &context.config.relay.lanes } else { &[] };
+    for lane in own {
+        let kind = session.run("create_head", async |db| lanes::settle_kind(db, *lane, context.role.name).await).await;
+        if kind.as_ref().is_ok_and(|kind| kind != context.role.name) {
+            let problem = format!("lane {lane} belongs to relays, which have served it: give the worker another lane");
+            return Err(RunError::configuration(problem));
+        }
+    }
+    Ok(())
+}
+
 fn is_served(context: &Context, lane: u16) -> bool {
     let named = &context.config.relay.lanes;
     named.is_empty() || named.contains(&lane)
@@ -142,15 +160,15 @@ async fn next(wait: Duration, nudged: impl Future<Output = ()>) {
     }
 }
 
-/// Wakes the idle lanes that have a pending row. Returns the other lanes with a pending row and no claimer, once they
-/// have heads, and the duration of the longest statement.
+/// Wakes the idle lanes that have a pending row. Returns the other lanes with a pending row and no claimer, each with the
+/// kind of processes that serve it, and the duration of the longest statement.
 async fn find(
     context: &Context,
     (session, patience): (&mut Session, &mut Patience),
-    served: &BTreeSet<u16>,
+    (served, foreign): (&BTreeSet<u16>, &BTreeSet<u16>),
     idle: &Idle,
-) -> Result<(Vec<u16>, Duration), sqlx::Error> {
-    let busy = served.iter().copied().filter(|lane| !idle.contains(*lane)).collect();
+) -> Result<(Vec<(u16, String)>, Duration), sqlx::Error> {
+    let busy = served.iter().filter(|lane| !idle.contains(**lane)).chain(foreign).copied().collect();
     let (mut ranges, mut found) = (others(&context.config.relay.lanes, &busy), Vec::new());
     let mut longest = Duration::ZERO;
     while !ranges.is_empty() {
@@ -172,9 +190,8 @@ async fn find(
     let mut ready = Vec::new();
     for lane in found {
         // If the head of a lane cannot be made, the next look finds the lane again.
-        if session.run("create_head", async |db| lanes::create_head(db, lane).await).await.is_ok() {
-            ready.push(lane);
-        }
+        let kind = session.run("create_head", async |db| lanes::settle_kind(db, lane, context.role.name).await).await;
+        ready.extend(kind.ok().map(|kind| (lane, kind)));
     }
     Ok((ready, longest))
 }

@@ -61,7 +61,8 @@ const NAME: &str = "worker";
 
 /// Gives the messages of one lane to a handler. Any number of processes may serve one lane; they need no supervisor.
 ///
-/// No relay may serve the lane: give relays `relay.lanes` without it.
+/// A lane belongs to the workers or to the relays that first serve it, and the others leave it alone. So start a worker
+/// before its lane has messages, or give relays `relay.lanes` without it. Releases before this one do not ask.
 pub struct Worker {
     options: Arc<MySqlConnectOptions>,
     config: Config,
@@ -144,8 +145,8 @@ impl Worker {
 
     /// Works until `stop` ends. Then finishes the work in progress, and releases the rest.
     ///
-    /// Waits for a database that is down and for tables that do not exist yet. Fails for an impossible setting, an
-    /// address in use, tables of another version, or a bug of this library.
+    /// Waits for a database that is down and for tables that do not exist yet. Fails for an impossible setting, a lane
+    /// of relays, an address in use, tables of another version, or a bug of this library.
     pub async fn run<H: Handler>(mut self, handler: H, stop: impl Future<Output = ()> + Send) -> Result<(), RunError> {
         let relay = &mut self.config.relay;
         relay.in_flight_messages = self.concurrency.saturating_mul(relay.claim_messages);

@@ -3,6 +3,7 @@
 mod failures;
 mod fence;
 mod keys;
+mod lanes;
 mod once;
 mod stage;
 mod times;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 const TABLES: &str = "CREATE TABLE IF NOT EXISTS accounts (id BIGINT UNSIGNED PRIMARY KEY, cents BIGINT UNSIGNED NOT NULL); \
     CREATE TABLE IF NOT EXISTS bookings (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, \
     number BIGINT UNSIGNED NOT NULL, account BIGINT UNSIGNED NOT NULL)";
-/// No relay may serve this lane.
+/// The lane is the workers' own.
 const LANE: u16 = 7;
 
 #[derive(Debug, Serialize, Deserialize)]

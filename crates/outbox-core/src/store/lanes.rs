@@ -39,3 +39,18 @@ pub async fn pending(conn: &mut MySqlConnection, ranges: &[Range<u32>]) -> Resul
 pub async fn create_head(conn: &mut MySqlConnection, lane: u16) -> Result<(), sqlx::Error> {
     sqlx::query("INSERT IGNORE INTO outbox_head (lane) VALUES (?)").bind(lane).execute(conn).await.map(drop)
 }
+
+/// Returns the kind of processes that serve a lane, `relay` or `worker`: this one if there is none yet. Creates the head
+/// if it is missing, and locks it.
+pub async fn settle_kind(conn: &mut MySqlConnection, lane: u16, kind: &'static str) -> Result<String, sqlx::Error> {
+    let text = sql!(
+        "INSERT IGNORE INTO outbox_head (lane, kind) VALUES ({lane}, '{kind}');
+        UPDATE outbox_head SET kind = '{kind}' WHERE lane = {lane} AND kind IS NULL;
+        SELECT kind FROM outbox_head WHERE lane = {lane}",
+        lane,
+        kind,
+    );
+    let replies = text.run(conn).await?;
+    let row = replies.get(2).and_then(|reply| reply.rows.first()).ok_or(sqlx::Error::RowNotFound)?;
+    row.try_get(0)
+}
