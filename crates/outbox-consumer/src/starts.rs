@@ -9,6 +9,7 @@ use std::{
     sync::{Once, atomic::Ordering},
 };
 
+use futures_util::TryFutureExt as _;
 use outbox_core::{
     Admission, InboxError, Uuid,
     sqlx::MySqlConnection,
@@ -78,13 +79,13 @@ impl<H: Handler> Processor<H> {
         work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, outbox_core::sqlx::Error>,
     ) -> Result<Option<T>, InboxError> {
         static TOLD: Once = Once::new();
-        let call = async {
+        let call = Box::pin(async {
             let mut tx = self.pool.begin().await?;
             let done = work(&mut tx).await?;
             tx.commit().await?;
             Ok(done)
-        };
-        match self.in_time(async { call.await.map_err(InboxError::Database) }).await {
+        });
+        match self.in_time(call.map_err(InboxError::Database)).await {
             Ok(done) => Ok(Some(done)),
             Err(InboxError::Database(error)) if refusal(&error) == Some(Refusal::Setup) => {
                 TOLD.call_once(|| {

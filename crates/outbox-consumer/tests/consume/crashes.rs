@@ -34,7 +34,7 @@ impl Handler for Mortal {
         match message.contents.payload.as_deref() {
             Some(b"end") => {
                 self.ended.cancel();
-                pending().await
+                pending::<()>().await;
             }
             // Its work takes longer than the other needs to end the process.
             Some(b"slow") => sleep(Duration::from_millis(300)).await,
@@ -121,7 +121,11 @@ async fn a_message_that_comes_back_again_and_again_is_dead_before_its_queue_drop
     let hour = Duration::from_hours(1);
     let consumer = Stage::start_rabbitmq(consumer.retry(Retry::new(hour, hour, 99)), &does)?;
     for tries in 1..=3 {
-        until(PATIENCE, "an attempt", || async { Ok(ensure!(does.tries(id) >= tries)) }).await?;
+        until(PATIENCE, "an attempt", || async {
+            ensure!(does.tries(id) >= tries);
+            Ok(())
+        })
+        .await?;
         // The attempt ends with a wait.
         consumer.wait_for_metric("outbox_inbox_messages_total", "", f64::from(tries)).await?;
         proxy.reset();

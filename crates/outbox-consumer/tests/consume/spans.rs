@@ -27,7 +27,7 @@ fn traced(handler: impl Handler) -> impl Handler {
     in_span(handler, |message| {
         let span = info_span!("process", message = %message.id, otel.status_code = Empty, error.type = Empty);
         let headers: HashMap<String, String> = message.contents.headers.iter().cloned().collect();
-        span.set_parent(TraceContextPropagator::new().extract(&headers)).unwrap();
+        span.set_parent(TraceContextPropagator::new().extract(&headers)).ok();
         span
     })
 }

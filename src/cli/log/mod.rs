@@ -1,5 +1,7 @@
 //! Logs, on standard error.
 
+mod limit;
+
 use anyhow::Context as _;
 use tracing::{Level, Subscriber};
 use tracing_subscriber::{
@@ -11,6 +13,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+use self::limit::Limit;
 use crate::config::{Log, LogFormat};
 
 /// Libraries that log whole messages or statements, or repeat the relay's own log: only their errors are shown.
@@ -21,14 +24,16 @@ pub(super) type SetLevel = Box<dyn Fn(&Log) -> anyhow::Result<()> + Send>;
 
 /// Starts the log; returns a function that changes its level.
 pub(super) fn init(log: &Log) -> anyhow::Result<SetLevel> {
-    let (subscriber, set_level) = subscriber(log, std::io::stderr)?;
+    let limit = Limit::default();
+    let (subscriber, set_level) = subscriber(log, limit.clone(), std::io::stderr)?;
     subscriber.try_init().context("the log was started twice")?;
+    limit.count_for_ever();
     Ok(set_level)
 }
 
-/// Both filters apply to all layers. A filter of a single layer does not reset itself after an unwanted record of the
+/// The filters apply to all layers. A filter of a single layer does not reset itself after an unwanted record of the
 /// crate `log`. Then it swallows the next line of the thread.
-fn subscriber<W>(log: &Log, writer: W) -> anyhow::Result<(impl Subscriber + Send + Sync, SetLevel)>
+fn subscriber<W>(log: &Log, limit: Limit, writer: W) -> anyhow::Result<(impl Subscriber + Send + Sync, SetLevel)>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
@@ -40,7 +45,7 @@ where
     };
     let quiet = filter_fn(|metadata| is_shown(metadata.target(), *metadata.level()));
     let set_level = move |log: &Log| handle.reload(parse(log)?).context("the log has ended");
-    Ok((tracing_subscriber::registry().with(lines).with(quiet).with(filter), Box::new(set_level)))
+    Ok((tracing_subscriber::registry().with(lines).with(limit).with(quiet).with(filter), Box::new(set_level)))
 }
 
 fn parse(log: &Log) -> anyhow::Result<EnvFilter> {
@@ -62,7 +67,7 @@ mod tests {
     fn a_line_after_one_that_is_not_shown_is_shown() {
         let page = tempfile::NamedTempFile::new().unwrap();
         let log = Log { format: LogFormat::Json, level: "info".to_owned() };
-        let (subscriber, _set_level) = subscriber(&log, Arc::new(page.reopen().unwrap())).unwrap();
+        let (subscriber, _set_level) = subscriber(&log, Limit::default(), Arc::new(page.reopen().unwrap())).unwrap();
         tracing_log::LogTracer::init().unwrap();
         tracing::subscriber::with_default(subscriber, || {
             for number in 0..3 {
