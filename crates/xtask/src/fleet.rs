@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use testkit::servers::{self, Flavor, Kafka, Kind, MySql, MySqlOptions, RabbitMq};
+use testkit::servers::{self, Flavor, Kafka, Kind, MySql, MySqlOptions, Prometheus, RabbitMq};
 use tokio::time::sleep;
 
 /// The address of a server, and how the server was found.
@@ -16,6 +16,10 @@ pub(crate) struct Endpoint {
     pub(crate) origin: String,
 }
 
+/// The port at which a relay shows its metrics by default.
+const RELAY: u16 = 9464;
+/// The variable with the address of Prometheus.
+pub(crate) const PROMETHEUS: &str = "PROMETHEUS_URL";
 /// How often [`Fleet::broken`] looks.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -55,6 +59,21 @@ impl Fleet {
             tokio::try_join!(Box::pin(odd(Kind::MySql, Flavor::MySql)), Box::pin(odd(Kind::MariaDb, Flavor::MariaDb)))?;
         let own = (for_sqlx(&mysql.0).await?, None);
         self.servers.extend([mysql, mariadb, own]);
+        Ok(self)
+    }
+
+    /// Adds Prometheus, which reads a relay at its default address.
+    pub(crate) async fn observed(mut self) -> Result<Self> {
+        let mut prometheus = Prometheus::start(&[RELAY]).await.context("cannot start Prometheus")?;
+        let origin = format!("reads a relay at 127.0.0.1:{RELAY}, with the rules of dashboards");
+        let endpoint = |name: &str, variable: &str, address: String| {
+            let (name, variable, origin) = (name.to_owned(), variable.to_owned(), origin.clone());
+            Endpoint { name, variable, address, origin }
+        };
+        let alertmanager = endpoint("Alertmanager", "ALERTMANAGER_URL", prometheus.alertmanager_url());
+        let endpoint = endpoint("Prometheus", PROMETHEUS, prometheus.url());
+        self.servers.push((alertmanager, None));
+        self.servers.push((endpoint, Some(Box::new(move || prometheus.check()))));
         Ok(self)
     }
 

@@ -25,7 +25,7 @@ pub(crate) fn state_file() -> PathBuf {
 }
 
 /// Starts the servers, writes the file, and waits for a signal to stop. A closed terminal does not stop it.
-pub(crate) async fn hold() -> Result<()> {
+pub(crate) async fn hold(observe: bool) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let _hangup = signal(SignalKind::hangup())?;
@@ -33,8 +33,12 @@ pub(crate) async fn hold() -> Result<()> {
         tokio::select! { _ = terminate.recv() => (), _ = interrupt.recv() => () }
     };
     tokio::pin!(stop);
+    let start = async {
+        let fleet = Fleet::start().await?;
+        if observe { fleet.observed().await } else { Ok(fleet) }
+    };
     let fleet = tokio::select! {
-        fleet = Fleet::start() => fleet?,
+        fleet = start => fleet?,
         () = &mut stop => return Ok(()),
     };
     let pid = std::process::id();

@@ -46,7 +46,7 @@ enum Command {
     /// Two relays under a steady load for hours: their resources must not grow, and no message may be lost.
     Soak(soak::Soak),
     /// Start MySQL, MariaDB, Kafka and RabbitMQ in the background and print their addresses.
-    Up,
+    Up(up::Up),
     /// Stop what `up` started.
     Down,
     /// Start the servers, run a command with their addresses in its environment, stop them.
@@ -65,7 +65,7 @@ enum Command {
     Setup,
     /// The process that `up` leaves in the background.
     #[command(hide = true)]
-    Hold,
+    Hold(up::Up),
 }
 
 #[tokio::main]
@@ -78,7 +78,7 @@ async fn main() -> ExitCode {
         Command::Demo(demo) => demo.run().await,
         Command::Faults(faults) => faults.run().await,
         Command::Soak(soak) => soak.run().await,
-        Command::Up => up::up().await.map(|()| ExitCode::SUCCESS),
+        Command::Up(up) => up.run().await.map(|()| ExitCode::SUCCESS),
         Command::Down => up::down().await.map(|()| ExitCode::SUCCESS),
         Command::Run(run) => run.run().await,
         Command::Test(test) => Box::pin(test.run()).await,
@@ -87,7 +87,7 @@ async fn main() -> ExitCode {
         Command::Api => api::write().await.map(|()| ExitCode::SUCCESS),
         Command::Sown(sown) => sown.run().await,
         Command::Setup => setup::setup().await.map(|()| ExitCode::SUCCESS),
-        Command::Hold => holder::hold().await.map(|()| ExitCode::SUCCESS),
+        Command::Hold(up) => holder::hold(up.observe).await.map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         tracing::error!("{error:#}");

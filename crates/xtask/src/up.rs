@@ -6,23 +6,35 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
 use testkit::servers::{cache, until};
 
-use crate::fleet::exports;
+use crate::fleet::{PROMETHEUS, exports};
 use crate::holder::State;
 
 /// The limit of a start: covers the very first one, which downloads everything.
 const START: Duration = Duration::from_mins(10);
 const STOP: Duration = Duration::from_mins(1);
 
-pub(crate) async fn up() -> Result<()> {
-    let state = match State::read() {
-        Some(state) => state,
-        None => start().await?,
-    };
-    println!("{}\n# Stop them with: ./dev down", exports(&state.servers).trim_end());
-    Ok(())
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// Also start Prometheus and Alertmanager with the rules of `dashboards`. They read a relay at its default address.
+    #[arg(long)]
+    pub(crate) observe: bool,
+}
+
+impl Up {
+    pub(crate) async fn run(&self) -> Result<()> {
+        let state = match State::read() {
+            Some(state) => state,
+            None => start(self.observe).await?,
+        };
+        let is_observed = state.servers.iter().any(|server| server.variable == PROMETHEUS);
+        ensure!(is_observed || !self.observe, "the servers run without Prometheus: stop them with ./dev down");
+        println!("{}\n# Stop them with: ./dev down", exports(&state.servers).trim_end());
+        Ok(())
+    }
 }
 
 pub(crate) async fn down() -> Result<()> {
@@ -38,12 +50,18 @@ pub(crate) async fn down() -> Result<()> {
 }
 
 /// The holder is a separate process in its own process group: neither the end of this command nor a Ctrl-C reaches it.
-async fn start() -> Result<State> {
+async fn start(observe: bool) -> Result<State> {
     let log_file = cache::folder().join("up.log");
     fs::create_dir_all(cache::folder())?;
     let log = fs::File::create(&log_file)?;
     let mut holder = Command::new(std::env::current_exe()?);
-    holder.arg("hold").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
+    holder
+        .arg("hold")
+        .args(observe.then_some("--observe"))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .process_group(0);
     let mut holder = holder.spawn().context("cannot start the background process")?;
     let found = until(START, "the servers", || ready(found(&mut holder).transpose().context("not ready"))).await;
     found.and_then(|found| found).with_context(|| fs::read_to_string(&log_file).unwrap_or_default())
