@@ -12,6 +12,7 @@ use outbox_core::{
 use serde::Serialize;
 
 use super::unsent::time;
+use crate::state::role::Role;
 
 /// In microseconds: a process without a heartbeat for this time counts as gone. Three heartbeats.
 const GONE: i64 = 30_000_000;
@@ -121,17 +122,21 @@ fn sinks(row: &InstanceRow) -> BTreeMap<String, Option<String>> {
     serde_json::from_str(&row.sinks).unwrap_or_default()
 }
 
-/// The processes that are not gone.
+/// The processes; those that are gone tell only which lanes belong to workers.
 #[derive(Debug, Default)]
 pub(super) struct Live(pub(super) Vec<Instance>);
 
 impl Live {
     pub(super) async fn read(db: &mut MySqlConnection) -> Result<Self, sqlx::Error> {
-        Ok(Self(list(db).await?.into_iter().filter(|it| it.state != "gone").collect()))
+        list(db).await.map(Self)
     }
 
+    /// Relays of all lanes leave those of workers alone.
     fn of(&self, lane: u16) -> impl Iterator<Item = &Instance> {
-        self.0.iter().filter(move |it| it.lanes.is_empty() || it.lanes.contains(&lane))
+        let is_worker = |it: &Instance| it.role == Role::WORKER.name;
+        let of_workers = self.0.iter().any(|it| is_worker(it) && it.lanes.contains(&lane));
+        let is_here = move |it: &&Instance| it.state != "gone" && is_worker(it) == of_workers;
+        self.0.iter().filter(is_here).filter(move |it| it.lanes.is_empty() || it.lanes.contains(&lane))
     }
 
     /// Those that an operator drains claim nothing.

@@ -3,7 +3,7 @@
 /// How a process claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Role {
-    /// The kind of process, for the log.
+    /// The kind of process: for the log, heartbeats, and `outbox_head.kind`.
     pub name: &'static str,
     /// Whether claims of the process may share a key.
     pub shares_keys: bool,

@@ -67,7 +67,8 @@ async fn a_worker_does_not_start_on_a_lane_of_relays(flavor: Flavor) -> Result<(
     stage.wait_until_drained().await?;
     relay.cancel();
     let handler = outbox_relay::worker::handler_fn(|_, _| Box::pin(async { Ok(()) }));
-    let ended = Worker::new(stage.pool.connect_options(), 3).run(handler, std::future::pending()).await;
+    let run = Worker::new(stage.pool.connect_options(), 3).run(handler, std::future::pending());
+    let ended = tokio::time::timeout(PATIENCE, run).await?;
     let refused = |error: &RunError| error.to_string().contains("lane 3 belongs to relays");
     ensure!(matches!(&ended, Err(error @ RunError::Configuration(_)) if refused(error)), "{ended:?}");
     Ok(())

@@ -66,6 +66,9 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
         self.tasks.spawn(async move {
             let verdict = processor.process(&mut job.delivery, &job.stop).await;
             let verdict = job.tag.settle(&job.delivery, verdict).await;
+            if job.delivery.is_guilty && !matches!(verdict, Verdict::Undecided) {
+                processor.survived(job.delivery.id, true).await;
+            }
             FinishedTask { job, verdict }
         });
     }
@@ -112,6 +115,7 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
         if timeout(deadline, all).await.is_err() {
             tracing::warn!(messages = self.tasks.len(), "not all messages were decided within the stop deadline");
             self.tasks.detach_all();
+            self.processor.forgive().await;
         }
     }
 

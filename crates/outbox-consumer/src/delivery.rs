@@ -35,12 +35,14 @@ pub struct Delivery {
     pub(crate) deliveries: u32,
     /// Whether an earlier process may have ended while it worked on it.
     pub(crate) doubt: Doubt,
+    /// Whether it is dead because it has ended processes.
+    pub(crate) is_guilty: bool,
 }
 
 /// Whether a process may have ended while it worked on a message.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Doubt {
-    /// No process has, or this one has survived the message.
+    /// No process has.
     #[default]
     None,
     /// The broker has delivered it before.
@@ -64,6 +66,7 @@ impl Delivery {
             returns: 0,
             deliveries: 0,
             doubt: Doubt::None,
+            is_guilty: false,
         }
     }
 

@@ -20,7 +20,7 @@ use crate::{
     options::Options,
     retry::Next,
     sequence::{self, SequenceStep},
-    starts::{ALONE, CRASHES, MOST},
+    starts::{ALONE, MOST, Starts},
 };
 
 /// The answer to the broker about a message.
@@ -76,6 +76,7 @@ pub(crate) struct Processor<H> {
     pub(crate) broker_buries: bool,
     /// The number of returns after which RabbitMQ drops a message; 0 if it never does.
     pub(crate) delivery_limit: u32,
+    pub(crate) starts: Starts,
 }
 
 impl<H: Handler> Processor<H> {
@@ -96,11 +97,7 @@ impl<H: Handler> Processor<H> {
                 }
                 Err(Unprocessed::Dead(reason, error)) => {
                     let obituary = Obituary { reason, error, attempts: delivery.attempt };
-                    let verdict = self.give_up(delivery, obituary, stop).await;
-                    if reason == CRASHES && !matches!(verdict, Verdict::Undecided) {
-                        self.forget_starts(delivery.id).await;
-                    }
-                    return verdict;
+                    return self.give_up(delivery, obituary, stop).await;
                 }
                 Err(Unprocessed::NotTried(error)) => (Failure::from(error), Next::Again { counted: false }),
                 Err(Unprocessed::Failed(failure)) => {
@@ -139,7 +136,7 @@ impl<H: Handler> Processor<H> {
 
     /// Whether RabbitMQ may drop the message while it waits: connections and processes end now and then.
     fn is_near_its_limit(&self, delivery: &Delivery) -> bool {
-        self.delivery_limit > 0 && delivery.returns >= self.delivery_limit.div_ceil(2)
+        self.delivery_limit > 0 && delivery.returns >= self.delivery_limit - self.delivery_limit / 4
     }
 
     /// One attempt; `None` if it was stopped while it waited for its turn.
@@ -157,20 +154,21 @@ impl<H: Handler> Processor<H> {
             Err(error) => return Some(Err(Unprocessed::NotTried(error))),
         };
         if starts >= MOST {
+            delivery.is_guilty = true;
             let error = format!("{starts} processes have ended while they worked on it");
-            return Some(Err(Unprocessed::Dead(CRASHES, error)));
+            return Some(Err(Unprocessed::Dead("crashes", error)));
         }
         if starts >= ALONE {
             drop(permit);
             let all = u32::try_from(self.options.concurrency).unwrap_or(u32::MAX);
             permit = stop.run_until_cancelled(self.at_work.acquire_many(all)).await?.ok()?;
         }
-        if let Err(error) = self.note_start(delivery).await {
+        if let Err(error) = self.note_start(delivery, starts).await {
             return Some(Err(Unprocessed::NotTried(error)));
         }
         let outcome = self.apply(delivery).await;
         drop(permit);
-        self.forget_starts(delivery.id).await;
+        self.survived(delivery.id, outcome.is_ok()).await;
         Some(outcome)
     }
 

@@ -1,31 +1,52 @@
 //! Messages that end their process, as with too large an allocation. Each process that follows would end as well.
 //!
 //! A message that may have ended a process is noted in `inbox_started` while another process works on it. Its row stays
-//! where that process ends, too. A message with [`ALONE`] such rows is worked on with no other beside it, so that the
-//! guilty one is told from its neighbours. With [`MOST`] it is dead.
+//! where that process ends, too. A message with [`ALONE`] such starts is worked on with no other of its consumer beside it,
+//! so that the guilty one is told from its neighbours. With [`MOST`] it is dead.
 
 use std::{
+    collections::HashMap,
     mem,
-    sync::{Once, atomic::Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
-use futures_util::TryFutureExt as _;
 use outbox_core::{
-    Admission, InboxError, Uuid,
-    sqlx::MySqlConnection,
+    Admission, InboxError, InboxTransaction, Uuid,
+    sqlx::{Error, MySqlConnection},
     store::{
-        inbox::{forget_old_starts, forget_starts, note_start, starts},
+        inbox::{forget_old_starts, note_start, set_starts, starts},
         refusal::{Refusal, refusal},
     },
 };
+use tokio::time::timeout;
 
 use crate::{Delivery, Handler, delivery::Doubt, process::Processor};
 
 /// From this number of starts without an end on, a message is worked on alone.
 pub(crate) const ALONE: u32 = 2;
-/// After this number of starts without an end a message is dead, for the reason [`CRASHES`].
+/// After this number of starts without an end a message is dead.
 pub(crate) const MOST: u32 = 4;
-pub(crate) const CRASHES: &str = "crashes";
+/// The time limit to take back the notes of a process that stops.
+const STOP: Duration = Duration::from_secs(5);
+
+/// The notes of this process.
+#[derive(Debug, Default)]
+pub(crate) struct Starts {
+    /// The messages at work that are noted, each with the starts of earlier processes.
+    noted: Mutex<HashMap<Uuid, u32>>,
+    /// The account may write no notes, or there is no table for them.
+    refused: AtomicBool,
+}
+
+impl Starts {
+    fn noted(&self) -> MutexGuard<'_, HashMap<Uuid, u32>> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl<H: Handler> Processor<H> {
     /// How often processes may have ended while they worked on this message; `None` if that is not in doubt.
@@ -35,11 +56,11 @@ impl<H: Handler> Processor<H> {
             Doubt::Redelivered => true,
             Doubt::First(left) => left.load(Ordering::Relaxed) > 0,
         };
-        if !is_in_doubt || !self.is_new(delivery.id).await? {
+        if !is_in_doubt || self.starts.refused.load(Ordering::Relaxed) || !self.is_new(delivery.id).await? {
             return Ok(None);
         }
         let (consumer, id) = (self.consumer(), delivery.id);
-        self.noted(async |db| starts(db, consumer, id).await).await
+        self.change(async |db| starts(db, consumer, id).await).await
     }
 
     async fn is_new(&self, id: Uuid) -> Result<bool, InboxError> {
@@ -48,49 +69,63 @@ impl<H: Handler> Processor<H> {
         Ok(true)
     }
 
-    /// Notes that the work begins. It is in doubt no more: this process will have survived it.
-    pub(crate) async fn note_start(&self, delivery: &mut Delivery) -> Result<(), InboxError> {
+    /// Notes that the work begins, after so many starts of earlier processes.
+    pub(crate) async fn note_start(&self, delivery: &mut Delivery, earlier: u32) -> Result<(), InboxError> {
         let (consumer, id) = (self.consumer(), delivery.id);
-        self.noted(async |db| note_start(db, consumer, id).await).await?;
-        if let Doubt::First(left) = mem::take(&mut delivery.doubt) {
+        self.starts.noted().insert(id, earlier);
+        self.change(async |db| note_start(db, consumer, id).await).await?;
+        if let Doubt::First(left) = mem::replace(&mut delivery.doubt, Doubt::Redelivered) {
             left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).ok();
         }
         Ok(())
     }
 
-    /// The process has survived the message.
-    pub(crate) async fn forget_starts(&self, id: Uuid) {
+    /// The process has survived the message: its own start is taken back, and with a decision those of others.
+    pub(crate) async fn survived(&self, id: Uuid, is_decided: bool) {
+        let earlier = self.starts.noted().remove(&id).filter(|_| !is_decided);
         let consumer = self.consumer();
-        if let Err(error) = self.noted(async |db| forget_starts(db, consumer, id).await).await {
+        if let Err(error) = self.change(async |db| set_starts(db, consumer, id, earlier.unwrap_or(0)).await).await {
             tracing::debug!(message_id = %id, %error, "a start stays noted");
+        }
+    }
+
+    /// Takes the notes back of messages whose work goes on while the process stops: it is not their fault.
+    pub(crate) async fn forgive(&self) {
+        let noted: Vec<Uuid> = self.starts.noted().keys().copied().collect();
+        let all = async {
+            for id in noted {
+                self.survived(id, false).await;
+            }
+        };
+        if timeout(STOP, all).await.is_err() {
+            tracing::debug!("starts stay noted");
         }
     }
 
     pub(crate) async fn forget_old_starts(&self) {
         let consumer = self.consumer();
-        if let Err(error) = self.noted(async |db| forget_old_starts(db, consumer).await).await {
+        if let Err(error) = self.change(async |db| forget_old_starts(db, consumer).await).await {
             tracing::debug!(%error, "old starts stay noted");
         }
     }
 
-    /// Runs a call on the notes in a transaction of its own; `None` if the account may not, or has no such table.
-    async fn noted<T>(
+    /// Runs a call on the notes in a transaction of its own; `None` if the account may not, or there is no table.
+    async fn change<T>(
         &self,
-        work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, outbox_core::sqlx::Error>,
+        work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, Error>,
     ) -> Result<Option<T>, InboxError> {
-        static TOLD: Once = Once::new();
         let call = Box::pin(async {
-            let mut tx = self.pool.begin().await?;
+            let mut tx = InboxTransaction::begin(&self.pool).await?;
             let done = work(&mut tx).await?;
             tx.commit().await?;
             Ok(done)
         });
-        match self.in_time(call.map_err(InboxError::Database)).await {
+        match self.in_time(call).await {
             Ok(done) => Ok(Some(done)),
             Err(InboxError::Database(error)) if refusal(&error) == Some(Refusal::Setup) => {
-                TOLD.call_once(|| {
-                    tracing::warn!(%error, "a message that ends its process is not found: migrate the tables, and grant what deploy/grants has");
-                });
+                if !self.starts.refused.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(%error, "messages that end this process are not found: migrate, grant what deploy/grants has, and restart");
+                }
                 Ok(None)
             }
             Err(error) => Err(error),

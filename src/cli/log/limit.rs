@@ -10,21 +10,28 @@ use tracing::{
 };
 use tracing_subscriber::layer::{Context, Layer};
 
-/// Most lines of one place in the code within [`EVERY`].
+/// Most lines of one kind within [`EVERY`].
 const LINES: u64 = 10;
 /// The time after which the lines that were left out are counted.
 const EVERY: Duration = Duration::from_secs(60);
 /// The target of the counts, which have no limit.
 const COUNTS: &str = "outbox_relay::log";
 
-/// Shows the first lines of each place in the code, but for debugging, and counts the others.
+/// Shows the first lines of each kind, but for debugging, and counts the others.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Limit(Arc<Mutex<HashMap<Identifier, Seen>>>);
+pub(super) struct Limit(Arc<Mutex<HashMap<Kind, Seen>>>);
 
-#[derive(Debug, Default)]
+/// A place in the code, and the fields that tell its lines apart.
+type Kind = (Identifier, String);
+
+/// The fields whose values are few: the operation and the sink, and the target of a line of the crate `log`.
+const APART: [&str; 3] = ["operation", "sink", "log.target"];
+
+#[derive(Debug)]
 struct Seen {
     lines: u64,
-    /// The text of the first line that was left out.
+    level: Level,
+    /// The text of the first line.
     text: String,
 }
 
@@ -40,11 +47,16 @@ impl Limit {
         });
     }
 
-    /// Logs how many lines were left out, and begins anew.
-    fn count(&self) {
+    /// Logs how many lines were left out, at their level, and begins anew.
+    pub(super) fn count(&self) {
         let seen = std::mem::take(&mut *self.0.lock());
-        for Seen { lines, text } in seen.into_values().filter(|seen| seen.lines > LINES) {
-            tracing::warn!(target: COUNTS, lines = lines - LINES, text, "lines like others were left out");
+        for Seen { lines, level, text } in seen.into_values().filter(|seen| seen.lines > LINES) {
+            let lines = lines - LINES;
+            match level {
+                Level::ERROR => tracing::error!(target: COUNTS, lines, text, "lines like others were left out"),
+                Level::WARN => tracing::warn!(target: COUNTS, lines, text, "lines like others were left out"),
+                _ => tracing::info!(target: COUNTS, lines, text, "lines like others were left out"),
+            }
         }
     }
 }
@@ -52,26 +64,33 @@ impl Limit {
 impl<S: Subscriber> Layer<S> for Limit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        if *metadata.level() > Level::INFO || metadata.target() == COUNTS {
+        let level = *metadata.level();
+        if level > Level::INFO || metadata.target() == COUNTS {
             return true;
         }
+        let mut line = Line::default();
+        event.record(&mut line);
         let mut seen = self.0.lock();
-        let seen = seen.entry(metadata.callsite()).or_default();
+        let kind = (metadata.callsite(), line.apart);
+        let seen = seen.entry(kind).or_insert_with(|| Seen { lines: 0, level, text: line.text });
         seen.lines += 1;
-        if seen.lines == LINES + 1 {
-            event.record(&mut Text(&mut seen.text));
-        }
         seen.lines <= LINES
     }
 }
 
-/// Takes the text of a line without its fields.
-struct Text<'a>(&'a mut String);
+/// The text of a line, and the fields that tell it apart.
+#[derive(Default)]
+struct Line {
+    text: String,
+    apart: String,
+}
 
-impl Visit for Text<'_> {
+impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
-            *self.0 = format!("{value:?}");
+            self.text = format!("{value:?}");
+        } else if APART.contains(&field.name()) {
+            self.apart.extend([format!("{value:?}").as_str(), " "]);
         }
     }
 }
@@ -96,13 +115,15 @@ mod tests {
             }
             tracing::warn!("another line");
             limit.count();
-            tracing::warn!("a last line");
+            for operation in ["claim", "purge"] {
+                (0..9).for_each(|_| tracing::error!(operation, "a call failed"));
+            }
             limit.count();
         });
         let page = fs::read_to_string(page.path()).unwrap();
         let count = |text: &str| page.matches(text).count();
         assert_eq!((count("a message is dead"), count("a detail")), (11, 10_000));
-        assert_eq!((count("another line"), count("a last line")), (1, 1));
+        assert_eq!((count("another line"), count("a call failed")), (1, 18));
         assert_eq!((count("\"lines\":9990,\"text\":\"a message is dead\""), count("were left out")), (1, 1), "{page}");
     }
 }

@@ -22,13 +22,26 @@ const QUIET: [&str; 3] = ["lapin", "sqlx", "librdkafka"];
 /// Sets another level.
 pub(super) type SetLevel = Box<dyn Fn(&Log) -> anyhow::Result<()> + Send>;
 
+/// Counts what was left out when the process ends.
+struct Rest(Limit);
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        self.0.count();
+    }
+}
+
 /// Starts the log; returns a function that changes its level.
 pub(super) fn init(log: &Log) -> anyhow::Result<SetLevel> {
     let limit = Limit::default();
     let (subscriber, set_level) = subscriber(log, limit.clone(), std::io::stderr)?;
     subscriber.try_init().context("the log was started twice")?;
     limit.count_for_ever();
-    Ok(set_level)
+    let rest = Rest(limit);
+    Ok(Box::new(move |log| {
+        let Rest(_) = &rest;
+        set_level(log)
+    }))
 }
 
 /// The filters apply to all layers. A filter of a single layer does not reset itself after an unwanted record of the

@@ -96,7 +96,8 @@ impl<H: Handler> Group<H> {
     }
 
     pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
-        self.crew.processor.forget_old_starts().await;
+        let processor = Arc::clone(&self.crew.processor);
+        tokio::spawn(async move { processor.forget_old_starts().await });
         let ended = self.consume(stop).await;
         self.leave().await;
         ended

@@ -14,7 +14,7 @@ use outbox_core::{Inbox, sqlx::MySqlPool};
 use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
 use tokio::sync::Semaphore;
 
-use crate::{ConsumerError, Handler, options::Options, process::Processor, purge::Purging};
+use crate::{ConsumerError, Handler, options::Options, process::Processor, purge::Purging, starts::Starts};
 
 /// Properties of librdkafka that the consumer sets itself, with the reasons.
 const FIXED: [(&str, &str); 5] = [
@@ -134,6 +134,7 @@ impl Consumer {
             can_requeue: false,
             broker_buries: dead.is_some(),
             delivery_limit: 0,
+            starts: Starts::default(),
         };
         let group = group::Group::join(&config, &topics, window, processor, dead)?;
         purging.beside(group.run(stop)).await

@@ -3,6 +3,8 @@
 mod session;
 mod wire;
 
+use std::sync::Arc;
+
 use lapin::{types::ShortString, uri::AMQPUri};
 use outbox_core::{Inbox, sqlx::MySqlPool};
 use tokio::{sync::Semaphore, time::sleep};
@@ -10,6 +12,7 @@ use tokio::{sync::Semaphore, time::sleep};
 use self::session::{ConsumerSession, QueueAddress};
 use crate::{
     BoxError, ConsumerError, Handler, Retry, crew::Crew, options::Options, process::Processor, purge::Purging,
+    starts::Starts,
 };
 
 /// Waits between two attempts to connect: at most 100 ms at first, 5 s later.
@@ -92,8 +95,10 @@ impl Consumer {
 
     /// The queue's `x-delivery-limit`, 20 by default, as that of a quorum queue in RabbitMQ 4; 0 if it has none. RabbitMQ
     /// drops a message that came back more often, because its connection was lost or its process has ended (before
-    /// RabbitMQ 4.3 also by [`Failure::Requeue`](crate::Failure::Requeue)). So one that came back half as often has one
-    /// attempt left, and is dead after its failure. Classic queues count nothing.
+    /// RabbitMQ 4.3 also by [`Failure::Requeue`](crate::Failure::Requeue)). So one that came back three quarters as often has
+    /// one attempt left, and is dead after its failure. A message that gets no attempt, because the database is away or
+    /// another one of its key is at work, can still be dropped: give the queue no limit (`-1`), or a dead-letter exchange.
+    /// Classic queues count nothing.
     #[must_use]
     pub fn delivery_limit(mut self, returns: u32) -> Self {
         self.delivery_limit = returns;
@@ -121,8 +126,10 @@ impl Consumer {
             can_requeue: true,
             broker_buries: self.dead_letter_exchange,
             delivery_limit: self.delivery_limit,
+            starts: Starts::default(),
         });
-        crew.processor.forget_old_starts().await;
+        let processor = Arc::clone(&crew.processor);
+        tokio::spawn(async move { processor.forget_old_starts().await });
         tokio::pin!(stop);
         let mut failures = 0;
         loop {

@@ -51,8 +51,7 @@ impl Inbox {
     /// # Ok(()) }
     /// ```
     pub async fn admit(&self, pool: &MySqlPool, message_id: Uuid) -> Result<Admission, InboxError> {
-        let mut tx = InboxTransaction { connection: pool.acquire().await?, ended: false };
-        Manager::begin(&mut tx, Some(SqlStr::from_static(store::inbox::BEGIN))).await?;
+        let mut tx = InboxTransaction::begin(pool).await?;
         if store::inbox::insert(&mut tx, &self.consumer, message_id).await? {
             return Ok(Admission::First(tx));
         }
@@ -62,6 +61,14 @@ impl Inbox {
 }
 
 impl InboxTransaction {
+    /// Begins one without a mark.
+    #[doc(hidden)]
+    pub async fn begin(pool: &MySqlPool) -> Result<Self, InboxError> {
+        let mut tx = Self { connection: pool.acquire().await?, ended: false };
+        Manager::begin(&mut tx, Some(SqlStr::from_static(store::inbox::BEGIN))).await?;
+        Ok(tx)
+    }
+
     /// Commits the work and the mark together.
     ///
     /// After [`InboxError::Database`] either all of it is committed or nothing. Let the message come again: the inbox

@@ -113,10 +113,20 @@ pub async fn note_start(conn: &mut MySqlConnection, consumer: &str, message_id: 
     sqlx::query(sql).bind(consumer).bind(message_id.as_bytes().as_slice()).execute(conn).await.map(drop)
 }
 
-/// Forgets the starts of a message. Primary key, one row.
-pub async fn forget_starts(conn: &mut MySqlConnection, consumer: &str, message_id: Uuid) -> Result<(), sqlx::Error> {
+/// Sets the number of starts to an earlier one; 0 forgets the message. Primary key, one row.
+pub async fn set_starts(
+    conn: &mut MySqlConnection,
+    consumer: &str,
+    message_id: Uuid,
+    starts: u32,
+) -> Result<(), sqlx::Error> {
+    let id = message_id.as_bytes().as_slice();
+    if starts > 0 {
+        let sql = "UPDATE inbox_started SET starts = ? WHERE consumer = ? AND message_id = ?";
+        return sqlx::query(sql).bind(starts).bind(consumer).bind(id).execute(conn).await.map(drop);
+    }
     let sql = "DELETE FROM inbox_started WHERE consumer = ? AND message_id = ?";
-    sqlx::query(sql).bind(consumer).bind(message_id.as_bytes().as_slice()).execute(conn).await.map(drop)
+    sqlx::query(sql).bind(consumer).bind(id).execute(conn).await.map(drop)
 }
 
 /// Forgets the starts that are older than a week: another process has ended the work of their messages. Reads the rows

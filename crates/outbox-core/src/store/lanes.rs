@@ -6,9 +6,10 @@ use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
 use super::text::{Text, sql};
 
-/// The lanes that have a head, in order. One row per lane, no lock.
-pub async fn with_head(conn: &mut MySqlConnection) -> Result<Vec<u16>, sqlx::Error> {
-    sqlx::query_scalar("SELECT lane FROM outbox_head ORDER BY lane").fetch_all(conn).await
+/// The lanes that have a head, and belong to this kind of processes or to none, in order. One row per lane, no lock.
+pub async fn with_head(conn: &mut MySqlConnection, kind: &str) -> Result<Vec<u16>, sqlx::Error> {
+    let sql = "SELECT lane FROM outbox_head WHERE kind IS NULL OR kind = ? ORDER BY lane";
+    sqlx::query_scalar(sql).bind(kind).fetch_all(conn).await
 }
 
 /// One past the last possible lane.
