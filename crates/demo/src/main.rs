@@ -80,10 +80,8 @@ async fn demo(options: &Options, quit: &CancellationToken) -> Result<bool> {
     let mut relays = Relays::start(options.relay.as_deref(), &settings).await?;
     let ports: Vec<_> = relays.ports().into_iter().map(|(_, port)| port).collect();
     let prometheus = if options.observe { Some(Prometheus::start(&ports).await?) } else { None };
-    let addresses = |it: &Prometheus| {
-        format!("alerts: {0}/alerts, targets: {0}/targets, Alertmanager: {1}", it.url(), it.alertmanager_url())
-    };
-    let observed: Vec<_> = prometheus.iter().map(addresses).collect();
+    let observed: Vec<_> =
+        prometheus.iter().map(|it| format!("alerts: {0}/alerts, targets: {0}/targets", it.url())).collect();
     for line in &observed {
         println!("{line}");
     }

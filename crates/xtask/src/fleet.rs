@@ -66,14 +66,8 @@ impl Fleet {
     pub(crate) async fn observed(mut self) -> Result<Self> {
         let mut prometheus = Prometheus::start(&[RELAY]).await.context("cannot start Prometheus")?;
         let origin = format!("reads a relay at 127.0.0.1:{RELAY}, with the rules of dashboards");
-        let endpoint = |name: &str, variable: &str, address: String| {
-            let (name, variable, origin) = (name.to_owned(), variable.to_owned(), origin.clone());
-            Endpoint { name, variable, address, origin }
-        };
-        let alertmanager = endpoint("Alertmanager", "ALERTMANAGER_URL", prometheus.alertmanager_url());
-        let endpoint = endpoint("Prometheus", PROMETHEUS, prometheus.url());
-        self.servers.push((alertmanager, None));
-        self.servers.push((endpoint, Some(Box::new(move || prometheus.check()))));
+        let (name, variable, address) = ("Prometheus".to_owned(), PROMETHEUS.to_owned(), prometheus.url());
+        self.servers.push((Endpoint { name, variable, address, origin }, Some(Box::new(move || prometheus.check()))));
         Ok(self)
     }
 

@@ -1,7 +1,7 @@
 //! `setup`: everything the other commands download or install, ahead of time.
 
 use anyhow::{Context, Result};
-use testkit::servers::{Kind, alertmanager, prepare, promtool};
+use testkit::servers::{Kind, prepare, promtool};
 
 use crate::deny;
 
@@ -13,10 +13,8 @@ pub(crate) async fn setup() -> Result<()> {
         };
         println!("{:<12} {from}", kind.name());
     }
-    for (name, find) in [("promtool", promtool as fn(&[&str]) -> _), ("alertmanager", alertmanager)] {
-        let tool = tokio::task::spawn_blocking(move || find(&["--version"])).await.context("cancelled")??;
-        println!("{name:<12} {}", tool.get_program().display());
-    }
+    let tool = tokio::task::spawn_blocking(|| promtool(&["--version"])).await.context("cancelled")??;
+    println!("{:<12} {}", "promtool", tool.get_program().display());
     println!("{:<12} {}", "cargo-deny", deny::program().await?.display());
     Ok(())
 }

@@ -19,7 +19,7 @@ const STOP: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Args)]
 pub(crate) struct Up {
-    /// Also start Prometheus and Alertmanager with the rules of `dashboards`. They read a relay at its default address.
+    /// Also start Prometheus with the rules of `dashboards`. It reads a relay at its default address.
     #[arg(long)]
     pub(crate) observe: bool,
 }

@@ -40,7 +40,7 @@ pub use kafka::Kafka;
 pub use kafka_cluster::KafkaCluster;
 pub use mysql::{Flavor, MySql, MySqlOptions};
 pub use origin::{Kind, Origin, prepare};
-pub use packages::{alertmanager, mysql_client, promtool};
+pub use packages::{mysql_client, promtool};
 pub use ports::free_port;
 pub use prometheus::Prometheus;
 pub use rabbitmq::RabbitMq;

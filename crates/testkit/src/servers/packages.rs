@@ -36,8 +36,6 @@ const MARIADB: Plan = Plan {
 const RABBITMQ: Plan = Plan { folder: "rabbitmq-server", release: Release::Sid, candidates: &[&["rabbitmq-server"]] };
 const GALERA: Plan = Plan { folder: "galera", release: Release::Own, candidates: &[&["galera-4"]] };
 const PROMETHEUS: Plan = Plan { folder: "prometheus", release: Release::Own, candidates: &[&["prometheus"]] };
-const ALERTMANAGER: Plan =
-    Plan { folder: "alertmanager", release: Release::Own, candidates: &[&["prometheus-alertmanager"]] };
 
 /// Whether packages for this kind of server are available here.
 pub(super) fn available(kind: Kind) -> bool {
@@ -67,23 +65,6 @@ pub(super) fn of_prometheus(program: &str) -> Result<Call> {
     Ok(match on_path(program) {
         Some(program) => Call::new(program),
         None => unpacked(&PROMETHEUS)?.program(&format!("usr/bin/{program}")),
-    })
-}
-
-/// The call for Prometheus' Alertmanager: the one on the PATH, or the one of the unpacked packages. Blocking.
-///
-/// # Errors
-/// When it is not installed and cannot be downloaded.
-pub fn alertmanager(args: &[&str]) -> Result<std::process::Command> {
-    Ok(of_alertmanager()?.args(args).command())
-}
-
-/// The same, whose program Debian names `prometheus-alertmanager`.
-pub(super) fn of_alertmanager() -> Result<Call> {
-    let program = "prometheus-alertmanager";
-    Ok(match on_path("alertmanager").or_else(|| on_path(program)) {
-        Some(program) => Call::new(program),
-        None => unpacked(&ALERTMANAGER)?.program(&format!("usr/bin/{program}")),
     })
 }
 

@@ -1,4 +1,4 @@
-//! Prometheus with the project's rules, and the Alertmanager that gets its alerts.
+//! Prometheus with the project's rules.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,12 +11,11 @@ use super::host::{Host, blocking, folder};
 use super::{cache, packages, ports};
 use crate::relay::send;
 
-/// A running Prometheus with its Alertmanager. Drop kills both and removes their data.
+/// A running Prometheus. Drop kills it and removes its data.
 #[derive(Debug)]
 pub struct Prometheus {
     host: Host,
     port: u16,
-    alertmanager: (Host, u16),
 }
 
 impl Prometheus {
@@ -28,9 +27,7 @@ impl Prometheus {
     pub async fn start(targets: &[u16]) -> Result<Self> {
         let targets = targets.to_vec();
         let mut server = blocking(move || launch(&targets)).await?;
-        let (port, (alertmanager, its_port)) = (server.port, &mut server.alertmanager);
-        let its_port = *its_port;
-        alertmanager.ready(|| async move { get(its_port, "/-/ready").await.map(drop) }).await?;
+        let port = server.port;
         server.host.ready(|| async move { get(port, "/-/ready").await.map(drop) }).await?;
         Ok(server)
     }
@@ -41,19 +38,12 @@ impl Prometheus {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// The address of the Alertmanager, which tells nobody.
-    #[must_use]
-    pub fn alertmanager_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.alertmanager.1)
-    }
-
-    /// An error if one of the two has ended on its own.
+    /// Finds out whether it has ended on its own.
     ///
     /// # Errors
-    /// Then; with the end of its log.
+    /// When it has; with the end of its log.
     pub fn check(&mut self) -> Result<()> {
-        self.host.check()?;
-        self.alertmanager.0.check()
+        self.host.check()
     }
 
     /// Evaluates an expression now. Returns its series, each with `metric` (its labels) and `value`.
@@ -84,32 +74,13 @@ async fn get(port: u16, path: &str) -> Result<String> {
     Ok(body)
 }
 
-/// Alerts go to a receiver without an address.
-const ALERTMANAGER: &str = "route: { receiver: nobody, group_wait: 1s }\nreceivers: [{ name: nobody }]\n";
-
-fn launch_alertmanager() -> Result<(Host, u16)> {
-    let (folder, port) = (folder("alertmanager")?, ports::free_port()?);
-    let file = folder.path().join("alertmanager.yml");
-    fs::write(&file, ALERTMANAGER)?;
-    let call = packages::of_alertmanager()?
-        .arg(format!("--config.file={}", file.display()))
-        .arg(format!("--storage.path={}", folder.path().join("data").display()))
-        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-        // It has no peers.
-        .arg("--cluster.listen-address=");
-    Ok((Host::start(call, folder)?, port))
-}
-
 fn launch(targets: &[u16]) -> Result<Prometheus> {
-    let alertmanager = launch_alertmanager()?;
     let (folder, port) = (folder("prometheus")?, ports::free_port()?);
     let rules = cache::repository().join("dashboards/alerts.rules.yml");
     let mut config = format!(
-        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [{}]\n\
-        alerting: {{ alertmanagers: [{{ static_configs: [{{ targets: ['127.0.0.1:{}'] }}] }}] }}\n\
-        scrape_configs:\n- job_name: outbox\n  static_configs:\n  - targets:\n",
-        rules.display(),
-        alertmanager.1
+        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [{}]\nscrape_configs:\n- job_name: outbox\n  \
+        static_configs:\n  - targets:\n",
+        rules.display()
     );
     for target in targets {
         writeln!(config, "    - 127.0.0.1:{target}")?;
@@ -120,5 +91,5 @@ fn launch(targets: &[u16]) -> Result<Prometheus> {
         .arg(format!("--config.file={}", file.display()))
         .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
         .arg(format!("--web.listen-address=127.0.0.1:{port}"));
-    Ok(Prometheus { host: Host::start(call, folder)?, port, alertmanager })
+    Ok(Prometheus { host: Host::start(call, folder)?, port })
 }
