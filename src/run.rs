@@ -6,7 +6,7 @@ use futures_util::{StreamExt as _, stream};
 use outbox_core::{
     SchemaError, check_schema,
     sqlx::{self, Connection as _, MySqlConnection},
-    store::{counters, lease, read, settle},
+    store::{counters, lanes::settle_kind, lease, read, settle},
 };
 use tokio::{
     sync::{Mutex, mpsc, watch},
@@ -245,13 +245,13 @@ async fn release_rest(context: &Arc<Context>) {
     }
 }
 
-/// Waits until the database answers and has tables that serve this version.
+/// Waits until the database answers, has tables that serve this version, and has given a worker its lane.
 async fn wait_for_database(context: &Context) -> Result<(), RunError> {
     loop {
         let problem = match tokio::time::timeout(SILENCE, look_at_database(context)).await {
             Ok(Ok(None)) => return Ok(()),
             Ok(Ok(Some(problem))) => problem,
-            Ok(Err(error)) => return Err(error.into()),
+            Ok(Err(error)) => return Err(error),
             Err(_elapsed) => "it takes connections and does not answer".to_owned(),
         };
         tracing::warn!(problem, "waiting for the database");
@@ -261,7 +261,7 @@ async fn wait_for_database(context: &Context) -> Result<(), RunError> {
 }
 
 /// Returns the trouble of the database, if it can pass; otherwise an error.
-async fn look_at_database(context: &Context) -> Result<Option<String>, SchemaError> {
+async fn look_at_database(context: &Context) -> Result<Option<String>, RunError> {
     let mut connection = match session::connect(context).await {
         Ok(connection) => connection,
         Err(error) => return Ok(Some(session::describe(&error))),
@@ -272,13 +272,35 @@ async fn look_at_database(context: &Context) -> Result<Option<String>, SchemaErr
     };
     match found {
         Ok(behind) => {
+            let problem = match behind {
+                Some(behind) => Some(behind.to_string()),
+                None => take_lanes(context, &mut connection).await?,
+            };
             connection.close().await.ok();
-            Ok(behind.map(|behind| behind.to_string()))
+            Ok(problem)
         }
-        Err(error @ (SchemaError::Newer { .. } | SchemaError::Changed { .. })) => Err(error),
+        Err(error @ (SchemaError::Newer { .. } | SchemaError::Changed { .. })) => Err(error.into()),
         Err(SchemaError::Database(error)) => Ok(Some(session::describe(&error))),
         Err(error) => Ok(Some(error.to_string())),
     }
+}
+
+/// Makes the lanes of a worker its own before they have messages, so that relays of all lanes leave them alone. Returns
+/// the trouble of the database, if it can pass.
+async fn take_lanes(context: &Context, connection: &mut MySqlConnection) -> Result<Option<String>, RunError> {
+    let own: &[u16] = if context.role == Role::WORKER { &context.config.relay.lanes } else { &[] };
+    for lane in own {
+        match settle_kind(connection, *lane, context.role.name).await {
+            Ok(kind) if kind != context.role.name => {
+                return Err(RunError::configuration(format!(
+                    "lane {lane} belongs to relays, which have served it: give the worker another lane, or see docs/worker.md"
+                )));
+            }
+            Ok(_) => {}
+            Err(error) => return Ok(Some(session::describe(&error))),
+        }
+    }
+    Ok(None)
 }
 
 /// Looks for a counter that is behind, and for a privilege to read or settle that the account lacks, as with the GRANT files of an

@@ -233,4 +233,13 @@ mod tests {
         assert_eq!(live.refused(3), ["Sink mail takes nothing from 2 relays: down\n."]);
         assert!(live.refused(5).is_empty());
     }
+
+    #[test]
+    fn relays_of_all_lanes_do_not_serve_those_of_workers() {
+        let relay = Instance { role: "relay".to_owned(), state: "live", ..Instance::default() };
+        let worker = Instance { role: "worker".to_owned(), lanes: vec![7], ..relay.clone() };
+        let gone = Instance { state: "gone", lanes: vec![8], ..worker.clone() };
+        let live = Live(vec![relay.clone(), relay, worker, gone]);
+        assert_eq!([7, 8, 9].map(|lane| live.serve(lane)), [1, 0, 2]);
+    }
 }

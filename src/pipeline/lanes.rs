@@ -20,7 +20,6 @@ use crate::{
     state::{
         capacity::Capacity,
         context::Context,
-        role::Role,
         session::{Patience, Session, Sessions},
     },
 };
@@ -78,7 +77,6 @@ pub async fn run(
     let (mut served, mut claimers) = (BTreeSet::new(), JoinSet::new());
     let (mut wait, mut known, mut found_at) = (Duration::ZERO, None, Instant::now());
     let (mut patience, mut foreign) = (Patience::new(&context), BTreeSet::new());
-    let mut owns = context.role != Role::WORKER;
     // A nudge during the look counts, too.
     let mut nudged = Box::pin(context.nudge.notified());
     while let Some(()) = context.stop.run_until_cancelled(next(wait, nudged.as_mut())).await {
@@ -90,9 +88,6 @@ pub async fn run(
             let lanes = known.iter().flatten().filter(|lane| is_served(&context, **lane));
             lanes.for_each(|lane| capacity.serve(*lane));
         }
-        if !owns {
-            owns = take_own(&context, &mut session).await?;
-        }
         let Ok((lanes, took)) = find(&context, (&mut session, &mut patience), (&served, &foreign), &idle).await else {
             wait = LONGEST_PAUSE;
             continue;
@@ -103,9 +98,7 @@ pub async fn run(
         let pause = context.config.relay.poll_interval * if found_at.elapsed() > QUIET { WHEN_QUIET } else { 1 };
         wait = pause.max((took * PAUSE).min(LONGEST_PAUSE));
         for (lane, kind) in lanes {
-            if kind != context.role.name && context.role == Role::WORKER {
-                return Err(belongs_to_relays(lane));
-            } else if kind != context.role.name {
+            if kind != context.role.name {
                 tracing::warn!(lane, "the lane belongs to {kind}s: this {} leaves it alone", context.role.name);
                 foreign.insert(lane);
             } else if served.insert(lane) {
@@ -133,26 +126,6 @@ pub async fn run(
         ended?;
     }
     Ok(())
-}
-
-/// Makes the lanes of a worker its own before they have messages, so that relays that serve all others leave them alone.
-/// False: the database did not answer.
-async fn take_own(context: &Context, session: &mut Session) -> Result<bool, RunError> {
-    for lane in &context.config.relay.lanes {
-        let kind = session.run("create_head", async |db| lanes::settle_kind(db, *lane, context.role.name).await).await;
-        match kind {
-            Ok(kind) if kind != context.role.name => return Err(belongs_to_relays(*lane)),
-            Ok(_) => {}
-            Err(_) => return Ok(false),
-        }
-    }
-    Ok(true)
-}
-
-fn belongs_to_relays(lane: u16) -> RunError {
-    RunError::configuration(format!(
-        "lane {lane} belongs to relays, which have served it: give the worker another lane, or see docs/worker.md"
-    ))
 }
 
 fn is_served(context: &Context, lane: u16) -> bool {

@@ -43,7 +43,7 @@ async fn a_relay_of_all_lanes_leaves_a_workers_lane_alone(flavor: Flavor) -> Res
     let worker = start(stage.worker(), &does)?;
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_head WHERE kind = 'worker'").await?;
     worker.stop().await?;
-    // Nobody serves the lane meanwhile.
+    // No worker runs while these messages come.
     let sent = tasks(20, 4, "ok");
     stage.commit(&sent).await?;
     let relay = relay(&stage)?;
