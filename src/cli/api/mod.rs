@@ -53,7 +53,7 @@ pub(super) async fn run(options: &Arguments) -> anyhow::Result<bool> {
         return Err(problem("--listen", "it is for `relay run`: give --set api.listen=ADDRESS").into());
     }
     let config = options.database()?;
-    drop(log::init(&config.log)?);
+    let _log = log::init(&config.log)?;
     let (listener, access) = open(&config.api).await?;
     // It is better to find out now that the database cannot be used.
     drop(database::connect_to_read(&config).await?);

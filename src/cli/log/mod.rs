@@ -31,7 +31,7 @@ impl Drop for Rest {
     }
 }
 
-/// Starts the log; returns a function that changes its level.
+/// Starts the log. Returns a function that changes its level; its end counts the lines that were left out.
 pub(super) fn init(log: &Log) -> anyhow::Result<SetLevel> {
     let limit = Limit::default();
     let (subscriber, set_level) = subscriber(log, limit.clone(), std::io::stderr)?;
