@@ -69,7 +69,7 @@ impl<H: Handler> Processor<H> {
         Ok(true)
     }
 
-    /// Notes that the work begins, after so many starts of earlier processes.
+    /// Notes the start of the work. `earlier` is the number of starts of earlier processes.
     pub(crate) async fn note_start(&self, delivery: &mut Delivery, earlier: u32) -> Result<(), InboxError> {
         let (consumer, id) = (self.consumer(), delivery.id);
         self.starts.noted().insert(id, earlier);
