@@ -72,7 +72,7 @@ impl Relay {
         let unusable = |error| RunError::configuration(format!("the database URL cannot be used: {error}"));
         database::options(&config.database).map_err(unusable)?;
         let login = database::Login::Configured(config.database.clone());
-        let context = Context::new(config, login, metrics, health, Role::RELAY);
+        let context = Context::new(config, login, metrics, health, Role::Relay);
         Ok(Self { context: Arc::new(context), routes, feeds })
     }
 
@@ -140,7 +140,7 @@ pub(crate) async fn supervise(
         ready = wait_for_database(context) => ready?,
         () = &mut shutdown => return Ok(()),
     }
-    let name = context.role.name;
+    let name = context.role.name();
     tracing::info!(owner = context.owner, "{name} started");
     let mut keepers = start_keepers(context);
     let mut pipeline = start();
@@ -288,10 +288,10 @@ async fn look_at_database(context: &Context) -> Result<Option<String>, RunError>
 /// Makes the lanes of a worker its own before they have messages, so that relays of all lanes leave them alone. Returns
 /// the trouble of the database, if it can pass.
 async fn take_lanes(context: &Context, connection: &mut MySqlConnection) -> Result<Option<String>, RunError> {
-    let own: &[u16] = if context.role == Role::WORKER { &context.config.relay.lanes } else { &[] };
+    let own: &[u16] = if !context.role.shares_keys() { &context.config.relay.lanes } else { &[] };
     for lane in own {
-        match settle_kind(connection, *lane, context.role.name).await {
-            Ok(kind) if kind != context.role.name => {
+        match settle_kind(connection, *lane, context.role.name()).await {
+            Ok(kind) if kind != context.role.name() => {
                 return Err(RunError::configuration(format!(
                     "lane {lane} belongs to relays, which have served it: give the worker another lane, or see docs/worker.md"
                 )));

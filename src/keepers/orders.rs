@@ -59,7 +59,7 @@ async fn beat(context: &Context, session: &mut Session) {
     let sinks = serde_json::to_string(&context.sinks()).unwrap_or_default();
     let beat = Beat {
         instance: &context.owner,
-        role: context.role.name,
+        role: context.role.name(),
         version: env!("CARGO_PKG_VERSION"),
         lanes: &lanes,
         sinks: &sinks,

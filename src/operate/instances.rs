@@ -133,7 +133,7 @@ impl Live {
 
     /// Relays of all lanes leave those of workers alone.
     fn of(&self, lane: u16) -> impl Iterator<Item = &Instance> {
-        let is_worker = |it: &Instance| it.role == Role::WORKER.name;
+        let is_worker = |it: &Instance| it.role == Role::WORKER;
         let of_workers = self.0.iter().any(|it| is_worker(it) && it.lanes.contains(&lane));
         let is_here = move |it: &&Instance| it.state != "gone" && is_worker(it) == of_workers;
         self.0.iter().filter(is_here).filter(move |it| it.lanes.is_empty() || it.lanes.contains(&lane))

@@ -84,7 +84,7 @@ pub async fn run(
         nudged.as_mut().enable();
         if known.is_none() {
             // A lane that had messages once may have more: room is kept for it.
-            known = session.run("lanes", async |db| lanes::with_head(db, context.role.name).await).await.ok();
+            known = session.run("lanes", async |db| lanes::with_head(db, context.role.name()).await).await.ok();
             let lanes = known.iter().flatten().filter(|lane| is_served(&context, **lane));
             lanes.for_each(|lane| capacity.serve(*lane));
         }
@@ -98,8 +98,8 @@ pub async fn run(
         let pause = context.config.relay.poll_interval * if found_at.elapsed() > QUIET { WHEN_QUIET } else { 1 };
         wait = pause.max((took * PAUSE).min(LONGEST_PAUSE));
         for (lane, kind) in lanes {
-            if kind != context.role.name {
-                tracing::warn!(lane, "the lane belongs to {kind}s: this {} leaves it alone", context.role.name);
+            if kind != context.role.name() {
+                tracing::warn!(lane, "the lane belongs to {kind}s: this {} leaves it alone", context.role.name());
                 foreign.insert(lane);
             } else if served.insert(lane) {
                 capacity.serve(lane);
@@ -175,7 +175,7 @@ async fn find(
     let mut ready = Vec::new();
     for lane in found {
         // If the head of a lane cannot be made, the next look finds the lane again.
-        let kind = session.run("create_head", async |db| lanes::settle_kind(db, lane, context.role.name).await).await;
+        let kind = session.run("create_head", async |db| lanes::settle_kind(db, lane, context.role.name()).await).await;
         ready.extend(kind.ok().map(|kind| (lane, kind)));
     }
     Ok((ready, longest))

@@ -212,7 +212,7 @@ impl Settler {
     fn forget(&self, finished: &Finished) {
         self.context.leases.remove(finished.lease());
         read_on(&self.context, finished.tenure.lane, &finished.queued);
-        if !self.context.role.shares_keys {
+        if !self.context.role.shares_keys() {
             // Its keys are free.
             self.context.nudge.notify_waiters();
         }

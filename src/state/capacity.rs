@@ -40,7 +40,7 @@ pub struct Pool(Arc<Permits>);
 
 #[derive(Debug)]
 struct Permits {
-    total: usize,
+    /// Most places of a share.
     claim: usize,
     state: Mutex<PoolState>,
     returned: Notify,
@@ -48,7 +48,10 @@ struct Permits {
 
 #[derive(Debug)]
 struct PoolState {
-    free: usize,
+    total: usize,
+    /// Fewest places of a share, if a lane is alone.
+    fewest: usize,
+    taken: usize,
     /// The places of each lane.
     held: HashMap<u16, usize>,
 }
@@ -65,9 +68,15 @@ impl Pool {
     /// Creates a pool of this many places, at least those of one claim.
     #[must_use]
     pub fn new(total: usize, claim: usize) -> Self {
-        let total = total.max(claim);
-        let state = Mutex::new(PoolState { free: total, held: HashMap::new() });
-        Self(Arc::new(Permits { total, claim, state, returned: Notify::new() }))
+        let state = PoolState { total: total.max(claim), fewest: claim, taken: 0, held: HashMap::new() };
+        Self(Arc::new(Permits { claim, state: Mutex::new(state), returned: Notify::new() }))
+    }
+
+    /// Changes the number of places, and the fewest that a lane takes if it is alone. Shares that are taken stay.
+    pub fn resize(&self, total: usize, fewest: usize) {
+        let state = &mut *self.0.state.lock();
+        (state.total, state.fewest) = (total, fewest.min(total).min(self.0.claim));
+        self.0.returned.notify_waiters();
     }
 
     /// Keeps places for this lane, too, from now on.
@@ -93,16 +102,17 @@ impl Pool {
         // The reserve of a single lane is a claim. Of several lanes, each has at most a claim, and all have at most half
         // of the places (but one each). The other half goes where it is needed.
         let reserve = match state.held.len() {
-            1 => self.0.claim,
-            lanes => (self.0.total / 2 / lanes).clamp(1, self.0.claim),
+            1 => state.fewest,
+            lanes => (state.total / 2 / lanes).clamp(1, state.fewest),
         };
         let others = state.held.iter().filter(|(other, _)| **other != lane);
         let kept: usize = others.map(|(_, held)| reserve.saturating_sub(*held)).sum();
-        let places = self.0.claim.min(state.free.saturating_sub(kept));
+        let free = state.total.saturating_sub(state.taken);
+        let places = self.0.claim.min(free.saturating_sub(kept));
         if places < reserve {
             return None;
         }
-        state.free -= places;
+        state.taken += places;
         state.held.entry(lane).and_modify(|held| *held += places);
         Some(places)
     }
@@ -115,6 +125,14 @@ impl Share {
         self.places
     }
 
+    /// Divides the share: the other part has `places`, or as many as there are.
+    #[must_use]
+    pub fn split(&mut self, places: usize) -> Self {
+        let places = places.min(self.places);
+        self.places -= places;
+        Self { pool: self.pool.clone(), lane: self.lane, places }
+    }
+
     /// Gives back the places beyond `needed`.
     pub fn trim(&mut self, needed: usize) {
         let surplus = self.places.saturating_sub(needed);
@@ -123,7 +141,7 @@ impl Share {
         }
         self.places -= surplus;
         let state = &mut *self.pool.0.state.lock();
-        state.free += surplus;
+        state.taken -= surplus;
         state.held.entry(self.lane).and_modify(|held| *held -= surplus);
         self.pool.0.returned.notify_waiters();
     }
@@ -178,6 +196,18 @@ mod tests {
         let slow: Vec<Share> = (0..30).flat_map(|lane| shares(&pool, lane)).collect();
         assert!(places(&slow) <= 1200 - 30 * 10, "{}", places(&slow));
         assert!((30..60).all(|lane| share(&pool, lane).is_some_and(|share| share.places() >= 10)));
+    }
+
+    #[test]
+    fn the_parts_of_a_share_are_given_back_each_for_itself_and_a_smaller_pool_waits_for_them() {
+        let pool = Pool::new(10, 10);
+        let mut whole = share(&pool, 0).unwrap();
+        let part = whole.split(4);
+        assert_eq!((part.places(), whole.places(), whole.split(7).places()), (4, 6, 6));
+        pool.resize(5, 2);
+        assert!(share(&pool, 0).is_none(), "four of five places are taken");
+        drop(part);
+        assert_eq!(share(&pool, 0).map(|share| share.places()), Some(5));
     }
 
     #[tokio::test]

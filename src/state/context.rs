@@ -58,7 +58,7 @@ impl Context {
             metrics,
             health,
             leases: HeldClaims::default(),
-            queues: Queues::new(!role.shares_keys, config.relay.claim_messages),
+            queues: Queues::new(!role.shares_keys(), config.relay.claim_messages),
             floor: AtomicU64::new(0),
             nudge: Notify::new(),
             stop: CancellationToken::new(),
@@ -78,7 +78,7 @@ impl Context {
         let metrics = Metrics::new().unwrap();
         let health = Health::new(Arc::clone(&metrics));
         let login = Login::Configured(config.database.clone());
-        Arc::new(Self::new(config, login, metrics, health, Role::RELAY))
+        Arc::new(Self::new(config, login, metrics, health, Role::Relay))
     }
 
     /// Sleeps; returns false if the relay is stopped.

@@ -2,21 +2,41 @@
 
 /// How a process claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Role {
-    /// The kind of process: for the log, heartbeats, and `outbox_head.kind`.
-    pub name: &'static str,
-    /// Whether claims of the process may share a key.
-    pub shares_keys: bool,
-    /// Whether a claim returns the room that its messages do not need.
-    pub returns_room: bool,
-    /// Fewest rows that a look asks for.
-    pub look_rows: usize,
+pub enum Role {
+    /// A relay publishes the messages of a key in order, also those of several claims. A pass makes one claim.
+    Relay,
+    /// Each claim of a worker is a transaction of its own, and no two of its claims share a key. A pass makes as many as
+    /// there is room for.
+    Worker {
+        /// Most messages of a claim. It takes this many places, however few messages it has.
+        batch: usize,
+    },
 }
 
 impl Role {
-    /// A relay publishes the messages of a key in order, also those of several claims.
-    pub const RELAY: Self = Self { name: "relay", shares_keys: true, returns_room: true, look_rows: 0 };
-    /// Each claim of a worker is a transaction of its own. It takes a whole place, however few messages it has. Its claims are small,
-    /// but the keys of the first rows may be in other claims of the worker.
-    pub const WORKER: Self = Self { name: "worker", shares_keys: false, returns_room: false, look_rows: 500 };
+    /// The name of workers.
+    pub const WORKER: &'static str = "worker";
+
+    /// Returns the kind of process: for the log, heartbeats, and `outbox_head.kind`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Relay => "relay",
+            Self::Worker { .. } => Self::WORKER,
+        }
+    }
+
+    /// Whether the claims of the process may share a key.
+    #[must_use]
+    pub const fn shares_keys(self) -> bool {
+        matches!(self, Self::Relay)
+    }
+
+    /// Returns the fewest rows that a look asks for. The keys of the first rows may be in other claims of a worker.
+    pub(crate) const fn look_rows(self) -> usize {
+        match self {
+            Self::Relay => 0,
+            Self::Worker { .. } => 500,
+        }
+    }
 }

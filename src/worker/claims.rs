@@ -3,10 +3,12 @@
 use std::{sync::Arc, time::Instant};
 
 use outbox_consumer::{Failure, Handler};
+use outbox_core::store::settle::Settlement;
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
     NAME,
+    ahead::Ahead,
     turn::{CommittedWork, Turn, Undone},
 };
 use crate::{
@@ -24,6 +26,7 @@ use crate::{
 
 pub(super) struct Claims<H> {
     pub(super) context: Arc<Context>,
+    pub(super) ahead: Ahead,
     pub(super) reader: Reader,
     pub(super) handler: H,
     /// The database of the login; a handler may leave the session in another one.
@@ -56,6 +59,8 @@ impl<H: Handler> Claims<H> {
     }
 
     async fn work(&self, claimed: Claimed) {
+        let turn = self.context.stop.run_until_cancelled(self.ahead.turn()).await;
+        let Some(Some(_turn)) = turn else { return self.put_back(claimed, Settlement::default()) };
         let ReadClaim { claimed, messages } = self.reader.read(claimed).await;
         let in_flight = &self.context.metrics.in_flight_messages;
         let count = i64::try_from(messages.len()).unwrap_or(0);
@@ -71,14 +76,18 @@ impl<H: Handler> Claims<H> {
         match outcome {
             Ok(done) => self.committed(&claimed, &done, began),
             Err(Undone::Lost) => self.lost(&claimed),
-            // The settlers outlive the claims.
-            Err(Undone::Settle(settlement)) => {
-                let queued = claimed.tenure.queued.clone();
-                self.finished.send(Finished::new(claimed, settlement, queued)).ok();
-            }
+            Err(Undone::Settle(settlement)) => self.put_back(claimed, settlement),
         }
+        self.ahead.took(began.elapsed());
         // A key or a place is free.
         self.context.nudge.notify_waiters();
+    }
+
+    /// Lets a settler write what follows, for a claim without a transaction.
+    fn put_back(&self, claimed: Claimed, settlement: Settlement) {
+        let queued = claimed.tenure.queued.clone();
+        // The settlers outlive the claims.
+        self.finished.send(Finished::new(claimed, settlement, queued)).ok();
     }
 
     fn committed(&self, claimed: &Claimed, done: &CommittedWork, began: Instant) {

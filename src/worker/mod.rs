@@ -24,6 +24,7 @@
 //! claims, leases, take-over, order per key, delayed and expiring messages, retries, dead messages, purge, metrics.
 //! docs/worker.md has the rules.
 
+mod ahead;
 mod claims;
 mod turn;
 
@@ -37,7 +38,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::claims::Claims;
+use self::{ahead::Ahead, claims::Claims};
 pub use crate::error::RunError;
 use crate::{
     config::{self, AfterDead, Config, Route},
@@ -53,7 +54,7 @@ use crate::{
         settle::Settler,
     },
     run,
-    state::{capacity::Capacity, context::Context, database::Login, role::Role},
+    state::{context::Context, database::Login, role::Role},
 };
 
 /// The receipt of a worker's messages, and the label `sink` of its metrics.
@@ -147,9 +148,9 @@ impl Worker {
     ///
     /// Waits for a database that is down and for tables that do not exist yet. Fails for an impossible setting, a lane
     /// of relays, an address in use, tables of another version, or a bug of this library.
-    pub async fn run<H: Handler>(mut self, handler: H, stop: impl Future<Output = ()> + Send) -> Result<(), RunError> {
-        let relay = &mut self.config.relay;
-        relay.in_flight_messages = self.concurrency.saturating_mul(relay.claim_messages);
+    pub async fn run<H: Handler>(self, handler: H, stop: impl Future<Output = ()> + Send) -> Result<(), RunError> {
+        let relay = &self.config.relay;
+        let ahead = Ahead::new(self.concurrency, relay);
         check(relay)?;
         let metrics = match self.metrics {
             Some(metrics) => metrics,
@@ -164,8 +165,9 @@ impl Worker {
             tokio::spawn(http::serve(listener, sources, ended.cancelled_owned()));
         }
         let (login, after_dead) = (Login::Given(self.options), self.after_dead);
-        let context = Arc::new(Context::new(self.config, login, metrics, health, Role::WORKER));
-        run::supervise(&context, || start(&context, handler, after_dead), stop).await
+        let role = Role::Worker { batch: self.config.relay.claim_messages };
+        let context = Arc::new(Context::new(self.config, login, metrics, health, role));
+        run::supervise(&context, || start(&context, ahead, handler, after_dead), stop).await
     }
 }
 
@@ -181,7 +183,12 @@ fn check(relay: &config::RelayConfig) -> Result<(), RunError> {
 }
 
 /// Starts the tasks through which a message passes, joined by channels.
-fn start<H: Handler>(context: &Arc<Context>, handler: H, after_dead: AfterDead) -> JoinSet<Result<(), RunError>> {
+fn start<H: Handler>(
+    context: &Arc<Context>,
+    ahead: Ahead,
+    handler: H,
+    after_dead: AfterDead,
+) -> JoinSet<Result<(), RunError>> {
     let (claims, claimed) = mpsc::channel(1);
     let (finished, queue) = mpsc::unbounded_channel();
     // No part asks which claims are settled: no two claims share a key.
@@ -189,11 +196,12 @@ fn start<H: Handler>(context: &Arc<Context>, handler: H, after_dead: AfterDead) 
     let (_always, open) = watch::channel(true);
     let reader = Reader::new(context, Routes::new(&[route(after_dead)]));
     let database = context.login.options().ok().and_then(|options| options.get_database().map(str::to_owned));
-    let worker = Claims { context: Arc::clone(context), reader, handler, database, after_dead, finished };
+    let capacity = ahead.capacity();
+    let worker = Claims { context: Arc::clone(context), ahead, reader, handler, database, after_dead, finished };
     let settler = Settler { context: Arc::clone(context), queue: Arc::new(Mutex::new(queue)), settled };
 
     let mut tasks = JoinSet::new();
-    tasks.spawn(lanes::run(Arc::clone(context), Capacity::new(&context.config.relay), open, claims));
+    tasks.spawn(lanes::run(Arc::clone(context), capacity, open, claims));
     tasks.spawn(worker.run(claimed));
     tasks.spawn(async move {
         settler.run().await;

@@ -87,8 +87,8 @@ impl<'a, H: Handler> Turn<'a, H> {
 
     /// Works on the messages and commits. The caller closes the connection after an error.
     pub(super) async fn run(mut self, messages: Vec<(Pending, Step)>) -> Result<CommittedWork, Undone> {
-        let (silence, database) = (self.claims.context.config.relay.lease, self.claims.database.as_deref());
-        let begun = self.session.run("begin", async |db| work::begin(db, database, silence).await).await;
+        let silence = self.claims.context.config.relay.lease;
+        let begun = self.session.run("begin", async |db| work::begin(db, silence).await).await;
         begun.map_err(|error| self.refused(&error))?;
         for (row, step) in messages {
             if !self.message(row, step).await? {
@@ -192,16 +192,16 @@ impl<'a, H: Handler> Turn<'a, H> {
         self.claimed.tenure.leave(true);
         let (lease, settlement) = (self.claimed.tenure.lease, &self.done.settlement);
         let database = self.claims.database.as_deref();
-        let finish = self.session.run("settle", async |db| work::finish(db, database, lease, settlement).await).await;
-        match finish.map_err(|error| self.refused(&error))? {
-            Finish::Standing => {}
-            Finish::Lost => return Err(Undone::Lost),
-            Finish::Ended => return Err(self.ended()),
-        }
-        crash::point("before_commit");
-        let committed = self.session.run("commit", async |db| settle::send("mid_commit", work::commit(db)).await).await;
+        let finish = self
+            .session
+            .run("settle", async |db| settle::send("mid_commit", work::finish(db, database, lease, settlement)).await);
+        let finish = finish.await.map_err(|error| self.refused(&error))?;
         crash::point("after_commit");
-        committed.map_err(|error| self.refused(&error))
+        match finish {
+            Finish::Committed => Ok(()),
+            Finish::Lost => Err(Undone::Lost),
+            Finish::Ended => Err(self.ended()),
+        }
     }
 
     /// Returns what follows from a failed call. If the database refused it, all messages are parked, so that they do

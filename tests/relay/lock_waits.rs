@@ -8,7 +8,7 @@ use outbox_core::{
     Message, Outbox,
     sqlx::{self, Connection as _, MySqlConnection},
     store::{
-        claim::{self, Look, NewClaim},
+        claim::{self, Look, NewClaim, NewClaims},
         lease::{self, ClaimLease},
         promote, session,
         settle::{self, Settlement, Way},
@@ -60,10 +60,18 @@ async fn claim(
     ensure!(message_ids.len() == messages as usize, "{seen:?}");
     let version = seen.version.context("the lane has a head")?;
     let (message_ids, key_hashes, behind) = (&*message_ids, &[1][..], &[][..]);
-    let new = NewClaim { lane: 0, version, low: 0, owner, lease_token, lease, message_ids, key_hashes, behind };
-    let claim_id = claim::claim(db, &new).await?.context("nobody else claims")?;
+    let new = NewClaims {
+        lane: 0,
+        version,
+        low: 0,
+        owner,
+        lease,
+        claims: &[NewClaim { lease_token, message_ids, key_hashes }],
+        behind,
+    };
+    let lease = claim::claim(db, &new).await?.first().copied().context("nobody else claims")?;
     let sent = message_ids.iter().map(|id| (*id, String::new())).collect();
-    Ok((ClaimLease { claim_id, lease_token }, Settlement { sent, ..Settlement::default() }))
+    Ok((lease, Settlement { sent, ..Settlement::default() }))
 }
 
 async fn settling_and_renewing_wait_for_no_open_transaction_and_no_other_settler(flavor: Flavor) -> Result<()> {

@@ -8,7 +8,7 @@ use outbox_core::{
     Message, Outbox,
     sqlx::{self, Connection as _, MySqlConnection, Row as _},
     store::{
-        claim::{self, Look, NewClaim},
+        claim::{self, Look, NewClaim, NewClaims},
         lease::{self, ClaimLease},
         messages, promote, purge, queue, read, replay, session,
         settle::{self, Delayed, Settlement, Way},
@@ -90,21 +90,18 @@ async fn claim_100(db: &mut MySqlConnection) -> Result<(ClaimLease, Vec<u64>)> {
     at_most(db, "look", 300).await?;
     let message_ids: Vec<u64> = seen.fresh.iter().map(|row| row.id).collect();
     ensure!(message_ids.len() == 100 && seen.below.len() == 21);
-    let new = NewClaim {
+    let new = NewClaims {
         lane: LANE,
         version: seen.version.unwrap_or(0),
         low: 0,
         owner: "test",
-        lease_token: 7,
         lease: Duration::from_secs(30),
-        message_ids: &message_ids,
-        key_hashes: &[1],
+        claims: &[NewClaim { lease_token: 7, message_ids: &message_ids, key_hashes: &[1] }],
         behind: &[],
     };
-    let claim_id = claim::claim(db, &new).await?;
+    let claimed = claim::claim(db, &new).await?.first().copied();
     at_most(db, "claim", 20).await?;
-    let claim_id = claim_id.ok_or_else(|| anyhow::anyhow!("nobody else claims here"))?;
-    Ok((ClaimLease { claim_id, lease_token: 7 }, message_ids))
+    Ok((claimed.context("nobody else claims here")?, message_ids))
 }
 
 /// One key is blocked.
@@ -266,18 +263,16 @@ async fn a_claim_of_another_lane_or_version_changes_nothing(flavor: Flavor) -> R
     session::prepare(db).await?;
     fill(db).await?;
     let (lease, ids) = claim_100(db).await?;
-    let stale = NewClaim {
+    let stale = NewClaims {
         lane: LANE,
         version: 0,
         low: 0,
         owner: "other",
-        lease_token: 8,
         lease: Duration::from_secs(30),
-        message_ids: &ids,
-        key_hashes: &[],
+        claims: &[NewClaim { lease_token: 8, message_ids: &ids, key_hashes: &[] }],
         behind: &[],
     };
-    ensure!(claim::claim(db, &stale).await?.is_none(), "the version had been raised");
+    ensure!(claim::claim(db, &stale).await?.is_empty(), "the version had been raised");
     let stranger = ClaimLease { lease_token: 8, ..lease };
     let settlement = Settlement { sent: ids.iter().map(|id| (*id, String::new())).collect(), ..Settlement::default() };
     ensure!(settle::settle(db, &[(stranger, &settlement)], Way::Ranges).await?.is_empty(), "the token is another's");
@@ -328,19 +323,16 @@ async fn no_statement_of_a_claim_waits_for_a_neighbour(flavor: Flavor) -> Result
 
 async fn claim_these(db: &mut MySqlConnection, ids: &[u64]) -> Result<ClaimLease> {
     let version: u64 = sqlx::query_scalar("SELECT version FROM outbox_head").fetch_one(&mut *db).await?;
-    let new = NewClaim {
+    let new = NewClaims {
         lane: LANE,
         version,
         low: 0,
         owner: "test",
-        lease_token: 7,
         lease: Duration::from_secs(30),
-        message_ids: ids,
-        key_hashes: &[1],
+        claims: &[NewClaim { lease_token: 7, message_ids: ids, key_hashes: &[1] }],
         behind: &[],
     };
-    let claim_id = claim::claim(db, &new).await?.context("nobody else claims here")?;
-    Ok(ClaimLease { claim_id, lease_token: 7 })
+    claim::claim(db, &new).await?.first().copied().context("nobody else claims here")
 }
 
 /// An open transaction keeps all rows that are deleted meanwhile, and the statistics show none. A plan that then reads

@@ -126,6 +126,9 @@ enum What {
         /// Jobs of each queue.
         #[arg(long, default_value_t = 20_000)]
         jobs: u64,
+        /// Measure only this way, such as `worker`; may be repeated.
+        #[arg(long = "way", value_name = "WAY")]
+        ways: Vec<String>,
     },
     /// A steady load to ten destinations beside a sick one, a hot key (RabbitMQ), unroutable messages, and many lanes.
     /// Measures the rate and latency that the ten keep. The last line is one JSON object, with goals and whether they
@@ -192,8 +195,8 @@ async fn measure(options: &Options) -> Result<(Map<String, Value>, bool)> {
             let report = enqueue::measure(common, producers.max(1), transactions).await?;
             (serde_json::to_value(&report)?, report.is_good())
         }
-        What::Jobs { jobs } => {
-            let report = jobs::measure(common, jobs.max(1)).await?;
+        What::Jobs { jobs, ref ways } => {
+            let report = jobs::measure(common, jobs.max(1), ways).await?;
             (serde_json::to_value(&report)?, report.is_good())
         }
         What::Neighbours(size) => neighbours::measure(common, size).await?,

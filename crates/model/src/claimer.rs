@@ -178,7 +178,8 @@ impl Look {
             *head = id.min(*head);
         }
         let below = 2 * protocol.claim_messages;
-        let limits = Limits { messages: protocol.claim_messages, bytes: u64::MAX, below, of_key: protocol.of_key };
+        let messages = protocol.claim_messages;
+        let limits = Limits { messages, of_claim: messages, bytes: u64::MAX, below, of_key: protocol.of_key };
         let selection = window::select(&seen, &barred, &limits);
         let claimed = barred.ids.iter().copied().min();
         let lowest = selection.low.into_iter().chain(claimed).min();
@@ -191,7 +192,7 @@ impl Look {
             low: lowest.unwrap_or(0),
             owner: relay.owner,
             token: 0,
-            messages: selection.take.iter().map(|row| row.id).collect(),
+            messages: selection.claims.iter().flatten().map(|row| row.id).collect(),
             behind: selection.behind.into_iter().collect(),
         };
         Claimer::claiming(new)

@@ -21,7 +21,6 @@ on_both_databases!(
     a_process_that_is_frozen_in_mid_work_keeps_no_lock_for_longer_than_its_lease,
     a_crash_after_the_claim_leaves_one_booking_each,
     a_crash_after_the_work_leaves_one_booking_each,
-    a_crash_before_the_commit_leaves_one_booking_each,
     a_crash_in_the_commit_leaves_one_booking_each,
     a_crash_after_the_commit_leaves_one_booking_each,
 );
@@ -198,10 +197,6 @@ async fn a_crash_after_the_claim_leaves_one_booking_each(flavor: Flavor) -> Resu
 
 async fn a_crash_after_the_work_leaves_one_booking_each(flavor: Flavor) -> Result<()> {
     dies_at("after_work", flavor, 0..1).await
-}
-
-async fn a_crash_before_the_commit_leaves_one_booking_each(flavor: Flavor) -> Result<()> {
-    dies_at("before_commit", flavor, 0..1).await
 }
 
 /// The server may or may not execute the commit that the dead process has sent.

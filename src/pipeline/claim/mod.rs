@@ -16,7 +16,7 @@ use std::{
 use outbox_core::{
     sqlx,
     store::{
-        claim::{self, Look, NewClaim, Pending, Seen},
+        claim::{self, Look, NewClaim, NewClaims, Pending, Seen},
         lanes,
         lease::ClaimLease,
         read::Stored,
@@ -34,9 +34,13 @@ use crate::{
         context::Context,
         crash,
         leases::Tenure,
+        role::Role,
         session::{self, Loan, Patience, Session, Sessions},
     },
 };
+
+/// New claims of a pass, and their messages if the claims' round trip returned them.
+type Made = (Vec<Arc<Tenure>>, Option<Vec<Stored>>);
 
 /// A new claim of this process, before its messages are read.
 pub struct Claimed {
@@ -106,8 +110,8 @@ struct Memory {
 /// as the look.
 const FULL_LOOK_EVERY: Duration = Duration::from_secs(1);
 const FULL_LOOK_PAUSE: u32 = 20;
-/// Largest claim, in KiB, whose messages are read in the claim's own round trip. The messages of larger claims are read
-/// while the claimer makes the next claim.
+/// Largest claim, in KiB, whose messages are read in the claim's own round trip (of several claims: on average). The
+/// messages of larger claims are read while the claimer makes the next claim.
 const BROUGHT_ALONG: usize = 64;
 
 impl Claimer {
@@ -145,8 +149,8 @@ impl Claimer {
         &self,
         memory: &mut Memory,
         mut session: Loan<'_>,
-        mut count: Share,
-        mut bytes: Share,
+        count: Share,
+        bytes: Share,
     ) -> Result<Pass, sqlx::Error> {
         let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
         let (seen, selection, start) = self.look(memory, &mut session, (count.places(), bytes.places())).await?;
@@ -155,27 +159,50 @@ impl Claimer {
             session.run("create_head", async |db| lanes::create_head(db, self.lane).await).await?;
             return Ok(Pass::Empty);
         };
-        match (selection.take.is_empty(), selection.behind.is_empty()) {
+        match (selection.claims.is_empty(), selection.behind.is_empty()) {
             (true, true) => return Ok(Pass::Empty),
             (true, false) => return self.defer(&mut session, version, &selection.behind).await,
             _ => {}
         }
-        let Some((tenure, messages)) = self.claim(memory, session, version, &selection).await? else {
+        let Some(made) = self.claim(memory, session, version, &selection).await? else {
             return Ok(Pass::Conflict);
         };
         self.count_late(&selection, start.id());
-        self.context.leases.insert(&tenure);
+        made.0.iter().for_each(|tenure| self.context.leases.insert(tenure));
         crash::point("after_claim");
-        let taken = selection.take.len();
-        if self.context.role.returns_room {
-            count.trim(taken);
-        }
-        bytes.trim(kib(&selection.take));
-        let last_pass = Arc::clone(&self.last_pass);
-        let claimed = Claimed { tenure, pass, last_pass, count, bytes, rows: selection.take, messages };
-        // A closed channel means that the process is ending. The lease then expires or is released.
-        self.claims.send(claimed).await.ok();
+        let rows = selection.claims.concat();
+        let taken = rows.len();
+        self.hand_over(pass, made, rows, (count, bytes)).await;
         Ok(Pass::Claimed(taken))
+    }
+
+    /// Sends the claims on, each with its rows, their messages, and its part of the room.
+    async fn hand_over(
+        &self,
+        pass: u64,
+        (tenures, mut messages): Made,
+        mut rows: Vec<Pending>,
+        (mut count, mut bytes): (Share, Share),
+    ) {
+        let claims = tenures.into_iter().map(|tenure| {
+            let is_mine = |id: u64| tenure.ids.binary_search(&id).is_ok();
+            let rows: Vec<Pending> = rows.extract_if(.., |row| is_mine(row.id)).collect();
+            let messages = messages.as_mut().map(|all| all.extract_if(.., |it| is_mine(it.id)).collect());
+            let places = match self.context.role {
+                Role::Relay => rows.len(),
+                Role::Worker { batch } => batch,
+            };
+            let (count, bytes) = (count.split(places), bytes.split(kib(&rows)));
+            let last_pass = Arc::clone(&self.last_pass);
+            Claimed { tenure, pass, last_pass, rows, messages, count, bytes }
+        });
+        let claims: Vec<Claimed> = claims.collect();
+        // The room that they do not need is free.
+        drop((count, bytes));
+        for claimed in claims {
+            // A closed channel means that the process is ending. The lease then expires or is released.
+            self.claims.send(claimed).await.ok();
+        }
     }
 
     /// Looks at the lane and selects rows. Also returns the start of the look. Looks again if a row was put back below
@@ -209,7 +236,7 @@ impl Claimer {
         }
         let (floor, start) = (self.context.floor.load(Ordering::Acquire), memory.start.id());
         let gaps = window::gaps(if full { 0 } else { start }, &claimed_ids(&own, &memory.foreign.claims));
-        let rows = messages.max(self.context.role.look_rows);
+        let rows = messages.max(self.context.role.look_rows());
         let limit = u32::try_from(rows).unwrap_or(u32::MAX);
         let below_limit = 2 * rows + gaps.claimed_within;
         let look = Look {
@@ -241,14 +268,19 @@ impl Claimer {
             return Ok(None);
         }
         let mut barred = memory.foreign.bar(&seen, &own);
-        if !self.context.role.shares_keys {
+        if !self.context.role.shares_keys() {
             barred.keys.extend(own.iter().flat_map(|tenure| &tenure.keys));
         }
         self.context.leases.sweep(self.lane, &seen.leases);
         barred.held = self.held(session, &seen).await?;
         barred.crowded = self.context.queues.crowded(self.lane);
         let (bytes, of_key) = (1024 * kib as u64, self.context.queues.most_of_key());
-        let mut selection = window::select(&seen, &barred, &Limits { messages, bytes, below: below_limit, of_key });
+        let of_claim = match self.context.role {
+            Role::Relay => messages,
+            Role::Worker { batch } => batch,
+        };
+        let limits = Limits { messages, of_claim, bytes, below: below_limit, of_key };
+        let mut selection = window::select(&seen, &barred, &limits);
         let claimed = barred.ids.iter().copied().min();
         selection.low = selection.low.into_iter().chain(claimed).min();
         memory.start = Start::after(floor, seen.low, selection.low);
@@ -269,7 +301,7 @@ impl Claimer {
 
     /// Counts claimed rows below the start: they were committed later than the floor allows.
     fn count_late(&self, selection: &Selection, start: u64) {
-        let late = selection.take.iter().take_while(|row| row.id < start).count();
+        let late = selection.claims.iter().flatten().filter(|row| row.id < start).count();
         self.context.metrics.late_commits_total.inc_by(late as u64);
     }
 
@@ -285,55 +317,56 @@ impl Claimer {
         mut session: Loan<'_>,
         version: u64,
         selection: &Selection,
-    ) -> Result<Option<(Arc<Tenure>, Option<Vec<Stored>>)>, sqlx::Error> {
-        let ids: Vec<u64> = selection.take.iter().map(|row| row.id).collect();
-        let mut keys: Vec<u64> = selection.take.iter().map(|row| row.key_hash).filter(|key| *key != 0).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        let new = NewClaim {
+    ) -> Result<Option<Made>, sqlx::Error> {
+        let ids: Vec<(u64, Vec<u64>, Vec<u64>)> = selection.claims.iter().map(|rows| named(rows)).collect();
+        let claims = ids.iter().map(|(token, message_ids, key_hashes)| NewClaim {
+            lease_token: *token,
+            message_ids,
+            key_hashes,
+        });
+        let claims: Vec<NewClaim<'_>> = claims.collect();
+        let new = NewClaims {
             lane: self.lane,
             version,
             low: selection.low.unwrap_or(0),
             owner: &self.context.owner,
-            lease_token: token(),
             lease: self.context.config.relay.lease,
-            message_ids: &ids,
-            key_hashes: &keys,
+            claims: &claims,
             behind: &selection.behind,
         };
         // The server starts the lease after this moment, so the lease lasts at least until then.
         let until = Instant::now() + new.lease;
-        let is_small = kib(&selection.take) <= BROUGHT_ALONG;
+        let is_small = selection.claims.iter().map(|rows| kib(rows)).sum::<usize>() <= BROUGHT_ALONG * claims.len();
         let claim = session.run("claim", async |db| {
-            if is_small {
-                claim::claim_and_read(db, &new).await
-            } else {
-                Ok(claim::claim(db, &new).await?.map(|claim_id| (claim_id, None)))
-            }
+            if is_small { claim::claim_and_read(db, &new).await } else { Ok((claim::claim(db, &new).await?, None)) }
         });
-        let made = match claim.await {
+        let (made, messages) = match claim.await {
             Ok(made) => made,
             Err(error) => {
                 memory.foreign.forget_ids();
                 // Other claimers may use the connection during the wait.
                 drop(session);
-                let found = self.find(new.lease_token, until).await.ok_or(error)?;
-                found.map(|claim_id| (claim_id, None))
+                let tokens: Vec<u64> = ids.iter().map(|(token, ..)| *token).collect();
+                (self.find(&tokens, until).await.ok_or(error)?, None)
             }
         };
-        let Some((claim_id, messages)) = made else { return Ok(None) };
-        if claim_id <= memory.foreign.known {
+        if made.iter().any(|lease| lease.claim_id <= memory.foreign.known) {
             // Claim numbers began again lower down. Other relays may get such numbers too.
             memory.foreign.forget_ids();
         }
-        let lease = ClaimLease { claim_id, lease_token: new.lease_token };
-        let mut tenure = Tenure::new(lease, self.lane, ids, keys, until);
-        tenure.queued.clone_from(&selection.queued);
-        Ok(Some((Arc::new(tenure), messages)))
+        let by_token: HashMap<u64, ClaimLease> = made.iter().map(|lease| (lease.lease_token, *lease)).collect();
+        let tenures = ids.into_iter().filter_map(|(token, ids, keys)| {
+            let mut tenure = Tenure::new(*by_token.get(&token)?, self.lane, ids, keys, until);
+            let queued = selection.queued.iter().filter(|key| tenure.keys.binary_search(key).is_ok());
+            tenure.queued = queued.copied().collect();
+            Some(Arc::new(tenure))
+        });
+        let tenures: Vec<_> = tenures.collect();
+        Ok((!tenures.is_empty()).then_some((tenures, messages)))
     }
 
-    /// Looks for the claim after an error: asks until the database answers, or the lease has passed.
-    async fn find(&self, token: u64, until: Instant) -> Option<Option<u64>> {
+    /// Looks for the claims after an error: asks until the database answers, or the lease has passed.
+    async fn find(&self, tokens: &[u64], until: Instant) -> Option<Vec<ClaimLease>> {
         let mut pauses = session::pauses();
         loop {
             tokio::time::sleep(pauses.next()).await;
@@ -341,12 +374,20 @@ impl Claimer {
                 return None;
             }
             let (mut session, owner) = (self.sessions.take().await, &self.context.owner);
-            let found = session.run("find", async |db| claim::find(db, self.lane, owner, token).await).await;
+            let found = session.run("find", async |db| claim::find(db, self.lane, owner, tokens).await).await;
             if let Ok(found) = found {
                 return Some(found);
             }
         }
     }
+}
+
+/// Returns a token, the ids and the keys of a claim of these rows.
+fn named(rows: &[Pending]) -> (u64, Vec<u64>, Vec<u64>) {
+    let mut keys: Vec<u64> = rows.iter().map(|row| row.key_hash).filter(|key| *key != 0).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    (token(), rows.iter().map(|row| row.id).collect(), keys)
 }
 
 fn kib(rows: &[Pending]) -> usize {

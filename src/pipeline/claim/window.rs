@@ -73,11 +73,13 @@ impl Start {
     }
 }
 
-/// The limits of a claim.
+/// The limits of a pass.
 #[derive(Debug)]
 pub struct Limits {
     /// Most messages.
     pub messages: usize,
+    /// Most messages of a claim. If that is fewer, the pass makes several claims, and no two of them share a key.
+    pub of_claim: usize,
     /// Most bytes; a single message may have more.
     pub bytes: u64,
     /// This many rows in the gaps mean that there may be more. Then no row above the gaps may be claimed.
@@ -92,7 +94,7 @@ impl Limits {
         if barred.crowded.contains(&key) { 1 } else { self.of_key }
     }
 
-    /// Returns the most messages of a claim that contains this row.
+    /// Returns the most messages of a pass that claims this row.
     fn with(&self, row: &Pending) -> usize {
         match row.takeovers {
             SUSPECT_TAKEOVERS.. => 1,
@@ -119,24 +121,24 @@ pub struct Barred {
 /// The rows to claim.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// The rows of the claim, by id.
-    pub take: Vec<Pending>,
+    /// The rows of each claim, by id.
+    pub claims: Vec<Vec<Pending>>,
     /// Rows that move into the queue of their key: behind a waiting row, or behind the most rows of a key that may be
     /// pending.
     pub behind: Vec<u64>,
-    /// Keys of the claim whose queue must be read on, because few of their rows are left.
+    /// Keys of the claims whose queue must be read on, because few of their rows are left.
     pub queued: Vec<u64>,
     /// The smallest id of a seen row.
     pub low: Option<u64>,
 }
 
-/// Selects the rows of a claim: the lowest ids first, and no row that an earlier row of its key holds back.
+/// Selects the rows of the claims: the lowest ids first, and no row that an earlier row of its key holds back.
 #[must_use]
 pub fn select(seen: &Seen, barred: &Barred, limits: &Limits) -> Selection {
     let cut = seen.below.len() >= limits.below;
     let fresh = if cut { &[] } else { seen.fresh.as_slice() };
     let (mut selection, mut bytes, mut messages, mut is_full) = (Selection::default(), 0, limits.messages, false);
-    let mut keys = KeyRooms::default();
+    let (mut keys, mut divided) = (KeyRooms::default(), Divided::new(limits));
     for row in seen.below.iter().chain(fresh).filter(|row| !barred.ids.contains(&row.id)) {
         selection.low = selection.low.or(Some(row.id));
         let is_held = row.key_hash != 0 && barred.held.get(&row.key_hash).is_some_and(|head| *head < row.id);
@@ -144,16 +146,58 @@ pub fn select(seen: &Seen, barred: &Barred, limits: &Limits) -> Selection {
         if is_held || is_free && !keys.have_room(row, barred, limits) {
             selection.behind.push(row.id);
         } else if is_free && !is_full {
+            let Some(claim) = divided.claim_of(row) else { continue };
             bytes += u64::from(row.bytes);
             messages = messages.min(limits.with(row));
-            is_full = !selection.take.is_empty() && (selection.take.len() >= messages || bytes > limits.bytes);
+            is_full = divided.rows > 0 && (divided.rows >= messages || bytes > limits.bytes);
             if !is_full {
-                selection.take.push(*row);
+                divided.put(claim, *row);
             }
         }
     }
-    selection.queued = keys.queued(&selection.take, barred, limits);
+    selection.queued = keys.queued(divided.claims.iter().flatten(), barred, limits);
+    selection.claims = divided.claims;
     selection
+}
+
+/// The rows of a pass, divided among its claims.
+struct Divided {
+    claims: Vec<Vec<Pending>>,
+    rows: usize,
+    of_claim: usize,
+    most: usize,
+    /// The claim of each key, if there are several claims.
+    of_key: HashMap<u64, usize>,
+}
+
+impl Divided {
+    fn new(limits: &Limits) -> Self {
+        let (of_claim, most) = (limits.of_claim, limits.messages / limits.of_claim.max(1));
+        Self { claims: Vec::new(), rows: 0, of_claim, most: most.max(1), of_key: HashMap::new() }
+    }
+
+    /// Returns the claim that has room for this row: that of its key, or the last one, or a new one.
+    fn claim_of(&self, row: &Pending) -> Option<usize> {
+        let has_room = |claim: &usize| self.claims.get(*claim).is_none_or(|rows| rows.len() < self.of_claim);
+        if let Some(claim) = self.of_key.get(&row.key_hash) {
+            return Some(*claim).filter(has_room);
+        }
+        let last = self.claims.len().saturating_sub(1);
+        Some(if has_room(&last) { last } else { last + 1 }).filter(|claim| *claim < self.most)
+    }
+
+    fn put(&mut self, claim: usize, row: Pending) {
+        if claim == self.claims.len() {
+            self.claims.push(Vec::new());
+        }
+        if let Some(rows) = self.claims.get_mut(claim) {
+            rows.push(row);
+            self.rows += 1;
+        }
+        if row.key_hash != 0 && self.most > 1 {
+            self.of_key.insert(row.key_hash, claim);
+        }
+    }
 }
 
 /// The number of rows of each seen key that are not held back. Counted only if keys are limited or a key waits.
@@ -171,8 +215,8 @@ impl KeyRooms {
         *rows <= limits.of(row.key_hash, barred)
     }
 
-    /// Returns the keys of the claim that have a queue, and few rows outside the claim.
-    fn queued(&self, take: &[Pending], barred: &Barred, limits: &Limits) -> Vec<u64> {
+    /// Returns the keys of these claimed rows that have a queue, and few rows that are not claimed.
+    fn queued<'a>(&self, take: impl Iterator<Item = &'a Pending>, barred: &Barred, limits: &Limits) -> Vec<u64> {
         let mut taken = BTreeMap::new();
         for row in take {
             let rows = self.0.get(&row.key_hash).copied().unwrap_or(0);
@@ -191,14 +235,14 @@ impl KeyRooms {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { messages: 10, bytes: 1000, below: 100, of_key: usize::MAX };
+    const LIMITS: Limits = Limits { messages: 10, of_claim: 10, bytes: 1000, below: 100, of_key: usize::MAX };
 
     fn row(id: u64, key_hash: u64) -> Pending {
         Pending { id, key_hash, bytes: 10, attempts: 0, takeovers: 0 }
     }
 
     fn ids(selection: &Selection) -> Vec<u64> {
-        selection.take.iter().map(|row| row.id).collect()
+        selection.claims.iter().flatten().map(|row| row.id).collect()
     }
 
     #[test]
@@ -301,8 +345,24 @@ mod tests {
     fn what_becomes_suspect_at_the_next_take_over_is_claimed_with_few_others() {
         let seen =
             Seen { fresh: (1..=200).map(|id| Pending { takeovers: 2, ..row(id, 0) }).collect(), ..Seen::default() };
-        let limits = [1000, 100, 10].map(|messages| Limits { messages, bytes: 10_000, ..LIMITS });
+        let limits = [1000, 100, 10].map(|messages| Limits { messages, of_claim: messages, bytes: 10_000, ..LIMITS });
         assert_eq!(limits.map(|limits| ids(&select(&seen, &Barred::default(), &limits)).len()), [32, 4, 1]);
+    }
+
+    #[test]
+    fn the_rows_of_a_pass_are_divided_and_no_two_claims_share_a_key() {
+        let divided = |messages, of_claim| {
+            let fresh = vec![row(1, 7), row(2, 8), row(3, 7), row(4, 0), row(5, 7), row(6, 9), row(7, 0), row(8, 8)];
+            let seen = Seen { fresh, ..Seen::default() };
+            let selection = select(&seen, &Barred::default(), &Limits { messages, of_claim, ..LIMITS });
+            selection.claims.iter().map(|claim| claim.iter().map(|row| row.id).collect()).collect::<Vec<Vec<_>>>()
+        };
+        assert_eq!(divided(3, 1), [[1], [2], [4]], "one message of a key");
+        assert_eq!(divided(8, 2), [vec![1, 2], vec![4, 6], vec![7]], "the rest of a key waits");
+        assert_eq!(divided(9, 3), [vec![1, 2, 3], vec![4, 6, 7]]);
+        assert_eq!(divided(3, 2), [vec![1, 2]], "a claim takes all of its places");
+        assert_eq!(divided(4, 9), [[1, 2, 3, 4]]);
+        assert_eq!(divided(8, 8), [[1, 2, 3, 4, 5, 6, 7, 8]]);
     }
 
     #[test]

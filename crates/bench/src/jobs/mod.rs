@@ -3,7 +3,7 @@
 mod classic;
 mod worker;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -62,11 +62,15 @@ enum Way {
     Worker(usize),
 }
 
-pub(crate) async fn measure(common: &Common, jobs: u64) -> Result<Report> {
+/// Measures the named ways, or all.
+pub(crate) async fn measure(common: &Common, jobs: u64, named: &[String]) -> Result<Report> {
     let classic = classic::ALL.map(|(name, way)| (name, Way::Classic(way)));
     let workers = [("worker", Way::Worker(1)), ("worker_batch", Way::Worker(100))];
+    let ways: Vec<_> = classic.into_iter().chain(workers).collect();
+    let unknown = named.iter().find(|name| ways.iter().all(|(way, _)| way != name));
+    ensure!(unknown.is_none(), "there is no way {unknown:?}; the ways are in docs/benchmarks.md");
     let mut report = Report { jobs, bytes: common.bytes, keys: common.keys, figures: Map::new(), good: true };
-    for (name, way) in classic.into_iter().chain(workers) {
+    for (name, way) in ways.into_iter().filter(|(way, _)| named.is_empty() || named.iter().any(|name| name == way)) {
         for workers in WORKERS {
             let figures = way.measure(common, jobs, workers).await?;
             let once = figures.duplicates == 0 && figures.lost == 0;

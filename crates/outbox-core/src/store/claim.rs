@@ -9,7 +9,7 @@ use super::{
     lease::ClaimLease,
     queue::UNDATED,
     read::{self, Stored},
-    text::{Hex, Ids, Reply, Text, listed, sql},
+    text::{Digits, Hex, Ids, Reply, Text, listed, sql},
 };
 
 /// A pending row.
@@ -213,74 +213,114 @@ pub async fn held_among(
     rows.map(|row| row.and_then(|(key, head)| Ok((key?, head)))).collect()
 }
 
-/// A claim to be made.
+/// Claims of a lane to be made together.
 #[derive(Debug)]
-pub struct NewClaim<'a> {
+pub struct NewClaims<'a> {
     /// The lane.
     pub lane: u16,
     /// The version of the look.
     pub version: u64,
     /// The new `low`: no pending row that was seen has a smaller id.
     pub low: u64,
-    /// The claim's owner.
+    /// The owner of the claims.
     pub owner: &'a str,
+    /// How long they are valid.
+    pub lease: std::time::Duration,
+    /// The claims, at least one. No two of them may share a message, nor, where their holder needs it, a key.
+    pub claims: &'a [NewClaim<'a>],
+    /// Pending rows that move into the queues of their keys with the claims.
+    pub behind: &'a [u64],
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy)]
+pub struct NewClaim<'a> {
     /// The token, random: the fence of the claim.
     pub lease_token: u64,
-    /// How long the claim is valid.
-    pub lease: std::time::Duration,
     /// The messages.
     pub message_ids: &'a [u64],
     /// Their keys, without 0 and without repetition.
     pub key_hashes: &'a [u64],
-    /// Pending rows that move into the queues of their keys with the claim.
-    pub behind: &'a [u64],
 }
 
-/// Makes the claim in one round trip, if the lane has not changed since the look. Returns its id; `None` if another
-/// relay was faster. Locks the lane's head, then the rows that move; no lock lasts across a round trip.
+/// Makes the claims in one round trip, if the lane has not changed since the look. Returns them in no order; none if
+/// another relay was faster. Locks the lane's head, then the rows that move; no lock lasts across a round trip.
 ///
-/// After an error the caller must roll back, and call [`find`] to learn whether the claim is live.
-pub async fn claim(conn: &mut MySqlConnection, new: &NewClaim<'_>) -> Result<Option<u64>, sqlx::Error> {
-    Ok(made(&text(new).run(conn).await?))
+/// After an error the caller must roll back, and call [`find`] to learn whether the claims are live.
+pub async fn claim(conn: &mut MySqlConnection, new: &NewClaims<'_>) -> Result<Vec<ClaimLease>, sqlx::Error> {
+    made(new, &text(new).run(conn).await?)
 }
 
 /// [`claim`] and [`read::messages`] in one round trip: for claims of few bytes. The messages are `None` if they cannot
 /// be decoded.
 ///
-/// An error may come from the read, after the claim was made.
+/// An error may come from the read, after the claims were made.
 pub async fn claim_and_read(
     conn: &mut MySqlConnection,
-    new: &NewClaim<'_>,
-) -> Result<Option<(u64, Option<Vec<Stored>>)>, sqlx::Error> {
-    let text = sql!("{claim}; {messages}", claim = text(new), messages = read::text(new.message_ids));
+    new: &NewClaims<'_>,
+) -> Result<(Vec<ClaimLease>, Option<Vec<Stored>>), sqlx::Error> {
+    let mut ids: Vec<u64> = new.claims.iter().flat_map(|claim| claim.message_ids).copied().collect();
+    ids.sort_unstable();
+    let text = sql!("{claim}; {messages}", claim = text(new), messages = read::text(&ids));
     let mut replies = text.run(conn).await?;
     let messages = replies.split_off(replies.len().saturating_sub(read::STATEMENTS));
-    let Some(claim_id) = made(&replies) else { return Ok(None) };
-    Ok(Some((claim_id, read::decoded(conn, &messages).await.ok())))
+    let made = made(new, &replies)?;
+    let messages = if made.is_empty() { None } else { read::decoded(conn, &messages).await.ok() };
+    Ok((made, messages))
 }
 
-fn text(new: &NewClaim<'_>) -> Text {
+fn text(new: &NewClaims<'_>) -> Text {
+    let token = new.claims.first().map_or(0, |claim| claim.lease_token);
+    // One INSERT need not give its rows neighbouring numbers.
+    let numbers = sql!(
+        "; SELECT claim_id, lease_token FROM outbox_claims
+            WHERE claim_id >= LAST_INSERT_ID() AND lane = {lane} AND owner = {owner}",
+        lane = new.lane,
+        owner = Hex(new.owner.as_bytes()),
+    );
     sql!(
         "BEGIN; UPDATE outbox_head SET low = {low}{compare_and_set};
-        INSERT INTO outbox_claims (lane, owner, lease_token, lease_until, claimed_at, message_ids, key_hashes)
-            SELECT lane, {owner}, claimer, UTC_TIMESTAMP(6) + INTERVAL {lease} MICROSECOND, UTC_TIMESTAMP(6),
-                '[{message_ids}]', {key_hashes}
-            FROM outbox_head WHERE lane = {lane} AND claimer = {token}{moves}; COMMIT",
+        INSERT INTO outbox_claims (lane, owner, lease_until, claimed_at, lease_token, message_ids, key_hashes)
+            SELECT lane, {owner}, UTC_TIMESTAMP(6) + INTERVAL {lease} MICROSECOND, UTC_TIMESTAMP(6), {rows}
+            WHERE lane = {lane} AND claimer = {token}{moves}; COMMIT{numbers}",
         low = new.low,
-        compare_and_set = compare_and_set(new.lane, new.version, new.lease_token),
+        compare_and_set = compare_and_set(new.lane, new.version, token),
         owner = Hex(new.owner.as_bytes()),
         lease = micros(new.lease),
-        message_ids = Ids(new.message_ids),
-        key_hashes = Hex(&hashes_to_bytes(new.key_hashes)),
+        rows = rows(new.claims),
         lane = new.lane,
-        token = new.lease_token,
-        moves = move_behind((new.lane, new.lease_token), new.behind),
+        token,
+        moves = move_behind((new.lane, token), new.behind),
+        numbers = if new.claims.len() > 1 { numbers } else { Text::default() },
     )
 }
 
-/// The number of the claim, if it was made.
-fn made(replies: &[Reply]) -> Option<u64> {
-    replies.get(2).filter(|reply| reply.done.rows_affected() == 1).map(|reply| reply.done.last_insert_id())
+/// Token, messages and keys of the claims, one row each. A single one needs no table function.
+fn rows(claims: &[NewClaim<'_>]) -> Text {
+    if let [NewClaim { lease_token, message_ids, key_hashes }] = *claims {
+        let (ids, hashes) = (Ids(message_ids), hashes_to_bytes(key_hashes));
+        return sql!("{lease_token}, '[{ids}]', {hashes} FROM outbox_head", lease_token, ids, hashes = Hex(&hashes));
+    }
+    let row = |claim: &NewClaim<'_>| {
+        let (ids, hashes) = (Ids(claim.message_ids), hashes_to_bytes(claim.key_hashes));
+        sql!("[{token},\"[{ids}]\",\"{hashes}\"]", token = claim.lease_token, ids, hashes = Digits(&hashes))
+    };
+    sql!(
+        "l.token, l.ids, UNHEX(l.hashes)
+            FROM outbox_head STRAIGHT_JOIN JSON_TABLE('[{rows}]', '$[*]' COLUMNS (token BIGINT UNSIGNED PATH '$[0]',
+                ids LONGTEXT PATH '$[1]', hashes LONGTEXT PATH '$[2]')) l",
+        rows = Text::joined(claims.iter().map(row), ","),
+    )
+}
+
+/// The claims, if they were made.
+fn made(new: &NewClaims<'_>, replies: &[Reply]) -> Result<Vec<ClaimLease>, sqlx::Error> {
+    let Some(inserted) = replies.get(2).filter(|reply| reply.done.rows_affected() > 0) else { return Ok(Vec::new()) };
+    if let [NewClaim { lease_token, .. }] = *new.claims {
+        return Ok(vec![ClaimLease { claim_id: inserted.done.last_insert_id(), lease_token }]);
+    }
+    let is_new = |lease: &ClaimLease| new.claims.iter().any(|claim| claim.lease_token == lease.lease_token);
+    Ok(ClaimLease::all(replies)?.into_iter().filter(is_new).collect())
 }
 
 /// The end of an `UPDATE outbox_head`: afterwards the lane's `claimer` is `token` if and only if no other relay was faster.
@@ -288,24 +328,23 @@ fn compare_and_set(lane: u16, version: u64, token: u64) -> Text {
     sql!(", version = version + 1, claimer = {token} WHERE lane = {lane} AND version = {version}", token, lane, version)
 }
 
-/// The id of the live claim with this token, to be read after a lost reply. Raises the lane's version first. That waits
-/// for a claim that the server is still making, and voids one that it has yet to begin. So a claim that was not found
+/// The live claims with these tokens, to be read after a lost reply. Raises the lane's version first. That waits
+/// for claims that the server is still making, and voids those that it has yet to begin. So a claim that was not found
 /// cannot appear later. One round trip; locks the lane's head, reads the live claims.
 pub async fn find(
     conn: &mut MySqlConnection,
     lane: u16,
     owner: &str,
-    lease_token: u64,
-) -> Result<Option<u64>, sqlx::Error> {
+    lease_tokens: &[u64],
+) -> Result<Vec<ClaimLease>, sqlx::Error> {
     let text = sql!(
         "UPDATE outbox_head SET version = version + 1, claimer = 0 WHERE lane = {lane};
-        SELECT claim_id FROM outbox_claims WHERE owner = {owner} AND lease_token = {lease_token}",
+        SELECT claim_id, lease_token FROM outbox_claims WHERE owner = {owner} AND lease_token IN ({tokens})",
         lane,
         owner = Hex(owner.as_bytes()),
-        lease_token,
+        tokens = Ids(lease_tokens),
     );
-    let replies = text.run(conn).await?;
-    replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).next().transpose()
+    ClaimLease::all(&text.run(conn).await?)
 }
 
 /// Moves pending rows into the queues of their keys, as [`NewClaim::behind`] does, without a claim. A compare-and-set

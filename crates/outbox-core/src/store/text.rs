@@ -202,6 +202,11 @@ impl Text {
         self.sql.split(';').map(|sql| Self { sql: sql.to_owned(), ends: 0 }).collect()
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_commit(&self) -> bool {
+        self.sql.trim() == "COMMIT"
+    }
+
     /// Runs the text and returns the result of each statement. If one fails, the server runs none of the later ones:
     /// the caller rolls back before it does anything else (see [`super::session::rollback`]).
     pub(crate) async fn run(self, conn: &mut MySqlConnection) -> Result<Vec<Reply>, sqlx::Error> {

@@ -1,6 +1,6 @@
 //! The transaction of a worker: the work of a claim's messages and their outcomes, all or nothing.
 //!
-//! A transaction that does not end with [`commit`] is ended by closing its connection.
+//! A transaction that [`finish`] does not commit is ended by closing its connection.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use sqlx::{MySqlConnection, mysql::MySqlTransactionManager as Manager};
 use sqlx_core::transaction::TransactionManager as _;
 
 use super::{
-    NO_SUCH_SAVEPOINT, error_number,
+    NO_SUCH_SAVEPOINT, OUT_OF_RANGE, error_number,
     lease::{ClaimLease, fence},
     session::{SETTINGS, reset},
     settle::{RECEIPT, Settlement, Way, deleted, mark_sent, write},
@@ -17,20 +17,24 @@ use super::{
 
 /// Opens the transaction, with the mark that the other functions look for. If the server receives nothing for `silence`
 /// (whole seconds, at least one), it ends connection and transaction. So the locks of a worker that is frozen, or whose
-/// machine is lost, do not stay for hours. Like the other functions it sets the session as
-/// [`session::prepare`](super::session::prepare) did, with `database`, whatever a handler has changed. One round trip.
-pub async fn begin(conn: &mut MySqlConnection, database: Option<&str>, silence: Duration) -> Result<(), sqlx::Error> {
+/// machine is lost, do not stay for hours. The session must be as [`session::prepare`](super::session::prepare) or [`finish`]
+/// left it. One round trip.
+pub async fn begin(conn: &mut MySqlConnection, silence: Duration) -> Result<(), sqlx::Error> {
     let text = sql!(
-        "{settings}, SESSION wait_timeout = {silence}; {reset}START TRANSACTION; SAVEPOINT outbox_work",
-        settings = SETTINGS,
+        "SET SESSION wait_timeout = {silence}; START TRANSACTION; SAVEPOINT outbox_work",
         silence = silence.as_secs().max(1),
-        reset = reset(database),
     );
+    // The driver still counts the transaction that [`finish`] has ended. Its count makes a handler's BEGIN a savepoint.
+    if Manager::get_transaction_depth(conn) > 0 {
+        return text.run(conn).await.map(drop);
+    }
     Manager::begin(conn, Some(text.into_sql_str())).await
 }
 
 /// Keeps the work since the last mark, and sets the next one. False: the server has ended the transaction in between,
-/// after a deadlock, a DDL statement, or a COMMIT of other code. One round trip; locks nothing.
+/// after a deadlock, a DDL statement, or a COMMIT of other code. Like the functions below it sets the session as
+/// [`session::prepare`](super::session::prepare) did, with `database`, whatever a handler has changed. One round trip; locks
+/// nothing.
 pub async fn keep(conn: &mut MySqlConnection, database: Option<&str>) -> Result<bool, sqlx::Error> {
     marked(conn, database, KEEP).await
 }
@@ -52,20 +56,23 @@ async fn marked(conn: &mut MySqlConnection, database: Option<&str>, sql: &'stati
     }
 }
 
-/// Whether the transaction may be committed.
+/// The end of the transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// It may: the claim is live, and no relay can take it over before the end of the transaction.
-    Standing,
-    /// Another relay has the claim, or it is deleted: nothing was written.
+    /// Work and settlement are committed.
+    Committed,
+    /// Another relay has the claim, or it is deleted: nothing is committed.
     Lost,
-    /// The server had ended the transaction: nothing was written.
+    /// The server had ended the transaction: nothing is committed.
     Ended,
 }
 
-/// Settles the claim in the transaction of its work, to be committed with it. A message in none of the lists goes back
-/// to pending. Like [`super::settle::settle`] without BEGIN and COMMIT: locks the claim, then deletes pending rows, all
-/// by primary key. One round trip, and a second one if the server has ended the transaction.
+/// Settles the claim in the transaction of its work, and commits. A message in none of the lists goes back to pending.
+/// Like [`super::settle::settle`]: locks the claim, then deletes pending rows, all by primary key. One round trip, and a
+/// second one if the server has ended the transaction.
+///
+/// After an error without an answer of the server the commit may have happened, or may still happen:
+/// [`super::lease::release`] waits for it, or prevents it.
 pub async fn finish(
     conn: &mut MySqlConnection,
     database: Option<&str>,
@@ -83,30 +90,52 @@ pub(super) async fn conclude(
     outcome: Result<Vec<Reply>, sqlx::Error>,
 ) -> Result<Finish, sqlx::Error> {
     match outcome {
-        Ok(replies) if deleted(&replies) > 0 => Ok(Finish::Standing),
-        // Of all statements only the fence returns rows.
-        Ok(replies) if replies.iter().any(|reply| !reply.rows.is_empty()) => Ok(Finish::Ended),
-        Ok(_) => Ok(Finish::Lost),
-        Err(error) if error_number(&error) == Some(NO_SUCH_SAVEPOINT) => {
-            forget_early(conn, lease).await?;
-            Ok(Finish::Ended)
-        }
-        Err(error) => Err(error),
+        Ok(replies) => match &*replies {
+            [statements @ .., _commit, _level, _settings] if deleted(statements) > 0 => Ok(Finish::Committed),
+            _ => Ok(Finish::Ended),
+        },
+        Err(error) => match error_number(&error) {
+            Some(OUT_OF_RANGE) => Ok(Finish::Lost),
+            Some(NO_SUCH_SAVEPOINT) => {
+                forget_early(conn, lease).await?;
+                Ok(Finish::Ended)
+            }
+            _ => Err(error),
+        },
     }
 }
 
 /// The first release of the savepoint proves that the work's transaction is open, the second that the receipt belongs
 /// to it. A Galera node may end the transaction in between without an error. The later statements join the receipt.
+/// The receipt locks the claim. Without a claim there is none, and the server does not reach COMMIT, for an error
+/// ([`OUT_OF_RANGE`]).
 pub(super) fn finishing(database: Option<&str>, lease: ClaimLease, settlement: &Settlement) -> Text {
     let claims = [(lease, settlement)];
     sql!(
-        "{reset}RELEASE SAVEPOINT outbox_work; SAVEPOINT outbox_work;
-        SELECT c.claim_id FROM {claim} FOR UPDATE{receipts};
-        RELEASE SAVEPOINT outbox_work{outcomes}",
+        "{reset}RELEASE SAVEPOINT outbox_work; SAVEPOINT outbox_work{receipt} FOR UPDATE;
+        SELECT EXP(1000 * (ROW_COUNT() = 0));
+        RELEASE SAVEPOINT outbox_work{outcomes}; COMMIT; {settings}",
         reset = reset(database),
-        claim = fence(&[lease]),
-        receipts = mark_sent(&claims),
-        outcomes = write(&claims, Way::OneByOne),
+        receipt = mark_sent(&claims),
+        outcomes = match (&*settlement.sent, settlement.delayed.len() + settlement.dead.len()) {
+            ([(id, _)], 0) => forget(lease, *id),
+            _ => write(&claims, Way::OneByOne),
+        },
+        settings = SETTINGS,
+    )
+}
+
+/// Deletes a claim and its one message, as [`write`] does for any claims, in half of the time.
+fn forget(lease: ClaimLease, id: u64) -> Text {
+    sql!(
+        ";
+        DELETE c, p FROM outbox_claims c{receipt}
+            LEFT JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = c.lane AND p.id = {id}
+            WHERE c.claim_id = {claim_id} AND c.lease_token = {lease_token}",
+        receipt = RECEIPT,
+        id,
+        claim_id = lease.claim_id,
+        lease_token = lease.lease_token,
     )
 }
 
@@ -115,13 +144,4 @@ pub(super) fn finishing(database: Option<&str>, lease: ClaimLease, settlement: &
 async fn forget_early(conn: &mut MySqlConnection, lease: ClaimLease) -> Result<(), sqlx::Error> {
     let text = sql!("DELETE s FROM {claim}{receipt}", claim = fence(&[lease]), receipt = RECEIPT);
     text.run(conn).await.map(drop)
-}
-
-/// Commits work and settlement. After an error without an answer of the server the commit may have happened:
-/// [`super::lease::release`] waits for it, and then does nothing.
-pub async fn commit(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    Manager::commit(conn).await?;
-    // The commit is done. If the connection fails here, its next user gets the error.
-    sqlx::raw_sql("SET SESSION wait_timeout = 28800").execute(conn).await.ok();
-    Ok(())
 }

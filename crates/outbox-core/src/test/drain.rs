@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::{
     Contents,
     store::{
-        claim::{self, Look, NewClaim, Pending},
+        claim::{self, Look, NewClaim, NewClaims, Pending},
         lanes,
         lease::{self, ClaimLease},
         promote, read, session,
@@ -135,20 +135,21 @@ async fn next(conn: &mut MySqlConnection) -> Result<Option<(ClaimLease, Pending)
         let waits = |row: &Pending| held.iter().any(|&(key, from)| key == row.key_hash && from < row.id);
         let Some(row) = seen.fresh.iter().find(|row| !waits(row)).copied() else { continue };
         let lease_token = Uuid::now_v7().as_u64_pair().1;
-        let new = NewClaim {
+        let new = NewClaims {
             lane,
             version: seen.version.unwrap_or(0),
             low: 0,
             owner: NAME,
-            lease_token,
             lease: Duration::ZERO,
-            message_ids: &[row.id],
-            key_hashes: if row.key_hash == 0 { &[] } else { &[row.key_hash] },
+            claims: &[NewClaim {
+                lease_token,
+                message_ids: &[row.id],
+                key_hashes: if row.key_hash == 0 { &[] } else { &[row.key_hash] },
+            }],
             behind: &[],
         };
-        let claim_id = claim::claim(conn, &new).await?;
-        let claim_id = claim_id.ok_or_else(|| sqlx::Error::Protocol("a relay works on this database".to_owned()))?;
-        return Ok(Some((ClaimLease { claim_id, lease_token }, row)));
+        let claimed = claim::claim(conn, &new).await?.first().map(|lease| (*lease, row));
+        return claimed.map(Some).ok_or_else(|| sqlx::Error::Protocol("a relay works on this database".to_owned()));
     }
     Ok(None)
 }

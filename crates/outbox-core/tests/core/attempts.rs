@@ -8,7 +8,7 @@ use outbox_core::{
     sqlx::{self, Connection as _, MySqlConnection},
     store::{
         attempts::{self, FailureRow},
-        claim::{self, Look, NewClaim},
+        claim::{self, Look, NewClaim, NewClaims},
         jobs::{self, Actor, Batch, Change, NewJob},
         lease::{self, ClaimLease},
         promote, purge, session,
@@ -38,9 +38,16 @@ async fn claim(db: &mut MySqlConnection, message_ids: &[u64]) -> Result<ClaimLea
     let version = claim::look(db, &look).await?.version.unwrap_or(0);
     let (lease, lease_token) = (Duration::from_secs(30), 8);
     let (key_hashes, behind) = (&[][..], &[][..]);
-    let new = NewClaim { lane: 0, version, low: 0, owner: "me", lease_token, lease, message_ids, key_hashes, behind };
-    let claim_id = claim::claim(db, &new).await?.context("another claim was faster")?;
-    Ok(ClaimLease { claim_id, lease_token })
+    let new = NewClaims {
+        lane: 0,
+        version,
+        low: 0,
+        owner: "me",
+        lease,
+        claims: &[NewClaim { lease_token, message_ids, key_hashes }],
+        behind,
+    };
+    claim::claim(db, &new).await?.first().copied().context("another claim was faster")
 }
 
 fn late(id: u64, spent: bool, error: &str) -> Delayed {

@@ -7,7 +7,7 @@ use outbox_core::{
     Message, Outbox,
     sqlx::{self, Connection as _, MySqlConnection},
     store::{
-        claim::{self, Look, NewClaim},
+        claim::{self, Look, NewClaim, NewClaims},
         lease::{self, ClaimLease},
         promote, purge, queue, session,
         settle::{self, Dead, Delayed, Settlement, Way},
@@ -24,6 +24,7 @@ on_both_databases!(
     a_message_that_was_put_off_is_not_suspected_any_more,
     a_claim_that_was_not_found_cannot_be_made_later,
     a_look_is_one_statement_that_takes_no_lock,
+    claims_that_are_made_together_are_all_made_or_none,
     claims_are_numbered_as_they_are_made_and_those_that_are_gone_are_not_looked_at,
     what_is_not_committed_is_not_seen,
     promotion_lowers_low_and_raises_the_version,
@@ -65,9 +66,16 @@ async fn version(db: &mut MySqlConnection) -> Result<u64> {
 async fn claim_at(db: &mut MySqlConnection, version: u64, lease_token: u64, ids: &[u64]) -> Result<Option<ClaimLease>> {
     let (message_ids, key_hashes) = (ids, &[1][..]);
     let behind = &[];
-    let new =
-        NewClaim { lane: 0, version, low: 9, owner: "me", lease_token, lease: LEASE, message_ids, key_hashes, behind };
-    Ok(claim::claim(db, &new).await?.map(|claim_id| ClaimLease { claim_id, lease_token }))
+    let new = NewClaims {
+        lane: 0,
+        version,
+        low: 9,
+        owner: "me",
+        lease: LEASE,
+        claims: &[NewClaim { lease_token, message_ids, key_hashes }],
+        behind,
+    };
+    Ok(claim::claim(db, &new).await?.first().copied())
 }
 
 /// Claims these messages.
@@ -237,11 +245,36 @@ async fn what_a_broker_said_is_kept_to_500_characters_whatever_they_are(flavor: 
 async fn a_claim_that_was_not_found_cannot_be_made_later(flavor: Flavor) -> Result<()> {
     let (database, mut db) = with_messages(flavor, 1).await?;
     let version = version(&mut db).await?;
-    assert_eq!(claim::find(&mut db, 0, "me", 8).await?, None);
+    assert_eq!(claim::find(&mut db, 0, "me", &[8]).await?, []);
     assert_eq!(claim_at(&mut db, version, 8, &[1]).await?, None);
     assert_eq!(counts(&database).await?, [1, 0, 0, 0, 0]);
     let made = claim(&mut db, 9, &[1]).await?;
-    assert_eq!(claim::find(&mut db, 0, "me", 9).await?, Some(made.claim_id));
+    assert_eq!(claim::find(&mut db, 0, "me", &[9, 10]).await?, [made]);
+    Ok(())
+}
+
+/// A server may count in steps.
+async fn claims_that_are_made_together_are_all_made_or_none(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 5).await?;
+    let version = version(&mut db).await?;
+    let parts: [(u64, &[u64]); 3] = [(7, &[1, 3]), (8, &[2]), (9, &[5])];
+    let claims = parts.map(|(lease_token, message_ids)| NewClaim { lease_token, message_ids, key_hashes: &[] });
+    let new = NewClaims { lane: 0, version, low: 1, owner: "me", lease: LEASE, claims: &claims, behind: &[] };
+    let late = NewClaims { version: version + 1, ..new };
+    assert_eq!(claim::claim(&mut db, &late).await?, []);
+    assert_eq!(counts(&database).await?, [5, 0, 0, 0, 0]);
+    let (mut made, messages) = claim::claim_and_read(&mut db, &new).await?;
+    made.sort_unstable_by_key(|lease| lease.lease_token);
+    let sql = "SELECT claim_id, lease_token, CAST(message_ids AS CHAR) FROM outbox_claims ORDER BY lease_token";
+    let rows: Vec<(u64, u64, String)> = sqlx::query_as(sql).fetch_all(&mut db).await?;
+    let named = made.iter().zip(["[1,3]", "[2]", "[5]"]);
+    let expected = named.map(|(lease, ids)| (lease.claim_id, lease.lease_token, ids.to_owned()));
+    assert_eq!(rows, expected.collect::<Vec<_>>());
+    let messages = messages.context("the messages were not read")?;
+    assert_eq!(messages.iter().map(|message| message.id).collect::<Vec<_>>(), [1, 2, 3, 5]);
+    let mut found = claim::find(&mut db, 0, "me", &[7, 8, 9, 10]).await?;
+    found.sort_unstable_by_key(|lease| lease.lease_token);
+    assert_eq!(found, made);
     Ok(())
 }
 
@@ -372,20 +405,13 @@ async fn rows_go_behind_a_claim_that_is_made_and_behind_no_other(flavor: Flavor)
     let seen = look(&mut db).await?;
     let (version, key) =
         (seen.version.context("there is no head")?, seen.below.first().context("no message")?.key_hash);
-    let new = |version, lease_token| NewClaim {
-        lane: 0,
-        version,
-        low: 1,
-        owner: "me",
-        lease_token,
-        lease: LEASE,
-        message_ids: &[1],
-        key_hashes: &[1],
-        behind: &[2, 3],
-    };
-    assert_eq!(claim::claim(&mut db, &new(version + 1, 7)).await?, None);
+    let new_claim = |lease_token| [NewClaim { lease_token, message_ids: &[1], key_hashes: &[1] }];
+    let (late, first) = (new_claim(7), new_claim(8));
+    let new =
+        |version, claims| NewClaims { lane: 0, version, low: 1, owner: "me", lease: LEASE, claims, behind: &[2, 3] };
+    assert_eq!(claim::claim(&mut db, &new(version + 1, &late)).await?, []);
     assert_eq!(counts(&database).await?, [3, 0, 0, 0, 0]);
-    ensure!(claim::claim(&mut db, &new(version, 8)).await?.is_some(), "the claim was not made");
+    ensure!(claim::claim(&mut db, &new(version, &first)).await?.len() == 1, "the claim was not made");
     assert_eq!(counts(&database).await?, [1, 2, 0, 0, 1]);
     assert_eq!(queue::next(&mut db, (0, key), 1, 10).await?, [2, 3]);
     Ok(())
