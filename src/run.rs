@@ -288,7 +288,7 @@ async fn look_at_database(context: &Context) -> Result<Option<String>, RunError>
 /// Makes the lanes of a worker its own before they have messages, so that relays of all lanes leave them alone. Returns
 /// the trouble of the database, if it can pass.
 async fn take_lanes(context: &Context, connection: &mut MySqlConnection) -> Result<Option<String>, RunError> {
-    let own: &[u16] = if !context.role.shares_keys() { &context.config.relay.lanes } else { &[] };
+    let own: &[u16] = if context.role.shares_keys() { &[] } else { &context.config.relay.lanes };
     for lane in own {
         match settle_kind(connection, *lane, context.role.name()).await {
             Ok(kind) if kind != context.role.name() => {

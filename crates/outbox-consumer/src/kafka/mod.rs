@@ -80,8 +80,8 @@ impl Consumer {
     }
 
     /// Sets a property of librdkafka, for example `security.protocol`, `sasl.password` or `session.timeout.ms`. A new
-    /// group starts at the oldest message unless `auto.offset.reset` says otherwise. [`Consumer::run`] refuses
-    /// properties that would lose messages.
+    /// group starts at the oldest message unless `auto.offset.reset` says otherwise. A broker that does not reply for
+    /// `socket.timeout.ms`, 10 s unless set, is left for the others. [`Consumer::run`] refuses properties that would lose messages.
     #[must_use]
     pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.properties.insert(name.into(), value.into());
@@ -156,10 +156,26 @@ impl Consumer {
     /// The settings of all clients: the brokers, and the service's own.
     fn finish(&self, config: &mut ClientConfig) {
         config.set("client.id", format!("outbox-consumer-{}", self.inbox.consumer()));
+        // A frozen broker keeps its connections. librdkafka leaves it after this time without a reply, by default a minute.
+        config.set("socket.timeout.ms", "10000");
         for (name, value) in &self.properties {
             config.set(name, value);
         }
         config.set("bootstrap.servers", &self.brokers);
         config.set_log_level(RDKafkaLogLevel::Info);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_broker_that_does_not_reply_is_left_after_ten_seconds_unless_the_service_says_otherwise() {
+        let pool = MySqlPool::connect_lazy("mysql://nobody@127.0.0.1:1/none").unwrap();
+        let consumer = Consumer::new("127.0.0.1:1", "billing", pool).unwrap();
+        assert_eq!(consumer.config().get("socket.timeout.ms"), Some("10000"));
+        let patient = consumer.property("socket.timeout.ms", "60000");
+        assert_eq!(patient.config().get("socket.timeout.ms"), Some("60000"));
     }
 }

@@ -9,7 +9,7 @@ use testkit::{
     accounts::Account,
     consume::{Broker, Topic},
     proxy::{Direction, Proxy},
-    servers::{Kafka, RabbitMq},
+    servers::{Kafka, KafkaCluster, RabbitMq},
 };
 
 use crate::stage::{Does, Running, Stage, messages};
@@ -27,6 +27,26 @@ async fn a_restart_of_kafka_loses_and_doubles_no_effect() -> Result<()> {
     stage.topic.send(&after).await?;
     stage.wait_for(before.len() + after.len()).await?;
     stage.assert_once_and_in_order(&[before, after].concat()).await?;
+    consumer.stop().await
+}
+
+/// It leads a third of the partitions, and keeps its connections.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_messages_of_a_frozen_node_of_kafka_come_from_the_others() -> Result<()> {
+    let mut cluster = KafkaCluster::start().await?;
+    let stage = Stage::with(Topic::create_on(Broker::Kafka, &cluster.bootstrap()).await?).await?;
+    let consumer = stage.consume(&Does::work())?;
+    let mut sent = messages(100, 20, "ok");
+    stage.topic.send(&sent).await?;
+    stage.wait_for(sent.len()).await?;
+    cluster.pause()?;
+    cluster.led_by_others().await?;
+    let more = messages(100, 20, "ok");
+    stage.topic.send(&more).await?;
+    sent.extend(more);
+    stage.wait_for(sent.len()).await?;
+    cluster.resume().await?;
+    stage.assert_once_and_in_order(&sent).await?;
     consumer.stop().await
 }
 

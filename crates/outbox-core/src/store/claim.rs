@@ -347,7 +347,7 @@ pub async fn find(
     ClaimLease::all(&text.run(conn).await?)
 }
 
-/// Moves pending rows into the queues of their keys, as [`NewClaim::behind`] does, without a claim. A compare-and-set
+/// Moves pending rows into the queues of their keys, as [`NewClaims::behind`] does, without a claim. A compare-and-set
 /// as in [`claim`]; returns whether it won. Locks the head, these rows and their new places.
 pub async fn defer(
     conn: &mut MySqlConnection,

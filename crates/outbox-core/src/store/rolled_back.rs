@@ -166,7 +166,7 @@ async fn a_worker_whose_transaction_is_rolled_back_in_its_settlement_settles_no_
         work(&mut db).await?;
         let text = work::finishing(None, lease, &settlement);
         // A rollback just before COMMIT goes unnoticed.
-        if text.statements().get(cut).is_none_or(|statement| statement.is_commit()) {
+        if text.statements().get(cut).is_none_or(Text::is_commit) {
             break;
         }
         let outcome = cut_at(&mut db, &text, cut).await;
