@@ -11,16 +11,26 @@ pub async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     let pause = (context.config.relay.lease / 10).clamp(Duration::from_millis(100), Duration::from_secs(1));
     // Relays that were started together do not look together.
-    while context.sleep(pause.mul_f64(0.5 + rand::random::<f64>())).await {
+    let mut wait = pause;
+    while context.sleep(wait.mul_f64(0.5 + rand::random::<f64>())).await {
+        wait = pause;
         match session.run("expired", async |db| lease::expired(db).await).await {
-            Ok(expired) => take_over(&context, &mut session, &expired).await,
+            Ok(expired) => {
+                let taken = take_over(&context, &mut session, &expired).await;
+                if taken > 0 && expired.len() >= lease::MOST_EXPIRED {
+                    // A worker may leave more claims than one look shows.
+                    wait = Duration::ZERO;
+                }
+            }
             Err(_) => session.pause().await,
         }
         context.alive("takeover");
     }
 }
 
-async fn take_over(context: &Context, session: &mut Session, expired: &[lease::Expired]) {
+/// Returns the number of claims that this process took over.
+async fn take_over(context: &Context, session: &mut Session, expired: &[lease::Expired]) -> usize {
+    let mut count = 0;
     let own = context.leases.all();
     let held =
         |claim: &&lease::Expired| !own.iter().any(|tenure| tenure.lease == claim.lease && !tenure.is_abandoned());
@@ -38,6 +48,7 @@ async fn take_over(context: &Context, session: &mut Session, expired: &[lease::E
             break;
         }
         if matches!(taken, Ok(true)) {
+            count += 1;
             context.metrics.lease_takeovers_total.inc();
             tracing::warn!(
                 claim_id = claim.lease.claim_id,
@@ -48,4 +59,5 @@ async fn take_over(context: &Context, session: &mut Session, expired: &[lease::E
             );
         }
     }
+    count
 }

@@ -1,8 +1,9 @@
 //! The places of a worker's claims: those at work, and those made ahead while the work is short. A claim costs a commit,
 //! which several claims of one pass share.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
     state::capacity::{Capacity, Pool},
 };
 
-/// Claims are made ahead for this time: a pass takes about 5 ms, and another worker that is free misses little.
+/// Claims are made ahead for about this time: a pass takes about 5 ms, and another worker that is free misses little.
 const TIME: Duration = Duration::from_millis(50);
 /// Most claims that are made ahead for each transaction, and most in all. Each is a row that every look reads.
 const MOST: usize = 32;
@@ -19,20 +20,25 @@ const MOST_IN_ALL: usize = 64;
 const OF_A_PASS: usize = 1000;
 /// A claim that waits longer is released: the work is not short any more, and another worker may be free.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The time after a release for which no claim is made ahead. Where short and long work alternate, few claims are released so.
+const CALM: Duration = Duration::from_secs(10);
 
 pub(super) struct Ahead {
     at_work: Semaphore,
     concurrency: usize,
     batch: usize,
     capacity: Capacity,
+    calm_until: Mutex<Option<Instant>>,
 }
 
 impl Ahead {
     /// Starts with no claim ahead.
     pub(super) fn new(concurrency: usize, relay: &RelayConfig) -> Self {
-        let (batch, most) = (relay.claim_messages, concurrency + (MOST * concurrency).min(MOST_IN_ALL));
-        let capacity = Capacity { count: Pool::new(most * batch, batch.max(OF_A_PASS)), ..Capacity::new(relay) };
-        let ahead = Self { at_work: Semaphore::new(concurrency), concurrency, batch, capacity };
+        let batch = relay.claim_messages.max(1);
+        let count = Pool::new(concurrency.saturating_mul(batch), batch.max(OF_A_PASS));
+        let capacity = Capacity { count, ..Capacity::new(relay) };
+        let (at_work, calm_until) = (Semaphore::new(concurrency), Mutex::default());
+        let ahead = Self { at_work, concurrency, batch, capacity, calm_until };
         ahead.resize(0);
         ahead
     }
@@ -46,21 +52,24 @@ impl Ahead {
     pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         let turn = tokio::time::timeout(PATIENCE, self.at_work.acquire()).await;
         if turn.is_err() {
+            *self.calm_until.lock() = Some(Instant::now() + CALM);
             self.resize(0);
         }
         turn.ok()?.ok()
     }
 
-    /// Notes how long a transaction took: the next ones may take as long.
+    /// Notes how long a transaction took until its commit: the next ones may take as long.
     pub(super) fn took(&self, time: Duration) {
-        let fit = TIME.as_micros() / time.as_micros().max(1);
-        self.resize(usize::try_from(fit).unwrap_or(MOST));
+        if self.calm_until.lock().is_none_or(|until| until <= Instant::now()) {
+            let fit = TIME.as_micros() / time.as_micros().max(1);
+            self.resize(usize::try_from(fit).unwrap_or(MOST));
+        }
     }
 
     fn resize(&self, each: usize) {
         let ahead = (each.min(MOST) * self.concurrency).min(MOST_IN_ALL);
-        let fewest = (ahead / 2).max(1);
-        self.capacity.count.resize((self.concurrency + ahead) * self.batch, fewest * self.batch);
+        let fewest = (ahead / 2).max(1).saturating_mul(self.batch);
+        self.capacity.count.resize((self.concurrency + ahead).saturating_mul(self.batch), fewest);
     }
 }
 
@@ -92,6 +101,8 @@ mod tests {
         ahead.took(Duration::ZERO);
         assert!(working.iter().all(Option::is_some) && ahead.turn().await.is_none(), "a second has passed");
         assert_eq!(places(&ahead).await, 6);
+        ahead.took(Duration::ZERO);
+        assert_eq!(places(&ahead).await, 6, "no claim is made ahead for a while");
         drop(working);
         assert!(ahead.turn().await.is_some());
     }

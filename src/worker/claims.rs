@@ -59,9 +59,19 @@ impl<H: Handler> Claims<H> {
     }
 
     async fn work(&self, claimed: Claimed) {
+        // The age of messages that came with the claim counts from now on.
+        let (claimed, brought) = if claimed.messages.is_some() {
+            let ReadClaim { claimed, messages } = self.reader.read(claimed).await;
+            (claimed, Some(messages))
+        } else {
+            (claimed, None)
+        };
         let turn = self.context.stop.run_until_cancelled(self.ahead.turn()).await;
         let Some(Some(_turn)) = turn else { return self.put_back(claimed, Settlement::default()) };
-        let ReadClaim { claimed, messages } = self.reader.read(claimed).await;
+        let ReadClaim { claimed, messages } = match brought {
+            Some(messages) => ReadClaim { claimed, messages },
+            None => self.reader.read(claimed).await,
+        };
         let in_flight = &self.context.metrics.in_flight_messages;
         let count = i64::try_from(messages.len()).unwrap_or(0);
         in_flight.add(count);
@@ -74,11 +84,13 @@ impl<H: Handler> Claims<H> {
         }
         drop(session);
         match outcome {
-            Ok(done) => self.committed(&claimed, &done, began),
+            Ok(done) => {
+                self.ahead.took(began.elapsed());
+                self.committed(&claimed, &done, began);
+            }
             Err(Undone::Lost) => self.lost(&claimed),
             Err(Undone::Settle(settlement)) => self.put_back(claimed, settlement),
         }
-        self.ahead.took(began.elapsed());
         // A key or a place is free.
         self.context.nudge.notify_waiters();
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use testkit::{on_both_databases, servers::Flavor};
 
-use crate::stage::{Does, Stage, Task, start, task, tasks};
+use crate::stage::{Does, PATIENCE, Stage, Task, start, task, tasks};
 
 on_both_databases!(
     three_workers_do_each_message_once_and_in_the_order_of_its_key,
@@ -13,6 +13,7 @@ on_both_databases!(
     what_a_handler_enqueues_is_part_of_its_work,
     a_stop_lets_what_is_at_work_end_and_leaves_the_rest,
     a_stop_that_cannot_wait_gives_back_what_is_not_done,
+    messages_that_were_claimed_behind_long_work_go_to_another_worker,
 );
 
 async fn three_workers_do_each_message_once_and_in_the_order_of_its_key(flavor: Flavor) -> Result<()> {
@@ -94,5 +95,30 @@ async fn a_stop_lets_what_is_at_work_end_and_leaves_the_rest(flavor: Flavor) -> 
     let next = start(stage.worker(), &does)?;
     stage.wait_until_drained().await?;
     next.stop().await?;
+    stage.assert_done_once(&sent).await
+}
+
+/// The first worker claims ahead, because the work before was short.
+async fn messages_that_were_claimed_behind_long_work_go_to_another_worker(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor).await?;
+    let quick = tasks(300, 300, "ok");
+    let (before, behind) = quick.split_at(150);
+    let sent = [before, &[task("long", "wait")], behind].concat();
+    stage.commit(&sent).await?;
+    let does = Does::new(&stage);
+    let worker = || stage.worker().concurrency(1).deadline(PATIENCE);
+    let first = start(worker(), &does)?;
+    does.wait_for_waiting(1).await?;
+    let second = start(worker(), &does)?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 300 FROM test_effects").await?;
+    does.gate.close();
+    stage.wait_until_drained().await?;
+    let first = first.stop().await?;
+    second.stop().await?;
+    let done = first.published_messages_total.with_label_values(&["worker"]).get();
+    let claimed = first.claimed_messages_total.get();
+    ensure!(claimed > done, "it has claimed {claimed}, done {done}, and nothing was released");
+    ensure!(quick.iter().all(|task| does.tries(task) == 1), "a message was tried twice");
+    ensure!(stage.database.number("SELECT COUNT(*) FROM outbox_attempts").await? == 0, "a release spent an attempt");
     stage.assert_done_once(&sent).await
 }

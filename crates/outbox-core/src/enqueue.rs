@@ -71,7 +71,7 @@ impl Outbox {
     }
 
     /// Writes a message in the open transaction of `conn`: `outbox.enqueue(&mut tx, &event)`. It is sent if and only if
-    /// the transaction commits. Returns the message id. One round trip; up to four for more than 256 KiB. Statement
+    /// the transaction commits. The server tells whether there is one; raw SQL may have opened it. Returns the message id. One round trip; up to four for more than 256 KiB. Statement
     /// logs of the server show the message as hexadecimal digits.
     ///
     /// With the feature `trace` (on by default) the message gets the headers `traceparent` and `tracestate` of the
@@ -81,26 +81,13 @@ impl Outbox {
     /// such keys in opposite order deadlock, and the server ends one of them (error 1213): enqueue in the order of the
     /// keys, or with [`Outbox::enqueue_all`], which locks the keys of its messages in one order.
     ///
-    /// After an error nothing of the message is written. After [`EnqueueError::Database`] and
-    /// [`EnqueueError::TransactionEnded`] roll back; after the others the transaction is still usable.
+    /// After an error nothing of the message is written. After [`EnqueueError::Database`],
+    /// [`EnqueueError::TransactionEnded`] and [`EnqueueError::NotInTransaction`] roll back; after the others the transaction is still usable.
     ///
     /// Not safe to cancel: after your own time-out around this call (or `select!`) roll back. A transaction that is
     /// committed nevertheless may hold the message, or (above 256 KiB) half of it. Half a message is never sent.
     pub async fn enqueue(&self, conn: &mut MySqlConnection, message: impl IntoMessage) -> Result<Uuid, EnqueueError> {
-        let message = begin(conn, true, message.into_message())?;
-        let id = message.id();
-        self.write(conn, vec![message]).await?;
-        Ok(id)
-    }
-
-    /// [`Outbox::enqueue`] for a transaction that was opened by raw SQL, of which sqlx does not know. The call still
-    /// asks the server whether there is one.
-    pub async fn enqueue_unchecked(
-        &self,
-        conn: &mut MySqlConnection,
-        message: impl IntoMessage,
-    ) -> Result<Uuid, EnqueueError> {
-        let message = begin(conn, false, message.into_message())?;
+        let message = counted(message.into_message())?;
         let id = message.id();
         self.write(conn, vec![message]).await?;
         Ok(id)
@@ -114,7 +101,7 @@ impl Outbox {
         messages: impl IntoIterator<Item = M>,
     ) -> Result<Vec<Uuid>, EnqueueError> {
         let messages = messages.into_iter().map(M::into_message).collect::<Result<Vec<_>, _>>();
-        let messages = begin(conn, true, messages)?;
+        let messages = counted(messages)?;
         let ids = messages.iter().map(Message::id).collect();
         self.write(conn, messages).await?;
         Ok(ids)
@@ -186,14 +173,18 @@ impl Outbox {
     }
 }
 
-/// The checks before anything is written.
-fn begin<T>(conn: &MySqlConnection, checked: bool, made: Result<T, EnqueueError>) -> Result<T, EnqueueError> {
-    let made = if checked && !conn.is_in_transaction() { Err(EnqueueError::NotInTransaction) } else { made };
+/// Counts a message that could not be made.
+fn counted<T>(made: Result<T, EnqueueError>) -> Result<T, EnqueueError> {
     #[cfg(feature = "metrics")]
     if let Err(error) = &made {
         crate::observe::failed(error);
     }
     made
+}
+
+/// The error where the server has no transaction. sqlx knows whether there was one, unless raw SQL opened it.
+fn without_transaction(conn: &MySqlConnection) -> EnqueueError {
+    if conn.is_in_transaction() { EnqueueError::TransactionEnded } else { EnqueueError::NotInTransaction }
 }
 
 /// The first text proves that there is a transaction, and sets the savepoint to return to: `is_proven`. A batch with
@@ -224,7 +215,7 @@ async fn insert_all(
 
 async fn prove(conn: &mut MySqlConnection, is_proven: &mut bool) -> Result<(), EnqueueError> {
     *is_proven = *is_proven || store::enqueue::savepoint(conn).await?;
-    if *is_proven { Ok(()) } else { Err(EnqueueError::TransactionEnded) }
+    if *is_proven { Ok(()) } else { Err(without_transaction(conn)) }
 }
 
 async fn insert(
@@ -240,7 +231,7 @@ async fn insert(
     }
     match inserted {
         Ok(Open::Yes) => Ok(()),
-        Ok(Open::No | Open::Unknown) => Err(EnqueueError::TransactionEnded),
+        Ok(Open::No | Open::Unknown) => Err(without_transaction(conn)),
         Err(error) => Err(explain(conn, chunk, error).await),
     }
 }

@@ -9,10 +9,11 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnqueueError {
-    /// The connection has no open transaction, so the message would not commit or roll back with the business row.
+    /// The connection has no open transaction, so the message would not commit or roll back with the business row. Where
+    /// raw SQL opened one, the server has ended it, as in [`EnqueueError::TransactionEnded`].
     #[error(
-        "the connection is not in a transaction: call `begin()` and pass `&mut tx`, \
-         or use `enqueue_unchecked` where raw SQL opened the transaction"
+        "the connection is not in a transaction: call `begin()` and pass `&mut tx`; if raw SQL opened one, the server has \
+         ended it: run the whole transaction again"
     )]
     NotInTransaction,
     /// The server has already ended the transaction (a deadlock or a DDL statement before this call).

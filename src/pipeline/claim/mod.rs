@@ -1,4 +1,4 @@
-//! The claimer of a lane: looks for pending rows and claims them, one claim after the other.
+//! The claimer of a lane: looks for pending rows and claims them, pass after pass.
 
 mod foreign;
 mod pace;
@@ -110,9 +110,11 @@ struct Memory {
 /// as the look.
 const FULL_LOOK_EVERY: Duration = Duration::from_secs(1);
 const FULL_LOOK_PAUSE: u32 = 20;
-/// Largest claim, in KiB, whose messages are read in the claim's own round trip (of several claims: on average). The
-/// messages of larger claims are read while the claimer makes the next claim.
+/// Largest claim, in KiB, whose messages are read in the claim's own round trip. The messages of larger claims are read
+/// while the claimer makes the next claim. Several claims of a pass may have this size on average, but no more in all
+/// than [`BROUGHT_AT_MOST`].
 const BROUGHT_ALONG: usize = 64;
+const BROUGHT_AT_MOST: usize = 512;
 
 impl Claimer {
     /// Claims until the relay is stopped.
@@ -336,7 +338,8 @@ impl Claimer {
         };
         // The server starts the lease after this moment, so the lease lasts at least until then.
         let until = Instant::now() + new.lease;
-        let is_small = selection.claims.iter().map(|rows| kib(rows)).sum::<usize>() <= BROUGHT_ALONG * claims.len();
+        let is_small = selection.claims.iter().map(|rows| kib(rows)).sum::<usize>()
+            <= (BROUGHT_ALONG * claims.len()).min(BROUGHT_AT_MOST);
         let claim = session.run("claim", async |db| {
             if is_small { claim::claim_and_read(db, &new).await } else { Ok((claim::claim(db, &new).await?, None)) }
         });

@@ -146,6 +146,8 @@ impl Consumer {
         config.set("partition.assignment.strategy", "cooperative-sticky").set("auto.offset.reset", "earliest");
         config.set("auto.commit.interval.ms", "1000").set("queued.max.messages.kbytes", "16384");
         config.set("fetch.wait.max.ms", "100").set("fetch.error.backoff.ms", "100");
+        // A reply must be here within `socket.timeout.ms`: on a path of 1 MB/s, too.
+        config.set("fetch.max.bytes", "8388608");
         self.finish(&mut config);
         config.set("group.id", self.inbox.consumer());
         // Stored offsets are committed in the background and when a partition is given up.

@@ -6,17 +6,46 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use outbox_consumer::{Retry, outbox_core::sqlx, retry_dead};
+use outbox_consumer::{
+    Retry,
+    outbox_core::sqlx::{self, Executor as _},
+    retry_dead,
+};
 use rdkafka::{
     mocking::MockCluster,
     types::{RDKafkaApiKey, RDKafkaRespErr},
 };
 use testkit::{
     consume::{Broker, Sending, Topic},
-    servers::until,
+    database::Database,
+    servers::{Flavor, MySql, until},
 };
 
 use crate::stage::{Does, PATIENCE, RETRY, Stage, Work, messages};
+
+/// The smallest `max_allowed_packet` that a default of MySQL or MariaDB ever had.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_message_that_is_too_large_for_the_database_stops_nobody() -> Result<()> {
+    let server = MySql::start(Flavor::MySql).await?;
+    let database = Database::create_on(&server.url()).await?;
+    database.connect_as_admin().await?.execute("SET GLOBAL max_allowed_packet = 1048576").await?;
+    let stage = Stage::on(database, Topic::create(Broker::RabbitMq).await?).await?;
+    let large = Sending::new("key 1", format!("refuse{}", " ".repeat(3 << 20)));
+    let healthy = messages(20, 2, "ok");
+    stage.topic.send(&[&[large], &*healthy].concat()).await?;
+    let does = Does::work();
+    let consumer = stage.consume(&does)?;
+    stage.wait_for(21).await?;
+    stage.assert_once_and_in_order(&healthy).await?;
+    let sql = "SELECT reason, payload IS NULL, error FROM inbox_dead";
+    let (reason, is_gone, error): (String, bool, String) = sqlx::query_as(sql).fetch_one(&stage.pool).await?;
+    assert_eq!((reason.as_str(), is_gone), ("too_large", true));
+    assert!(error.starts_with("refused, and not kept: max_allowed_packet is 1048576 bytes. "), "{error}");
+    consumer.stop().await?;
+    let retried = retry_dead(&stage.pool, stage.topic.name(), &Work(does)).await.map_err(anyhow::Error::msg)?;
+    assert_eq!((retried.processed, retried.failed), (0, 0), "a message without its payload is given to no handler");
+    Ok(())
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn poison_is_kept_as_dead_and_its_neighbours_go_on() -> Result<()> {

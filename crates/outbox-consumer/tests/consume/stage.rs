@@ -43,7 +43,10 @@ impl Stage {
     }
 
     pub(crate) async fn with(topic: Topic) -> Result<Self> {
-        let database = Database::create(Flavor::MySql).await?;
+        Self::on(Database::create(Flavor::MySql).await?, topic).await
+    }
+
+    pub(crate) async fn on(database: Database, topic: Topic) -> Result<Self> {
         let pool = MySqlPoolOptions::new().max_connections(12).connect(&database.url_as(Account::Service)?).await?;
         Ok(Self { database, topic, pool })
     }
@@ -251,7 +254,7 @@ impl Handler for Work {
         let tries = self.0.tried(message.id);
         match message.contents.payload.as_deref().unwrap_or_default() {
             b"never" => Err("it never works".into()),
-            b"refuse" => Err(Failure::dead("it is not understood")),
+            payload if payload.starts_with(b"refuse") => Err(Failure::dead("it is not understood")),
             b"flaky" if tries == 1 => Err("it works the next time".into()),
             b"panic" => {
                 assert!(tries > 1, "a bug of the handler, on purpose");

@@ -54,16 +54,43 @@ pub struct DeadDelivery<'a> {
     pub error: &'a str,
 }
 
+/// The reason of a dead message whose payload is not kept.
+const TOO_LARGE: &str = "too_large";
+/// A message of fewer bytes fits into a request: no server in use has a `max_allowed_packet` below 1 MiB.
+const ALWAYS_FITS: usize = 512 << 10;
+/// The most bytes of the request besides key, headers and payload, rounded up: names, types, reason, error text.
+const REST: usize = 16 << 10;
+
 /// Keeps a message that a consumer gives up on. Primary key, one row. A second one of the same id replaces nothing.
+///
+/// A message that is larger than `max_allowed_packet` is kept without its payload, with the reason `too_large`; if need
+/// be, also without key and headers. The server would refuse the whole, and its partition or queue would stop.
 pub async fn insert_dead(conn: &mut MySqlConnection, dead: &DeadDelivery<'_>) -> Result<(), sqlx::Error> {
     let sql = "INSERT IGNORE INTO inbox_dead (consumer, message_id, topic, message_key, event_type, content_type, headers, \
-               payload, attempts, died_at, reason, error) \
-               VALUES (?, ?, LEFT(?, 255), ?, LEFT(?, 255), LEFT(?, 255), ?, ?, ?, UTC_TIMESTAMP(6), ?, LEFT(?, 500))";
+               payload, attempts, died_at, reason, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), ?, ?)";
     let Contents { topic, key, event_type, content_type, headers, payload } = dead.contents;
-    let query = sqlx::query(sql).bind(dead.consumer).bind(dead.message_id.as_bytes().as_slice()).bind(topic);
-    let query = query.bind(key).bind(event_type).bind(content_type).bind(contents::headers_to_json(headers));
-    let query = query.bind(payload).bind(dead.attempts).bind(dead.reason).bind(dead.error);
-    query.execute(conn).await.map(drop)
+    let (mut key, mut headers, mut payload) = (key.as_deref(), contents::headers_to_json(headers), payload.as_deref());
+    let (mut reason, mut error) = (dead.reason, dead.error.to_owned());
+    let size = |key: Option<&[u8]>, headers: &Option<String>| {
+        key.map_or(0, <[u8]>::len) + headers.as_ref().map_or(0, String::len) + REST
+    };
+    let bytes = size(key, &headers) + payload.map_or(0, <[u8]>::len);
+    if bytes > ALWAYS_FITS {
+        let limit = usize::try_from(super::enqueue::max_allowed_packet(conn).await?).unwrap_or(usize::MAX);
+        if bytes > limit {
+            error = format!("{reason}, and not kept: max_allowed_packet is {limit} bytes. {error}");
+            (reason, payload) = (TOO_LARGE, None);
+            if size(key, &headers) > limit {
+                (key, headers) = (None, None);
+            }
+        }
+    }
+    // The server would cut them only when it has the whole text.
+    let cut = |text: &str, characters| text.chars().take(characters).collect::<String>();
+    let query = sqlx::query(sql).bind(dead.consumer).bind(dead.message_id.as_bytes().as_slice());
+    let query = query.bind(cut(topic, 255)).bind(key).bind(event_type.as_ref().map(|it| cut(it, 255)));
+    let query = query.bind(content_type.as_ref().map(|it| cut(it, 255))).bind(headers).bind(payload);
+    query.bind(dead.attempts).bind(reason).bind(cut(&error, 500)).execute(conn).await.map(drop)
 }
 
 /// A message that a consumer has given up on, as it is kept.
@@ -77,12 +104,13 @@ pub struct Kept {
     pub attempts: u32,
 }
 
-/// The first dead message of a consumer behind this id, locked; messages that another transaction has locked are left
-/// out. Primary key, one row.
+/// The first dead message of a consumer behind this id, locked. Messages that another transaction has locked are left
+/// out, and those with the reason `too_large`. Primary key; one row, and those that are left out.
 pub async fn lock_dead(conn: &mut MySqlConnection, consumer: &str, after: Uuid) -> Result<Option<Kept>, sqlx::Error> {
     let sql = "SELECT message_id, topic, message_key, event_type, content_type, headers, payload, attempts FROM inbox_dead \
-               WHERE consumer = ? AND message_id > ? ORDER BY message_id LIMIT 1 FOR UPDATE SKIP LOCKED";
-    let row = sqlx::query(sql).bind(consumer).bind(after.as_bytes().as_slice()).fetch_optional(conn).await?;
+               WHERE consumer = ? AND message_id > ? AND reason <> ? ORDER BY message_id LIMIT 1 FOR UPDATE SKIP LOCKED";
+    let query = sqlx::query(sql).bind(consumer).bind(after.as_bytes().as_slice()).bind(TOO_LARGE);
+    let row = query.fetch_optional(conn).await?;
     row.map(|row| {
         Ok(Kept {
             message_id: contents::uuid(row.try_get(0)?)?,

@@ -108,12 +108,15 @@ pub struct Expired {
     pub message_ids: Vec<u64>,
 }
 
-/// The claims whose lease has passed, read without locks: a locking read would wait for every claim that is being
-/// settled. Reads the live claims.
+/// Most claims that [`expired`] returns.
+pub const MOST_EXPIRED: usize = 20;
+
+/// The claims whose lease has passed, at most [`MOST_EXPIRED`], read without locks: a locking read would wait for every
+/// claim that is being settled. Reads the live claims.
 pub async fn expired(conn: &mut MySqlConnection) -> Result<Vec<Expired>, sqlx::Error> {
     let sql = "SELECT claim_id, lease_token, owner, lane, message_ids FROM outbox_claims \
-               WHERE lease_until < UTC_TIMESTAMP(6) ORDER BY claim_id LIMIT 20";
-    let rows = sqlx::query(sql).fetch_all(conn).await?;
+               WHERE lease_until < UTC_TIMESTAMP(6) ORDER BY claim_id LIMIT ?";
+    let rows = sqlx::query(sql).bind(MOST_EXPIRED as u64).fetch_all(conn).await?;
     let expired = |row: &MySqlRow| {
         Ok(Expired {
             lease: ClaimLease::of(row)?,

@@ -203,8 +203,8 @@ impl Text {
     }
 
     #[cfg(test)]
-    pub(crate) fn is_commit(&self) -> bool {
-        self.sql.trim() == "COMMIT"
+    pub(crate) fn contains(&self, words: &str) -> bool {
+        self.sql.contains(words)
     }
 
     /// Runs the text and returns the result of each statement. If one fails, the server runs none of the later ones:

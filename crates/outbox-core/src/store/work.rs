@@ -107,8 +107,8 @@ pub(super) async fn conclude(
 
 /// The first release of the savepoint proves that the work's transaction is open, the second that the receipt belongs
 /// to it. A Galera node may end the transaction in between without an error. The later statements join the receipt.
-/// The receipt locks the claim. Without a claim there is none, and the server does not reach COMMIT, for an error
-/// ([`OUT_OF_RANGE`]).
+/// The receipt locks the claim. Without a claim there is no receipt, and an error ([`OUT_OF_RANGE`]) stops the text before
+/// COMMIT.
 pub(super) fn finishing(database: Option<&str>, lease: ClaimLease, settlement: &Settlement) -> Text {
     let claims = [(lease, settlement)];
     sql!(

@@ -13,7 +13,7 @@ on_both_databases!(
     a_commit_writes_the_message_and_its_pending_row,
     a_rollback_leaves_nothing,
     enqueueing_outside_a_transaction_is_refused,
-    a_transaction_opened_by_raw_sql_is_accepted_unchecked,
+    a_transaction_opened_by_raw_sql_is_accepted,
     a_swallowed_deadlock_is_found_and_leaves_no_phantom,
     a_swallowed_ddl_statement_is_found_and_leaves_no_phantom,
     without_autocommit_a_later_statement_hides_that_the_transaction_has_ended,
@@ -67,19 +67,25 @@ async fn enqueueing_outside_a_transaction_is_refused(flavor: Flavor) -> Result<(
     assert!(matches!(one, Err(EnqueueError::NotInTransaction)), "{one:?}");
     let many = outbox.enqueue_all(conn, [message()]).await;
     assert!(matches!(many, Err(EnqueueError::NotInTransaction)), "{many:?}");
-    let unchecked = outbox.enqueue_unchecked(conn, message()).await;
-    assert!(matches!(unchecked, Err(EnqueueError::TransactionEnded)), "{unchecked:?}");
+    let large = outbox.enqueue(conn, Message::new("orders", "x".repeat(300_000))).await;
+    assert!(matches!(large, Err(EnqueueError::NotInTransaction)), "{large:?}");
+    let sequenced = outbox.enqueue_all(conn, [message().sequenced(), message().sequenced()]).await;
+    assert!(matches!(sequenced, Err(EnqueueError::NotInTransaction)), "{sequenced:?}");
     assert_eq!(database.number(ROWS).await?, 0);
     Ok(())
 }
 
-async fn a_transaction_opened_by_raw_sql_is_accepted_unchecked(flavor: Flavor) -> Result<()> {
+async fn a_transaction_opened_by_raw_sql_is_accepted(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let mut connection = database.connect().await?;
     sqlx::raw_sql("START TRANSACTION").execute(&mut connection).await?;
-    let id = Outbox::new().enqueue_unchecked(&mut connection, message()).await?;
+    let id = Outbox::new().enqueue(&mut connection, message()).await?;
     sqlx::raw_sql("COMMIT").execute(&mut connection).await?;
     assert!(database.tables().await?.pending.contains(&id));
+    sqlx::raw_sql("START TRANSACTION; ROLLBACK").execute(&mut connection).await?;
+    let ended = Outbox::new().enqueue(&mut connection, message()).await;
+    assert!(matches!(ended, Err(EnqueueError::NotInTransaction)), "{ended:?}");
+    assert_eq!(database.number(ROWS).await?, 1001);
     Ok(())
 }
 

@@ -253,23 +253,30 @@ async fn a_claim_that_was_not_found_cannot_be_made_later(flavor: Flavor) -> Resu
     Ok(())
 }
 
-/// A server may count in steps.
+/// The server counts in steps.
 async fn claims_that_are_made_together_are_all_made_or_none(flavor: Flavor) -> Result<()> {
     let (database, mut db) = with_messages(flavor, 5).await?;
     let version = version(&mut db).await?;
-    let parts: [(u64, &[u64]); 3] = [(7, &[1, 3]), (8, &[2]), (9, &[5])];
-    let claims = parts.map(|(lease_token, message_ids)| NewClaim { lease_token, message_ids, key_hashes: &[] });
+    sqlx::raw_sql("SET SESSION auto_increment_increment = 3").execute(&mut db).await?;
+    let parts: [(u64, &[u64], &[u64]); 3] = [(7, &[1, 3], &[u64::MAX, 1]), (8, &[2], &[]), (9, &[5], &[7])];
+    let claims = parts.map(|(lease_token, message_ids, key_hashes)| NewClaim { lease_token, message_ids, key_hashes });
     let new = NewClaims { lane: 0, version, low: 1, owner: "me", lease: LEASE, claims: &claims, behind: &[] };
     let late = NewClaims { version: version + 1, ..new };
     assert_eq!(claim::claim(&mut db, &late).await?, []);
     assert_eq!(counts(&database).await?, [5, 0, 0, 0, 0]);
     let (mut made, messages) = claim::claim_and_read(&mut db, &new).await?;
     made.sort_unstable_by_key(|lease| lease.lease_token);
-    let sql = "SELECT claim_id, lease_token, CAST(message_ids AS CHAR) FROM outbox_claims ORDER BY lease_token";
-    let rows: Vec<(u64, u64, String)> = sqlx::query_as(sql).fetch_all(&mut db).await?;
-    let named = made.iter().zip(["[1,3]", "[2]", "[5]"]);
-    let expected = named.map(|(lease, ids)| (lease.claim_id, lease.lease_token, ids.to_owned()));
-    assert_eq!(rows, expected.collect::<Vec<_>>());
+    let sql = "SELECT claim_id, lease_token, CAST(message_ids AS CHAR), HEX(key_hashes) FROM outbox_claims ORDER BY lease_token";
+    let rows: Vec<(u64, u64, String, String)> = sqlx::query_as(sql).fetch_all(&mut db).await?;
+    let [first, second, third] = made[..] else { anyhow::bail!("{made:?}") };
+    let row = |lease: ClaimLease, token, ids: &str, hashes: &str| (lease.claim_id, token, ids.into(), hashes.into());
+    let expected = [
+        row(first, 7, "[1,3]", "FFFFFFFFFFFFFFFF0000000000000001"),
+        row(second, 8, "[2]", ""),
+        row(third, 9, "[5]", "0000000000000007"),
+    ];
+    assert_eq!(rows, expected);
+    assert_eq!((second.claim_id, third.claim_id), (first.claim_id + 3, first.claim_id + 6), "the server's steps");
     let messages = messages.context("the messages were not read")?;
     assert_eq!(messages.iter().map(|message| message.id).collect::<Vec<_>>(), [1, 2, 3, 5]);
     let mut found = claim::find(&mut db, 0, "me", &[7, 8, 9, 10]).await?;
