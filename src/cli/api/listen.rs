@@ -84,7 +84,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("api.sock");
         let first = Listening::open(None, Some(&path)).await.unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
         let error = Listening::open(None, Some(&path)).await.err().unwrap();
         assert!(error.to_string().ends_with("api.sock: change `api.socket`, or stop what listens there"), "{error}");
         drop(first);
