@@ -11,25 +11,19 @@ pub async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     let pause = (context.config.relay.lease / 10).clamp(Duration::from_millis(100), Duration::from_secs(1));
     // Relays that were started together do not look together.
-    let mut wait = pause;
-    while context.sleep(wait.mul_f64(0.5 + rand::random::<f64>())).await {
-        wait = pause;
-        match session.run("expired", async |db| lease::expired(db).await).await {
-            Ok(expired) => {
-                let taken = take_over(&context, &mut session, &expired).await;
-                if taken > 0 && expired.len() >= lease::MOST_EXPIRED {
-                    // A worker may leave more claims than one look shows.
-                    wait = Duration::ZERO;
-                }
-            }
-            Err(_) => session.pause().await,
-        }
+    while context.sleep(pause.mul_f64(0.5 + rand::random::<f64>())).await {
+        // A dead worker may leave more claims than one look shows.
+        while take_over(&context, &mut session).await {}
         context.alive("takeover");
     }
 }
 
-/// Returns the number of claims that this process took over.
-async fn take_over(context: &Context, session: &mut Session, expired: &[lease::Expired]) -> usize {
+/// Takes over the claims that one look shows. Returns whether there may be more.
+async fn take_over(context: &Context, session: &mut Session) -> bool {
+    let Ok(expired) = session.run("expired", async |db| lease::expired(db).await).await else {
+        session.pause().await;
+        return false;
+    };
     let mut count = 0;
     let own = context.leases.all();
     let held =
@@ -45,7 +39,7 @@ async fn take_over(context: &Context, session: &mut Session, expired: &[lease::E
         }
         if unanswered {
             // The next look shows what is left.
-            break;
+            return false;
         }
         if matches!(taken, Ok(true)) {
             count += 1;
@@ -59,5 +53,5 @@ async fn take_over(context: &Context, session: &mut Session, expired: &[lease::E
             );
         }
     }
-    count
+    count > 0 && expired.len() >= lease::MOST_EXPIRED
 }

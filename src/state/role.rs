@@ -32,6 +32,14 @@ impl Role {
         matches!(self, Self::Relay)
     }
 
+    /// Returns the most messages of a claim, if a pass has room for this many.
+    pub(crate) const fn of_claim(self, most: usize) -> usize {
+        match self {
+            Self::Relay => most,
+            Self::Worker { batch } => batch,
+        }
+    }
+
     /// Returns the fewest rows that a look asks for. The keys of the first rows may be in other claims of a worker.
     pub(crate) const fn look_rows(self) -> usize {
         match self {

@@ -20,7 +20,7 @@ const MOST_IN_ALL: usize = 64;
 const OF_A_PASS: usize = 1000;
 /// A claim that waits longer is released: the work is not short any more, and another worker may be free.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The time after a release for which no claim is made ahead. Where short and long work alternate, few claims are released so.
+/// No claim is made ahead for this time after a release: otherwise many would be released where short and long work alternate.
 const CALM: Duration = Duration::from_secs(10);
 
 pub(super) struct Ahead {

@@ -34,7 +34,6 @@ use crate::{
         context::Context,
         crash,
         leases::Tenure,
-        role::Role,
         session::{self, Loan, Patience, Session, Sessions},
     },
 };
@@ -190,11 +189,7 @@ impl Claimer {
             let is_mine = |id: u64| tenure.ids.binary_search(&id).is_ok();
             let rows: Vec<Pending> = rows.extract_if(.., |row| is_mine(row.id)).collect();
             let messages = messages.as_mut().map(|all| all.extract_if(.., |it| is_mine(it.id)).collect());
-            let places = match self.context.role {
-                Role::Relay => rows.len(),
-                Role::Worker { batch } => batch,
-            };
-            let (count, bytes) = (count.split(places), bytes.split(kib(&rows)));
+            let (count, bytes) = (count.split(self.context.role.of_claim(rows.len())), bytes.split(kib(&rows)));
             let last_pass = Arc::clone(&self.last_pass);
             Claimed { tenure, pass, last_pass, rows, messages, count, bytes }
         });
@@ -277,10 +272,7 @@ impl Claimer {
         barred.held = self.held(session, &seen).await?;
         barred.crowded = self.context.queues.crowded(self.lane);
         let (bytes, of_key) = (1024 * kib as u64, self.context.queues.most_of_key());
-        let of_claim = match self.context.role {
-            Role::Relay => messages,
-            Role::Worker { batch } => batch,
-        };
+        let of_claim = self.context.role.of_claim(messages);
         let limits = Limits { messages, of_claim, bytes, below: below_limit, of_key };
         let mut selection = window::select(&seen, &barred, &limits);
         let claimed = barred.ids.iter().copied().min();
