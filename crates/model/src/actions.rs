@@ -97,6 +97,9 @@ fn tenures(protocol: &Protocol, state: &State, at: usize, actions: &mut Vec<Acti
             }
             Stage::Unsure => actions.push(Action::AskSettled(at, claim)),
             Stage::Unread | Stage::Publishing => {
+                if protocol.workers && tenure.stage == Stage::Unread {
+                    actions.push(Action::Release(at, claim));
+                }
                 let stands = state.db.claims.iter().any(|c| c.id == claim);
                 if !tenure.lasts && (stands || protocol.flaw == Some(Flaw::RenewWithoutToken)) {
                     actions.push(Action::Renew(at, claim));

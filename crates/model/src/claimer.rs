@@ -79,7 +79,7 @@ pub(crate) enum Claimer {
 impl Claimer {
     /// `Idle` if there is nothing to claim and no row to move.
     pub(crate) fn claiming(new: NewClaim) -> Self {
-        if new.messages.union(new.behind).is_empty() { Self::Idle } else { Self::Claiming(new) }
+        if new.claims.is_empty() && new.behind.is_empty() { Self::Idle } else { Self::Claiming(new) }
     }
 }
 
@@ -179,7 +179,9 @@ impl Look {
         }
         let below = 2 * protocol.claim_messages;
         let messages = protocol.claim_messages;
-        let limits = Limits { messages, of_claim: messages, bytes: u64::MAX, below, of_key: protocol.of_key };
+        let divides = protocol.workers && protocol.flaw != Some(Flaw::DividedById);
+        let of_claim = if divides { 1 } else { messages };
+        let limits = Limits { messages, of_claim, bytes: u64::MAX, below, of_key: protocol.of_key };
         let selection = window::select(&seen, &barred, &limits);
         let claimed = barred.ids.iter().copied().min();
         let lowest = selection.low.into_iter().chain(claimed).min();
@@ -187,12 +189,15 @@ impl Look {
         if start.is_passed(self.low) && protocol.flaw != Some(Flaw::PutBackUnseen) {
             return Claimer::Looking(begin(protocol, db, relay));
         }
+        let of_claim = if protocol.workers { 1 } else { messages };
+        let claims = selection.claims.iter().flat_map(|rows| rows.chunks(of_claim));
+        let claims = claims.map(|rows| rows.iter().map(|row| row.id).collect()).collect();
         let new = NewClaim {
             version: self.version,
             low: lowest.unwrap_or(0),
             owner: relay.owner,
             token: 0,
-            messages: selection.claims.iter().flatten().map(|row| row.id).collect(),
+            claims,
             behind: selection.behind.into_iter().collect(),
         };
         Claimer::claiming(new)
@@ -211,6 +216,9 @@ impl Look {
         let mut claims: Vec<Claim> = relay.foreign.iter().chain(&self.claims).cloned().collect();
         claims.retain(|claim| foreign.claims.contains_key(&lease(claim.id)));
         relay.foreign = claims;
+        if protocol.workers && protocol.flaw != Some(Flaw::KeysOfOwn) {
+            barred.keys.extend(own.iter().flat_map(|tenure| &tenure.keys));
+        }
         match protocol.flaw {
             Some(Flaw::KeysOfOthers) => barred.keys.clear(),
             Some(Flaw::ClaimedIds) => barred.ids.clear(),

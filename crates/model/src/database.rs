@@ -32,15 +32,15 @@ impl Settlement {
     }
 }
 
-/// A compare-and-set that makes a claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// A compare-and-set that makes the claims of a pass.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct NewClaim {
     pub version: u64,
     pub low: u64,
     pub owner: u8,
     pub token: u8,
-    /// Empty if nothing is claimed and rows only move behind.
-    pub messages: Ids,
+    /// The messages of each. Empty if nothing is claimed and rows only move behind.
+    pub claims: Vec<Ids>,
     /// Rows that move behind the other rows of their keys.
     pub behind: Ids,
 }
@@ -95,8 +95,8 @@ impl Database {
         self.pending.insert(id);
     }
 
-    /// Makes the claim if the version is still the one that the look saw.
-    pub(crate) fn claim(&mut self, new: NewClaim, flaw: Option<Flaw>) -> Option<&Claim> {
+    /// Makes the claims if the version is still the one that the look saw.
+    pub(crate) fn claim(&mut self, new: &NewClaim, flaw: Option<Flaw>) -> &[Claim] {
         let won = self.version == new.version || flaw == Some(Flaw::NoCompareAndSet);
         if won || flaw == Some(Flaw::BehindNoClaim) {
             let rows = new.behind.both(self.pending);
@@ -104,17 +104,19 @@ impl Database {
             self.delayed = self.delayed.union(rows);
         }
         if !won {
-            return None;
+            return &[];
         }
         self.version += 1;
-        if new.messages.is_empty() {
-            return None;
+        if new.claims.is_empty() {
+            return &[];
         }
         self.low = new.low;
-        self.next_claim += 1;
-        let NewClaim { owner, token, messages, .. } = new;
-        self.claims.push(Claim { id: self.next_claim, owner, token, messages, expired: false });
-        self.claims.last()
+        let (older, &NewClaim { owner, token, .. }) = (self.claims.len(), new);
+        for &messages in &new.claims {
+            self.next_claim += 1;
+            self.claims.push(Claim { id: self.next_claim, owner, token, messages, expired: false });
+        }
+        self.claims.get(older..).unwrap_or_default()
     }
 
     /// Settles a claim if it is live. An empty settlement is a release and leaves no mark.
@@ -160,7 +162,7 @@ impl Database {
     pub(crate) fn execute(&mut self, request: &Request, protocol: &Protocol) -> Event {
         match request {
             Request::Claim(new) => {
-                self.claim(*new, protocol.flaw);
+                self.claim(new, protocol.flaw);
                 Event::None
             }
             Request::Settle { claim, owner, settlement } => self.settle(*claim, *owner, *settlement, protocol.flaw),

@@ -44,13 +44,14 @@ pub(crate) fn all() -> Vec<Property<Protocol>> {
     ]
 }
 
-/// No two relays have claims with the same key.
+/// No two relays have claims with the same key, and no worker has.
 fn one_claimer(protocol: &Protocol, state: &State) -> bool {
     let claims = &state.db.claims;
     claims.iter().enumerate().all(|(i, claim)| {
         let keys = protocol.keys_of(claim.messages);
         let shares = |id| keys.contains(&protocol.key(id));
-        claims.iter().skip(i + 1).all(|other| other.owner == claim.owner || !other.messages.iter().any(shares))
+        let may_share = |other: u8| other == claim.owner && !protocol.workers;
+        claims.iter().skip(i + 1).all(|other| may_share(other.owner) || !other.messages.iter().any(shares))
     })
 }
 

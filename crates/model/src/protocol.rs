@@ -16,7 +16,9 @@ pub struct Protocol {
     pub claim_messages: usize,
     /// The largest number of messages of a key in a claim: the others move behind with it.
     pub of_key: usize,
-    /// The largest number of claims of a relay.
+    /// Whether the processes are workers: each message of a pass has a claim of its own, and no two claims share a key.
+    pub workers: bool,
+    /// The largest number of claims of a relay that looks.
     pub claims: usize,
     /// The largest number of passes of a claimer between two moments without a claim.
     pub passes: u64,
@@ -80,6 +82,10 @@ pub enum Flaw {
     DirtyRead,
     /// Keys of other relays' claims are claimed too.
     KeysOfOthers,
+    /// Keys of a worker's own claims are claimed too.
+    KeysOfOwn,
+    /// Two claims of a worker's pass share a key.
+    DividedById,
     /// Messages that are in a claim are claimed again. Those with a key are protected by it.
     ClaimedIds,
     /// Live claims are not read again.

@@ -155,6 +155,13 @@ impl Relay {
         }
     }
 
+    /// Gives back a claim that was not accepted.
+    pub(crate) fn release(&mut self, claim: u64) {
+        for tenure in self.tenures.iter_mut().filter(|t| t.claim == claim && t.stage == Stage::Unread) {
+            (tenure.stage, tenure.open) = (Stage::Finished, Ids::default());
+        }
+    }
+
     /// Hands a ready message to the sink if its claim's lease is still valid. Returns whether it was.
     pub(crate) fn send(&mut self, protocol: &Protocol, id: u64) -> bool {
         self.ready.remove(id);

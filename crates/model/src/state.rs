@@ -29,6 +29,8 @@ pub enum Action {
     FindClaim(usize),
     /// The publisher accepts a claim.
     Accept(usize),
+    /// A worker releases a claim that waits for its turn.
+    Release(usize, u64),
     /// A message is handed to the sink, if the lease lasts.
     Send(usize, u64),
     /// The broker has the message and confirms it.
@@ -134,6 +136,7 @@ impl State {
                 self.relay(*relay, |r| r.failed(protocol, *id, &PublishError::Unavailable(String::new())));
             }
             Action::Accept(relay) => self.relay(*relay, |r| r.accept(protocol)),
+            Action::Release(relay, claim) => self.relay(*relay, |r| r.release(*claim)),
             Action::Send(relay, id) => self.relay(*relay, |r| {
                 r.send(protocol, *id);
             }),
@@ -182,9 +185,7 @@ impl State {
         let Some(relay) = relays.get_mut(at) else { return };
         match std::mem::take(&mut relay.claimer) {
             Claimer::Claiming(new) => {
-                if let Some(claim) = db.claim(new, protocol.flaw) {
-                    relay.insert(protocol, claim);
-                }
+                db.claim(&new, protocol.flaw).iter().for_each(|claim| relay.insert(protocol, claim));
             }
             other => relay.claimer = other,
         }
@@ -194,23 +195,27 @@ impl State {
         self.tokens += 1;
         let Self { relays, requests, tokens, .. } = self;
         let Some(relay) = relays.get_mut(at) else { return };
-        if let Claimer::Claiming(new) = relay.claimer {
-            let new = NewClaim { token: *tokens, ..new };
-            requests.push(Request::Claim(new));
-            relay.claimer = Claimer::Finding(new);
+        match std::mem::take(&mut relay.claimer) {
+            Claimer::Claiming(new) => {
+                let new = NewClaim { token: *tokens, ..new };
+                requests.push(Request::Claim(new.clone()));
+                relay.claimer = Claimer::Finding(new);
+            }
+            other => relay.claimer = other,
         }
     }
 
     fn find_claim(&mut self, protocol: &Protocol, at: usize) {
         let Self { db, relays, .. } = self;
         let Some(relay) = relays.get_mut(at) else { return };
-        if let Claimer::Finding(new) = relay.claimer {
-            relay.claimer = Claimer::Idle;
-            // A request that has not executed by now is void.
-            db.version += 1;
-            if let Some(claim) = db.claims.iter().find(|c| c.token == new.token) {
-                relay.insert(protocol, claim);
+        match std::mem::take(&mut relay.claimer) {
+            Claimer::Finding(new) => {
+                // A request that has not executed by now is void.
+                db.version += 1;
+                let made = db.claims.iter().filter(|claim| claim.token == new.token);
+                made.for_each(|claim| relay.insert(protocol, claim));
             }
+            other => relay.claimer = other,
         }
     }
 

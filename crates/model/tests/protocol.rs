@@ -6,7 +6,8 @@ use stateright::{Checker as _, Expectation, HasDiscoveries, Model as _};
 /// Two relays with one claim each.
 fn world(keys: &[u64], faults: u8) -> Protocol {
     let (claim_messages, of_key) = (2, usize::MAX);
-    Protocol { keys: keys.to_vec(), relays: 2, faults, claim_messages, of_key, claims: 1, passes: 2, flaw: None }
+    let (keys, workers, flaw) = (keys.to_vec(), false, None);
+    Protocol { keys, relays: 2, faults, claim_messages, of_key, workers, claims: 1, passes: 2, flaw }
 }
 
 /// Two relays with two claims each and time for a third look.
@@ -17,6 +18,11 @@ fn longer(keys: &[u64], faults: u8) -> Protocol {
 /// A claim takes one message of a key, and puts the others into its queue.
 fn queued(protocol: Protocol) -> Protocol {
     Protocol { of_key: 1, ..protocol }
+}
+
+/// A pass makes up to two claims, of one message each.
+fn workers(protocol: Protocol) -> Protocol {
+    Protocol { workers: true, ..protocol }
 }
 
 /// Visits every state. Returns the properties that are sometimes true and were.
@@ -66,6 +72,15 @@ fn with_queues_of_keys_every_invariant_holds() {
 }
 
 #[test]
+fn with_several_claims_of_a_workers_pass_every_invariant_holds() {
+    check(workers(world(&[1, 2], 1)));
+    check(workers(world(&[1, 2, 1], 0)));
+    check(workers(Protocol { claims: 2, ..world(&[1, 0, 2], 0) }));
+    check(workers(queued(world(&[1, 1, 2], 0))));
+    check(workers(queued(world(&[1, 1], 1))));
+}
+
+#[test]
 fn with_messages_without_a_key_every_invariant_holds() {
     check(world(&[0, 0], 1));
     check(world(&[0, 1, 0], 0));
@@ -91,6 +106,8 @@ fn larger() {
     check(world(&[1, 2, 1, 2], 1));
     check(longer(&[1, 1, 1], 2));
     check(queued(longer(&[1, 1, 1], 1)));
+    check(workers(world(&[1, 2, 1], 1)));
+    check(workers(queued(world(&[1, 2, 1], 1))));
     check(Protocol { relays: 3, ..longer(&[1, 1], 1) });
     check(Protocol { relays: 3, claims: 1, ..longer(&[1, 2, 1], 1) });
 }
@@ -116,6 +133,8 @@ flaws! {
     rows_that_go_behind_a_claim_that_was_not_made: BehindNoClaim, queued(world(&[1, 1], 0)), "I4 no duplicate without a fault";
     a_look_at_what_is_not_committed: DirtyRead, world(&[1], 1), "I2 no phantom";
     keys_of_other_relays_that_are_not_left_alone: KeysOfOthers, world(&[1, 1], 0), "I5 one claimer of a key";
+    keys_of_a_workers_own_claims_that_are_claimed_again: KeysOfOwn, workers(Protocol { claims: 2, ..world(&[1, 1], 0) }), "I5 one claimer of a key";
+    two_claims_of_a_pass_with_one_key: DividedById, workers(world(&[1, 1], 0)), "I5 one claimer of a key";
     messages_of_claims_that_are_claimed_again: ClaimedIds, world(&[0], 0), "I7 one claim of a message";
     claims_that_stand_and_are_not_looked_at: StandingClaimsUnseen, world(&[0], 0), "I7 one claim of a message";
     a_claim_that_vanishes_and_leaves_its_keys_free: VanishedKeysForgotten, world(&[1, 1], 1), "I5 order";
