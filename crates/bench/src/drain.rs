@@ -2,14 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail};
+use clap::Args;
 use serde::Serialize;
 use testkit::relay::Relay;
 
 use crate::{
     Broker, Common, ceiling,
     process::peak_mib,
-    setup::{Stage, judge, number},
+    setup::{Stage, judge, key, message, number},
 };
 
 /// How often the relay is asked for its progress.
@@ -22,6 +23,8 @@ pub(crate) const STALLED: Duration = Duration::from_secs(60);
 pub(crate) struct Report {
     broker: Broker,
     messages: u64,
+    relays: u16,
+    lanes: u16,
     bytes: usize,
     keys: u64,
     messages_per_second: f64,
@@ -47,17 +50,36 @@ impl Report {
     }
 }
 
+/// The backlog and its relays.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Size {
+    /// Messages of the backlog.
+    #[arg(long, default_value_t = 100_000)]
+    messages: u64,
+    /// Concurrent relays.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    relays: u16,
+    /// Lanes with equal parts of the backlog.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    lanes: u16,
+}
+
 /// Drains a backlog, and measures the ceilings of the parts in the same run.
-pub(crate) async fn measure(common: &Common, messages: u64) -> Result<Report> {
+pub(crate) async fn measure(common: &Common, size: Size) -> Result<Report> {
+    let Size { messages, relays, lanes } = size;
     let broker_alone = ceiling::broker(common, messages).await?;
     let mut stage = Stage::new(common).await?;
-    stage.fill(common, messages).await?;
+    let lane = |number| u16::try_from(key(number, common.keys) % u64::from(lanes)).unwrap_or(0);
+    stage.fill_with(messages, |number| message(stage.topic.name(), common, number).lane(lane(number))).await?;
     let before = stage.costs(&[]).await?;
-    let mut relay = stage.relay(false)?;
-    let curve = watch(&relay, messages).await?;
+    let mut all = (0..relays).map(|_| stage.relay(false)).collect::<Result<Vec<Relay>>>()?;
+    let curve = watch(&all, messages).await?;
     stage.database.wait_until_drained(Duration::from_secs(60)).await?;
-    let (spent, peak) = (stage.costs(&[&relay]).await?.since(&before), peak_mib(relay.pid()));
-    relay.stop(Duration::from_secs(30)).await?;
+    let spent = stage.costs(&all.iter().collect::<Vec<_>>()).await?.since(&before);
+    let peak = all.iter().map(|relay| peak_mib(relay.pid())).fold(0.0, f64::max);
+    for relay in &mut all {
+        relay.stop(Duration::from_secs(30)).await?;
+    }
     let arrivals = stage.topic.read().await?;
     let numbers = arrivals.iter().map(|arrival| number(arrival.payload.as_deref())).collect::<Result<Vec<_>>>()?;
     let verdict = judge(numbers, messages, common.keys);
@@ -67,6 +89,8 @@ pub(crate) async fn measure(common: &Common, messages: u64) -> Result<Report> {
     Ok(Report {
         broker: common.broker,
         messages,
+        relays,
+        lanes,
         bytes: common.bytes,
         keys: common.keys,
         messages_per_second: rate,
@@ -92,7 +116,7 @@ async fn database(common: &Common, messages: u64) -> Result<f64> {
     let stage = Stage::new(common).await?;
     stage.fill(common, messages).await?;
     let mut relay = stage.relay(true)?;
-    let curve = watch(&relay, messages).await?;
+    let curve = watch(std::slice::from_ref(&relay), messages).await?;
     relay.stop(Duration::from_secs(30)).await?;
     stage.remove().await?;
     Ok(curve.between(0.0, 1.0))
@@ -102,15 +126,20 @@ async fn database(common: &Common, messages: u64) -> Result<f64> {
 pub(crate) struct Curve(Vec<(Instant, f64)>);
 
 /// Waits until all messages are published, or none was for a while: the rest is then lost or dead.
-pub(crate) async fn watch(relay: &Relay, messages: u64) -> Result<Curve> {
+pub(crate) async fn watch(relays: &[Relay], messages: u64) -> Result<Curve> {
     let (mut curve, mut moved) = (Curve(Vec::new()), Instant::now());
     loop {
         tokio::time::sleep(EVERY).await;
         let before = curve.0.last().map_or(0.0, |(_, published)| *published);
-        ensure!(moved.elapsed() < STALLED, "the relay stopped at {before} of {messages} messages\n{}", relay.log()?);
-        // The relay may not listen yet.
-        let Ok(metrics) = relay.metrics().await else { continue };
-        let published = metrics.sum("outbox_relay_published_messages_total");
+        if moved.elapsed() >= STALLED {
+            let logs = relays.iter().map(Relay::log).collect::<Result<String>>()?;
+            bail!("{before} of {messages} messages were published, and then none\n{logs}");
+        }
+        let mut published = 0.0;
+        for relay in relays {
+            // It may not listen yet.
+            published += relay.metrics().await.map_or(0.0, |it| it.sum("outbox_relay_published_messages_total"));
+        }
         if published > before {
             moved = Instant::now();
         }

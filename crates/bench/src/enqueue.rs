@@ -1,21 +1,38 @@
-//! The costs of sequenced keys: short transactions that enqueue *before* they lock the business row, plain and
-//! sequenced.
+//! The costs of an enqueue beside bare INSERTs, and those of sequenced keys: short transactions that enqueue *before*
+//! they lock the business row, plain and sequenced.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use hdrhistogram::Histogram;
 use outbox_core::{
     Message, Outbox,
-    sqlx::{self, Connection as _},
+    sqlx::{self, Connection as _, MySqlConnection, QueryBuilder},
 };
 use serde::Serialize;
 use testkit::{database::Database, servers::Flavor};
 
-use crate::Common;
+use crate::{
+    Common,
+    latency::{at, micros},
+};
 
-/// The results for plain and sequenced messages.
+/// Single enqueues, and batches of [`BATCH`] messages, each in turn with its bare INSERTs.
+const SINGLE: u64 = 3000;
+const BATCHES: u64 = 7;
+const BATCH: u64 = 10_000;
+/// What a service without the library would write at least: the message, and for batches a second table of pending rows.
+const TABLES: &str = "CREATE TABLE bare_messages (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, message_id BINARY(16), \
+    topic VARCHAR(255), message_key VARBINARY(255), payload LONGBLOB); \
+    CREATE TABLE bare_pending (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, key_hash BIGINT UNSIGNED, bytes INT UNSIGNED)";
+
+/// The results for single messages, batches, and sequenced messages.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
+    enqueue_p50_ms: f64,
+    enqueue_ratio: f64,
+    batch_p50_ms: f64,
+    batch_ratio: f64,
     producers: u64,
     keys: u64,
     transactions: u64,
@@ -35,9 +52,15 @@ impl Report {
 
 pub(crate) async fn measure(common: &Common, producers: u64, transactions: u64) -> Result<Report> {
     let load = Load { producers, transactions: transactions / producers, keys: common.keys, bytes: common.bytes };
+    let (enqueue_p50_ms, enqueue_ratio) = beside_bare_inserts(common, SINGLE, 1).await?;
+    let (batch_p50_ms, batch_ratio) = beside_bare_inserts(common, BATCHES, BATCH).await?;
     let (plain_per_second, plain_inversions) = load.run(false).await?;
     let (sequenced_per_second, sequenced_inversions) = load.run(true).await?;
     Ok(Report {
+        enqueue_p50_ms,
+        enqueue_ratio,
+        batch_p50_ms,
+        batch_ratio,
         producers,
         keys: common.keys,
         transactions,
@@ -47,6 +70,54 @@ pub(crate) async fn measure(common: &Common, producers: u64, transactions: u64) 
         sequenced_inversions,
         ratio: plain_per_second / sequenced_per_second,
     })
+}
+
+/// The median of enqueues of this many messages on one connection, and its ratio to that of bare INSERTs, in turn. The
+/// transactions' beginnings and commits are not part of it.
+async fn beside_bare_inserts(common: &Common, rounds: u64, messages: u64) -> Result<(f64, f64)> {
+    let database = Database::create(Flavor::MySql).await?;
+    database.execute(TABLES).await?;
+    let mut connection = database.connect().await?;
+    let (mut enqueues, mut inserts) = (Histogram::<u64>::new(3)?, Histogram::<u64>::new(3)?);
+    for round in 0..rounds {
+        let message = |number: u64| {
+            Message::new("bench", vec![b'x'; common.bytes]).key(format!("{}", (round + number) % common.keys))
+        };
+        let all: Vec<Message> = (0..messages).map(message).collect();
+        let (mut tx, start) = (connection.begin().await?, Instant::now());
+        if messages == 1 {
+            Outbox::new().enqueue(&mut tx, message(0)).await?;
+        } else {
+            Outbox::new().enqueue_all(&mut tx, all).await?;
+        }
+        enqueues.saturating_record(micros(start.elapsed()));
+        tx.commit().await?;
+
+        let (mut tx, start) = (connection.begin().await?, Instant::now());
+        insert(&mut tx, common, messages).await?;
+        inserts.saturating_record(micros(start.elapsed()));
+        tx.commit().await?;
+    }
+    database.remove().await?;
+    Ok((at(&enqueues, 0.5), at(&enqueues, 0.5) / at(&inserts, 0.5)))
+}
+
+/// One INSERT of one row, or two of many.
+async fn insert(db: &mut MySqlConnection, common: &Common, messages: u64) -> Result<()> {
+    let mut rows = QueryBuilder::new("INSERT INTO bare_messages (message_id, topic, message_key, payload) ");
+    rows.push_values(0..messages, |mut row, number| {
+        let key = format!("{}", number % common.keys);
+        row.push_bind(vec![7u8; 16]).push_bind("bench").push_bind(key.into_bytes()).push_bind(vec![b'x'; common.bytes]);
+    });
+    rows.build().execute(&mut *db).await?;
+    if messages > 1 {
+        let mut rows = QueryBuilder::new("INSERT INTO bare_pending (key_hash, bytes) ");
+        rows.push_values(0..messages, |mut row, number| {
+            row.push_bind(number).push_bind(common.bytes as u64);
+        });
+        rows.build().execute(db).await?;
+    }
+    Ok(())
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -83,12 +83,8 @@ enum Format {
 
 #[derive(Debug, Clone, Subcommand)]
 enum What {
-    /// Fill a backlog, then start a relay that drains it.
-    Drain {
-        /// Messages of the backlog.
-        #[arg(long, default_value_t = 100_000)]
-        messages: u64,
-    },
+    /// Fill a backlog, then start a relay that drains it, or several.
+    Drain(drain::Size),
     /// A steady load of one message a transaction. Each is sent at its intended time, whatever happened before.
     Latency {
         /// Messages per second.
@@ -98,7 +94,8 @@ enum What {
         #[arg(long, default_value_t = 20)]
         seconds: u32,
     },
-    /// The costs of sequenced keys for a service that locks its row after the enqueue. Needs no relay.
+    /// The time of an enqueue beside bare INSERTs, and the costs of sequenced keys for a service that locks its row after the
+    /// enqueue. Needs no relay.
     Enqueue {
         /// Concurrent connections that write.
         #[arg(long, default_value_t = 8)]
@@ -133,7 +130,13 @@ enum What {
     /// A steady load to ten destinations beside a sick one, a hot key (RabbitMQ), unroutable messages, and many lanes.
     /// Measures the rate and latency that the ten keep. The last line is one JSON object, with goals and whether they
     /// are reached. Takes about five minutes.
-    Neighbours(neighbours::Size),
+    Neighbours {
+        #[command(flatten)]
+        size: neighbours::Size,
+        /// Measure only the load alone and beside this neighbour; may be repeated.
+        #[arg(long, value_enum, value_name = "NEIGHBOUR")]
+        only: Vec<neighbours::Neighbour>,
+    },
     /// An operator's reads on tables with millions of rows, and a drain beside them. The last line is one JSON object, with goals and
     /// whether they are reached. Takes about six minutes and five gigabytes; --sent and --pending make it smaller.
     Operate(operate::Size),
@@ -169,7 +172,7 @@ async fn run(options: &Options) -> Result<bool> {
     let mut report = summary::object(&runs);
     let goals = match options.what {
         What::Everyday { .. } => Some(everyday::goals(&report)),
-        What::Neighbours(_) => Some(neighbours::goals(&report)),
+        What::Neighbours { .. } => Some(neighbours::goals(&report)),
         What::Operate(_) => Some(operate::goals(&report)),
         _ => None,
     };
@@ -187,8 +190,8 @@ async fn run(options: &Options) -> Result<bool> {
 async fn measure(options: &Options) -> Result<(Map<String, Value>, bool)> {
     let common = &options.common;
     let (report, good) = match options.what {
-        What::Drain { messages } => {
-            let report = drain::measure(common, messages).await?;
+        What::Drain(size) => {
+            let report = drain::measure(common, size).await?;
             (serde_json::to_value(&report)?, report.is_good())
         }
         What::Enqueue { producers, transactions } => {
@@ -199,7 +202,7 @@ async fn measure(options: &Options) -> Result<(Map<String, Value>, bool)> {
             let report = jobs::measure(common, jobs.max(1), ways).await?;
             (serde_json::to_value(&report)?, report.is_good())
         }
-        What::Neighbours(size) => neighbours::measure(common, size).await?,
+        What::Neighbours { size, ref only } => neighbours::measure(common, size, only).await?,
         What::Operate(size) => operate::measure(common, size).await?,
         What::Everyday { seconds } => everyday::measure(common, seconds).await?,
         What::Latency { rate, seconds } => {

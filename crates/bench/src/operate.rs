@@ -110,7 +110,7 @@ pub(crate) async fn measure(common: &Common, size: Size) -> Result<(Value, bool)
         stage.fill_pending(&common, size.pending.saturating_sub(backlog(&stage).await?)).await?;
         let relay = stage.relay(true)?;
         let curve = tokio::select! {
-            curve = watch(&relay, size.pending) => curve?,
+            curve = watch(std::slice::from_ref(&relay), size.pending) => curve?,
             failed = reader.read_on(reads) => return failed.map(|()| (Value::Null, false)),
         };
         stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_pending").await?;

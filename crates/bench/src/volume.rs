@@ -134,7 +134,7 @@ impl Ground {
         self.stage.fill_pending(&self.common, pending).await?;
         let before = self.stage.costs(&[]).await?;
         let mut relay = self.stage.relay(true)?;
-        let curve = watch(&relay, pending).await?;
+        let curve = watch(std::slice::from_ref(&relay), pending).await?;
         let metrics = relay.metrics().await?;
         let others = self.stage.costs(&[&relay]).await?.since(&before).others_percent();
         self.stage.database.wait_until_drained(PATIENCE).await?;

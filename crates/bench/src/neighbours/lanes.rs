@@ -13,7 +13,7 @@ use testkit::{
 
 use super::{Figures, Others, PATIENCE, Size, figures, others, stage};
 use crate::{
-    Broker, Common,
+    Common,
     drain::precise,
     idle::UNTIL_QUIET,
     setup::{Stage, message, payload, ready},
@@ -26,12 +26,8 @@ const SLOW_LANE: u16 = 1;
 const SLOW_KEYS: u64 = 20;
 const SLOW: Duration = Duration::from_millis(100);
 
-/// A lane with a backlog whose sink is slow, beside the steady load in another lane. On Kafka there is none: only the order of keys
-/// makes a sink so slow.
+/// A lane with a backlog whose sink is slow, beside the steady load in another lane.
 pub(super) async fn beside_a_slow_lane(common: &Common, size: Size, without: &Others) -> Result<Figures> {
-    if common.broker == Broker::Kafka {
-        return Ok(Figures::new());
-    }
     let (mut stage, settings) = stage(common).await?;
     let slow = stage.topic.beside(None).await?;
     let (user, address) = stage.topic.address().rsplit_once('@').unwrap_or(("", stage.topic.address()));
