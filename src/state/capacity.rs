@@ -100,16 +100,17 @@ impl Pool {
         let state = &mut *self.0.state.lock();
         state.held.entry(lane).or_default();
         // The reserve of a single lane is the fewest places of a share, for a relay those of a claim. Of several lanes, each
-        // has at most that, and all have at most half of the places (but one each). The other half goes where it is needed.
+        // has at most that, and all have at most half of the places: none, if there are too many lanes. The other half goes
+        // where it is needed.
         let reserve = match state.held.len() {
             1 => state.fewest,
-            lanes => (state.total / 2 / lanes).clamp(1, state.fewest),
+            lanes => (state.total / 2 / lanes).min(state.fewest),
         };
         let others = state.held.iter().filter(|(other, _)| **other != lane);
         let kept: usize = others.map(|(_, held)| reserve.saturating_sub(*held)).sum();
         let free = state.total.saturating_sub(state.taken);
         let places = self.0.claim.min(free.saturating_sub(kept));
-        if places < reserve {
+        if places < reserve.max(1) {
             return None;
         }
         state.taken += places;
@@ -196,6 +197,15 @@ mod tests {
         let slow: Vec<Share> = (0..30).flat_map(|lane| shares(&pool, lane)).collect();
         assert!(places(&slow) <= 1200 - 30 * 10, "{}", places(&slow));
         assert!((30..60).all(|lane| share(&pool, lane).is_some_and(|share| share.places() >= 10)));
+    }
+
+    #[test]
+    fn of_more_lanes_than_places_each_has_its_turn() {
+        let pool = Pool::new(100, 100);
+        (0..500).for_each(|lane| pool.serve(lane));
+        for lane in 0..500 {
+            assert_eq!(share(&pool, lane).map(|share| share.places()), Some(100));
+        }
     }
 
     #[test]
