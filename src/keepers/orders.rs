@@ -57,13 +57,15 @@ async fn beat(context: &Context, session: &mut Session) {
     let relay = &context.config.relay;
     let lanes = serde_json::to_string(&relay.lanes).unwrap_or_default();
     let sinks = serde_json::to_string(&context.sinks()).unwrap_or_default();
+    // Also those that are not read yet, and those that are sent and not settled: a process without any may be switched off.
+    let held: usize = context.leases.all().iter().map(|tenure| tenure.ids.len()).sum();
     let beat = Beat {
         instance: &context.owner,
         role: context.role.name(),
         version: env!("CARGO_PKG_VERSION"),
         lanes: &lanes,
         sinks: &sinks,
-        in_flight: u32::try_from(context.metrics.in_flight_messages.get()).unwrap_or(0),
+        in_flight: u32::try_from(held).unwrap_or(u32::MAX),
     };
     session.run("beat", async |db| instances::beat(db, &beat).await).await.ok();
 }

@@ -120,7 +120,7 @@ async fn sweep(context: &Context, session: &mut Session, agenda: &mut Agenda) ->
 
 async fn promote(session: &mut Session, lane: u16, ids: &[u64]) -> Result<(), sqlx::Error> {
     session.run("create_head", async |db| lanes::create_head(db, lane).await).await?;
-    session.run("promote", async |db| promote::promote(db, lane, ids).await).await.map(drop)
+    session.run("promote", async |db| promote::promote_due(db, lane, ids).await).await.map(drop)
 }
 
 /// Puts back due messages; returns the pause before the next look.

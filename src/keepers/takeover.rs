@@ -12,19 +12,21 @@ pub async fn run(context: Arc<Context>) {
     let pause = (context.config.relay.lease / 10).clamp(Duration::from_millis(100), Duration::from_secs(1));
     // Relays that were started together do not look together.
     while context.sleep(pause.mul_f64(0.5 + rand::random::<f64>())).await {
-        // A dead worker may leave more claims than one look shows.
-        while take_over(&context, &mut session).await {}
-        context.alive("takeover");
+        // A dead worker may leave more claims than one look shows, and one that cannot be taken over hides no other.
+        let mut above = Some(0);
+        while let Some(last) = above {
+            above = take_over(&context, &mut session, last).await;
+            context.alive("takeover");
+        }
     }
 }
 
-/// Takes over the claims that one look shows. Returns whether there may be more.
-async fn take_over(context: &Context, session: &mut Session) -> bool {
-    let Ok(expired) = session.run("expired", async |db| lease::expired(db).await).await else {
+/// Takes over the claims above this one that one look shows. Returns the last of them if there may be more.
+async fn take_over(context: &Context, session: &mut Session, above: u64) -> Option<u64> {
+    let Ok(expired) = session.run("expired", async |db| lease::expired(db, above).await).await else {
         session.pause().await;
-        return false;
+        return None;
     };
-    let mut count = 0;
     let own = context.leases.all();
     let held =
         |claim: &&lease::Expired| !own.iter().any(|tenure| tenure.lease == claim.lease && !tenure.is_abandoned());
@@ -39,10 +41,11 @@ async fn take_over(context: &Context, session: &mut Session) -> bool {
         }
         if unanswered {
             // The next look shows what is left.
-            return false;
+            return None;
         }
+        // A row that somebody has locked takes seconds: the loop goes on.
+        context.alive("takeover");
         if matches!(taken, Ok(true)) {
-            count += 1;
             context.metrics.lease_takeovers_total.inc();
             tracing::warn!(
                 claim_id = claim.lease.claim_id,
@@ -53,5 +56,5 @@ async fn take_over(context: &Context, session: &mut Session) -> bool {
             );
         }
     }
-    count > 0 && expired.len() >= lease::MOST_EXPIRED
+    expired.last().filter(|_| expired.len() >= lease::MOST_EXPIRED).map(|claim| claim.lease.claim_id)
 }

@@ -51,8 +51,12 @@ const ENOUGH: usize = 2000;
 const MAX_CLAIMS: usize = 32;
 /// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
 const MAX_TEXT: usize = 2 << 20;
-/// After this number of refusals caused by the call itself, a group is settled claim by claim.
+/// After this number of refusals caused by the call itself, a group is settled claim by claim. The same for lock waits: a claim
+/// of which another session has locked a row must not hold up the others.
 const MAX_REFUSALS: u32 = 3;
+const MAX_LOCK_WAITS: u32 = 2;
+/// The pause before a settler tries locked claims again, as a multiple of the time that the last try took.
+const LOCKED_PAUSE: u32 = 2;
 
 impl Finished {
     /// Wraps a claim whose messages all have an outcome. `queued` are the keys whose queue must be read on after its
@@ -89,21 +93,44 @@ impl Settler {
     /// Settles until the publisher has ended and the queue is empty.
     pub async fn run(self) {
         let mut session = Session::new(&self.context);
+        let (mut locked, mut again_at) = (Vec::new(), tokio::time::Instant::now());
         loop {
-            let group = self.collect().await;
-            if group.is_empty() {
+            let group = self.collect((!locked.is_empty()).then_some(again_at)).await;
+            if group.is_empty() && locked.is_empty() {
                 break;
             }
-            crash::point("before_settle");
-            self.settle(&mut session, group).await;
+            let (is_again, known) = (group.is_empty(), locked.len());
+            if is_again {
+                // If the queue has ended, this was not waited for.
+                tokio::time::sleep_until(again_at).await;
+            }
+            let started = Instant::now();
+            if is_again {
+                locked = self.one_by_one(&mut session, locked).await;
+            } else {
+                crash::point("before_settle");
+                locked.extend(self.settle(&mut session, group).await);
+            }
+            if is_again || locked.len() > known {
+                again_at = tokio::time::Instant::now() + started.elapsed() * LOCKED_PAUSE;
+            }
             self.context.alive("settle");
         }
     }
 
-    /// Waits for a claim, and then shortly for more.
-    async fn collect(&self) -> Vec<Finished> {
-        let mut queue = self.queue.lock().await;
-        let Some(first) = queue.recv().await else { return Vec::new() };
+    /// Waits for a claim, and then shortly for more. Returns none if the queue has ended, or at `until`.
+    async fn collect(&self, until: Option<tokio::time::Instant>) -> Vec<Finished> {
+        let first = async {
+            let mut queue = self.queue.lock().await;
+            let first = queue.recv().await;
+            first.map(|first| (queue, first))
+        };
+        let first = match until {
+            None => first.await,
+            Some(until) if until <= tokio::time::Instant::now() => None,
+            Some(until) => tokio::time::timeout_at(until, first).await.ok().flatten(),
+        };
+        let Some((mut queue, first)) = first else { return Vec::new() };
         let mut text = settle::text_size(&first.settlement);
         let mut messages = first.tenure.ids.len();
         let mut group = vec![first];
@@ -118,9 +145,10 @@ impl Settler {
         group
     }
 
-    /// Settles a group. Retries until the database has answered for each claim.
-    async fn settle(&self, session: &mut Session, mut group: Vec<Finished>) {
-        let (mut refusals, mut way) = (0, Way::Ranges);
+    /// Settles a group. Retries until the database has answered for each claim. Returns those of which another session has
+    /// locked a row: their leases are renewed, so that no other relay has them before that session has ended.
+    async fn settle(&self, session: &mut Session, mut group: Vec<Finished>) -> Vec<Finished> {
+        let (mut refusals, mut lock_waits, mut way) = (0, 0, Way::Ranges);
         while !group.is_empty() {
             let started = Instant::now();
             let outcome = self.write(session, &group, way).await;
@@ -132,6 +160,7 @@ impl Settler {
                     // Ranges may meet rows that another transaction locks; a list of rows does not.
                     way = Way::OneByOne;
                     refusals += u32::from(refusal(&error) == Some(Refusal::Call));
+                    lock_waits += u32::from(refusal(&error) == Some(Refusal::Contention));
                     session.pause().await;
                 }
             }
@@ -141,12 +170,23 @@ impl Settler {
             };
             group = self.close(group, &settled, started);
             if answered {
-                return self.close_lost(group, started);
+                self.close_lost(group, started);
+                break;
             }
-            if refusals >= MAX_REFUSALS {
+            if group.len() > 1 && (refusals >= MAX_REFUSALS || lock_waits >= MAX_LOCK_WAITS) {
                 return self.one_by_one(session, group).await;
             }
+            if lock_waits >= MAX_LOCK_WAITS {
+                return group;
+            }
+            if let [finished] = group.as_slice()
+                && refusals >= MAX_REFUSALS
+            {
+                self.abandon(finished);
+                break;
+            }
         }
+        Vec::new()
     }
 
     async fn write(&self, session: &mut Session, group: &[Finished], way: Way) -> Result<Vec<ClaimLease>, sqlx::Error> {
@@ -176,17 +216,20 @@ impl Settler {
         session.run("settled", async |db| settle::settled(db, &leases).await).await
     }
 
-    /// Finds the claim that the server refuses, and settles the others. The refused claim is left to its lease: the
-    /// relay that takes it over counts an attempt for each message.
-    async fn one_by_one(&self, session: &mut Session, group: Vec<Finished>) {
-        if let [finished] = group.as_slice() {
-            tracing::error!(claim_id = finished.lease().claim_id, "a claim cannot be settled: it is left to its lease");
-            finished.tenure.abandon();
-            return self.tell(finished);
-        }
+    /// Settles each claim for itself; returns those of which another session has locked a row.
+    async fn one_by_one(&self, session: &mut Session, group: Vec<Finished>) -> Vec<Finished> {
+        let mut locked = Vec::new();
         for finished in group {
-            Box::pin(self.settle(session, vec![finished])).await;
+            locked.extend(Box::pin(self.settle(session, vec![finished])).await);
         }
+        locked
+    }
+
+    /// Leaves a claim that the server refuses to its lease: the relay that takes it over counts an attempt for each message.
+    fn abandon(&self, finished: &Finished) {
+        tracing::error!(claim_id = finished.lease().claim_id, "a claim cannot be settled: it is left to its lease");
+        finished.tenure.abandon();
+        self.tell(finished);
     }
 
     /// Closes the claims of a group that have ended; returns the others.

@@ -14,12 +14,24 @@ use outbox_core::{
         settle::{self, Settlement, Way},
     },
 };
-use testkit::{database::Database, on_both_databases, servers::Flavor};
+use testkit::{
+    consume::Broker,
+    database::Database,
+    judge::Expectations,
+    load, on_both_databases,
+    proxy::Proxy,
+    relay::Metrics,
+    servers::{Flavor, until},
+};
+
+use crate::stage::{PATIENCE, Stage, start};
 
 on_both_databases!(
     settling_and_renewing_wait_for_no_open_transaction_and_no_other_settler,
     a_take_over_waits_for_no_open_transaction,
     promoting_waits_for_no_open_transaction,
+    a_renewal_whose_machine_vanishes_lets_go_of_its_claims,
+    a_message_that_somebody_has_locked_holds_up_no_other_settlement,
 );
 
 /// A relay's session in which a lock wait is refused after one second, instead of five.
@@ -112,7 +124,7 @@ async fn a_take_over_waits_for_no_open_transaction(flavor: Flavor) -> Result<()>
     claim(&mut db, 0, 3, Duration::ZERO).await?;
     let mut open = service.begin().await?;
     enqueue(&mut open, 2, None).await?;
-    let expired = lease::expired(&mut db).await?;
+    let expired = lease::expired(&mut db, 0).await?;
     ensure!(lease::take_over(&mut db, expired.first().context("the lease has passed")?).await?);
     open.commit().await?;
     ensure!(database.number("SELECT COUNT(*) FROM outbox_pending WHERE attempts = 1").await? == 3);
@@ -131,4 +143,46 @@ async fn promoting_waits_for_no_open_transaction(flavor: Flavor) -> Result<()> {
     open.commit().await?;
     ensure!(database.number("SELECT COUNT(*) FROM outbox_delayed").await? == 2);
     Ok(())
+}
+
+/// Nothing follows the first of its two round trips, and the connection stays open.
+async fn a_renewal_whose_machine_vanishes_lets_go_of_its_claims(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut db = relay(&database).await?;
+    committed(&database, 1, None).await?;
+    let (held, _) = claim(&mut db, 0, 1, Duration::from_secs(60)).await?;
+    let proxy = Proxy::start(database.url()).await?;
+    let mut lost = MySqlConnection::connect(proxy.address()).await?;
+    session::prepare(&mut lost).await?;
+    proxy.black_hole_after(|request| request.windows(11).any(|part| part == b"SKIP LOCKED"));
+    let renewing =
+        tokio::spawn(async move { lease::renew(&mut lost, &[held], Duration::from_secs(3)).await.map(drop) });
+    let lock = async || database.execute("SELECT claim_id FROM outbox_claims FOR UPDATE NOWAIT").await;
+    until(PATIENCE, "the claim to be locked", || async {
+        ensure!(lock().await.is_err());
+        Ok(())
+    })
+    .await?;
+    until(PATIENCE, "the server to let go of the claim", lock).await?;
+    renewing.abort();
+    Ok(())
+}
+
+/// There is one settler. What is sent and not settled counts as in flight: its relay must not seem drained.
+async fn a_message_that_somebody_has_locked_holds_up_no_other_settlement(flavor: Flavor) -> Result<()> {
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
+    load::commit(&stage.database, &stage.ledger, &[stage.draft(1)], |message| message.lane(1)).await?;
+    let mut console = stage.database.plain().await?;
+    sqlx::raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").execute(&mut console).await?;
+    let mut lock = console.begin().await?;
+    sqlx::raw_sql("SELECT id FROM outbox_pending WHERE lane = 1 FOR UPDATE").fetch_all(&mut *lock).await?;
+    let mut relay = start(&stage.settings.clone().set("relay", "settlers", 1))?;
+    let is_sent = |metrics: &Metrics| metrics.sum("outbox_relay_published_messages_total") > 0.5;
+    relay.wait_for_metrics(PATIENCE, "the locked message to be sent", is_sent).await?;
+    stage.commit(&[stage.draft(2)]).await?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 1 FROM outbox_sent_messages").await?;
+    let beat = "SELECT COUNT(*) FROM outbox_instances WHERE in_flight = 1 AND seen_at > (SELECT MAX(sent_at) FROM outbox_sent)";
+    stage.database.wait_for(PATIENCE, beat).await?;
+    lock.rollback().await?;
+    stage.drain_and_judge(&Expectations::new().at_least(2)).await
 }

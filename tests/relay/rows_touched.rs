@@ -227,7 +227,7 @@ async fn the_hot_statements_read_only_their_rows(flavor: Flavor) -> Result<()> {
     at_most(db, "read", 150).await?;
     ensure!(lease::renew(db, &[lease], Duration::from_secs(30)).await?.prolonged == [lease]);
     at_most(db, "renew", 30).await?;
-    ensure!(lease::expired(db).await?.is_empty());
+    ensure!(lease::expired(db, 0).await?.is_empty());
     at_most(db, "expired", 20).await?;
     let (last, sent) = ids.split_last().ok_or_else(|| anyhow::anyhow!("an empty claim"))?;
     let settlement = Settlement {
@@ -251,6 +251,12 @@ async fn the_hot_statements_read_only_their_rows(flavor: Flavor) -> Result<()> {
     at_most(db, "due", 20).await?;
     ensure!(promote::promote(db, LANE, &[*last]).await? == 1);
     at_most(db, "promote", 20).await?;
+    let many = "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, due_at, reason) SELECT 9 - id % 3, id + 1000000, 0, 1, \
+                '2020-01-01', 'parked' FROM outbox_messages";
+    sqlx::raw_sql(many).execute(&mut *db).await?;
+    rows_read(db).await?;
+    ensure!(promote::due(db, Duration::ZERO, 100).await?.len() == 100);
+    at_most(db, "due, of many", 120).await?;
     young_receipts(db).await?;
     ensure!(purge::sent(db, Duration::from_secs(3600), 1000).await? == (0, 0));
     at_most(db, "purge", 150).await?;

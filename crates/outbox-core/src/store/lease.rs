@@ -8,6 +8,7 @@ use super::{
     attempts,
     claim::ids_from_json,
     enqueue::micros,
+    session,
     text::{self, Reply, Text, sql},
 };
 
@@ -64,16 +65,23 @@ pub struct Renewed {
 }
 
 /// Renews claims from now on. Waits for no lock: one connection that is silent while it settles a claim must not cost
-/// all other claims their lease. Primary key; locks just these rows, across one of its two round trips.
+/// all other claims their lease. Primary key; locks just these rows, across one of its two round trips. Meanwhile the server
+/// waits for the second one no longer than for the lease, or a machine that vanishes would keep the claims of all relays locked
+/// for hours.
 pub async fn renew(conn: &mut MySqlConnection, leases: &[ClaimLease], lease: Duration) -> Result<Renewed, sqlx::Error> {
-    let text =
-        sql!("BEGIN; SELECT c.claim_id, c.lease_token FROM {claims} FOR UPDATE SKIP LOCKED", claims = fence(leases),);
+    let text = sql!(
+        "SET SESSION wait_timeout = {seconds}; BEGIN;
+        SELECT c.claim_id, c.lease_token FROM {claims} FOR UPDATE SKIP LOCKED",
+        seconds = lease.as_secs().max(1),
+        claims = fence(leases),
+    );
     let prolonged = ClaimLease::all(&text.run(conn).await?)?;
     let text = sql!(
         "UPDATE {prolonged} SET c.lease_until = UTC_TIMESTAMP(6) + INTERVAL {lease} MICROSECOND; COMMIT;
-        SELECT c.claim_id, c.lease_token FROM {claims}",
+        SET SESSION wait_timeout = {idle}; SELECT c.claim_id, c.lease_token FROM {claims}",
         prolonged = fence(&prolonged),
         lease = micros(lease),
+        idle = session::IDLE,
         claims = fence(leases),
     );
     let standing = ClaimLease::all(&text.run(conn).await?)?;
@@ -111,12 +119,12 @@ pub struct Expired {
 /// Most claims that [`expired`] returns.
 pub const MOST_EXPIRED: usize = 20;
 
-/// The claims whose lease has passed, at most [`MOST_EXPIRED`], read without locks: a locking read would wait for every
-/// claim that is being settled. Reads the live claims.
-pub async fn expired(conn: &mut MySqlConnection) -> Result<Vec<Expired>, sqlx::Error> {
+/// The claims above this one whose lease has passed, at most [`MOST_EXPIRED`] by their number, read without locks: a locking
+/// read would wait for every claim that is being settled. Reads the live claims.
+pub async fn expired(conn: &mut MySqlConnection, above: u64) -> Result<Vec<Expired>, sqlx::Error> {
     let sql = "SELECT claim_id, lease_token, owner, lane, message_ids FROM outbox_claims \
-               WHERE lease_until < UTC_TIMESTAMP(6) ORDER BY claim_id LIMIT ?";
-    let rows = sqlx::query(sql).bind(MOST_EXPIRED as u64).fetch_all(conn).await?;
+               WHERE claim_id > ? AND lease_until < UTC_TIMESTAMP(6) ORDER BY claim_id LIMIT ?";
+    let rows = sqlx::query(sql).bind(above).bind(MOST_EXPIRED as u64).fetch_all(conn).await?;
     let expired = |row: &MySqlRow| {
         Ok(Expired {
             lease: ClaimLease::of(row)?,

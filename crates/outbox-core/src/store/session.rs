@@ -13,6 +13,9 @@ pub async fn prepare(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     text.run(conn).await.map(drop)
 }
 
+/// The seconds for which a session may be idle, as in [`SETTINGS`].
+pub(super) const IDLE: u64 = 28_800;
+
 /// The settings of a relay's session; further variables may follow. No transaction may be open: it would be committed.
 pub(super) const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION autocommit = 1, \
     SESSION wait_timeout = 28800, SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 4, SESSION sql_safe_updates = 0";

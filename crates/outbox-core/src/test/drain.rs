@@ -156,7 +156,7 @@ async fn next(conn: &mut MySqlConnection) -> Result<Option<(ClaimLease, Pending)
 
 /// Another relay takes the claim over.
 async fn take_over(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    for expired in lease::expired(conn).await? {
+    for expired in lease::expired(conn, 0).await? {
         lease::take_over(conn, &expired).await?;
     }
     Ok(())

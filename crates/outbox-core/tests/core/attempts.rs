@@ -100,7 +100,7 @@ async fn a_take_over_is_a_failure_and_a_wait_without_an_attempt_is_none(flavor: 
     let (_database, mut db) = with_messages(flavor, 2).await?;
     claim(&mut db, &[1, 2]).await?;
     sqlx::raw_sql("SET timestamp = 2147000000").execute(&mut db).await?;
-    let expired = lease::expired(&mut db).await?;
+    let expired = lease::expired(&mut db, 0).await?;
     ensure!(lease::take_over(&mut db, expired.first().context("its lease has passed")?).await?);
     let held = claim(&mut db, &[1, 2]).await?;
     settle(&mut db, held, vec![late(1, false, "parked"), late(2, true, "late")], vec![]).await?;

@@ -187,7 +187,7 @@ async fn a_claim_that_was_renewed_is_not_taken_over(flavor: Flavor) -> Result<()
     let (database, mut db) = with_messages(flavor, 1).await?;
     let held = claim(&mut db, 8, &[1]).await?;
     sqlx::raw_sql("SET timestamp = 2147000000").execute(&mut db).await?;
-    let expired = lease::expired(&mut db).await?;
+    let expired = lease::expired(&mut db, 0).await?;
     let expired = expired.first().context("its lease has passed")?;
     assert_eq!(lease::renew(&mut db, &[held], LEASE).await?.prolonged, [held]);
     assert!(!lease::take_over(&mut db, expired).await?);
@@ -204,7 +204,7 @@ async fn a_message_that_was_put_off_is_not_suspected_any_more(flavor: Flavor) ->
     let (_database, mut db) = with_messages(flavor, 1).await?;
     claim(&mut db, 7, &[1]).await?;
     sqlx::raw_sql("SET timestamp = 2147000000").execute(&mut db).await?;
-    let expired = lease::expired(&mut db).await?;
+    let expired = lease::expired(&mut db, 0).await?;
     assert!(lease::take_over(&mut db, expired.first().context("its lease has passed")?).await?);
     assert_eq!(spent(&mut db).await?, [(1, 1)]);
     let held = claim(&mut db, 8, &[1]).await?;
@@ -340,6 +340,9 @@ async fn a_promotion_that_comes_late_deletes_no_message_that_failed_meanwhile(fl
     let (promoted, settled) = tokio::join!(promote::promote(&mut db, 0, &[1]), settled);
     settled?;
     assert_eq!((promoted?, counts(&database).await?), (0, [0, 1, 0, 0, 0]));
+    assert_eq!(promote::promote_due(&mut db, 0, &[1]).await?, 0, "it waits again");
+    sqlx::raw_sql("UPDATE outbox_delayed SET due_at = UTC_TIMESTAMP(6)").execute(&mut db).await?;
+    assert_eq!(promote::promote_due(&mut db, 0, &[1]).await?, 1);
     Ok(())
 }
 
@@ -431,9 +434,10 @@ async fn a_lease_runs_by_the_databases_clock(flavor: Flavor) -> Result<()> {
     sqlx::raw_sql("SET timestamp = 1000000000").execute(&mut db).await?;
     let held = claim(&mut db, 8, &[1]).await?;
     assert_eq!(database.number(then).await?, 1);
-    assert_eq!(lease::expired(&mut db).await?.len(), 0);
+    assert_eq!(lease::expired(&mut db, 0).await?.len(), 0);
     sqlx::raw_sql("SET timestamp = 1000000031").execute(&mut db).await?;
-    assert_eq!(lease::expired(&mut db).await?.len(), 1);
+    assert_eq!(lease::expired(&mut db, 0).await?.len(), 1);
+    assert_eq!(lease::expired(&mut db, held.claim_id).await?.len(), 0);
     sqlx::raw_sql("SET timestamp = 1000000000").execute(&mut db).await?;
     lease::renew(&mut db, &[held], LEASE).await?;
     assert_eq!(database.number(then).await?, 1);
