@@ -99,9 +99,8 @@ pub async fn run(context: Arc<Context>) {
 async fn look(db: &mut MySqlConnection, owner: &str) -> Result<Seen, sqlx::Error> {
     let rows = rows::list(db).await?;
     let instances = instances::shown(db, &rows).await?;
-    let newest = rows.iter().filter_map(|row| row.counted.as_ref()).max_by_key(|counted| counted.at);
     if let Some(wait) = wait(&rows, owner)
-        && let Some(Counted { at, counts }) = newest
+        && let Some(Counted { at, counts }) = newest(&rows)
         && let Ok(line) = serde_json::from_str(counts)
     {
         return Ok(Seen { line, at: *at, instances, wait });
@@ -124,6 +123,12 @@ fn wait(rows: &[InstanceRow], owner: &str) -> Option<Duration> {
     let due = if is_own { EVERY } else { OVERDUE };
     let left = due.checked_sub(Duration::from_micros(micros)).filter(|left| !left.is_zero())?;
     Some(left.max(SHORTEST))
+}
+
+/// Returns the numbers of the count that began last. Like [`wait`] it takes none that began in the future.
+fn newest(rows: &[InstanceRow]) -> Option<&Counted> {
+    let counted = rows.iter().filter_map(|row| Some((u64::try_from(row.counting?).ok()?, row.counted.as_ref()?)));
+    counted.min_by_key(|(micros, _)| *micros).map(|(_, counted)| counted)
 }
 
 fn show(context: &Context, seen: &Seen) {
@@ -189,6 +194,16 @@ mod tests {
         assert_eq!(waits("first"), [None, Some(8), Some(1), None, None, None]);
         assert_eq!(waits("second"), [None, Some(14), Some(7), Some(6), Some(1), None]);
         assert_eq!(wait(&[row("first", None)], "first"), None);
+    }
+
+    #[test]
+    fn the_numbers_of_the_last_count_are_shown_after_a_step_of_the_clock() {
+        let counted = |seconds: i64, at: i64| InstanceRow {
+            counted: Some(Counted { at, counts: String::new() }),
+            ..row("relay", Some(seconds))
+        };
+        let rows = [counted(-60, 300), counted(9, 200), counted(3, 240), row("relay", Some(1))];
+        assert_eq!(newest(&rows).map(|counted| counted.at), Some(240));
     }
 
     #[test]
