@@ -22,6 +22,7 @@ on_both_databases!(
     a_job_takes_what_its_plan_shows,
     waiting_messages_go_before_their_time_and_in_order,
     a_stopped_job_leaves_the_rest,
+    a_job_whose_message_is_locked_lets_others_go_on,
     each_account_can_do_its_part_alone,
 );
 
@@ -218,6 +219,26 @@ async fn a_stopped_job_leaves_the_rest(flavor: Flavor) -> Result<()> {
 }
 
 /// The operator changes no message and no audit; the relay orders nothing.
+async fn a_job_whose_message_is_locked_lets_others_go_on(flavor: Flavor) -> Result<()> {
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?;
+    let (operator, drafts) = (stage.operator()?, [stage.draft(1), stage.draft(2)]);
+    stage.commit(&drafts).await?;
+    stage.database.execute(BURY).await?;
+    let mut console = stage.database.plain().await?;
+    let mut lock = console.begin().await?;
+    let first = "SELECT d.id FROM outbox_messages m STRAIGHT_JOIN outbox_dead d ON d.lane = 0 AND d.id = m.id WHERE m.message_id = ? FOR UPDATE";
+    sqlx::query(first).bind(drafts[0].id.as_bytes().as_slice()).fetch_one(&mut *lock).await?;
+    for draft in &drafts {
+        order(&operator, &format!("dead retry {}", draft.id), 1).await?;
+    }
+    let _relay = stage.relay()?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 1 FROM outbox_jobs WHERE ended_at IS NOT NULL").await?;
+    ensure!(stage.database.number("SELECT COUNT(*) FROM outbox_dead").await? == 1, "the locked message was put back");
+    lock.rollback().await?;
+    stage.database.wait_for(PATIENCE, OPEN).await?;
+    stage.drain_and_judge(&Expectations::new().at_least(2)).await
+}
+
 async fn each_account_can_do_its_part_alone(flavor: Flavor) -> Result<()> {
     let stage = Stage::new(flavor, Broker::Kafka).await?;
     let operator = stage.operator()?;

@@ -10,7 +10,7 @@ use outbox_core::{
     store::{
         find::StateTable,
         jobs::{self, Actor, Batch, Change, DueJob, JobRow, NewJob},
-        replay::{ELSEWHERE, is_behind},
+        replay::ELSEWHERE,
         unsent::{self, UnsentRow},
     },
 };
@@ -216,7 +216,8 @@ pub struct Progress {
 }
 
 /// Carries out one batch of a job that is due; returns `None` if none is. Any number of relays may do so at once. A job that this
-/// program cannot read is left to a newer one. `kept` is the retention of sent messages.
+/// program cannot read is left to a newer one, and one whose batch fails lets the others go first. `kept` is the retention of sent
+/// messages.
 ///
 /// # Errors
 ///
@@ -224,16 +225,13 @@ pub struct Progress {
 pub async fn step(db: &mut MySqlConnection, kept: Duration) -> Result<Option<Progress>, sqlx::Error> {
     for job in jobs::due(db).await? {
         if let (Some(action), Ok(filter)) = (Action::of(&job.action), serde_json::from_str::<Filter>(&job.filter)) {
-            let part = next(db, &job, action, &filter).await?;
-            let Part { lane, ref ids, last, is_last } = part;
+            jobs::put_off(db, &job).await?;
+            let Part { lane, ref ids, last, is_last } = next(db, &job, action, &filter).await?;
             return carry_out(db, &job, action.change(), (lane, ids), (last, is_last)).await;
         }
         let Some(filter) = Some(&job.filter).filter(|_| job.action == replay::ACTION) else { continue };
         let Ok(filter) = serde_json::from_str(filter) else { continue };
-        // Two at a time might both put one message back.
-        if is_behind(db, job.job_id).await? {
-            continue;
-        }
+        jobs::put_off(db, &job).await?;
         let part = replay::next(db, &job, &filter, kept).await?;
         let ids: Vec<u64> = part.messages.iter().map(|message| message.id).collect();
         let attempts = if filter.to.is_some() { ELSEWHERE } else { 0 };

@@ -126,11 +126,14 @@ pub struct DueJob {
     pub token: u64,
 }
 
-/// The jobs whose next batch is due, at most ten, the longest due first. Index `outbox_jobs_open`, no lock.
+/// The jobs whose next batch is due, at most a hundred, the longest due first. Of the replays only the first may run: two at a
+/// time might both put one message back. Index `outbox_jobs_open`, no lock.
 pub async fn due(conn: &mut MySqlConnection) -> Result<Vec<DueJob>, sqlx::Error> {
     let sql = "SELECT job_id, action, filter, per_second, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), last_lane, last_id, \
                token FROM outbox_jobs FORCE INDEX (outbox_jobs_open) \
-               WHERE ended_at IS NULL AND next_at <= UTC_TIMESTAMP(6) ORDER BY next_at LIMIT 10";
+               WHERE ended_at IS NULL AND next_at <= UTC_TIMESTAMP(6) AND (action <> 'replay' OR job_id = \
+               (SELECT MIN(r.job_id) FROM outbox_jobs r WHERE r.ended_at IS NULL AND r.action = 'replay')) \
+               ORDER BY next_at LIMIT 100";
     let rows = sqlx::query(sql).fetch_all(conn).await?;
     let due = |row: &MySqlRow| {
         Ok(DueJob {
@@ -144,6 +147,13 @@ pub async fn due(conn: &mut MySqlConnection) -> Result<Vec<DueJob>, sqlx::Error>
         })
     };
     rows.iter().map(due).collect()
+}
+
+/// Makes a job due again in two seconds. To be called before a batch: if that fails, as where somebody has locked its rows, the
+/// other jobs have their turn first.
+pub async fn put_off(conn: &mut MySqlConnection, job: &DueJob) -> Result<(), sqlx::Error> {
+    let sql = "UPDATE outbox_jobs SET next_at = UTC_TIMESTAMP(6) + INTERVAL 2 SECOND WHERE job_id = ? AND token = ? AND ended_at IS NULL";
+    sqlx::query(sql).bind(job.job_id).bind(job.token).execute(conn).await.map(drop)
 }
 
 /// Some messages that a job changes.

@@ -153,12 +153,6 @@ pub async fn again(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result
     text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(again).collect()
 }
 
-/// Whether another replay that was ordered before is open. Index `outbox_jobs_open`, no lock.
-pub async fn is_behind(conn: &mut MySqlConnection, job_id: u64) -> Result<bool, sqlx::Error> {
-    let sql = "SELECT COUNT(*) > 0 FROM outbox_jobs WHERE ended_at IS NULL AND action = 'replay' AND job_id < ?";
-    sqlx::query_scalar(sql).bind(job_id).fetch_one(conn).await
-}
-
 /// A table `v` of messages to begin a join with.
 pub(super) fn values(messages: &[Again]) -> Text {
     let row = |it: &Again| {
