@@ -85,9 +85,7 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> (&'static
     if let Some(ControlRow { actor, reason, .. }) = pause {
         return ("paused", format!("Paused by {actor} ({reason}); {due}."));
     }
-    let quiet = lane.quiet.map_or_else(|| "lately".to_owned(), |quiet| format!("for {}", span(quiet)));
-    let is_quiet = lane.quiet.is_none_or(|quiet| quiet >= PATIENCE);
-    if lane.expired_leases > 0 && lane.owners == 0 && serving == 0 && is_quiet {
+    if lane.expired_leases > 0 && lane.owners == 0 && serving == 0 && !lane.sends {
         return ("unserved", format!("The relays that had claims here are gone, and no other takes them over; {due}."));
     }
     if lane.pending == 0 {
@@ -100,9 +98,9 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> (&'static
         (1, _) => "1 relay serves it".to_owned(),
         (relays, _) => format!("{relays} relays serve it"),
     };
-    if is_quiet && lane.lag >= PATIENCE {
+    if !lane.sends && lane.lag >= PATIENCE {
         let state = if serving == 0 { "unserved" } else { "stuck" };
-        return (state, format!("None was sent {quiet}: {due}; {relays}."));
+        return (state, format!("None was sent in the last minute: {due}; {relays}."));
     }
     ("busy", format!("{} were sent in the last 10 s: {due}; {relays}.", lane.sent))
 }
@@ -137,8 +135,8 @@ mod tests {
 
     #[test]
     fn what_live_relays_lack_is_told_where_messages_are_due() {
-        let lane = LaneStats { lane: 3, quiet: Some(2 * SECOND), ..LaneStats::default() };
-        let unserved = LaneStats { pending: 1, lag: 90 * SECOND, quiet: None, ..lane.clone() };
+        let lane = LaneStats { lane: 3, sends: true, ..LaneStats::default() };
+        let unserved = LaneStats { pending: 1, lag: 90 * SECOND, sends: false, ..lane.clone() };
         let sinks = [("kafka".to_owned(), Some("no broker\nanswers".to_owned()))].into();
         let process = Instance { state: "live", ..Instance::default() };
         let live = Live(vec![Instance { sinks, ..process.clone() }, process.clone()]);
@@ -153,7 +151,7 @@ mod tests {
 
     #[test]
     fn each_state_has_its_sentence() {
-        let lane = LaneStats { lane: 3, quiet: Some(2 * SECOND), ..LaneStats::default() };
+        let lane = LaneStats { lane: 3, sends: true, ..LaneStats::default() };
         check(&lane, None, "idle", "Nothing is due.");
         let busy = LaneStats { pending: 300, lag: 4 * SECOND, owners: 2, sent: 12_000, ..lane.clone() };
         check(
@@ -162,12 +160,12 @@ mod tests {
             "busy",
             "12000 were sent in the last 10 s: 300 messages are due, the first for 4 s; 2 relays serve it.",
         );
-        let unserved = LaneStats { pending: 1, lag: 90 * SECOND, quiet: None, ..lane.clone() };
+        let unserved = LaneStats { pending: 1, lag: 90 * SECOND, sends: false, ..lane.clone() };
         check(
             &unserved,
             None,
             "unserved",
-            "None was sent lately: 1 message has been due for 1 min 30 s; no live relay serves it.",
+            "None was sent in the last minute: 1 message has been due for 1 min 30 s; no live relay serves it.",
         );
         let new = LaneStats { lag: 3 * SECOND, ..unserved.clone() };
         check(
@@ -176,12 +174,12 @@ mod tests {
             "busy",
             "0 were sent in the last 10 s: 1 message has been due for 3 s; no live relay serves it.",
         );
-        let stuck = LaneStats { owners: 1, quiet: Some(70 * SECOND), ..unserved.clone() };
+        let stuck = LaneStats { owners: 1, ..unserved.clone() };
         check(
             &stuck,
             None,
             "stuck",
-            "None was sent for 1 min 10 s: 1 message has been due for 1 min 30 s; 1 relay serves it.",
+            "None was sent in the last minute: 1 message has been due for 1 min 30 s; 1 relay serves it.",
         );
         let gone = LaneStats { expired_leases: 1, ..unserved.clone() };
         check(

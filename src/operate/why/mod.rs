@@ -241,16 +241,15 @@ fn pending(found: &Found, row: &StateRow, live: &Live) -> Verdict {
         MAX_BEFORE.. => format!("{MAX_BEFORE} or more messages of lane {lane} go before it."),
         before => format!("{before} messages of lane {lane} go before it."),
     };
-    let quiet = found.last_sent.map(|sent| found.now - sent);
     let refused: String = live.refused(lane).iter().flat_map(|sentence| [" ", sentence]).collect();
     let waits = found.now - message.due_at.unwrap_or_default().max(message.created_at);
     if idle(found) < PATIENCE || waits < PATIENCE / 10 {
-        let progress =
-            quiet.map_or_else(String::new, |quiet| format!(" The last of the lane was sent {} ago.", span(quiet)));
+        let sent = |sent| format!(" The last of the lane was sent {} ago.", span(found.now - sent));
+        let progress = found.last_sent.map_or_else(String::new, sent);
         return Verdict::new("pending", "in_line", place + &progress + &refused);
     }
-    let last = quiet.map_or_else(|| "lately".to_owned(), |quiet| format!("for {}", span(quiet)));
-    let none = format!("{place} No relay has sent a message of this lane {last}, and none has a claim in it.");
+    let none =
+        format!("{place} No relay has sent a message of this lane in the last minute, and none has a claim in it.");
     let serving = live.serve(lane);
     if serving == 0 {
         let verdict = |drained: &str| {

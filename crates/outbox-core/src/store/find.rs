@@ -10,6 +10,7 @@ use super::{
     queue::UNDATED,
     read::{self, Mark},
     replay::ELSEWHERE,
+    stats::first_of_the_last_minute,
 };
 
 /// All rows about one message at one moment. Times are microseconds since 1970, by the database's clock.
@@ -33,7 +34,7 @@ pub struct Found {
     pub ahead: Option<u64>,
     /// Pending messages of its lane with a lower id, at most [`MAX_BEFORE`].
     pub before: u64,
-    /// The time of the newest receipt of its lane, among the last thousand of all lanes.
+    /// When a message of its lane was sent last, if that was in the last minute.
     pub last_sent: Option<i64>,
     /// Owners of a live claim in its lane.
     pub owners: u64,
@@ -288,9 +289,10 @@ async fn ahead(conn: &mut MySqlConnection, id: u64, state: &StateRow) -> Result<
 async fn lane(conn: &mut MySqlConnection, id: u64, lane: u16) -> Result<(u64, Option<i64>, u64), sqlx::Error> {
     let sql = "SELECT COUNT(*) FROM (SELECT 1 FROM outbox_pending WHERE lane = ? AND id < ? LIMIT ?) t";
     let before: i64 = sqlx::query_scalar(sql).bind(lane).bind(id).bind(MAX_BEFORE).fetch_one(&mut *conn).await?;
-    let sql = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MAX(sent_at)) FROM \
-               (SELECT lane, sent_at FROM outbox_sent ORDER BY receipt_id DESC LIMIT 1000) s WHERE lane = ?";
-    let last_sent = sqlx::query_scalar(sql).bind(lane).fetch_one(&mut *conn).await?;
+    let first = first_of_the_last_minute(conn).await?;
+    let sql = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MAX(sent_at)) FROM outbox_sent \
+               WHERE receipt_id >= ? AND lane = ? AND message_ids <> '[]'";
+    let last_sent = sqlx::query_scalar(sql).bind(first).bind(lane).fetch_one(&mut *conn).await?;
     let sql = "SELECT COUNT(DISTINCT owner) FROM outbox_claims WHERE lane = ? AND lease_until >= UTC_TIMESTAMP(6)";
     let owners: i64 = sqlx::query_scalar(sql).bind(lane).fetch_one(&mut *conn).await?;
     Ok((before.unsigned_abs(), last_sent, owners.unsigned_abs()))

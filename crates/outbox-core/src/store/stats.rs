@@ -123,10 +123,9 @@ pub struct LaneStats {
     pub leased: u64,
     /// Claims whose lease has passed and that no relay has taken over.
     pub expired_leases: u64,
-    /// Since when no message was sent, among the last thousand receipts of all lanes; at least since the first of these. `None`: there
-    /// are fewer receipts, and none of this lane.
-    pub quiet: Option<i64>,
-    /// Messages of these receipts in the last ten seconds.
+    /// Whether a message was sent in the last minute.
+    pub sends: bool,
+    /// Messages that were sent in the last ten seconds.
     pub sent: u64,
     /// Messages that wait, by reason; the largest number first.
     pub delayed: Vec<Waiting>,
@@ -160,7 +159,7 @@ pub const OPERATOR: &str = "'unroutable', 'no_route', 'no_sink', 'unread', 'paus
 const LATE: &str = "COALESCE(TIMESTAMPDIFF(MICROSECOND, GREATEST(m.created_at, COALESCE(m.due_at, m.created_at)), UTC_TIMESTAMP(6)), 0)";
 
 /// Counts each lane that has messages or was served lately, in one snapshot. Reads the primary keys of pending rows (narrow: about 0.1 s
-/// for a million), all delayed and dead rows, the claims and a thousand receipts; no lock. If it fails, end the connection: its
+/// for a million), all delayed and dead rows, the claims and the receipts of the last minute; no lock. If it fails, end the connection: its
 /// transaction is open.
 pub async fn lanes(conn: &mut MySqlConnection) -> Result<Vec<LaneStats>, sqlx::Error> {
     let snapshot =
@@ -184,22 +183,36 @@ pub async fn lanes(conn: &mut MySqlConnection) -> Result<Vec<LaneStats>, sqlx::E
         let lane = lanes.of(row.try_get(0)?);
         (lane.owners, lane.expired_leases, lane.leased) = (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
     }
-    let sql = "SELECT lane, TIMESTAMPDIFF(MICROSECOND, MAX(sent_at), UTC_TIMESTAMP(6)), CAST(COALESCE(SUM(IF(sent_at > UTC_TIMESTAMP(6) \
-               - INTERVAL 10 SECOND AND JSON_VALID(message_ids), JSON_LENGTH(message_ids), 0)), 0) AS UNSIGNED) FROM \
-               (SELECT lane, sent_at, message_ids FROM outbox_sent ORDER BY receipt_id DESC LIMIT 1000) s GROUP BY lane";
-    for row in sqlx::query(sql).fetch_all(&mut *conn).await? {
+    let first = first_of_the_last_minute(conn).await?;
+    let sql = "SELECT lane, CAST(COALESCE(SUM(IF(sent_at > UTC_TIMESTAMP(6) - INTERVAL 10 SECOND AND JSON_VALID(message_ids), \
+               JSON_LENGTH(message_ids), 0)), 0) AS UNSIGNED), COUNT(NULLIF(message_ids, '[]')) > 0 \
+               FROM outbox_sent WHERE receipt_id >= ? GROUP BY lane";
+    for row in sqlx::query(sql).bind(first).fetch_all(&mut *conn).await? {
         let lane = lanes.of(row.try_get(0)?);
-        (lane.quiet, lane.sent) = (Some(row.try_get(1)?), row.try_get(2)?);
-    }
-    let sql = "SELECT COUNT(*), TIMESTAMPDIFF(MICROSECOND, MIN(sent_at), UTC_TIMESTAMP(6)) FROM \
-               (SELECT sent_at FROM outbox_sent ORDER BY receipt_id DESC LIMIT 1000) s";
-    let (receipts, oldest): (i64, Option<i64>) = sqlx::query_as(sql).fetch_one(&mut *conn).await?;
-    // A lane may have sent something just before these receipts.
-    for lane in lanes.0.values_mut().filter(|lane| lane.quiet.is_none() && receipts == 1000) {
-        lane.quiet = oldest;
+        (lane.sent, lane.sends) = (row.try_get(1)?, row.try_get(2)?);
     }
     sqlx::raw_sql("COMMIT").execute(conn).await?;
     Ok(lanes.0.into_values().collect())
+}
+
+/// The number of the first receipt of the last minute, or one that no receipt has yet. A few dozen reads of one row; one where no
+/// receipt is so new.
+pub(super) async fn first_of_the_last_minute(conn: &mut MySqlConnection) -> Result<u64, sqlx::Error> {
+    let sql = "SELECT receipt_id, sent_at < UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE FROM outbox_sent ORDER BY receipt_id DESC LIMIT 1";
+    let newest: Option<(u64, bool)> = sqlx::query_as(sql).fetch_optional(&mut *conn).await?;
+    let Some((mut high, false)) = newest else { return Ok(u64::MAX) };
+    let mut low = 0;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let sql = "SELECT receipt_id, sent_at < UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE FROM outbox_sent WHERE receipt_id >= ? \
+                   ORDER BY receipt_id LIMIT 1";
+        let receipt: Option<(u64, bool)> = sqlx::query_as(sql).bind(middle).fetch_optional(&mut *conn).await?;
+        match receipt {
+            Some((receipt, true)) => low = receipt + 1,
+            Some(_) | None => high = middle,
+        }
+    }
+    Ok(low)
 }
 
 async fn delayed(conn: &mut MySqlConnection, lanes: &mut Lanes) -> Result<(), sqlx::Error> {

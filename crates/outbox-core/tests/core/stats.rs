@@ -1,7 +1,10 @@
 //! What is counted of the queue.
 
 use anyhow::{Result, ensure};
-use outbox_core::store::stats;
+use outbox_core::{
+    sqlx::{self, AssertSqlSafe, MySqlConnection},
+    store::stats,
+};
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 
 /// A message of a hundred seconds for each number; those from 8 on were scheduled.
@@ -24,6 +27,7 @@ on_both_databases!(
     a_claim_whose_list_cannot_be_read_is_counted_without_messages,
     lags_begin_when_a_message_is_due_and_are_told_by_cause,
     a_key_is_blocked_once_and_only_by_what_an_operator_must_treat,
+    a_lane_that_sends_nothing_is_seen_beside_one_that_sends_much,
 );
 
 /// It may stand for as long as somebody has written: the gauges of all relays go on meanwhile.
@@ -76,5 +80,32 @@ async fn a_key_is_blocked_once_and_only_by_what_an_operator_must_treat(flavor: F
     // Key 7 in two lanes, and key 9.
     ensure!((stats.dead, stats.expired, stats.blocked_keys) == (4, 1, 3), "{stats:?}");
     ensure!(stats.dead_since == Some(1_609_459_200_000_000), "{stats:?}");
+    Ok(())
+}
+
+/// Lane 1 has thousands of receipts a minute, lane 2 a single one. That of lane 3 is old, and those of lane 4 name no message.
+async fn a_lane_that_sends_nothing_is_seen_beside_one_that_sends_much(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut db = database.plain().await?;
+    let receipts = async |db: &mut MySqlConnection, lane: u16, number: u64, age: u64, ids: &str| {
+        let row = format!(
+            "({lane}, RAND() * 1e15, 7, 'a', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) - INTERVAL {age} SECOND, '{ids}', '[]')"
+        );
+        let rows = vec![row; usize::try_from(number)?].join(", ");
+        let columns = "lane, claim_id, lease_token, owner, claimed_at, sent_at, message_ids, receipts";
+        sqlx::raw_sql(AssertSqlSafe(format!("INSERT INTO outbox_sent ({columns}) VALUES {rows}"))).execute(db).await?;
+        anyhow::Ok(())
+    };
+    let found = async |db: &mut MySqlConnection| {
+        let lanes = stats::lanes(db).await?;
+        anyhow::Ok(lanes.iter().map(|lane| (lane.lane, lane.sends, lane.sent)).collect::<Vec<_>>())
+    };
+    ensure!(found(&mut db).await?.is_empty());
+    receipts(&mut db, 3, 500, 3600, "[1]").await?;
+    ensure!(found(&mut db).await?.is_empty());
+    receipts(&mut db, 2, 1, 30, "[2]").await?;
+    receipts(&mut db, 4, 3, 20, "[]").await?;
+    receipts(&mut db, 1, 1500, 0, "[3,4]").await?;
+    ensure!(found(&mut db).await? == [(1, true, 3000), (2, true, 0), (4, false, 0)], "{:?}", found(&mut db).await?);
     Ok(())
 }
