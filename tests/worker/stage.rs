@@ -63,7 +63,7 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) async fn new(flavor: Flavor) -> Result<Self> {
         let database = Database::create(flavor).await?;
-        let pool = MySqlPool::connect(&database.url_as(Account::Owner)?).await?;
+        let pool = MySqlPool::connect(&database.url_as(Account::Worker)?).await?;
         Ok(Self { database, pool })
     }
 

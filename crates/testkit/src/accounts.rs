@@ -13,6 +13,8 @@ const BUSINESS: &str = "\
     GRANT SELECT, INSERT, UPDATE, DELETE ON test_keys TO 'outbox_service'@'%'; \
     GRANT SELECT, INSERT, UPDATE, DELETE ON test_orders TO 'outbox_service'@'%'; \
     GRANT SELECT, INSERT, UPDATE, DELETE ON test_effects TO 'outbox_service'@'%'; \
+    GRANT SELECT, INSERT, UPDATE, DELETE ON test_orders TO 'outbox_worker'@'%'; \
+    GRANT SELECT, INSERT, UPDATE, DELETE ON test_effects TO 'outbox_worker'@'%'; \
     GRANT SELECT, INSERT, UPDATE, DELETE ON test_effects TO 'outbox_consumer'@'%'; ";
 
 /// The account of a program.
@@ -26,6 +28,8 @@ pub enum Account {
     Service,
     /// A consumer with a database of its own: `deploy/grants/consumer.sql`.
     Consumer,
+    /// A service that runs a worker and enqueues in its handlers: the lines of a relay and of a service, and its own tables.
+    Worker,
     /// An operator: `deploy/grants/operator.sql`.
     Operator,
     /// A program that makes its own tables beside the outbox's, or is relay and service at once: all rights on this
@@ -34,8 +38,8 @@ pub enum Account {
 }
 
 impl Account {
-    const ALL: [Self; 6] =
-        [Self::Relay, Self::RelayWithProcess, Self::Service, Self::Consumer, Self::Operator, Self::Owner];
+    const ALL: [Self; 7] =
+        [Self::Relay, Self::RelayWithProcess, Self::Service, Self::Consumer, Self::Worker, Self::Operator, Self::Owner];
 
     fn name(self) -> &'static str {
         match self {
@@ -43,6 +47,7 @@ impl Account {
             Self::RelayWithProcess => "outbox_relay_process",
             Self::Service => "outbox_service",
             Self::Consumer => "outbox_consumer",
+            Self::Worker => "outbox_worker",
             Self::Operator => "outbox_operator",
             Self::Owner => "outbox_owner",
         }
@@ -50,13 +55,18 @@ impl Account {
 
     fn grants(self) -> String {
         const RELAY: &str = include_str!("../../../deploy/grants/relay.sql");
+        const SERVICE: &str = include_str!("../../../deploy/grants/service.sql");
         match self {
             Self::Relay => RELAY.to_owned(),
             // With `PROCESS` enabled, as the file describes.
             Self::RelayWithProcess => {
                 RELAY.replace("-- GRANT", "GRANT").replace("'outbox_relay'", "'outbox_relay_process'")
             }
-            Self::Service => include_str!("../../../deploy/grants/service.sql").to_owned(),
+            Self::Service => SERVICE.to_owned(),
+            Self::Worker => {
+                let both = [RELAY, SERVICE].concat();
+                both.replace("'outbox_relay'", "'outbox_worker'").replace("'outbox_service'", "'outbox_worker'")
+            }
             Self::Consumer => include_str!("../../../deploy/grants/consumer.sql").to_owned(),
             Self::Operator => include_str!("../../../deploy/grants/operator.sql").to_owned(),
             Self::Owner => String::new(),
