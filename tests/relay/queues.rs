@@ -61,3 +61,45 @@ async fn a_queue_that_nothing_holds_back_any_more_goes_on_by_itself() -> Result<
     stage.database.execute("DELETE FROM outbox_dead WHERE id = 0").await?;
     stage.drain_and_judge(&Expectations::new().at_least(5_100)).await
 }
+
+/// A look sees a hundred keys, of which few or many are held back.
+#[tokio::test]
+async fn held_keys_wait_among_many_others() -> Result<()> {
+    for (held, flavor) in [(2, Flavor::MySql), (30, Flavor::MySql), (2, Flavor::MariaDb)] {
+        let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
+        let drafts: Vec<Draft> = (0..100).map(|n| stage.draft(0).key(format!("k{n}"), 1)).collect();
+        let followers: Vec<Draft> = (0..100).map(|n| stage.draft(0).key(format!("k{n}"), 2)).collect();
+        stage.commit(&drafts).await?;
+        for (table, remainder) in [("dead", 0), ("delayed", 1)] {
+            stage.database.execute(&hold(table, remainder, held)).await?;
+        }
+        stage.commit(&followers).await?;
+        let _relay = stage.relay()?;
+        stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_pending").await?;
+        let behind = stage.database.number("SELECT COUNT(*) FROM outbox_delayed WHERE reason = 'behind'").await?;
+        ensure!(behind == held, "{behind} and not {held} messages wait behind held ones");
+        let back = "INSERT INTO outbox_pending (lane, id, key_hash, bytes) SELECT lane, id, key_hash, bytes FROM outbox_dead; \
+                    DELETE FROM outbox_dead; UPDATE outbox_delayed SET due_at = UTC_TIMESTAMP(6) WHERE reason = 'unroutable'; \
+                    UPDATE outbox_head SET version = version + 1, low = 0";
+        stage.database.execute(back).await?;
+        stage.drain_and_judge(&Expectations::new().at_least(200)).await?;
+    }
+    Ok(())
+}
+
+/// Moves half of the first messages to a table in which they hold their keys.
+fn hold(table: &str, remainder: u64, held: i64) -> String {
+    let columns = match table {
+        "dead" => {
+            "attempts, died_at, holds_key, reason, owner) SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'test'"
+        }
+        _ => {
+            "due_at, holds_key, reason) SELECT lane, id, key_hash, bytes, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 1, 'unroutable'"
+        }
+    };
+    let chosen = format!("id <= {held} AND id % 2 = {remainder}");
+    format!(
+        "INSERT INTO outbox_{table} (lane, id, key_hash, bytes, {columns} FROM outbox_pending WHERE {chosen}; \
+         DELETE FROM outbox_pending WHERE {chosen}"
+    )
+}

@@ -244,7 +244,7 @@ impl Look {
             passed: Vec::new(),
             fresh: rows(self.fresh),
             below: rows(self.below),
-            holds: !self.waiting.is_empty(),
+            holds: self.waiting.first().map(|id| protocol.key(id)),
         }
     }
 

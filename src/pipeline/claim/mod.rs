@@ -1,11 +1,12 @@
 //! The claimer of a lane: looks for pending rows and claims them, pass after pass.
 
 mod foreign;
+mod keys;
 mod pace;
 pub mod window;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -281,18 +282,6 @@ impl Claimer {
         Ok(Some((seen, selection)))
     }
 
-    /// Returns the held-back keys of the seen rows, each with the smallest id that holds it back.
-    async fn held(&self, session: &mut Session, seen: &Seen) -> Result<HashMap<u64, u64>, sqlx::Error> {
-        let rows = seen.below.iter().chain(&seen.fresh);
-        let keys: HashSet<u64> = rows.map(|row| row.key_hash).filter(|key| *key != 0).collect();
-        if !seen.holds || keys.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let keys: Vec<u64> = keys.into_iter().collect();
-        let held = session.run("held", async |db| claim::held_among(db, self.lane, &keys).await).await?;
-        Ok(held.into_iter().collect())
-    }
-
     /// Counts claimed rows below the start: they were committed later than the floor allows.
     fn count_late(&self, selection: &Selection, start: u64) {
         let late = selection.claims.iter().flatten().filter(|row| row.id < start).count();
@@ -353,7 +342,7 @@ impl Claimer {
         let tenures = ids.into_iter().filter_map(|(token, ids, keys)| {
             let mut tenure = Tenure::new(*by_token.get(&token)?, self.lane, ids, keys, until);
             let queued = selection.queued.iter().filter(|key| tenure.keys.binary_search(key).is_ok());
-            tenure.queued = queued.copied().collect();
+            tenure.queued = self.read_on(queued.copied().collect(), selection);
             Some(Arc::new(tenure))
         });
         let tenures: Vec<_> = tenures.collect();

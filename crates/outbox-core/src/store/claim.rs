@@ -78,8 +78,8 @@ pub struct Seen {
     pub fresh: Vec<Pending>,
     /// Rows in the gaps, by id.
     pub below: Vec<Pending>,
-    /// Whether a message of the lane holds back its key; [`held_among`] returns the keys.
-    pub holds: bool,
+    /// The smallest key that a message of the lane holds back; [`next_held`] and [`held_among`] return the others.
+    pub holds: Option<u64>,
 }
 
 /// The kinds of rows of a look; the kind is the first column.
@@ -128,7 +128,7 @@ pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, s
             CLAIM => seen.add_claim(row, look.owner)?,
             FRESH => seen.fresh.push(pending(row)?),
             BELOW => seen.below.push(pending(row)?),
-            _ => seen.holds |= row.try_get::<Option<u64>, _>(1)?.is_some(),
+            _ => seen.holds = seen.holds.into_iter().chain(row.try_get::<Option<u64>, _>(1)?).min(),
         }
     }
     // A union keeps no order.
@@ -182,6 +182,23 @@ pub(crate) fn hashes_from_bytes(packed: &[u8]) -> Vec<u64> {
 
 pub(crate) fn ids_from_json(text: &str) -> Result<Vec<u64>, sqlx::Error> {
     serde_json::from_str(text).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+/// The smallest key above this one that a message of the lane holds back. One entry of `outbox_delayed_key` and of
+/// `outbox_dead_key`, however many messages wait; no lock. As for [`held_among`], the look comes first.
+pub async fn next_held(conn: &mut MySqlConnection, lane: u16, above: u64) -> Result<Option<u64>, sqlx::Error> {
+    let text = sql!(
+        "(SELECT key_hash FROM outbox_delayed FORCE INDEX (outbox_delayed_key)
+            WHERE lane = {lane} AND holds_key = 1 AND key_hash > {above} ORDER BY key_hash LIMIT 1)
+        UNION ALL (SELECT key_hash FROM outbox_dead FORCE INDEX (outbox_dead_key)
+            WHERE lane = {lane} AND holds_key = 1 AND key_hash > {above} ORDER BY key_hash LIMIT 1)",
+        lane,
+        above,
+    );
+    let replies = text.run(conn).await?;
+    let keys: Vec<u64> =
+        replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    Ok(keys.into_iter().min())
 }
 
 /// The keys among these that a message holds back, each with the smallest id of such a message. To be called after

@@ -1,0 +1,63 @@
+//! The keys of candidates: which are held back, and whose queues go on.
+
+use std::collections::{HashMap, HashSet};
+
+use outbox_core::{
+    sqlx,
+    store::claim::{self, Seen},
+};
+
+use super::{Claimer, window::Selection};
+use crate::state::{queues::Wanted, session::Session};
+
+/// For this many candidate keys the server is asked which of them are held back: 4 µs each, in both tables. For more, the held keys are
+/// read one after the other (0.2 ms each), and the candidates are asked for only if there are many of those, too.
+const FEW_KEYS: usize = 64;
+const FEW_HELD: usize = 8;
+
+impl Claimer {
+    /// Returns the held-back keys of the seen rows, each with the smallest id that holds it back.
+    pub(super) async fn held(&self, session: &mut Session, seen: &Seen) -> Result<HashMap<u64, u64>, sqlx::Error> {
+        let Some(first) = seen.holds else { return Ok(HashMap::new()) };
+        let rows = seen.below.iter().chain(&seen.fresh);
+        let mut keys: HashSet<u64> = rows.map(|row| row.key_hash).filter(|key| *key != 0).collect();
+        if keys.len() > FEW_KEYS
+            && let Some(few) = self.few_held(session, first).await?
+        {
+            keys.retain(|key| few.contains(key));
+        }
+        if keys.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let keys: Vec<u64> = keys.into_iter().collect();
+        let held = session.run("held", async |db| claim::held_among(db, self.lane, &keys).await).await?;
+        Ok(held.into_iter().collect())
+    }
+
+    /// Returns all held-back keys of the lane, from the first one on; `None` if there are more than a few.
+    async fn few_held(&self, session: &mut Session, first: u64) -> Result<Option<Vec<u64>>, sqlx::Error> {
+        let mut held = vec![first];
+        while let Some(&last) = held.last().filter(|_| held.len() <= FEW_HELD) {
+            match session.run("held", async |db| claim::next_held(db, self.lane, last).await).await? {
+                Some(next) => held.push(next),
+                None => return Ok(Some(held)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Asks for the next part of the queues of these keys where sinks take many messages of a key at a time: it becomes pending
+    /// while the claim is published. Returns the keys whose next part the publisher asks for, once few of their messages are left.
+    pub(super) fn read_on(&self, keys: Vec<u64>, selection: &Selection) -> Vec<u64> {
+        let queues = &self.context.queues;
+        if queues.most_of_key() != usize::MAX {
+            return keys;
+        }
+        for key in keys {
+            let last = selection.claims.iter().flatten().filter(|row| row.key_hash == key).map(|row| row.id).max();
+            let (above, rows) = (last.unwrap_or(0), self.context.config.relay.claim_messages);
+            queues.want((self.lane, key), Wanted { above, rows });
+        }
+        Vec::new()
+    }
+}
