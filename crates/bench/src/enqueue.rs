@@ -90,12 +90,12 @@ async fn beside_bare_inserts(common: &Common, rounds: u64, messages: u64) -> Res
         } else {
             Outbox::new().enqueue_all(&mut tx, all).await?;
         }
-        enqueues.saturating_record(micros(start.elapsed()));
+        enqueues.record(micros(start.elapsed()))?;
         tx.commit().await?;
 
         let (mut tx, start) = (connection.begin().await?, Instant::now());
         insert(&mut tx, common, messages).await?;
-        inserts.saturating_record(micros(start.elapsed()));
+        inserts.record(micros(start.elapsed()))?;
         tx.commit().await?;
     }
     database.remove().await?;

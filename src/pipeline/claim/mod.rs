@@ -1,7 +1,7 @@
 //! The claimer of a lane: looks for pending rows and claims them, pass after pass.
 
 mod foreign;
-mod keys;
+mod held;
 mod pace;
 pub mod window;
 
@@ -342,7 +342,7 @@ impl Claimer {
         let tenures = ids.into_iter().filter_map(|(token, ids, keys)| {
             let mut tenure = Tenure::new(*by_token.get(&token)?, self.lane, ids, keys, until);
             let queued = selection.queued.iter().filter(|key| tenure.keys.binary_search(key).is_ok());
-            tenure.queued = self.read_on(queued.copied().collect(), selection);
+            tenure.queued = queued.copied().collect();
             Some(Arc::new(tenure))
         });
         let tenures: Vec<_> = tenures.collect();

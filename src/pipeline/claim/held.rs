@@ -1,4 +1,4 @@
-//! The keys of candidates: which are held back, and whose queues go on.
+//! Which keys of the candidates are held back.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,8 +7,8 @@ use outbox_core::{
     store::claim::{self, Seen},
 };
 
-use super::{Claimer, window::Selection};
-use crate::state::{queues::Wanted, session::Session};
+use super::Claimer;
+use crate::state::session::Session;
 
 /// For this many candidate keys the server is asked which of them are held back: 4 µs each, in both tables. For more, the held keys are
 /// read one after the other (0.2 ms each), and the candidates are asked for only if there are many of those, too.
@@ -44,20 +44,5 @@ impl Claimer {
             }
         }
         Ok(None)
-    }
-
-    /// Asks for the next part of the queues of these keys where sinks take many messages of a key at a time: it becomes pending
-    /// while the claim is published. Returns the keys whose next part the publisher asks for, once few of their messages are left.
-    pub(super) fn read_on(&self, keys: Vec<u64>, selection: &Selection) -> Vec<u64> {
-        let queues = &self.context.queues;
-        if queues.most_of_key() != usize::MAX {
-            return keys;
-        }
-        for key in keys {
-            let last = selection.claims.iter().flatten().filter(|row| row.key_hash == key).map(|row| row.id).max();
-            let (above, rows) = (last.unwrap_or(0), self.context.config.relay.claim_messages);
-            queues.want((self.lane, key), Wanted { above, rows });
-        }
-        Vec::new()
     }
 }
