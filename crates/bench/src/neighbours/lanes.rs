@@ -51,16 +51,9 @@ pub(super) async fn beside_a_slow_lane(common: &Common, size: Size, without: &Ot
     let left = stage.database.number(&left).await?;
     relay.stop(Duration::from_secs(60)).await?;
     stage.remove().await?;
-    Ok(figures(
-        "slow_lane",
-        [
-            ("rate_ratio", json!(with.per_second / without.per_second)),
-            ("p99_ms", json!(with.p99_ms)),
-            ("left", json!(left)),
-            ("lost", json!(with.lost)),
-            ("out_of_order", json!(with.out_of_order)),
-        ],
-    ))
+    let mut found = with.figures("slow_lane", without);
+    found.extend(figures("slow_lane", [("left", json!(left))]));
+    Ok(found)
 }
 
 /// Two relays: the cost of many idle lanes, and whether busy lanes beside them get equal shares.

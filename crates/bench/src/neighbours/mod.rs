@@ -162,6 +162,22 @@ struct Others {
     out_of_order: u64,
 }
 
+impl Others {
+    /// The figures beside a neighbour of this name.
+    fn figures(&self, neighbour: &str, without: &Self) -> Figures {
+        figures(
+            neighbour,
+            [
+                ("rate_ratio", json!(self.per_second / without.per_second)),
+                ("p99_ms", json!(self.p99_ms)),
+                ("lost", json!(self.lost)),
+                ("duplicates", json!(self.duplicates)),
+                ("out_of_order", json!(self.out_of_order)),
+            ],
+        )
+    }
+}
+
 async fn others(stage: &Stage, common: &Common, rate: u32, seconds: u32) -> Result<Others> {
     let arrivals = Arrivals::default();
     let listener = listen(&stage.topic, &stage.topics, Arc::clone(&arrivals)).await?;
@@ -191,16 +207,7 @@ fn per_second(sent: &[Sent], arrivals: &[(u64, Instant)]) -> f64 {
 
 async fn sick_destination(common: &Common, size: Size, without: &Others) -> Result<Figures> {
     let with = beside_a_sick_destination(common, size, true).await?;
-    Ok(figures(
-        "sick_destination",
-        [
-            ("rate_ratio", json!(with.per_second / without.per_second)),
-            ("p99_ms", json!(with.p99_ms)),
-            ("lost", json!(with.lost)),
-            ("duplicates", json!(with.duplicates)),
-            ("out_of_order", json!(with.out_of_order)),
-        ],
-    ))
+    Ok(with.figures("sick_destination", without))
 }
 
 /// A sick destination: a Kafka topic with too few replicas, or a RabbitMQ queue that is full.
@@ -282,16 +289,7 @@ async fn beside_unroutable(common: &Common, size: Size, without: &Others) -> Res
     let with = others(&stage, common, size.rate, size.seconds).await?;
     relay.stop(Duration::from_secs(30)).await?;
     stage.remove().await?;
-    Ok(figures(
-        "unroutable",
-        [
-            ("rate_ratio", json!(with.per_second / without.per_second)),
-            ("p99_ms", json!(with.p99_ms)),
-            ("lost", json!(with.lost)),
-            ("duplicates", json!(with.duplicates)),
-            ("out_of_order", json!(with.out_of_order)),
-        ],
-    ))
+    Ok(with.figures("unroutable", without))
 }
 
 /// The rate at which the messages of a topic were sent, by their receipts.
