@@ -125,10 +125,10 @@ fn wait(rows: &[InstanceRow], owner: &str) -> Option<Duration> {
     Some(left.max(SHORTEST))
 }
 
-/// Returns the numbers of the count that began last. Like [`wait`] it takes none that began in the future.
+/// Returns the newest numbers. Like [`wait`] it takes none of the future.
 fn newest(rows: &[InstanceRow]) -> Option<&Counted> {
-    let counted = rows.iter().filter_map(|row| Some((u64::try_from(row.counting?).ok()?, row.counted.as_ref()?)));
-    counted.min_by_key(|(micros, _)| *micros).map(|(_, counted)| counted)
+    let past = rows.iter().filter_map(|row| row.counted.as_ref().filter(|it| it.at <= row.seen_at + row.quiet));
+    past.max_by_key(|counted| counted.at)
 }
 
 fn show(context: &Context, seen: &Seen) {
@@ -198,11 +198,13 @@ mod tests {
 
     #[test]
     fn the_numbers_of_the_last_count_are_shown_after_a_step_of_the_clock() {
-        let counted = |seconds: i64, at: i64| InstanceRow {
+        let counted = |at: i64| InstanceRow {
             counted: Some(Counted { at, counts: String::new() }),
-            ..row("relay", Some(seconds))
+            seen_at: 250 - at % 7,
+            quiet: at % 7,
+            ..row("relay", Some(0))
         };
-        let rows = [counted(-60, 300), counted(9, 200), counted(3, 240), row("relay", Some(1))];
+        let rows = [counted(300), counted(200), counted(240), row("relay", Some(1))];
         assert_eq!(newest(&rows).map(|counted| counted.at), Some(240));
     }
 

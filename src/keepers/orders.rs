@@ -57,8 +57,9 @@ async fn beat(context: &Context, session: &mut Session) {
     let relay = &context.config.relay;
     let lanes = serde_json::to_string(&relay.lanes).unwrap_or_default();
     let sinks = serde_json::to_string(&context.sinks()).unwrap_or_default();
-    // Also those that are not read yet, and those that are sent and not settled: a process without any may be switched off.
-    let held: usize = context.leases.all().iter().map(|tenure| tenure.ids.len()).sum();
+    // A process may be switched off once it holds no message: none that is not read yet, and none that is sent and not settled.
+    let tenures = context.leases.all();
+    let held: usize = tenures.iter().filter(|tenure| !tenure.is_abandoned()).map(|tenure| tenure.ids.len()).sum();
     let beat = Beat {
         instance: &context.owner,
         role: context.role.name(),

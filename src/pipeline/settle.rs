@@ -1,6 +1,7 @@
 //! The settlers: write the outcomes of claims back, many claims in one round trip.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -52,11 +53,11 @@ const MAX_CLAIMS: usize = 32;
 /// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
 const MAX_TEXT: usize = 2 << 20;
 /// After this number of refusals caused by the call itself, a group is settled claim by claim. The same for lock waits: a claim
-/// of which another session has locked a row must not hold up the others.
+/// of which another session has locked a row is set aside, and does not hold up the others.
 const MAX_REFUSALS: u32 = 3;
 const MAX_LOCK_WAITS: u32 = 2;
-/// The pause before a settler tries locked claims again, as a multiple of the time that the last try took.
-const LOCKED_PAUSE: u32 = 2;
+/// The pause before a settler tries one of its locked claims again: a try takes a second, and the queue waits meanwhile.
+const LOCKED_PAUSE: Duration = Duration::from_secs(2);
 
 impl Finished {
     /// Wraps a claim whose messages all have an outcome. `queued` are the keys whose queue must be read on after its
@@ -93,44 +94,53 @@ impl Settler {
     /// Settles until the publisher has ended and the queue is empty.
     pub async fn run(self) {
         let mut session = Session::new(&self.context);
-        let (mut locked, mut again_at) = (Vec::new(), tokio::time::Instant::now());
+        let (mut locked, mut again_at) = (VecDeque::new(), tokio::time::Instant::now());
         loop {
             let group = self.collect((!locked.is_empty()).then_some(again_at)).await;
             if group.is_empty() && locked.is_empty() {
                 break;
             }
-            let (is_again, known) = (group.is_empty(), locked.len());
-            if is_again {
-                // If the queue has ended, this was not waited for.
-                tokio::time::sleep_until(again_at).await;
-            }
-            let started = Instant::now();
-            if is_again {
-                locked = self.one_by_one(&mut session, locked).await;
-            } else {
+            if !group.is_empty() {
                 crash::point("before_settle");
-                locked.extend(self.settle(&mut session, group).await);
+                locked.extend(self.settle(&mut session, group, MAX_LOCK_WAITS).await);
             }
-            if is_again || locked.len() > known {
-                again_at = tokio::time::Instant::now() + started.elapsed() * LOCKED_PAUSE;
+            let is_time = again_at <= tokio::time::Instant::now() || self.context.stop.is_cancelled();
+            if is_time && let Some(finished) = locked.pop_front() {
+                let still = self.settle(&mut session, vec![finished], 1).await;
+                let pause = if still.is_empty() { Duration::ZERO } else { LOCKED_PAUSE };
+                again_at = tokio::time::Instant::now() + pause;
+                locked.extend(still);
             }
-            self.context.alive("settle");
         }
     }
 
-    /// Waits for a claim, and then shortly for more. Returns none if the queue has ended, or at `until`.
+    /// Waits for a claim, and then shortly for more. Returns none at `until`, at a stop if there is such a time, or if the queue
+    /// has ended.
     async fn collect(&self, until: Option<tokio::time::Instant>) -> Vec<Finished> {
-        let first = async {
+        let time = async {
+            match until {
+                Some(until) => drop(self.context.stop.run_until_cancelled(tokio::time::sleep_until(until)).await),
+                None => std::future::pending().await,
+            }
+        };
+        let mut time = std::pin::pin!(time);
+        let received = async {
             let mut queue = self.queue.lock().await;
             let first = queue.recv().await;
-            first.map(|first| (queue, first))
+            (queue, first)
         };
-        let first = match until {
-            None => first.await,
-            Some(until) if until <= tokio::time::Instant::now() => None,
-            Some(until) => tokio::time::timeout_at(until, first).await.ok().flatten(),
+        let (mut queue, first) = tokio::select! {
+            biased;
+            received = received => received,
+            () = &mut time => return Vec::new(),
         };
-        let Some((mut queue, first)) = first else { return Vec::new() };
+        let Some(first) = first else {
+            drop(queue);
+            if until.is_some() {
+                time.await;
+            }
+            return Vec::new();
+        };
         let mut text = settle::text_size(&first.settlement);
         let mut messages = first.tenure.ids.len();
         let mut group = vec![first];
@@ -145,9 +155,9 @@ impl Settler {
         group
     }
 
-    /// Settles a group. Retries until the database has answered for each claim. Returns those of which another session has
-    /// locked a row: their leases are renewed, so that no other relay has them before that session has ended.
-    async fn settle(&self, session: &mut Session, mut group: Vec<Finished>) -> Vec<Finished> {
+    /// Settles a group. Retries until the database has answered for each claim, but for those that have waited for a lock this
+    /// number of times: returns these.
+    async fn settle(&self, session: &mut Session, mut group: Vec<Finished>, most_waits: u32) -> Vec<Finished> {
         let (mut refusals, mut lock_waits, mut way) = (0, 0, Way::Ranges);
         while !group.is_empty() {
             let started = Instant::now();
@@ -173,10 +183,12 @@ impl Settler {
                 self.close_lost(group, started);
                 break;
             }
-            if group.len() > 1 && (refusals >= MAX_REFUSALS || lock_waits >= MAX_LOCK_WAITS) {
+            if group.len() > 1 && (refusals >= MAX_REFUSALS || lock_waits >= most_waits) {
                 return self.one_by_one(session, group).await;
             }
-            if lock_waits >= MAX_LOCK_WAITS {
+            if lock_waits >= most_waits {
+                let claim_id = group.first().map(|finished| finished.lease().claim_id);
+                tracing::warn!(claim_id, "another session has locked a row of a claim, which is settled later");
                 return group;
             }
             if let [finished] = group.as_slice()
@@ -220,7 +232,7 @@ impl Settler {
     async fn one_by_one(&self, session: &mut Session, group: Vec<Finished>) -> Vec<Finished> {
         let mut locked = Vec::new();
         for finished in group {
-            locked.extend(Box::pin(self.settle(session, vec![finished])).await);
+            locked.extend(Box::pin(self.settle(session, vec![finished], 1)).await);
         }
         locked
     }
@@ -253,6 +265,7 @@ impl Settler {
     }
 
     fn forget(&self, finished: &Finished) {
+        self.context.alive("settle");
         self.context.leases.remove(finished.lease());
         read_on(&self.context, finished.tenure.lane, &finished.queued);
         if !self.context.role.shares_keys() {

@@ -100,11 +100,11 @@ impl Pool {
         let state = &mut *self.0.state.lock();
         state.held.entry(lane).or_default();
         // The reserve of a single lane is the fewest places of a share, for a relay those of a claim. Of several lanes, each
-        // has at most that, and all have at most half of the places: none, if there are too many lanes. The other half goes
-        // where it is needed.
+        // has at most that, and all have at most half of the places, but one each. The other half goes where it is needed. No
+        // lane has a reserve if there are more lanes than places.
         let reserve = match state.held.len() {
             1 => state.fewest,
-            lanes => (state.total / 2 / lanes).min(state.fewest),
+            lanes => (state.total / 2 / lanes).max(usize::from(lanes <= state.total)).min(state.fewest),
         };
         let others = state.held.iter().filter(|(other, _)| **other != lane);
         let kept: usize = others.map(|(_, held)| reserve.saturating_sub(*held)).sum();
@@ -197,6 +197,15 @@ mod tests {
         let slow: Vec<Share> = (0..30).flat_map(|lane| shares(&pool, lane)).collect();
         assert!(places(&slow) <= 1200 - 30 * 10, "{}", places(&slow));
         assert!((30..60).all(|lane| share(&pool, lane).is_some_and(|share| share.places() >= 10)));
+    }
+
+    #[test]
+    fn of_as_many_lanes_as_places_each_has_one() {
+        let pool = Pool::new(100, 100);
+        (0..100).for_each(|lane| pool.serve(lane));
+        let slow: Vec<Share> = shares(&pool, 0);
+        assert_eq!(places(&slow), 1);
+        assert!((1..100).all(|lane| share(&pool, lane).is_some()));
     }
 
     #[test]

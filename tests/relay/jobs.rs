@@ -218,7 +218,6 @@ async fn a_stopped_job_leaves_the_rest(flavor: Flavor) -> Result<()> {
     Ok(())
 }
 
-/// The operator changes no message and no audit; the relay orders nothing.
 async fn a_job_whose_message_is_locked_lets_others_go_on(flavor: Flavor) -> Result<()> {
     let mut stage = Stage::new(flavor, Broker::Kafka).await?;
     let (operator, drafts) = (stage.operator()?, [stage.draft(1), stage.draft(2)]);
@@ -239,6 +238,7 @@ async fn a_job_whose_message_is_locked_lets_others_go_on(flavor: Flavor) -> Resu
     stage.drain_and_judge(&Expectations::new().at_least(2)).await
 }
 
+/// The operator changes no message and no audit; the relay orders nothing.
 async fn each_account_can_do_its_part_alone(flavor: Flavor) -> Result<()> {
     let stage = Stage::new(flavor, Broker::Kafka).await?;
     let operator = stage.operator()?;

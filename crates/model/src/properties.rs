@@ -44,7 +44,7 @@ pub(crate) fn all() -> Vec<Property<Protocol>> {
     ]
 }
 
-/// No two relays have claims with the same key, and no worker has.
+/// No two relays have claims with the same key, and no worker has two.
 fn one_claimer(protocol: &Protocol, state: &State) -> bool {
     let claims = &state.db.claims;
     claims.iter().enumerate().all(|(i, claim)| {

@@ -103,7 +103,7 @@ impl Relay {
         };
     }
 
-    /// Remembers a live claim. Reads it at once if it is the only one: no decision can tell the difference.
+    /// Remembers a live claim. A relay reads it at once if it is the only one: no decision can tell the difference.
     pub(crate) fn insert(&mut self, protocol: &Protocol, claim: &Claim) {
         let &Claim { id: claim, messages, expired, .. } = claim;
         let free = |slot: &u64| self.tenures.iter().all(|t| t.slot != *slot);
@@ -121,7 +121,7 @@ impl Relay {
             settlement: Settlement::default(),
             may_return: true,
         });
-        if self.tenures.len() == 1 {
+        if self.tenures.len() == 1 && !protocol.workers {
             self.accept(protocol);
         }
     }

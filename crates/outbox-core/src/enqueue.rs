@@ -110,8 +110,8 @@ impl Outbox {
     /// The message as plain SQL, for a service that has its transaction in another library. Run the statements in their
     /// order, in the open transaction of the business row, on its connection. The transaction is not checked.
     ///
-    /// The limits of a message are checked here, `max_backlog_age` is not, and no metric counts it. A duplicate message id is the
-    /// server's error 1062 when the statements run.
+    /// The limits of a message are checked here; `max_backlog_age` is not. No metric counts the message. A duplicate message id is
+    /// the server's error 1062 when the statements run.
     ///
     /// Through a pool each statement would commit alone: a crash between two would leave a message that is never sent.
     /// A statement that gets into another transaction waits for the end of the message's own, and fails with error 1048

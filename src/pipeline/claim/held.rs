@@ -1,30 +1,41 @@
 //! Which keys of the candidates are held back.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, Instant},
+};
 
 use outbox_core::{
     sqlx,
     store::claim::{self, Seen},
 };
 
-use super::Claimer;
+use super::{Claimer, Memory};
 use crate::state::session::Session;
 
 /// For this many candidate keys the server is asked which of them are held back: 4 µs each, in both tables. For more, the held keys are
 /// read one after the other (0.2 ms each), and the candidates are asked for only if there are many of those, too.
 const FEW_KEYS: usize = 64;
 const FEW_HELD: usize = 8;
+/// For so long many keys are taken to be held, once there were.
+const MANY_HELD: Duration = Duration::from_secs(1);
 
 impl Claimer {
     /// Returns the held-back keys of the seen rows, each with the smallest id that holds it back.
-    pub(super) async fn held(&self, session: &mut Session, seen: &Seen) -> Result<HashMap<u64, u64>, sqlx::Error> {
+    pub(super) async fn held(
+        &self,
+        memory: &mut Memory,
+        session: &mut Session,
+        seen: &Seen,
+    ) -> Result<HashMap<u64, u64>, sqlx::Error> {
         let Some(first) = seen.holds else { return Ok(HashMap::new()) };
         let rows = seen.below.iter().chain(&seen.fresh);
         let mut keys: HashSet<u64> = rows.map(|row| row.key_hash).filter(|key| *key != 0).collect();
-        if keys.len() > FEW_KEYS
-            && let Some(few) = self.few_held(session, first).await?
-        {
-            keys.retain(|key| few.contains(key));
+        if keys.len() > FEW_KEYS && memory.many_held_until <= Instant::now() {
+            match self.few_held(session, first).await? {
+                Some(few) => keys.retain(|key| few.contains(key)),
+                None => memory.many_held_until = Instant::now() + MANY_HELD,
+            }
         }
         if keys.is_empty() {
             return Ok(HashMap::new());

@@ -98,6 +98,8 @@ struct Memory {
     foreign: Foreign,
     start: Start,
     full_look_at: Instant,
+    /// Until then there are too many held keys to read them one after the other.
+    many_held_until: Instant,
     /// For looks that start at the first row.
     patience: Patience,
     last_message_at: Instant,
@@ -124,6 +126,7 @@ impl Claimer {
             foreign: Foreign::default(),
             start: Start::default(),
             full_look_at: now,
+            many_held_until: now,
             patience: Patience::new(&self.context),
             last_message_at: now,
             pauses: session::pauses(),
@@ -270,7 +273,7 @@ impl Claimer {
             barred.keys.extend(own.iter().flat_map(|tenure| &tenure.keys));
         }
         self.context.leases.sweep(self.lane, &seen.leases);
-        barred.held = self.held(session, &seen).await?;
+        barred.held = self.held(memory, session, &seen).await?;
         barred.crowded = self.context.queues.crowded(self.lane);
         let (bytes, of_key) = (1024 * kib as u64, self.context.queues.most_of_key());
         let of_claim = self.context.role.of_claim(messages);

@@ -285,7 +285,7 @@ async fn ahead(conn: &mut MySqlConnection, id: u64, state: &StateRow) -> Result<
     Ok(first)
 }
 
-/// The messages before this one, the newest receipt, and the owners of live claims.
+/// The messages before this one, when the lane sent one in the last minute, and the owners of live claims.
 async fn lane(conn: &mut MySqlConnection, id: u64, lane: u16) -> Result<(u64, Option<i64>, u64), sqlx::Error> {
     let sql = "SELECT COUNT(*) FROM (SELECT 1 FROM outbox_pending WHERE lane = ? AND id < ? LIMIT ?) t";
     let before: i64 = sqlx::query_scalar(sql).bind(lane).bind(id).bind(MAX_BEFORE).fetch_one(&mut *conn).await?;

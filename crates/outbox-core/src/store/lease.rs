@@ -65,9 +65,9 @@ pub struct Renewed {
 }
 
 /// Renews claims from now on. Waits for no lock: one connection that is silent while it settles a claim must not cost
-/// all other claims their lease. Primary key; locks just these rows, across one of its two round trips. Meanwhile the server
-/// waits for the second one no longer than for the lease, or a machine that vanishes would keep the claims of all relays locked
-/// for hours.
+/// all other claims their lease. Primary key; locks just these rows, across one of its two round trips. The server ends the
+/// session if the second one does not come within the lease. Otherwise a machine that vanishes would keep its claims locked for
+/// hours.
 pub async fn renew(conn: &mut MySqlConnection, leases: &[ClaimLease], lease: Duration) -> Result<Renewed, sqlx::Error> {
     let text = sql!(
         "SET SESSION wait_timeout = {seconds}; BEGIN;

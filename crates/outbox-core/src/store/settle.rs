@@ -84,8 +84,9 @@ const MAX_ERROR: usize = 500;
 /// written for a lost claim: every statement joins the claim row by its token.
 ///
 /// Locks the claim rows first (primary key), so that no take-over comes in between; then deletes pending rows by
-/// primary key. After an error the caller must roll back and call [`settled`] before it tries again. If the server
-/// refused, it tries with [`Way::OneByOne`].
+/// primary key. Waits for a lock at most a second, as only renewals and take-overs lock such rows, for milliseconds. After an
+/// error the caller must roll back and call [`settled`] before it tries again. If the server refused, it tries with
+/// [`Way::OneByOne`].
 ///
 /// A Galera node may roll the transaction back between two statements without an error, and commit each later statement
 /// by itself. Before the receipts: the release of the savepoint fails, and a receipt may be there, beside its live
@@ -125,7 +126,7 @@ pub(super) fn ended(replies: &[Reply]) -> Result<Vec<ClaimLease>, sqlx::Error> {
 pub(crate) fn settlement(claims: &[(ClaimLease, &Settlement)], way: Way) -> Text {
     let leases: Vec<ClaimLease> = claims.iter().map(|(lease, _)| *lease).collect();
     sql!(
-        "BEGIN; SAVEPOINT outbox_settle;
+        "SET SESSION innodb_lock_wait_timeout = 1; BEGIN; SAVEPOINT outbox_settle;
         SELECT c.claim_id, c.lease_token FROM {claims} FOR UPDATE{receipts};
         RELEASE SAVEPOINT outbox_settle{outcomes}; COMMIT",
         claims = fence(&leases),

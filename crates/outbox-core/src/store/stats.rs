@@ -195,24 +195,27 @@ pub async fn lanes(conn: &mut MySqlConnection) -> Result<Vec<LaneStats>, sqlx::E
     Ok(lanes.0.into_values().collect())
 }
 
-/// The number of the first receipt of the last minute, or one that no receipt has yet. A few dozen reads of one row; one where no
-/// receipt is so new.
+/// The number of the first receipt of the last minute, or one that no receipt has yet. Some dozens of seeks, or one where nothing
+/// was sent. From the newest receipt down: at the other end are those that were purged, which a snapshot may keep by the million.
 pub(super) async fn first_of_the_last_minute(conn: &mut MySqlConnection) -> Result<u64, sqlx::Error> {
-    let sql = "SELECT receipt_id, sent_at < UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE FROM outbox_sent ORDER BY receipt_id DESC LIMIT 1";
-    let newest: Option<(u64, bool)> = sqlx::query_as(sql).fetch_optional(&mut *conn).await?;
-    let Some((mut high, false)) = newest else { return Ok(u64::MAX) };
-    let mut low = 0;
-    while low < high {
-        let middle = low + (high - low) / 2;
-        let sql = "SELECT receipt_id, sent_at < UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE FROM outbox_sent WHERE receipt_id >= ? \
-                   ORDER BY receipt_id LIMIT 1";
-        let receipt: Option<(u64, bool)> = sqlx::query_as(sql).bind(middle).fetch_optional(&mut *conn).await?;
+    // The lowest number that is known to be recent, the highest known to be older, and the distance to the next probe.
+    let (mut recent, mut old, mut step) = (u64::MAX, None, 1_u64);
+    while old.is_none_or(|old| recent - old > 1) {
+        let probe = match old {
+            None if recent == u64::MAX => u64::MAX,
+            None => recent.saturating_sub(step),
+            Some(old) => old + (recent - old) / 2,
+        };
+        let sql = "SELECT receipt_id, sent_at < UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE FROM outbox_sent WHERE receipt_id <= ? \
+                   ORDER BY receipt_id DESC LIMIT 1";
+        let receipt: Option<(u64, bool)> = sqlx::query_as(sql).bind(probe).fetch_optional(&mut *conn).await?;
         match receipt {
-            Some((receipt, true)) => low = receipt + 1,
-            Some(_) | None => high = middle,
+            Some((receipt, false)) => recent = receipt,
+            Some(_) | None => old = Some(probe),
         }
+        step = step.saturating_mul(2);
     }
-    Ok(low)
+    Ok(recent)
 }
 
 async fn delayed(conn: &mut MySqlConnection, lanes: &mut Lanes) -> Result<(), sqlx::Error> {
