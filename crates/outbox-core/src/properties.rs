@@ -149,7 +149,7 @@ proptest! {
         // Each list is noted in a second statement, of delays only those that spend an attempt.
         let is_noted = delayed.iter().any(|(_, spent, ..)| *spent);
         let lists = usize::from(!delayed.is_empty()) + usize::from(is_noted) + 2 * usize::from(!dead.is_empty());
-        let statements = 7 + lists;
+        let statements = 8 + lists;
         prop_assert_eq!(sql.matches(';').count(), statements);
 
         let (ids, receipts): (Vec<u64>, Vec<String>) = sent.into_iter().unzip();
