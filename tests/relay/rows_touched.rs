@@ -9,6 +9,7 @@ use outbox_core::{
     sqlx::{self, Connection as _, MySqlConnection, Row as _},
     store::{
         claim::{self, Look, NewClaim, NewClaims},
+        held,
         lease::{self, ClaimLease},
         messages, promote, purge, queue, read, replay, session,
         settle::{self, Delayed, Settlement, Way},
@@ -120,10 +121,10 @@ async fn however_many_rows_are_queued_a_look_and_a_part_of_a_queue_read_few(flav
     at_most(db, "look", 300).await?;
     ensure!(seen.holds.is_some() && seen.fresh.len() == 100);
     let keys: Vec<u64> = seen.fresh.iter().map(|row| row.key_hash).chain([key]).collect();
-    ensure!(claim::held_among(db, LANE, &keys).await?.len() == 1);
+    ensure!(held::among(db, LANE, &keys).await?.len() == 1);
     // The list of the keys, and two seeks for each, which MariaDB counts twice.
     at_most(db, "held", 6 * 101).await?;
-    ensure!(claim::next_held(db, LANE, 0).await? == Some(key) && claim::next_held(db, LANE, key).await?.is_none());
+    ensure!(held::next(db, LANE, 0).await? == Some(key) && held::next(db, LANE, key).await?.is_none());
     at_most(db, "next held key", 20).await?;
     ensure!(queue::next(db, (LANE, key), 0, 128).await?.len() == 128);
     at_most(db, "next of a queue", 150).await?;

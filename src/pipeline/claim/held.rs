@@ -7,7 +7,7 @@ use std::{
 
 use outbox_core::{
     sqlx,
-    store::claim::{self, Seen},
+    store::{claim::Seen, held},
 };
 
 use super::{Claimer, Memory};
@@ -41,7 +41,7 @@ impl Claimer {
             return Ok(HashMap::new());
         }
         let keys: Vec<u64> = keys.into_iter().collect();
-        let held = session.run("held", async |db| claim::held_among(db, self.lane, &keys).await).await?;
+        let held = session.run("held", async |db| held::among(db, self.lane, &keys).await).await?;
         Ok(held.into_iter().collect())
     }
 
@@ -49,7 +49,7 @@ impl Claimer {
     async fn few_held(&self, session: &mut Session, first: u64) -> Result<Option<Vec<u64>>, sqlx::Error> {
         let mut held = vec![first];
         while let Some(&last) = held.last().filter(|_| held.len() <= FEW_HELD) {
-            match session.run("held", async |db| claim::next_held(db, self.lane, last).await).await? {
+            match session.run("held", async |db| held::next(db, self.lane, last).await).await? {
                 Some(next) => held.push(next),
                 None => return Ok(Some(held)),
             }

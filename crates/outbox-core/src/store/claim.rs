@@ -78,7 +78,7 @@ pub struct Seen {
     pub fresh: Vec<Pending>,
     /// Rows in the gaps, by id.
     pub below: Vec<Pending>,
-    /// The smallest key that a message of the lane holds back; [`next_held`] and [`held_among`] return the others.
+    /// The smallest key that a message of the lane holds back; [`next`](super::held::next) and [`among`](super::held::among) return the others.
     pub holds: Option<u64>,
 }
 
@@ -182,52 +182,6 @@ pub(crate) fn hashes_from_bytes(packed: &[u8]) -> Vec<u64> {
 
 pub(crate) fn ids_from_json(text: &str) -> Result<Vec<u64>, sqlx::Error> {
     serde_json::from_str(text).map_err(|error| sqlx::Error::Decode(error.into()))
-}
-
-/// The smallest key above this one that a message of the lane holds back. One entry of `outbox_delayed_key` and of
-/// `outbox_dead_key`, however many messages wait; no lock. As for [`held_among`], the look comes first.
-pub async fn next_held(conn: &mut MySqlConnection, lane: u16, above: u64) -> Result<Option<u64>, sqlx::Error> {
-    let text = sql!(
-        "(SELECT key_hash FROM outbox_delayed FORCE INDEX (outbox_delayed_key)
-            WHERE lane = {lane} AND holds_key = 1 AND key_hash > {above} ORDER BY key_hash LIMIT 1)
-        UNION ALL (SELECT key_hash FROM outbox_dead FORCE INDEX (outbox_dead_key)
-            WHERE lane = {lane} AND holds_key = 1 AND key_hash > {above} ORDER BY key_hash LIMIT 1)",
-        lane,
-        above,
-    );
-    let replies = text.run(conn).await?;
-    let keys: Vec<u64> =
-        replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-    Ok(keys.into_iter().min())
-}
-
-/// The keys among these that a message holds back, each with the smallest id of such a message. To be called after
-/// [`look`]: a message that has stopped holding its key meanwhile has raised the version.
-///
-/// One seek a key in `outbox_delayed_key` and in `outbox_dead_key`, however many messages wait; no lock. (`GROUP BY key_hash` reads every
-/// message that waits, on MySQL 9.7 and MariaDB 10.11: 300,000 rows, 43 and 67 ms. So does an `ORDER BY` of `id` alone, on MySQL.)
-pub async fn held_among(
-    conn: &mut MySqlConnection,
-    lane: u16,
-    key_hashes: &[u64],
-) -> Result<Vec<(u64, u64)>, sqlx::Error> {
-    let text = sql!(
-        "SELECT l.id,
-            (SELECT d.id FROM outbox_delayed d FORCE INDEX (outbox_delayed_key)
-                WHERE d.lane = {lane} AND d.holds_key = 1 AND d.key_hash = l.id ORDER BY d.key_hash, d.id LIMIT 1),
-            (SELECT d.id FROM outbox_dead d FORCE INDEX (outbox_dead_key)
-                WHERE d.lane = {lane} AND d.holds_key = 1 AND d.key_hash = l.id ORDER BY d.key_hash, d.id LIMIT 1)
-        FROM {keys}",
-        lane,
-        keys = listed(key_hashes),
-    );
-    let replies = text.run(conn).await?;
-    let held = |row: &MySqlRow| {
-        let heads: [Option<u64>; 2] = [row.try_get(1)?, row.try_get(2)?];
-        Ok(heads.into_iter().flatten().min().map(|head| (row.try_get(0), head)))
-    };
-    let rows = replies.iter().flat_map(|reply| &reply.rows).map(held).filter_map(Result::transpose);
-    rows.map(|row| row.and_then(|(key, head)| Ok((key?, head)))).collect()
 }
 
 /// Claims of a lane to be made together.

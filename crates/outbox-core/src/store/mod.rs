@@ -25,6 +25,7 @@ pub mod enqueue;
 pub(crate) mod enqueued;
 pub mod find;
 pub mod floor;
+pub mod held;
 pub mod inbox;
 pub mod inbox_purge;
 pub mod instances;

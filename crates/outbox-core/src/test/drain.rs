@@ -9,7 +9,7 @@ use crate::{
     Contents,
     store::{
         claim::{self, Look, NewClaim, NewClaims, Pending},
-        lanes,
+        held, lanes,
         lease::{self, ClaimLease},
         promote, read, session,
         settle::{self, Dead, Delayed, Settlement, Way},
@@ -131,7 +131,7 @@ async fn next(conn: &mut MySqlConnection) -> Result<Option<(ClaimLease, Pending)
         let look = Look { lane, owner: NAME, limit, ..Look::default() };
         let seen = claim::look(conn, &look).await?;
         let keys: Vec<u64> = seen.fresh.iter().map(|row| row.key_hash).filter(|key| *key != 0).collect();
-        let held = if seen.holds.is_some() { claim::held_among(conn, lane, &keys).await? } else { Vec::new() };
+        let held = if seen.holds.is_some() { held::among(conn, lane, &keys).await? } else { Vec::new() };
         let waits = |row: &Pending| held.iter().any(|&(key, from)| key == row.key_hash && from < row.id);
         let Some(row) = seen.fresh.iter().find(|row| !waits(row)).copied() else { continue };
         let lease_token = Uuid::now_v7().as_u64_pair().1;

@@ -8,6 +8,7 @@ use outbox_core::{
     sqlx::{self, Connection as _, MySqlConnection},
     store::{
         claim::{self, Look, NewClaim, NewClaims},
+        held,
         lease::{self, ClaimLease},
         promote, purge, queue, session,
         settle::{self, Dead, Delayed, Settlement, Way},
@@ -385,9 +386,9 @@ async fn a_retry_and_what_is_behind_it_hold_back_their_key(flavor: Flavor) -> Re
     let seen = look(&mut db).await?;
     let key = seen.below.first().context("a message is left")?.key_hash;
     ensure!(seen.holds.is_some(), "the look saw nothing that waits");
-    assert_eq!(claim::held_among(&mut db, 0, &[5, key]).await?, [(key, 1)]);
+    assert_eq!(held::among(&mut db, 0, &[5, key]).await?, [(key, 1)]);
     assert!(claim::defer(&mut db, (0, seen.version.context("there is no head")?, 9), &[2, 3]).await?);
-    assert_eq!(claim::held_among(&mut db, 0, &[5, key]).await?, [(key, 1)]);
+    assert_eq!(held::among(&mut db, 0, &[5, key]).await?, [(key, 1)]);
     assert_eq!(database.number("SELECT COUNT(*) FROM outbox_delayed WHERE holds_key = 1").await?, 3);
     // The retry has a date; what is behind it has none, and comes after it.
     assert_eq!(promote::due(&mut db, Duration::ZERO, 10).await?.len(), 1);
