@@ -43,7 +43,7 @@ async fn take_over(context: &Context, session: &mut Session, above: u64) -> Opti
             // The next look shows what is left.
             return None;
         }
-        // A row that somebody has locked takes seconds: the loop goes on.
+        // One lock wait takes seconds, and the loop is alive meanwhile.
         context.alive("takeover");
         if matches!(taken, Ok(true)) {
             context.metrics.lease_takeovers_total.inc();

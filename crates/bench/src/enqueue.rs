@@ -21,7 +21,7 @@ use crate::{
 const SINGLE: u64 = 3000;
 const BATCHES: u64 = 7;
 const BATCH: u64 = 10_000;
-/// What a service without the library would write at least: the message, and for batches a second table of pending rows.
+/// The tables of the bare INSERTs: one for messages, and for batches a second one for pending rows.
 const TABLES: &str = "CREATE TABLE bare_messages (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, message_id BINARY(16), \
     topic VARCHAR(255), message_key VARBINARY(255), payload LONGBLOB); \
     CREATE TABLE bare_pending (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, key_hash BIGINT UNSIGNED, bytes INT UNSIGNED)";

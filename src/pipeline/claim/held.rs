@@ -1,4 +1,4 @@
-//! Which keys of the candidates are held back.
+//! Finds the held-back keys among the candidates of a claim.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,7 +17,7 @@ use crate::state::session::Session;
 /// read one after the other (0.2 ms each), and the candidates are asked for only if there are many of those, too.
 const FEW_KEYS: usize = 64;
 const FEW_HELD: usize = 8;
-/// For so long many keys are taken to be held, once there were.
+/// The time after a walk through too many held keys in which no other walk is tried.
 const MANY_HELD: Duration = Duration::from_secs(1);
 
 impl Claimer {

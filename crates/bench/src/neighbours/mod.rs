@@ -45,7 +45,7 @@ pub(crate) struct Size {
     blocked: u64,
 }
 
-/// What the load is measured beside.
+/// A neighbour of the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Neighbour {
     SickDestination,

@@ -149,8 +149,8 @@ pub async fn due(conn: &mut MySqlConnection) -> Result<Vec<DueJob>, sqlx::Error>
     rows.iter().map(due).collect()
 }
 
-/// Makes a job due again in ten seconds, which is longer than a call. To be called before a batch: one that fails, because
-/// somebody has locked its rows, lets the other jobs go first.
+/// Makes a job due again in ten seconds. The time is longer than a call. Each batch begins with this call: if the batch fails, for
+/// example at a locked row, the other jobs go first.
 pub async fn put_off(conn: &mut MySqlConnection, job: &DueJob) -> Result<(), sqlx::Error> {
     let sql = "UPDATE outbox_jobs SET next_at = UTC_TIMESTAMP(6) + INTERVAL 10 SECOND WHERE job_id = ? AND token = ? AND ended_at IS NULL";
     sqlx::query(sql).bind(job.job_id).bind(job.token).execute(conn).await.map(drop)
