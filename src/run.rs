@@ -16,7 +16,7 @@ use tokio::{
 pub use crate::error::RunError;
 use crate::{
     config::{Binding, Config, SinkConfig},
-    keepers::{floor, gauges, orders, promote, purge, renew, takeover},
+    keepers::{floor, gauges, jobs, pauses, promote, purge, renew, takeover},
     observe::{health::Health, metrics::Metrics},
     pipeline::{
         claim::Claimed,
@@ -183,7 +183,8 @@ fn start_keepers(context: &Arc<Context>) -> JoinSet<()> {
     keepers.spawn(promote::run(Arc::clone(context)));
     keepers.spawn(purge::run(Arc::clone(context)));
     keepers.spawn(floor::run(Arc::clone(context)));
-    keepers.spawn(orders::run(Arc::clone(context)));
+    keepers.spawn(pauses::run(Arc::clone(context)));
+    keepers.spawn(jobs::run(Arc::clone(context)));
     keepers.spawn(gauges::run(Arc::clone(context)));
     keepers
 }

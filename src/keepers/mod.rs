@@ -1,9 +1,10 @@
 //! Tasks beside the path of a message, one of each in every relay. They renew leases, take over those of dead relays,
-//! promote delayed messages, raise the floor, follow orders, purge and count.
+//! promote delayed messages, raise the floor, read pauses, carry out jobs, purge and count.
 
 pub mod floor;
 pub mod gauges;
-pub mod orders;
+pub mod jobs;
+pub mod pauses;
 pub mod promote;
 pub mod purge;
 pub mod renew;

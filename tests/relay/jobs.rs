@@ -8,8 +8,13 @@ use anyhow::{Context as _, Result, ensure};
 use outbox_core::sqlx::{self, Connection as _, MySqlConnection};
 use serde_json::Value;
 use testkit::{
-    accounts::Account, consume::Broker, judge::Expectations, ledger::Draft, load, on_both_databases, relay::Client,
-    servers::Flavor,
+    accounts::Account,
+    consume::Broker,
+    judge::Expectations,
+    ledger::Draft,
+    load, on_both_databases,
+    relay::Client,
+    servers::{Flavor, until},
 };
 
 use crate::stage::{PATIENCE, Stage, client};
@@ -23,6 +28,7 @@ on_both_databases!(
     waiting_messages_go_before_their_time_and_in_order,
     a_stopped_job_leaves_the_rest,
     a_job_whose_message_is_locked_lets_others_go_on,
+    a_pause_holds_while_a_job_waits_for_a_lock,
     each_account_can_do_its_part_alone,
 );
 
@@ -236,6 +242,38 @@ async fn a_job_whose_message_is_locked_lets_others_go_on(flavor: Flavor) -> Resu
     lock.rollback().await?;
     stage.database.wait_for(PATIENCE, OPEN).await?;
     stage.drain_and_judge(&Expectations::new().at_least(2)).await
+}
+
+async fn a_pause_holds_while_a_job_waits_for_a_lock(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor, Broker::Kafka).await?;
+    let operator = stage.operator()?;
+    stage.commit(&[stage.draft(1)]).await?;
+    stage.database.execute(BURY).await?;
+    order(&operator, "dead retry --all", 1).await?;
+    let mut console = stage.database.plain().await?;
+    let mut lock = console.begin().await?;
+    sqlx::query("SELECT job_id FROM outbox_jobs FOR UPDATE").fetch_one(&mut *lock).await?;
+    let relay = stage.relay()?;
+    let shows = async |is_paused: bool| {
+        until(PATIENCE, "the pause or its end", || async {
+            let metrics = relay.metrics().await?;
+            ensure!((metrics.sum("outbox_relay_paused") > 0.5) == is_paused, "the relay does not know it");
+            Ok(metrics.sum_where("outbox_relay_db_call_duration_seconds_count", r#"operation="job""#))
+        })
+        .await
+    };
+    Box::pin(until(PATIENCE, "a pause during a job's call", || async {
+        let before = shows(false).await?;
+        stage.database.wait_for_lock_waits(flavor, 1).await?;
+        operator.done("pause --lane 0 --because", &["a repair"]).await?;
+        let calls = shows(true).await?;
+        operator.done("resume --lane 0 --because", &["it is repaired"]).await?;
+        ensure!(calls <= before, "the call ended before the pause was seen");
+        Ok(())
+    }))
+    .await?;
+    lock.rollback().await?;
+    stage.database.wait_for(PATIENCE, OPEN).await
 }
 
 /// The operator changes no message and no audit; the relay orders nothing.

@@ -129,7 +129,7 @@ pub const METRICS: &[Metric] = &[
         "gauge",
         "outbox_relay_loop_last_success_timestamp_seconds",
         &["loop"],
-        "When a loop last came round: claim, settle, renew, promote, takeover, orders, purge, stats.",
+        "When a loop last came round: claim, settle, renew, promote, takeover, pauses, jobs, purge, stats.",
     ),
     metric("counter", "outbox_relay_purged_messages_total", &["table"], "Rows deleted after their retention."),
     metric(

@@ -181,10 +181,11 @@ pub struct Batch<'a> {
 ///
 /// The first statement is a compare-and-set on the job's fence, and each later one joins the job with the new fence. So no two
 /// relays carry out one batch, a batch and its end are written together, and a server that rolls back in the middle of the text
-/// without an error executes none of the later statements. Locks the job, the head of the lane, then these rows.
+/// without an error executes none of the later statements. Locks the job, the head of the lane, then these rows. It waits a
+/// second for a row, because claims and promotions of the lane wait for its head.
 pub async fn carry_out(conn: &mut MySqlConnection, batch: &Batch<'_>) -> Result<bool, sqlx::Error> {
     let replies = text(batch).run(conn).await?;
-    Ok(replies.get(1).is_some_and(|reply| reply.done.rows_affected() == 1))
+    Ok(replies.get(2).is_some_and(|reply| reply.done.rows_affected() == 1))
 }
 
 pub(super) fn text(batch: &Batch<'_>) -> Text {
@@ -199,7 +200,7 @@ pub(super) fn text(batch: &Batch<'_>) -> Text {
         condition,
     );
     sql!(
-        "BEGIN; UPDATE outbox_jobs SET token = {token}, last_lane = {last_lane}, last_id = {last_id},
+        "SET SESSION innodb_lock_wait_timeout = 1; BEGIN; UPDATE outbox_jobs SET token = {token}, last_lane = {last_lane}, last_id = {last_id},
             next_at = UTC_TIMESTAMP(6) + INTERVAL {pause} MICROSECOND, ended_at = IF({is_last}, UTC_TIMESTAMP(6), NULL)
             WHERE job_id = {job_id} AND token = {seen} AND ended_at IS NULL{change};
         UPDATE outbox_jobs j SET j.done = j.done + GREATEST(ROW_COUNT(), 0) WHERE {fenced}; COMMIT",

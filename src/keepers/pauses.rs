@@ -1,5 +1,4 @@
-//! Follows the orders of operators: tells them by heartbeats that this process runs, reads the pauses, and carries out jobs. All
-//! relays look for jobs, and a compare-and-set gives each batch to one of them.
+//! Tells operators by heartbeats that this process runs, and reads their pauses.
 
 use std::{
     sync::Arc,
@@ -14,39 +13,27 @@ use outbox_core::{
     },
 };
 
-use crate::{
-    operate::jobs::{Progress, step},
-    state::{context::Context, controls::Target, session::Session},
-};
+use crate::state::{context::Context, controls::Target, session::Session};
 
 /// Pause between two looks for pauses. With the time of a look it is below the second within which a pause holds.
 const PAUSES: Duration = Duration::from_millis(500);
 /// Pause between two heartbeats.
 const BEATS: Duration = Duration::from_secs(10);
-/// Pause between two looks for a job.
-const JOBS: Duration = Duration::from_secs(2);
-/// Shortest pause between two batches of a job.
-const REST: Duration = Duration::from_millis(20);
 
-/// Follows orders until the relay is stopped.
+/// Follows pauses until the relay is stopped. Nothing else is done here: a call that waits for a lock would delay a pause.
 pub async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
-    // Relays that were started together do not look together.
-    let (mut pauses_at, mut jobs_at) = (Instant::now(), Instant::now() + JOBS.mul_f64(rand::random()));
-    let mut beat_at = Instant::now();
-    while context.sleep(pauses_at.min(jobs_at).saturating_duration_since(Instant::now())).await {
+    let (mut pause, mut beat_at) = (Duration::ZERO, Instant::now());
+    while context.sleep(pause).await {
         if read_pauses(&context, &mut session).await.is_err() {
             session.pause().await;
         }
-        pauses_at = Instant::now() + PAUSES;
         if beat_at <= Instant::now() {
             beat(&context, &mut session).await;
             beat_at = Instant::now() + BEATS;
         }
-        if jobs_at <= Instant::now() {
-            jobs_at = Instant::now() + job(&context, &mut session).await;
-        }
-        context.alive("orders");
+        context.alive("pauses");
+        pause = PAUSES;
     }
     // If it fails, the heartbeat is forgotten after a day.
     session.run("beat", async |db| instances::leave(db, &context.owner).await).await.ok();
@@ -88,25 +75,4 @@ async fn read_pauses(context: &Context, session: &mut Session) -> Result<(), sql
         }
     }
     read.map(drop)
-}
-
-/// Carries out a batch of a job; returns the pause before the next look for one.
-async fn job(context: &Context, session: &mut Session) -> Duration {
-    let kept = context.config.retention.sent;
-    match session.run("job", async |db| step(db, kept).await).await {
-        Ok(Some(Progress { job_id, messages, pause, is_last })) => {
-            if messages > 0 {
-                context.nudge.notify_waiters();
-            }
-            if is_last {
-                tracing::info!(job_id, "a job has ended");
-            }
-            pause.max(REST)
-        }
-        Ok(None) => JOBS,
-        Err(_) => {
-            session.pause().await;
-            JOBS
-        }
-    }
 }
