@@ -23,13 +23,17 @@ enum Form {
 }
 
 impl Format {
+    /// Whether a program reads it.
+    pub(super) fn is_json(self) -> bool {
+        self.format == Form::Json
+    }
+
     /// Prints a value as JSON, if a program reads it. Returns whether it did.
     pub(super) fn json(self, value: &impl Serialize) -> anyhow::Result<bool> {
-        let is_json = self.format == Form::Json;
-        if is_json {
+        if self.is_json() {
             text(&format!("{}\n", escaped(&format!("{:#}", serde_json::to_value(value)?))))?;
         }
-        Ok(is_json)
+        Ok(self.is_json())
     }
 
     /// Prints rows under their columns, or as a JSON list of objects.
@@ -55,7 +59,7 @@ impl Format {
         rows: &[Value],
         is_first: bool,
     ) -> anyhow::Result<()> {
-        if self.format == Form::Json {
+        if self.is_json() {
             let lines: Vec<_> = rows.iter().map(|row| format!("{}\n", escaped(&row.to_string()))).collect();
             return Ok(text(&lines.concat())?);
         }
@@ -92,7 +96,7 @@ impl Format {
     /// object has the list.
     pub(super) fn list_below<const N: usize>(self, object: &Value, name: &str, columns: [&str; N]) -> io::Result<()> {
         let rows = picked(object.get(name).unwrap_or(&Value::Null), columns);
-        if rows.is_empty() || self.format == Form::Json {
+        if rows.is_empty() || self.is_json() {
             return Ok(());
         }
         text(&format!("\n{}", table(&columns, &rows)))

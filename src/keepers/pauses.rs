@@ -61,12 +61,13 @@ async fn beat(context: &Context, session: &mut Session) {
 /// Reads the pauses. A process without the privilege (GRANT files of an earlier release) assumes that there is none. Messages in
 /// flight are finished.
 async fn read_pauses(context: &Context, session: &mut Session) -> Result<(), sqlx::Error> {
-    let read = session.run("controls", async |db| controls::paused(db).await).await;
-    let rows = match &read {
-        Ok(rows) => rows.as_slice(),
-        Err(error) if error.as_database_error().is_some() && !context.controls.are_known() => &[],
+    let read = session.run("controls", async |db| controls::orders(db).await).await;
+    let (rows, newest) = match &read {
+        Ok((rows, newest)) => (rows.as_slice(), *newest),
+        Err(error) if error.as_database_error().is_some() && !context.controls.are_known() => (&[][..], 0),
         Err(_) => return read.map(drop),
     };
+    context.controls.set_newest_job(newest);
     let (begun, ended) = context.controls.set(rows, Instant::now());
     for (targets, is_paused) in [(begun, true), (ended, false)] {
         for (kind, name) in targets.iter().map(Target::names) {

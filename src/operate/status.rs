@@ -9,14 +9,22 @@ use outbox_core::{
 };
 use serde::Serialize;
 
-use super::{instances::Live, shown::span, why::PATIENCE};
+use super::{
+    instances::{Instance, Live, sinks_down},
+    shown::span,
+    why::PATIENCE,
+};
+use crate::state::role::Role;
+
+/// Most lanes of one state that a verdict names.
+const SHOWN: usize = 5;
 
 /// A lane. Its names are stable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LaneStatus {
     /// Its number.
     pub lane: u16,
-    /// `idle`, `busy`, `paused`, `stuck` or `unserved`.
+    /// `idle`, `busy`, `waiting`, `paused`, `stuck` or `unserved`.
     pub state: &'static str,
     /// One or more sentences, for people.
     pub verdict: String,
@@ -63,6 +71,53 @@ pub(crate) async fn judged(db: &mut MySqlConnection) -> Result<Judged, sqlx::Err
     Ok(Judged { stats, lanes: lanes.into_iter().map(judge).collect() })
 }
 
+/// Tells the state of the whole outbox, for people.
+pub(crate) fn verdict(Judged { stats, lanes }: &Judged, instances: &[Instance]) -> String {
+    let due = i64::try_from(stats.lags.due.max(stats.lags.paused)).unwrap_or(i64::MAX);
+    let sent: u64 = lanes.iter().map(|(lane, _)| lane.sent).sum();
+    let running = |role: &str| instances.iter().filter(|it| it.state != "gone" && it.role == role).count();
+    let processes = match (running("relay"), running(Role::WORKER)) {
+        (0, 0) => "no relay runs".to_owned(),
+        (relays, 0) => counted(relays, "relay runs", "relays run"),
+        (0, workers) => counted(workers, "worker runs", "workers run"),
+        (relays, workers) => {
+            format!("{} and {} run", counted(relays, "relay", "relays"), counted(workers, "worker", "workers"))
+        }
+    };
+    let waits = lanes.iter().filter(|(_, it)| it.state == "waiting").map(|(_, it)| it.delayed).sum();
+    let mut sentences = vec![match (stats.pending, waits) {
+        (0, 0) => format!("Nothing is due; {processes}."),
+        (0, 1) => format!("Nothing can be sent now: 1 message waits; {processes}."),
+        (0, _) => format!("Nothing can be sent now: {waits} messages wait; {processes}."),
+        _ => format!("{}, and {} are sent a second; {processes}.", are_due(stats.pending, due), sent / 10),
+    }];
+    for state in ["unserved", "stuck", "paused", "waiting"] {
+        let numbers: Vec<_> =
+            lanes.iter().filter(|(_, it)| it.state == state).map(|(lane, _)| lane.lane.to_string()).collect();
+        let rest = numbers.len().saturating_sub(SHOWN);
+        let more = if rest == 0 { String::new() } else { format!(" and {rest} more") };
+        let shown = numbers.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+        match numbers.len() {
+            0 => {}
+            1 => sentences.push(format!("Lane {shown} is {state}.")),
+            _ => sentences.push(format!("Lanes {shown}{more} are {state}.")),
+        }
+    }
+    sentences.extend(sinks_down(instances).into_iter().map(|(sink, refusal)| format!("Sink {sink} {refusal}.")));
+    sentences.join(" ")
+}
+
+fn are_due(messages: u64, lag: i64) -> String {
+    match messages {
+        1 => format!("1 message has been due for {}", span(lag)),
+        _ => format!("{messages} messages are due, the first for {}", span(lag)),
+    }
+}
+
+fn counted(count: usize, one: &str, more: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { more })
+}
+
 fn status(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> LaneStatus {
     let (state, mut verdict) = judge(lane, pause, live);
     // Where nothing is due, nothing is tried, and the reason may be an old one.
@@ -79,8 +134,7 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> (&'static
     let serving = live.serve(lane.lane);
     let due = match lane.pending {
         0 => "nothing is due".to_owned(),
-        1 => format!("1 message has been due for {}", span(lane.lag)),
-        messages => format!("{messages} messages are due, the first for {}", span(lane.lag)),
+        messages => are_due(messages, lane.lag),
     };
     if let Some(ControlRow { actor, reason, .. }) = pause {
         return ("paused", format!("Paused by {actor} ({reason}); {due}."));
@@ -89,7 +143,10 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> (&'static
         return ("unserved", format!("The relays that had claims here are gone, and no other takes them over; {due}."));
     }
     if lane.pending == 0 {
-        return ("idle", "Nothing is due.".to_owned());
+        let is_idle = lane.delayed.iter().all(is_wanted);
+        let (state, verdict) =
+            if is_idle { ("idle", "Nothing is due.") } else { ("waiting", "Nothing can be sent now.") };
+        return (state, verdict.to_owned());
     }
     let serving = serving.max(usize::try_from(lane.owners).unwrap_or(usize::MAX));
     let relays = match (serving, live.drained(lane.lane).len()) {
@@ -105,13 +162,28 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> (&'static
     ("busy", format!("{} were sent in the last 10 s: {due}; {relays}.", lane.sent))
 }
 
-/// What waits for something that does not work.
-fn waiting(lane: &LaneStats) -> Option<String> {
-    let troubled = |it: &&Waiting| !matches!(it.reason.as_str(), "scheduled" | "behind");
-    let Waiting { reason, messages, error, .. } = lane.delayed.iter().find(troubled)?;
-    let error = if error.is_empty() { String::new() } else { format!(": {error}") };
-    let wait = if *messages == 1 { "message waits" } else { "messages wait" };
-    Some(format!("{messages} {wait} ({reason}){error}."))
+/// Whether messages wait because a service or a handler wants it.
+fn is_wanted(waiting: &Waiting) -> bool {
+    matches!(waiting.reason.as_str(), "scheduled" | "snoozed")
+}
+
+/// What waits for something that does not work, a sentence for each reason.
+fn waiting(lane: &LaneStats) -> impl Iterator<Item = String> {
+    lane.delayed.iter().filter(|waiting| !is_wanted(waiting)).map(
+        |Waiting { reason, messages, error, errors, .. }| {
+            let wait = if *messages == 1 { "message waits" } else { "messages wait" };
+            let others = match errors {
+                0 | 1 => String::new(),
+                2 => ", and 1 other cause".to_owned(),
+                errors => format!(", and {} other causes", errors - 1),
+            };
+            match reason.as_str() {
+                "behind" => format!("{messages} {wait} for an earlier one of the key."),
+                reason if error.is_empty() => format!("{messages} {wait} ({reason})."),
+                reason => format!("{messages} {wait} ({reason}): {error}{others}."),
+            }
+        },
+    )
 }
 
 fn dead(lane: &LaneStats) -> Option<String> {
@@ -124,7 +196,7 @@ fn dead(lane: &LaneStats) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::instances::Instance, *};
+    use super::*;
 
     const SECOND: i64 = 1_000_000;
 
@@ -197,14 +269,62 @@ mod tests {
             reason: "a\nrepair".to_owned(),
         };
         check(&lane, Some(&pause), "paused", "Paused by alice (a\nrepair); nothing is due.");
-        let waits = |reason: &str, messages| Waiting {
+    }
+
+    #[test]
+    fn what_waits_has_a_sentence_for_each_reason() {
+        let lane = LaneStats { lane: 3, sends: true, ..LaneStats::default() };
+        let waits = |reason: &str, messages, errors| Waiting {
             reason: reason.to_owned(),
             messages,
-            error: "no\nqueue".to_owned(),
+            error: if errors > 0 { "no\nqueue".to_owned() } else { String::new() },
+            errors,
             lag: 0,
         };
-        let delayed = vec![waits("behind", 9), waits("scheduled", 8), waits("unroutable", 7), waits("parked", 6)];
-        let troubled = LaneStats { delayed, dead: 5, ..lane };
-        check(&troubled, None, "idle", "Nothing is due. 7 messages wait (unroutable): no\nqueue. 5 are dead.");
+        let wanted = vec![waits("scheduled", 8, 0), waits("snoozed", 1, 0)];
+        check(&LaneStats { delayed: wanted.clone(), ..lane.clone() }, None, "idle", "Nothing is due.");
+        let rest = [waits("behind", 9, 0), waits("unroutable", 7, 2), waits("parked", 1, 1), waits("no_route", 2, 0)];
+        let delayed = wanted.into_iter().chain(rest).collect();
+        check(
+            &LaneStats { delayed, dead: 5, ..lane },
+            None,
+            "waiting",
+            "Nothing can be sent now. 9 messages wait for an earlier one of the key. \
+            7 messages wait (unroutable): no\nqueue, and 1 other cause. 1 message waits (parked): no\nqueue. \
+            2 messages wait (no_route). 5 are dead.",
+        );
+    }
+
+    #[test]
+    fn the_whole_outbox_has_its_sentences() {
+        let lane = |lane, state| {
+            let status = LaneStatus { lane, state, verdict: String::new(), pending: 0, delayed: 0, dead: 0 };
+            (LaneStats { lane, sent: 600, ..LaneStats::default() }, status)
+        };
+        let process = |role: &str, state| Instance { role: role.to_owned(), state, ..Instance::default() };
+        let stats = |pending, due| {
+            let mut stats = Stats { pending, ..Stats::default() };
+            stats.lags.due = due;
+            stats
+        };
+        let quiet = Judged { stats: stats(0, 0), lanes: vec![lane(3, "idle")] };
+        assert_eq!(verdict(&quiet, &[process("relay", "gone")]), "Nothing is due; no relay runs.");
+        let mut waiting = lane(3, "waiting");
+        waiting.1.delayed = 22;
+        assert_eq!(
+            verdict(&Judged { stats: stats(0, 0), lanes: vec![waiting] }, &[process("worker", "live")]),
+            "Nothing can be sent now: 22 messages wait; 1 worker runs. Lane 3 is waiting."
+        );
+        let lanes = (0..7).map(|n| lane(n, "stuck")).chain([lane(9, "busy"), lane(8, "paused")]).collect();
+        let down =
+            Instance { sinks: [("kafka".to_owned(), Some("no broker".to_owned()))].into(), ..process("relay", "live") };
+        assert_eq!(
+            verdict(
+                &Judged { stats: stats(300, 4_000_000), lanes },
+                &[down, process("worker", "live"), process("relay", "drained")]
+            ),
+            "300 messages are due, the first for 4 s, and 540 are sent a second; 2 relays and 1 worker run. \
+            Lanes 0, 1, 2, 3, 4 and 2 more are stuck. Lane 8 is paused. Sink kafka takes nothing from 1 relay: no broker."
+        );
     }
 }

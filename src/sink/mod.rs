@@ -10,6 +10,7 @@ pub mod rabbitmq;
 pub mod stdout;
 
 use std::{
+    fmt::{self, Display, Formatter},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -59,6 +60,13 @@ impl Destination {
     }
 }
 
+/// As in `relay pause --destination`. The routing key is left out, because it may have a part of the message's key.
+impl Display for Destination {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.sink, self.target)
+    }
+}
+
 /// A broker's confirmation of one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -95,7 +103,7 @@ pub enum PublishError {
     /// The destination takes nothing: it does not exist, nothing is bound to it, or the relay may not write to it. That
     /// may pass. The message surely did not arrive, and is not the cause. It waits for `relay.unroutable_grace` without
     /// a spent attempt, then counts as rejected.
-    #[error("unroutable ({reason}): {detail}")]
+    #[error("{detail}")]
     Unroutable {
         /// A short code for metrics and `outbox_dead`: `unroutable` or `refused`.
         reason: &'static str,
@@ -103,7 +111,7 @@ pub enum PublishError {
         detail: String,
     },
     /// The broker will never take this message (too large, invalid).
-    #[error("rejected ({reason}): {detail}")]
+    #[error("{detail}")]
     Rejected {
         /// A short code for metrics and `outbox_dead`: `too_large`, `invalid`, `refused`.
         reason: &'static str,
@@ -111,7 +119,7 @@ pub enum PublishError {
         detail: String,
     },
     /// The message may have arrived (time-out, connection lost). It is sent again, which may make a duplicate.
-    #[error("unconfirmed: {0}")]
+    #[error("{0}")]
     Unconfirmed(String),
 }
 

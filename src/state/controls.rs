@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -20,6 +23,7 @@ pub struct Controls {
     /// The name under which this process holds claims.
     owner: String,
     known: watch::Sender<Option<Arc<BTreeMap<Target, Pause>>>>,
+    newest_job: AtomicU64,
 }
 
 /// A lane, a sink, a destination or a process.
@@ -83,7 +87,7 @@ impl Controls {
     /// Knows no pause yet.
     #[must_use]
     pub fn new(owner: &str) -> Self {
-        Self { owner: owner.to_owned(), known: watch::Sender::new(None) }
+        Self { owner: owner.to_owned(), known: watch::Sender::new(None), newest_job: AtomicU64::new(0) }
     }
 
     /// Takes the present pauses; those of other processes do not matter. Returns those that are new, and those that have ended.
@@ -110,6 +114,17 @@ impl Controls {
 
     fn concerns(&self, target: &Target) -> bool {
         !matches!(target, Target::Instance(instance) if *instance != self.owner)
+    }
+
+    /// Returns the number of the newest job of an operator, 0 without one.
+    #[must_use]
+    pub fn newest_job(&self) -> u64 {
+        self.newest_job.load(Ordering::Relaxed)
+    }
+
+    /// Takes the number of the newest job.
+    pub fn set_newest_job(&self, job: u64) {
+        self.newest_job.store(job, Ordering::Relaxed);
     }
 
     /// Returns whether the pauses were read.

@@ -132,12 +132,14 @@ async fn each_lane_has_its_verdict(flavor: Flavor) -> Result<()> {
     let lanes = status["lanes"].as_array().cloned().unwrap_or_default();
     let found =
         |name: &str| lanes.iter().map(|lane| lane[name].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>();
-    assert_eq!(found("state"), ["idle", "paused", "unserved"], "{status:#}");
+    assert_eq!(found("state"), ["waiting", "paused", "unserved"], "{status:#}");
     let parts = [
-        "Nothing is due. 1 message waits (unroutable)",
+        "Nothing can be sent now. 1 message waits (unroutable): kafka/elsewhere: ",
         "Paused by alice (x); 1 message has been due for 1 h",
         "no live relay serves it",
     ];
+    let whole = status["verdict"].as_str().unwrap_or_default();
+    ensure!(whole.ends_with("; 1 relay runs. Lane 9 is unserved. Lane 1 is paused. Lane 0 is waiting."), "{whole}");
     let verdicts = found("verdict");
     ensure!(parts.iter().zip(&verdicts).all(|(part, verdict)| verdict.contains(part)), "{verdicts:?}");
     ensure!(lanes[0]["delayed"] == 2 && lanes[2]["pending"] == 1, "{status:#}");

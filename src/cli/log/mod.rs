@@ -16,8 +16,10 @@ use tracing_subscriber::{
 use self::limit::Limit;
 use crate::config::{Log, LogFormat};
 
-/// Libraries that log whole messages or statements, or repeat the relay's own log: only their errors are shown.
-const QUIET: [&str; 3] = ["lapin", "sqlx", "librdkafka"];
+/// Libraries that log whole messages or statements: only their errors are shown.
+const QUIET: [&str; 2] = ["sqlx", "librdkafka"];
+/// A library whose errors the relay's own log repeats. It logs a channel that a missing exchange closes as an error.
+const SILENT: &str = "lapin";
 
 /// Sets another level.
 pub(super) type SetLevel = Box<dyn Fn(&Log) -> anyhow::Result<()> + Send>;
@@ -67,7 +69,7 @@ fn parse(log: &Log) -> anyhow::Result<EnvFilter> {
 
 fn is_shown(target: &str, level: Level) -> bool {
     let library = target.split("::").next().unwrap_or_default();
-    level == Level::ERROR || !QUIET.contains(&library)
+    library != SILENT && (level == Level::ERROR || !QUIET.contains(&library))
 }
 
 #[cfg(test)]
@@ -97,7 +99,8 @@ mod tests {
     fn what_logs_payloads_or_statements_shows_errors_only() {
         for (target, level, expected) in [
             ("lapin::returned_messages", Level::WARN, false),
-            ("lapin::returned_messages", Level::ERROR, true),
+            ("lapin::channel", Level::ERROR, false),
+            ("librdkafka", Level::ERROR, true),
             ("sqlx::query", Level::WARN, false),
             ("librdkafka", Level::INFO, false),
             ("outbox_relay::publish", Level::DEBUG, true),

@@ -13,7 +13,7 @@ use crate::{
     cli::output::{self, Format},
     operate::{
         instances,
-        status::{Judged, judged},
+        status::{Judged, judged, verdict},
     },
 };
 
@@ -33,13 +33,16 @@ pub(crate) struct Status {
 #[async_trait]
 impl Operation for Status {
     async fn answer(&self, db: &mut MySqlConnection, _: &Answering<'_>) -> anyhow::Result<Value> {
-        let Judged { stats, lanes } = judged(db).await.context("the queue cannot be counted")?;
-        let lanes: Vec<_> = lanes.into_iter().map(|(_, status)| status).collect();
+        let judged = judged(db).await.context("the queue cannot be counted")?;
         let instances = instances::list(db).await.context("the relays cannot be counted")?;
+        let verdict = verdict(&judged, &instances);
+        let Judged { stats, lanes } = judged;
+        let lanes: Vec<_> = lanes.into_iter().map(|(_, status)| status).collect();
         #[expect(clippy::cast_precision_loss, reason = "a lag in seconds needs no more than 53 bits")]
-        let seconds = |(cause, micros): (&'static str, u64)| (cause, micros as f64 / 1e6);
+        let seconds = |(cause, micros): (&'static str, u64)| (cause, (micros / 1000) as f64 / 1e3);
         let lags: BTreeMap<_, _> = stats.lags.all().into_iter().map(seconds).collect();
         Ok(json!({
+            "verdict": verdict,
             "pending": stats.pending,
             "leased": stats.leased,
             "delayed": stats.delayed,
@@ -55,6 +58,11 @@ impl Operation for Status {
     }
 
     fn show(&self, answer: &Value) -> anyhow::Result<()> {
+        let mut shown = answer.clone();
+        if let Some(lags) = shown.get_mut("lag_seconds_by_cause").and_then(Value::as_object_mut) {
+            lags.retain(|_, lag| lag.as_f64() > Some(0.0));
+        }
+        let answer = if self.format.is_json() { answer } else { &shown };
         self.format.object_with_list(answer, "lanes", ["lane", "state", "pending", "delayed", "dead", "verdict"])?;
         if self.watch {
             output::text("\n")?;

@@ -70,6 +70,8 @@ struct Sick {
     next_try: Instant,
     /// Messages that may still go before the next try.
     left: u32,
+    /// The newest job of an operator that it takes into account.
+    job: u64,
 }
 
 impl Sick {
@@ -109,6 +111,11 @@ impl Destinations {
         let grace = self.context.config.relay.unroutable_grace;
         let deadline = self.context.config.relay.publish_deadline;
         let Some(sick) = self.sick.get_mut(destination) else { return Ok(Sending::Go) };
+        let newest = self.context.controls.newest_job();
+        if sick.job != newest {
+            // An operator who orders something may have removed the cause: it is as if the outage began now.
+            (sick.job, sick.since, sick.next_try) = (newest, now, now);
+        }
         if now >= sick.next_try {
             // A try of a silent destination takes the whole deadline. The next try waits for its end.
             let least = if sick.trouble == Sickness::Silent { deadline + WAIT.0 } else { WAIT.0 };
@@ -155,7 +162,7 @@ impl Destinations {
         let refuses = Sickness::Refuses { rejected: 0 };
         let grace = self.context.config.relay.unroutable_grace;
         let Some(sick) = self.note(destination, refuses, error, now) else {
-            return Some(HeldBack { wait: WAIT.1, reason: "unroutable", error: error.into() });
+            return Some(HeldBack { wait: WAIT.1, reason: "unroutable", error: told(destination, error) });
         };
         if sick.trouble == Sickness::Silent {
             (sick.trouble, sick.since) = (refuses, now);
@@ -209,17 +216,19 @@ impl Destinations {
             let Destination { sink, target, .. } = &**destination;
             tracing::warn!(sink, destination = target, error, "the destination takes nothing: its messages wait");
             self.gauge(destination).inc();
-            let sick = Sick { trouble, since: now, last: now, error: error.into(), next_try: now + WAIT.0, left: 0 };
+            let error = told(destination, error);
+            let job = self.context.controls.newest_job();
+            let sick = Sick { trouble, since: now, last: now, error, next_try: now + WAIT.0, left: 0, job };
             self.sick.insert(Arc::clone(destination), sick);
         }
         let sick = self.sick.get_mut(destination)?;
-        (sick.last, sick.error) = (now, error.into());
+        (sick.last, sick.error) = (now, told(destination, error));
         Some(sick)
     }
 
     /// Forgets the silent destinations of a sink that was reached again: the whole sink was silent.
-    pub(crate) fn reached(&mut self, sink: Option<&str>) {
-        self.drop_if(|destination, sick| Some(destination.sink.as_str()) == sink && sick.trouble == Sickness::Silent);
+    pub(crate) fn reached(&mut self, sink: &str) {
+        self.drop_if(|destination, sick| destination.sink == sink && sick.trouble == Sickness::Silent);
     }
 
     /// Forgets destinations that were not tried for a while: no message waits for them any more.
@@ -243,6 +252,10 @@ impl Destinations {
     }
 }
 
+fn told(destination: &Destination, error: &str) -> Arc<str> {
+    format!("{destination}: {error}").into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Destination, Destinations, Duration, HeldBack, Instant, REJECTIONS, REMEMBERED, Sending, WAIT};
@@ -258,7 +271,7 @@ mod tests {
     }
 
     fn held(reason: &'static str, wait: Duration) -> HeldBack {
-        HeldBack { wait, reason, error: "no queue".into() }
+        HeldBack { wait, reason, error: "rabbitmq/orders: no queue".into() }
     }
 
     fn waits(wait: Duration) -> HeldBack {
@@ -306,6 +319,25 @@ mod tests {
     }
 
     #[test]
+    fn an_operators_job_begins_the_outage_anew_but_for_the_rejections() {
+        let (mut destinations, start) = (destinations(), Instant::now());
+        destinations.refused(&to("missing"), "no queue", start);
+        let admit = |destinations: &mut Destinations, after| destinations.admit(&to("missing"), start + after);
+        for _ in 0..REJECTIONS {
+            assert_eq!(admit(&mut destinations, seconds(600)), Ok(Sending::Try));
+            assert_eq!(destinations.refused(&to("missing"), "no queue", start + seconds(600)), None);
+        }
+        assert_eq!(admit(&mut destinations, seconds(601)), Err(waits(WAIT.1)));
+        destinations.context.controls.set_newest_job(7);
+        assert_eq!(admit(&mut destinations, seconds(602)), Ok(Sending::Try));
+        assert_eq!([602, 604].map(|at| admit(&mut destinations, seconds(at))), [Err(waits(WAIT.0)), Ok(Sending::Try)]);
+        for after in [605, 605 + 31] {
+            let held = destinations.refused(&to("missing"), "no queue", start + seconds(after));
+            assert!(held.is_some(), "more were rejected");
+        }
+    }
+
+    #[test]
     fn a_destination_that_nobody_uses_any_more_is_forgotten() {
         let (mut destinations, start) = (destinations(), Instant::now());
         destinations.refused(&to("missing"), "no queue", start);
@@ -330,9 +362,9 @@ mod tests {
         assert!(!silent(&[("other", 4)]), "the whole sink may be silent");
         assert!(!silent(&[("other", 6), ("silent", 6)]), "it is one of its partitions");
         assert!(silent(&[("silent", 4), ("other", 6)]));
-        destinations.reached(Some("another"));
+        destinations.reached("another");
         assert_eq!(destinations.admit(&to("silent"), start + seconds(17)), Ok(Sending::Try));
-        destinations.reached(Some("rabbitmq"));
+        destinations.reached("rabbitmq");
         assert_eq!(destinations.admit(&to("silent"), start + seconds(17)), Ok(Sending::Go));
     }
 

@@ -23,7 +23,7 @@ use self::{
     chains::{ChainEntry, Chains, Origin},
     destination::Destinations,
     item::{InFlight, Item, Tag},
-    outlet::{Batch, Done, OutletEvent, Outlets},
+    outlet::{Batch, Done, Outlets},
 };
 use crate::{
     pipeline::{
@@ -69,7 +69,7 @@ impl Publisher {
     pub async fn run(
         mut self,
         mut reads: BoxStream<'static, ReadClaim>,
-        mut events: mpsc::UnboundedReceiver<OutletEvent>,
+        mut reached: mpsc::UnboundedReceiver<usize>,
         mut settled: mpsc::UnboundedReceiver<Settled>,
     ) {
         let (mut more, hurry) = (true, self.context.hurry.clone());
@@ -82,9 +82,9 @@ impl Publisher {
                     Some(read) => self.accept(read),
                     None => more = false,
                 },
-                Some(event) = events.recv() => {
-                    let sink = self.outlets.handle(event);
-                    self.destinations.reached(sink.as_deref());
+                Some(outlet) = reached.recv() => {
+                    self.outlets.up(outlet);
+                    self.destinations.reached(self.outlets.name(outlet));
                 }
                 _ = minutes.tick() => self.destinations.forget(Instant::now()),
                 () = hurry.cancelled(), if self.waiting() => self.give_up(),
@@ -169,9 +169,15 @@ impl Publisher {
         let tag = item.tag;
         if self.context.hurry.is_cancelled() {
             self.fail(tag, Disposition::Release, "the relay is stopping".into());
-        } else if let Some(refused) = self.outlets.push(item) {
-            self.fail(tag, refused, "the sink is unavailable".into());
+        } else if !self.outlets.push(item) {
+            self.refuse(tag);
         }
+    }
+
+    /// Gives a message whose sink is down its outcome.
+    fn refuse(&mut self, tag: Tag) {
+        let error = format!("{}: the sink is unavailable", self.outlets.name(tag.outlet));
+        self.fail(tag, self.outlets.when_unavailable(tag.outlet), error);
     }
 
     /// Starts as many batches as the outlets take.
@@ -253,9 +259,7 @@ impl Publisher {
     fn done(&mut self, done: Done) {
         crash::point("after_publish");
         self.outlets.note(&done);
-        for item in self.outlets.refused() {
-            self.fail(item.tag, self.outlets.when_unavailable(item.tag.outlet), "the sink is unavailable".into());
-        }
+        self.outlets.refused().into_iter().for_each(|item| self.refuse(item.tag));
         let confirmed =
             done.outcomes.iter().filter(|(.., outcome)| outcome.is_ok()).map(|(_, destination, _)| destination);
         self.destinations.took(confirmed, Instant::now());
@@ -282,7 +286,7 @@ impl Publisher {
                 }
                 let disposition = self.disposition(tag, destination, &error);
                 tracing::debug!(id = tag.origin.id, %error, ?disposition, "a message was not published");
-                self.fail(tag, disposition, error.to_string());
+                self.fail(tag, disposition, format!("{destination}: {error}"));
             }
         }
     }

@@ -64,19 +64,13 @@ impl Done {
     }
 }
 
-/// An event from outside the publisher.
-#[derive(Debug, Clone, Copy)]
-pub enum OutletEvent {
-    /// Its sink can be reached.
-    Up(usize),
-}
-
 /// All sinks.
 pub struct Outlets {
     context: Arc<Context>,
     outlets: Vec<Outlet>,
     names: HashMap<String, usize>,
-    events: mpsc::UnboundedSender<OutletEvent>,
+    /// Outlets whose sink can be reached.
+    reached: mpsc::UnboundedSender<usize>,
     open: watch::Sender<bool>,
 }
 
@@ -89,12 +83,12 @@ const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PROBE_PAUSE: Duration = Duration::from_secs(5);
 
 impl Outlets {
-    /// Takes all sinks, each down until it is reached. `open` tells the claimers whether any is up.
+    /// Takes all sinks, each down until it is `reached`. `open` tells the claimers whether any is up.
     #[must_use]
     pub fn new(
         context: &Arc<Context>,
         feeds: Vec<Feed>,
-        events: mpsc::UnboundedSender<OutletEvent>,
+        reached: mpsc::UnboundedSender<usize>,
         open: watch::Sender<bool>,
     ) -> Self {
         let names = feeds.iter().enumerate().map(|(i, feed)| (feed.name.clone(), i)).collect();
@@ -108,7 +102,7 @@ impl Outlets {
             Outlet { feed, ready, on_the_way: 0, messages: 0, room, up: false, outages: 0, since }
         };
         let outlets = feeds.into_iter().map(outlet).collect::<Vec<_>>();
-        let outlets = Self { context: Arc::clone(context), outlets, names, events, open };
+        let outlets = Self { context: Arc::clone(context), outlets, names, reached, open };
         (0..outlets.outlets.len()).for_each(|i| outlets.probe(i));
         outlets
     }
@@ -125,15 +119,16 @@ impl Outlets {
         self.outlets.get(outlet).map_or(KeyOrder::OneInFlight, |outlet| outlet.feed.sink.key_order(message))
     }
 
-    /// Queues a message. If its sink is down, returns its outcome instead.
-    pub fn push(&mut self, item: Item) -> Option<Disposition> {
-        match self.outlets.get_mut(item.tag.outlet) {
-            Some(outlet) if outlet.up => {
-                outlet.ready.push_back(item);
-                None
-            }
-            _ => Some(self.when_unavailable(item.tag.outlet)),
-        }
+    /// Queues a message; returns false if its sink is down.
+    pub fn push(&mut self, item: Item) -> bool {
+        let up = self.outlets.get_mut(item.tag.outlet).filter(|outlet| outlet.up);
+        up.map(|outlet| outlet.ready.push_back(item)).is_some()
+    }
+
+    /// Returns the name of a sink.
+    #[must_use]
+    pub fn name(&self, outlet: usize) -> &str {
+        self.outlets.get(outlet).map_or("", |outlet| &outlet.feed.name)
     }
 
     /// Returns the outcome of a message whose sink is down. With one sink it is released, and nothing is claimed until
@@ -263,17 +258,15 @@ impl Outlets {
         self.probe(i);
     }
 
-    /// Notes that a sink was reached; returns its name.
-    pub fn handle(&mut self, event: OutletEvent) -> Option<String> {
-        let OutletEvent::Up(i) = event;
-        let outlet = self.outlets.get_mut(i)?;
+    /// Notes that a sink was reached.
+    pub fn up(&mut self, i: usize) {
+        let Some(outlet) = self.outlets.get_mut(i) else { return };
         outlet.up = true;
-        let name = outlet.feed.name.clone();
+        let name = outlet.feed.name.as_str();
         tracing::info!(sink = name, "the sink is available");
-        self.context.metrics.sink_connected.with_label_values(&[name.as_str()]).set(1);
-        self.context.health.sink(&name, None);
+        self.context.metrics.sink_connected.with_label_values(&[name]).set(1);
+        self.context.health.sink(name, None);
         self.tell();
-        Some(name)
     }
 
     fn tell(&self) {
@@ -284,7 +277,7 @@ impl Outlets {
     fn probe(&self, i: usize) {
         let Some(outlet) = self.outlets.get(i) else { return };
         let (sink, name) = (Arc::clone(&outlet.feed.sink), outlet.feed.name.clone());
-        let (context, events) = (Arc::clone(&self.context), self.events.clone());
+        let (context, reached) = (Arc::clone(&self.context), self.reached.clone());
         let mut pauses = Backoff::new(FIRST_PROBE_PAUSE, MAX_PROBE_PAUSE);
         // A sink that repeatedly answers and then takes nothing is checked less and less often.
         let mut pause = (0..outlet.outages.min(10)).map(|_| pauses.next()).last().unwrap_or_default();
@@ -293,7 +286,7 @@ impl Outlets {
                 match sink.check(Instant::now() + context.config.relay.publish_deadline).await {
                     Ok(()) => {
                         // No receiver: the relay is ending.
-                        events.send(OutletEvent::Up(i)).ok();
+                        reached.send(i).ok();
                         break;
                     }
                     Err(error) => {

@@ -1,4 +1,4 @@
-//! Pauses of lanes, sinks and destinations.
+//! Pauses of lanes, sinks and destinations, and what relays read of the orders of operators.
 
 use std::time::Duration;
 
@@ -69,20 +69,31 @@ pub async fn resume(
     Ok(is_resumed)
 }
 
-/// The present pauses. Reads the whole table, which also has the rows of pauses whose time has passed; no lock.
-pub async fn paused(conn: &mut MySqlConnection) -> Result<Vec<ControlRow>, sqlx::Error> {
-    let sql = "SELECT kind, name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', paused_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ends_at), \
-               actor, reason FROM outbox_controls WHERE ends_at IS NULL OR ends_at > UTC_TIMESTAMP(6) ORDER BY kind, name";
+/// The present pauses, and the number of the newest job, 0 without one. Reads the whole table of pauses, which also has the rows of
+/// those whose time has passed; no lock.
+pub async fn orders(conn: &mut MySqlConnection) -> Result<(Vec<ControlRow>, u64), sqlx::Error> {
+    let sql = "SELECT COALESCE(j.newest, 0), c.kind, c.name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', c.paused_at), \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', c.ends_at), c.actor, c.reason \
+               FROM (SELECT MAX(job_id) AS newest FROM outbox_jobs) j \
+               LEFT JOIN outbox_controls c ON c.ends_at IS NULL OR c.ends_at > UTC_TIMESTAMP(6) ORDER BY c.kind, c.name";
     let rows = sqlx::query(sql).fetch_all(conn).await?;
-    let row = |row: &MySqlRow| {
-        Ok(ControlRow {
-            kind: row.try_get(0)?,
-            name: row.try_get(1)?,
-            paused_at: row.try_get(2)?,
-            ends_at: row.try_get(3)?,
-            actor: row.try_get(4)?,
-            reason: row.try_get(5)?,
-        })
+    let pause = |row: &MySqlRow| {
+        let Some(kind) = row.try_get(1)? else { return Ok(None) };
+        Ok(Some(ControlRow {
+            kind,
+            name: row.try_get(2)?,
+            paused_at: row.try_get(3)?,
+            ends_at: row.try_get(4)?,
+            actor: row.try_get(5)?,
+            reason: row.try_get(6)?,
+        }))
     };
-    rows.iter().map(row).collect()
+    let newest = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
+    let pauses = rows.iter().filter_map(|row| pause(row).transpose());
+    Ok((pauses.collect::<Result<_, sqlx::Error>>()?, newest))
+}
+
+/// The present pauses, see [`orders`].
+pub async fn paused(conn: &mut MySqlConnection) -> Result<Vec<ControlRow>, sqlx::Error> {
+    orders(conn).await.map(|(pauses, _)| pauses)
 }

@@ -62,11 +62,12 @@ pub struct NewJob<'a> {
     pub messages: u64,
 }
 
-/// Orders a job and records it, in one transaction and round trip; returns its number.
+/// Orders a job and records it, in one transaction and round trip; returns its number. The first batch is due in a second: by then
+/// all relays have read that there is a new job, and try destinations again that have taken nothing.
 pub async fn order(conn: &mut MySqlConnection, job: &NewJob<'_>, actor: &Actor<'_>) -> Result<u64, sqlx::Error> {
     let text = sql!(
         "BEGIN; INSERT INTO outbox_jobs (action, filter, per_second, created_at, next_at)
-            VALUES ({action}, {filter}, {per_second}, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6));
+            VALUES ({action}, {filter}, {per_second}, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL 1 SECOND);
         {record}; COMMIT",
         action = Utf8(job.action),
         filter = Utf8(job.filter),

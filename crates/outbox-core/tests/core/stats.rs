@@ -3,7 +3,11 @@
 use anyhow::{Result, ensure};
 use outbox_core::{
     sqlx::{self, AssertSqlSafe, MySqlConnection},
-    store::stats,
+    store::{
+        controls,
+        jobs::{self, Actor, NewJob},
+        stats,
+    },
 };
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 
@@ -28,7 +32,36 @@ on_both_databases!(
     lags_begin_when_a_message_is_due_and_are_told_by_cause,
     a_key_is_blocked_once_and_only_by_what_an_operator_must_treat,
     a_lane_that_sends_nothing_is_seen_beside_one_that_sends_much,
+    pauses_and_the_newest_job_are_read_together,
+    a_reason_has_the_number_of_its_different_errors,
 );
+
+async fn pauses_and_the_newest_job_are_read_together(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut db = database.connect().await?;
+    ensure!(controls::orders(&mut db).await? == (Vec::new(), 0));
+    let order = NewJob { action: "hurry", filter: "{}", per_second: 1, messages: 0 };
+    let actor = Actor { name: "alice", via: "test", reason: "x" };
+    let job = jobs::order(&mut db, &order, &actor).await?;
+    ensure!(controls::orders(&mut db).await? == (Vec::new(), job), "without a pause");
+    database.execute(PENDING).await?;
+    let (pauses, newest) = controls::orders(&mut db).await?;
+    let names: Vec<_> = pauses.iter().map(|it| (it.kind.as_str(), it.name.as_str(), it.actor.as_str())).collect();
+    ensure!(names == [("lane", "1", "alice"), ("sink", "0", "alice")] && newest == job, "{names:?}, {newest}");
+    Ok(())
+}
+
+async fn a_reason_has_the_number_of_its_different_errors(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let rows = "INSERT INTO outbox_delayed (lane, id, due_at, reason, error) VALUES (0, 1, UTC_TIMESTAMP(6), 'parked', 'a'), \
+        (0, 2, UTC_TIMESTAMP(6), 'parked', 'b'), (0, 3, UTC_TIMESTAMP(6), 'parked', 'b'), (0, 4, UTC_TIMESTAMP(6), 'behind', NULL)";
+    database.execute(rows).await?;
+    let lanes = stats::lanes(&mut database.connect().await?).await?;
+    let found: Vec<_> =
+        lanes.iter().flat_map(|lane| &lane.delayed).map(|it| (it.reason.as_str(), it.messages, it.errors)).collect();
+    ensure!(found == [("parked", 3, 2), ("behind", 1, 0)], "{found:?}");
+    Ok(())
+}
 
 /// It may stand for as long as somebody has written: the gauges of all relays go on meanwhile.
 async fn a_claim_whose_list_cannot_be_read_is_counted_without_messages(flavor: Flavor) -> Result<()> {
