@@ -72,7 +72,7 @@ pub async fn resume(
 /// The present pauses, and the number of the newest job, 0 without one. Reads the whole table of pauses, which also has the rows of
 /// those whose time has passed; no lock.
 pub async fn orders(conn: &mut MySqlConnection) -> Result<(Vec<ControlRow>, u64), sqlx::Error> {
-    let sql = "SELECT COALESCE(j.newest, 0), c.kind, c.name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', c.paused_at), \
+    let sql = "SELECT CAST(COALESCE(j.newest, 0) AS UNSIGNED), c.kind, c.name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', c.paused_at), \
                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', c.ends_at), c.actor, c.reason \
                FROM (SELECT MAX(job_id) AS newest FROM outbox_jobs) j \
                LEFT JOIN outbox_controls c ON c.ends_at IS NULL OR c.ends_at > UTC_TIMESTAMP(6) ORDER BY c.kind, c.name";
