@@ -7,22 +7,28 @@ use std::fs;
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
+        batch::v1::Job,
         core::v1::{ConfigMap, Container, PodSpec, Secret},
         networking::v1::NetworkPolicy,
         policy::v1::PodDisruptionBudget,
     },
     serde::{Serialize, de::DeserializeOwned},
 };
-use outbox_relay::config::{Config, Inputs, load};
+use outbox_relay::config::{Config, Inputs, load, load_for_database};
 use serde_json::Value;
 
 const MANIFESTS: &str = include_str!("../../deploy/kubernetes/relay.yaml");
+const MIGRATION: &str = include_str!("../../deploy/kubernetes/migrate.yaml");
 /// The folder of the secrets in a pod.
 const SECRETS: &str = "/run/secrets/outbox";
 
 /// Returns the manifest of this kind. The types take unknown fields, and lose them: so it is compared with what they write.
 fn manifest<T: DeserializeOwned + Serialize>(kind: &str) -> T {
-    let mut found = MANIFESTS.split("\n---\n").map(|text| serde_yaml_ng::from_str::<Value>(text).unwrap());
+    manifest_of(MANIFESTS, kind)
+}
+
+fn manifest_of<T: DeserializeOwned + Serialize>(manifests: &str, kind: &str) -> T {
+    let mut found = manifests.split("\n---\n").map(|text| serde_yaml_ng::from_str::<Value>(text).unwrap());
     let value = found.find(|value| value["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"));
     let typed: T = serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{kind}: {error}"));
     assert_eq!(serde_json::to_value(&typed).unwrap(), value, "{kind} has a field that its type does not know");
@@ -101,4 +107,28 @@ fn the_relay_can_read_its_files_and_write_none() {
     let [config] = &container.env.unwrap()[..] else { panic!("more than one variable") };
     let folder = config.value.as_ref().and_then(|path| path.strip_suffix("/relay.toml"));
     assert!(mounts.iter().any(|mount| Some(mount.mount_path.as_str()) == folder));
+}
+
+/// The account of the relays cannot make tables, and theirs is not in a pod of a relay.
+#[test]
+fn the_migration_is_a_job_with_an_account_of_its_own() {
+    assert_eq!(MIGRATION.matches("\nkind: ").count(), 2);
+    let secret = manifest_of::<Secret>(MIGRATION, "Secret");
+    let pod = manifest_of::<Job>(MIGRATION, "Job").spec.unwrap().template.spec.unwrap();
+    let (relays, relay) = self::pod();
+    let job = pod.containers[0].clone();
+    assert_eq!((job.image, job.security_context), (relay.image, relay.security_context));
+    assert_eq!(pod.security_context, relays.security_context);
+    assert_eq!(job.args.unwrap(), ["migrate", "up"]);
+    let volume = pod.volumes.unwrap()[0].secret.clone().unwrap();
+    assert_eq!((volume.secret_name, volume.default_mode), (secret.metadata.name, Some(0o440)));
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("database_password"), &secret.string_data.unwrap()["database_password"]).unwrap();
+    let folder = folder.path().to_string_lossy().into_owned();
+    let mut inputs = Inputs::default();
+    inputs.variables =
+        job.env.unwrap().into_iter().map(|it| (it.name, it.value.unwrap().replace(SECRETS, &folder))).collect();
+    let config = load_for_database(&inputs).unwrap_or_else(|error| panic!("{error}")).config;
+    let database = format!("{:?}", config.database);
+    assert!(database.contains("password: Some") && MIGRATION.contains("//outbox_migrator@"), "{database}");
 }

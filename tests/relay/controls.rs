@@ -73,7 +73,7 @@ async fn a_paused_lane_waits_even_for_a_new_relay_and_others_go_on(flavor: Flavo
 
 async fn a_paused_sink_or_destination_keeps_its_messages_in_order(flavor: Flavor) -> Result<()> {
     for broker in BROKERS {
-        let mut stage = Stage::new(flavor, broker).await?;
+        let mut stage = Stage::new(flavor, broker).await?.patient();
         let operator = stage.operator()?;
         let mut relay = stage.relay()?;
         let sink = if broker == Broker::Kafka { "kafka" } else { "rabbitmq" };
