@@ -220,7 +220,7 @@ async fn stop(context: &Context, pipeline: &mut JoinSet<Result<(), RunError>>) -
         ended = ended => ended,
         () = hurry => Ok(()),
         () = tokio::time::sleep(relay.stop_deadline) => {
-            tracing::warn!("the stop deadline passed with messages in flight: their claims are released, so they are sent again");
+            tracing::warn!("the stop deadline passed with messages in flight: their claims are to be released, and they are sent again");
             Ok(())
         }
     }

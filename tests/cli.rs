@@ -263,10 +263,9 @@ fn a_relay_that_waits_for_its_database_takes_a_hangup_and_reads_the_level_again(
     let mut running = Running::with(&level("off"));
     let pid = rustix::process::Pid::from_child(&running.0);
     let mut log = BufReader::new(running.0.stderr.take().unwrap()).lines();
-    for (level, shown) in [
-        (level("warn"), "SIGHUP: secrets and the log's level were read again"),
-        (level("a=b=c"), "SIGHUP: the configuration"),
-    ] {
+    for (level, shown) in
+        [(level("warn"), "SIGHUP: the log's level was read again"), (level("a=b=c"), "SIGHUP: the configuration")]
+    {
         fs::write(running.2.path().join("relay.toml"), level).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
         let line = log.by_ref().map(Result::unwrap).find(|line| !line.contains("waiting for the database")).unwrap();

@@ -56,7 +56,10 @@ async fn reload(mut hangup: Signal, inputs: Inputs, set_level: log::SetLevel) {
             Ok(Loaded { config, warnings, .. }) => {
                 match set_level(&config.log) {
                     Ok(()) => {
-                        tracing::warn!(level = config.log.level, "SIGHUP: secrets and the log's level were read again");
+                        tracing::warn!(
+                            level = config.log.level,
+                            "SIGHUP: the log's level was read again; nothing else changes"
+                        );
                     }
                     Err(error) => tracing::error!(error = format!("{error:#}"), "SIGHUP: the log keeps its level"),
                 }

@@ -105,7 +105,7 @@ section! {
     Database in "database";
     keys {
         /// `mysql://user:password@host:port/database`, with `?socket=/path` for a Unix socket. Elsewhere than on this machine the server must have a certificate that is valid for its name, unless the URL says otherwise (`?ssl-mode=REQUIRED`); `?ssl-ca=/path` names an authority of your own.
-        url: Secret = Required "mysql://relay@db.example:3306/shop";
+        url: Secret = Required "mysql://outbox_relay@db.example:3306/shop";
         /// A file with the URL.
         url_file: File = Optional "/run/secrets/database_url";
         /// The password, if the URL has none.

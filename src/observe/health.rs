@@ -99,7 +99,7 @@ impl Health {
         let stuck = |(name, at): (&&'static str, &Instant)| {
             let idle = matches!(*name, "claim" | "settle" | "stats" | "purge");
             (!idle && at.elapsed() > STUCK)
-                .then(|| format!("the loop {name} has not come round for {:?}", at.elapsed()))
+                .then(|| format!("the loop {name} has not come round for {} s", at.elapsed().as_secs()))
         };
         loops.iter().filter_map(stuck).collect()
     }
@@ -109,9 +109,12 @@ impl Health {
     pub fn reasons(&self) -> Vec<String> {
         let refused = self.refused.lock();
         let refused = refused.iter().filter(|(at, _)| at.elapsed() < REFUSED);
-        let refused = refused.map(|(_, reason)| format!("database: {reason}"));
+        let refused: Vec<_> = refused.map(|(_, reason)| format!("database: {reason}")).collect();
         let dependencies = self.dependencies.lock();
-        let down = dependencies.iter().filter_map(|(name, state)| Some(format!("{name}: {}", state.as_ref().err()?)));
-        down.chain(refused).collect()
+        // A connection that was lost and a login that is refused are one trouble: the refusal is the later one.
+        let is_shown = |name: &str| name != "database" || refused.is_empty();
+        let down = dependencies.iter().filter(|(name, _)| is_shown(name));
+        let down = down.filter_map(|(name, state)| Some(format!("{name}: {}", state.as_ref().err()?)));
+        down.chain(refused.clone()).collect()
     }
 }

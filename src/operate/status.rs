@@ -103,6 +103,11 @@ pub(crate) fn verdict(Judged { stats, lanes }: &Judged, instances: &[Instance]) 
             _ => sentences.push(format!("Lanes {shown}{more} are {state}.")),
         }
     }
+    match stats.dead {
+        0 => {}
+        1 => sentences.push("1 message is dead.".to_owned()),
+        dead => sentences.push(format!("{dead} messages are dead.")),
+    }
     sentences.extend(sinks_down(instances).into_iter().map(|(sink, refusal)| format!("Sink {sink} {refusal}.")));
     sentences.join(" ")
 }
@@ -320,11 +325,11 @@ mod tests {
             Instance { sinks: [("kafka".to_owned(), Some("no broker".to_owned()))].into(), ..process("relay", "live") };
         assert_eq!(
             verdict(
-                &Judged { stats: stats(300, 4_000_000), lanes },
+                &Judged { stats: Stats { dead: 2, ..stats(300, 4_000_000) }, lanes },
                 &[down, process("worker", "live"), process("relay", "drained")]
             ),
             "300 messages are due, the first for 4 s, and 540 are sent a second; 2 relays and 1 worker run. \
-            Lanes 0, 1, 2, 3, 4 and 2 more are stuck. Lane 8 is paused. Sink kafka takes nothing from 1 relay: no broker."
+            Lanes 0, 1, 2, 3, 4 and 2 more are stuck. Lane 8 is paused. 2 messages are dead. Sink kafka takes nothing from 1 relay: no broker."
         );
     }
 }

@@ -292,7 +292,7 @@ fn what_is_missing_is_named_with_an_example() {
     assert_eq!(
         Case::new("").problems(),
         [
-            "DIR/relay.toml: `database.url` is missing: give one, such as url = \"mysql://relay@db.example:3306/shop\"",
+            "DIR/relay.toml: `database.url` is missing: give one, such as url = \"mysql://outbox_relay@db.example:3306/shop\"",
             "DIR/relay.toml: there is no sink: add a section [sinks.main] with a type (kafka, rabbitmq, stdout, null)",
             "DIR/relay.toml: there is no route: add [[routes]] with topics = \"*\" and the name of a sink",
         ]

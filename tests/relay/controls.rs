@@ -59,7 +59,7 @@ async fn a_paused_lane_waits_even_for_a_new_relay_and_others_go_on(flavor: Flavo
         relay.log()?
     );
     let why = operator.json("why", &[&waiting[0].id.to_string()]).await?;
-    ensure!(why["cause"] == "paused" && why["remedy"] == "relay resume --lane 0", "{why:#}");
+    ensure!(why["cause"] == "paused" && why["remedy"] == "relay resume --lane 0 --because …", "{why:#}");
     let controls = operator.json("controls", &[]).await?;
     ensure!(controls[0]["name"] == "0" && controls[0]["reason"] == "a repair" && controls[1].is_null(), "{controls:#}");
     operator.done("resume --lane 0 --because", &["it is repaired"]).await?;

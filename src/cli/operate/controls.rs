@@ -112,7 +112,7 @@ impl Operation for Pause {
     fn show(&self, _: &Value) -> anyhow::Result<()> {
         let target = self.what.target()?;
         let (kind, name) = target.names();
-        Ok(output::note(&format!("The {kind} {name} is paused. To go on: relay resume --{kind} {name}"))?)
+        Ok(output::note(&format!("The {kind} {name} is paused. To go on: relay resume --{kind} {name} --because …"))?)
     }
 }
 

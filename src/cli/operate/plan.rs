@@ -40,11 +40,13 @@ impl Ordered {
         if !self.format.json(answer)? {
             self.format.object_with_list(plan, "samples", columns)?;
         }
-        let is_empty = plan.get("messages").is_some_and(|messages| *messages == 0);
+        let messages = plan.get("messages").and_then(Value::as_u64).unwrap_or_default();
+        let shown = plan.get("samples").and_then(Value::as_array).map_or(0, Vec::len);
+        let part = if messages > shown as u64 { format!("The first {shown} are shown. ") } else { String::new() };
         output::note(&match answer.get("job") {
             Some(Value::Number(job)) => format!("Job {job} is ordered. Relays carry it out: relay jobs"),
-            _ if is_empty => "There is nothing to do.".to_owned(),
-            _ => "Nothing was changed. With --yes and --because it is ordered.".to_owned(),
+            _ if messages == 0 => "There is nothing to do.".to_owned(),
+            _ => format!("{part}Nothing was changed. With --yes and --because it is ordered."),
         })?;
         Ok(())
     }

@@ -100,7 +100,7 @@ async fn activation(
 fn missing(lacking: &[(String, String)], activation: Option<String>, account: &str) -> Finding {
     let evidence = format!("The account {account} lacks privileges on {} tables or views.", lacking.len());
     let problem =
-        Finding::problem("privilege_missing", evidence).matters("The relay is not ready, and may publish nothing.");
+        Finding::problem("privilege_missing", evidence).matters("The relay may not be ready, and may publish nothing.");
     if let Some(command) = activation {
         return problem.fix("It has them by a role that is not active. Activate it at each login:").sql(command);
     }
@@ -140,6 +140,10 @@ fn excessive(grant: &str, account: &str) -> Option<Finding> {
         names => format!("REVOKE {} ON {object} FROM {account};", names.join(", ")),
     };
     let risk = Finding::risk("privilege_excessive", evidence).matters(MATTERS);
+    if object == "*.*" && names.contains(&"GRANT OPTION") {
+        // It is an administrator's.
+        return Some(risk.fix("Give the relay an account of its own, with the privileges of deploy/grants/relay.sql."));
+    }
     Some(risk.fix("Run deploy/grants/relay.sql for this account, then take the rest away:").sql(command))
 }
 
@@ -203,9 +207,12 @@ mod tests {
                 .unwrap();
         assert!(!format!("{all:?}").contains("S3CRET"));
         assert_eq!(all.command.as_deref(), Some("REVOKE ALL PRIVILEGES ON *.* FROM 'relay'@'%';"));
+        let administrator =
+            excessive("GRANT SELECT, SUPER ON *.* TO `root`@`%` WITH GRANT OPTION", "'root'@'%'").unwrap();
+        assert!(administrator.command.is_none() && administrator.fix.contains("an account of its own"));
         assert_eq!(
-            command("GRANT PROCESS, SUPER ON *.* TO `relay`@`%` WITH GRANT OPTION").as_deref(),
-            Some("REVOKE SUPER, GRANT OPTION ON *.* FROM 'relay'@'%';")
+            command("GRANT SELECT ON `shop`.* TO `relay`@`%` WITH GRANT OPTION").as_deref(),
+            Some("REVOKE SELECT, GRANT OPTION ON `shop`.* FROM 'relay'@'%';")
         );
         assert_eq!(
             command("GRANT SELECT, UPDATE ON `shop`.* TO `relay`@`%`").as_deref(),

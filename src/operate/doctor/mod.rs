@@ -161,6 +161,10 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>, topics: 
         return;
     }
     let start = tables::start_up(&mut db, config).await;
+    if start.iter().any(|finding| finding.finding == "schema") {
+        // It follows from missing tables.
+        findings.retain(|finding| finding.finding != "privilege_missing");
+    }
     let is_usable = start.iter().all(|finding| finding.severity > Severity::Problem);
     findings.extend(start);
     // A missing table or privilege was found before.
@@ -180,8 +184,10 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>, topics: 
     }
 }
 
+/// What the server refuses to show is a note.
 fn not_read(what: &str, error: &sqlx::Error) -> Finding {
-    Finding::note("not_checked", format!("{what} cannot be read: {}.", describe(error)))
+    let severity = if error.as_database_error().is_some() { Severity::Note } else { Severity::Risk };
+    Finding::new(severity, "not_checked", format!("{what} cannot be read: {}.", describe(error)))
 }
 
 /// The destinations of each sink that routes name, or that the newest messages have. Exchanges and topics that depend on a key or a

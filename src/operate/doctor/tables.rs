@@ -103,6 +103,16 @@ pub(super) fn retention(config: &Config) -> Vec<Finding> {
 /// Looks at the rows.
 pub(super) async fn examine(db: &mut MySqlConnection, config: &Config) -> Result<Vec<Finding>, sqlx::Error> {
     let mut findings = Vec::new();
+    let views = doctor::unusable_views(db).await?;
+    if !views.is_empty() {
+        let evidence = format!(
+            "{} cannot be read: the account that made it is missing here, or lacks privileges.",
+            views.join(", ")
+        );
+        let risk =
+            Finding::risk("view_unusable", evidence).matters("relay why and relay messages fail, and so do replays.");
+        findings.push(risk.fix("Create that account, and run deploy/grants/migrator.sql for it."));
+    }
     for pause in controls::paused(db).await? {
         let (kind, name, actor) = (&pause.kind, &pause.name, &pause.actor);
         let reason = &pause.reason;
@@ -113,7 +123,9 @@ pub(super) async fn examine(db: &mut MySqlConnection, config: &Config) -> Result
             Some(_) => Finding::note("paused", format!("{actor} has paused the {kind} {name} ({reason}) for a while.")),
         };
         let command = format!("relay resume --{kind} {} --because 'the pause is over'", quoted(name));
-        findings.push(found.matters("Its messages wait.").fix("When it may go on:").shell(command));
+        let matters =
+            if kind == "instance" { "It claims nothing, and the others take its work." } else { "Its messages wait." };
+        findings.push(found.matters(matters).fix("When it may go on:").shell(command));
     }
     for (lane, judged) in status::judged(db).await?.lanes {
         findings.extend(lane_findings(&lane, &judged));
@@ -162,8 +174,11 @@ fn lane_findings(lane: &LaneStats, judged: &LaneStatus) -> Vec<Finding> {
         let evidence = format!("In lane {number}, {} ({reason}){error}.", count(*messages, "waits", "wait"));
         findings.push(
             Finding::risk("messages_wait", evidence)
-                .fix(format!("To let them go on: {remedy}."))
-                .shell(format!("relay delayed retry --reason {} --lane {number}", quoted(reason))),
+                .fix(format!("To let them go on: {remedy}. At once, with an account of operator.sql:"))
+                .shell(format!(
+                    "relay delayed retry --reason {} --lane {number} --yes --because 'the cause is gone'",
+                    quoted(reason)
+                )),
         );
     }
     if lane.dead > 0 {

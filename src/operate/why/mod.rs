@@ -222,7 +222,7 @@ fn pending(found: &Found, row: &StateRow, live: &Live) -> Verdict {
         let (lane, actor, reason) = (row.lane, &pause.actor, &pause.reason);
         let end = pause.ends_at.map_or_else(String::new, |end| format!(" The pause ends at {}.", at(end)));
         let why = format!("{actor} has paused lane {lane} at {}: {reason}.{end}", at(pause.paused_at));
-        return Verdict::new("pending", "paused", why).remedy(format!("relay resume --lane {lane}"));
+        return Verdict::new("pending", "paused", why).remedy(format!("relay resume --lane {lane} --because …"));
     }
     let Some(message) = &found.message else {
         let why = "Its row in outbox_messages was deleted by hand: the relay that claims it gives it up.";
@@ -243,20 +243,26 @@ fn pending(found: &Found, row: &StateRow, live: &Live) -> Verdict {
     };
     let refused: String = live.refused(lane).iter().flat_map(|sentence| [" ", sentence]).collect();
     let waits = found.now - message.due_at.unwrap_or_default().max(message.created_at);
-    if idle(found) < PATIENCE || waits < PATIENCE / 10 {
-        let sent = |sent| format!(" The last of the lane was sent {} ago.", span(found.now - sent));
-        let progress = found.last_sent.map_or_else(String::new, sent);
+    let sent = |sent| format!(" The last of the lane was sent {} ago.", span(found.now - sent));
+    let progress = found.last_sent.map_or_else(String::new, sent);
+    let serving = live.serve(lane);
+    let is_idle = idle(found) >= PATIENCE && waits >= PATIENCE / 10;
+    if !is_idle && (serving > 0 || found.owners > 0) {
         return Verdict::new("pending", "in_line", place + &progress + &refused);
     }
-    let none =
-        format!("{place} No relay has sent a message of this lane in the last minute, and none has a claim in it.");
-    let serving = live.serve(lane);
+    let none = if is_idle {
+        format!("{place} No relay has sent a message of this lane in the last minute, and none has a claim in it.")
+    } else {
+        place + &progress
+    };
     if serving == 0 {
         let verdict = |drained: &str| {
             Verdict::new("pending", "no_relay", format!("{none} No live relay serves the lane{drained}."))
         };
         return match live.drained(lane).first() {
-            Some(name) => verdict(&format!(": {name} is drained")).remedy(format!("relay resume --instance {name}")),
+            Some(name) => {
+                verdict(&format!(": {name} is drained")).remedy(format!("relay resume --instance {name} --because …"))
+            }
             None => verdict("").remedy(format!("start a relay that serves lane {lane}")),
         };
     }

@@ -105,9 +105,14 @@ fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
         &paused(None),
         "pending/paused",
         "alice has paused lane 7 at 2023-11-14T22:13:20Z: repair.",
-        "relay resume --lane 7",
+        "relay resume --lane 7 --because …",
     );
-    check(&paused(Some(NOW)), "pending/paused", "The pause ends at 2023-11-14T22:13:20Z.", "relay resume --lane 7");
+    check(
+        &paused(Some(NOW)),
+        "pending/paused",
+        "The pause ends at 2023-11-14T22:13:20Z.",
+        "relay resume --lane 7 --because …",
+    );
     let busy = |found: Found| Found { owners: 1, ..found };
     let mut expired = pending();
     expired.message.as_mut().unwrap().expires_at = Some(NOW);
@@ -118,12 +123,10 @@ fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
     check(&busy(expired), "pending/expired", "expired at 2023-11-14T22:13:20Z", "");
     check(&busy(pending()), "pending/in_line", "the first of lane 7.", "");
     let in_line = Found { before: 12, last_sent: Some(NOW - 2 * SECOND), ..pending() };
-    check(
-        &in_line,
-        "pending/in_line",
-        "12 messages of lane 7 go before it. The last of the lane was sent 2 s ago.",
-        "",
-    );
+    let place = "12 messages of lane 7 go before it. The last of the lane was sent 2 s ago.";
+    check(&busy(in_line.clone()), "pending/in_line", place, "");
+    let gone = format!("{place} No live relay serves the lane.");
+    check(&in_line, "pending/no_relay", &gone, "start a relay that serves lane 7");
     let last = Found { before: MAX_BEFORE, ..busy(pending()) };
     check(&last, "pending/in_line", "10000 or more messages", "");
     check(
@@ -135,7 +138,7 @@ fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
     let process = Instance { instance: "a/1".to_owned(), state: "live", ..Instance::default() };
     let drained = verdict(&pending(), &Live(vec![Instance { state: "draining", ..process.clone() }]));
     assert!(drained.why.ends_with("No live relay serves the lane: a/1 is drained."), "{}", drained.why);
-    assert_eq!(drained.remedy.as_deref(), Some("relay resume --instance a/1"));
+    assert_eq!(drained.remedy.as_deref(), Some("relay resume --instance a/1 --because …"));
     let stuck = verdict(&pending(), &Live(vec![process.clone(); 2]));
     assert_eq!(stuck.cause, "stuck");
     assert!(stuck.why.ends_with("2 live relays serve the lane."), "{}", stuck.why);

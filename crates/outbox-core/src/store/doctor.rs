@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, MySqlConnection, Row as _, SqlSafeStr as _};
 
-use super::{NO_PRIVILEGE, NO_TEXT, error_number, migrate::is_denial, schema::TABLES};
+use super::{NO_PRIVILEGE, NO_TEXT, VIEW_UNUSABLE, error_number, migrate::is_denial, schema::TABLES};
 
 /// The settings of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,6 +43,23 @@ pub async fn grants(conn: &mut MySqlConnection) -> Result<Vec<String>, sqlx::Err
 pub async fn take_role(conn: &mut MySqlConnection, role: &str) -> Result<(), sqlx::Error> {
     conn.clear_cached_statements().await?;
     sqlx::raw_sql(AssertSqlSafe(format!("SET ROLE {role}"))).execute(conn).await.map(drop)
+}
+
+/// The views that cannot be read, because the account that made them is missing or lacks privileges. A restore under another name,
+/// or on another server, brings neither. Reads no row.
+pub async fn unusable_views(conn: &mut MySqlConnection) -> Result<Vec<&'static str>, sqlx::Error> {
+    let mut unusable = Vec::new();
+    for view in ["outbox_claimed_messages", "outbox_sent_messages", "outbox_listed_messages"] {
+        match sqlx::query(AssertSqlSafe(format!("SELECT 1 FROM {view} LIMIT 0"))).execute(&mut *conn).await {
+            Err(error) if error_number(&error).is_some_and(|number| VIEW_UNUSABLE.contains(&number)) => {
+                unusable.push(view);
+            }
+            // What the account may not read says nothing about the view.
+            Err(error) if error.as_database_error().is_none() => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(unusable)
 }
 
 /// A privilege on a table.

@@ -75,6 +75,9 @@ const NO_PRIVILEGE: u16 = 1227;
 /// The server's number for "cannot convert a string to another character set".
 const NO_TEXT: u16 = 3854;
 
+/// The server's numbers for "view references invalid tables or lacks rights on them" and "the definer does not exist".
+const VIEW_UNUSABLE: [u16; 2] = [1356, 1449];
+
 /// The server's number of an error, if the server sent one.
 #[must_use]
 pub fn error_number(error: &sqlx::Error) -> Option<u16> {
