@@ -109,7 +109,8 @@ fn the_code_of_the_pages_compiles() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let lines = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
     let mut compiled = String::new();
-    for path in ["tests/docs/pages.rs", "examples/tested-service/tests/service.rs"] {
+    let tests = ["tested-service", "sqlx-0-8"].map(|example| format!("examples/{example}/tests/service.rs"));
+    for path in tests.into_iter().chain(["tests/docs/pages.rs".to_owned()]) {
         compiled += &lines(&fs::read_to_string(root.join(path))?);
     }
     let mut blocks = 0;
