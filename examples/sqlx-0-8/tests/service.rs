@@ -40,7 +40,7 @@ async fn an_order_is_enqueued_with_its_row_and_billed_once() -> Result<()> {
     place_order(&mut tx, 4_200).await?;
     tx.rollback().await?;
 
-    let published = Drain::new().at(0, Fault::AcknowledgementLost).run(&second).await?;
+    let published = Drain::new().at(1, Fault::AcknowledgementLost).run(&second).await?;
     ensure!(published.iter().map(|message| message.message_id).eq([id, id]), "{published:?}");
     for message in published {
         let payload = message.contents.payload.unwrap_or_default();
