@@ -71,7 +71,7 @@ async fn each_message_has_its_cause(flavor: Flavor) -> Result<()> {
     }
     commit(&unserved, &lane(9)).await?;
     commit(&claimed, &lane(3)).await?;
-    viewer.expect(&unserved, "pending/in_line", "the first of lane 9").await?;
+    viewer.expect(&unserved, "pending/no_relay", "the first of lane 9. No live relay serves the lane").await?;
 
     let crashing = stage.settings.clone().set("relay", "lanes", vec![3]).crash_at("after_claim");
     let mut crashed = start(&crashing)?;

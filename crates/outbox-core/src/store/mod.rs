@@ -75,8 +75,9 @@ const NO_PRIVILEGE: u16 = 1227;
 /// The server's number for "cannot convert a string to another character set".
 const NO_TEXT: u16 = 3854;
 
-/// The server's numbers for "view references invalid tables or lacks rights on them" and "the definer does not exist".
-const VIEW_UNUSABLE: [u16; 2] = [1356, 1449];
+/// The server's numbers for "view references invalid tables or lacks rights on them", for "the definer does not exist", and for the
+/// latter where the account may not know it.
+const VIEW_UNUSABLE: [u16; 3] = [1356, 1449, 1045];
 
 /// The server's number of an error, if the server sent one.
 #[must_use]
