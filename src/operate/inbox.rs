@@ -13,7 +13,7 @@ use super::{unsent::time, why::Reference};
 pub struct Consumer {
     /// Its name.
     pub consumer: String,
-    /// Messages that it has processed and that the inbox remembers, counted up to 100,000.
+    /// Messages that it has processed and that the inbox remembers, counted up to 100,000; without the dead ones.
     pub processed: u64,
     /// When it processed the last one; `None` if that is not among the last 20,000 of all consumers.
     pub last_at: Option<String>,
@@ -79,4 +79,45 @@ pub async fn outcomes(db: &mut MySqlConnection, reference: Reference) -> Result<
         }
     };
     Ok(Some(consumers::outcomes(db, message_id).await?.into_iter().map(outcome).collect()))
+}
+
+/// A message that a consumer gave up on. Its names are stable; times are RFC 3339, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeadMessage {
+    /// The consumer.
+    pub consumer: String,
+    /// The message, as consumers see it.
+    pub message_id: String,
+    /// Its topic or queue.
+    pub topic: String,
+    /// The attempts that were spent.
+    pub attempts: u32,
+    /// When it was given up.
+    pub died_at: String,
+    /// Why.
+    pub reason: String,
+    /// The error.
+    pub error: String,
+}
+
+/// Lists the newest messages that consumers gave up on, of one consumer and for one reason if they are given; among the newest 20,000.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn dead(
+    db: &mut MySqlConnection,
+    wanted: (Option<&str>, Option<&str>),
+    limit: u32,
+) -> Result<Vec<DeadMessage>, sqlx::Error> {
+    let message = |row: consumers::DeadRow| DeadMessage {
+        consumer: row.consumer,
+        message_id: row.message_id.to_string(),
+        topic: row.topic,
+        attempts: row.attempts,
+        died_at: time(row.died_at),
+        reason: row.reason,
+        error: row.error,
+    };
+    Ok(consumers::dead(db, wanted, limit).await?.into_iter().map(message).collect())
 }

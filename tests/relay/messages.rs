@@ -247,6 +247,23 @@ async fn the_inbox_shows_consumers_and_outcomes(flavor: Flavor) -> Result<()> {
     let expected = [[Value::from("billing"), 2.into(), 0.into()], ["search".into(), 0.into(), 1.into()]];
     ensure!(names == expected.each_ref().map(<[Value; 3]>::each_ref), "{list:#}");
     ensure!(list[0]["last_at"].is_string() && list[1]["last_dead_at"].is_string(), "{list:#}");
+    let given_up = format!(
+        "INSERT INTO inbox_dead (consumer, message_id, topic, attempts, died_at, reason, error) \
+         VALUES ('billing', X'{}', 'x', 5, UTC_TIMESTAMP(6), 'attempts', 'no')",
+        drafts[1].id.simple()
+    );
+    stage.database.execute(&given_up).await?;
+    let dead = viewer.json("inbox dead", &[]).await?;
+    ensure!(dead[0]["consumer"] == "billing" && dead[1]["error"] == "no\nindex" && dead[2].is_null(), "{dead:#}");
+    for (flags, expected) in [("--consumer search", drafts[0].id), ("--reason attempts", drafts[1].id)] {
+        let dead = viewer.json(&format!("inbox dead {flags}"), &[]).await?;
+        ensure!(dead[0]["message_id"] == expected.to_string() && dead[1].is_null(), "{flags}: {dead:#}");
+    }
+    // It is marked as processed, so that it does not come again.
+    let list = viewer.json("inbox list", &[]).await?;
+    ensure!(list[0]["processed"] == 1 && list[0]["dead"] == 1, "{list:#}");
+    let outcomes = viewer.json("inbox show", &[&drafts[1].id.to_string()]).await?;
+    ensure!(outcomes[0]["outcome"] == "dead" && outcomes[1].is_null(), "{outcomes:#}");
     let number = shown_id(&viewer, &drafts[0].id.to_string()).await?;
     for reference in [drafts[0].id.to_string(), number] {
         let outcomes = viewer.json("inbox show", &[&reference]).await?;

@@ -38,6 +38,7 @@ async fn main() -> Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let variable = |name| std::env::var(name).with_context(|| format!("set {name}"));
     let pool = MySqlPool::connect(&variable("DATABASE_URL")?).await?;
+    // With an account that may make tables. In production `relay migrate up` makes them, and this account may not.
     outbox_core::migrate(&mut *pool.acquire().await?).await?;
     sqlx::query(TABLE).execute(&pool).await?;
     let queue = std::env::var("QUEUE").unwrap_or_else(|_unset| "receipts".to_owned());

@@ -184,7 +184,7 @@ fn ended(found: &Found) -> Verdict {
                 return Verdict::new("sent", "done", why);
             }
             let why = format!("The broker confirmed it at {}, as {place}, to {}.{times}", at(last.sent_at), last.owner);
-            Verdict::new("sent", "sent", why).remedy("look at the consumer: its rows in inbox_processed and inbox_dead")
+            Verdict::new("sent", "sent", why).remedy("look at the consumer: relay inbox show of this message, if its inbox is in this database")
         }
         ([], Some(_)) => Verdict::new(
             "lost",
@@ -195,8 +195,9 @@ fn ended(found: &Found) -> Verdict {
         ([], None) => Verdict::new(
             "unknown",
             "not_found",
-            "No message has this id: it was never committed, its transaction is still open, or it was purged after its retention.",
-        ),
+            "No message of this outbox has this id: it was never committed, its transaction is still open, or it was purged after its retention.",
+        )
+        .remedy("if a consumer got it: relay inbox show with its UUID"),
     }
 }
 

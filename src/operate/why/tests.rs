@@ -62,7 +62,7 @@ fn check(found: &Found, expected: &str, part: &str, remedy: &str) {
 #[test]
 fn a_message_without_state_is_unknown_lost_or_sent() {
     let sent = |times| Found { receipts: vec![receipt(); times], ..found(&[]) };
-    check(&Found::default(), "unknown/not_found", "No message has this id", "");
+    check(&Found::default(), "unknown/not_found", "No message of this outbox has this id", "relay inbox show");
     check(&found(&[]), "lost/no_state", "never sent", "insert its row");
     check(&sent(1), "sent/sent", "at 2023-11-14T22:13:19Z, as orders/3@184, to a.", "look at the consumer");
     check(&sent(2), "sent/sent", "It was sent 2 times.", "look at the consumer");

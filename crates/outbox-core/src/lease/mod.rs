@@ -100,7 +100,7 @@ pub enum LeaseError {
     #[error("the runtime that renews the leases has ended")]
     Stopped,
     /// The database refused the call, or the connection was lost.
-    #[error("the database did not answer for the lease")]
+    #[error("the database did not give the lease")]
     Database(#[from] sqlx::Error),
 }
 
