@@ -197,7 +197,7 @@ fn ended(found: &Found) -> Verdict {
             "not_found",
             "No message of this outbox has this id: it was never committed, its transaction is still open, or it was purged after its retention.",
         )
-        .remedy("if a consumer got it: relay inbox show with its UUID"),
+        .remedy("relay inbox show with its UUID, if a consumer of this database got it"),
     }
 }
 
