@@ -1,61 +1,28 @@
-//! Tells operators by heartbeats that this process runs, and reads their pauses.
+//! Reads the pauses of operators, and the number of their newest job.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use outbox_core::{
-    sqlx,
-    store::{
-        controls,
-        instances::{self, Beat},
-    },
-};
+use outbox_core::{sqlx, store::controls};
 
 use crate::state::{context::Context, controls::Target, session::Session};
 
 /// Pause between two looks for pauses. With the time of a look it is below the second within which a pause holds.
 const PAUSES: Duration = Duration::from_millis(500);
-/// Pause between two heartbeats.
-const BEATS: Duration = Duration::from_secs(10);
 
 /// Follows pauses until the relay is stopped. Nothing else is done here: a call that waits for a lock would delay a pause.
 pub async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
-    let (mut pause, mut beat_at) = (Duration::ZERO, Instant::now());
+    let mut pause = Duration::ZERO;
     while context.sleep(pause).await {
         if read_pauses(&context, &mut session).await.is_err() {
             session.pause().await;
         }
-        if beat_at <= Instant::now() {
-            beat(&context, &mut session).await;
-            beat_at = Instant::now() + BEATS;
-        }
         context.alive("pauses");
         pause = PAUSES;
     }
-    // If it fails, the heartbeat is forgotten after a day.
-    session.run("beat", async |db| instances::leave(db, &context.owner).await).await.ok();
-}
-
-/// Writes a heartbeat. The next one follows in any case: a failure was logged.
-async fn beat(context: &Context, session: &mut Session) {
-    let relay = &context.config.relay;
-    let lanes = serde_json::to_string(&relay.lanes).unwrap_or_default();
-    let sinks = serde_json::to_string(&context.sinks()).unwrap_or_default();
-    // A process may be switched off once it holds no message: none that is not read yet, and none that is sent and not settled.
-    let tenures = context.leases.all();
-    let held: usize = tenures.iter().filter(|tenure| !tenure.is_abandoned()).map(|tenure| tenure.ids.len()).sum();
-    let beat = Beat {
-        instance: &context.owner,
-        role: context.role.name(),
-        version: env!("CARGO_PKG_VERSION"),
-        lanes: &lanes,
-        sinks: &sinks,
-        in_flight: u32::try_from(held).unwrap_or(u32::MAX),
-    };
-    session.run("beat", async |db| instances::beat(db, &beat).await).await.ok();
 }
 
 /// Reads the pauses. A process without the privilege (GRANT files of an earlier release) assumes that there is none. Messages in
@@ -76,4 +43,31 @@ async fn read_pauses(context: &Context, session: &mut Session) -> Result<(), sql
         }
     }
     read.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_core::store::jobs::{self, Actor, NewJob};
+    use testkit::{database::Database, on_both_databases, servers::Flavor};
+
+    use super::*;
+
+    on_both_databases!(pauses_and_the_newest_job_reach_the_relay);
+
+    async fn pauses_and_the_newest_job_reach_the_relay(flavor: Flavor) -> anyhow::Result<()> {
+        let database = Database::create(flavor).await?;
+        let mut db = database.connect().await?;
+        let actor = Actor { name: "alice", via: "test", reason: "x" };
+        let order = NewJob { action: "hurry", filter: "{}", per_second: 1, messages: 0 };
+        let job = jobs::order(&mut db, &order, &actor).await?;
+        controls::pause(&mut db, ("lane", "3"), None, &actor).await?;
+        let context = Context::with_database(database.url());
+        let now = Instant::now();
+        assert!(!context.controls.are_known() && !context.controls.are_fresh(now));
+        read_pauses(&context, &mut Session::new(&context)).await?;
+        assert_eq!(context.controls.newest_job(), job);
+        assert!(context.controls.are_known() && context.controls.are_fresh(now));
+        assert_eq!(context.metrics.paused.with_label_values(&["lane", "3"]).get(), 1);
+        Ok(())
+    }
 }

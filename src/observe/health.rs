@@ -60,6 +60,10 @@ impl Health {
     /// Notes that the database, or the relay itself, works, or why not. The relay is ready if all of them do.
     pub fn dependency(&self, name: &'static str, state: Result<(), String>) {
         if name == "database" {
+            if state.is_err() {
+                // An earlier refusal says nothing about a server that does not answer.
+                *self.refused.lock() = None;
+            }
             self.metrics.database_connected.set(i64::from(state.is_ok()));
         }
         self.dependencies.lock().insert(name, state);
@@ -111,10 +115,29 @@ impl Health {
         let refused = refused.iter().filter(|(at, _)| at.elapsed() < REFUSED);
         let refused: Vec<_> = refused.map(|(_, reason)| format!("database: {reason}")).collect();
         let dependencies = self.dependencies.lock();
-        // A connection that was lost and a login that is refused are one trouble: the refusal is the later one.
+        // A connection that was lost and a login that is refused are one trouble, and the refusal is the later one.
         let is_shown = |name: &str| name != "database" || refused.is_empty();
         let down = dependencies.iter().filter(|(name, _)| is_shown(name));
         let down = down.filter_map(|(name, state)| Some(format!("{name}: {}", state.as_ref().err()?)));
         down.chain(refused.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_troubles_of_the_database_the_last_is_told() {
+        let health = Health::new(Metrics::new().unwrap());
+        health.dependency("database", Ok(()));
+        assert!(health.reasons().is_empty());
+        health.refused("read-only".to_owned());
+        assert_eq!(health.reasons(), ["database: read-only"]);
+        health.dependency("database", Err("no answer".to_owned()));
+        assert_eq!(health.reasons(), ["database: no answer"]);
+        health.dependency("relay", Err("stopping".to_owned()));
+        health.refused("login refused".to_owned());
+        assert_eq!(health.reasons(), ["relay: stopping", "database: login refused"]);
     }
 }

@@ -54,7 +54,8 @@ pub enum State {
     /// Given up.
     Dead,
     /// No longer in the queue: `relay why` tells where it went.
-    Sent,
+    #[value(alias = "sent")]
+    Settled,
 }
 
 /// A message. Its names are stable; times are RFC 3339, by the database's clock.
@@ -170,7 +171,7 @@ fn listed(row: ListedRow) -> ListedMessage {
         (Some(StateTable::Pending), None) => (State::Pending, None),
         (Some(StateTable::Delayed), _) => (State::Delayed, reason),
         (Some(StateTable::Dead), _) => (State::Dead, reason),
-        (None, _) => (State::Sent, None),
+        (None, _) => (State::Settled, None),
     };
     ListedMessage {
         id,

@@ -84,12 +84,13 @@ pub(crate) fn verdict(Judged { stats, lanes }: &Judged, instances: &[Instance]) 
             format!("{} and {} run", counted(relays, "relay", "relays"), counted(workers, "worker", "workers"))
         }
     };
-    let waits = lanes.iter().filter(|(_, it)| it.state == "waiting").map(|(_, it)| it.delayed).sum();
+    let waiting = lanes.iter().filter(|(_, it)| it.state == "waiting").flat_map(|(lane, _)| &lane.delayed);
+    let waits = waiting.filter(|it| !is_wanted(it)).map(|it| it.messages).sum();
     let mut sentences = vec![match (stats.pending, waits) {
         (0, 0) => format!("Nothing is due; {processes}."),
         (0, 1) => format!("Nothing can be sent now: 1 message waits; {processes}."),
         (0, _) => format!("Nothing can be sent now: {waits} messages wait; {processes}."),
-        _ => format!("{}, and {} are sent a second; {processes}.", are_due(stats.pending, due), sent / 10),
+        _ => format!("{}, and {sent} were sent in the last 10 s; {processes}.", are_due(stats.pending, due)),
     }];
     for state in ["unserved", "stuck", "paused", "waiting"] {
         let numbers: Vec<_> =
@@ -174,21 +175,16 @@ fn is_wanted(waiting: &Waiting) -> bool {
 
 /// What waits for something that does not work, a sentence for each reason.
 fn waiting(lane: &LaneStats) -> impl Iterator<Item = String> {
-    lane.delayed.iter().filter(|waiting| !is_wanted(waiting)).map(
-        |Waiting { reason, messages, error, errors, .. }| {
-            let wait = if *messages == 1 { "message waits" } else { "messages wait" };
-            let others = match errors {
-                0 | 1 => String::new(),
-                2 => ", and 1 other cause".to_owned(),
-                errors => format!(", and {} other causes", errors - 1),
-            };
-            match reason.as_str() {
-                "behind" => format!("{messages} {wait} for an earlier one of the key."),
-                reason if error.is_empty() => format!("{messages} {wait} ({reason})."),
-                reason => format!("{messages} {wait} ({reason}): {error}{others}."),
-            }
-        },
-    )
+    lane.delayed.iter().filter(|waiting| !is_wanted(waiting)).map(|waiting| {
+        let Waiting { reason, messages, error, has_others, .. } = waiting;
+        let wait = if *messages == 1 { "message waits" } else { "messages wait" };
+        let others = if *has_others { ", and other causes" } else { "" };
+        match reason.as_str() {
+            "behind" => format!("{messages} {wait} for an earlier one of the key."),
+            reason if error.is_empty() => format!("{messages} {wait} ({reason})."),
+            reason => format!("{messages} {wait} ({reason}): {error}{others}."),
+        }
+    })
 }
 
 fn dead(lane: &LaneStats) -> Option<String> {
@@ -283,7 +279,7 @@ mod tests {
             reason: reason.to_owned(),
             messages,
             error: if errors > 0 { "no\nqueue".to_owned() } else { String::new() },
-            errors,
+            has_others: errors > 1,
             lag: 0,
         };
         let wanted = vec![waits("scheduled", 8, 0), waits("snoozed", 1, 0)];
@@ -295,7 +291,7 @@ mod tests {
             None,
             "waiting",
             "Nothing can be sent now. 9 messages wait for an earlier one of the key. \
-            7 messages wait (unroutable): no\nqueue, and 1 other cause. 1 message waits (parked): no\nqueue. \
+            7 messages wait (unroutable): no\nqueue, and other causes. 1 message waits (parked): no\nqueue. \
             2 messages wait (no_route). 5 are dead.",
         );
     }
@@ -315,7 +311,8 @@ mod tests {
         let quiet = Judged { stats: stats(0, 0), lanes: vec![lane(3, "idle")] };
         assert_eq!(verdict(&quiet, &[process("relay", "gone")]), "Nothing is due; no relay runs.");
         let mut waiting = lane(3, "waiting");
-        waiting.1.delayed = 22;
+        let waits = |reason: &str, messages| Waiting { reason: reason.to_owned(), messages, ..Waiting::default() };
+        waiting.0.delayed = vec![waits("scheduled", 1_000), waits("behind", 20), waits("parked", 2)];
         assert_eq!(
             verdict(&Judged { stats: stats(0, 0), lanes: vec![waiting] }, &[process("worker", "live")]),
             "Nothing can be sent now: 22 messages wait; 1 worker runs. Lane 3 is waiting."
@@ -328,7 +325,7 @@ mod tests {
                 &Judged { stats: Stats { dead: 2, ..stats(300, 4_000_000) }, lanes },
                 &[down, process("worker", "live"), process("relay", "drained")]
             ),
-            "300 messages are due, the first for 4 s, and 540 are sent a second; 2 relays and 1 worker run. \
+            "300 messages are due, the first for 4 s, and 5400 were sent in the last 10 s; 2 relays and 1 worker run. \
             Lanes 0, 1, 2, 3, 4 and 2 more are stuck. Lane 8 is paused. 2 messages are dead. Sink kafka takes nothing from 1 relay: no broker."
         );
     }

@@ -71,7 +71,13 @@ impl Context {
     /// Creates the state for tests of single parts: its database does not exist.
     #[cfg(test)]
     pub(crate) fn without_database() -> Arc<Self> {
-        let url = ("RELAY__DATABASE__URL".to_owned(), "mysql://nobody@127.0.0.1:1/none".to_owned());
+        Self::with_database("mysql://nobody@127.0.0.1:1/none")
+    }
+
+    /// Creates the state for tests of single parts.
+    #[cfg(test)]
+    pub(crate) fn with_database(url: &str) -> Arc<Self> {
+        let url = ("RELAY__DATABASE__URL".to_owned(), url.to_owned());
         let inputs = crate::config::Inputs { file: None, variables: vec![url], flags: Vec::new() };
         let mut config = crate::config::load_for_database(&inputs).unwrap().config;
         config.relay.publish_deadline = Duration::from_millis(100);

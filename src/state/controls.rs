@@ -10,6 +10,7 @@ use std::{
 };
 
 use outbox_core::store::controls::ControlRow;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::sink::Destination;
@@ -24,6 +25,7 @@ pub struct Controls {
     owner: String,
     known: watch::Sender<Option<Arc<BTreeMap<Target, Pause>>>>,
     newest_job: AtomicU64,
+    read_at: Mutex<Option<Instant>>,
 }
 
 /// A lane, a sink, a destination or a process.
@@ -87,7 +89,12 @@ impl Controls {
     /// Knows no pause yet.
     #[must_use]
     pub fn new(owner: &str) -> Self {
-        Self { owner: owner.to_owned(), known: watch::Sender::new(None), newest_job: AtomicU64::new(0) }
+        Self {
+            owner: owner.to_owned(),
+            known: watch::Sender::new(None),
+            newest_job: AtomicU64::new(0),
+            read_at: Mutex::default(),
+        }
     }
 
     /// Takes the present pauses; those of other processes do not matter. Returns those that are new, and those that have ended.
@@ -104,6 +111,7 @@ impl Controls {
             these.keys().filter(|target| !others.contains_key(target)).cloned().collect()
         };
         let changes = (without(&paused, &before), without(&before, &paused));
+        *self.read_at.lock() = Some(now);
         self.known.send_if_modified(|known| {
             let is_new = known.as_deref() != Some(&paused);
             *known = Some(Arc::new(paused));
@@ -131,6 +139,12 @@ impl Controls {
     #[must_use]
     pub fn are_known(&self) -> bool {
         self.known.borrow().is_some()
+    }
+
+    /// Returns whether the pauses were read within the last second: a process follows a pause within that time.
+    #[must_use]
+    pub fn are_fresh(&self, now: Instant) -> bool {
+        self.read_at.lock().is_some_and(|at| now.saturating_duration_since(at) < Duration::from_secs(1))
     }
 
     /// Waits until this process and a lane are known to be not paused.

@@ -47,8 +47,8 @@ async fn an_order_is_enqueued_with_its_row_and_billed_once() -> Result<()> {
         receive(&mut *pool.acquire().await?, id, &payload).await?;
     }
     let invoices: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM invoices").fetch_one(&pool).await?;
-    ensure!(invoices == 1, "{invoices} invoices");
     let name: String = sqlx::query_scalar("SELECT DATABASE()").fetch_one(&pool).await?;
     sqlx::query(&format!("DROP DATABASE {name}")).execute(&pool).await?;
+    ensure!(invoices == 1, "{invoices} invoices");
     Ok(())
 }

@@ -17,9 +17,9 @@ use self::limit::Limit;
 use crate::config::{Log, LogFormat};
 
 /// Libraries that log whole messages or statements: only their errors are shown.
-const QUIET: [&str; 2] = ["sqlx", "librdkafka"];
-/// A library whose errors the relay's own log repeats. It logs a channel that a missing exchange closes as an error.
-const SILENT: &str = "lapin";
+const QUIET: [&str; 3] = ["lapin", "sqlx", "librdkafka"];
+/// Parts whose errors the relay's own log repeats, with the destination: a channel that a missing exchange closes.
+const SILENT: [&str; 2] = ["lapin::channel", "lapin::returned_messages"];
 
 /// Sets another level.
 pub(super) type SetLevel = Box<dyn Fn(&Log) -> anyhow::Result<()> + Send>;
@@ -69,7 +69,7 @@ fn parse(log: &Log) -> anyhow::Result<EnvFilter> {
 
 fn is_shown(target: &str, level: Level) -> bool {
     let library = target.split("::").next().unwrap_or_default();
-    library != SILENT && (level == Level::ERROR || !QUIET.contains(&library))
+    !SILENT.contains(&target) && (level == Level::ERROR || !QUIET.contains(&library))
 }
 
 #[cfg(test)]
@@ -96,10 +96,11 @@ mod tests {
     }
 
     #[test]
-    fn what_logs_payloads_or_statements_shows_errors_only() {
+    fn libraries_show_errors_at_most() {
         for (target, level, expected) in [
             ("lapin::returned_messages", Level::WARN, false),
             ("lapin::channel", Level::ERROR, false),
+            ("lapin::io_loop", Level::ERROR, true),
             ("librdkafka", Level::ERROR, true),
             ("sqlx::query", Level::WARN, false),
             ("librdkafka", Level::INFO, false),

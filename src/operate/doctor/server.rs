@@ -17,7 +17,7 @@ use super::{
 };
 use crate::state::database::{self, Login};
 
-/// Connections that two relays may need beside those in use: about 12 each with many lanes.
+/// Connections that two relays may need beside those in use: about 13 each with many lanes.
 const CONNECTIONS: u64 = 32;
 /// The largest message of a service without settings of its own, in hexadecimal digits, and some room.
 const PACKET: u64 = 2_100_000;

@@ -174,11 +174,8 @@ fn lane_findings(lane: &LaneStats, judged: &LaneStatus) -> Vec<Finding> {
         let evidence = format!("In lane {number}, {} ({reason}){error}.", count(*messages, "waits", "wait"));
         findings.push(
             Finding::risk("messages_wait", evidence)
-                .fix(format!("To let them go on: {remedy}. At once, with an account of operator.sql:"))
-                .shell(format!(
-                    "relay delayed retry --reason {} --lane {number} --yes --because 'the cause is gone'",
-                    quoted(reason)
-                )),
+                .fix(format!("To let them go on: {remedy}. Then, with an account of operator.sql, for the plan of a retry at once:"))
+                .shell(format!("relay delayed retry --reason {} --lane {number}", quoted(reason))),
         );
     }
     if lane.dead > 0 {

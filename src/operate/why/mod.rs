@@ -248,7 +248,7 @@ fn pending(found: &Found, row: &StateRow, live: &Live) -> Verdict {
     let progress = found.last_sent.map_or_else(String::new, sent);
     let serving = live.serve(lane);
     let is_idle = idle(found) >= PATIENCE && waits >= PATIENCE / 10;
-    if !is_idle && (serving > 0 || found.owners > 0) {
+    if !is_idle && (serving > 0 || idle(found) < QUIET) {
         return Verdict::new("pending", "in_line", place + &progress + &refused);
     }
     let none = if is_idle {
@@ -274,6 +274,9 @@ fn pending(found: &Found, row: &StateRow, live: &Live) -> Verdict {
     }
     Verdict::new("pending", "stuck", why).remedy("relay instances, relay doctor; the relay's log and its /readyz")
 }
+
+/// In microseconds: a process without heartbeat, of an earlier release, that works in the lane shows so within this time.
+const QUIET: i64 = 10_000_000;
 
 /// For how long no relay has worked in the lane, in microseconds: none has a claim there, and none has sent a message.
 fn idle(found: &Found) -> i64 {

@@ -125,8 +125,10 @@ fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
     let in_line = Found { before: 12, last_sent: Some(NOW - 2 * SECOND), ..pending() };
     let place = "12 messages of lane 7 go before it. The last of the lane was sent 2 s ago.";
     check(&busy(in_line.clone()), "pending/in_line", place, "");
-    let gone = format!("{place} No live relay serves the lane.");
-    check(&in_line, "pending/no_relay", &gone, "start a relay that serves lane 7");
+    check(&in_line, "pending/in_line", place, "");
+    let quiet = Found { last_sent: Some(NOW - 31 * SECOND), ..in_line.clone() };
+    let gone = "The last of the lane was sent 31 s ago. No live relay serves the lane.";
+    check(&quiet, "pending/no_relay", gone, "start a relay that serves lane 7");
     let last = Found { before: MAX_BEFORE, ..busy(pending()) };
     check(&last, "pending/in_line", "10000 or more messages", "");
     check(
@@ -135,6 +137,11 @@ fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
         "message of this lane in the last minute",
         "start a relay that serves lane 7",
     );
+}
+
+#[test]
+fn a_pending_message_has_no_relay_or_none_that_sends() {
+    let in_line = Found { before: 12, last_sent: Some(NOW - 2 * SECOND), ..pending() };
     let process = Instance { instance: "a/1".to_owned(), state: "live", ..Instance::default() };
     let drained = verdict(&pending(), &Live(vec![Instance { state: "draining", ..process.clone() }]));
     assert!(drained.why.ends_with("No live relay serves the lane: a/1 is drained."), "{}", drained.why);

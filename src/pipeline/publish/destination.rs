@@ -113,8 +113,12 @@ impl Destinations {
         let Some(sick) = self.sick.get_mut(destination) else { return Ok(Sending::Go) };
         let newest = self.context.controls.newest_job();
         if sick.job != newest {
-            // An operator who orders something may have removed the cause: it is as if the outage began now.
-            (sick.job, sick.since, sick.next_try) = (newest, now, now);
+            sick.job = newest;
+            // An operator who orders something may have removed the cause: it is as if the outage began now. A try of a silent
+            // destination may still be in flight.
+            if sick.trouble != Sickness::Silent {
+                (sick.since, sick.next_try) = (now, now);
+            }
         }
         if now >= sick.next_try {
             // A try of a silent destination takes the whole deadline. The next try waits for its end.
@@ -362,6 +366,8 @@ mod tests {
         assert!(!silent(&[("other", 4)]), "the whole sink may be silent");
         assert!(!silent(&[("other", 6), ("silent", 6)]), "it is one of its partitions");
         assert!(silent(&[("silent", 4), ("other", 6)]));
+        destinations.context.controls.set_newest_job(7);
+        assert!(destinations.admit(&to("silent"), start + seconds(16)).is_err(), "the try may be in flight");
         destinations.reached("another");
         assert_eq!(destinations.admit(&to("silent"), start + seconds(17)), Ok(Sending::Try));
         destinations.reached("rabbitmq");

@@ -13,8 +13,8 @@ const NEWEST: u64 = 20_000;
 pub struct ConsumerRow {
     /// Its name.
     pub consumer: String,
-    /// Messages that it has processed and that the inbox remembers, counted up to [`COUNTED`]; without the dead ones, which the inbox
-    /// remembers, too.
+    /// Messages that it has processed and that the inbox remembers, counted up to [`COUNTED`]; below that without the dead ones,
+    /// which the inbox remembers, too.
     pub processed: u64,
     /// When it processed the last one; `None` if that is not among the last 20,000 of all consumers.
     pub last_at: Option<i64>,
@@ -41,8 +41,9 @@ pub async fn consumers(conn: &mut MySqlConnection) -> Result<Vec<ConsumerRow>, s
         let count = "SELECT COUNT(*) FROM (SELECT 1 FROM inbox_processed WHERE consumer = ? LIMIT ?) counted";
         let count: i64 = sqlx::query_scalar(count).bind(&consumer).bind(COUNTED).fetch_one(&mut *conn).await?;
         let dead = dead.iter().find(|(name, ..)| *name == consumer);
+        let remembered = dead.filter(|_| count.unsigned_abs() < COUNTED).map_or(0, |(_, _, remembered, _)| *remembered);
         consumers.push(ConsumerRow {
-            processed: count.saturating_sub(dead.map_or(0, |(_, _, remembered, _)| *remembered)).max(0).unsigned_abs(),
+            processed: count.saturating_sub(remembered).max(0).unsigned_abs(),
             last_at: last.iter().find(|(name, _)| *name == consumer).and_then(|(_, at)| *at),
             dead: dead.map_or(0, |(_, count, ..)| count.unsigned_abs()),
             last_dead_at: dead.and_then(|(.., at)| *at),

@@ -183,7 +183,7 @@ pub struct Batch<'a> {
 /// The first statement is a compare-and-set on the job's fence, and each later one joins the job with the new fence. So no two
 /// relays carry out one batch, a batch and its end are written together, and a server that rolls back in the middle of the text
 /// without an error executes none of the later statements. Locks the job, the head of the lane, then these rows. It waits a
-/// second for a row, because claims and promotions of the lane wait for its head.
+/// second for each row, because claims and promotions of the lane wait for its head.
 pub async fn carry_out(conn: &mut MySqlConnection, batch: &Batch<'_>) -> Result<bool, sqlx::Error> {
     let replies = text(batch).run(conn).await?;
     Ok(replies.get(2).is_some_and(|reply| reply.done.rows_affected() == 1))
