@@ -15,6 +15,8 @@ use crate::{
 
 /// Pause between two heartbeats.
 const BEATS: Duration = Duration::from_secs(10);
+/// Pause until the first heartbeat is tried again.
+const SOON: Duration = Duration::from_millis(100);
 /// Pause between two looks for a job. The rate of a job makes none longer: the time of its next batch is in its row.
 const JOBS: Duration = Duration::from_secs(2);
 /// Shortest pause between two batches of a job.
@@ -27,8 +29,12 @@ pub async fn run(context: Arc<Context>) {
     let (mut beat_at, mut job_at) = (Instant::now(), Instant::now() + JOBS.mul_f64(rand::random()));
     while context.sleep(beat_at.min(job_at).saturating_duration_since(Instant::now())).await {
         if beat_at <= Instant::now() {
-            beat(&context, &mut session).await;
-            beat_at = Instant::now() + BEATS;
+            // Before it knows the pauses it claims nothing.
+            let is_known = context.controls.are_known();
+            if is_known {
+                beat(&context, &mut session).await;
+            }
+            beat_at = Instant::now() + if is_known { BEATS } else { SOON };
         }
         if job_at <= Instant::now() {
             let pause = job(&context, &mut session).await;
