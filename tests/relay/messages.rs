@@ -235,24 +235,20 @@ async fn the_inbox_shows_consumers_and_outcomes(flavor: Flavor) -> Result<()> {
     stage.commit(&drafts).await?;
     stage.database.wait_until_drained(PATIENCE).await?;
     inbox::process(&stage.database, "billing", stage.topic.read().await?).await?;
-    let dead = format!(
-        "INSERT INTO inbox_dead (consumer, message_id, topic, attempts, died_at, reason, error) \
-         VALUES ('search', X'{}', 'x', 3, UTC_TIMESTAMP(6), 'failed', 'no\nindex')",
-        drafts[0].id.simple()
-    );
-    stage.database.execute(&dead).await?;
+    let give_up = async |consumer: &str, draft: &Draft, reason: &str, error: &str| {
+        let id = draft.id.simple();
+        let values = format!("'{consumer}', X'{id}', 'x', 3, UTC_TIMESTAMP(6), '{reason}', '{error}'");
+        let columns = "consumer, message_id, topic, attempts, died_at, reason, error";
+        stage.database.execute(&format!("INSERT INTO inbox_dead ({columns}) VALUES ({values})")).await
+    };
+    give_up("search", &drafts[0], "failed", "no\nindex").await?;
     let list = viewer.json("inbox list", &[]).await?;
     let names: Vec<_> =
         list.as_array().into_iter().flatten().map(|row| [&row["consumer"], &row["processed"], &row["dead"]]).collect();
     let expected = [[Value::from("billing"), 2.into(), 0.into()], ["search".into(), 0.into(), 1.into()]];
     ensure!(names == expected.each_ref().map(<[Value; 3]>::each_ref), "{list:#}");
     ensure!(list[0]["last_at"].is_string() && list[1]["last_dead_at"].is_string(), "{list:#}");
-    let given_up = format!(
-        "INSERT INTO inbox_dead (consumer, message_id, topic, attempts, died_at, reason, error) \
-         VALUES ('billing', X'{}', 'x', 5, UTC_TIMESTAMP(6), 'attempts', 'no')",
-        drafts[1].id.simple()
-    );
-    stage.database.execute(&given_up).await?;
+    give_up("billing", &drafts[1], "attempts", "no").await?;
     let dead = viewer.json("inbox dead", &[]).await?;
     ensure!(dead[0]["consumer"] == "billing" && dead[1]["error"] == "no\nindex" && dead[2].is_null(), "{dead:#}");
     for (flags, expected) in [("--consumer search", drafts[0].id), ("--reason attempts", drafts[1].id)] {
