@@ -217,6 +217,7 @@ async fn a_batch_of_a_job_that_is_rolled_back_in_its_middle_changes_nothing(flav
     database.execute("UPDATE outbox_dead SET holds_key = 1").await?;
     let order = NewJob { action: "retry", filter: "{}", per_second: 1, messages: 3 };
     jobs::order(&mut db, &order, &Actor { name: "me", via: "test", reason: "test" }).await?;
+    database.execute("UPDATE outbox_jobs SET next_at = UTC_TIMESTAMP(6)").await?;
     let job = jobs::due(&mut db).await?.pop().context("the job is not due")?;
     let again: Vec<_> = ids.iter().map(|id| Again { lane: 0, id: *id, key_hash: 1, bytes: 1 }).collect();
     for change in [Change::Retry, Change::Release, Change::Discard, Change::Replay(&again, 0)] {
