@@ -130,6 +130,7 @@ fn questions(topic: &str, sent: &str, dead: &str) -> Vec<(String, String)> {
         (format!("messages list --topic {topic} --state dead"), format!("messages/list?topic={topic}&state=dead")),
         (format!("messages show {dead}"), format!("messages/show?message={dead}")),
         ("inbox list".to_owned(), "inbox/list".to_owned()),
+        ("inbox dead --consumer billing".to_owned(), "inbox/dead?consumer=billing".to_owned()),
         (format!("inbox show {dead}"), format!("inbox/show?message={dead}")),
         ("dead list --error queue".to_owned(), "dead/list?error=queue".to_owned()),
         ("dead list --group-by error".to_owned(), "dead/list?group_by=error".to_owned()),

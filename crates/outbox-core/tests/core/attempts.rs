@@ -124,6 +124,7 @@ async fn failures_go_with_their_message(flavor: Flavor) -> Result<()> {
 
     let order = NewJob { action: "discard", filter: "{}", per_second: 1, messages: 1 };
     jobs::order(&mut db, &order, &Actor { name: "me", via: "test", reason: "test" }).await?;
+    database.execute("UPDATE outbox_jobs SET next_at = UTC_TIMESTAMP(6)").await?;
     let job = jobs::due(&mut db).await?.pop().context("the job is not due")?;
     let (change, pause) = (Change::Discard, Duration::ZERO);
     let batch = Batch { job: &job, change, lane: 0, ids: &[2], last: (0, 2), is_last: true, pause, token: 7 };

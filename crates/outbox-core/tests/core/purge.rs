@@ -67,6 +67,7 @@ async fn a_dead_message_that_is_being_purged_is_not_put_back(flavor: Flavor) -> 
     let (mut purging, mut relay) = (database.connect().await?, relay(&database).await?);
     let order = NewJob { action: "retry", filter: "{}", per_second: 1, messages: 1 };
     jobs::order(&mut relay, &order, &Actor { name: "me", via: "test", reason: "test" }).await?;
+    database.execute("UPDATE outbox_jobs SET next_at = UTC_TIMESTAMP(6)").await?;
     let job = jobs::due(&mut relay).await?.pop().context("the job is not due")?;
     let (change, pause) = (Change::Retry, Duration::ZERO);
     let batch = Batch { job: &job, change, lane: 0, ids: &[1], last: (0, 1), is_last: true, pause, token: 7 };
