@@ -38,7 +38,7 @@ on_both_databases!(
 
 async fn pauses_and_the_newest_job_are_read_together(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let mut db = database.connect().await?;
+    let mut db = database.plain().await?;
     ensure!(controls::orders(&mut db).await? == (Vec::new(), 0));
     let order = NewJob { action: "hurry", filter: "{}", per_second: 1, messages: 0 };
     let actor = Actor { name: "alice", via: "test", reason: "x" };
