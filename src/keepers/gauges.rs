@@ -107,7 +107,7 @@ async fn look(db: &mut MySqlConnection, owner: &str) -> Result<Seen, sqlx::Error
     }
     // Before the count, which may be long: meanwhile no other relay counts, and if it fails, none follows at once.
     let wait = if rows::begin_count(db, owner).await? { EVERY } else { SHORTEST };
-    let (Judged { stats, lanes }, at) = (judged(db).await?, replay::now(db).await?);
+    let (Judged { stats, lanes, .. }, at) = (judged(db).await?, replay::now(db).await?);
     let stalled = STALLED.map(|state| lanes.iter().filter(|(_, lane)| lane.state == state).count() as u64);
     let line = Line { stats, stalled };
     let counts = serde_json::to_string(&line).map_err(|error| sqlx::Error::Encode(error.into()))?;

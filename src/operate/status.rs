@@ -41,6 +41,7 @@ pub struct LaneStatus {
 pub(crate) struct Judged {
     pub(crate) stats: Stats,
     pub(crate) lanes: Vec<(LaneStats, LaneStatus)>,
+    pub(crate) instances: Vec<Instance>,
 }
 
 /// Judges each lane that has messages, is paused, or was served lately.
@@ -68,11 +69,12 @@ pub(crate) async fn judged(db: &mut MySqlConnection) -> Result<Judged, sqlx::Err
         let judged = status(&lane, paused(lane.lane), &live);
         (lane, judged)
     };
-    Ok(Judged { stats, lanes: lanes.into_iter().map(judge).collect() })
+    let lanes = lanes.into_iter().map(judge).collect();
+    Ok(Judged { stats, lanes, instances: live.0 })
 }
 
 /// Tells the state of the whole outbox, for people.
-pub(crate) fn verdict(Judged { stats, lanes }: &Judged, instances: &[Instance]) -> String {
+pub(crate) fn verdict(Judged { stats, lanes, instances }: &Judged) -> String {
     let due = i64::try_from(stats.lags.due.max(stats.lags.paused)).unwrap_or(i64::MAX);
     let sent: u64 = lanes.iter().map(|(lane, _)| lane.sent).sum();
     let running = |role: &str| instances.iter().filter(|it| it.state != "gone" && it.role == role).count();
@@ -173,7 +175,7 @@ fn is_wanted(waiting: &Waiting) -> bool {
     matches!(waiting.reason.as_str(), "scheduled" | "snoozed")
 }
 
-/// What waits for something that does not work, a sentence for each reason.
+/// Returns a sentence for each reason for which messages wait, apart from a schedule.
 fn waiting(lane: &LaneStats) -> impl Iterator<Item = String> {
     lane.delayed.iter().filter(|waiting| !is_wanted(waiting)).map(|waiting| {
         let Waiting { reason, messages, error, has_others, .. } = waiting;
@@ -308,23 +310,22 @@ mod tests {
             stats.lags.due = due;
             stats
         };
-        let quiet = Judged { stats: stats(0, 0), lanes: vec![lane(3, "idle")] };
-        assert_eq!(verdict(&quiet, &[process("relay", "gone")]), "Nothing is due; no relay runs.");
+        let instances = vec![process("relay", "gone")];
+        let quiet = Judged { stats: stats(0, 0), lanes: vec![lane(3, "idle")], instances };
+        assert_eq!(verdict(&quiet), "Nothing is due; no relay runs.");
         let mut waiting = lane(3, "waiting");
         let waits = |reason: &str, messages| Waiting { reason: reason.to_owned(), messages, ..Waiting::default() };
         waiting.0.delayed = vec![waits("scheduled", 1_000), waits("behind", 20), waits("parked", 2)];
         assert_eq!(
-            verdict(&Judged { stats: stats(0, 0), lanes: vec![waiting] }, &[process("worker", "live")]),
+            verdict(&Judged { lanes: vec![waiting], instances: vec![process("worker", "live")], ..quiet }),
             "Nothing can be sent now: 22 messages wait; 1 worker runs. Lane 3 is waiting."
         );
         let lanes = (0..7).map(|n| lane(n, "stuck")).chain([lane(9, "busy"), lane(8, "paused")]).collect();
         let down =
             Instance { sinks: [("kafka".to_owned(), Some("no broker".to_owned()))].into(), ..process("relay", "live") };
+        let instances = vec![down, process("worker", "live"), process("relay", "drained")];
         assert_eq!(
-            verdict(
-                &Judged { stats: Stats { dead: 2, ..stats(300, 4_000_000) }, lanes },
-                &[down, process("worker", "live"), process("relay", "drained")]
-            ),
+            verdict(&Judged { stats: Stats { dead: 2, ..stats(300, 4_000_000) }, lanes, instances }),
             "300 messages are due, the first for 4 s, and 5400 were sent in the last 10 s; 2 relays and 1 worker run. \
             Lanes 0, 1, 2, 3, 4 and 2 more are stuck. Lane 8 is paused. 2 messages are dead. Sink kafka takes nothing from 1 relay: no broker."
         );

@@ -34,9 +34,8 @@ pub(crate) struct Status {
 impl Operation for Status {
     async fn answer(&self, db: &mut MySqlConnection, _: &Answering<'_>) -> anyhow::Result<Value> {
         let judged = judged(db).await.context("the queue cannot be counted")?;
-        let instances = instances::list(db).await.context("the relays cannot be counted")?;
-        let verdict = verdict(&judged, &instances);
-        let Judged { stats, lanes } = judged;
+        let verdict = verdict(&judged);
+        let Judged { stats, lanes, instances } = judged;
         let lanes: Vec<_> = lanes.into_iter().map(|(_, status)| status).collect();
         #[expect(clippy::cast_precision_loss, reason = "a lag in seconds needs no more than 53 bits")]
         let seconds = |(cause, micros): (&'static str, u64)| (cause, (micros / 1000) as f64 / 1e3);

@@ -184,7 +184,7 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>, topics: 
     }
 }
 
-/// What the server refuses to show is a note.
+/// A refusal by the server is a note; any other error is a risk.
 fn not_read(what: &str, error: &sqlx::Error) -> Finding {
     let severity = if error.as_database_error().is_some() { Severity::Note } else { Severity::Risk };
     Finding::new(severity, "not_checked", format!("{what} cannot be read: {}.", describe(error)))

@@ -69,7 +69,8 @@ pub async fn outcomes(conn: &mut MySqlConnection, message_id: Uuid) -> Result<Ve
     let sql = "SELECT p.consumer, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', p.processed_at), FALSE, '', '' FROM \
                (SELECT consumer FROM inbox_processed GROUP BY consumer) c \
                STRAIGHT_JOIN inbox_processed p FORCE INDEX (PRIMARY) ON p.consumer = c.consumer AND p.message_id = ? \
-               WHERE NOT EXISTS (SELECT 1 FROM inbox_dead d WHERE d.consumer = p.consumer AND d.message_id = p.message_id) UNION ALL SELECT d.consumer, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', d.died_at), TRUE, d.reason, COALESCE(d.error, '') FROM \
+               WHERE NOT EXISTS (SELECT 1 FROM inbox_dead d WHERE d.consumer = p.consumer AND d.message_id = p.message_id) \
+               UNION ALL SELECT d.consumer, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', d.died_at), TRUE, d.reason, COALESCE(d.error, '') FROM \
                (SELECT consumer FROM inbox_dead GROUP BY consumer) c \
                STRAIGHT_JOIN inbox_dead d FORCE INDEX (PRIMARY) ON d.consumer = c.consumer AND d.message_id = ? ORDER BY 1, 2";
     let id = message_id.as_bytes().as_slice();

@@ -54,7 +54,7 @@ pub async fn unusable_views(conn: &mut MySqlConnection) -> Result<Vec<&'static s
             Err(error) if error_number(&error).is_some_and(|number| VIEW_UNUSABLE.contains(&number)) => {
                 unusable.push(view);
             }
-            // What the account may not read says nothing about the view.
+            // A missing privilege on the view is a finding of its own.
             Err(error) if error.as_database_error().is_none() => return Err(error),
             _ => {}
         }

@@ -224,7 +224,8 @@ async fn delayed(conn: &mut MySqlConnection, lanes: &mut Lanes) -> Result<(), sq
     let sql = format!(
         "SELECT w.lane, w.reason, w.messages, w.error, w.others, w.blocked, \
         IF(w.reason IN ('scheduled', 'snoozed'), TIMESTAMPDIFF(MICROSECOND, w.due_at, UTC_TIMESTAMP(6)), {LATE}) \
-        FROM (SELECT lane, reason, CAST(COUNT(*) AS UNSIGNED) AS messages, COALESCE(MAX(error), '') AS error, COALESCE(MIN(error) <> MAX(error), FALSE) AS others, MIN(id) AS id, \
+        FROM (SELECT lane, reason, CAST(COUNT(*) AS UNSIGNED) AS messages, COALESCE(MAX(error), '') AS error, \
+        COALESCE(MIN(error) <> MAX(error), FALSE) AS others, MIN(id) AS id, \
         MIN(due_at) AS due_at, CAST(COUNT(DISTINCT IF(reason IN ({OPERATOR}) AND holds_key = 1, key_hash, NULL)) AS UNSIGNED) AS blocked \
         FROM outbox_delayed GROUP BY lane, reason) w LEFT JOIN outbox_messages m ON m.id = w.id ORDER BY w.messages DESC"
     );
