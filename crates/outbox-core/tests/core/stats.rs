@@ -125,10 +125,10 @@ async fn a_lane_that_sends_nothing_is_seen_beside_one_that_sends_much(flavor: Fl
     let database = Database::create(flavor).await?;
     let mut db = database.plain().await?;
     let receipts = async |db: &mut MySqlConnection, lane: u16, number: u64, age: u64, ids: &str| {
-        let row = format!(
-            "({lane}, RAND() * 1e15, 7, 'a', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) - INTERVAL {age} SECOND, '{ids}', '[]')"
-        );
-        let rows = vec![row; usize::try_from(number)?].join(", ");
+        let times = format!("UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) - INTERVAL {age} SECOND");
+        let rows: Vec<_> =
+            (0..number).map(|claim| format!("({lane}, {lane}{claim:04}, 7, 'a', {times}, '{ids}', '[]')")).collect();
+        let rows = rows.join(", ");
         let columns = "lane, claim_id, lease_token, owner, claimed_at, sent_at, message_ids, receipts";
         sqlx::raw_sql(AssertSqlSafe(format!("INSERT INTO outbox_sent ({columns}) VALUES {rows}"))).execute(db).await?;
         anyhow::Ok(())
