@@ -4,7 +4,7 @@
 use anyhow::Result;
 use outbox_consumer::{Delivery, Failure, Handler, kafka, stop_signal};
 use outbox_core::{
-    Admission, Inbox, Message, Outbox, Uuid,
+    Claim, Inbox, Message, Outbox, Uuid,
     sqlx::{self, MySqlConnection, MySqlPool},
     test::{Drain, Fault, Published},
 };
@@ -42,11 +42,11 @@ async fn receive(pool: MySqlPool) -> Result<()> {
 
 async fn receive_in_a_loop_of_ones_own(pool: MySqlPool, message_id: Uuid) -> Result<()> {
     match Inbox::new("billing")?.admit(&pool, message_id).await? {
-        Admission::First(mut tx) => {
+        Claim::First(mut tx) => {
             // the work, in this transaction
             tx.commit().await?;
         }
-        Admission::Duplicate => {} // it was done before
+        Claim::Duplicate => {} // it was done before
     }
     // now acknowledge to the broker
     Ok(())

@@ -94,7 +94,7 @@ async fn the_service_does_its_work(flavor: Flavor) -> Result<()> {
         outbox.enqueue(&mut tx, message().message_id(id).delay(PATIENCE)).await?;
         let again = outbox.enqueue(&mut tx, message().message_id(id)).await;
         ensure!(matches!(again, Err(EnqueueError::Duplicate { .. })), "{again:?}");
-        ensure!(matches!(inbox.claim(&mut tx, id).await?, Claim::First));
+        ensure!(matches!(inbox.claim(&mut tx, id).await?, Claim::First(())));
         inbox.follow(&mut tx, "orders", b"7", number).await?;
         tx.commit().await?;
     }

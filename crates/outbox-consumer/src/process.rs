@@ -4,7 +4,7 @@ use std::{io, panic::AssertUnwindSafe};
 
 use futures_util::FutureExt as _;
 use outbox_core::{
-    Admission, Inbox, InboxError, InboxTransaction, Sequence,
+    Claim, Inbox, InboxError, InboxTransaction, Sequence,
     sqlx::{self, MySqlConnection, MySqlPool},
     store::inbox::{DeadDelivery, insert_dead},
 };
@@ -175,7 +175,7 @@ impl<H: Handler> Processor<H> {
     /// Claims the message, lets the handler do its work, and commits both.
     async fn apply(&self, delivery: &Delivery) -> Result<(), Unprocessed> {
         let admission = self.in_time(self.inbox.admit(&self.pool, delivery.id)).await.map_err(Unprocessed::NotTried)?;
-        let Admission::First(mut tx) = admission else {
+        let Claim::First(mut tx) = admission else {
             self.options.metrics.count(self.consumer(), "duplicate");
             return Ok(());
         };
@@ -271,7 +271,7 @@ impl<H: Handler> Processor<H> {
     }
 
     async fn bury(&self, delivery: &Delivery, obituary: &Obituary) -> Result<(), InboxError> {
-        let Admission::First(mut tx) = self.inbox.admit(&self.pool, delivery.id).await? else { return Ok(()) };
+        let Claim::First(mut tx) = self.inbox.admit(&self.pool, delivery.id).await? else { return Ok(()) };
         let dead = DeadDelivery {
             consumer: self.consumer(),
             message_id: delivery.id,

@@ -15,7 +15,7 @@ use std::{
 };
 
 use outbox_core::{
-    Admission, InboxError, InboxTransaction, Uuid,
+    Claim, InboxError, InboxTransaction, Uuid,
     sqlx::{Error, MySqlConnection},
     store::{
         inbox::{forget_old_starts, note_start, set_starts, starts},
@@ -64,7 +64,7 @@ impl<H: Handler> Processor<H> {
     }
 
     async fn is_new(&self, id: Uuid) -> Result<bool, InboxError> {
-        let Admission::First(tx) = self.in_time(self.inbox.admit(&self.pool, id)).await? else { return Ok(false) };
+        let Claim::First(tx) = self.in_time(self.inbox.admit(&self.pool, id)).await? else { return Ok(false) };
         self.undo(tx).await;
         Ok(true)
     }

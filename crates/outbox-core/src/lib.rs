@@ -33,7 +33,7 @@ pub use error::{BoxError, EnqueueError, InvalidMessage};
 pub use event::to_json;
 pub use event::{Event, IntoMessage, IntoPayload};
 pub use inbox::{
-    Admission, Claim, Inbox, InboxError, InboxPurge, InboxTransaction, Purged, RETENTION as INBOX_RETENTION, Sequence,
+    Claim, Inbox, InboxError, InboxPurge, InboxTransaction, Purged, RETENTION as INBOX_RETENTION, Sequence,
     SequenceNumber, WindowTooShort, check_window,
 };
 pub use key::key_hash;

@@ -40,7 +40,7 @@ pub async fn process(database: &Database, consumer: &str, arrivals: &[Arrival]) 
 /// When the database refuses.
 pub async fn process_one(inbox: &Inbox, connection: &mut MySqlConnection, id: Uuid) -> Result<bool> {
     let mut tx = connection.begin().await?;
-    let first = inbox.claim(&mut tx, id).await? == Claim::First;
+    let first = inbox.claim(&mut tx, id).await? == Claim::First(());
     if first {
         let sql = "INSERT INTO test_effects (message_id) VALUES (?)";
         sqlx::query(sql).bind(id.as_bytes().as_slice()).execute(&mut *tx).await?;

@@ -13,7 +13,7 @@ use tested_service::{Billing, place};
 /// A consumer without broker: the inbox, the handler and the commit.
 async fn bill(pool: &MySqlPool, message: Published) -> Result<()> {
     let mut tx = pool.begin().await?;
-    if Inbox::new("billing")?.claim(&mut tx, message.message_id).await? == Claim::First {
+    if Inbox::new("billing")?.claim(&mut tx, message.message_id).await? == Claim::First(()) {
         let delivery = Delivery::new(message.message_id, message.contents);
         Billing.handle(&mut tx, &delivery).await.map_err(|failure| anyhow::anyhow!("{failure}"))?;
     }

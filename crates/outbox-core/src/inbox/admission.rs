@@ -6,18 +6,8 @@ use sqlx::{
 use sqlx_core::transaction::TransactionManager as _;
 use uuid::Uuid;
 
-use super::{Inbox, InboxError};
+use super::{Claim, Inbox, InboxError};
 use crate::store;
-
-/// Whether a message is new to this consumer; see [`Inbox::admit`].
-#[derive(Debug)]
-#[must_use = "the message must be processed, or acknowledged as a duplicate"]
-pub enum Admission {
-    /// The first time: do the work in this transaction, commit it, then acknowledge.
-    First(InboxTransaction),
-    /// It was processed before: acknowledge, change nothing.
-    Duplicate,
-}
 
 /// An open transaction in which a message is marked as processed. It is a connection: `execute(&mut *tx)`.
 ///
@@ -38,25 +28,25 @@ impl Inbox {
     /// open: let the message come again.
     ///
     /// ```no_run
-    /// # use outbox_core::{Admission, Inbox, Uuid, sqlx::{self, MySqlPool}};
+    /// # use outbox_core::{Claim, Inbox, Uuid, sqlx::{self, MySqlPool}};
     /// # async fn on_message(pool: MySqlPool, id: Uuid) -> Result<(), Box<dyn std::error::Error>> {
     /// match Inbox::new("billing")?.admit(&pool, id).await? {
-    ///     Admission::First(mut tx) => {
+    ///     Claim::First(mut tx) => {
     ///         sqlx::query("INSERT INTO invoices (id) VALUES (7)").execute(&mut *tx).await?;
     ///         tx.commit().await?;
     ///     }
-    ///     Admission::Duplicate => {}
+    ///     Claim::Duplicate => {}
     /// }
     /// // and now acknowledge to the broker
     /// # Ok(()) }
     /// ```
-    pub async fn admit(&self, pool: &MySqlPool, message_id: Uuid) -> Result<Admission, InboxError> {
+    pub async fn admit(&self, pool: &MySqlPool, message_id: Uuid) -> Result<Claim<InboxTransaction>, InboxError> {
         let mut tx = InboxTransaction::begin(pool).await?;
         if store::inbox::insert(&mut tx, &self.consumer, message_id).await? {
-            return Ok(Admission::First(tx));
+            return Ok(Claim::First(tx));
         }
         tx.rollback().await?;
-        Ok(Admission::Duplicate)
+        Ok(Claim::Duplicate)
     }
 }
 

@@ -7,7 +7,7 @@ use sqlx::{Connection as _, MySqlConnection};
 use uuid::Uuid;
 
 pub use self::{
-    admission::{Admission, InboxTransaction},
+    admission::InboxTransaction,
     purge::{InboxPurge, Purged},
     sequence::{Sequence, SequenceNumber},
     window::{RETENTION, WindowTooShort, check_window},
@@ -20,12 +20,13 @@ pub struct Inbox {
     consumer: String,
 }
 
-/// Whether a message is new to this consumer.
+/// Whether a message is new to this consumer. [`Inbox::admit`] returns the transaction in it. With [`Inbox::claim`] the
+/// caller already has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "a duplicate must not be processed again"]
-pub enum Claim {
+#[must_use = "a new message must be processed, and a duplicate only acknowledged"]
+pub enum Claim<T = ()> {
     /// The first time: do the work in the same transaction, commit, then acknowledge.
-    First,
+    First(T),
     /// It was processed before: acknowledge, change nothing.
     Duplicate,
 }
@@ -76,7 +77,7 @@ impl Inbox {
             return Err(InboxError::NotInTransaction);
         }
         let first = store::inbox::insert(conn, &self.consumer, message_id).await?;
-        Ok(if first { Claim::First } else { Claim::Duplicate })
+        Ok(if first { Claim::First(()) } else { Claim::Duplicate })
     }
 
     /// [`Inbox::claim`] as plain SQL, for a consumer that has its transaction in another library. Run it first in the

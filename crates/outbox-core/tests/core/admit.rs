@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use outbox_core::{
-    Admission, Inbox, InboxError, InboxTransaction, Message, Outbox, Uuid,
+    Claim, Inbox, InboxError, InboxTransaction, Message, Outbox, Uuid,
     sqlx::{self, MySqlPool, mysql::MySqlPoolOptions},
 };
 use testkit::{accounts::Account, database::Database, on_both_databases, servers::Flavor};
@@ -39,13 +39,13 @@ async fn apply(tx: &mut InboxTransaction, id: Uuid) -> Result<()> {
 
 async fn first(inbox: &Inbox, pool: &MySqlPool, id: Uuid) -> Result<InboxTransaction> {
     match inbox.admit(pool, id).await? {
-        Admission::First(tx) => Ok(tx),
-        Admission::Duplicate => bail!("it was taken for a duplicate"),
+        Claim::First(tx) => Ok(tx),
+        Claim::Duplicate => bail!("it was taken for a duplicate"),
     }
 }
 
 async fn process(inbox: &Inbox, pool: &MySqlPool, id: Uuid) -> Result<bool> {
-    let Admission::First(mut tx) = inbox.admit(pool, id).await? else { return Ok(false) };
+    let Claim::First(mut tx) = inbox.admit(pool, id).await? else { return Ok(false) };
     apply(&mut tx, id).await?;
     tx.commit().await?;
     Ok(true)

@@ -51,7 +51,7 @@ async fn the_question_is_answered_while_somebody_runs_a_statement_with_bytes(fla
     let (mut first, mut second) = (database.connect().await?, database.plain().await?);
     let (inbox, id) = (Inbox::new("c")?, Uuid::now_v7());
     let mut first = first.begin().await?;
-    assert_eq!(inbox.claim(&mut first, id).await?, outbox_core::Claim::First);
+    assert_eq!(inbox.claim(&mut first, id).await?, outbox_core::Claim::First(()));
     let waits = tokio::spawn(async move {
         let mut second = second.begin().await?;
         anyhow::Ok(Inbox::new("c")?.claim(&mut second, id).await?)
@@ -66,7 +66,7 @@ async fn the_question_is_answered_while_somebody_runs_a_statement_with_bytes(fla
     }
     assert!(answers.iter().all(|answer| *answer != OldestWriter::None), "{answers:?}");
     first.rollback().await?;
-    assert_eq!(waits.await??, outbox_core::Claim::First);
+    assert_eq!(waits.await??, outbox_core::Claim::First(()));
     Ok(())
 }
 

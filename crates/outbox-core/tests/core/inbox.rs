@@ -46,7 +46,7 @@ async fn a_duplicate_waits_for_the_first_and_is_first_when_that_one_rolls_back(f
     let (inbox, id) = (Inbox::new("c")?, Uuid::now_v7());
     let (mut a, mut b) = (database.connect().await?, database.connect().await?);
     let (mut a, mut b) = (a.begin().await?, b.begin().await?);
-    assert_eq!(inbox.claim(&mut a, id).await?, Claim::First);
+    assert_eq!(inbox.claim(&mut a, id).await?, Claim::First(()));
     let waits = async {
         let claim = inbox.claim(&mut b, id).await?;
         anyhow::Ok(claim)
@@ -57,7 +57,7 @@ async fn a_duplicate_waits_for_the_first_and_is_first_when_that_one_rolls_back(f
     };
     let (claim, rolled_back) = tokio::join!(waits, rolls_back);
     rolled_back?;
-    assert_eq!(claim?, Claim::First);
+    assert_eq!(claim?, Claim::First(()));
     b.commit().await?;
     let mut c = database.connect().await?;
     let mut c = c.begin().await?;
@@ -71,7 +71,7 @@ async fn consumers_do_not_share_their_memory(flavor: Flavor) -> Result<()> {
     let mut tx = connection.begin().await?;
     let id = Uuid::now_v7();
     for consumer in ["mail", "Mail", "stock"] {
-        assert_eq!(Inbox::new(consumer)?.claim(&mut tx, id).await?, Claim::First, "{consumer}");
+        assert_eq!(Inbox::new(consumer)?.claim(&mut tx, id).await?, Claim::First(()), "{consumer}");
         assert_eq!(Inbox::new(consumer)?.claim(&mut tx, id).await?, Claim::Duplicate, "{consumer}");
     }
     Ok(tx.commit().await?)

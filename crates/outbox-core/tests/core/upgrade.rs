@@ -285,7 +285,7 @@ async fn programs_of_the_release_before_go_on_after_an_upgrade(flavor: Flavor) -
         let mut tx = connection.begin().await?;
         enqueue(&mut tx).await?;
         Outbox::new().enqueue(&mut tx, Message::new("orders", "{}").delay(PATIENCE)).await?;
-        ensure!(matches!(inbox.claim(&mut tx, id).await?, Claim::First) == expected);
+        ensure!(matches!(inbox.claim(&mut tx, id).await?, Claim::First(())) == expected);
         tx.commit().await?;
     }
     ensure!(outbox_core::test::Drain::new().run(&pool).await?.len() == 2);
