@@ -53,7 +53,7 @@ enum Command {
     Run(run::Run),
     /// Check the protocol's model with a larger bound than `test` does: minutes.
     Model,
-    /// Build what a release would upload, each crate from its package alone.
+    /// Build what a release would upload, each crate from its package alone, with the oldest Rust that it names.
     Package,
     /// Write the lists of the libraries' public items, which `test` compares.
     Api,

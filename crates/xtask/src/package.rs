@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, path::Path, process::ExitCode};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+use testkit::servers::cache::repository;
 use tokio::process::Command;
 
 use crate::tools::{cargo, output, watch};
@@ -19,15 +20,19 @@ const BESIDE: [(&str, &[&str]); 2] =
 /// Files that cargo adds to a package.
 const OF_CARGO: [&str; 4] = [".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml", "Cargo.toml.orig"];
 
-/// Builds each published crate from its package alone.
+/// Builds each published crate from its package alone, with the oldest Rust that it names, which rustup installs.
 pub(crate) async fn verify() -> Result<ExitCode> {
     check().await?;
-    let mut package = cargo(["package", "--allow-dirty"]);
-    for manifest in published().await? {
-        if text(&manifest, "repository")?.contains(".example/") {
-            tracing::warn!("the repository of {} is a placeholder: set it in Cargo.toml", text(&manifest, "name")?);
+    let published = published().await?;
+    let oldest = text(published.first().context("no crate is published")?, "rust_version")?;
+    let mut package = Command::new("rustup");
+    package.args(["run", "--install", oldest, "cargo", "package", "--allow-dirty", "--target-dir", "target/oldest"]);
+    package.current_dir(repository());
+    for manifest in &published {
+        if text(manifest, "repository")?.contains(".example/") {
+            tracing::warn!("the repository of {} is a placeholder: set it in Cargo.toml", text(manifest, "name")?);
         }
-        package.args(["--package", text(&manifest, "name")?]);
+        package.args(["--package", text(manifest, "name")?]);
     }
     watch(package).await.map(|()| ExitCode::SUCCESS)
 }
