@@ -1,14 +1,21 @@
-//! All names in dashboard and alerts must exist: metrics with their labels, units, sections of the runbook.
+//! All names in dashboards and alerts must exist: metrics with their labels, units, sections of the runbook.
 
 use std::collections::BTreeSet;
 
 use outbox_relay::observe::metrics::METRICS;
 use serde_json::Value;
 
-const DASHBOARD: &str = include_str!("../../dashboards/relay.json");
+/// The dashboards, by their uid.
+const DASHBOARDS: [(&str, &str); 3] = [
+    ("outbox-overview", include_str!("../../dashboards/overview.json")),
+    ("outbox-deep-dive", include_str!("../../dashboards/deep-dive.json")),
+    ("outbox-consumers", include_str!("../../dashboards/consumers.json")),
+];
 const RULES: &str = include_str!("../../dashboards/alerts.rules.yml");
 const TESTS: &str = include_str!("../../dashboards/tests/alerts.test.yml");
 const RUNBOOK: &str = include_str!("../../docs/runbook.md");
+/// Its table is that of the consumers' metrics, which their own tests compare with the code.
+const CONSUMERS: &str = include_str!("../../crates/outbox-consumer/README.md");
 
 /// Metrics that the collector for processes adds, on Linux.
 const PROCESS: [&str; 5] = [
@@ -22,10 +29,14 @@ const PROCESS: [&str; 5] = [
 /// Labels that Prometheus itself adds, and the one of buckets.
 const OWN_LABELS: [&str; 3] = ["instance", "job", "le"];
 
+fn dashboards() -> impl Iterator<Item = (&'static str, Value)> {
+    DASHBOARDS.iter().map(|(uid, text)| (*uid, serde_json::from_str(text).unwrap_or_default()))
+}
+
 fn panels() -> Vec<Value> {
-    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap_or_default();
-    let panels = dashboard.get("panels").and_then(Value::as_array).cloned().unwrap_or_default();
-    panels.into_iter().filter(|panel| panel["type"] != "row").collect()
+    let of =
+        |(_, dashboard): (_, Value)| dashboard.get("panels").and_then(Value::as_array).cloned().unwrap_or_default();
+    dashboards().flat_map(of).filter(|panel| panel["type"] != "row").collect()
 }
 
 fn targets() -> Vec<String> {
@@ -89,12 +100,18 @@ fn groupings(expression: &str) -> Vec<&str> {
 }
 
 /// Returns the labels of a metric by the name of its samples; `None` if no such metric exists.
-fn labels_of(sample: &str) -> Option<&'static [&'static str]> {
-    let made = METRICS.iter().find(|metric| {
-        let suffixes: &[&str] = if metric.kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
-        sample.strip_prefix(metric.name).is_some_and(|suffix| suffixes.contains(&suffix))
+fn labels_of(sample: &str) -> Option<Vec<&'static str>> {
+    let of_consumers = CONSUMERS.lines().filter_map(|line| {
+        let (name, labels) = line.strip_prefix("| `")?.split_once('}')?.0.split_once('{')?;
+        Some((name, labels.split(',').collect(), name.ends_with("_seconds")))
     });
-    made.map(|metric| metric.labels).or_else(|| PROCESS.contains(&sample).then_some(&[]))
+    let of_relays = METRICS.iter().map(|metric| (metric.name, metric.labels.to_vec(), metric.kind == "histogram"));
+    let mut all = of_relays.chain(of_consumers);
+    let found = all.find(|(known, _, is_histogram)| {
+        let suffixes: &[&str] = if *is_histogram { &["_bucket", "_sum", "_count"] } else { &[""] };
+        sample.strip_prefix(known).is_some_and(|suffix| suffixes.contains(&suffix))
+    });
+    found.map(|(_, labels, _)| labels).or_else(|| PROCESS.contains(&sample).then(Vec::new))
 }
 
 #[test]
@@ -110,7 +127,7 @@ fn every_metric_that_is_named_exists_with_its_labels() {
         let mut known = OWN_LABELS.to_vec();
         for (name, matchers) in selectors.iter().filter(|(name, _)| !recorded.contains(name)) {
             let labels = labels_of(name).unwrap_or_else(|| panic!("no metric {name}, in {expression}"));
-            known.extend(labels);
+            known.extend(&labels);
             for label in matchers {
                 let exists = OWN_LABELS.contains(&label.as_str()) || labels.contains(&label.as_str());
                 assert!(exists, "{name} has no label {label}, in {expression}");
@@ -128,7 +145,7 @@ fn the_series_of_the_alerts_tests_have_the_labels_of_their_metric() {
     assert!(series.len() > 40, "only {} series were found", series.len());
     for text in series {
         let (name, labels) = selectors(&format!("outbox_{text}")).remove(0);
-        let mut expected: Vec<_> = labels_of(&name).unwrap_or_else(|| panic!("no metric {name}")).to_vec();
+        let mut expected: Vec<_> = labels_of(&name).unwrap_or_else(|| panic!("no metric {name}"));
         expected.extend(["job", "instance"].into_iter().chain(name.ends_with("_bucket").then_some("le")));
         let (given, expected): (BTreeSet<_>, BTreeSet<_>) =
             (labels.iter().map(String::as_str).collect(), expected.into_iter().collect());
@@ -159,26 +176,39 @@ fn every_panel_has_a_description_a_unit_and_the_chosen_data_source() {
 }
 
 #[test]
-fn the_dashboard_has_a_fixed_uid_and_follows_the_scrape_interval() {
-    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
-    assert_eq!(dashboard["uid"], "outbox-relay");
-    assert_eq!(dashboard["templating"]["list"][0]["type"], "datasource");
+fn each_dashboard_has_a_fixed_uid_and_follows_the_scrape_interval() {
+    for (uid, dashboard) in dashboards() {
+        assert_eq!(dashboard["uid"], uid);
+        assert_eq!(dashboard["templating"]["list"][0]["type"], "datasource");
+    }
+    for (uid, dashboard) in dashboards() {
+        let variables = dashboard["templating"]["list"].as_array().unwrap();
+        let is_known = |name: &str| name.starts_with("__") || variables.iter().any(|it| it["name"] == name);
+        let panels = dashboard["panels"].as_array().unwrap().iter();
+        for target in panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten()) {
+            let expression = target["expr"].as_str().unwrap();
+            for name in expression.split('$').skip(1).map(|rest| split_word(rest).0) {
+                assert!(is_known(name), "{uid} has no variable {name}, in {expression}");
+            }
+        }
+    }
     for expression in targets() {
-        let ranges = expression.matches('[').count();
-        assert_eq!(ranges, expression.matches("[$__rate_interval]").count(), "{expression}");
+        let chosen = ["[$__rate_interval]", "[$__range]"].iter().map(|range| expression.matches(range).count());
+        assert_eq!(expression.matches('[').count(), chosen.sum::<usize>(), "{expression}");
     }
 }
 
 #[test]
 fn panels_do_not_overlap_and_have_different_ids() {
-    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
-    let (mut ids, mut cells) = (BTreeSet::new(), BTreeSet::new());
-    for panel in dashboard["panels"].as_array().unwrap() {
-        assert!(ids.insert(panel["id"].as_u64().unwrap()), "id {} twice", panel["id"]);
-        let [x, y, w, h] = ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap());
-        assert!(x + w <= 24, "{} is too wide", panel["title"]);
-        for cell in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
-            assert!(cells.insert(cell), "{} overlaps another", panel["title"]);
+    for (uid, dashboard) in dashboards() {
+        let (mut ids, mut cells) = (BTreeSet::new(), BTreeSet::new());
+        for panel in dashboard["panels"].as_array().unwrap() {
+            assert!(ids.insert(panel["id"].as_u64().unwrap()), "{uid}: id {} twice", panel["id"]);
+            let [x, y, w, h] = ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap());
+            assert!(x + w <= 24, "{uid}: {} is too wide", panel["title"]);
+            for cell in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
+                assert!(cells.insert(cell), "{uid}: {} overlaps another", panel["title"]);
+            }
         }
     }
 }

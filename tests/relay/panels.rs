@@ -1,33 +1,64 @@
-//! The dashboard and the alerts, evaluated by Prometheus on a relay at work.
+//! The dashboards and the alerts, evaluated by Prometheus on a relay and a consumer at work.
 
 #![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
 
-use std::time::Duration;
+use std::{future, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use outbox_core::sqlx;
+use outbox_consumer::{handler_fn, kafka, prometheus::Registry};
+use outbox_core::sqlx::{self, MySqlPool};
 use serde_json::Value;
 use testkit::{
+    accounts::Account,
     consume::Broker,
     ledger::Draft,
     load::{self, Load},
     relay::Metrics,
-    servers::{Flavor, Prometheus, until},
+    servers::{Flavor, Prometheus, serve, until},
 };
 
 use crate::stage::{PATIENCE, Stage};
 
-const DASHBOARD: &str = include_str!("../../dashboards/relay.json");
+const DASHBOARDS: [&str; 3] = [
+    include_str!("../../dashboards/overview.json"),
+    include_str!("../../dashboards/deep-dive.json"),
+    include_str!("../../dashboards/consumers.json"),
+];
 
 /// The expressions of all panels, over a window that has passed when they are evaluated.
 fn expressions() -> Result<Vec<String>> {
-    let dashboard: Value = serde_json::from_str(DASHBOARD)?;
-    let panels = dashboard["panels"].as_array().context("no panels")?.iter();
-    let targets = panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
-    let all = targets.filter_map(|target| target["expr"].as_str());
-    let chosen =
-        |text: &str| text.replace("$job", "outbox").replace("$instance", ".*").replace("$__rate_interval", "1m");
-    Ok(all.map(chosen).collect())
+    let mut all = Vec::new();
+    for dashboard in DASHBOARDS {
+        let dashboard: Value = serde_json::from_str(dashboard)?;
+        let panels = dashboard["panels"].as_array().context("no panels")?.iter();
+        let targets = panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+        all.extend(targets.filter_map(|target| target["expr"].as_str()).map(chosen));
+    }
+    Ok(all)
+}
+
+/// An expression with the values that a user would choose.
+fn chosen(expression: &str) -> String {
+    let values = [
+        ("$job", ".*"),
+        ("$service", ".*"),
+        ("$instance", ".*"),
+        ("$consumer", ".*"),
+        ("$__rate_interval", "1m"),
+        ("$__range", "1m"),
+    ];
+    values.iter().fold(expression.to_owned(), |text, (name, value)| text.replace(name, value))
+}
+
+/// Consumes the topic until the runtime ends. Returns the port of its metrics.
+async fn consume(stage: &Stage) -> Result<u16> {
+    let (registry, name) = (Registry::new(), stage.topic.name());
+    let pool = MySqlPool::connect(stage.database.url_as(Account::Service)?.as_str()).await?;
+    let consumer = kafka::Consumer::new(stage.topic.address(), name, pool)?.topic(name);
+    let consumer = consumer.metrics(outbox_consumer::Metrics::register(&registry)?);
+    let handler = handler_fn(|_, _| Box::pin(async { Ok(()) }));
+    tokio::spawn(consumer.run(handler, future::pending()));
+    serve(registry).await
 }
 
 /// Takes the relay's connections away.
@@ -53,7 +84,9 @@ async fn every_panel_has_data_and_every_rule_is_evaluated() -> Result<()> {
     let route = [("topics", missing.as_str()), ("sink", "kafka"), ("topic", "{topic}")];
     stage.settings = stage.settings.clone().first_route(route);
     let mut relay = stage.relay()?;
-    let prometheus = Prometheus::start(&[relay.port()]).await?;
+    let page = consume(&stage).await?;
+    let prometheus = Prometheus::start(&[("outbox", &[relay.port()]), ("shop", &[page])]).await?;
+    stage.operator()?.done("pause", &["--lane", "7", "--because", "a repair"]).await?;
     let load = Load::new(stage.topic.name()).transactions(u64::MAX).pause(Duration::from_millis(20));
     let load = load.start(&stage.database, &stage.ledger).await?;
     load::commit(&stage.database, &stage.ledger, &[Draft::new(&missing, "x")], |message| message).await?;
@@ -63,7 +96,7 @@ async fn every_panel_has_data_and_every_rule_is_evaluated() -> Result<()> {
     relay.wait_for_metrics(PATIENCE, "work", is_at_work).await?;
     break_connections(&stage).await?;
     let expressions = expressions()?;
-    ensure!(expressions.len() > 35, "only {} expressions", expressions.len());
+    ensure!(expressions.len() > 60, "only {} expressions", expressions.len());
     until(PATIENCE, "data in each panel", async || {
         let mut empty = Vec::new();
         for expression in &expressions {

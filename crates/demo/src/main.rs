@@ -25,7 +25,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use anyhow::{Result, bail};
 use clap::Parser as _;
-use testkit::servers::Prometheus;
+use testkit::servers::{Prometheus, serve};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::sleep,
@@ -72,22 +72,31 @@ async fn signals(quit: &CancellationToken) -> Result<bool> {
     bail!("interrupted")
 }
 
+/// Starts Prometheus, which reads the relays and the consumers.
+async fn observe(relays: &Relays, intakes: &[Arc<Intake>]) -> Result<Prometheus> {
+    let ports: Vec<_> = relays.ports().into_iter().map(|(_, port)| port).collect();
+    let mut pages = Vec::new();
+    for intake in intakes {
+        pages.push(serve(intake.registry.clone()).await?);
+    }
+    Prometheus::start(&[("outbox", &ports), ("consumers", &pages)]).await
+}
+
 async fn demo(options: &Options, quit: &CancellationToken) -> Result<bool> {
     let topics = options.topics().await?;
     let name = format!("outbox_demo_{:08x}", rand::random::<u32>());
     let database = tables::Database::create(&options.mysql, &name).await?;
     let settings = relay_settings(&database.for_relays(), &topics);
     let mut relays = Relays::start(options.relay.as_deref(), &settings).await?;
-    let ports: Vec<_> = relays.ports().into_iter().map(|(_, port)| port).collect();
-    let prometheus = if options.observe { Some(Prometheus::start(&ports).await?) } else { None };
+    let intakes = topics.iter().map(|topic| Ok(Arc::new(Intake::new(Role::at(topic.broker()))?)));
+    let intakes: Vec<_> = intakes.collect::<Result<_>>()?;
+    let prometheus = if options.observe { Some(observe(&relays, &intakes).await?) } else { None };
     let observed: Vec<_> =
         prometheus.iter().map(|it| format!("alerts: {0}/alerts, targets: {0}/targets", it.url())).collect();
     for line in &observed {
         println!("{line}");
     }
     let (pool, total) = (database.open(CONNECTIONS).await?, options.total());
-    let intakes = topics.iter().map(|topic| Ok(Arc::new(Intake::new(Role::at(topic.broker()))?)));
-    let intakes = intakes.collect::<Result<_>>()?;
     let shop = Shop { pool, topics, intakes, board: Arc::default(), rate: options.rate, total };
     let ledger = Box::pin(play(options, &shop, &mut relays, quit)).await?;
     println!("\n{ledger}");

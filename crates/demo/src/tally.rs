@@ -138,7 +138,7 @@ impl Sales {
 pub(crate) struct Intake {
     pub(crate) role: Role,
     pub(crate) metrics: Metrics,
-    registry: Registry,
+    pub(crate) registry: Registry,
     arrivals: Mutex<Vec<Arrival>>,
     latencies: Mutex<VecDeque<(Instant, Duration)>>,
 }

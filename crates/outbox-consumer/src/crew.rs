@@ -46,6 +46,7 @@ pub(crate) struct Crew<H, T> {
 
 impl<H: Handler, T: Acknowledge> Crew<H, T> {
     pub(crate) fn new(processor: Processor<H>) -> Self {
+        processor.options.metrics.begin(processor.consumer());
         let (stop, keys, tasks) = (CancellationToken::new(), Keys::new(), JoinSet::new());
         Self { processor: Arc::new(processor), stop, keys, tasks, in_flight: 0 }
     }

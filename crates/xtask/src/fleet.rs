@@ -64,7 +64,7 @@ impl Fleet {
 
     /// Adds Prometheus, which reads a relay at its default address.
     pub(crate) async fn observed(mut self) -> Result<Self> {
-        let mut prometheus = Prometheus::start(&[RELAY]).await.context("cannot start Prometheus")?;
+        let mut prometheus = Prometheus::start(&[("outbox", &[RELAY])]).await.context("cannot start Prometheus")?;
         let origin = format!("reads a relay at 127.0.0.1:{RELAY}, with the rules of dashboards");
         let (name, variable, address) = ("Prometheus".to_owned(), PROMETHEUS.to_owned(), prometheus.url());
         self.servers.push((Endpoint { name, variable, address, origin }, Some(Box::new(move || prometheus.check()))));

@@ -34,6 +34,7 @@ mod system;
 mod topics;
 mod wait;
 
+pub use self::prometheus::{Prometheus, serve};
 pub use database::fresh_database;
 pub use galera::Galera;
 pub use kafka::Kafka;
@@ -42,7 +43,6 @@ pub use mysql::{Flavor, MySql, MySqlOptions};
 pub use origin::{Kind, Origin, prepare};
 pub use packages::{mysql_client, promtool};
 pub use ports::free_port;
-pub use prometheus::Prometheus;
 pub use rabbitmq::RabbitMq;
 pub use replica::{Replica, Replication, acknowledged};
 pub use shared::{amqp_url, kafka_bootstrap, mysql_url};
