@@ -50,6 +50,7 @@ async fn nothing_is_lost_whatever_breaks() -> Result<()> {
         pace: Pace::Short,
         outage: Duration::from_secs(5),
         mix: Duration::from_secs(20),
+        faster: 10,
     };
     let plan = Plan { setup, seed: SEED, parallel: 4, time: None };
     eprintln!("seed {SEED}");

@@ -68,6 +68,8 @@ pub struct Setup {
     pub outage: Duration,
     /// How long N1 lasts.
     pub mix: Duration,
+    /// By what the times of the alerts are divided.
+    pub faster: u32,
 }
 
 /// The effects of a restore.

@@ -33,6 +33,8 @@ pub struct Counts {
     pub announced: BTreeMap<String, u64>,
     /// Metrics of relays that have moved.
     pub moved: BTreeSet<String>,
+    /// Alerts that fired, and after how many seconds.
+    pub alerts: Vec<(String, f64)>,
     /// Seconds from the end of each fault to the recovery.
     pub recovery_seconds: Vec<f64>,
 }
@@ -73,6 +75,7 @@ impl AddAssign<&Self> for Counts {
             *self.announced.entry(cause.clone()).or_default() += messages;
         }
         self.moved.extend(other.moved.iter().cloned());
+        self.alerts.extend(other.alerts.iter().cloned());
         self.recovery_seconds.extend(&other.recovery_seconds);
     }
 }

@@ -18,3 +18,4 @@ pub mod report;
 pub mod row;
 pub mod rows;
 pub mod runner;
+mod watch;

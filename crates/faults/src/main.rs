@@ -38,6 +38,12 @@ struct Options {
     /// Seconds for which faults strike at random in N1.
     #[arg(long, default_value_t = 1200)]
     mix: u64,
+    /// Raise the alerts instead, each by its fault, with Prometheus beside the relays.
+    #[arg(long)]
+    alerts: bool,
+    /// The divisor of all times in the rules, for --alerts. At most 60.
+    #[arg(long, default_value_t = 10)]
+    faster: u32,
     /// List the rows and their cases.
     #[arg(long)]
     list: bool,
@@ -52,7 +58,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<bool> {
-    let rows = runner::choose(rows::all(), &options.rows, &options.case)?;
+    let rows = runner::choose(if options.alerts { rows::alerts() } else { rows::all() }, &options.rows, &options.case)?;
     if options.list {
         for row in &rows {
             println!("{}  {}: {}", row.id, row.fault, row.shows);
@@ -70,6 +76,7 @@ async fn run(options: &Options) -> Result<bool> {
         consumer: Program { path: this, arguments: Vec::new(), clock: None },
         outage: Duration::from_secs(options.outage),
         mix: Duration::from_secs(options.mix),
+        faster: options.faster.max(1),
         pace: if options.short { Pace::Short } else { Pace::Full },
     };
     let time = options.minutes.map(|minutes| Duration::from_secs(60 * minutes));
@@ -82,4 +89,7 @@ async fn run(options: &Options) -> Result<bool> {
 fn show(ran: &Ran) {
     let verdict = ran.error.as_ref().map_or("ok".to_owned(), |error| format!("FAILED\n{error}"));
     println!("{} {}: {:.0} s, seed {}, {verdict}", ran.row, ran.case, ran.took.as_secs_f64(), ran.seed);
+    for (alert, seconds) in &ran.counts.alerts {
+        println!("    {alert} after {seconds:.0} s");
+    }
 }

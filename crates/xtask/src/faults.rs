@@ -10,8 +10,8 @@ use crate::tools::{cargo, watch};
 
 #[derive(Debug, Args)]
 pub(crate) struct Faults {
-    /// Rows of the table, and options: --case, --minutes, --seed, --short, --parallel, --outage, --mix, --list,
-    /// --output.
+    /// Rows of the table, and options: --case, --minutes, --seed, --short, --parallel, --outage, --mix, --alerts,
+    /// --faster, --list, --output.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

@@ -1,5 +1,6 @@
 //! The table: one file for each row, or for a few similar ones.
 
+mod alerts;
 mod between;
 mod broker_down;
 mod clocks;
@@ -27,7 +28,13 @@ mod unroutable;
 
 use crate::row::Row;
 
-/// All rows, in the order of the table.
+/// The row of the alerts, with Prometheus beside each case.
+#[must_use]
+pub fn alerts() -> Vec<Row> {
+    vec![alerts::row()]
+}
+
+/// All other rows, in the order of the table.
 #[must_use]
 pub fn all() -> Vec<Row> {
     vec![

@@ -137,6 +137,7 @@ async fn start(options: &Options, plan: Plan) -> Result<Arena> {
         pace: Pace::Short,
         outage: Duration::ZERO,
         mix: Duration::ZERO,
+        faster: 1,
     };
     let broker = match options.broker {
         Broker::Kafka => consume::Broker::Kafka,

@@ -1,0 +1,284 @@
+//! L1: each alert fires for its fault, no other does, and it ends after the repair.
+//!
+//! The times of the rules are divided, those of the relays are not: they count the queue every 8 s, call a lane stalled
+//! after a minute and a relay gone after half of one.
+
+use std::{
+    future,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use futures_util::FutureExt as _;
+use outbox_consumer::{Failure, Handler, handler_fn, kafka, prometheus::Registry, rabbitmq};
+use outbox_core::sqlx::{self, MySqlPool};
+use testkit::{
+    accounts::Account,
+    consume::{Broker, Topic},
+    database::Database,
+    ledger::Draft,
+    load,
+    proxy::Direction,
+    relay::Client,
+    servers::{Flavor, serve},
+};
+
+use super::between::before_the_database;
+use crate::{
+    arena::{Arena, LEASE},
+    row::{Case, Row},
+    watch::{Due, Watch},
+};
+
+/// Messages that come late through a fault burn the budget: what takes longer than 5 s counts.
+const LATE: [&str; 2] = ["OutboxBudgetBurnsFast", "OutboxBudgetBurnsSlowly"];
+
+pub(super) fn row() -> Row {
+    Row {
+        id: "L1",
+        fault: "a fault for each alert that a fault raises within minutes, with Prometheus beside it",
+        shows: "the alert fires in time, no other does, and it ends after the repair",
+        cases: vec![
+            Case::new("no fault", |arena| nothing(arena).boxed()),
+            Case::new("no relay", |arena| no_relay(arena).boxed()),
+            Case::new("one relay of two", |arena| one_relay(arena).boxed()),
+            Case::new("a frozen relay", |arena| frozen(arena).boxed()),
+            Case::new("database unreachable", |arena| database(arena).boxed()),
+            Case::new("a locked table", |arena| locked(arena).boxed()),
+            Case::new("broker killed", |arena| broker(arena).boxed()).own_broker(),
+            Case::new("broker killed", |arena| broker(arena).boxed())
+                .on(Flavor::MariaDb, Broker::RabbitMq)
+                .own_broker(),
+            Case::new("a missing topic", |arena| missing(arena).boxed()),
+            Case::new("messages too large", |arena| too_large(arena).boxed()),
+            Case::new("a lane without relay", |arena| unserved(arena).boxed()),
+            Case::new("a handler that fails", |arena| handler(arena).boxed()),
+        ],
+    }
+}
+
+/// A limit that is divided by the factor of the rules, after a time that is not.
+fn due(arena: &Arena, alert: &'static str, fixed: u64, divided: u64) -> Due {
+    let divided = Duration::from_secs(divided) / arena.setup.faster;
+    (alert, Duration::from_secs(fixed) + divided)
+}
+
+async fn nothing(arena: &mut Arena) -> Result<()> {
+    (arena.faults_due, arena.in_flight_due) = (0, false);
+    let watch = Watch::start(arena, None).await?;
+    tokio::time::sleep(Duration::from_mins(10) / arena.setup.faster).await;
+    watch.ends(arena, &[]).await
+}
+
+async fn no_relay(arena: &mut Arena) -> Result<()> {
+    let mut watch = Watch::start(arena, None).await?;
+    for relay in std::mem::take(&mut arena.relays) {
+        let death = arena.kill(relay).await?;
+        arena.may_be_sent_twice(death.held);
+    }
+    let absent = due(arena, "OutboxRelayAbsent", 5, 115);
+    watch.fires(arena, &[absent]).await?;
+    arena.start_relays(2)?;
+    watch.read(arena)?;
+    let burns = due(arena, "OutboxBudgetBurnsFast", 30, 60);
+    watch.fires(arena, &[burns]).await?;
+    watch.ends(arena, &LATE).await
+}
+
+async fn one_relay(arena: &mut Arena) -> Result<()> {
+    let mut watch = Watch::start(arena, None).await?;
+    let victim = arena.relays.pop().context("no relay runs")?;
+    let death = arena.kill(victim).await?;
+    arena.may_be_sent_twice(death.held);
+    watch.read(arena)?;
+    let one = due(arena, "OutboxOneRelay", 60, 660);
+    watch.fires(arena, &[one]).await?;
+    arena.start_relays(1)?;
+    watch.read(arena)?;
+    watch.ends(arena, &LATE).await
+}
+
+async fn frozen(arena: &mut Arena) -> Result<()> {
+    let mut watch = Watch::start(arena, None).await?;
+    arena.duplicates_are_announced();
+    arena.strike().await?;
+    let relay = arena.relays.first().context("no relay runs")?;
+    relay.pause()?;
+    let pid = relay.pid();
+    arena.taken_over(pid, Instant::now(), 2 * LEASE).await?;
+    arena.relays.first().context("no relay runs")?.resume()?;
+    let lost = due(arena, "OutboxLeasesLost", 10, 30);
+    watch.fires(arena, &[lost]).await?;
+    watch.ends(arena, &LATE).await
+}
+
+async fn database(arena: &mut Arena) -> Result<()> {
+    let proxy = before_the_database(arena).await?;
+    let mut watch = Watch::start(arena, None).await?;
+    arena.duplicates_are_announced();
+    arena.strike().await?;
+    for direction in Direction::BOTH {
+        proxy.black_hole(direction);
+    }
+    let unreachable = due(arena, "OutboxDatabaseUnreachable", 15, 75);
+    watch.fires(arena, &[unreachable]).await?;
+    proxy.heal();
+    watch.ends(arena, &LATE).await
+}
+
+async fn locked(arena: &mut Arena) -> Result<()> {
+    let mut watch = Watch::start(arena, None).await?;
+    arena.strike().await?;
+    let mut console = arena.database.plain().await?;
+    sqlx::raw_sql("LOCK TABLES outbox_jobs WRITE").execute(&mut console).await?;
+    let stuck = due(arena, "OutboxLoopStuck", 15, 260);
+    watch.fires(arena, &[stuck]).await?;
+    sqlx::raw_sql("UNLOCK TABLES").execute(&mut console).await?;
+    watch.ends(arena, &[]).await
+}
+
+async fn broker(arena: &mut Arena) -> Result<()> {
+    // The consumer has a topic of its own: it takes nothing from the judge.
+    let topic = arena.ground.topic(arena.topic.broker()).await?;
+    let page = consume(&topic, handler_fn(|_, _| Box::pin(async { Ok(()) }))).await?;
+    let mut watch = Watch::start(arena, Some(page)).await?;
+    arena.duplicates_are_announced();
+    arena.strike().await?;
+    arena.ground.broker()?.kill()?;
+    let alerts = [due(arena, "OutboxSinkDisconnected", 10, 125), due(arena, "OutboxConsumerDisconnected", 15, 500)];
+    watch.fires(arena, &alerts).await?;
+    arena.ground.broker()?.restart().await?;
+    // Messages wait for the whole fault, which is longer than the limit of the lag.
+    watch.ends(arena, &[&LATE[..], &["OutboxLagHigh"]].concat()).await
+}
+
+/// Consumes a topic until the runtime ends, with a database of its own. Returns the port of its metrics.
+async fn consume(topic: &Topic, handler: impl Handler) -> Result<u16> {
+    let (registry, database) = (Registry::new(), Database::create(Flavor::MySql).await?);
+    let pool = MySqlPool::connect(&database.url_as(Account::Service)?).await?;
+    let (address, name, metrics) = (topic.address(), topic.name(), outbox_consumer::Metrics::register(&registry)?);
+    match topic.broker() {
+        Broker::Kafka => {
+            let consumer = kafka::Consumer::new(address, &format!("mail-{name}"), pool)?.topic(name).metrics(metrics);
+            tokio::spawn(consumer.run(handler, future::pending()));
+        }
+        Broker::RabbitMq => {
+            let consumer = rabbitmq::Consumer::new(address, name, name, pool)?.metrics(metrics);
+            tokio::spawn(consumer.run(handler, future::pending()));
+        }
+    }
+    serve(registry).await
+}
+
+async fn missing(arena: &mut Arena) -> Result<()> {
+    let mut watch = Watch::start(arena, None).await?;
+    arena.strike().await?;
+    arena.past_consumers = true;
+    let later = format!("later-{}", arena.topic.name());
+    load::commit(&arena.database, &arena.ledger, &[Draft::new(&later, "early")], |message| message).await?;
+    let refuses = due(arena, "OutboxDestinationRefuses", 15, 75);
+    watch.fires(arena, &[refuses]).await?;
+    arena.topic.create_beside(&later).await?;
+    watch.ends(arena, &LATE).await
+}
+
+/// A tenth of a destination's messages is too large.
+async fn too_large(arena: &mut Arena) -> Result<()> {
+    const LIMIT: usize = 100_000;
+    std::mem::replace(&mut arena.topic, Topic::create_narrow(LIMIT).await?).remove().await?;
+    arena.settings = arena.settings.clone().kafka_property("batch.size", "90000");
+    (arena.rate, arena.largest) = (5.0, 1000);
+    let mut watch = Watch::start(arena, None).await?;
+    arena.strike().await?;
+    let (database, ledger, topic) = (arena.database.clone(), arena.ledger.clone(), arena.topic.name().to_owned());
+    let mut guilty = Vec::new();
+    let fails = async {
+        loop {
+            let draft = Draft::new(&topic, vec![0; LIMIT + 1]);
+            guilty.push(draft.id);
+            load::commit(&database, &ledger, &[draft], |message| message).await?;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    let alerts = [due(arena, "OutboxDeadMessages", 20, 10), due(arena, "OutboxFailureRatio", 20, 1300)];
+    tokio::select! {
+        fired = watch.fires(arena, &alerts) => fired?,
+        failed = fails => return failed,
+    }
+    arena.expected = arena.expected.clone().dead(guilty);
+    let operator = Client::new(&arena.setup.relay, arena.database.url_as(Account::Operator)?);
+    operator.done("dead discard", &["--all", "--yes", "--because", "they are too large"]).await?;
+    watch.ends(arena, &[]).await
+}
+
+async fn unserved(arena: &mut Arena) -> Result<()> {
+    let all = arena.settings.clone();
+    arena.settings = all.clone().set("relay", "lanes", vec![0]);
+    let mut watch = Watch::start(arena, None).await?;
+    arena.strike().await?;
+    let draft = Draft::new(arena.topic.name(), "elsewhere");
+    load::commit(&arena.database, &arena.ledger, &[draft], |message| message.lane(9)).await?;
+    let alerts = [due(arena, "OutboxStalled", 85, 35), due(arena, "OutboxLagHigh", 20, 380)];
+    watch.fires(arena, &alerts).await?;
+    arena.settings = all;
+    arena.start_relays(1)?;
+    watch.read(arena)?;
+    watch.ends(arena, &LATE).await
+}
+
+/// A handler of another consumer of the topic fails, and later refuses a message.
+async fn handler(arena: &mut Arena) -> Result<()> {
+    const WORKS: u8 = 0;
+    const FAILS: u8 = 1;
+    const REFUSES: u8 = 2;
+    let does = Arc::new(AtomicU8::new(WORKS));
+    let told = Arc::clone(&does);
+    let handler = handler_fn(move |_, _| {
+        let does = told.load(Ordering::Relaxed);
+        Box::pin(async move {
+            match does {
+                FAILS => Err(Failure::from("the mail server is away")),
+                REFUSES => Err(Failure::dead("no address")),
+                _ => Ok(()),
+            }
+        })
+    });
+    let page = consume(&arena.topic, handler).await?;
+    let mut watch = Watch::start(arena, Some(page)).await?;
+    arena.strike().await?;
+    does.store(FAILS, Ordering::Relaxed);
+    let fails = due(arena, "OutboxConsumerFails", 20, 960);
+    watch.fires(arena, &[fails]).await?;
+    does.store(REFUSES, Ordering::Relaxed);
+    let dead = due(arena, "OutboxConsumerDeadMessages", 20, 10);
+    watch.fires(arena, &[dead]).await?;
+    does.store(WORKS, Ordering::Relaxed);
+    watch.ends(arena, &[]).await
+}
+
+#[cfg(test)]
+mod tests {
+    /// Their times are hours, or no fault raises them: `dashboards/tests` alone tests them.
+    const NOT_RAISED: [&str; 5] = [
+        "OutboxDeadMessagesDeletedSoon",
+        "OutboxPurgeStuck",
+        "OutboxConsumerGap",
+        "OutboxInboxTooShort",
+        "OutboxBudgetBurnsSlowly",
+    ];
+
+    #[test]
+    fn each_alert_has_a_case_or_a_reason_for_none() {
+        let rules = include_str!("../../../../dashboards/alerts.rules.yml");
+        let alerts: Vec<_> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+        assert!(alerts.len() > 15, "{alerts:?}");
+        for alert in alerts {
+            let is_raised = include_str!("alerts.rs").contains(&format!("due(arena, \"{alert}\","));
+            assert!(is_raised != NOT_RAISED.contains(&alert), "{alert}");
+        }
+    }
+}
