@@ -15,7 +15,8 @@ use testkit::{
 use crate::arena::{Arena, PATIENCE};
 
 /// The time limit for the alerts to end after the repair: for the relays, and for ranges of the rules, which are divided.
-const ENDS: Duration = Duration::from_mins(1);
+/// A relay remembers a destination that refused for five minutes, if another relay gets its messages.
+const ENDS: Duration = Duration::from_mins(6);
 const ENDS_DIVIDED: Duration = Duration::from_mins(30);
 /// No alert fires for so long: then they have ended.
 const QUIET: Duration = Duration::from_secs(15);
