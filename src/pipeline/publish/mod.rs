@@ -217,17 +217,16 @@ impl Publisher {
         for item in items {
             let Origin { key, lease, .. } = item.tag.origin;
             let lasts = self.claims.get(&lease).is_some_and(|claim| claim.claimed.tenure.lasts(time));
-            let admission = match held.get(&key) {
-                Some(fate) => Err((*fate, Arc::default())),
-                None if !lasts => Err((Disposition::Release, "the lease would not last".into())),
-                None if let Some(pause) = self.context.controls.of(&item.outgoing.destination) => {
-                    let wait = pause.wait(now);
-                    Err((Disposition::Delay { wait, spent: false, reason: "paused" }, pause.why))
-                }
-                None => {
-                    let admission = self.destinations.admit(&item.outgoing.destination, now);
-                    admission.map_err(|held| (held.disposition(), held.error))
-                }
+            let destination = &item.outgoing.destination;
+            let admission = if let Some(fate) = held.get(&key) {
+                Err((*fate, Arc::default()))
+            } else if !lasts {
+                Err((Disposition::Release, "the lease would not last".into()))
+            } else if let Some(pause) = self.context.controls.of(destination) {
+                let wait = pause.wait(now);
+                Err((Disposition::Delay { wait, spent: false, reason: "paused" }, pause.why))
+            } else {
+                self.destinations.admit(destination, now).map_err(|held| (held.disposition(), held.error))
             };
             let fate = match admission {
                 Ok(destination::Sending::Go) => {
