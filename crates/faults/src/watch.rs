@@ -18,7 +18,7 @@ use crate::arena::{Arena, PATIENCE};
 /// A relay remembers a destination that refused for five minutes, if another relay gets its messages.
 const ENDS: Duration = Duration::from_mins(6);
 const ENDS_DIVIDED: Duration = Duration::from_mins(30);
-/// No alert fires for so long: then they have ended.
+/// The alerts have ended when none has fired for this time.
 const QUIET: Duration = Duration::from_secs(15);
 /// The alerts that look back for hours: their end is not waited for.
 const LONG: [&str; 3] = ["OutboxBudgetBurnsSlowly", "OutboxConsumerDeadMessages", "OutboxConsumerGap"];
@@ -88,22 +88,27 @@ impl Watch {
 
     /// Waits, after the repair, until no alert has fired for a while. None may have fired that was not due, but for `also`.
     pub(crate) async fn ends(self, arena: &Arena, also: &[&str]) -> Result<()> {
+        self.quiet(QUIET, ENDS + ENDS_DIVIDED / arena.setup.faster).await?;
+        let fired = self.prometheus.fired(self.since.elapsed()).await?;
+        let known = |alert: &str| self.due.contains(alert) || also.contains(&alert);
+        let unexpected: Vec<_> = fired.iter().filter(|alert| !known(alert)).collect();
+        ensure!(unexpected.is_empty(), "{unexpected:?} fired, too");
+        Ok(())
+    }
+
+    /// Waits until no alert has fired for this time.
+    pub(crate) async fn quiet(&self, time: Duration, within: Duration) -> Result<()> {
         let quiet = Mutex::new(Instant::now());
-        until(ENDS + ENDS_DIVIDED / arena.setup.faster, "all alerts to end", || async {
+        until(within, "all alerts to end", || async {
             let mut firing = self.prometheus.firing().await?;
             firing.retain(|alert| !LONG.contains(&alert.as_str()));
             let mut quiet = quiet.lock().unwrap_or_else(PoisonError::into_inner);
             if !firing.is_empty() {
                 *quiet = Instant::now();
             }
-            ensure!(quiet.elapsed() > QUIET, "{firing:?} fire, or did a moment ago");
+            ensure!(quiet.elapsed() > time, "{firing:?} fire, or did a moment ago");
             Ok(())
         })
-        .await?;
-        let fired = self.prometheus.fired(self.since.elapsed()).await?;
-        let known = |alert: &str| self.due.contains(alert) || also.contains(&alert);
-        let unexpected: Vec<_> = fired.iter().filter(|alert| !known(alert)).collect();
-        ensure!(unexpected.is_empty(), "{unexpected:?} fired, too");
-        Ok(())
+        .await
     }
 }

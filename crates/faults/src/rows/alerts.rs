@@ -75,7 +75,8 @@ fn due(arena: &Arena, alert: &'static str, fixed: u64, divided: u64) -> Due {
 async fn nothing(arena: &mut Arena) -> Result<()> {
     (arena.faults_due, arena.in_flight_due) = (0, false);
     let watch = Watch::start(arena, None).await?;
-    tokio::time::sleep(Duration::from_mins(10) / arena.setup.faster).await;
+    let time = Duration::from_mins(10) / arena.setup.faster;
+    watch.quiet(time, time + PATIENCE).await?;
     watch.ends(arena, &[]).await
 }
 
@@ -206,11 +207,12 @@ async fn too_large(arena: &mut Arena) -> Result<()> {
     let (database, ledger, topic) = (arena.database.clone(), arena.ledger.clone(), arena.topic.name().to_owned());
     let (enough, mut guilty) = (AtomicBool::new(false), Vec::new());
     let fails = async {
+        let mut pace = tokio::time::interval(Duration::from_millis(500));
         while !enough.load(Ordering::Relaxed) {
+            pace.tick().await;
             let draft = Draft::new(&topic, vec![0; LIMIT + 1]);
             guilty.push(draft.id);
             load::commit(&database, &ledger, &[draft], |message| message).await?;
-            tokio::time::sleep(Duration::from_millis(500)).await;
         }
         Ok(())
     };
