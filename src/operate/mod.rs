@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod inbox;
 pub mod instances;
 pub mod jobs;
+pub mod keys;
 pub mod messages;
 pub mod purge;
 pub mod replay;

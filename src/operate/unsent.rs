@@ -229,26 +229,6 @@ pub async fn groups(
     Ok(Page { rows: counts.groups(), looked_at, next })
 }
 
-/// A key whose messages wait. Its names are stable.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct WaitingKey {
-    /// The number of waiting messages, the first included.
-    pub messages: u64,
-    /// The first one: `relay why` tells more.
-    #[serde(flatten)]
-    pub first: UnsentMessage,
-}
-
-/// Lists the keys with the most waiting messages, at most `limit`, by the first of these. A key itself is not shown.
-///
-/// # Errors
-///
-/// If the database fails.
-pub async fn waiting_keys(db: &mut MySqlConnection, limit: u32) -> Result<Vec<WaitingKey>, sqlx::Error> {
-    let keys = unsent::waiting_keys(db, limit).await?;
-    Ok(keys.iter().map(|key| WaitingKey { messages: key.messages, first: message(&key.head) }).collect())
-}
-
 /// Shows the messages of interest behind a place to `visit`, until it returns false, the budget of rows is spent, or there are no
 /// more. Returns the rows that were looked at, and where more may be.
 pub(super) async fn scan(

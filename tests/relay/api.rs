@@ -137,6 +137,8 @@ fn questions(topic: &str, sent: &str, dead: &str) -> Vec<(String, String)> {
         (format!("delayed list --limit 1 --topic {topic}"), format!("delayed/list?limit=1&topic={topic}")),
         ("pending list --limit 1".to_owned(), "pending/list?limit=1".to_owned()),
         ("keys blocked".to_owned(), "keys/blocked".to_owned()),
+        (format!("keys show {dead}"), format!("keys/show?message={dead}")),
+        (format!("keys show --topic {topic} --key k0"), format!("keys/show?topic={topic}&key=k0")),
         ("purge --dry-run".to_owned(), "purge?dry_run=true".to_owned()),
         ("instances".to_owned(), "instances".to_owned()),
         ("controls".to_owned(), "controls".to_owned()),
@@ -153,7 +155,7 @@ fn questions(topic: &str, sent: &str, dead: &str) -> Vec<(String, String)> {
 async fn the_api_gives_the_answers_of_the_command_line(flavor: Flavor) -> Result<()> {
     let stage = Stage::new(flavor, Broker::Kafka).await?;
     let operator = stage.operator()?;
-    let drafts: Vec<_> = (0..6).map(|number| stage.draft(number)).collect();
+    let drafts: Vec<_> = (0..6).map(|number| stage.draft(number).unordered_key("k0")).collect();
     let mut relay = stage.relay()?;
     stage.commit(&drafts[..2]).await?;
     stage.database.wait_until_drained(PATIENCE).await?;

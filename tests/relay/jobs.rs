@@ -182,6 +182,17 @@ async fn waiting_messages_go_before_their_time_and_in_order(flavor: Flavor) -> R
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_delayed WHERE reason = 'behind'").await?;
     let keys = operator.json("keys blocked", &[]).await?;
     ensure!(keys[0]["messages"] == 2 && keys[0]["reason"] == "parked" && keys[1].is_null(), "{keys:#}");
+    let first = keys[0]["id"].as_u64().context("no id")?;
+    for key in [first.to_string(), drafts[1].id.to_string(), format!("--topic {} --key k", stage.topic.name())] {
+        let key = operator.json(&format!("keys show {key}"), &[]).await?;
+        ensure!(key["delayed"] == 2 && key["first"]["id"] == first, "{key:#}");
+        ensure!(
+            key["first"]["remedy"].as_str().is_some_and(|remedy| remedy.contains("outboxsinkdisconnected")),
+            "{key:#}"
+        );
+        let reasons: Vec<_> = key["rows"].as_array().into_iter().flatten().map(|row| &row["reason"]).collect();
+        ensure!(reasons == ["parked", "behind"], "{key:#}");
+    }
     let groups = operator.json("delayed list --group-by reason", &[]).await?;
     ensure!(groups["rows"].as_array().is_some_and(|rows| rows.len() == 3), "{groups:#}");
     let plan = &operator.json("delayed retry --all", &[]).await?["plan"];

@@ -56,7 +56,7 @@ enum By {
 
 /// The reads: a name for the report, who asks, and the command. `SENT`, `PENDING` and `DEAD` are messages in the
 /// middle.
-const READS: [(&str, By, &str); 24] = [
+const READS: [(&str, By, &str); 25] = [
     ("status", By::Operator, "status"),
     ("why_sent", By::Operator, "why SENT"),
     ("why_pending", By::Operator, "why PENDING"),
@@ -68,6 +68,7 @@ const READS: [(&str, By, &str); 24] = [
     ("dead_by_error", By::Operator, "dead list --group-by error"),
     ("dead_plan", By::Operator, "dead retry --reason unroutable"),
     ("keys_blocked", By::Operator, "keys blocked"),
+    ("keys_show", By::Operator, "keys show --topic TOPIC --key key-7"),
     ("jobs", By::Operator, "jobs"),
     ("controls", By::Operator, "controls"),
     ("audit", By::Operator, "audit"),

@@ -5,6 +5,7 @@ mod by;
 mod controls;
 mod inbox;
 mod jobs;
+mod keys;
 mod messages;
 mod moment;
 mod plan;
@@ -87,9 +88,9 @@ pub(crate) enum Operate {
     Pending(unsent::Pending),
     /// Send sent messages again, such as for a consumer that has lost its data
     Replay(replay::Replay),
-    /// List the keys whose messages wait
+    /// List the keys whose messages wait, or the messages of one
     #[command(subcommand)]
-    Keys(unsent::Keys),
+    Keys(keys::Keys),
     /// List the consumers of the inbox in this database, or their outcomes of a message
     #[command(subcommand)]
     Inbox(inbox::Inbox),

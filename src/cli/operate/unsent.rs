@@ -1,4 +1,4 @@
-//! `relay pending`, `relay delayed`, `relay dead` and `relay keys`: list messages, and order what happens to them.
+//! `relay pending`, `relay delayed` and `relay dead`: list messages, and order what happens to them.
 
 use anyhow::Context as _;
 use async_trait::async_trait;
@@ -15,7 +15,7 @@ use crate::{
     cli::output::{self, Format},
     operate::{
         jobs::{Action, order, plan},
-        unsent::{Cursor, Filter, GroupBy, find, groups, list, waiting_keys},
+        unsent::{Cursor, Filter, GroupBy, find, groups, list},
         why::Reference,
     },
 };
@@ -49,39 +49,7 @@ pub(crate) enum Dead {
     Discard(Order),
 }
 
-/// The subcommands of `relay keys`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Keys {
-    /// List the keys whose messages wait, by the first of these; `relay why` tells what it waits for
-    Blocked(Blocked),
-}
-
-/// How many.
-#[derive(Debug, Args)]
-pub(crate) struct Blocked {
-    /// Most keys to list, those with the most messages first
-    #[arg(long, default_value_t = 20, value_parser = value_parser!(u32).range(1..=10_000))]
-    limit: u32,
-    #[command(flatten)]
-    format: Format,
-}
-
 const FAILED: &str = "the messages cannot be read";
-
-#[async_trait]
-impl Operation for Keys {
-    async fn answer(&self, db: &mut MySqlConnection, _: &Answering<'_>) -> anyhow::Result<Value> {
-        let Self::Blocked(Blocked { limit, .. }) = self;
-        let keys = waiting_keys(db, *limit).await.context("the keys cannot be read")?;
-        Ok(serde_json::to_value(keys)?)
-    }
-
-    fn show(&self, answer: &Value) -> anyhow::Result<()> {
-        let Self::Blocked(Blocked { format, .. }) = self;
-        let columns = ["messages", "id", "lane", "topic", "reason", "attempts", "due_at", "died_at", "error"];
-        format.list(columns, answer)
-    }
-}
 
 #[async_trait]
 impl Operation for Pending {

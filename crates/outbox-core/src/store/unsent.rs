@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{
     contents::uuid,
     find::{StateRow, StateTable},
-    text::{listed, sql},
+    text::{Text, listed, sql},
 };
 
 /// An unsent message, without key, headers and payload. Times are microseconds since 1970.
@@ -49,6 +49,36 @@ pub async fn above(
         })
     };
     rows.iter().map(unsent).collect()
+}
+
+/// The first unsent messages of a key, at most `limit` of each table, in no order. Ranges of the key in `outbox_delayed_key` and
+/// `outbox_dead_key` for each lane, and the first `budget` rows of `outbox_pending`, which has no index of keys; no lock.
+pub async fn of_key(
+    conn: &mut MySqlConnection,
+    key_hash: u64,
+    limit: u32,
+    budget: u32,
+) -> Result<Vec<u64>, sqlx::Error> {
+    let indexed =
+        [("outbox_delayed", "outbox_delayed_key"), ("outbox_dead", "outbox_dead_key")].map(|(table, index)| {
+            sql!(
+            "(SELECT t.id FROM (SELECT lane FROM {table} GROUP BY lane) l STRAIGHT_JOIN {table} t FORCE INDEX ({index})
+                ON t.lane = l.lane AND t.holds_key IN (0, 1) AND t.key_hash = {key_hash} ORDER BY t.id LIMIT {limit})",
+            table,
+            index,
+            key_hash,
+            limit,
+        )
+        });
+    let text = sql!(
+        "{indexed} UNION ALL (SELECT id FROM (SELECT id, key_hash FROM outbox_pending ORDER BY lane, id LIMIT {budget}) first
+            WHERE key_hash = {key_hash} ORDER BY id LIMIT {limit})",
+        indexed = Text::joined(indexed, " UNION ALL "),
+        budget,
+        key_hash,
+        limit,
+    );
+    text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).collect()
 }
 
 /// The lane of a message in a table; `None` if it is not there. A seek for each lane of the table.
