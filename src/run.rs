@@ -17,7 +17,7 @@ pub use crate::error::RunError;
 use crate::{
     config::{Binding, Config, SinkConfig},
     keepers::{floor, gauges, jobs, pauses, promote, purge, renew, takeover},
-    observe::{health::Health, metrics::Metrics},
+    observe::{health::Health, metrics::Metrics, traces::Traces},
     pipeline::{
         claim::Claimed,
         lanes,
@@ -72,7 +72,8 @@ impl Relay {
         let unusable = |error| RunError::configuration(format!("the database URL cannot be used: {error}"));
         database::options(&config.database).map_err(unusable)?;
         let login = database::Login::Configured(config.database.clone());
-        let context = Context::new(config, login, metrics, health, Role::Relay);
+        let mut context = Context::new(config, login, metrics, health, Role::Relay);
+        context.traces = Traces::new(&context.config, &context.owner)?;
         Ok(Self { context: Arc::new(context), routes, feeds })
     }
 
@@ -88,7 +89,11 @@ impl Relay {
     /// error.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), RunError> {
         let context = Arc::clone(&self.context);
-        supervise(&context, || self.start_pipeline(), shutdown).await
+        let ended = supervise(&context, || self.start_pipeline(), shutdown).await;
+        if let Some(traces) = &context.traces {
+            traces.end().await;
+        }
+        ended
     }
 
     /// Starts the tasks through which a message passes, joined by channels.

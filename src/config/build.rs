@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     ApiConfig, Binding, Config, Database, Envelope, Http, KafkaConfig, Log, Management, RabbitMqConfig, RelayConfig,
-    Retention, RetryConfig, Route, Secret, SinkConfig,
+    Retention, RetryConfig, Route, Secret, SinkConfig, Tracing,
     keys::{ENVELOPES, ORDERS, SINK_TYPES, SinkType},
     path::{KeyPath, key},
     reader::SettingsReader,
@@ -31,6 +31,7 @@ impl SettingsReader {
             http: self.http(),
             api: ApiConfig::read(self, "", ()),
             log: Log::read(self, "", ()),
+            tracing: self.tracing(),
             routes: self.settings.routes.keys().map(|number| self.route(*number, retry)).collect(),
         }
     }
@@ -43,6 +44,11 @@ impl SettingsReader {
     /// Returns the listener, whatever else is wrong.
     pub(super) fn http(&self) -> Http {
         Http::read(self, "", ())
+    }
+
+    fn tracing(&self) -> Tracing {
+        let endpoint = self.text(&key!("tracing.otlp_endpoint")).map(str::to_owned);
+        Tracing::read(self, "", (endpoint,))
     }
 
     /// Returns the given owner, or host and process id, in ASCII like the column. The running process adds a random part.

@@ -22,6 +22,7 @@ impl SettingsReader {
         self.check_relay(config);
         self.check_owner(config);
         self.check_database(config);
+        self.check_tracing(config);
         for (name, sink) in &config.sinks {
             self.check_sink(name, sink);
         }
@@ -109,6 +110,19 @@ impl SettingsReader {
                 "relay.owner",
                 "`relay.owner` must have 1 to 90 printable ASCII characters without spaces".to_owned(),
             );
+        }
+    }
+
+    fn check_tracing(&mut self, config: &Config) {
+        let Some(endpoint) = &config.tracing.otlp_endpoint else { return };
+        let path = "tracing.otlp_endpoint";
+        match url::Url::parse(endpoint).ok().filter(|url| ["http", "https"].contains(&url.scheme())) {
+            None => self.add(path, format!("`{path}` must be an address such as http://127.0.0.1:4318")),
+            Some(url) if !url.username().is_empty() || url.password().is_some() => {
+                let text = "`tracing.otlp_endpoint` holds a user or password, which would be printed: put them into OTEL_EXPORTER_OTLP_HEADERS";
+                self.add(path, text.to_owned());
+            }
+            Some(_) => {}
         }
     }
 

@@ -65,6 +65,7 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ("http", "The listener for `/metrics`, `/livez` and `/readyz`."),
     ("api", "The listener of `relay api`."),
     ("log", "Logs, on standard error."),
+    ("tracing", "Spans of the relay, over OTLP."),
     ("sinks.*", "A broker, under a name of lowercase letters, digits and `_`."),
     (
         "routes.*",
@@ -250,6 +251,23 @@ section! {
     }
 }
 
+section! {
+    /// Spans, over OTLP.
+    Tracing in "tracing";
+    keys {
+        /// The address of a collector that takes OTLP over HTTP; the relay adds `/v1/traces`. Not set: no spans. A claim has spans if the trace of one of its messages is sampled. The variable `OTEL_EXPORTER_OTLP_HEADERS` adds headers, such as those of a login: `authorization=Basic%20…`.
+        otlp_endpoint: Text = Optional "http://127.0.0.1:4318";
+    }
+    given {
+        /// The collector; `None`: no spans.
+        otlp_endpoint: Option<String>;
+    }
+    read {
+        /// The name of the relays in traces.
+        service_name: Text = Default "outbox-relay";
+    }
+}
+
 /// The keyword `type` is no name of a field.
 const SINK_TYPE: ConfigKey = ConfigKey {
     path: "sinks.*.type",
@@ -384,6 +402,7 @@ pub(super) const KEYS: &[&[&[ConfigKey]]] = &[
     Http::KEYS,
     ApiConfig::KEYS,
     Log::KEYS,
+    Tracing::KEYS,
     &[&[SINK_TYPE]],
     KafkaConfig::KEYS,
     RabbitMqConfig::KEYS,

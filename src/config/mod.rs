@@ -28,7 +28,10 @@ use url::Url;
 pub(crate) use self::{check::is_local, value::duration};
 pub use self::{
     example::{example, reference},
-    keys::{ApiConfig, Database, Http, KafkaConfig, Log, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Route},
+    keys::{
+        ApiConfig, Database, Http, KafkaConfig, Log, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Route,
+        Tracing,
+    },
     load::{ConfigError, Loaded, defaults, listen_address, load, load_for_database},
     schema::schema,
     secret::Secret,
@@ -55,6 +58,8 @@ pub struct Config {
     pub api: ApiConfig,
     /// `[log]`
     pub log: Log,
+    /// `[tracing]`
+    pub tracing: Tracing,
     /// `[sinks.<name>]`
     pub sinks: BTreeMap<String, SinkConfig>,
     /// `[[routes]]`: the first whose pattern matches the topic decides.

@@ -1,5 +1,6 @@
-//! Metrics, health, and the HTTP listener for both.
+//! Metrics, health, the HTTP listener for both, and spans.
 
 pub mod health;
 pub mod http;
 pub mod metrics;
+pub(crate) mod traces;

@@ -21,6 +21,7 @@ use outbox_core::{
 use tokio::sync::{Mutex, mpsc};
 
 use crate::{
+    observe::traces::ClaimTrace,
     pipeline::claim::Claimed,
     state::{capacity::Share, context::Context, crash, leases::Tenure, session::Session},
 };
@@ -32,6 +33,7 @@ pub struct Finished {
     last_pass: Arc<AtomicU64>,
     /// Keys whose queue must be read on afterwards.
     queued: Vec<u64>,
+    trace: Option<Box<ClaimTrace>>,
     _count: Share,
 }
 
@@ -63,10 +65,15 @@ impl Finished {
     /// Wraps a claim whose messages all have an outcome. `queued` are the keys whose queue must be read on after its
     /// settlement.
     #[must_use]
-    pub fn new(claimed: Claimed, settlement: Settlement, queued: Vec<u64>) -> Self {
+    pub(crate) fn new(
+        claimed: Claimed,
+        settlement: Settlement,
+        queued: Vec<u64>,
+        trace: Option<Box<ClaimTrace>>,
+    ) -> Self {
         // Nothing is written for a lost claim. Then its failed messages are pending again, too.
         claimed.tenure.leave(settlement.sent.len() < claimed.tenure.ids.len());
-        Self { tenure: claimed.tenure, settlement, last_pass: claimed.last_pass, queued, _count: claimed.count }
+        Self { tenure: claimed.tenure, settlement, last_pass: claimed.last_pass, queued, trace, _count: claimed.count }
     }
 
     fn lease(&self) -> ClaimLease {
@@ -241,6 +248,7 @@ impl Settler {
     fn abandon(&self, finished: &Finished) {
         tracing::error!(claim_id = finished.lease().claim_id, "a claim cannot be settled: it is left to its lease");
         finished.tenure.abandon();
+        self.trace(finished, "abandoned");
         self.tell(finished);
     }
 
@@ -250,6 +258,7 @@ impl Settler {
         for finished in done {
             self.count(&finished.settlement);
             self.observe("settled", started);
+            self.trace(&finished, "settled");
             self.forget(&finished);
         }
         open
@@ -260,6 +269,7 @@ impl Settler {
         for finished in group {
             self.lost(&finished);
             self.observe("lost", started);
+            self.trace(&finished, "lost");
             self.forget(&finished);
         }
     }
@@ -294,6 +304,12 @@ impl Settler {
             sent,
             "the lease was lost before the claim was settled: nothing was written, another relay sends its messages again"
         );
+    }
+
+    fn trace(&self, finished: &Finished, outcome: &'static str) {
+        if let (Some(traces), Some(trace)) = (&self.context.traces, &finished.trace) {
+            traces.claim(trace, &finished.settlement, outcome);
+        }
     }
 
     fn count(&self, settlement: &Settlement) {

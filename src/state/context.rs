@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::Config,
-    observe::{health::Health, metrics::Metrics},
+    observe::{health::Health, metrics::Metrics, traces::Traces},
     state::{controls::Controls, database::Login, leases::HeldClaims, queues::Queues, role::Role},
 };
 
@@ -44,6 +44,8 @@ pub struct Context {
     pub hurry: CancellationToken,
     /// How this process claims: as a relay or as a worker.
     pub role: Role,
+    /// The exporter of spans.
+    pub(crate) traces: Option<Traces>,
 }
 
 impl Context {
@@ -64,6 +66,7 @@ impl Context {
             stop: CancellationToken::new(),
             hurry: CancellationToken::new(),
             role,
+            traces: None,
             config,
         }
     }

@@ -99,7 +99,7 @@ impl<H: Handler> Claims<H> {
     fn put_back(&self, claimed: Claimed, settlement: Settlement) {
         let queued = claimed.tenure.queued.clone();
         // The settlers outlive the claims.
-        self.finished.send(Finished::new(claimed, settlement, queued)).ok();
+        self.finished.send(Finished::new(claimed, settlement, queued, None)).ok();
     }
 
     fn committed(&self, claimed: &Claimed, done: &CommittedWork, began: Instant) {

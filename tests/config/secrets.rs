@@ -191,6 +191,22 @@ fn the_management_api_is_asked_by_tls_with_a_secret_of_its_own() {
 }
 
 #[test]
+fn the_address_of_a_collector_holds_no_secret() {
+    let endpoint = |url: &str| Case::new(GOOD).set("tracing.otlp_endpoint", url);
+    for url in ["https://me@collector:4318", "http://:hunter2@collector:4318"] {
+        let problems = endpoint(url).problems();
+        assert!(problems.len() == 1 && problems[0].contains("OTEL_EXPORTER_OTLP_HEADERS"), "{problems:?}");
+        assert!(!problems[0].contains("hunter2"), "{problems:?}");
+    }
+    for url in ["collector:4318", "grpc://collector:4317", ""] {
+        let problems = endpoint(url).problems();
+        assert!(problems.len() == 1 && problems[0].contains("must be an address such as"), "{url}: {problems:?}");
+    }
+    let loaded = endpoint("https://collector:4318/base/").load();
+    assert_eq!(loaded.config.tracing.otlp_endpoint.as_deref(), Some("https://collector:4318/base/"));
+}
+
+#[test]
 fn a_property_that_loads_code_is_refused() {
     let case = Case::new(&format!("{GOOD}{KAFKA}")).set("sinks.k.properties.plugin.library.paths", "/tmp/x.so");
     assert!(case.problems().concat().contains("remove `plugin.library.paths`: it loads code"), "{:?}", case.problems());

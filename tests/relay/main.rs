@@ -38,4 +38,5 @@ mod schema;
 mod settings;
 mod stage;
 mod takeover;
+mod traces;
 mod why;

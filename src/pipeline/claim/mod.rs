@@ -48,6 +48,8 @@ pub struct Claimed {
     pub tenure: Arc<Tenure>,
     /// The pass of its lane's claimer that made it.
     pub pass: u64,
+    /// When that pass began, and when the claim was committed.
+    pub times: (Instant, Instant),
     /// The number of the pass that began last.
     pub last_pass: Arc<AtomicU64>,
     /// The rows, by id.
@@ -157,6 +159,7 @@ impl Claimer {
         count: Share,
         bytes: Share,
     ) -> Result<Pass, sqlx::Error> {
+        let started = Instant::now();
         let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
         let (seen, selection, start) = self.look(memory, &mut session, (count.places(), bytes.places())).await?;
         let Some(version) = seen.version else {
@@ -177,25 +180,26 @@ impl Claimer {
         crash::point("after_claim");
         let rows = selection.claims.concat();
         let taken = rows.len();
-        self.hand_over(pass, made, rows, (count, bytes)).await;
+        self.hand_over((pass, started), made, rows, (count, bytes)).await;
         Ok(Pass::Claimed(taken))
     }
 
     /// Sends the claims on, each with its rows, their messages, and its part of the room.
     async fn hand_over(
         &self,
-        pass: u64,
+        (pass, started): (u64, Instant),
         (tenures, mut messages): Made,
         mut rows: Vec<Pending>,
         (mut count, mut bytes): (Share, Share),
     ) {
+        let times = (started, Instant::now());
         let claims = tenures.into_iter().map(|tenure| {
             let is_mine = |id: u64| tenure.ids.binary_search(&id).is_ok();
             let rows: Vec<Pending> = rows.extract_if(.., |row| is_mine(row.id)).collect();
             let messages = messages.as_mut().map(|all| all.extract_if(.., |it| is_mine(it.id)).collect());
             let (count, bytes) = (count.split(self.context.role.of_claim(rows.len())), bytes.split(kib(&rows)));
             let last_pass = Arc::clone(&self.last_pass);
-            Claimed { tenure, pass, last_pass, rows, messages, count, bytes }
+            Claimed { tenure, pass, times, last_pass, rows, messages, count, bytes }
         });
         let claims: Vec<Claimed> = claims.collect();
         // The room that they do not need is free.

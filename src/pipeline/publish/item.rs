@@ -1,12 +1,13 @@
 //! A message in the publisher, and the claim that it belongs to.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
-use outbox_core::store::settle::Settlement;
+use outbox_core::store::{claim::Pending, settle::Settlement};
 
 use super::chains::Origin;
 use crate::{
-    pipeline::{claim::Claimed, retry::Policy},
+    observe::traces::{ClaimTrace, Traced},
+    pipeline::{claim::Claimed, read::Step, retry::Policy},
     sink::Outgoing,
 };
 
@@ -46,4 +47,38 @@ pub(super) struct InFlight {
     pub(super) open: usize,
     /// Keys whose queue must be read on.
     pub(super) queued: Vec<u64>,
+    /// For its spans, if it has any.
+    pub(super) trace: Option<Box<ClaimTrace>>,
+}
+
+impl InFlight {
+    /// Wraps a claim whose messages have no outcome yet.
+    pub(super) fn new(claimed: Claimed, messages: &mut [(Pending, Step)]) -> Self {
+        let settlement = Settlement { sent: Vec::with_capacity(messages.len()), ..Settlement::default() };
+        let trace = trace(&claimed, messages).map(Box::new);
+        let (open, queued) = (messages.len(), claimed.tenure.queued.clone());
+        Self { claimed, settlement, open, queued, trace }
+    }
+}
+
+/// The times of a claim, if it has a message whose trace is sampled.
+fn trace(claimed: &Claimed, messages: &mut [(Pending, Step)]) -> Option<ClaimTrace> {
+    let traced = messages.iter_mut().filter_map(|(row, step)| match step {
+        Step::Publish(ready) => {
+            let (link, destination) = (ready.link.take()?, Arc::clone(&ready.outgoing.destination));
+            Some(Traced { id: row.id, link, destination, done: None })
+        }
+        Step::Decided(..) => None,
+    });
+    let traced: Vec<_> = traced.collect();
+    let ((started, at), tenure) = (claimed.times, &claimed.tenure);
+    (!traced.is_empty()).then(|| ClaimTrace {
+        claim_id: tenure.lease.claim_id,
+        lane: tenure.lane,
+        messages: tenure.ids.len(),
+        started,
+        claimed: at,
+        read: Instant::now(),
+        traced,
+    })
 }

@@ -16,7 +16,7 @@ use futures_util::{
     future::BoxFuture,
     stream::{BoxStream, FuturesUnordered},
 };
-use outbox_core::store::{claim::Pending, lease::ClaimLease, settle::Settlement};
+use outbox_core::store::{claim::Pending, lease::ClaimLease};
 use tokio::{sync::mpsc, task};
 
 use self::{
@@ -100,13 +100,11 @@ impl Publisher {
 
     /// Accepts a claim: notes the messages that need no publishing, and queues the rest.
     fn accept(&mut self, read: ReadClaim) {
-        let ReadClaim { claimed, messages } = read;
+        let ReadClaim { claimed, mut messages } = read;
         let (lease, pass, lane) = (claimed.tenure.lease, claimed.pass, claimed.tenure.lane);
         self.chains.prune(lane, pass);
         self.context.metrics.in_flight_messages.add(i64::try_from(messages.len()).unwrap_or(0));
-        let settlement = Settlement { sent: Vec::with_capacity(messages.len()), ..Settlement::default() };
-        let queued = claimed.tenure.queued.clone();
-        self.claims.insert(lease, InFlight { claimed, settlement, open: messages.len(), queued });
+        self.claims.insert(lease, InFlight::new(claimed, &mut messages));
         for (row, step) in messages {
             let origin = Origin { key: (lane, row.key_hash), lease, pass, id: row.id };
             self.take(origin, row, step);
@@ -118,7 +116,7 @@ impl Publisher {
             Step::Decided(disposition, error) => self.decided(origin, disposition, error),
             Step::Publish(ready) => {
                 let outlet = self.outlets.find(&ready.outgoing.destination.sink);
-                let Ready { outgoing, policy, pipelined, due_at } = *ready;
+                let Ready { outgoing, policy, pipelined, due_at, .. } = *ready;
                 let attempts = row.attempts;
                 let tag = Tag { origin, attempts, policy, pipelined, alone: false, due_at, outlet };
                 self.admit(self.ordered(Item { outgoing, tag }));
@@ -270,6 +268,9 @@ impl Publisher {
 
     /// Acts on the outcome of a message. `late` is the start of its batch, if the batch ran into the deadline.
     fn outcome(&mut self, tag: Tag, destination: &Arc<Destination>, outcome: Outcome, late: Option<Instant>) {
+        if let Some(trace) = self.claims.get_mut(&tag.origin.lease).and_then(|claim| claim.trace.as_mut()) {
+            trace.done(tag.origin.id);
+        }
         match outcome {
             Ok(receipt) => {
                 if let Some(claim) = self.claims.get_mut(&tag.origin.lease) {
@@ -379,10 +380,10 @@ impl Publisher {
         if claim.open > 0 {
             return;
         }
-        let Some(InFlight { claimed, mut settlement, queued, .. }) = self.claims.remove(&lease) else { return };
+        let Some(InFlight { claimed, mut settlement, queued, trace, .. }) = self.claims.remove(&lease) else { return };
         settlement.sent.sort_unstable_by_key(|(id, _)| *id);
         // The settlers outlive the publisher.
-        self.finished.send(Finished::new(claimed, settlement, queued)).ok();
+        self.finished.send(Finished::new(claimed, settlement, queued, trace)).ok();
     }
 
     /// Releases what has not started, because the deadline of the stop is near.

@@ -101,8 +101,16 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
     context.leases.insert(&tenure);
     let pool = Pool::new(2, 1);
     let (count, bytes) = (pool.take(0).await, pool.take(0).await);
-    let claimed =
-        Claimed { tenure, pass: claim_id, last_pass: Arc::default(), rows: Vec::new(), messages: None, count, bytes };
+    let claimed = Claimed {
+        tenure,
+        pass: claim_id,
+        times: (until, until),
+        last_pass: Arc::default(),
+        rows: Vec::new(),
+        messages: None,
+        count,
+        bytes,
+    };
     let messages = messages.iter().map(|&(id, key_hash)| {
         let outgoing = Outgoing {
             message_id: Uuid::from_u64_pair(0, id),
@@ -111,7 +119,7 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
             created_at_micros: 0,
             destination: destination(if UNROUTABLE.contains(&id) { "nowhere" } else { "" }),
         };
-        let ready = Ready { outgoing, policy: POLICY, pipelined: false, due_at: Instant::now() };
+        let ready = Ready { outgoing, policy: POLICY, pipelined: false, due_at: Instant::now(), link: None };
         let dead = Disposition::Dead { reason: "expired", spent: false, holds_key: true };
         let step = if id == DEAD { Step::Decided(dead, String::new()) } else { Step::Publish(Box::new(ready)) };
         (Pending { id, key_hash, bytes: 1, attempts: 0, takeovers: 0 }, step)

@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use self::route::{Resolved, Routes};
 use crate::{
     config::{AfterDead, OnRejected},
+    observe::traces::Link,
     pipeline::{
         claim::Claimed,
         retry::{Disposition, Policy, dead},
@@ -62,6 +63,8 @@ pub struct Ready {
     pub pipelined: bool,
     /// The time at which it was due, by this process's clock.
     pub due_at: Instant,
+    /// The span in which it was enqueued, if its trace is sampled.
+    pub(crate) link: Option<Link>,
 }
 
 /// The wait of a message without a route or a sink, before the relay looks for one again.
@@ -212,8 +215,9 @@ impl Reader {
             let error = "a relay lost its lease with this message too often";
             return Step::Decided(dead("attempts_exhausted", false, policy), error.into());
         }
+        let link = self.context.traces.as_ref().and_then(|traces| traces.link(&message.contents.headers));
         match ready(row, message, route, policy) {
-            Ok(ready) => Step::Publish(Box::new(ready)),
+            Ok(ready) => Step::Publish(Box::new(Ready { link, ..ready })),
             Err(error) => Step::Decided(dead("invalid", false, policy), error),
         }
     }
@@ -258,7 +262,13 @@ fn ready(row: Pending, message: Stored, route: Resolved, policy: Policy) -> Resu
     };
     add_epoch(&mut outgoing.contents.headers, message.epoch);
     envelope::wrap(&mut outgoing, route.envelope, &route.source)?;
-    Ok(Ready { outgoing, policy, pipelined: route.pipelined, due_at: now.checked_sub(waited).unwrap_or(now) })
+    Ok(Ready {
+        outgoing,
+        policy,
+        pipelined: route.pipelined,
+        due_at: now.checked_sub(waited).unwrap_or(now),
+        link: None,
+    })
 }
 
 /// Adds the epoch, which distinguishes a sequence number given again after a restore from the first one.
@@ -301,6 +311,7 @@ mod tests {
         let claimed = Claimed {
             tenure: Arc::new(tenure),
             pass: 1,
+            times: (Instant::now(), Instant::now()),
             last_pass: Arc::default(),
             rows: vec![Pending { id: 7, key_hash: 0, bytes: 1, attempts: 0, takeovers: 0 }],
             messages: None,

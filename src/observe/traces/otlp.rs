@@ -1,0 +1,209 @@
+//! Spans over OTLP, made when the claim has ended.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Duration, Instant, SystemTime},
+};
+
+use async_trait::async_trait;
+use opentelemetry::{
+    Context, KeyValue,
+    propagation::{Extractor, TextMapPropagator as _},
+    trace::{self, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _, TracerProvider as _},
+};
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_sdk::{
+    Resource,
+    propagation::TraceContextPropagator,
+    trace::{BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider},
+};
+use outbox_core::store::settle::Settlement;
+use ureq::{Agent, tls::RootCerts};
+use url::Url;
+
+use super::{ClaimTrace, Traced};
+use crate::{
+    config::{Config, SinkConfig},
+    error::RunError,
+    sink::Destination,
+    state::http::agent,
+};
+
+/// The time that one export may take.
+const EXPORT: Duration = Duration::from_secs(10);
+/// The time in which the last spans must be gone when the relay ends.
+const ENDING: Duration = Duration::from_secs(2);
+/// Most spans that wait for a slow collector, each with [`LINKS`] at most: further ones are dropped.
+const QUEUE: usize = 512;
+/// Most links of a span.
+const LINKS: u32 = 1_000;
+
+/// The span in which a message was enqueued.
+#[derive(Debug)]
+pub(crate) struct Link(SpanContext);
+
+/// The exporter. A thread of its own sends the spans, and no call waits for it.
+#[derive(Debug)]
+pub(crate) struct Traces {
+    provider: SdkTracerProvider,
+    tracer: SdkTracer,
+    propagator: TraceContextPropagator,
+    /// The sinks, with the names that the conventions have for their brokers.
+    systems: HashMap<String, &'static str>,
+}
+
+impl Traces {
+    /// Makes the exporter; `None` if no endpoint is configured. It does not connect yet.
+    pub(crate) fn new(config: &Config, owner: &str) -> Result<Option<Self>, RunError> {
+        let Some(endpoint) = &config.tracing.otlp_endpoint else { return Ok(None) };
+        let unusable = |error: &dyn std::fmt::Display| {
+            RunError::configuration(format!("`tracing.otlp_endpoint` cannot be used: {error}"))
+        };
+        let url = Url::parse(endpoint).map_err(|error| unusable(&error))?;
+        let client = Client(agent(&url, RootCerts::PlatformVerifier, EXPORT));
+        let exporter = SpanExporter::builder()
+            .with_http()
+            .with_http_client(client)
+            .with_endpoint(format!("{}/v1/traces", endpoint.trim_end_matches('/')))
+            .with_timeout(EXPORT);
+        let exporter = exporter.build().map_err(|error| unusable(&error))?;
+        let batches =
+            BatchConfigBuilder::default().with_max_queue_size(QUEUE).with_max_export_batch_size(QUEUE).build();
+        let resource = Resource::builder()
+            .with_service_name(config.tracing.service_name.clone())
+            .with_attribute(KeyValue::new("service.instance.id", owner.to_owned()))
+            .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
+        let provider = SdkTracerProvider::builder()
+            // Only claims with a sampled message have spans: the decision was that of the services.
+            .with_sampler(Sampler::AlwaysOn)
+            .with_max_links_per_span(LINKS)
+            .with_resource(resource.build())
+            .with_span_processor(BatchSpanProcessor::builder(exporter).with_batch_config(batches).build())
+            .build();
+        let system = |sink: &SinkConfig| match sink {
+            SinkConfig::Kafka(_) => "kafka",
+            SinkConfig::RabbitMq(_) => "rabbitmq",
+            SinkConfig::Stdout | SinkConfig::Null => "none",
+        };
+        let systems = config.sinks.iter().map(|(name, sink)| (name.clone(), system(sink))).collect();
+        let tracer = provider.tracer("mysql-outbox-relay");
+        Ok(Some(Self { provider, tracer, propagator: TraceContextPropagator::new(), systems }))
+    }
+
+    /// Returns the span in which a message was enqueued, if that is sampled.
+    pub(crate) fn link(&self, headers: &[(String, String)]) -> Option<Link> {
+        let context = self.propagator.extract_with_context(&Context::new(), &Headers(headers));
+        let span = context.span().span_context().clone();
+        (span.is_valid() && span.is_sampled()).then_some(Link(span))
+    }
+
+    /// Makes the spans of a claim that has ended now: `settled`, `lost` or `abandoned`.
+    pub(crate) fn claim(&self, claim: &ClaimTrace, settlement: &Settlement, outcome: &'static str) {
+        let (clock, now) = (SystemTime::now(), Instant::now());
+        let time = |at: Instant| clock.checked_sub(now.saturating_duration_since(at)).unwrap_or(clock);
+        let count = i64::try_from(claim.messages).unwrap_or(i64::MAX);
+        let attributes = [
+            KeyValue::new("outbox.lane", i64::from(claim.lane)),
+            KeyValue::new("outbox.claim.id", claim.claim_id.to_string()),
+            KeyValue::new("outbox.claim.outcome", outcome),
+            KeyValue::new("messaging.batch.message_count", count),
+        ];
+        let builder = SpanBuilder::from_name("relay").with_attributes(attributes).with_start_time(time(claim.started));
+        let root = Context::new().with_span(self.tracer.build_with_context(builder, &Context::new()));
+        let part = |builder: SpanBuilder, status: Status, (from, to): (Instant, Instant)| {
+            let mut span = self.tracer.build_with_context(builder.with_start_time(time(from)), &root);
+            trace::Span::set_status(&mut span, status);
+            trace::Span::end_with_timestamp(&mut span, time(to));
+        };
+        part(SpanBuilder::from_name("claim"), Status::Unset, (claim.started, claim.claimed));
+        part(SpanBuilder::from_name("read"), Status::Unset, (claim.claimed, claim.read));
+        let mut last = claim.read;
+        for (destination, messages) in by_destination(&claim.traced).into_values() {
+            let until = messages.iter().filter_map(|message| message.done).max();
+            last = last.max(until.unwrap_or(last));
+            let (builder, status) = self.send(destination, &messages, settlement);
+            part(builder, status, (claim.read, until.unwrap_or(claim.read)));
+        }
+        part(SpanBuilder::from_name("settle"), Status::Unset, (last, now));
+        root.span().end_with_timestamp(clock);
+    }
+
+    /// The span of a destination, with a link to each traced message, and its status.
+    fn send(&self, destination: &Destination, messages: &[&Traced], settlement: &Settlement) -> (SpanBuilder, Status) {
+        let name = match destination.routing_key.as_str() {
+            "" => destination.target.clone(),
+            key => format!("{}:{key}", destination.target),
+        };
+        let failure = messages.iter().find_map(|message| {
+            let delayed = settlement.delayed.iter().map(|it| (it.id, it.reason));
+            let mut failures = delayed.chain(settlement.dead.iter().map(|it| (it.id, it.reason)));
+            failures.find_map(|(id, reason)| (id == message.id).then_some(reason))
+        });
+        let mut attributes = vec![
+            KeyValue::new("messaging.system", self.systems.get(&destination.sink).copied().unwrap_or("none")),
+            KeyValue::new("messaging.operation.name", "send"),
+            KeyValue::new("messaging.operation.type", "send"),
+            KeyValue::new("messaging.destination.name", name.clone()),
+        ];
+        attributes.extend(failure.map(|reason| KeyValue::new("error.type", reason)));
+        let links = messages.iter().map(|message| {
+            trace::Link::new(
+                message.link.0.clone(),
+                vec![KeyValue::new("outbox.message.number", message.id.to_string())],
+                0,
+            )
+        });
+        // The span of the enqueue is the context of creation, so this one is a client's and not a producer's.
+        let builder = SpanBuilder::from_name(format!("send {name}"))
+            .with_kind(SpanKind::Client)
+            .with_attributes(attributes)
+            .with_links(links.collect());
+        (builder, failure.map_or(Status::Unset, Status::error))
+    }
+
+    /// Sends the last spans. Waits two seconds at most.
+    pub(crate) async fn end(&self) {
+        let provider = self.provider.clone();
+        let ended = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(ENDING)).await;
+        if let Ok(Err(error)) = ended {
+            tracing::warn!(%error, "the last spans were not sent");
+        }
+    }
+}
+
+/// The messages of each destination.
+fn by_destination(traced: &[Traced]) -> BTreeMap<String, (&Destination, Vec<&Traced>)> {
+    let mut groups = BTreeMap::new();
+    for message in traced {
+        let destination: &Destination = &message.destination;
+        let group = groups.entry(format!("{destination}:{}", destination.routing_key));
+        group.or_insert_with(|| (destination, Vec::new())).1.push(message);
+    }
+    groups
+}
+
+struct Headers<'a>(&'a [(String, String)]);
+
+impl Extractor for Headers<'_> {
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(it, _)| it == name).map(|(_, value)| value.as_str())
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.iter().map(|(name, _)| name.as_str()).collect()
+    }
+}
+
+/// A client that blocks: the exporter has a thread of its own.
+#[derive(Debug)]
+struct Client(Agent);
+
+#[async_trait]
+impl HttpClient for Client {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let (parts, body) = request.into_parts();
+        let (parts, mut body) = self.0.run(Request::from_parts(parts, body.as_ref()))?.into_parts();
+        Ok(Response::from_parts(parts, body.read_to_vec()?.into()))
+    }
+}
