@@ -122,6 +122,9 @@ impl SettingsReader {
                 let text = "`tracing.otlp_endpoint` holds a user or password, which would be printed: put them into OTEL_EXPORTER_OTLP_HEADERS";
                 self.add(path, text.to_owned());
             }
+            Some(url) if url.query().is_some() || url.fragment().is_some() || url.path().ends_with("/v1/traces") => {
+                self.add(path, format!("`{path}` must end before /v1/traces, which the relay adds: remove the rest"));
+            }
             Some(_) => {}
         }
     }

@@ -255,7 +255,7 @@ section! {
     /// Spans, over OTLP.
     Tracing in "tracing";
     keys {
-        /// The address of a collector that takes OTLP over HTTP; the relay adds `/v1/traces`. Not set: no spans. A claim has spans if the trace of one of its messages is sampled. The variable `OTEL_EXPORTER_OTLP_HEADERS` adds headers, such as those of a login: `authorization=Basic%20…`.
+        /// The address of a collector that takes OTLP over HTTP; the relay adds `/v1/traces`. Not set: no spans. A claim has spans if the trace of a message that it publishes is sampled. The variable `OTEL_EXPORTER_OTLP_HEADERS` adds headers, such as those of a login: `authorization=Basic%20…`.
         otlp_endpoint: Text = Optional "http://127.0.0.1:4318";
     }
     given {

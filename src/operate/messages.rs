@@ -116,7 +116,6 @@ pub async fn list(
     let topic = filter.topic.as_deref();
     let key = filter.key.as_deref().map(str::as_bytes);
     let wanted = Wanted {
-        ids: None,
         topic,
         key_hash: key.map(|key| key_hash(topic.unwrap_or_default(), Some(key))),
         event_type: filter.event_type.as_deref(),
@@ -163,7 +162,7 @@ pub async fn list(
 const CLOCKS: i64 = 60_000_000;
 
 /// Names the state.
-pub(super) fn listed(row: ListedRow) -> ListedMessage {
+fn listed(row: ListedRow) -> ListedMessage {
     let ListedRow { id, message, state, owner } = row;
     let table = state.as_ref().map(|state| state.table);
     let reason = state.as_ref().map(|state| &state.reason);

@@ -18,7 +18,7 @@ use crate::pipeline::read::envelope::rfc3339;
 /// Rows of one read.
 pub(super) const PAGE: u32 = 1_000;
 /// Most rows that a list looks at.
-const LIST_BUDGET: usize = 20_000;
+pub(super) const LIST_BUDGET: usize = 20_000;
 /// Most rows that a count looks at.
 pub(super) const COUNT_BUDGET: usize = 100_000;
 

@@ -69,8 +69,11 @@ impl Finished {
         claimed: Claimed,
         settlement: Settlement,
         queued: Vec<u64>,
-        trace: Option<Box<ClaimTrace>>,
+        mut trace: Option<Box<ClaimTrace>>,
     ) -> Self {
+        if let Some(trace) = &mut trace {
+            trace.finished = Instant::now();
+        }
         // Nothing is written for a lost claim. Then its failed messages are pending again, too.
         claimed.tenure.leave(settlement.sent.len() < claimed.tenure.ids.len());
         Self { tenure: claimed.tenure, settlement, last_pass: claimed.last_pass, queued, trace, _count: claimed.count }
@@ -248,8 +251,8 @@ impl Settler {
     fn abandon(&self, finished: &Finished) {
         tracing::error!(claim_id = finished.lease().claim_id, "a claim cannot be settled: it is left to its lease");
         finished.tenure.abandon();
-        self.trace(finished, "abandoned");
         self.tell(finished);
+        self.trace(finished, "abandoned");
     }
 
     /// Closes the claims of a group that have ended; returns the others.
@@ -258,8 +261,8 @@ impl Settler {
         for finished in done {
             self.count(&finished.settlement);
             self.observe("settled", started);
-            self.trace(&finished, "settled");
             self.forget(&finished);
+            self.trace(&finished, "settled");
         }
         open
     }
@@ -269,8 +272,8 @@ impl Settler {
         for finished in group {
             self.lost(&finished);
             self.observe("lost", started);
-            self.trace(&finished, "lost");
             self.forget(&finished);
+            self.trace(&finished, "lost");
         }
     }
 

@@ -202,6 +202,11 @@ fn the_address_of_a_collector_holds_no_secret() {
         let problems = endpoint(url).problems();
         assert!(problems.len() == 1 && problems[0].contains("must be an address such as"), "{url}: {problems:?}");
     }
+    for url in ["http://collector:4318/v1/traces", "https://collector/?key=hunter2"] {
+        let problems = endpoint(url).problems();
+        assert!(problems.len() == 1 && problems[0].contains("must end before /v1/traces"), "{url}: {problems:?}");
+        assert!(!problems[0].contains("hunter2"), "{problems:?}");
+    }
     let loaded = endpoint("https://collector:4318/base/").load();
     assert_eq!(loaded.config.tracing.otlp_endpoint.as_deref(), Some("https://collector:4318/base/"));
 }

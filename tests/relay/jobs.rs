@@ -185,7 +185,7 @@ async fn waiting_messages_go_before_their_time_and_in_order(flavor: Flavor) -> R
     let first = keys[0]["id"].as_u64().context("no id")?;
     for key in [first.to_string(), drafts[1].id.to_string(), format!("--topic {} --key k", stage.topic.name())] {
         let key = operator.json(&format!("keys show {key}"), &[]).await?;
-        ensure!(key["delayed"] == 2 && key["first"]["id"] == first, "{key:#}");
+        ensure!(key["waiting"] == 2 && key["first"]["id"] == first, "{key:#}");
         ensure!(
             key["first"]["remedy"].as_str().is_some_and(|remedy| remedy.contains("outboxsinkdisconnected")),
             "{key:#}"

@@ -9,10 +9,12 @@ use outbox_core::{
     sqlx::{self, Connection as _, MySqlConnection, Row as _},
     store::{
         claim::{self, Look, NewClaim, NewClaims},
+        find::StateTable,
         held,
         lease::{self, ClaimLease},
         messages, promote, purge, queue, read, replay, session,
         settle::{self, Delayed, Settlement, Way},
+        unsent,
     },
 };
 use outbox_relay::operate::messages::{MessageFilter, list};
@@ -130,6 +132,12 @@ async fn however_many_rows_are_queued_a_look_and_a_part_of_a_queue_read_few(flav
     at_most(db, "next of a queue", 150).await?;
     ensure!(queue::keys(db, LANE, 0).await? == [(key, true)]);
     at_most(db, "keys with a queue", 620).await?;
+    for (key, messages) in [(key, 20), (key - 1, 0)] {
+        ensure!(unsent::of_key(db, StateTable::Delayed, (LANE, key), true, 20).await?.len() == messages);
+        at_most(db, "messages of a key", 60).await?;
+    }
+    ensure!(unsent::lanes(db).await? == [LANE]);
+    at_most(db, "lanes with messages", 30).await?;
     ensure!(queue::lane(db, 0).await? == Some(LANE));
     at_most(db, "lane with a queue", 10).await?;
     ensure!(promote::due(db, Duration::from_secs(60), 1000).await?.is_empty());

@@ -6,11 +6,12 @@ use clap::{ArgGroup, Args, Subcommand, value_parser};
 use outbox_core::{key_hash, sqlx::MySqlConnection};
 use serde_json::Value;
 
-use super::{Answering, Operation, messages::COLUMNS};
+use super::{Answering, Operation};
 use crate::{
-    cli::output::Format,
+    cli::output::{self, Format},
     operate::{
         keys::{hash_of, key, waiting_keys},
+        unsent::Cursor,
         why::Reference,
     },
 };
@@ -58,6 +59,9 @@ pub(crate) struct ShowKey {
     /// The key
     #[arg(long, requires = "topic")]
     key: Option<String>,
+    /// Begin behind this place in the pending messages
+    #[arg(long, value_name = "LANE:ID", default_value = "0:0", hide_default_value = true)]
+    after: Cursor,
     /// Most messages to list, the oldest first
     #[arg(long, default_value_t = 20, value_parser = value_parser!(u32).range(1..=10_000))]
     limit: u32,
@@ -83,7 +87,7 @@ impl Operation for Keys {
                 let columns = ["messages", "id", "lane", "topic", "reason", "attempts", "due_at", "died_at", "error"];
                 it.format.list(columns, answer)
             }
-            Self::Show(it) => it.format.object_with_list(answer, "rows", COLUMNS),
+            Self::Show(it) => it.show(answer),
         }
     }
 }
@@ -91,12 +95,30 @@ impl Operation for Keys {
 impl ShowKey {
     async fn answer(&self, db: &mut MySqlConnection) -> anyhow::Result<Value> {
         let hash = match (self.message, &self.topic, &self.key) {
-            (Some(message), ..) => hash_of(db, message).await.context(FAILED)?,
-            (None, Some(topic), Some(key)) => Some(key_hash(topic, Some(key.as_bytes()))),
-            (None, ..) => None,
+            (Some(message), ..) => {
+                let hash = hash_of(db, message).await.context(FAILED)?;
+                hash.context("there is no such message: see `relay why`")?
+            }
+            (None, Some(topic), Some(key)) => key_hash(topic, Some(key.as_bytes())),
+            (None, ..) => 0,
         };
-        ensure!(hash.is_some(), "there is no such message, or it has no key: see `relay why`");
-        let key = key(db, hash.unwrap_or_default(), self.limit).await.context(FAILED)?;
+        ensure!(hash != 0, "the message has no key: no other waits for it");
+        let key = key(db, hash, self.after, self.limit).await.context(FAILED)?;
         Ok(serde_json::to_value(key)?)
+    }
+
+    /// Prints what the first one waits for, the rows, and how to go on.
+    fn show(&self, answer: &Value) -> anyhow::Result<()> {
+        if self.format.json(answer)? {
+            return Ok(());
+        }
+        let first = answer.get("first").filter(|first| !first.is_null());
+        match first {
+            Some(first) => self.format.object_with_list(first, "", [""])?,
+            None => output::note("No message of this key is in the way of a later one.")?,
+        }
+        let columns = ["id", "lane", "state", "reason", "attempts", "due_at", "died_at", "holds_key", "error"];
+        self.format.list_below(answer, "rows", columns)?;
+        output::rest(answer, "after")
     }
 }

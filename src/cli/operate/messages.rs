@@ -23,7 +23,7 @@ use crate::{
 };
 
 const FAILED: &str = "the messages cannot be read";
-pub(super) const COLUMNS: [&str; 9] =
+const COLUMNS: [&str; 9] =
     ["id", "enqueued_at", "topic", "event_type", "state", "reason", "attempts", "error", "message_id"];
 /// The pause between two looks for new messages.
 const EVERY: Duration = Duration::from_secs(1);

@@ -27,9 +27,11 @@ pub(crate) struct ClaimTrace {
     pub(crate) started: Instant,
     /// When the claim was committed.
     pub(crate) claimed: Instant,
-    /// When they were read.
+    /// When they were read and in the publisher.
     pub(crate) read: Instant,
-    /// Those whose trace is sampled, by id.
+    /// When all of them had an outcome.
+    pub(crate) finished: Instant,
+    /// Those to be published whose trace is sampled, by id.
     pub(crate) traced: Vec<Traced>,
 }
 

@@ -79,6 +79,7 @@ fn trace(claimed: &Claimed, messages: &mut [(Pending, Step)]) -> Option<ClaimTra
         started,
         claimed: at,
         read: Instant::now(),
+        finished: Instant::now(),
         traced,
     })
 }

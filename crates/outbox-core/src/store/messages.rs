@@ -15,8 +15,6 @@ use crate::Contents;
 /// The conditions that messages must meet. A condition that is `None` admits all.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wanted<'a> {
-    /// The ids.
-    pub ids: Option<&'a [u64]>,
     /// The topic.
     pub topic: Option<&'a str>,
     /// The hash of topic and key, see [`crate::key_hash`].
@@ -95,7 +93,6 @@ async fn matching(
     let time = |micros: i64| sql!("TIMESTAMPADD(MICROSECOND, {micros}, '1970-01-01')", micros);
     // As bytes: a column in ASCII cannot be compared with any text.
     let conditions = [
-        wanted.ids.map(|ids| sql!(" AND id IN ({ids})", ids = Ids(ids))),
         wanted.topic.map(|topic| sql!(" AND CAST(topic AS BINARY) = {topic}", topic = Hex(topic.as_bytes()))),
         wanted.key_hash.map(|key_hash| sql!(" AND key_hash = {key_hash}", key_hash)),
         wanted.event_type.map(|kind| sql!(" AND CAST(event_type AS BINARY) = {kind}", kind = Hex(kind.as_bytes()))),

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{
     contents::uuid,
     find::{StateRow, StateTable},
-    text::{Text, listed, sql},
+    text::{listed, sql},
 };
 
 /// An unsent message, without key, headers and payload. Times are microseconds since 1970.
@@ -31,54 +31,57 @@ pub async fn above(
     (lane, id): (u16, u64),
     limit: u32,
 ) -> Result<Vec<UnsentRow>, sqlx::Error> {
-    let sql = format!(
-        "SELECT {columns}, t.id, m.message_id, COALESCE(m.topic, ''), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', m.created_at) \
-         FROM {name} t FORCE INDEX (PRIMARY) LEFT JOIN outbox_messages m ON m.id = t.id \
-         WHERE t.lane > ? OR t.lane = ? AND t.id > ? ORDER BY t.lane, t.id LIMIT ?",
-        columns = table.columns(),
-        name = table.name(),
-    );
+    let sql = select(table, "PRIMARY", "WHERE t.lane > ? OR t.lane = ? AND t.id > ? ORDER BY t.lane, t.id LIMIT ?");
     let rows = sqlx::query(AssertSqlSafe(sql)).bind(lane).bind(lane).bind(id).bind(limit).fetch_all(conn).await?;
-    let unsent = |row: &MySqlRow| {
-        Ok(UnsentRow {
-            state: StateRow::of(table, row)?,
-            id: row.try_get(7)?,
-            message_id: row.try_get::<Option<_>, _>(8)?.map(uuid).transpose()?,
-            topic: row.try_get(9)?,
-            created_at: row.try_get(10)?,
-        })
-    };
-    rows.iter().map(unsent).collect()
+    rows.iter().map(|row| unsent(table, row)).collect()
 }
 
-/// The first unsent messages of a key, at most `limit` of each table, in no order. Ranges of the key in `outbox_delayed_key` and
-/// `outbox_dead_key` for each lane, and the first `budget` rows of `outbox_pending`, which has no index of keys; no lock.
+/// A statement that reads [`UnsentRow`]s of a table `t` by an index.
+fn select(table: StateTable, index: &str, rest: &str) -> String {
+    format!(
+        "SELECT {columns}, t.id, m.message_id, COALESCE(m.topic, ''), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', m.created_at) \
+         FROM {name} t FORCE INDEX ({index}) LEFT JOIN outbox_messages m ON m.id = t.id {rest}",
+        columns = table.columns(),
+        name = table.name(),
+    )
+}
+
+fn unsent(table: StateTable, row: &MySqlRow) -> Result<UnsentRow, sqlx::Error> {
+    Ok(UnsentRow {
+        state: StateRow::of(table, row)?,
+        id: row.try_get(7)?,
+        message_id: row.try_get::<Option<_>, _>(8)?.map(uuid).transpose()?,
+        topic: row.try_get(9)?,
+        created_at: row.try_get(10)?,
+    })
+}
+
+/// The lanes that have unsent messages. A seek per lane and table.
+pub async fn lanes(conn: &mut MySqlConnection) -> Result<Vec<u16>, sqlx::Error> {
+    let sql = "SELECT lane FROM outbox_pending GROUP BY lane UNION SELECT lane FROM outbox_delayed GROUP BY lane \
+               UNION SELECT lane FROM outbox_dead GROUP BY lane";
+    sqlx::query_scalar(sql).fetch_all(conn).await
+}
+
+/// The first delayed or dead messages of a key in a lane, at most `limit`: those that hold the key, or the others. A range of
+/// `outbox_delayed_key` or `outbox_dead_key`, no lock. [`StateTable::Pending`] has no index of keys, and gives none.
 pub async fn of_key(
     conn: &mut MySqlConnection,
-    key_hash: u64,
+    table: StateTable,
+    (lane, key_hash): (u16, u64),
+    holds_key: bool,
     limit: u32,
-    budget: u32,
-) -> Result<Vec<u64>, sqlx::Error> {
-    let indexed =
-        [("outbox_delayed", "outbox_delayed_key"), ("outbox_dead", "outbox_dead_key")].map(|(table, index)| {
-            sql!(
-            "(SELECT t.id FROM (SELECT lane FROM {table} GROUP BY lane) l STRAIGHT_JOIN {table} t FORCE INDEX ({index})
-                ON t.lane = l.lane AND t.holds_key IN (0, 1) AND t.key_hash = {key_hash} ORDER BY t.id LIMIT {limit})",
-            table,
-            index,
-            key_hash,
-            limit,
-        )
-        });
-    let text = sql!(
-        "{indexed} UNION ALL (SELECT id FROM (SELECT id, key_hash FROM outbox_pending ORDER BY lane, id LIMIT {budget}) first
-            WHERE key_hash = {key_hash} ORDER BY id LIMIT {limit})",
-        indexed = Text::joined(indexed, " UNION ALL "),
-        budget,
-        key_hash,
-        limit,
-    );
-    text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).collect()
+) -> Result<Vec<UnsentRow>, sqlx::Error> {
+    let index = match table {
+        StateTable::Pending => return Ok(Vec::new()),
+        StateTable::Delayed => "outbox_delayed_key",
+        StateTable::Dead => "outbox_dead_key",
+    };
+    // With `key_hash` in the order MySQL reads no more than the limit: see `held::among`.
+    let rest = "WHERE t.lane = ? AND t.holds_key = ? AND t.key_hash = ? ORDER BY t.key_hash, t.id LIMIT ?";
+    let sql = select(table, index, rest);
+    let rows = sqlx::query(AssertSqlSafe(sql)).bind(lane).bind(holds_key).bind(key_hash).bind(limit);
+    rows.fetch_all(conn).await?.iter().map(|row| unsent(table, row)).collect()
 }
 
 /// The lane of a message in a table; `None` if it is not there. A seek for each lane of the table.
