@@ -154,7 +154,7 @@ section! {
         /// The longest transaction that a service keeps open after it has enqueued. A longer one no longer holds back the floor. Where the relay may not see the server's open transactions (privilege PROCESS) the floor always waits this time.
         max_transaction_age: Duration = Default "60s";
         /// Most messages of one claim.
-        claim_messages: Count(1, 10_000) = Default "1000";
+        claim_messages: Count(1, 10_000) = Default "3000";
         /// Most bytes of one claim; a larger message is claimed alone.
         claim_bytes: Size = Default "4MiB";
         /// Most messages that are claimed and not settled.

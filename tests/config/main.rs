@@ -78,7 +78,7 @@ fn problems_with(lines: &str) -> Vec<String> {
 fn the_defaults_are_those_of_the_documentation() {
     let Config { relay, retry, retention, http, sinks, .. } = Case::new(GOOD).load().config;
     assert_eq!(relay.lease, Duration::from_secs(30));
-    assert_eq!((relay.claim_messages, relay.claim_bytes), (1000, 4 << 20));
+    assert_eq!((relay.claim_messages, relay.claim_bytes), (3000, 4 << 20));
     assert_eq!((relay.in_flight_messages, relay.in_flight_bytes), (12_000, 32 << 20));
     assert_eq!(relay.poll_interval, Duration::from_millis(100));
     assert_eq!((retry.base, retry.max, retry.max_attempts), (Duration::from_secs(1), Duration::from_secs(300), 20));
