@@ -15,6 +15,7 @@ mod normal;
 mod properties;
 mod protocol;
 mod relay;
+pub mod standing;
 mod state;
 
 pub use protocol::{Event, Flaw, Protocol};

@@ -1,0 +1,115 @@
+//! The actions that are possible next.
+
+use super::{
+    Standing, StandingFlaw,
+    database::Kind,
+    relay::Holding,
+    state::{Action, State},
+};
+
+impl Action {
+    /// Whether the action is a fault: their number is limited.
+    pub(super) fn is_fault(&self) -> bool {
+        matches!(
+            self,
+            Self::LoseMakeReply(_)
+                | Self::Refuse(..)
+                | Self::TimeOut(..)
+                | Self::LoseSettleReply(_)
+                | Self::LoseEndReply(_)
+                | Self::Expire(_)
+                | Self::Crash(_)
+        )
+    }
+}
+
+/// A service takes the lock of the business row before it inserts: a key has one open transaction.
+pub(super) fn services(protocol: &Standing, state: &State, actions: &mut Vec<Action>) {
+    let db = &state.db;
+    let next = db.inserted().last().unwrap_or(0) + 1;
+    if next <= protocol.last() && db.open.iter().all(|id| protocol.key(id) != protocol.key(next)) {
+        actions.push(Action::Insert(next));
+    }
+    actions.extend(db.open.iter().map(Action::Commit));
+}
+
+pub(super) fn database(protocol: &Standing, state: &State, actions: &mut Vec<Action>) {
+    let db = &state.db;
+    for claim in &db.claims {
+        if !claim.expired && state.faults > 0 {
+            actions.push(Action::Expire(claim.id));
+        }
+        if claim.kind == Kind::List && claim.expired {
+            actions.push(Action::TakeOver(claim.id));
+        }
+        if claim.kind == Kind::Open {
+            actions.push(Action::Close);
+        }
+        let is_early = claim.kind == Kind::Open && protocol.is(StandingFlaw::ListedBeforeClose);
+        if (claim.kind == Kind::Closed || is_early) && state.closing.is_none() {
+            actions.push(Action::ReadClosed);
+        }
+    }
+    if state.closing.is_some() {
+        actions.push(Action::ListClosed);
+    }
+    actions.extend(db.delayed.iter().map(Action::PutBack));
+    actions.extend((0..state.requests.len()).map(Action::Execute));
+    actions.extend(state.astray.iter().map(Action::Arrive));
+}
+
+pub(super) fn relay(protocol: &Standing, state: &State, at: usize, actions: &mut Vec<Action>) {
+    let (Some(relay), faults) = (state.relays.get(at), state.faults > 0) else { return };
+    match (&relay.look, &relay.holding) {
+        (None, Holding::Nothing | Holding::Standing { .. }) if relay.looks < protocol.looks => {
+            actions.push(Action::Read(at));
+        }
+        (Some(look), _) if look.is_half => actions.push(Action::Read(at)),
+        (Some(_), Holding::Nothing) => {
+            actions.extend([Action::List(at), Action::Make(at)]);
+            if faults {
+                actions.push(Action::LoseMakeReply(at));
+            }
+        }
+        (Some(_), _) => actions.push(Action::Take(at)),
+        (None, _) => {}
+    }
+    if let Holding::Finding { .. } = relay.holding {
+        actions.push(Action::Find(at));
+    }
+    actions.extend(relay.sendable(protocol).iter().map(|id| Action::Send(at, id)));
+    for id in relay.on_the_way.iter() {
+        actions.push(Action::Confirm(at, id));
+        if faults {
+            actions.extend([Action::Refuse(at, id), Action::TimeOut(at, id)]);
+        }
+    }
+    claims(protocol, state, at, actions);
+    if faults {
+        actions.push(Action::Crash(at));
+    }
+}
+
+fn claims(protocol: &Standing, state: &State, at: usize, actions: &mut Vec<Action>) {
+    let (Some(relay), faults) = (state.relays.get(at), state.faults > 0) else { return };
+    if relay.unsure.is_some() {
+        actions.push(Action::Ask(at));
+        return;
+    }
+    if relay.settlement(protocol).is_some() {
+        actions.push(Action::Settle(at));
+        if faults {
+            actions.push(Action::LoseSettleReply(at));
+        }
+    }
+    if relay.ending().is_some() {
+        actions.push(Action::End(at));
+        if faults {
+            actions.push(Action::LoseEndReply(at));
+        }
+    }
+    let stands = relay.token().is_some_and(|token| state.db.of_token(token).is_some());
+    if !relay.lasts && stands && !matches!(relay.holding, Holding::Finding { .. }) {
+        actions.push(Action::Renew(at));
+    }
+}

@@ -1,0 +1,98 @@
+//! States that differ only in the numbers of their versions, turns, claims and tokens are one state.
+
+use super::{
+    database::{Claim, Request, Settle},
+    relay::Holding,
+    state::State,
+};
+
+/// Shows all numbers of a kind.
+type Visit = fn(&mut State, &mut dyn FnMut(&mut u64));
+
+/// Forgets what no relay can ask for, and numbers the rest in its order: only equality matters.
+pub(super) fn normalise(state: &mut State) {
+    let State { db, relays, .. } = &mut *state;
+    db.receipts.retain(|receipt| relays.iter().any(|relay| relay.claim() == Some(*receipt)));
+    state.db.receipts.sort_unstable();
+    for visit in [versions as Visit, turns, claims, tokens] {
+        let mut numbers = vec![0];
+        visit(state, &mut |number| numbers.push(*number));
+        numbers.sort_unstable();
+        numbers.dedup();
+        let place = |number: u64| numbers.iter().position(|other| *other == number).map_or(0, |at| at as u64);
+        visit(state, &mut |number| *number = place(*number));
+    }
+    state.db.next_claim = 0;
+    let mut last = 0;
+    claims(state, &mut |claim| last = last.max(*claim));
+    state.db.next_claim = last;
+    let mut last = 0;
+    tokens(state, &mut |token| last = last.max(*token));
+    state.tokens = last;
+    state.requests.sort_unstable();
+    // No decision depends on which relay is the first.
+    state.relays.sort_unstable();
+}
+
+fn versions(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
+    visit(&mut state.db.version);
+    state.relays.iter_mut().filter_map(|relay| relay.look.as_mut()).for_each(|look| visit(&mut look.version));
+    for request in &mut state.requests {
+        if let Request::Make { version, .. } = request {
+            visit(version);
+        }
+    }
+}
+
+fn turns(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
+    visit(&mut state.db.turn);
+    for relay in &mut state.relays {
+        relay.look.iter_mut().for_each(|look| visit(&mut look.turn));
+        relay.low.iter_mut().for_each(|(turn, _)| visit(turn));
+    }
+    settlements(state, |settle| settle.low.iter_mut().for_each(|(turn, _)| visit(turn)));
+}
+
+fn settlements(state: &mut State, mut visit: impl FnMut(&mut Settle)) {
+    state.relays.iter_mut().filter_map(|relay| relay.unsure.as_mut()).for_each(&mut visit);
+    for request in &mut state.requests {
+        if let Request::Settle(settle) = request {
+            visit(settle);
+        }
+    }
+}
+
+/// All copies of rows of `outbox_claims`.
+fn rows(state: &mut State, mut visit: impl FnMut(&mut Claim)) {
+    state.db.claims.iter_mut().for_each(&mut visit);
+    let looks = state.relays.iter_mut().filter_map(|relay| relay.look.as_mut());
+    looks.flat_map(|look| &mut look.claims).for_each(visit);
+}
+
+fn claims(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
+    rows(state, |claim| visit(&mut claim.id));
+    state.db.receipts.iter_mut().for_each(&mut *visit);
+    settlements(state, |settle| visit(&mut settle.claim));
+    state.closing.iter_mut().for_each(|(claim, ..)| visit(claim));
+    for relay in &mut state.relays {
+        if let Holding::Standing { claim, .. } | Holding::List { claim, .. } = &mut relay.holding {
+            visit(claim);
+        }
+    }
+}
+
+fn tokens(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
+    rows(state, |claim| visit(&mut claim.token));
+    state.closing.iter_mut().for_each(|(_, token, _)| visit(token));
+    for request in &mut state.requests {
+        if let Request::Make { token, .. } = request {
+            visit(token);
+        }
+    }
+    for relay in &mut state.relays {
+        match &mut relay.holding {
+            Holding::Nothing => {}
+            Holding::Finding { token } | Holding::Standing { token, .. } | Holding::List { token, .. } => visit(token),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The invariants, and what must be reached.
+
+use stateright::Property;
+
+use super::{
+    Standing,
+    database::{Claim, Kind},
+    relay::{Holding, Relay},
+    state::{Event, State},
+};
+use crate::ids::Ids;
+
+pub(super) fn all() -> Vec<Property<Standing>> {
+    vec![
+        Property::always("no loss", |_, state: &State| {
+            let known = state.db.pending.union(state.db.delayed).union(state.delivered);
+            state.db.committed.without(known).is_empty()
+        }),
+        Property::always("order", |_, state: &State| state.event != Event::OutOfOrder),
+        Property::always("no duplicate unannounced", |_, state: &State| {
+            state.event != Event::Duplicate || state.is_announced
+        }),
+        Property::always("fence", |_, state: &State| state.event != Event::Unfenced),
+        Property::always("lease", leases_stand),
+        Property::always("one holder", one_holder),
+        Property::always("suspects in lists", suspects_in_lists),
+        Property::sometimes("a list in place of a standing claim", |_, state: &State| state.event == Event::Listed),
+        Property::sometimes("a list that its owner finds", |_, state: &State| state.event == Event::Adopted),
+        Property::sometimes("a duplicate", |_, state: &State| state.event == Event::Duplicate),
+        Property::sometimes("a retry under a standing claim", |_, state: &State| {
+            state.event == Event::PutBackUnderStanding
+        }),
+        Property::sometimes("everything delivered and settled", |protocol: &Standing, state: &State| {
+            state.delivered.len() == protocol.keys.len()
+                && state.db.pending.union(state.db.delayed).is_empty()
+                && state.db.claims.is_empty()
+        }),
+    ]
+}
+
+/// Whatever a relay may send is barred for all others: by its standing claim, or by a list of its token.
+fn leases_stand(_: &Standing, state: &State) -> bool {
+    state.relays.iter().filter(|relay| relay.lasts).all(|relay| {
+        relay.ready.iter().all(|id| {
+            let bars = |claim: &Claim| {
+                let is_own = Some(claim.token) == relay.token() && !claim.expired;
+                is_own
+                    && (claim.kind == Kind::List && claim.messages.contains(id) || claim.stands() && id <= claim.mark)
+            };
+            state.db.claims.iter().any(bars)
+        })
+    })
+}
+
+/// No message is in the hands of two relays whose leases last.
+fn one_holder(_: &Standing, state: &State) -> bool {
+    let mut held = Ids::default();
+    state.relays.iter().filter(|relay| relay.lasts).all(|relay| {
+        let open = relay.ready.union(relay.on_the_way);
+        let is_alone = held.both(open).is_empty();
+        held = held.union(open);
+        is_alone
+    })
+}
+
+/// A message that was taken over is sent only under a claim that names it.
+fn suspects_in_lists(_: &Standing, state: &State) -> bool {
+    let stands = |relay: &&Relay| relay.lasts && matches!(relay.holding, Holding::Standing { .. });
+    state.relays.iter().filter(stands).all(|relay| relay.ready.both(state.db.suspects).is_empty())
+}

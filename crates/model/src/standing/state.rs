@@ -1,0 +1,327 @@
+//! The whole state, the actions, and their effects.
+
+use super::{
+    Standing, StandingFlaw,
+    database::{Claim, Database, Kind, Request},
+    relay::{Found, Holding, Relay, Rows},
+};
+use crate::ids::Ids;
+
+/// An action. Relays are named by their index, messages and claims by their ids.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// A service inserts a message and keeps its transaction open.
+    Insert(u64),
+    /// A service commits.
+    Commit(u64),
+    /// A look reads.
+    Read(usize),
+    /// The reply of a look arrives: a relay takes rows if it has a standing claim.
+    Take(usize),
+    /// The reply of a look arrives, and the relay makes a list of its rows.
+    List(usize),
+    /// The reply of a look arrives, and the relay makes a standing claim.
+    Make(usize),
+    /// The same, and the reply to that is lost.
+    LoseMakeReply(usize),
+    /// A relay asks for the standing claim whose reply was lost.
+    Find(usize),
+    /// A message is handed to the broker.
+    Send(usize, u64),
+    /// The broker confirms it.
+    Confirm(usize, u64),
+    /// The broker has certainly not taken it.
+    Refuse(usize, u64),
+    /// No answer in time: it may arrive later.
+    TimeOut(usize, u64),
+    /// Outcomes are written.
+    Settle(usize),
+    /// The same, and the reply is lost.
+    LoseSettleReply(usize),
+    /// A relay ends its standing claim: a list follows, or nothing.
+    End(usize),
+    /// The same, and the reply is lost.
+    LoseEndReply(usize),
+    /// A relay asks for its settlement.
+    Ask(usize),
+    /// A relay renews its lease.
+    Renew(usize),
+    /// A relay closes the standing claim.
+    Close,
+    /// A relay reads the rows that the owner of the closed claim may have.
+    ReadClosed,
+    /// It turns the claim into a list of these rows.
+    ListClosed,
+    /// The lease of a claim passes.
+    Expire(u64),
+    /// A list whose lease has passed is taken over.
+    TakeOver(u64),
+    /// A delayed message is due.
+    PutBack(u64),
+    /// A process dies, and another starts in its place.
+    Crash(usize),
+    /// A text whose reply was lost is executed.
+    Execute(usize),
+    /// A message that got no answer reaches the broker after all.
+    Arrive(u64),
+}
+
+/// The last step's effect, if a property depends on it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) enum Event {
+    #[default]
+    None,
+    Duplicate,
+    OutOfOrder,
+    Adopted,
+    Listed,
+    PutBackUnderStanding,
+    /// A settlement came too late and wrote something.
+    Unfenced,
+}
+
+/// The whole state.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct State {
+    pub(super) db: Database,
+    pub(super) relays: Vec<Relay>,
+    pub(super) requests: Vec<Request>,
+    pub(super) astray: Ids,
+    pub(super) delivered: Ids,
+    pub(super) event: Event,
+    pub(super) faults: u8,
+    pub(super) tokens: u64,
+    /// The closed claim, its token, and the rows that are to be its list.
+    pub(super) closing: Option<(u64, u64, Ids)>,
+    /// Whether a lease passed, a process died or the broker gave no answer: only then may a message arrive twice.
+    pub(super) is_announced: bool,
+}
+
+impl State {
+    pub(super) fn new(protocol: &Standing) -> Self {
+        Self {
+            db: Database { low: protocol.last() + 1, ..Database::default() },
+            relays: vec![Relay::default(); usize::from(protocol.relays)],
+            requests: Vec::new(),
+            astray: Ids::default(),
+            delivered: Ids::default(),
+            event: Event::None,
+            faults: protocol.faults,
+            tokens: 0,
+            closing: None,
+            is_announced: false,
+        }
+    }
+
+    pub(super) fn apply(&mut self, protocol: &Standing, action: &Action) {
+        self.event = Event::None;
+        match *action {
+            Action::Insert(id) => self.db.open.insert(id),
+            Action::Commit(id) => {
+                self.db.open.remove(id);
+                self.db.committed.insert(id);
+                self.db.pending.insert(id);
+            }
+            Action::Execute(request) => {
+                let request = self.requests.remove(request);
+                let pending = self.db.pending;
+                let is_live = self.db.execute(protocol, &request);
+                self.fenced(is_live, pending);
+            }
+            Action::Arrive(id) => {
+                self.astray.remove(id);
+                self.deliver(protocol, id);
+            }
+            Action::PutBack(id) => {
+                if self.db.standing().is_some() {
+                    self.event = Event::PutBackUnderStanding;
+                }
+                self.db.put_back(id);
+            }
+            Action::Close => {
+                self.db.claims.iter_mut().filter(|it| it.kind == Kind::Open).for_each(|it| it.kind = Kind::Closed);
+            }
+            Action::ReadClosed => {
+                let rows = self.db.pending.without(self.db.listed());
+                let claim = self.db.standing().map(|it| (it.id, it.token, it.mark));
+                self.closing =
+                    claim.map(|(id, token, mark)| (id, token, rows.iter().filter(|id| *id <= mark).collect()));
+            }
+            Action::ListClosed => {
+                if let Some((claim, token, rows)) = self.closing.take() {
+                    self.db.list(protocol, claim, token, rows);
+                    self.event = Event::Listed;
+                }
+            }
+            Action::Expire(claim) => self.expire(claim),
+            Action::TakeOver(claim) => {
+                let found = self.db.claims.iter().position(|it| it.id == claim);
+                if let Some(Claim { messages, .. }) = found.map(|at| self.db.claims.remove(at)) {
+                    self.db.suspects = self.db.suspects.union(messages.both(self.db.pending));
+                }
+            }
+            _ => self.relay(protocol, action),
+        }
+    }
+
+    fn relay(&mut self, protocol: &Standing, action: &Action) {
+        let Self { db, relays, requests, .. } = self;
+        match *action {
+            Action::Read(at) => with(relays, at, |relay| relay.read(protocol, db)),
+            Action::Take(at) => with(relays, at, |relay| {
+                relay.found(protocol);
+            }),
+            Action::List(at) | Action::Make(at) | Action::LoseMakeReply(at) => self.claim(protocol, at, action),
+            Action::Find(at) => with(relays, at, |relay| {
+                if let Holding::Finding { token } = relay.holding {
+                    // A request that has not executed by now is void.
+                    db.version += 1;
+                    relay.adopt(db.of_token(token));
+                }
+            }),
+            Action::Send(at, id) => with(relays, at, |relay| {
+                relay.ready.remove(id);
+                relay.on_the_way.insert(id);
+            }),
+            Action::Confirm(at, id) => {
+                with(relays, at, |relay| relay.confirmed(id));
+                self.deliver(protocol, id);
+            }
+            Action::Refuse(at, id) => with(relays, at, |relay| relay.failed(protocol, id)),
+            Action::TimeOut(at, id) => {
+                with(relays, at, |relay| relay.failed(protocol, id));
+                self.astray.insert(id);
+                self.is_announced = true;
+            }
+            Action::Renew(at) => with(relays, at, |relay| {
+                let token = relay.token();
+                db.claims.iter_mut().filter(|it| Some(it.token) == token).for_each(|it| it.expired = false);
+                relay.lasts = true;
+            }),
+            Action::Settle(at) | Action::End(at) => self.settle(protocol, at, matches!(action, Action::End(_))),
+            Action::LoseSettleReply(at) | Action::LoseEndReply(at) => with(relays, at, |relay| {
+                let is_end = matches!(action, Action::LoseEndReply(_));
+                relay.is_ending |= is_end;
+                relay.unsure = if is_end { relay.ending() } else { relay.settlement(protocol) };
+                requests.extend(relay.unsure.clone().map(Request::Settle));
+            }),
+            Action::Ask(at) => self.ask(at),
+            Action::Crash(at) => with(relays, at, |relay| {
+                self.astray = self.astray.union(relay.on_the_way);
+                self.is_announced = true;
+                let looks = relay.looks;
+                *relay = Relay { looks, ..Relay::default() };
+            }),
+            _ => {}
+        }
+    }
+
+    /// A relay without a claim makes one of what its look has found.
+    fn claim(&mut self, protocol: &Standing, at: usize, action: &Action) {
+        let Self { db, relays, requests, tokens, .. } = self;
+        let Some(relay) = relays.get_mut(at) else { return };
+        let Found::Rows(rows) = relay.found(protocol) else { return };
+        *tokens += 1;
+        let may_list = !rows.is_held || protocol.is(StandingFlaw::OthersClaim);
+        let may_stand = !rows.has_suspects && (!rows.is_held || protocol.is(StandingFlaw::TwoStanding));
+        match action {
+            Action::List(_) if may_list => list(db, relay, &rows, *tokens),
+            Action::Make(_) if may_stand => make(db, relay, &rows, *tokens),
+            Action::LoseMakeReply(_) if may_stand => {
+                let Rows { version, low, seen: mark, .. } = rows;
+                requests.push(Request::Make { version, low, token: *tokens, mark });
+                relay.holding = Holding::Finding { token: *tokens };
+            }
+            _ => {}
+        }
+    }
+
+    fn deliver(&mut self, protocol: &Standing, id: u64) {
+        let is_later = |other: u64| other > id && protocol.key(other) == protocol.key(id);
+        self.event = if self.delivered.contains(id) {
+            Event::Duplicate
+        } else if self.delivered.iter().any(is_later) {
+            Event::OutOfOrder
+        } else {
+            Event::None
+        };
+        self.delivered.insert(id);
+    }
+
+    /// The owner's own clock ran ahead of the database's.
+    fn expire(&mut self, claim: u64) {
+        let Self { db, relays, is_announced, .. } = self;
+        let token = db.claims.iter_mut().find(|it| it.id == claim).map(|it| {
+            it.expired = true;
+            it.token
+        });
+        relays.iter_mut().filter(|relay| relay.token() == token).for_each(|relay| relay.lasts = false);
+        *is_announced = true;
+    }
+
+    fn settle(&mut self, protocol: &Standing, at: usize, is_end: bool) {
+        let Some(relay) = self.relays.get_mut(at) else { return };
+        let Some(settle) = (if is_end { relay.ending() } else { relay.settlement(protocol) }) else { return };
+        let pending = self.db.pending;
+        if !self.db.settle(protocol, &settle) {
+            self.gone(at);
+            return self.fenced(false, pending);
+        }
+        let successor = relay.token().and_then(|token| self.db.of_token(token));
+        relay.settled(&settle, successor);
+        relay.lasts |= successor.is_some_and(|claim| !claim.expired);
+    }
+
+    fn fenced(&mut self, is_live: bool, pending: Ids) {
+        if !is_live && self.db.pending != pending {
+            self.event = Event::Unfenced;
+        }
+    }
+
+    /// Finds out what became of a settlement without a reply.
+    fn ask(&mut self, at: usize) {
+        let Some(relay) = self.relays.get_mut(at) else { return };
+        let Some(settle) = relay.unsure.take() else { return };
+        if self.db.receipts.contains(&settle.claim) {
+            let successor = relay.token().and_then(|token| self.db.of_token(token));
+            relay.settled(&settle, successor);
+        } else if self.db.claims.iter().all(|claim| claim.id != settle.claim) {
+            self.gone(at);
+        }
+    }
+
+    /// The claim that a settlement names is neither live nor settled: a list with its token is the relay's, or the claim is lost.
+    fn gone(&mut self, at: usize) {
+        let Some(relay) = self.relays.get_mut(at) else { return };
+        let found = relay.token().and_then(|token| self.db.of_token(token));
+        if found.is_none() {
+            self.astray = self.astray.union(relay.on_the_way);
+        } else {
+            self.event = Event::Adopted;
+        }
+        relay.adopt(found);
+    }
+}
+
+fn with(relays: &mut [Relay], at: usize, act: impl FnOnce(&mut Relay)) {
+    if let Some(relay) = relays.get_mut(at) {
+        act(relay);
+    }
+}
+
+fn list(db: &mut Database, relay: &mut Relay, rows: &Rows, token: u64) {
+    let messages: Ids = rows.free.iter().take(2).collect();
+    if messages.is_empty() {
+        return;
+    }
+    if let Some(claim) = db.claim((rows.version, rows.low), token, messages, 0) {
+        (relay.holding, relay.lasts, relay.ready) = (Holding::List { claim, token }, true, messages);
+    }
+}
+
+fn make(db: &mut Database, relay: &mut Relay, rows: &Rows, token: u64) {
+    let mark = rows.seen;
+    if let Some(claim) = db.claim((rows.version, rows.low), token, Ids::default(), mark) {
+        (relay.holding, relay.lasts) = (Holding::Standing { claim, token, mark }, true);
+    }
+}
