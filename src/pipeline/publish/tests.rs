@@ -226,7 +226,10 @@ async fn a_message_that_was_sent_reads_the_queue_of_its_key_on() {
     };
     let next = |above, rows| vec![((0, QUEUED), Wanted { above, rows })];
     assert_eq!(wanted(KeyOrder::OneInFlight, &[(1, 6), (2, QUEUED), (3, QUEUED)]).await, next(2, queues::AT_ONCE));
-    assert_eq!(wanted(KeyOrder::Pipelined, &[(1, 6), (2, QUEUED), (3, QUEUED)]).await, next(2, 1000));
+    assert_eq!(
+        wanted(KeyOrder::Pipelined, &[(1, 6), (2, QUEUED), (3, QUEUED)]).await,
+        next(2, crate::config::defaults().relay.claim_messages)
+    );
     // With many messages in flight, the next ones are fetched once few are left.
     let many: Vec<_> = [(1, 6)].into_iter().chain((2..=90).map(|id| (id, QUEUED))).collect();
     assert_eq!(wanted(KeyOrder::OneInFlight, &many).await, next(90 - queues::FEW as u64, queues::AT_ONCE));
