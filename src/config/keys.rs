@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 
 use super::{
-    AfterDead, Binding, Envelope, LogFormat, Management, OnRejected, Secret,
+    AfterDead, Binding, Envelope, Management, OnRejected, Secret,
+    process::{ApiConfig, Http, Log, Tracing},
     section::{Words, section, words},
     value::Kind,
 };
-use crate::operate::Role;
 
 /// The value of a key that is not given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,9 +79,6 @@ pub(super) const SINK_TYPES: Words<SinkType, 4> = [
     ("stdout", SinkType::Stdout),
     ("null", SinkType::Null),
 ];
-pub(super) const LOG_FORMATS: Words<LogFormat, 2> = [("text", LogFormat::Text), ("json", LogFormat::Json)];
-pub(super) const ANONYMOUS: Words<Option<Role>, 3> =
-    [("viewer", Some(Role::Viewer)), ("operator", Some(Role::Operator)), ("nobody", None)];
 pub(super) const ORDERS: Words<bool, 2> = [("strict", false), ("pipelined", true)];
 pub(super) const ON_REJECTED: Words<OnRejected, 2> = [("dead", OnRejected::Dead), ("retry", OnRejected::Retry)];
 pub(super) const AFTER_DEAD: Words<AfterDead, 2> = [("skip", AfterDead::Skip), ("block", AfterDead::Block)];
@@ -203,68 +200,6 @@ section! {
         dead: Retention = Default "30d";
         /// Rows of the inbox. A message that is delivered again after that time takes effect again.
         inbox: Retention = Default "7d";
-    }
-}
-
-section! {
-    /// The listener for `/metrics`, `/livez` and `/readyz`.
-    Http in "http";
-    keys {}
-    given {}
-    read {
-        /// Address and port; `off`: none. There is no authentication: elsewhere than on loopback keep it inside a trusted network.
-        listen: Address = Default "127.0.0.1:9464";
-    }
-}
-
-section! {
-    /// The listener of `relay api`.
-    ApiConfig in "api";
-    keys {}
-    given {}
-    read {
-        /// Address and port; elsewhere than on loopback callers need tokens. There is no TLS: put a proxy with TLS before it.
-        listen: Address = Default "127.0.0.1:9465";
-        /// A unix socket instead of the address. Its owner and its group may ask; the process removes it at its end.
-        socket: File = Optional "/run/outbox-relay/api.sock";
-        /// A file with a line for each token: a name, a role (`viewer`, `revealer`, `operator` or `proxy`), and the token's SHA-256 in hexadecimal digits. It is read again at each request.
-        tokens_file: File = Optional "/etc/outbox-relay/tokens";
-        /// The role of everybody on this machine, if there is no `tokens_file`.
-        anonymous: Words(ANONYMOUS: Option<Role>) = Default "viewer";
-        /// The names under which it is called, separated by commas, such as that of a proxy. The address that it listens on is always one.
-        hosts: Text = Default "localhost";
-        /// Most requests of one caller in a second.
-        requests_per_second: Count(1, 10_000) = Default "20";
-    }
-}
-
-section! {
-    /// Logs, on standard error.
-    Log in "log";
-    keys {}
-    given {}
-    read {
-        /// A level, or a filter such as `info,outbox_relay=debug`.
-        level: Level = Default "info";
-        /// Text for people or JSON for programs.
-        format: Words(LOG_FORMATS: LogFormat) = Default "text";
-    }
-}
-
-section! {
-    /// Spans, over OTLP.
-    Tracing in "tracing";
-    keys {
-        /// The address of a collector that takes OTLP over HTTP; the relay adds `/v1/traces`. Not set: no spans. A claim has spans if the trace of a message that it publishes is sampled. The variable `OTEL_EXPORTER_OTLP_HEADERS` adds headers, such as those of a login: `authorization=Basic%20…`.
-        otlp_endpoint: Text = Optional "http://127.0.0.1:4318";
-    }
-    given {
-        /// The collector; `None`: no spans.
-        otlp_endpoint: Option<String>;
-    }
-    read {
-        /// The name of the relays in traces.
-        service_name: Text = Default "outbox-relay";
     }
 }
 

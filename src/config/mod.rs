@@ -13,6 +13,7 @@ mod keys;
 mod load;
 mod lookup;
 mod path;
+mod process;
 mod reader;
 mod schema;
 mod secret;
@@ -28,11 +29,9 @@ use url::Url;
 pub(crate) use self::{check::is_local, value::duration};
 pub use self::{
     example::{example, reference},
-    keys::{
-        ApiConfig, Database, Http, KafkaConfig, Log, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Route,
-        Tracing,
-    },
+    keys::{Database, KafkaConfig, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Route},
     load::{ConfigError, Loaded, defaults, listen_address, load, load_for_database},
+    process::{ApiConfig, Http, Log, Tracing},
     schema::schema,
     secret::Secret,
     show::Effective,
