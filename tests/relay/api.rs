@@ -114,6 +114,8 @@ fn steady(mut answer: Value) -> Value {
     if let Some(status) = answer.as_object_mut() {
         status.remove("lag_seconds");
         status.remove("lag_seconds_by_cause");
+        // It tells for how long the first message has been due.
+        status.remove("verdict");
     }
     if let Some(lanes) = answer.get_mut("lanes").and_then(Value::as_array_mut) {
         lanes.iter_mut().filter_map(Value::as_object_mut).for_each(|lane| drop(lane.remove("verdict")));
