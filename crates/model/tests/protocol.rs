@@ -1,7 +1,9 @@
 //! The protocol holds in every state of a bounded world, and does not where one of its protections is missing.
 
+mod common;
+
+use common::{check, found};
 use model::{Flaw, Protocol};
-use stateright::{Checker as _, Expectation, HasDiscoveries, Model as _};
 
 /// Two relays with one claim each.
 fn world(keys: &[u64], faults: u8) -> Protocol {
@@ -23,30 +25,6 @@ fn queued(protocol: Protocol) -> Protocol {
 /// A pass makes up to two claims, of one message each.
 fn workers(protocol: Protocol) -> Protocol {
     Protocol { workers: true, ..protocol }
-}
-
-/// Visits every state. Returns the properties that are sometimes true and were.
-fn check(protocol: Protocol) -> Vec<&'static str> {
-    let checker = protocol.checker().threads(2).spawn_bfs().join();
-    eprintln!("{} states, {} steps deep", checker.unique_state_count(), checker.max_depth());
-    let mut reached: Vec<_> = checker.discoveries().into_keys().collect();
-    reached.retain(|name| {
-        let is_failure = checker.model().property(name).expectation == Expectation::Always;
-        assert!(!is_failure, "{name}\n{:#?}", checker.discovery(name).map(stateright::Path::into_actions));
-        true
-    });
-    reached.sort_unstable();
-    reached
-}
-
-/// The properties that the flaw is found by.
-fn found_by(flaw: Flaw, protocol: Protocol) -> Vec<&'static str> {
-    let checker =
-        Protocol { flaw: Some(flaw), ..protocol }.checker().threads(2).finish_when(HasDiscoveries::AnyFailures);
-    let checker = checker.spawn_bfs().join();
-    eprintln!("{flaw:?}: {} states", checker.unique_state_count());
-    let found = checker.discoveries().into_keys();
-    found.filter(|name| checker.model().property(name).expectation == Expectation::Always).collect()
 }
 
 #[test]
@@ -116,7 +94,7 @@ macro_rules! flaws {
     ($($name:ident: $flaw:ident, $world:expr, $property:literal;)*) => {$(
         #[test]
         fn $name() {
-            let found = found_by(Flaw::$flaw, $world);
+            let found = found(Protocol { flaw: Some(Flaw::$flaw), ..$world });
             assert!(found.contains(&$property), "found by {found:?}");
         }
     )*};

@@ -18,6 +18,7 @@ impl Action {
                 | Self::LoseSettleReply(_)
                 | Self::LoseEndReply(_)
                 | Self::Expire(_)
+                | Self::ExpireUnseen(_)
                 | Self::Crash(_)
         )
     }
@@ -37,7 +38,7 @@ pub(super) fn database(protocol: &Standing, state: &State, actions: &mut Vec<Act
     let db = &state.db;
     for claim in &db.claims {
         if !claim.expired && state.faults > 0 {
-            actions.push(Action::Expire(claim.id));
+            actions.extend([Action::Expire(claim.id), Action::ExpireUnseen(claim.id)]);
         }
         if claim.kind == Kind::List && claim.expired {
             actions.push(Action::TakeOver(claim.id));
@@ -108,8 +109,7 @@ fn claims(protocol: &Standing, state: &State, at: usize, actions: &mut Vec<Actio
             actions.push(Action::LoseEndReply(at));
         }
     }
-    let stands = relay.token().is_some_and(|token| state.db.of_token(token).is_some());
-    if !relay.lasts && stands && !matches!(relay.holding, Holding::Finding { .. }) {
+    if !relay.lasts && relay.claim().is_some() {
         actions.push(Action::Renew(at));
     }
 }

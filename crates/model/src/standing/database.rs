@@ -152,22 +152,13 @@ impl Database {
         let found = self.claims.iter().position(|claim| claim.id == settle.claim);
         let rows = settle.outcomes.all().both(self.pending);
         let delayed = settle.outcomes.delayed.both(rows);
-        if found.is_none() {
-            let moved = if protocol.is(StandingFlaw::NoFence) {
-                rows
-            } else if protocol.is(StandingFlaw::BehindWithoutClaim) {
-                delayed
-            } else {
-                Ids::default()
-            };
-            self.pending = self.pending.without(moved);
-            self.delayed = self.delayed.union(delayed.both(moved));
+        if found.is_none() && !protocol.is(StandingFlaw::NoFence) {
             return false;
         }
         self.pending = self.pending.without(rows);
         self.suspects = self.suspects.without(rows);
         self.delayed = self.delayed.union(delayed);
-        if !self.receipts.contains(&settle.claim) {
+        if found.is_some() && !self.receipts.contains(&settle.claim) {
             self.receipts.push(settle.claim);
         }
         if let Some((turn, low)) = settle.low
@@ -176,14 +167,23 @@ impl Database {
             self.low = self.low.max(low);
         }
         self.succeed(protocol, settle);
-        true
+        found.is_some()
+    }
+
+    /// The rows that a claim may settle.
+    pub(super) fn of_claim(&self, claim: u64) -> Ids {
+        let Some(claim) = self.claims.iter().find(|it| it.id == claim) else { return Ids::default() };
+        if !claim.stands() {
+            return claim.messages;
+        }
+        self.pending.without(self.listed()).iter().filter(|id| *id <= claim.mark).collect()
     }
 
     fn succeed(&mut self, protocol: &Standing, settle: &Settle) {
         let Some(at) = self.claims.iter().position(|claim| claim.id == settle.claim) else { return };
         match &settle.next {
             Next::Stand(mark) if protocol.is(StandingFlaw::RowKept) => {
-                self.claims.iter_mut().filter(|it| it.id == settle.claim).for_each(|it| it.mark = *mark);
+                self.claims.iter_mut().filter(|it| it.id == settle.claim).for_each(|it| it.mark = it.mark.max(*mark));
             }
             Next::Stand(mark) => {
                 let claim = self.claims.remove(at);
@@ -209,17 +209,6 @@ impl Database {
         if !messages.is_empty() {
             let token = if protocol.is(StandingFlaw::ListWithoutToken) { u64::MAX } else { claim.token };
             self.insert(Claim { token, kind: Kind::List, messages, mark: 0, ..claim });
-        }
-    }
-
-    /// Executes a text; returns false if it settles a claim that is gone.
-    pub(super) fn execute(&mut self, protocol: &Standing, request: &Request) -> bool {
-        match request {
-            Request::Make { version, low, token, mark } => {
-                self.claim((*version, *low), *token, Ids::default(), *mark);
-                true
-            }
-            Request::Settle(settle) => self.settle(protocol, settle),
         }
     }
 }

@@ -5,7 +5,8 @@
 //! look's own read. Every settlement replaces the row by a successor. Anybody may close the row, and then turn it into a list of
 //! all rows that its owner may have taken: a claim of the usual kind, which ends with its lease.
 //!
-//! Time is left out: a row may be closed, and a lease may run out, at any moment. An owner that was suspended knows of neither.
+//! Time is left out: a row may be closed, and a lease may run out, at any moment. An owner knows of its lease by its own clock, unless
+//! it was suspended.
 
 mod actions;
 mod database;
@@ -27,6 +28,8 @@ pub struct Standing {
     pub faults: u8,
     /// The number of looks of a process.
     pub looks: u8,
+    /// How far the mark is above the highest id that was seen.
+    pub ahead: u64,
     /// A protection that is switched off.
     pub flaw: Option<StandingFlaw>,
 }
@@ -60,6 +63,8 @@ pub enum StandingFlaw {
     OwnRowUnread,
     /// A settlement leaves the same row standing.
     RowKept,
+    /// A settlement without a reply is sent again with the outcomes that are known by then.
+    TextNotKept,
     /// The successor of a closed row is open, and the row is found by its token.
     KindNotCopied,
     /// Rows that leave memory during a look are taken again by it.
@@ -76,8 +81,6 @@ pub enum StandingFlaw {
     ListWithoutToken,
     /// Rows that were taken over are taken again without a list.
     TakeOversIgnored,
-    /// Rows move behind although the claim is gone.
-    BehindWithoutClaim,
     /// A settlement raises `low` although rows were put back since its look.
     LowWithoutTurn,
     /// A second relay makes a standing claim beside the first.

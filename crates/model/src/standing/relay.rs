@@ -65,8 +65,8 @@ pub(super) struct Relay {
     pub seen: u64,
     /// A settlement whose reply was lost.
     pub unsure: Option<Settle>,
-    /// Whether it has sent a text that ends its standing claim. That may be executed late, so it takes nothing more.
-    pub is_ending: bool,
+    /// The same once it is known that the claim is live: this very text is sent again, because a receipt names only the claim.
+    pub again: Option<Settle>,
 }
 
 /// What a look leads to.
@@ -82,8 +82,8 @@ pub(super) struct Rows {
     pub version: u64,
     pub free: Ids,
     pub has_suspects: bool,
-    /// The highest id that was seen.
-    pub seen: u64,
+    /// The mark of a standing claim.
+    pub mark: u64,
     /// `low` after the claim.
     pub low: u64,
     /// Whether a relay has a standing claim.
@@ -99,6 +99,12 @@ impl Relay {
     fn held(&self, protocol: &Standing) -> Ids {
         let settled = if protocol.is(StandingFlaw::KeysForgotten) { Ids::default() } else { self.settled_meanwhile };
         protocol.of_keys(self.outcomes.delayed.union(settled))
+    }
+
+    /// Whether it has sent a text that ends its standing claim. That may be executed late, so it takes nothing more.
+    fn is_ending(&self) -> bool {
+        let sent = self.unsure.iter().chain(&self.again);
+        sent.into_iter().any(|settle| !matches!(settle.next, Next::Stand(_)))
     }
 
     /// The claim as it knows it.
@@ -171,7 +177,7 @@ impl Relay {
             Holding::Standing { token, mark, .. } => {
                 let is_own = |claim: &Claim| claim.token == token && claim.kind == Kind::Open;
                 let is_open = look.claims.iter().any(is_own);
-                let may_take = !self.is_ending || protocol.is(StandingFlaw::TakesWhileEnding);
+                let may_take = !self.is_ending() || protocol.is(StandingFlaw::TakesWhileEnding);
                 if may_take && (is_open || protocol.is(StandingFlaw::OwnRowUnread)) {
                     self.start = highest;
                     self.low = Some((look.turn, highest + 1));
@@ -185,7 +191,7 @@ impl Relay {
                     version: look.version,
                     free,
                     has_suspects: !look.suspects.is_empty(),
-                    seen: self.seen,
+                    mark: self.seen + protocol.ahead,
                     low: highest + 1,
                     is_held: look.claims.iter().any(Claim::stands),
                 })
@@ -237,8 +243,8 @@ impl Relay {
 
     /// The settlement that can be written now.
     pub(super) fn settlement(&self, protocol: &Standing) -> Option<Settle> {
-        if self.is_ending && !protocol.is(StandingFlaw::TakesWhileEnding) {
-            return None;
+        if let (Some(again), false) = (&self.again, protocol.is(StandingFlaw::TextNotKept)) {
+            return Some(again.clone());
         }
         let open = self.ready.union(self.on_the_way);
         let (claim, next, low) = match self.holding {
@@ -246,7 +252,7 @@ impl Relay {
                 if self.outcomes.all().is_empty() && self.seen <= mark {
                     return None;
                 }
-                (claim, Next::Stand(mark.max(self.seen)), self.low)
+                (claim, Next::Stand(mark.max(self.seen + protocol.ahead)), self.low)
             }
             Holding::List { claim, .. } if open.is_empty() => (claim, Next::End, None),
             _ => return None,
@@ -257,25 +263,27 @@ impl Relay {
     /// Ends a standing claim: what is in flight becomes a list, and outcomes are written.
     pub(super) fn ending(&self) -> Option<Settle> {
         let Holding::Standing { claim, .. } = self.holding else { return None };
+        if self.again.is_some() {
+            return None;
+        }
         let open = self.ready.union(self.on_the_way);
         let next = if open.is_empty() { Next::End } else { Next::List(open) };
         Some(Settle { claim, outcomes: self.outcomes, next, low: None })
     }
 
-    /// A settlement was executed: its messages are no longer in memory, and the claim is now this one.
-    pub(super) fn settled(&mut self, settle: &Settle, successor: Option<&Claim>) {
+    /// A settlement was executed: its messages are no longer in memory.
+    pub(super) fn settled(&mut self, settle: &Settle) {
         let all = settle.outcomes.all();
         if self.look.is_some() {
             self.settled_meanwhile = self.settled_meanwhile.union(settle.outcomes.delayed);
         }
         self.outcomes.sent = self.outcomes.sent.without(all);
         self.outcomes.delayed = self.outcomes.delayed.without(all);
-        self.adopt(successor);
     }
 
     /// Goes on with the claim that has its token.
     pub(super) fn adopt(&mut self, claim: Option<&Claim>) {
-        self.is_ending &= claim.is_some_and(Claim::stands);
+        self.again = None;
         match claim {
             Some(claim) if claim.stands() => {
                 self.holding = Holding::Standing { claim: claim.id, token: claim.token, mark: claim.mark };
@@ -289,6 +297,6 @@ impl Relay {
     pub(super) fn forget(&mut self) {
         (self.holding, self.lasts) = (Holding::Nothing, false);
         (self.ready, self.on_the_way, self.outcomes) = (Ids::default(), Ids::default(), Outcomes::default());
-        (self.low, self.unsure, self.is_ending) = (None, None, false);
+        (self.low, self.unsure, self.again) = (None, None, None);
     }
 }

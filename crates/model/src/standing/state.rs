@@ -2,7 +2,7 @@
 
 use super::{
     Standing, StandingFlaw,
-    database::{Claim, Database, Kind, Request},
+    database::{Claim, Database, Kind, Request, Settle},
     relay::{Found, Holding, Relay, Rows},
 };
 use crate::ids::Ids;
@@ -54,6 +54,8 @@ pub enum Action {
     ListClosed,
     /// The lease of a claim passes.
     Expire(u64),
+    /// The same, and its owner is suspended: by its own clock no time has passed.
+    ExpireUnseen(u64),
     /// A list whose lease has passed is taken over.
     TakeOver(u64),
     /// A delayed message is due.
@@ -72,11 +74,13 @@ pub(super) enum Event {
     #[default]
     None,
     Duplicate,
+    /// A message arrived twice that was not announced.
+    Unannounced,
     OutOfOrder,
     Adopted,
     Listed,
     PutBackUnderStanding,
-    /// A settlement came too late and wrote something.
+    /// A settlement wrote about rows that its claim does not have.
     Unfenced,
 }
 
@@ -93,8 +97,10 @@ pub struct State {
     pub(super) tokens: u64,
     /// The closed claim, its token, and the rows that are to be its list.
     pub(super) closing: Option<(u64, u64, Ids)>,
-    /// Whether a lease passed, a process died or the broker gave no answer: only then may a message arrive twice.
-    pub(super) is_announced: bool,
+    /// Messages that were taken over, or of which the broker gave no answer: only these may arrive twice.
+    pub(super) announced: Ids,
+    /// Whether a lease passed while its owner was suspended.
+    pub(super) has_zombie: bool,
 }
 
 impl State {
@@ -109,7 +115,8 @@ impl State {
             faults: protocol.faults,
             tokens: 0,
             closing: None,
-            is_announced: false,
+            announced: Ids::default(),
+            has_zombie: false,
         }
     }
 
@@ -124,9 +131,12 @@ impl State {
             }
             Action::Execute(request) => {
                 let request = self.requests.remove(request);
-                let pending = self.db.pending;
-                let is_live = self.db.execute(protocol, &request);
-                self.fenced(is_live, pending);
+                match request {
+                    Request::Settle(settle) => drop(self.execute(protocol, &settle)),
+                    Request::Make { version, low, token, mark } => {
+                        self.db.claim((version, low), token, Ids::default(), mark);
+                    }
+                }
             }
             Action::Arrive(id) => {
                 self.astray.remove(id);
@@ -153,11 +163,13 @@ impl State {
                     self.event = Event::Listed;
                 }
             }
-            Action::Expire(claim) => self.expire(claim),
+            Action::Expire(claim) => self.expire(claim, true),
+            Action::ExpireUnseen(claim) => self.expire(claim, false),
             Action::TakeOver(claim) => {
                 let found = self.db.claims.iter().position(|it| it.id == claim);
                 if let Some(Claim { messages, .. }) = found.map(|at| self.db.claims.remove(at)) {
                     self.db.suspects = self.db.suspects.union(messages.both(self.db.pending));
+                    self.announced = self.announced.union(messages);
                 }
             }
             _ => self.relay(protocol, action),
@@ -191,24 +203,19 @@ impl State {
             Action::TimeOut(at, id) => {
                 with(relays, at, |relay| relay.failed(protocol, id));
                 self.astray.insert(id);
-                self.is_announced = true;
+                self.announced.insert(id);
             }
-            Action::Renew(at) => with(relays, at, |relay| {
-                let token = relay.token();
-                db.claims.iter_mut().filter(|it| Some(it.token) == token).for_each(|it| it.expired = false);
-                relay.lasts = true;
-            }),
+            Action::Renew(at) => self.renew(at),
             Action::Settle(at) | Action::End(at) => self.settle(protocol, at, matches!(action, Action::End(_))),
             Action::LoseSettleReply(at) | Action::LoseEndReply(at) => with(relays, at, |relay| {
                 let is_end = matches!(action, Action::LoseEndReply(_));
-                relay.is_ending |= is_end;
                 relay.unsure = if is_end { relay.ending() } else { relay.settlement(protocol) };
+                relay.again = None;
                 requests.extend(relay.unsure.clone().map(Request::Settle));
             }),
             Action::Ask(at) => self.ask(at),
             Action::Crash(at) => with(relays, at, |relay| {
                 self.astray = self.astray.union(relay.on_the_way);
-                self.is_announced = true;
                 let looks = relay.looks;
                 *relay = Relay { looks, ..Relay::default() };
             }),
@@ -228,7 +235,7 @@ impl State {
             Action::List(_) if may_list => list(db, relay, &rows, *tokens),
             Action::Make(_) if may_stand => make(db, relay, &rows, *tokens),
             Action::LoseMakeReply(_) if may_stand => {
-                let Rows { version, low, seen: mark, .. } = rows;
+                let Rows { version, low, mark, .. } = rows;
                 requests.push(Request::Make { version, low, token: *tokens, mark });
                 relay.holding = Holding::Finding { token: *tokens };
             }
@@ -238,8 +245,10 @@ impl State {
 
     fn deliver(&mut self, protocol: &Standing, id: u64) {
         let is_later = |other: u64| other > id && protocol.key(other) == protocol.key(id);
-        self.event = if self.delivered.contains(id) {
+        self.event = if self.delivered.contains(id) && self.announced.contains(id) {
             Event::Duplicate
+        } else if self.delivered.contains(id) {
+            Event::Unannounced
         } else if self.delivered.iter().any(is_later) {
             Event::OutOfOrder
         } else {
@@ -248,55 +257,73 @@ impl State {
         self.delivered.insert(id);
     }
 
-    /// The owner's own clock ran ahead of the database's.
-    fn expire(&mut self, claim: u64) {
-        let Self { db, relays, is_announced, .. } = self;
-        let token = db.claims.iter_mut().find(|it| it.id == claim).map(|it| {
-            it.expired = true;
-            it.token
-        });
-        relays.iter_mut().filter(|relay| relay.token() == token).for_each(|relay| relay.lasts = false);
-        *is_announced = true;
+    /// The owner's own clock ran ahead of the database's, unless it was suspended.
+    fn expire(&mut self, claim: u64, is_seen: bool) {
+        let Self { db, relays, .. } = self;
+        let Some(claim) = db.claims.iter_mut().find(|it| it.id == claim) else { return };
+        claim.expired = true;
+        let token = Some(claim.token);
+        relays.iter_mut().filter(|relay| is_seen && relay.token() == token).for_each(|relay| relay.lasts = false);
+        self.has_zombie |= !is_seen;
+    }
+
+    fn renew(&mut self, at: usize) {
+        let Some(relay) = self.relays.get_mut(at) else { return };
+        let claim = relay.claim();
+        match self.db.claims.iter_mut().find(|it| Some(it.id) == claim) {
+            Some(claim) => (claim.expired, relay.lasts) = (false, true),
+            None => self.go_on(at),
+        }
     }
 
     fn settle(&mut self, protocol: &Standing, at: usize, is_end: bool) {
-        let Some(relay) = self.relays.get_mut(at) else { return };
+        let Some(relay) = self.relays.get(at) else { return };
         let Some(settle) = (if is_end { relay.ending() } else { relay.settlement(protocol) }) else { return };
-        let pending = self.db.pending;
-        if !self.db.settle(protocol, &settle) {
-            self.gone(at);
-            return self.fenced(false, pending);
+        let lasts = self.execute(protocol, &settle);
+        self.answered(at, &settle);
+        if let Some(relay) = self.relays.get_mut(at) {
+            relay.lasts |= lasts && relay.token().is_some();
         }
-        let successor = relay.token().and_then(|token| self.db.of_token(token));
-        relay.settled(&settle, successor);
-        relay.lasts |= successor.is_some_and(|claim| !claim.expired);
     }
 
-    fn fenced(&mut self, is_live: bool, pending: Ids) {
-        if !is_live && self.db.pending != pending {
+    /// Executes a settlement. Returns whether its claim was live.
+    fn execute(&mut self, protocol: &Standing, settle: &Settle) -> bool {
+        let (pending, own) = (self.db.pending, self.db.of_claim(settle.claim));
+        let is_live = self.db.settle(protocol, settle);
+        if !pending.without(self.db.pending).without(own).is_empty() {
             self.event = Event::Unfenced;
         }
+        is_live
     }
 
     /// Finds out what became of a settlement without a reply.
     fn ask(&mut self, at: usize) {
-        let Some(relay) = self.relays.get_mut(at) else { return };
-        let Some(settle) = relay.unsure.take() else { return };
-        if self.db.receipts.contains(&settle.claim) {
-            let successor = relay.token().and_then(|token| self.db.of_token(token));
-            relay.settled(&settle, successor);
-        } else if self.db.claims.iter().all(|claim| claim.id != settle.claim) {
-            self.gone(at);
+        let Some(settle) = self.relays.get_mut(at).and_then(|relay| relay.unsure.take()) else { return };
+        if self.db.claims.iter().any(|claim| claim.id == settle.claim) && !self.db.receipts.contains(&settle.claim) {
+            with(&mut self.relays, at, |relay| relay.again = Some(settle));
+        } else {
+            self.answered(at, &settle);
         }
     }
 
-    /// The claim that a settlement names is neither live nor settled: a list with its token is the relay's, or the claim is lost.
-    fn gone(&mut self, at: usize) {
+    /// A settlement is executed, or its claim is gone.
+    fn answered(&mut self, at: usize, settle: &Settle) {
+        let is_done = self.db.receipts.contains(&settle.claim);
+        with(&mut self.relays, at, |relay| {
+            if is_done {
+                relay.settled(settle);
+            }
+        });
+        self.go_on(at);
+    }
+
+    /// A relay goes on with the claim that has its token, if there is one: a successor, or a list that another relay has made.
+    fn go_on(&mut self, at: usize) {
         let Some(relay) = self.relays.get_mut(at) else { return };
         let found = relay.token().and_then(|token| self.db.of_token(token));
         if found.is_none() {
             self.astray = self.astray.union(relay.on_the_way);
-        } else {
+        } else if found.is_some_and(|claim| !claim.stands()) && matches!(relay.holding, Holding::Standing { .. }) {
             self.event = Event::Adopted;
         }
         relay.adopt(found);
@@ -320,7 +347,7 @@ fn list(db: &mut Database, relay: &mut Relay, rows: &Rows, token: u64) {
 }
 
 fn make(db: &mut Database, relay: &mut Relay, rows: &Rows, token: u64) {
-    let mark = rows.seen;
+    let mark = rows.mark;
     if let Some(claim) = db.claim((rows.version, rows.low), token, Ids::default(), mark) {
         (relay.holding, relay.lasts) = (Holding::Standing { claim, token, mark }, true);
     }

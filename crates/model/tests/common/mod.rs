@@ -1,0 +1,39 @@
+//! Checks of a model, for both protocols.
+
+use std::{fmt::Debug, hash::Hash};
+
+use stateright::{Checker as _, Expectation, HasDiscoveries, Model, Path};
+
+/// Visits every state. Returns the properties that are sometimes true and were.
+pub(crate) fn check<M>(protocol: M) -> Vec<&'static str>
+where
+    M: Model<State: Debug + Hash + Clone + PartialEq + Send + Sync, Action: Debug + Clone + PartialEq + Send + Sync>
+        + Send
+        + Sync
+        + 'static,
+{
+    let checker = protocol.checker().threads(2).spawn_bfs().join();
+    eprintln!("{} states, {} steps deep", checker.unique_state_count(), checker.max_depth());
+    let mut reached: Vec<_> = checker.discoveries().into_keys().collect();
+    reached.retain(|name| {
+        let is_failure = checker.model().property(name).expectation == Expectation::Always;
+        assert!(!is_failure, "{name}\n{:#?}", checker.discovery(name).map(Path::into_actions));
+        true
+    });
+    reached.sort_unstable();
+    reached
+}
+
+/// The invariants by which a flaw is found.
+pub(crate) fn found<M>(protocol: M) -> Vec<&'static str>
+where
+    M: Model<State: Debug + Hash + Clone + PartialEq + Send + Sync, Action: Debug + Clone + PartialEq + Send + Sync>
+        + Send
+        + Sync
+        + 'static,
+{
+    let checker = protocol.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    eprintln!("{} states", checker.unique_state_count());
+    let found = checker.discoveries().into_keys();
+    found.filter(|name| checker.model().property(name).expectation == Expectation::Always).collect()
+}
