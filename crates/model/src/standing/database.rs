@@ -34,7 +34,7 @@ impl Claim {
     }
 }
 
-/// What a relay writes about its messages.
+/// The outcomes of messages, as a settlement writes them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Outcomes {
     pub sent: Ids,
@@ -61,11 +61,11 @@ pub(super) struct Settle {
     pub claim: u64,
     pub outcomes: Outcomes,
     pub next: Next,
-    /// Of a standing claim: `low` is raised to this id if the turn is that of the look.
+    /// The turn of the look, and the id to which a standing claim raises `low` if the turn is still the same.
     pub low: Option<(u64, u64)>,
 }
 
-/// What follows a claim that is settled.
+/// The successor of a settled claim.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Next {
     /// Nothing.

@@ -1,4 +1,4 @@
-//! A relay: what it remembers, and what it takes.
+//! A relay: its memory, and its choice of rows.
 
 use super::{
     Standing, StandingFlaw,
@@ -39,7 +39,7 @@ pub(super) struct Look {
     pending: Ids,
     delayed: Ids,
     suspects: Ids,
-    /// In memory when the look was sent.
+    /// The messages in memory when the look was sent.
     before: Ids,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Relay {
     pub start: u64,
     pub look: Option<Look>,
     pub looks: u8,
-    /// What may be sent.
+    /// The messages that may be handed to the broker.
     pub ready: Ids,
     pub on_the_way: Ids,
     pub outcomes: Outcomes,
@@ -69,7 +69,7 @@ pub(super) struct Relay {
     pub again: Option<Settle>,
 }
 
-/// What a look leads to.
+/// The result of a look.
 pub(super) enum Found {
     Nothing,
     /// These may be claimed.
