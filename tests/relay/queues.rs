@@ -16,8 +16,8 @@ use crate::stage::{PATIENCE, Stage};
 const BUSY: u64 = 18_000;
 const UNSENT: &str = "SELECT (SELECT COUNT(*) FROM outbox_pending) + (SELECT COUNT(*) FROM outbox_delayed)";
 
-async fn busy_key(stage: &Stage) -> Result<()> {
-    let drafts: Vec<Draft> = (1..=BUSY).map(|n| stage.draft(0).key("busy", n)).collect();
+async fn busy_key(stage: &Stage, messages: u64) -> Result<()> {
+    let drafts: Vec<Draft> = (1..=messages).map(|n| stage.draft(0).key("busy", n)).collect();
     for chunk in drafts.chunks(2_000) {
         load::commit(&stage.database, &stage.ledger, chunk, |message| message).await?;
     }
@@ -28,7 +28,7 @@ async fn busy_key(stage: &Stage) -> Result<()> {
 #[tokio::test]
 async fn a_busy_key_holds_up_no_other_and_goes_on_after_its_relay_is_killed() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::RabbitMq).await?;
-    busy_key(&stage).await?;
+    busy_key(&stage, BUSY).await?;
     let relay = stage.relay()?;
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) >= 500 FROM outbox_sent_messages").await?;
     let others: Vec<Draft> = (0..200).map(|n| stage.draft(0).key(format!("other-{n}"), 1)).collect();
@@ -41,6 +41,26 @@ async fn a_busy_key_holds_up_no_other_and_goes_on_after_its_relay_is_killed() ->
     let _other = stage.relay()?;
     relay.kill()?;
     stage.drain_and_judge(&Expectations::new().at_least(18_200).duplicates(2_000)).await
+}
+
+/// Rows of the key fill looks until all of them have moved into its queue. Other keys do not wait for that.
+#[tokio::test]
+async fn messages_of_other_keys_go_while_those_of_a_busy_key_still_move() -> Result<()> {
+    for flavor in [Flavor::MySql, Flavor::MariaDb] {
+        let mut stage = Stage::new(flavor, Broker::RabbitMq).await?;
+        stage.settings = stage.settings.set("relay", "claim_messages", 100);
+        busy_key(&stage, 6_000).await?;
+        let others: Vec<Draft> = (0..20).map(|n| stage.draft(0).key(format!("other-{n}"), 1)).collect();
+        stage.commit(&others).await?;
+        let last = "id > (SELECT MAX(id) - 20 FROM outbox_messages)";
+        let _relay = stage.relay()?;
+        let through = format!("SELECT COUNT(*) = 20 FROM outbox_sent_messages WHERE {last}");
+        stage.database.wait_for(PATIENCE, &through).await?;
+        let pending = stage.database.number("SELECT COUNT(*) FROM outbox_pending").await?;
+        ensure!(pending > 3_000, "only {pending} rows of the busy key were pending when the others were through");
+        stage.drain_and_judge(&Expectations::new().at_least(6_020)).await?;
+    }
+    Ok(())
 }
 
 /// The operator releases the key, and does nothing else.

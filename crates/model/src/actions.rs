@@ -58,7 +58,12 @@ pub(crate) fn database(protocol: &Protocol, state: &State, actions: &mut Vec<Act
 pub(crate) fn relay(protocol: &Protocol, state: &State, at: usize, actions: &mut Vec<Action>) {
     let (Some(relay), faults) = (state.relays.get(at), state.faults > 0) else { return };
     match &relay.claimer {
-        Claimer::Idle if relay.tenures.len() < protocol.claims => actions.push(Action::Look(at)),
+        Claimer::Idle if relay.tenures.len() < protocol.claims => {
+            actions.push(Action::Look(at));
+            if protocol.looks_past {
+                actions.push(Action::LookPast(at));
+            }
+        }
         Claimer::Idle => {}
         Claimer::Looking(_) => actions.push(Action::Look(at)),
         Claimer::Claiming(_) => {

@@ -56,6 +56,8 @@ pub(crate) struct Look {
     /// The gaps to look at, and the id above which the look reads.
     gaps: Ids,
     above: u64,
+    /// The key whose messages are left out; 0 for none.
+    without: u64,
     pub claim_ids: Vec<u64>,
     pub claims: Vec<Claim>,
     /// The position of a locking scan.
@@ -83,8 +85,8 @@ impl Claimer {
     }
 }
 
-/// Begins a look: notes what the process itself knows, then reads the head.
-pub(crate) fn begin(protocol: &Protocol, db: &Database, relay: &mut Relay) -> Look {
+/// Begins a look: notes what the process itself knows, then reads the head. The look leaves out a key, if it is not 0.
+pub(crate) fn begin(protocol: &Protocol, db: &Database, relay: &mut Relay, without: u64) -> Look {
     let own = relay.tenures.iter().map(|t| Own { claim: t.claim, messages: t.messages, may_return: t.may_return });
     let own: Vec<Own> = own.collect();
     let tenures: Vec<_> = own.iter().map(|own| tenure(protocol, own)).collect();
@@ -101,6 +103,7 @@ pub(crate) fn begin(protocol: &Protocol, db: &Database, relay: &mut Relay) -> Lo
         own,
         gaps: below,
         above: gaps.above,
+        without,
         claim_ids: Vec::new(),
         claims: Vec::new(),
         scanned: 0,
@@ -144,17 +147,22 @@ impl Look {
                 }
             }
             Statement::Candidates => {
-                let above = db.readable(flaw).iter().filter(|id| *id > self.above);
+                let above = self.not_left_out(protocol, db).filter(|id| *id > self.above);
                 self.fresh = above.take(protocol.claim_messages).collect();
             }
             Statement::Gaps if flaw == Some(Flaw::NoGaps) => {}
             Statement::Gaps => {
-                self.below = db.readable(flaw).both(self.gaps).iter().take(2 * protocol.claim_messages).collect();
+                let below = self.not_left_out(protocol, db).filter(|id| self.gaps.contains(*id));
+                self.below = below.take(2 * protocol.claim_messages).collect();
             }
             Statement::Waiting => self.waiting = db.delayed,
             Statement::Version => (self.version, self.low) = (db.version, db.low),
         }
         self.advance(flaw)
+    }
+
+    fn not_left_out(&self, protocol: &Protocol, db: &Database) -> impl Iterator<Item = u64> {
+        db.readable(protocol.flaw).iter().filter(|id| self.without == 0 || protocol.key(*id) != self.without)
     }
 
     fn advance(&mut self, flaw: Option<Flaw>) -> bool {
@@ -183,11 +191,11 @@ impl Look {
         let of_claim = if divides { 1 } else { messages };
         let limits = Limits { messages, of_claim, bytes: u64::MAX, below, of_key: protocol.of_key };
         let selection = window::select(&seen, &barred, &limits);
-        let claimed = barred.ids.iter().copied().min();
-        let lowest = selection.low.into_iter().chain(claimed).min();
+        let left_out = self.without != 0 && protocol.flaw != Some(Flaw::LeftOutForgotten);
+        let lowest = selection.lowest(&barred, left_out.then_some(relay.start));
         let start = std::mem::replace(&mut relay.start, Start::after(self.floor(protocol, db), self.low, lowest));
         if start.is_passed(self.low) && protocol.flaw != Some(Flaw::PutBackUnseen) {
-            return Claimer::Looking(begin(protocol, db, relay));
+            return Claimer::Looking(begin(protocol, db, relay, self.without));
         }
         let of_claim = if protocol.workers { 1 } else { messages };
         let claims = selection.claims.iter().flat_map(|rows| rows.chunks(of_claim));
@@ -198,7 +206,7 @@ impl Look {
             owner: relay.owner,
             token: 0,
             claims,
-            behind: selection.behind.into_iter().collect(),
+            behind: selection.behind.iter().map(|row| row.id).collect(),
         };
         Claimer::claiming(new)
     }

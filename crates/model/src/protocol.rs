@@ -18,6 +18,8 @@ pub struct Protocol {
     pub of_key: usize,
     /// Whether the processes are workers: each message of a pass has a claim of its own, and no two claims share a key.
     pub workers: bool,
+    /// Whether a look may leave out the messages of key 1.
+    pub looks_past: bool,
     /// The largest number of claims of a relay that looks.
     pub claims: usize,
     /// The largest number of passes of a claimer between two moments without a claim.
@@ -98,6 +100,8 @@ pub enum Flaw {
     FailedDoNotReturn,
     /// The next look starts from a floor that rose during this one.
     FloorAfterLook,
+    /// A look that left out rows lets the next one start above them.
+    LeftOutForgotten,
     /// Rows that were put back below the start of a look are left to the next one.
     PutBackUnseen,
     /// A message that waits does not hold back its key.

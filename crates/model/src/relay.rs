@@ -80,12 +80,12 @@ impl Relay {
         Self { owner, ..Self::default() }
     }
 
-    /// Looks: in one step, unless a flaw lets other actions in between.
-    pub(crate) fn look(&mut self, protocol: &Protocol, db: &Database) {
+    /// Looks: in one step, unless a flaw lets other actions in between. A look that begins leaves out this key.
+    pub(crate) fn look(&mut self, protocol: &Protocol, db: &Database, without: u64) {
         let mut look = match std::mem::take(&mut self.claimer) {
             Claimer::Idle => {
                 self.next_pass();
-                claimer::begin(protocol, db, self)
+                claimer::begin(protocol, db, self, without)
             }
             Claimer::Looking(look) => look,
             other => {

@@ -21,6 +21,8 @@ pub enum Action {
     RollBack(u64),
     /// The claimer begins to look, or executes its next statement.
     Look(usize),
+    /// The same, and the look leaves out the messages of key 1.
+    LookPast(usize),
     /// The compare-and-set of a claim, or of rows that are deferred.
     Claim(usize),
     /// The same, and the reply is lost.
@@ -140,7 +142,8 @@ impl State {
             Action::Send(relay, id) => self.relay(*relay, |r| {
                 r.send(protocol, *id);
             }),
-            Action::Look(relay) => self.look(protocol, *relay),
+            Action::Look(relay) => self.look(protocol, *relay, 0),
+            Action::LookPast(relay) => self.look(protocol, *relay, 1),
             Action::Claim(relay) => self.claim(protocol, *relay),
             Action::LoseClaimReply(relay) => self.lose_claim_reply(*relay),
             Action::FindClaim(relay) => self.find_claim(protocol, *relay),
@@ -174,10 +177,10 @@ impl State {
         self.delivered.insert(id);
     }
 
-    fn look(&mut self, protocol: &Protocol, at: usize) {
+    fn look(&mut self, protocol: &Protocol, at: usize, without: u64) {
         let Self { db, relays, .. } = self;
         let Some(relay) = relays.get_mut(at) else { return };
-        relay.look(protocol, db);
+        relay.look(protocol, db, without);
     }
 
     fn claim(&mut self, protocol: &Protocol, at: usize) {

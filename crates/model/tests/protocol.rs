@@ -8,8 +8,8 @@ use model::{Flaw, Protocol};
 /// Two relays with one claim each.
 fn world(keys: &[u64], faults: u8) -> Protocol {
     let (claim_messages, of_key) = (2, usize::MAX);
-    let (keys, workers, flaw) = (keys.to_vec(), false, None);
-    Protocol { keys, relays: 2, faults, claim_messages, of_key, workers, claims: 1, passes: 2, flaw }
+    let (keys, workers, looks_past, flaw) = (keys.to_vec(), false, false, None);
+    Protocol { keys, relays: 2, faults, claim_messages, of_key, workers, looks_past, claims: 1, passes: 2, flaw }
 }
 
 /// Two relays with two claims each and time for a third look.
@@ -25,6 +25,11 @@ fn queued(protocol: Protocol) -> Protocol {
 /// A pass makes up to two claims, of one message each.
 fn workers(protocol: Protocol) -> Protocol {
     Protocol { workers: true, ..protocol }
+}
+
+/// Any look may leave out a key.
+fn past(protocol: Protocol) -> Protocol {
+    Protocol { looks_past: true, ..protocol }
 }
 
 #[test]
@@ -47,6 +52,13 @@ fn with_queues_of_keys_every_invariant_holds() {
     check(queued(world(&[1, 1, 1], 1)));
     check(queued(world(&[1, 2, 1], 1)));
     check(queued(longer(&[1, 1], 1)));
+}
+
+#[test]
+fn with_looks_past_a_key_every_invariant_holds() {
+    check(past(world(&[1, 2, 1], 0)));
+    check(past(queued(world(&[1, 2, 1], 1))));
+    check(past(longer(&[1, 2], 1)));
 }
 
 #[test]
@@ -119,6 +131,7 @@ flaws! {
     a_claim_that_vanishes_and_leaves_low: VanishedIdsForgotten, longer(&[1, 2, 1], 1), "I5 order";
     a_failure_of_a_claim_that_was_lost: FailedDoNotReturn, longer(&[1, 1], 2), "I5 order";
     a_start_from_a_floor_that_rose_since_the_look: FloorAfterLook, world(&[1, 2, 1], 0), "I5 order";
+    rows_that_a_look_left_out_and_the_next_does_not_see: LeftOutForgotten, past(world(&[1, 2, 1], 0)), "I5 order";
     a_row_put_back_below_the_start_of_a_look: PutBackUnseen, world(&[1, 2, 1], 1), "I5 order";
     a_retry_that_does_not_hold_back_its_key: RetryHoldsNothing, world(&[1, 1], 1), "I5 order";
     a_failure_that_lets_the_next_of_its_key_go: FailureHoldsNothing, world(&[1, 1], 1), "I5 order";

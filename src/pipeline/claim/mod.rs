@@ -2,11 +2,12 @@
 
 mod foreign;
 mod held;
+mod make;
 mod pace;
+mod past;
 pub mod window;
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -17,16 +18,19 @@ use std::{
 use outbox_core::{
     sqlx,
     store::{
-        claim::{self, Look, NewClaim, NewClaims, Pending, Seen},
+        claim::{self, Look, Pending, Seen},
         lanes,
-        lease::ClaimLease,
         read::Stored,
     },
 };
 use tokio::sync::{mpsc, watch};
 
 pub use self::foreign::{Foreign, claimed_ids};
-use self::window::{Limits, Selection, Start};
+use self::{
+    make::kib,
+    past::Past,
+    window::{Limits, Selection, Start},
+};
 use crate::{
     pipeline::lanes::Idle,
     state::{
@@ -69,7 +73,7 @@ enum Pass {
     Claimed(usize),
     /// Found nothing to claim.
     Empty,
-    /// Moved rows into the queues of their keys, and found nothing to claim.
+    /// Moved rows into the queues of their keys, or looked past such rows, and found nothing to claim.
     Deferred,
     /// Another relay changed the lane first.
     Conflict,
@@ -102,6 +106,7 @@ struct Memory {
     full_look_at: Instant,
     /// Until then there are too many held keys to read them one after the other.
     many_held_until: Instant,
+    past: Past,
     /// For looks that start at the first row.
     patience: Patience,
     last_message_at: Instant,
@@ -114,11 +119,6 @@ struct Memory {
 /// as the look.
 const FULL_LOOK_EVERY: Duration = Duration::from_secs(1);
 const FULL_LOOK_PAUSE: u32 = 20;
-/// Largest claim, in KiB, whose messages are read in the claim's own round trip. The messages of larger claims are read
-/// while the claimer makes the next claim. Several claims of a pass may have this size on average, but no more in all
-/// than [`BROUGHT_AT_MOST`].
-const BROUGHT_ALONG: usize = 64;
-const BROUGHT_AT_MOST: usize = 512;
 
 impl Claimer {
     /// Claims until the relay is stopped.
@@ -129,6 +129,7 @@ impl Claimer {
             start: Start::default(),
             full_look_at: now,
             many_held_until: now,
+            past: Past::new(),
             patience: Patience::new(&self.context),
             last_message_at: now,
             pauses: session::pauses(),
@@ -161,14 +162,18 @@ impl Claimer {
     ) -> Result<Pass, sqlx::Error> {
         let started = Instant::now();
         let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
-        let (seen, selection, start) = self.look(memory, &mut session, (count.places(), bytes.places())).await?;
+        // A late row of such a key is below the start: a full look finds it.
+        let without = if memory.full_look_at <= started { Vec::new() } else { memory.past.take() };
+        let room = (count.places(), bytes.places());
+        let (seen, selection, start) = self.look(memory, &mut session, room, &without).await?;
         let Some(version) = seen.version else {
             // The head was deleted by hand.
             session.run("create_head", async |db| lanes::create_head(db, self.lane).await).await?;
             return Ok(Pass::Empty);
         };
         match (selection.claims.is_empty(), selection.behind.is_empty()) {
-            (true, true) => return Ok(Pass::Empty),
+            (true, true) if without.is_empty() => return Ok(Pass::Empty),
+            (true, true) => return Ok(Pass::Deferred),
             (true, false) => return self.defer(&mut session, version, &selection.behind).await,
             _ => {}
         }
@@ -217,10 +222,11 @@ impl Claimer {
         memory: &mut Memory,
         session: &mut Session,
         room: (usize, usize),
+        without: &[u64],
     ) -> Result<(Seen, Selection, Start), sqlx::Error> {
         loop {
             let start = memory.start;
-            match self.look_once(memory, session, room).await? {
+            match self.look_once(memory, session, room, without).await? {
                 Some((seen, selection)) if !start.is_passed(seen.low) => return Ok((seen, selection, start)),
                 _ => {}
             }
@@ -232,16 +238,51 @@ impl Claimer {
         memory: &mut Memory,
         session: &mut Session,
         (messages, kib): (usize, usize),
+        without: &[u64],
     ) -> Result<Option<(Seen, Selection)>, sqlx::Error> {
         let own = self.context.leases.of_lane(self.lane);
+        let floor = self.context.floor.load(Ordering::Acquire);
+        let rows = messages.max(self.context.role.look_rows());
+        let (seen, below) = self.see(memory, session, &own, rows, without).await?;
+        if memory.foreign.misses(&seen) {
+            memory.foreign.forget_ids();
+            return Ok(None);
+        }
+        let mut barred = memory.foreign.bar(&seen, &own);
+        if !self.context.role.shares_keys() {
+            barred.keys.extend(own.iter().flat_map(|tenure| &tenure.keys));
+        }
+        self.context.leases.sweep(self.lane, &seen.leases);
+        barred.held = self.held(memory, session, &seen).await?;
+        barred.crowded = self.context.queues.crowded(self.lane);
+        let (bytes, of_key) = (1024 * kib as u64, self.context.queues.most_of_key());
+        let of_claim = self.context.role.of_claim(messages);
+        let limits = Limits { messages, of_claim, bytes, below, of_key };
+        let mut selection = window::select(&seen, &barred, &limits);
+        selection.low = selection.lowest(&barred, (!without.is_empty()).then_some(memory.start));
+        memory.start = Start::after(floor, seen.low, selection.low);
+        if without.is_empty() {
+            memory.past.choose(&selection, rows);
+        }
+        Ok(Some((seen, selection)))
+    }
+
+    /// Reads at most this many rows, and as many in the gaps as it returns beside them.
+    async fn see(
+        &self,
+        memory: &mut Memory,
+        session: &mut Session,
+        own: &[Arc<Tenure>],
+        rows: usize,
+        without: &[u64],
+    ) -> Result<(Seen, usize), sqlx::Error> {
         let started = Instant::now();
         let full = memory.full_look_at <= started;
         if full {
             memory.foreign.forget_ids();
         }
-        let (floor, start) = (self.context.floor.load(Ordering::Acquire), memory.start.id());
-        let gaps = window::gaps(if full { 0 } else { start }, &claimed_ids(&own, &memory.foreign.claims));
-        let rows = messages.max(self.context.role.look_rows());
+        let start = memory.start.id();
+        let gaps = window::gaps(if full { 0 } else { start }, &claimed_ids(own, &memory.foreign.claims));
         let limit = u32::try_from(rows).unwrap_or(u32::MAX);
         let below_limit = 2 * rows + gaps.claimed_within;
         let look = Look {
@@ -253,6 +294,7 @@ impl Claimer {
             limit,
             below: &gaps.below,
             below_limit: u32::try_from(below_limit).unwrap_or(u32::MAX),
+            without_keys: without,
         };
         let looked = if full || start == 0 {
             let patience = &mut memory.patience;
@@ -267,26 +309,10 @@ impl Claimer {
         if full {
             memory.full_look_at = Instant::now() + FULL_LOOK_EVERY.max(started.elapsed() * FULL_LOOK_PAUSE);
         }
-        let seen = looked?;
-        if memory.foreign.misses(&seen) {
-            memory.foreign.forget_ids();
-            return Ok(None);
+        if !without.is_empty() {
+            memory.past.took(started.elapsed());
         }
-        let mut barred = memory.foreign.bar(&seen, &own);
-        if !self.context.role.shares_keys() {
-            barred.keys.extend(own.iter().flat_map(|tenure| &tenure.keys));
-        }
-        self.context.leases.sweep(self.lane, &seen.leases);
-        barred.held = self.held(memory, session, &seen).await?;
-        barred.crowded = self.context.queues.crowded(self.lane);
-        let (bytes, of_key) = (1024 * kib as u64, self.context.queues.most_of_key());
-        let of_claim = self.context.role.of_claim(messages);
-        let limits = Limits { messages, of_claim, bytes, below: below_limit, of_key };
-        let mut selection = window::select(&seen, &barred, &limits);
-        let claimed = barred.ids.iter().copied().min();
-        selection.low = selection.low.into_iter().chain(claimed).min();
-        memory.start = Start::after(floor, seen.low, selection.low);
-        Ok(Some((seen, selection)))
+        Ok((looked?, below_limit))
     }
 
     /// Counts claimed rows below the start: they were committed later than the floor allows.
@@ -294,99 +320,4 @@ impl Claimer {
         let late = selection.claims.iter().flatten().filter(|row| row.id < start).count();
         self.context.metrics.late_commits_total.inc_by(late as u64);
     }
-
-    async fn defer(&self, session: &mut Session, version: u64, ids: &[u64]) -> Result<Pass, sqlx::Error> {
-        let head = (self.lane, version, token());
-        let won = session.run("defer", async |db| claim::defer(db, head, ids).await).await?;
-        Ok(if won { Pass::Deferred } else { Pass::Conflict })
-    }
-
-    async fn claim(
-        &self,
-        memory: &mut Memory,
-        mut session: Loan<'_>,
-        version: u64,
-        selection: &Selection,
-    ) -> Result<Option<Made>, sqlx::Error> {
-        let ids: Vec<(u64, Vec<u64>, Vec<u64>)> = selection.claims.iter().map(|rows| named(rows)).collect();
-        let claims = ids.iter().map(|(token, message_ids, key_hashes)| NewClaim {
-            lease_token: *token,
-            message_ids,
-            key_hashes,
-        });
-        let claims: Vec<NewClaim<'_>> = claims.collect();
-        let new = NewClaims {
-            lane: self.lane,
-            version,
-            low: selection.low.unwrap_or(0),
-            owner: &self.context.owner,
-            lease: self.context.config.relay.lease,
-            claims: &claims,
-            behind: &selection.behind,
-        };
-        // The server starts the lease after this moment, so the lease lasts at least until then.
-        let until = Instant::now() + new.lease;
-        let is_small = selection.claims.iter().map(|rows| kib(rows)).sum::<usize>()
-            <= (BROUGHT_ALONG * claims.len()).min(BROUGHT_AT_MOST);
-        let claim = session.run("claim", async |db| {
-            if is_small { claim::claim_and_read(db, &new).await } else { Ok((claim::claim(db, &new).await?, None)) }
-        });
-        let (made, messages) = match claim.await {
-            Ok(made) => made,
-            Err(error) => {
-                memory.foreign.forget_ids();
-                // Other claimers may use the connection during the wait.
-                drop(session);
-                let tokens: Vec<u64> = ids.iter().map(|(token, ..)| *token).collect();
-                (self.find(&tokens, until).await.ok_or(error)?, None)
-            }
-        };
-        if made.iter().any(|lease| lease.claim_id <= memory.foreign.known) {
-            // Claim numbers began again lower down. Other relays may get such numbers too.
-            memory.foreign.forget_ids();
-        }
-        let by_token: HashMap<u64, ClaimLease> = made.iter().map(|lease| (lease.lease_token, *lease)).collect();
-        let tenures = ids.into_iter().filter_map(|(token, ids, keys)| {
-            let mut tenure = Tenure::new(*by_token.get(&token)?, self.lane, ids, keys, until);
-            let queued = selection.queued.iter().filter(|key| tenure.keys.binary_search(key).is_ok());
-            tenure.queued = queued.copied().collect();
-            Some(Arc::new(tenure))
-        });
-        let tenures: Vec<_> = tenures.collect();
-        Ok((!tenures.is_empty()).then_some((tenures, messages)))
-    }
-
-    /// Looks for the claims after an error: asks until the database answers, or the lease has passed.
-    async fn find(&self, tokens: &[u64], until: Instant) -> Option<Vec<ClaimLease>> {
-        let mut pauses = session::pauses();
-        loop {
-            tokio::time::sleep(pauses.next()).await;
-            if Instant::now() >= until {
-                return None;
-            }
-            let (mut session, owner) = (self.sessions.take().await, &self.context.owner);
-            let found = session.run("find", async |db| claim::find(db, self.lane, owner, tokens).await).await;
-            if let Ok(found) = found {
-                return Some(found);
-            }
-        }
-    }
-}
-
-/// Returns a token, the ids and the keys of a claim of these rows.
-fn named(rows: &[Pending]) -> (u64, Vec<u64>, Vec<u64>) {
-    let mut keys: Vec<u64> = rows.iter().map(|row| row.key_hash).filter(|key| *key != 0).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    (token(), rows.iter().map(|row| row.id).collect(), keys)
-}
-
-fn kib(rows: &[Pending]) -> usize {
-    let bytes: u64 = rows.iter().map(|row| u64::from(row.bytes)).sum();
-    usize::try_from(bytes.div_ceil(1024)).unwrap_or(usize::MAX).max(1)
-}
-
-/// Returns a lease token that no other claim has; 0 means none.
-fn token() -> u64 {
-    rand::random::<u64>().max(1)
 }

@@ -125,11 +125,21 @@ pub struct Selection {
     pub claims: Vec<Vec<Pending>>,
     /// Rows that move into the queue of their key: behind a waiting row, or behind the most rows of a key that may be
     /// pending.
-    pub behind: Vec<u64>,
+    pub behind: Vec<Pending>,
     /// Keys of the claims whose queue must be read on, because few of their rows are left.
     pub queued: Vec<u64>,
     /// The smallest id of a seen row.
     pub low: Option<u64>,
+}
+
+impl Selection {
+    /// Returns the smallest id of a row that was seen or is claimed. Rows that the look left out may begin at its
+    /// `start`.
+    #[must_use]
+    pub fn lowest(&self, barred: &Barred, left_out: Option<Start>) -> Option<u64> {
+        let claimed = barred.ids.iter().copied().min();
+        self.low.into_iter().chain(claimed).chain(left_out.map(Start::id)).min()
+    }
 }
 
 /// Selects the rows of the claims: the lowest ids first, and no row that an earlier row of its key holds back.
@@ -144,7 +154,7 @@ pub fn select(seen: &Seen, barred: &Barred, limits: &Limits) -> Selection {
         let is_held = row.key_hash != 0 && barred.held.get(&row.key_hash).is_some_and(|head| *head < row.id);
         let is_free = row.key_hash == 0 || !barred.keys.contains(&row.key_hash);
         if is_held || is_free && !keys.have_room(row, barred, limits) {
-            selection.behind.push(row.id);
+            selection.behind.push(*row);
         } else if is_free && !is_full {
             let Some(claim) = divided.claim_of(row) else { continue };
             bytes += u64::from(row.bytes);
@@ -245,6 +255,10 @@ mod tests {
         selection.claims.iter().flatten().map(|row| row.id).collect()
     }
 
+    fn behind(selection: &Selection) -> Vec<u64> {
+        selection.behind.iter().map(|row| row.id).collect()
+    }
+
     #[test]
     fn gaps_lie_between_claimed_ids_and_above_is_the_largest() {
         let found = gaps(3, &[5, 6, 9]);
@@ -300,7 +314,7 @@ mod tests {
         let seen = Seen { fresh: vec![row(1, 7), row(5, 7), row(6, 8)], ..Seen::default() };
         let barred = Barred { held: [(7, 3)].into(), ..Barred::default() };
         let selection = select(&seen, &barred, &LIMITS);
-        assert_eq!((ids(&selection), selection.behind, selection.queued), (vec![1, 6], vec![5], vec![7]));
+        assert_eq!((ids(&selection), behind(&selection), selection.queued), (vec![1, 6], vec![5], vec![7]));
     }
 
     #[test]
@@ -311,7 +325,7 @@ mod tests {
         let barred = Barred { crowded: [9].into(), ..Barred::default() };
         let selection = select(&seen, &barred, &Limits { of_key: 2, ..LIMITS });
         assert_eq!(ids(&selection), [1, 2, 3, 5, 6, 7, 8], "at least one of each key");
-        assert_eq!((selection.behind, selection.queued), (vec![4, 9], vec![7, 9]));
+        assert_eq!((behind(&selection), selection.queued), (vec![4, 9], vec![7, 9]));
     }
 
     #[test]

@@ -59,6 +59,8 @@ pub struct Look<'a> {
     pub below: &'a [RangeInclusive<u64>],
     /// Most rows of `below`.
     pub below_limit: u32,
+    /// Rows of these keys are left out, all of them: candidates are what lies beyond.
+    pub without_keys: &'a [u64],
 }
 
 /// The result of a look.
@@ -93,20 +95,24 @@ const BELOW: i64 = 3;
 /// candidates and gaps are of one moment. So the compare-and-set detects every later change, and no row of a key is
 /// seen without those before it. (Six statements took MySQL twice the time: 1.1 ms against 0.55.)
 ///
-/// Primary keys throughout, and one seek each in `outbox_delayed_key` and `outbox_dead_key`; reads at most the limits of `look` and the
-/// live claims.
+/// Primary keys throughout, and one seek each in `outbox_delayed_key` and `outbox_dead_key`. Reads at most the limits of
+/// `look`, the rows that it leaves out (30 to 50 ms for 100,000), and the live claims.
 pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, sqlx::Error> {
     let row = "id, key_hash, bytes | attempts << 32 | takeovers << 48, NULL, NULL, NULL";
     let gap =
         |gap: &RangeInclusive<u64>| sql!(" OR id BETWEEN {start} AND {end}", start = *gap.start(), end = *gap.end());
+    let others = sql!(" AND key_hash NOT IN ({keys})", keys = Ids(look.without_keys));
+    let others = if look.without_keys.is_empty() { Text::default() } else { others };
     let text = sql!(
         "SELECT 0, version, low, low, NULL, NULL, NULL FROM outbox_head WHERE lane = {lane}
         UNION ALL SELECT 1, claim_id, lease_token, claim_id, owner,
             IF(claim_id > {known} AND owner <> {owner}, message_ids, NULL),
             IF(claim_id > {known} AND owner <> {owner}, key_hashes, NULL)
             FROM outbox_claims WHERE claim_id > {gone} AND lane = {lane}
-        UNION ALL (SELECT 2, {row} FROM outbox_pending WHERE lane = {lane} AND id > {above} ORDER BY id LIMIT {limit})
-        UNION ALL (SELECT 3, {row} FROM outbox_pending WHERE lane = {lane} AND (0{gaps}) ORDER BY id LIMIT {below})
+        UNION ALL (SELECT 2, {row} FROM outbox_pending WHERE lane = {lane} AND id > {above}{others}
+            ORDER BY id LIMIT {limit})
+        UNION ALL (SELECT 3, {row} FROM outbox_pending WHERE lane = {lane} AND (0{gaps}){others}
+            ORDER BY id LIMIT {below})
         UNION ALL SELECT 4, MIN(key_hash), MIN(key_hash), MIN(key_hash), NULL, NULL, NULL
             FROM outbox_delayed WHERE holds_key = 1 AND lane = {lane}
         UNION ALL SELECT 4, MIN(key_hash), MIN(key_hash), MIN(key_hash), NULL, NULL, NULL
@@ -116,6 +122,7 @@ pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, s
         owner = Hex(look.owner.as_bytes()),
         gone = look.gone_claim,
         row,
+        others,
         above = look.above,
         limit = look.limit,
         gaps = Text::joined(look.below.iter().map(gap), ""),

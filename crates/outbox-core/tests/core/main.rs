@@ -5,6 +5,7 @@ mod assertions;
 mod attempts;
 mod backlog;
 mod batch;
+mod claims;
 mod counters;
 mod drain;
 mod enqueue;
