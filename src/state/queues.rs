@@ -32,6 +32,8 @@ pub struct Queues {
     crowded: Mutex<HashSet<LaneKey>>,
     /// At most one entry per key.
     wanted: Mutex<HashMap<LaneKey, Wanted>>,
+    /// Lanes whose queues are left alone.
+    resting: Mutex<HashSet<u16>>,
     asked: Notify,
 }
 
@@ -53,6 +55,7 @@ impl Queues {
             one_by_one: AtomicBool::new(is_worker),
             crowded: Mutex::default(),
             wanted: Mutex::default(),
+            resting: Mutex::default(),
             asked: Notify::new(),
         }
     }
@@ -99,20 +102,40 @@ impl Queues {
         self.want(key, Wanted { above: 0, rows: self.at_once });
     }
 
+    /// Leaves the queues of a lane alone until the guard is dropped. Each part that is put back makes a look void, and one
+    /// past many rows takes longer than such a part lasts.
+    pub(crate) fn rest(&self, lane: u16) -> Rest<'_> {
+        self.resting.lock().insert(lane);
+        Rest { queues: self, lane }
+    }
+
     /// Takes out wanted parts, at most this many.
     pub(crate) fn take_wanted(&self, most: usize) -> Vec<(LaneKey, Wanted)> {
-        let mut wanted = self.wanted.lock();
-        let keys: Vec<LaneKey> = wanted.keys().copied().take(most).collect();
-        let taken = keys.into_iter().filter_map(|key| Some((key, wanted.remove(&key)?))).collect();
-        if !wanted.is_empty() {
+        let (mut wanted, resting) = (self.wanted.lock(), self.resting.lock());
+        let mut keys: Vec<LaneKey> = wanted.keys().copied().filter(|key| !resting.contains(&key.0)).collect();
+        if keys.len() > most {
+            keys.truncate(most);
             self.asked.notify_one();
         }
-        taken
+        keys.into_iter().filter_map(|key| Some((key, wanted.remove(&key)?))).collect()
     }
 
     /// Waits until a part is wanted.
     pub(crate) async fn asked(&self) {
         self.asked.notified().await;
+    }
+}
+
+/// The queues of a lane rest.
+pub(crate) struct Rest<'a> {
+    queues: &'a Queues,
+    lane: u16,
+}
+
+impl Drop for Rest<'_> {
+    fn drop(&mut self) {
+        self.queues.resting.lock().remove(&self.lane);
+        self.queues.asked.notify_one();
     }
 }
 
@@ -141,5 +164,18 @@ mod tests {
         queues.want((0, 7), Wanted { above: 5, rows: 10 });
         assert_eq!(queues.take_wanted(1), [((0, 7), Wanted { above: 5, rows: 128 })]);
         assert_eq!(queues.take_wanted(1), []);
+    }
+
+    #[tokio::test]
+    async fn what_is_wanted_of_a_lane_that_rests_waits_for_its_end() {
+        let queues = Queues::new(false, 1000);
+        queues.want((0, 7), Wanted { above: 9, rows: 128 });
+        queues.want((1, 7), Wanted { above: 9, rows: 128 });
+        queues.asked().await;
+        let rest = queues.rest(0);
+        assert_eq!(queues.take_wanted(2), [((1, 7), Wanted { above: 9, rows: 128 })]);
+        drop(rest);
+        queues.asked().await;
+        assert_eq!(queues.take_wanted(2).len(), 1);
     }
 }

@@ -12,7 +12,7 @@ use outbox_core::store::{
 use outbox_relay::{
     pipeline::claim::{
         Foreign,
-        window::{self, Barred, Limits, Start},
+        window::{self, Barred, Limits},
     },
     state::leases::Tenure,
 };
@@ -190,10 +190,10 @@ impl Look {
         let divides = protocol.workers && protocol.flaw != Some(Flaw::DividedById);
         let of_claim = if divides { 1 } else { messages };
         let limits = Limits { messages, of_claim, bytes: u64::MAX, below, of_key: protocol.of_key };
-        let selection = window::select(&seen, &barred, &limits);
-        let left_out = self.without != 0 && protocol.flaw != Some(Flaw::LeftOutForgotten);
-        let lowest = selection.lowest(&barred, left_out.then_some(relay.start));
-        let start = std::mem::replace(&mut relay.start, Start::after(self.floor(protocol, db), self.low, lowest));
+        let mut selection = window::select(&seen, &barred, &limits);
+        let (start, floor) = (relay.start, self.floor(protocol, db));
+        let leaves_out = self.without != 0 && protocol.flaw != Some(Flaw::LeftOutForgotten);
+        relay.start = selection.end(&seen, &barred, floor, leaves_out.then_some(start));
         if start.is_passed(self.low) && protocol.flaw != Some(Flaw::PutBackUnseen) {
             return Claimer::Looking(begin(protocol, db, relay, self.without));
         }
@@ -202,7 +202,7 @@ impl Look {
         let claims = claims.map(|rows| rows.iter().map(|row| row.id).collect()).collect();
         let new = NewClaim {
             version: self.version,
-            low: lowest.unwrap_or(0),
+            low: selection.low.unwrap_or(0),
             owner: relay.owner,
             token: 0,
             claims,

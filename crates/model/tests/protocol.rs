@@ -58,7 +58,9 @@ fn with_queues_of_keys_every_invariant_holds() {
 fn with_looks_past_a_key_every_invariant_holds() {
     check(past(world(&[1, 2, 1], 0)));
     check(past(queued(world(&[1, 2, 1], 1))));
-    check(past(longer(&[1, 2], 1)));
+    check(past(longer(&[1, 1], 1)));
+    check(past(Protocol { claims: 2, ..world(&[1, 2, 1], 0) }));
+    check(past(workers(queued(world(&[1, 1], 1)))));
 }
 
 #[test]
@@ -98,6 +100,7 @@ fn larger() {
     check(queued(longer(&[1, 1, 1], 1)));
     check(workers(world(&[1, 2, 1], 1)));
     check(workers(queued(world(&[1, 2, 1], 1))));
+    check(past(longer(&[1, 2, 1], 1)));
     check(Protocol { relays: 3, ..longer(&[1, 1], 1) });
     check(Protocol { relays: 3, claims: 1, ..longer(&[1, 2, 1], 1) });
 }

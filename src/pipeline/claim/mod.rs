@@ -165,7 +165,12 @@ impl Claimer {
         // A late row of such a key is below the start: a full look finds it.
         let without = if memory.full_look_at <= started { Vec::new() } else { memory.past.take() };
         let room = (count.places(), bytes.places());
-        let (seen, selection, start) = self.look(memory, &mut session, room, &without).await?;
+        let _rest = (!without.is_empty()).then(|| self.context.queues.rest(self.lane));
+        let looked = self.look(memory, &mut session, room, &without).await;
+        if !without.is_empty() {
+            memory.past.took(started.elapsed());
+        }
+        let (seen, selection, start) = looked?;
         let Some(version) = seen.version else {
             // The head was deleted by hand.
             session.run("create_head", async |db| lanes::create_head(db, self.lane).await).await?;
@@ -243,7 +248,7 @@ impl Claimer {
         let own = self.context.leases.of_lane(self.lane);
         let floor = self.context.floor.load(Ordering::Acquire);
         let rows = messages.max(self.context.role.look_rows());
-        let (seen, below) = self.see(memory, session, &own, rows, without).await?;
+        let (seen, below) = self.see(memory, session, &own, (rows, without)).await?;
         if memory.foreign.misses(&seen) {
             memory.foreign.forget_ids();
             return Ok(None);
@@ -259,10 +264,10 @@ impl Claimer {
         let of_claim = self.context.role.of_claim(messages);
         let limits = Limits { messages, of_claim, bytes, below, of_key };
         let mut selection = window::select(&seen, &barred, &limits);
-        selection.low = selection.lowest(&barred, (!without.is_empty()).then_some(memory.start));
-        memory.start = Start::after(floor, seen.low, selection.low);
+        memory.start = selection.end(&seen, &barred, floor, (!without.is_empty()).then_some(memory.start));
         if without.is_empty() {
-            memory.past.choose(&selection, rows);
+            let is_cut = seen.fresh.len() >= rows || seen.below.len() >= below;
+            memory.past.choose(&selection, if is_cut { seen.fresh.len() + seen.below.len() } else { usize::MAX });
         }
         Ok(Some((seen, selection)))
     }
@@ -273,11 +278,10 @@ impl Claimer {
         memory: &mut Memory,
         session: &mut Session,
         own: &[Arc<Tenure>],
-        rows: usize,
-        without: &[u64],
+        (rows, without): (usize, &[u64]),
     ) -> Result<(Seen, usize), sqlx::Error> {
         let started = Instant::now();
-        let full = memory.full_look_at <= started;
+        let full = memory.full_look_at <= started && without.is_empty();
         if full {
             memory.foreign.forget_ids();
         }
@@ -294,7 +298,7 @@ impl Claimer {
             limit,
             below: &gaps.below,
             below_limit: u32::try_from(below_limit).unwrap_or(u32::MAX),
-            without_keys: without,
+            without: past::without(without, memory.start),
         };
         let looked = if full || start == 0 {
             let patience = &mut memory.patience;
@@ -308,9 +312,6 @@ impl Claimer {
         };
         if full {
             memory.full_look_at = Instant::now() + FULL_LOOK_EVERY.max(started.elapsed() * FULL_LOOK_PAUSE);
-        }
-        if !without.is_empty() {
-            memory.past.took(started.elapsed());
         }
         Ok((looked?, below_limit))
     }

@@ -47,7 +47,7 @@ pub fn gaps(start: u64, claimed: &[u64]) -> Gaps {
 }
 
 /// The start of a look: no pending row has a smaller id, except a row committed later than the floor allows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Start(u64);
 
 impl Start {
@@ -128,17 +128,20 @@ pub struct Selection {
     pub behind: Vec<Pending>,
     /// Keys of the claims whose queue must be read on, because few of their rows are left.
     pub queued: Vec<u64>,
-    /// The smallest id of a seen row.
+    /// The smallest id of a seen row; after [`Self::end`] the lane's new `low`.
     pub low: Option<u64>,
 }
 
 impl Selection {
-    /// Returns the smallest id of a row that was seen or is claimed. Rows that the look left out may begin at its
-    /// `start`.
+    /// Ends a look: sets the lane's new `low`, and returns the start of the next look. `floor` as in [`Start::after`].
+    /// `left_out` is the start of this look if it left out rows. They are not below the lane's `low`, and not below this
+    /// start either, but for rows that were committed later than the floor allowed.
     #[must_use]
-    pub fn lowest(&self, barred: &Barred, left_out: Option<Start>) -> Option<u64> {
+    pub fn end(&mut self, seen: &Seen, barred: &Barred, floor: u64, left_out: Option<Start>) -> Start {
         let claimed = barred.ids.iter().copied().min();
-        self.low.into_iter().chain(claimed).chain(left_out.map(Start::id)).min()
+        self.low = self.low.into_iter().chain(claimed).chain(left_out.map(|_| seen.low)).min();
+        let next = Start::after(floor, seen.low, self.low);
+        left_out.map_or(next, |start| next.min(start))
     }
 }
 
@@ -273,6 +276,19 @@ mod tests {
         assert_eq!(Start::default().id(), 0);
         let starts = [(7, 9, None), (7, 9, Some(5)), (7, 4, Some(5))];
         assert_eq!(starts.map(|(floor, low, lowest)| Start::after(floor, low, lowest).id()), [7, 5, 4]);
+    }
+
+    #[test]
+    fn after_a_look_that_left_out_rows_low_does_not_rise_and_the_next_look_starts_no_later() {
+        let (seen, barred) = (Seen { low: 5, ..Seen::default() }, Barred { ids: [8].into(), ..Barred::default() });
+        let ended = |leaves_out: bool, row| {
+            let mut selection = Selection { low: row, ..Selection::default() };
+            let start = selection.end(&seen, &barred, 9, leaves_out.then_some(Start(3)));
+            (selection.low, start.id())
+        };
+        assert_eq!([ended(false, Some(7)), ended(false, None)], [(Some(7), 5), (Some(8), 5)]);
+        assert_eq!([ended(true, Some(7)), ended(true, Some(4))], [(Some(5), 3), (Some(4), 3)]);
+        assert_eq!(ended(true, Some(2)), (Some(2), 2));
     }
 
     #[test]

@@ -62,11 +62,13 @@ async fn a_look_leaves_out_all_rows_of_some_keys(flavor: Flavor) -> Result<()> {
     let (database, mut db) = with_messages(flavor, 8).await?;
     database.execute("UPDATE outbox_pending SET key_hash = 7 WHERE id IN (3, 6, 8); UPDATE outbox_pending SET key_hash = 0 WHERE id = 7").await?;
     let key = look(&mut db).await?.below.first().context("no message")?.key_hash;
-    let (below, without) = ([1..=4], [key, 5]);
-    let look = Look { above: 4, limit: 2, below: &below, below_limit: 1, without_keys: &without, ..Look::default() };
+    let (below, keys) = ([1..=4], [key, 5]);
+    let look = Look { above: 4, limit: 2, below: &below, below_limit: 1, without: Some((&keys, 7)), ..Look::default() };
     let seen = claim::look(&mut db, &look).await?;
     let ids = |rows: &[claim::Pending]| rows.iter().map(|row| row.id).collect::<Vec<_>>();
     assert_eq!((ids(&seen.below), ids(&seen.fresh)), (vec![3], vec![6, 7]));
+    let nearer = claim::look(&mut db, &Look { without: Some((&keys, 6)), ..look }).await?;
+    assert_eq!((ids(&nearer.below), ids(&nearer.fresh)), (vec![3], vec![6]));
     Ok(())
 }
 
