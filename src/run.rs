@@ -16,7 +16,7 @@ use tokio::{
 pub use crate::error::RunError;
 use crate::{
     config::{Binding, Config, SinkConfig},
-    keepers::{floor, gauges, jobs, pauses, promote, purge, renew, takeover},
+    keepers::{canary, floor, gauges, jobs, pauses, promote, purge, renew, takeover},
     observe::{health::Health, metrics::Metrics, traces::Traces},
     pipeline::{
         claim::Claimed,
@@ -191,6 +191,9 @@ fn start_keepers(context: &Arc<Context>) -> JoinSet<()> {
     keepers.spawn(pauses::run(Arc::clone(context)));
     keepers.spawn(jobs::run(Arc::clone(context)));
     keepers.spawn(gauges::run(Arc::clone(context)));
+    if let Some(topic) = &context.config.canary.topic {
+        keepers.spawn(canary::run(Arc::clone(context), topic.clone()));
+    }
     keepers
 }
 

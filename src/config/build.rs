@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    ApiConfig, Binding, Config, Database, Envelope, Http, KafkaConfig, Log, Management, RabbitMqConfig, RelayConfig,
-    Retention, RetryConfig, Route, Secret, SinkConfig, Tracing,
+    ApiConfig, Binding, Canary, Config, Database, Envelope, Http, KafkaConfig, Log, Management, RabbitMqConfig,
+    RelayConfig, Retention, RetryConfig, Route, Secret, SinkConfig, Tracing,
     keys::{ENVELOPES, ORDERS, SINK_TYPES, SinkType},
     path::{KeyPath, key},
     reader::SettingsReader,
@@ -32,6 +32,7 @@ impl SettingsReader {
             api: ApiConfig::read(self, "", ()),
             log: Log::read(self, "", ()),
             tracing: self.tracing(),
+            canary: self.canary(),
             routes: self.settings.routes.keys().map(|number| self.route(*number, retry)).collect(),
         }
     }
@@ -49,6 +50,10 @@ impl SettingsReader {
     fn tracing(&self) -> Tracing {
         let endpoint = self.text(&key!("tracing.otlp_endpoint")).map(str::to_owned);
         Tracing::read(self, "", (endpoint,))
+    }
+
+    fn canary(&self) -> Canary {
+        Canary::read(self, "", (self.text(&key!("canary.topic")).map(str::to_owned),))
     }
 
     /// Returns the given owner, or host and process id, in ASCII like the column. The running process adds a random part.

@@ -8,6 +8,7 @@ use super::{
     Config, KafkaConfig, RabbitMqConfig, Retention, RetryConfig, Route, SinkConfig, keys::SINK_TYPES, path::key,
     reader::SettingsReader, source::Problem,
 };
+use crate::pipeline::read::route::matches;
 
 impl Retention {
     /// Checks that the inbox remembers messages for as long as a sent message can be sent again.
@@ -41,6 +42,7 @@ impl SettingsReader {
         if config.routes.is_empty() {
             self.add_home("there is no route: add [[routes]] with topics = \"*\" and the name of a sink".to_owned());
         }
+        self.check_canary(config);
         for (name, sink) in &config.sinks {
             match sink {
                 SinkConfig::Kafka(kafka) => {
@@ -126,6 +128,22 @@ impl SettingsReader {
                 self.add(path, format!("`{path}` must end before /v1/traces, which the relay adds: remove the rest"));
             }
             Some(_) => {}
+        }
+    }
+
+    fn check_canary(&mut self, config: &Config) {
+        let Some(topic) = &config.canary.topic else { return };
+        let route = config.routes.iter().find(|route| matches(&route.topics, topic));
+        let can_be_read = route.is_some_and(|route| match config.sinks.get(&route.sink) {
+            Some(SinkConfig::Kafka(_)) => true,
+            Some(SinkConfig::RabbitMq(_)) => !route.target.is_empty(),
+            Some(SinkConfig::Stdout | SinkConfig::Null) | None => false,
+        });
+        if !can_be_read {
+            let text = format!(
+                "`canary.topic` is {topic:?}, and no route sends it to a Kafka topic or to an exchange of RabbitMQ: add one"
+            );
+            self.add("canary.topic", text);
         }
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::{
     AfterDead, Binding, Envelope, Management, OnRejected, Secret,
-    process::{ApiConfig, Http, Log, Tracing},
+    process::{ApiConfig, Canary, Http, Log, Tracing},
     section::{Words, section, words},
     value::Kind,
 };
@@ -66,6 +66,7 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ("api", "The listener of `relay api`."),
     ("log", "Logs, on standard error."),
     ("tracing", "Spans of the relay, over OTLP."),
+    ("canary", "A message of the relay's own, now and then, that it reads at its destination."),
     ("sinks.*", "A broker, under a name of lowercase letters, digits and `_`."),
     (
         "routes.*",
@@ -338,6 +339,7 @@ pub(super) const KEYS: &[&[&[ConfigKey]]] = &[
     ApiConfig::KEYS,
     Log::KEYS,
     Tracing::KEYS,
+    Canary::KEYS,
     &[&[SINK_TYPE]],
     KafkaConfig::KEYS,
     RabbitMqConfig::KEYS,

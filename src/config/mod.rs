@@ -31,7 +31,7 @@ pub use self::{
     example::{example, reference},
     keys::{Database, KafkaConfig, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Route},
     load::{ConfigError, Loaded, defaults, listen_address, load, load_for_database},
-    process::{ApiConfig, Http, Log, Tracing},
+    process::{ApiConfig, Canary, Http, Log, Tracing},
     schema::schema,
     secret::Secret,
     show::Effective,
@@ -59,6 +59,8 @@ pub struct Config {
     pub log: Log,
     /// `[tracing]`
     pub tracing: Tracing,
+    /// `[canary]`
+    pub canary: Canary,
     /// `[sinks.<name>]`
     pub sinks: BTreeMap<String, SinkConfig>,
     /// `[[routes]]`: the first whose pattern matches the topic decides.

@@ -1,4 +1,4 @@
-//! The sections of the process itself: its listeners, its log and its spans.
+//! The sections of the process itself: its listeners, its log, its spans and its canary.
 
 use super::{
     LogFormat,
@@ -69,5 +69,22 @@ section! {
     read {
         /// The name of the relays in traces.
         service_name: Text = Default "outbox-relay";
+    }
+}
+
+section! {
+    /// A message of the relay's own, sent now and then, and read at its destination.
+    Canary in "canary";
+    keys {
+        /// The topic of the messages; a route sends it to a Kafka topic, or to an exchange of RabbitMQ. Not set: none. The account needs `deploy/grants/canary.sql`, and the login at the broker must be able to read.
+        topic: Text = Optional "outbox.canary";
+    }
+    given {
+        /// The topic; `None`: no canary.
+        topic: Option<String>;
+    }
+    read {
+        /// The time between the starts of two, and the longest that one may take. The alert `OutboxCanaryLost` waits for two of 60 s.
+        interval: Duration = Default "60s";
     }
 }

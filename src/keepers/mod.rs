@@ -1,6 +1,7 @@
 //! Tasks beside the path of a message, one of each in every relay. They renew leases, take over those of dead relays,
-//! promote delayed messages, raise the floor, read pauses, carry out jobs, purge and count.
+//! promote delayed messages, raise the floor, read pauses, carry out jobs, purge, count, and send canaries.
 
+pub mod canary;
 pub mod floor;
 pub mod gauges;
 pub mod jobs;

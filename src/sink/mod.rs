@@ -1,5 +1,6 @@
 //! The relay's view of a broker: one small trait, and the ways in which a publish can fail.
 
+pub(crate) mod arrivals;
 pub mod conformance;
 #[cfg(feature = "kafka")]
 pub mod kafka;

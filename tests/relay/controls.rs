@@ -139,7 +139,7 @@ async fn what_cannot_be_paused_or_resumed_is_refused(flavor: Flavor) -> Result<(
 }
 
 /// The state of the relay whose name begins so.
-async fn state(stage: &Stage, name: &str) -> Result<(String, String)> {
+pub(crate) async fn state(stage: &Stage, name: &str) -> Result<(String, String)> {
     let instances = stage.operator()?.json("instances", &[]).await?;
     let of = |it: &&Value| it["instance"].as_str().is_some_and(|instance| instance.starts_with(name));
     let found = instances.as_array().and_then(|all| all.iter().find(of)).context("no such relay")?;

@@ -34,6 +34,7 @@ mod readiness;
 mod recover;
 mod rejected;
 mod replay;
+mod round_trip;
 mod rows_touched;
 mod schema;
 mod settings;

@@ -17,7 +17,10 @@ use testkit::{
     servers::{Flavor, Prometheus, serve, until},
 };
 
-use crate::stage::{PATIENCE, Stage};
+use crate::{
+    round_trip::{GRANTS, with_canaries},
+    stage::{PATIENCE, Stage},
+};
 
 const DASHBOARDS: [&str; 3] = [
     include_str!("../../dashboards/overview.json"),
@@ -83,6 +86,8 @@ async fn every_panel_has_data_and_every_rule_is_evaluated() -> Result<()> {
     let missing = format!("missing-{}", stage.topic.name());
     let route = [("topics", missing.as_str()), ("sink", "kafka"), ("topic", "{topic}")];
     stage.settings = stage.settings.clone().first_route(route);
+    stage = with_canaries(stage).await?;
+    stage.database.execute(GRANTS).await?;
     let mut relay = stage.relay()?;
     let page = consume(&stage).await?;
     let prometheus = Prometheus::start(&[("outbox", &[relay.port()]), ("shop", &[page])]).await?;

@@ -50,6 +50,8 @@ pub struct Metrics {
     pub db_call_duration_seconds: HistogramVec,
     pub db_errors_total: IntCounterVec,
     pub loop_last_success_timestamp_seconds: GaugeVec,
+    pub canary_last_return_timestamp_seconds: GaugeVec,
+    pub canary_last_duration_seconds: GaugeVec,
     pub purged_messages_total: IntCounterVec,
     pub inbox_window_too_short: IntGauge,
     pub queue: Queue,
@@ -156,6 +158,9 @@ impl Metrics {
             db_errors_total: make.counters("outbox_relay_db_errors_total")?,
             loop_last_success_timestamp_seconds: make
                 .real_gauges("outbox_relay_loop_last_success_timestamp_seconds")?,
+            canary_last_return_timestamp_seconds: make
+                .real_gauges("outbox_relay_canary_last_return_timestamp_seconds")?,
+            canary_last_duration_seconds: make.real_gauges("outbox_relay_canary_last_duration_seconds")?,
             purged_messages_total: make.counters("outbox_relay_purged_messages_total")?,
             inbox_window_too_short: make.gauge("outbox_relay_inbox_window_too_short")?,
             queue: Queue {

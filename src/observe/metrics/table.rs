@@ -131,6 +131,18 @@ pub const METRICS: &[Metric] = &[
         &["loop"],
         "When a loop last came round: claim, settle, renew, promote, takeover, pauses, jobs, purge, stats.",
     ),
+    metric(
+        "gauge",
+        "outbox_relay_canary_last_return_timestamp_seconds",
+        &["topic"],
+        "When the relay's own message last came back from its destination, or the start of the relay. Only with `canary.topic`.",
+    ),
+    metric(
+        "gauge",
+        "outbox_relay_canary_last_duration_seconds",
+        &["topic"],
+        "The time from its commit to its arrival. Only with `canary.topic`.",
+    ),
     metric("counter", "outbox_relay_purged_messages_total", &["table"], "Rows deleted after their retention."),
     metric(
         "gauge",

@@ -23,6 +23,7 @@
 //! messages of their keys may have passed them. Requests are too large only if a topic's `max.message.bytes` is below
 //! the producer's `batch.size` (1,000,000 bytes): set `batch.size` to at most that limit.
 
+mod arrivals;
 mod entry;
 mod fence;
 mod outcome;
@@ -50,6 +51,7 @@ use self::{
 use super::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink};
 use crate::config;
 
+pub(crate) use self::arrivals::KafkaArrivals;
 pub use self::properties::check_properties;
 pub(crate) use self::{entry::wait_until_ended, properties::client};
 

@@ -73,6 +73,20 @@ pub(crate) fn client(name: &str, config: &config::KafkaConfig) -> ClientConfig {
     client
 }
 
+/// Returns the configuration of a consumer without a group.
+pub(super) fn consumer(config: &config::KafkaConfig) -> ClientConfig {
+    let mut client = ClientConfig::new();
+    for (name, value) in &config.properties {
+        client.set(name, &*value.current());
+    }
+    client.set("client.id", "outbox-relay-canary").set("bootstrap.servers", &config.brokers);
+    // librdkafka assigns no partition without the name of a group, and asks nobody about it.
+    client.set("group.id", "outbox-relay-canary").set("enable.auto.commit", "false");
+    // It would warn of each property that only a producer has.
+    client.set_log_level(RDKafkaLogLevel::Error);
+    client
+}
+
 /// Whether two configurations of one sink have the same values. (`config_map` would hide secrets.)
 pub(super) fn are_equal(one: &ClientConfig, other: &ClientConfig) -> bool {
     one.config_map().keys().all(|name| one.get(name) == other.get(name))

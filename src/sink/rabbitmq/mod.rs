@@ -19,6 +19,7 @@
 //!
 //! lapin logs returned messages with their payload at WARN under `lapin::returned_messages`: keep that target off.
 
+mod arrivals;
 mod link;
 mod plug;
 mod round;
@@ -38,7 +39,10 @@ use futures_util::future::join_all;
 use lapin::{Channel, uri::AMQPUri};
 use tokio::{sync::Mutex, time::timeout_at};
 
-pub(crate) use self::session::{BrokerSession, ChannelFailure};
+pub(crate) use self::{
+    arrivals::QueueArrivals,
+    session::{BrokerSession, ChannelFailure},
+};
 use self::{
     link::{Link, blocked},
     round::{ReadyPublish, Round, guilty, late, unroutable},

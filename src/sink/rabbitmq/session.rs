@@ -173,14 +173,23 @@ impl BrokerSession {
         declare: impl AsyncFnOnce(Channel) -> lapin::Result<()>,
         deadline: Instant,
     ) -> Result<bool, ChannelFailure> {
-        let channel = in_time(deadline, self.connection.create_channel()).await?;
-        match in_time(deadline, declare(channel)).await {
+        match self.with_channel(deadline, declare).await {
             Err(ChannelFailure::Error(error)) if soft(&error) == Some(AMQPSoftError::NOTFOUND) => Ok(false),
             Err(ChannelFailure::Error(error)) if soft(&error).is_none() => Err(ChannelFailure::Error(error)),
             Err(failure @ (ChannelFailure::Late | ChannelFailure::Address)) => Err(failure),
             // A forbidden look-up does not mean a missing one: the publish itself shows which.
             Ok(()) | Err(ChannelFailure::Error(_)) => Ok(true),
         }
+    }
+
+    /// Makes calls on a channel of their own.
+    pub(super) async fn with_channel<T>(
+        &self,
+        deadline: Instant,
+        calls: impl AsyncFnOnce(Channel) -> lapin::Result<T>,
+    ) -> Result<T, ChannelFailure> {
+        let channel = in_time(deadline, self.connection.create_channel()).await?;
+        in_time(deadline, calls(channel)).await
     }
 
     /// Forgets the known exchanges after the broker ended a channel: an exchange may be deleted.

@@ -1,4 +1,4 @@
-//! L1: each alert fires for its fault, no other does, and it ends after the repair.
+//! L1: each alert fires for its fault, no other does, and it ends after the repair. C2: what the canary alone shows.
 //!
 //! The times of the rules are divided, those of the relays are not: they count the queue every 8 s, call a lane stalled
 //! after a minute and a relay gone after half of one.
@@ -23,8 +23,8 @@ use testkit::{
     ledger::Draft,
     load,
     proxy::Direction,
-    relay::Client,
-    servers::{Flavor, serve},
+    relay::{Client, Metrics},
+    servers::{Flavor, create_topic, serve},
 };
 
 use super::between::before_the_database;
@@ -57,6 +57,18 @@ pub(super) fn row() -> Row {
             Case::new("messages too large", |arena| too_large(arena).boxed()),
             Case::new("a lane without relay", |arena| unserved(arena).boxed()),
             Case::new("a handler that fails", |arena| handler(arena).boxed()),
+        ],
+    }
+}
+
+pub(super) fn canary() -> Row {
+    Row {
+        id: "C2",
+        fault: "a relay with wrong routes takes the messages of others that are paused; Prometheus beside it",
+        shows: "the canary alone shows that messages do not arrive",
+        cases: vec![
+            Case::new("a wrong route", |arena| stranger(arena).boxed()),
+            Case::new("a wrong route", |arena| stranger(arena).boxed()).on(Flavor::MariaDb, Broker::RabbitMq),
         ],
     }
 }
@@ -276,6 +288,44 @@ async fn handler(arena: &mut Arena) -> Result<()> {
     watch.fires(arena, &[dead]).await?;
     does.store(WORKS, Ordering::Relaxed);
     watch.ends(arena, &[]).await
+}
+
+/// The wrong route is that of the canaries alone, so that nothing of the load is lost.
+async fn stranger(arena: &mut Arena) -> Result<()> {
+    let topic = format!("{}-canary", arena.topic.name());
+    if arena.topic.broker() == Broker::Kafka {
+        create_topic(arena.topic.address(), &topic, 1).await?;
+    }
+    arena.database.execute(include_str!("../../../../deploy/grants/canary.sql")).await?;
+    let wrong = arena.settings.clone().null().first_route([("topics", topic.as_str()), ("sink", "null")]);
+    let interval = format!("{}s", 60 / arena.setup.faster);
+    arena.settings = arena.settings.clone().set("canary", "topic", topic).set("canary", "interval", interval);
+    let mut watch = Watch::start(arena, None).await?;
+    for relay in &mut arena.relays {
+        let is_back = |metrics: &Metrics| metrics.sum("outbox_relay_canary_last_duration_seconds") > 0.0;
+        relay.wait_for_metrics(2 * PATIENCE, "the canary", is_back).await?;
+    }
+    let (operator, relays) = (operator(arena)?, instances(arena).await?);
+    arena.relays.push(arena.relay(&wrong)?);
+    arena.strike().await?;
+    for instance in &relays {
+        operator.done("pause --because", &["maintenance", "--instance", instance]).await?;
+    }
+    let lost = due(arena, "OutboxCanaryLost", 15, 130);
+    watch.fires(arena, &[lost]).await?;
+    for instance in &relays {
+        operator.done("resume --because", &["the other one is wrong", "--instance", instance]).await?;
+    }
+    let stranger = arena.relays.pop().context("no relay runs")?;
+    let death = arena.kill(stranger).await?;
+    arena.may_be_sent_twice(death.held);
+    watch.ends(arena, &LATE).await
+}
+
+/// The names of the running relays.
+async fn instances(arena: &Arena) -> Result<Vec<String>> {
+    let mut db = arena.database.plain().await?;
+    Ok(sqlx::query_scalar("SELECT CAST(instance AS CHAR) FROM outbox_instances").fetch_all(&mut db).await?)
 }
 
 #[cfg(test)]

@@ -28,10 +28,10 @@ mod unroutable;
 
 use crate::row::Row;
 
-/// The row of the alerts, with Prometheus beside each case.
+/// The rows of the alerts, with Prometheus beside each case.
 #[must_use]
 pub fn alerts() -> Vec<Row> {
-    vec![alerts::row()]
+    vec![alerts::row(), alerts::canary()]
 }
 
 /// All other rows, in the order of the table.
