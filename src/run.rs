@@ -191,7 +191,7 @@ fn start_keepers(context: &Arc<Context>) -> JoinSet<()> {
     keepers.spawn(pauses::run(Arc::clone(context)));
     keepers.spawn(jobs::run(Arc::clone(context)));
     keepers.spawn(gauges::run(Arc::clone(context)));
-    if let Some(topic) = &context.config.canary.topic {
+    if let (Role::Relay, Some(topic)) = (context.role, &context.config.canary.topic) {
         keepers.spawn(canary::run(Arc::clone(context), topic.clone()));
     }
     keepers

@@ -1,6 +1,6 @@
 //! Checks that concern several keys.
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, ops::RangeInclusive, time::Duration};
 
 use outbox_core::{WindowTooShort, check_window};
 
@@ -9,6 +9,9 @@ use super::{
     reader::SettingsReader, source::Problem,
 };
 use crate::pipeline::read::route::matches;
+
+/// The bounds of `canary.interval`: each canary has a connection of its own, and the alert waits for 110 s.
+const CANARY_INTERVALS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_mins(1);
 
 impl Retention {
     /// Checks that the inbox remembers messages for as long as a sent message can be sent again.
@@ -139,6 +142,9 @@ impl SettingsReader {
             Some(SinkConfig::RabbitMq(_)) => !route.target.is_empty(),
             Some(SinkConfig::Stdout | SinkConfig::Null) | None => false,
         });
+        if !CANARY_INTERVALS.contains(&config.canary.interval) {
+            self.add("canary.interval", "`canary.interval` must be from 1s to 60s".to_owned());
+        }
         if !can_be_read {
             let text = format!(
                 "`canary.topic` is {topic:?}, and no route sends it to a Kafka topic or to an exchange of RabbitMQ: add one"

@@ -84,7 +84,7 @@ section! {
         topic: Option<String>;
     }
     read {
-        /// The time between the starts of two, and the longest that one may take. The alert `OutboxCanaryLost` waits for two of 60 s.
-        interval: Duration = Default "60s";
+        /// The time between the starts of two, and the longest that one may take: 1 s to 60 s. The alert `OutboxCanaryLost` fires if none has come back for 110 s.
+        interval: Duration = Default "30s";
     }
 }

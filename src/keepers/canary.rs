@@ -9,7 +9,7 @@ use std::{
 
 use outbox_core::{
     EnqueueError, Message, Outbox,
-    sqlx::{self, Connection as _},
+    sqlx::{self, Connection as _, MySqlConnection},
 };
 use tokio::time::timeout_at;
 use uuid::Uuid;
@@ -62,7 +62,7 @@ pub async fn run(context: Arc<Context>, topic: String) {
     let (metrics, interval) = (&context.metrics, context.config.canary.interval);
     let returned = metrics.canary_last_return_timestamp_seconds.with_label_values(&[&topic]);
     let duration = metrics.canary_last_duration_seconds.with_label_values(&[&topic]);
-    // Until the first one has had its time, the relay counts as seen.
+    // A relay whose first canary is lost shall be seen, too.
     returned.set(now());
     let mut next = Instant::now();
     while context.sleep(next.saturating_duration_since(Instant::now())).await {
@@ -86,17 +86,29 @@ async fn fly(context: &Context, topic: &str, deadline: Instant) -> Result<Durati
     let resolved = Routes::new(&context.config.routes).resolve(topic, Some(TYPE), None, lane);
     let destination = resolved.map_err(|_no_route| Lost::NoRoute)?.destination;
     let sink = context.config.sinks.get(&destination.sink).ok_or(Lost::NoRoute)?;
+    let mut db = database::connect(&context.login).await?;
     let mut arrivals = listen(sink, &destination, deadline.min(Instant::now() + LISTEN)).await?.ok_or(Lost::NoRoute)?;
-    // Every envelope has the payload or the id.
+    let outcome = there_and_back(&mut db, arrivals.as_mut(), (topic, lane), deadline).await;
+    arrivals.close().await;
+    db.close().await?;
+    outcome
+}
+
+async fn there_and_back(
+    db: &mut MySqlConnection,
+    arrivals: &mut dyn Arrivals,
+    (topic, lane): (&str, u16),
+    deadline: Instant,
+) -> Result<Duration, Lost> {
+    // Every envelope has the payload or the id. A canary that is late is not sent: nobody waits for it.
     let id = Uuid::now_v7();
     let message = Message::new(topic, id.to_string()).event_type(TYPE).message_id(id).lane(lane);
-    let mut db = database::connect(&context.login).await?;
+    let message = message.expires_after(deadline.saturating_duration_since(Instant::now()));
     let mut tx = db.begin().await?;
     Outbox::new().enqueue(&mut tx, message).await?;
     tx.commit().await?;
     let started = Instant::now();
-    db.close().await?;
-    await_arrival(arrivals.as_mut(), &id.to_string()).await?;
+    await_arrival(arrivals, &id.to_string()).await?;
     Ok(started.elapsed())
 }
 

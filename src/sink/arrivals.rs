@@ -12,6 +12,9 @@ use crate::config::SinkConfig;
 pub(crate) trait Arrivals: Send {
     /// Waits for the next message, and returns its payload.
     async fn next(&mut self) -> Result<Vec<u8>, PublishError>;
+
+    /// Ends the connection in order.
+    async fn close(self: Box<Self>);
 }
 
 /// Listens at a destination from now on, on a connection of its own. `None`: nothing can be read there.

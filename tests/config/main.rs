@@ -2,13 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
+mod routes;
 mod secrets;
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
-use outbox_relay::config::{
-    Binding, Config, Envelope, Inputs, Loaded, SinkConfig, example, listen_address, load, load_for_database,
-};
+use outbox_relay::config::{Config, Inputs, Loaded, SinkConfig, example, listen_address, load, load_for_database};
 use tempfile::TempDir;
 
 /// A configuration that is enough for a relay.
@@ -334,53 +333,6 @@ fn a_route_leads_to_a_sink_that_exists_with_keys_of_its_type() {
             "DIR/relay.toml:11:8: the sink cannot be called `database`: use lowercase letters, digits and `_`, and not `database`",
         ]
     );
-}
-
-#[test]
-fn the_source_of_events_is_a_uri_reference() {
-    let examples = [
-        "https://github.com/cloudevents",
-        "mailto:cncf-wg-serverless@lists.cncf.io",
-        "urn:uuid:6e8bc430-9c3a-11d9-9669-0800200c9a66",
-        "/cloudevents/spec/pull/123",
-        "1-555-123-4567",
-    ];
-    let own = ["/", "{topic}", "//h/{topic}?lane={lane}#f", "./1:a", "x+y-1.z:{topic}", "/%C3%A4"];
-    for source in examples.into_iter().chain(own) {
-        let case = Case::new(GOOD).set("routes.0.envelope", "cloudevents-json");
-        let config = case.set("routes.0.source", source).load().config;
-        assert_eq!(config.routes[0].source, source);
-    }
-    for source in ["", " ", "/a b", "/ä", "/%zz", "/%c", "1:a", ":", "{topic}:a", "/a#b#c", "/[x]", "\\a", "/a}"] {
-        let expected = "flag --set routes.0.source: `routes.0.source` is not a URI reference: give one, such as \"https://shop.example/{topic}\"";
-        let case = Case::new(GOOD).set("routes.0.envelope", "cloudevents-binary");
-        assert_eq!(case.set("routes.0.source", source).problems(), [expected], "{source}");
-    }
-    for envelope in ["raw", "debezium"] {
-        let expected = "flag --set routes.0.source: `routes.0.source` is for the envelopes of CloudEvents: remove it, or set `routes.0.envelope`";
-        let case = Case::new(GOOD).set("routes.0.envelope", envelope);
-        assert_eq!(case.set("routes.0.source", "/shop").problems(), [expected], "{envelope}");
-    }
-    assert_eq!(
-        Case::new(GOOD).set("routes.0.source", "/{type}").set("routes.0.envelope", "cloudevents-json").problems(),
-        ["flag --set routes.0.source: `routes.0.source` has `{type}`: it may have {topic}, {lane}"]
-    );
-    assert_eq!(
-        Case::new(GOOD).set("routes.0.envelope", "avro").problems(),
-        [
-            "flag --set routes.0.envelope: `routes.0.envelope` must be \"raw\" or \"cloudevents-binary\" or \"cloudevents-json\" or \"debezium\", not \"avro\""
-        ]
-    );
-}
-
-#[test]
-fn an_envelope_names_attributes_as_the_broker_of_its_route_does() {
-    let routes = |sink: &str| format!("topics = \"x\"\nsink = \"{sink}\"\nenvelope = \"cloudevents-json\"\n");
-    let rabbit = format!("{RABBIT}url = \"amqp://u@localhost\"\n[[routes]]\nexchange = \"\"\n{}", routes("r"));
-    let config = Case::new(&format!("{GOOD}{KAFKA}[[routes]]\n{}{rabbit}", routes("k"))).load().config;
-    let envelopes: Vec<_> = config.routes.iter().map(|route| route.envelope).collect();
-    let [kafka, amqp] = [Binding::Kafka, Binding::Amqp].map(Envelope::CloudEventsJson);
-    assert_eq!(envelopes, [Envelope::Raw, kafka, amqp]);
 }
 
 #[cfg(feature = "kafka")]

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use outbox_core::{Uuid, sqlx};
 use testkit::{
     consume::Broker,
     inbox,
@@ -150,6 +151,8 @@ impl Arena {
     pub(crate) async fn judged(&mut self) -> Result<Report> {
         let (mut tables, inboxes) = (self.database.tables().await?, self.inboxes.tables().await?);
         (tables.effects, tables.processed) = (inboxes.effects, inboxes.processed);
+        let canaries = self.canaries().await?;
+        tables.messages.retain(|id| !canaries.contains(id));
         let Restored { forgotten, .. } = &self.restored;
         tables.effects.retain(|id, _| !forgotten.contains(id));
         tables.processed.retain(|id, _| !forgotten.contains(id));
@@ -160,6 +163,13 @@ impl Arena {
         }
         let arrivals: Vec<_> = all.iter().filter(|arrival| !forgotten.contains(&arrival.id)).cloned().collect();
         Ok(judge_after_failover(&self.ledger.entries(), &arrivals, &tables, lost))
+    }
+
+    /// The relays' own messages: no ledger has them.
+    async fn canaries(&self) -> Result<HashSet<Uuid>> {
+        let ids = "SELECT message_id FROM outbox_messages WHERE event_type = 'outbox.canary'";
+        let ids: Vec<Vec<u8>> = sqlx::query_scalar(ids).fetch_all(&mut self.database.plain().await?).await?;
+        ids.iter().map(|id| Ok(Uuid::from_slice(id)?)).collect()
     }
 
     /// Stops the load, and waits until everything is sent and processed.

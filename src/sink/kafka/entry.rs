@@ -130,17 +130,21 @@ impl Producer {
 
 impl Drop for Producer {
     fn drop(&mut self) {
-        let producer = self.0.take();
-        let mut ending = ENDING.lock();
-        ending.retain(|thread| !thread.is_finished());
-        ending.push(std::thread::spawn(move || drop(producer)));
+        end(self.0.take());
     }
 }
 
-/// The threads on which producers end.
+/// Ends a client of librdkafka on a thread of its own.
+pub(super) fn end(client: impl Send + 'static) {
+    let mut ending = ENDING.lock();
+    ending.retain(|thread| !thread.is_finished());
+    ending.push(std::thread::spawn(move || drop(client)));
+}
+
+/// The threads on which clients end.
 static ENDING: SyncMutex<Vec<JoinHandle<()>>> = SyncMutex::new(Vec::new());
 
-/// Waits until the producers that were dropped have ended, but not for longer than this. Where the process ends before, OpenSSL's
+/// Waits until the clients that were dropped have ended, but not for longer than this. Where the process ends before, OpenSSL's
 /// state vanishes under their threads, and a good end becomes a crash. Blocks.
 pub(crate) fn wait_until_ended(patience: Duration) {
     let until = Instant::now() + patience;

@@ -73,14 +73,14 @@ pub(crate) fn client(name: &str, config: &config::KafkaConfig) -> ClientConfig {
     client
 }
 
-/// Returns the configuration of a consumer without a group.
+/// Returns the configuration of a consumer that assigns partitions to itself.
 pub(super) fn consumer(config: &config::KafkaConfig) -> ClientConfig {
     let mut client = ClientConfig::new();
     for (name, value) in &config.properties {
         client.set(name, &*value.current());
     }
     client.set("client.id", "outbox-relay-canary").set("bootstrap.servers", &config.brokers);
-    // librdkafka assigns no partition without the name of a group, and asks nobody about it.
+    // librdkafka assigns no partition without the name of a group. It looks for the coordinator, and goes on without one.
     client.set("group.id", "outbox-relay-canary").set("enable.auto.commit", "false");
     // It would warn of each property that only a producer has.
     client.set_log_level(RDKafkaLogLevel::Error);

@@ -1,6 +1,6 @@
 //! Reads what an exchange gives to a routing key.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
@@ -16,10 +16,13 @@ use crate::{
     sink::{Destination, PublishError, arrivals::Arrivals},
 };
 
+/// The time that the broker has to confirm the end of the connection.
+const CLOSE: Duration = Duration::from_secs(2);
+
 /// A queue of this connection only, bound to an exchange. It ends with the connection.
 pub(crate) struct QueueArrivals {
     consumer: Consumer,
-    _session: BrokerSession,
+    session: BrokerSession,
 }
 
 impl QueueArrivals {
@@ -31,7 +34,7 @@ impl QueueArrivals {
     ) -> Result<Self, PublishError> {
         let session = BrokerSession::connect(config, "canary", deadline).await?;
         let consumer = session.listen(&destination.target, &destination.routing_key, deadline).await?;
-        Ok(Self { consumer, _session: session })
+        Ok(Self { consumer, session })
     }
 }
 
@@ -57,5 +60,9 @@ impl Arrivals for QueueArrivals {
         let ended = || PublishError::Unavailable("the connection of the canary's queue has ended".to_owned());
         let delivery = self.consumer.next().await.ok_or_else(ended)?;
         Ok(delivery.map_err(|error| PublishError::from(ChannelFailure::Error(error)))?.data)
+    }
+
+    async fn close(self: Box<Self>) {
+        self.session.close(Instant::now() + CLOSE).await;
     }
 }

@@ -41,6 +41,12 @@ impl Plug {
         end(state.socket.take());
     }
 
+    /// Leaves the socket to lapin, which ends it after the broker has confirmed the end of the connection. It would
+    /// report an end before that as an error.
+    pub(super) fn let_go(&self) {
+        self.0.lock().socket = None;
+    }
+
     fn hold(&self, socket: &impl AsFd) {
         let mut state = self.0.lock();
         state.socket = socket.as_fd().try_clone_to_owned().ok().map(TcpStream::from);

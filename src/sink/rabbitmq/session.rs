@@ -199,10 +199,12 @@ impl BrokerSession {
 
     /// Closes the connection in order; the socket ends in any case.
     pub(crate) async fn close(&self, deadline: Instant) {
-        if in_time(deadline, self.connection.close(200, ShortString::default())).await.is_err() {
+        if in_time(deadline, self.connection.close(200, ShortString::default())).await.is_ok() {
+            self.guard.0.let_go();
+        } else {
             tracing::debug!("the connection to RabbitMQ did not end in time");
+            self.guard.0.pull();
         }
-        self.guard.0.pull();
     }
 
     fn known(&self) -> MutexGuard<'_, HashSet<String>> {
