@@ -295,7 +295,10 @@ async fn stranger(arena: &mut Arena) -> Result<()> {
     // On RabbitMQ an exchange with a queue: what comes late is not unroutable.
     let canaries = arena.ground.topic(arena.topic.broker()).await?;
     let topic = canaries.name();
-    arena.database.execute(include_str!("../../../../deploy/grants/canary.sql")).await?;
+    let grants = include_str!("../../../../deploy/grants/canary.sql");
+    for account in ["outbox_relay", "outbox_relay_process"] {
+        arena.database.execute(&grants.replace("outbox_relay", account)).await?;
+    }
     let wrong = arena.settings.clone().null().first_route([("topics", topic), ("sink", "null")]);
     if canaries.broker() == Broker::RabbitMq {
         let route = [("topics", topic), ("sink", "rabbitmq"), ("exchange", topic), ("routing_key", "{topic}")];
