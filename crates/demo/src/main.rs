@@ -25,7 +25,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use anyhow::{Result, bail};
 use clap::Parser as _;
-use testkit::servers::{Prometheus, serve};
+use testkit::servers::{Alertmanager, Prometheus, serve};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::sleep,
@@ -72,14 +72,20 @@ async fn signals(quit: &CancellationToken) -> Result<bool> {
     bail!("interrupted")
 }
 
-/// Starts Prometheus, which reads the relays and the consumers.
-async fn observe(relays: &Relays, intakes: &[Arc<Intake>]) -> Result<Prometheus> {
+/// Starts Prometheus, which reads the relays and the consumers, and Alertmanager.
+async fn observe(relays: &Relays, intakes: &[Arc<Intake>]) -> Result<(Prometheus, Option<Alertmanager>)> {
     let ports: Vec<_> = relays.ports().into_iter().map(|(_, port)| port).collect();
     let mut pages = Vec::new();
     for intake in intakes {
         pages.push(serve(intake.registry.clone()).await?);
     }
-    Prometheus::start(&[("outbox", &ports), ("consumers", &pages)]).await
+    let prometheus = Prometheus::start(&[("outbox", &ports), ("consumers", &pages)]).await?;
+    let alertmanager = Alertmanager::start().await;
+    match &alertmanager {
+        Ok(alertmanager) => prometheus.alert_to(alertmanager)?,
+        Err(error) => println!("without Alertmanager: {error:#}"),
+    }
+    Ok((prometheus, alertmanager.ok()))
 }
 
 async fn demo(options: &Options, quit: &CancellationToken) -> Result<bool> {
@@ -90,9 +96,12 @@ async fn demo(options: &Options, quit: &CancellationToken) -> Result<bool> {
     let mut relays = Relays::start(options.relay.as_deref(), &settings).await?;
     let intakes = topics.iter().map(|topic| Ok(Arc::new(Intake::new(Role::at(topic.broker()))?)));
     let intakes: Vec<_> = intakes.collect::<Result<_>>()?;
-    let prometheus = if options.observe { Some(observe(&relays, &intakes).await?) } else { None };
-    let observed: Vec<_> =
-        prometheus.iter().map(|it| format!("alerts: {0}/alerts, targets: {0}/targets", it.url())).collect();
+    let observers = if options.observe { Some(observe(&relays, &intakes).await?) } else { None };
+    let mut observed = Vec::new();
+    if let Some((prometheus, alertmanager)) = &observers {
+        observed.push(format!("alerts: {0}/alerts, targets: {0}/targets", prometheus.url()));
+        observed.extend(alertmanager.iter().map(|it| format!("notified alerts: {}/api/v2/alerts", it.url())));
+    }
     for line in &observed {
         println!("{line}");
     }

@@ -7,7 +7,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use sqlx::{Connection, MySqlConnection};
-use testkit::servers::{Flavor, Kafka, MySql, MySqlOptions, PATIENCE, RabbitMq, create_topic, fresh_database, until};
+use testkit::servers::{
+    Alertmanager, Flavor, Kafka, MySql, MySqlOptions, PATIENCE, Prometheus, RabbitMq, create_topic, free_port,
+    fresh_database, until,
+};
 
 /// Whether a process exists and is more than an entry that nobody has read the exit status of.
 fn is_alive(pid: u32) -> bool {
@@ -181,4 +184,41 @@ async fn servers_can_be_started_from_any_task() {
     is_send(&Kafka::start());
     is_send(&RabbitMq::start());
     is_send(&create_topic("", "", 1));
+}
+
+/// The names of the alerts in this state, each with its outbox.
+async fn notified(alertmanager: &Alertmanager, state: &str) -> Vec<(String, String)> {
+    let text = |alert: &serde_json::Value, path: &str| {
+        alert.pointer(path).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
+    };
+    let alerts = alertmanager.alerts().await.unwrap();
+    let mut names: Vec<_> = alerts.iter().filter(|alert| text(alert, "/status/state") == state).collect();
+    names.sort_by_key(|alert| text(alert, "/labels/alertname"));
+    names.into_iter().map(|alert| (text(alert, "/labels/alertname"), text(alert, "/labels/job"))).collect()
+}
+
+#[tokio::test]
+async fn alertmanager_gets_alerts_and_leaves_out_what_follows_from_another_one() {
+    let alertmanager = Alertmanager::start().await.unwrap();
+    let alert = |name: &str, job: &str| serde_json::json!({ "labels": { "alertname": name, "job": job } });
+    let (cause, follows, other) = ("OutboxDatabaseUnreachable", "OutboxLoopStuck", "OutboxDeadMessages");
+    let alerts = [alert(cause, "shop"), alert(follows, "shop"), alert(other, "shop"), alert(follows, "bank")];
+    alertmanager.tell(&serde_json::json!(alerts)).await.unwrap();
+    until(PATIENCE, "the inhibition", || async {
+        anyhow::ensure!(!notified(&alertmanager, "suppressed").await.is_empty(), "nothing is left out");
+        Ok(())
+    })
+    .await
+    .unwrap();
+    assert_eq!(notified(&alertmanager, "suppressed").await, [(follows.to_owned(), "shop".to_owned())]);
+
+    let prometheus = Prometheus::faster(&[("outbox", &[free_port().unwrap()])], 10).await.unwrap();
+    prometheus.alert_to(&alertmanager).unwrap();
+    until(PATIENCE, "an alert of Prometheus", || async {
+        let active = notified(&alertmanager, "active").await;
+        anyhow::ensure!(active.iter().any(|(name, _)| name == "OutboxRelayAbsent"), "{active:?}");
+        Ok(())
+    })
+    .await
+    .unwrap();
 }

@@ -1,10 +1,10 @@
-//! Prometheus rules and their tests, checked by promtool.
+//! Prometheus rules and their tests, checked by promtool, and the routes of alerts, checked by amtool.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use testkit::servers::{cache, promtool};
+use testkit::servers::{amtool, cache, promtool};
 
 use crate::tools::quietly;
 
@@ -17,6 +17,9 @@ pub(crate) async fn check() -> Result<String> {
     }
     run("check", &rules).await?;
     run("test", &tests).await?;
+    let routes = folder.join("alertmanager.yml");
+    let routes = move || amtool(&["check-config", &routes.to_string_lossy()]);
+    quietly(tokio::task::spawn_blocking(routes).await.context("cancelled")??.into()).await?;
     Ok(String::new())
 }
 

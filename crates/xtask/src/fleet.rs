@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use testkit::servers::{self, Flavor, Kafka, Kind, MySql, MySqlOptions, Prometheus, RabbitMq};
+use testkit::servers::{self, Alertmanager, Flavor, Kafka, Kind, MySql, MySqlOptions, Prometheus, RabbitMq};
 use tokio::time::sleep;
 
 /// The address of a server, and how the server was found.
@@ -19,6 +19,7 @@ pub(crate) struct Endpoint {
 /// The port at which a relay shows its metrics by default.
 const RELAY: u16 = 9464;
 /// The variable with the address of Prometheus.
+const ALERTMANAGER: &str = "ALERTMANAGER_URL";
 pub(crate) const PROMETHEUS: &str = "PROMETHEUS_URL";
 /// How often [`Fleet::broken`] looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -62,10 +63,20 @@ impl Fleet {
         Ok(self)
     }
 
-    /// Adds Prometheus, which reads a relay at its default address.
+    /// Adds Prometheus, which reads a relay at its default address, and Alertmanager.
     pub(crate) async fn observed(mut self) -> Result<Self> {
         let mut prometheus = Prometheus::start(&[("outbox", &[RELAY])]).await.context("cannot start Prometheus")?;
         let origin = format!("reads a relay at 127.0.0.1:{RELAY}, with the rules of dashboards");
+        match Alertmanager::start().await {
+            Ok(mut alertmanager) => {
+                prometheus.alert_to(&alertmanager)?;
+                let (name, variable) = ("Alertmanager".to_owned(), ALERTMANAGER.to_owned());
+                let origin = "has its alerts at /api/v2/alerts, with the routes of dashboards".to_owned();
+                let endpoint = Endpoint { name, variable, address: alertmanager.url(), origin };
+                self.servers.push((endpoint, Some(Box::new(move || alertmanager.check()))));
+            }
+            Err(error) => tracing::warn!(error = format!("{error:#}"), "without Alertmanager"),
+        }
         let (name, variable, address) = ("Prometheus".to_owned(), PROMETHEUS.to_owned(), prometheus.url());
         self.servers.push((Endpoint { name, variable, address, origin }, Some(Box::new(move || prometheus.check()))));
         Ok(self)

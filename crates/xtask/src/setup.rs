@@ -1,7 +1,7 @@
 //! `setup`: everything the other commands download or install, ahead of time.
 
 use anyhow::{Context, Result};
-use testkit::servers::{Kind, prepare, promtool};
+use testkit::servers::{Kind, amtool, prepare, promtool};
 
 use crate::deny;
 
@@ -15,6 +15,8 @@ pub(crate) async fn setup() -> Result<()> {
     }
     let tool = tokio::task::spawn_blocking(|| promtool(&["--version"])).await.context("cancelled")??;
     println!("{:<12} {}", "promtool", tool.get_program().display());
+    let tool = tokio::task::spawn_blocking(|| amtool(&["--version"])).await.context("cancelled")??;
+    println!("{:<12} {}", "amtool", tool.get_program().display());
     println!("{:<12} {}", "cargo-deny", deny::program().await?.display());
     Ok(())
 }

@@ -7,6 +7,7 @@
 //! [`MySql`], [`Kafka`] and [`RabbitMq`] are servers of one test, to be killed, paused and restarted. They end with
 //! their handle, and with the process that holds it, however that ends.
 
+mod alertmanager;
 mod apt;
 pub mod cache;
 pub(crate) mod call;
@@ -34,6 +35,7 @@ mod system;
 mod topics;
 mod wait;
 
+pub use self::alertmanager::Alertmanager;
 pub use self::prometheus::{Prometheus, serve};
 pub use database::fresh_database;
 pub use galera::Galera;
@@ -41,7 +43,7 @@ pub use kafka::Kafka;
 pub use kafka_cluster::KafkaCluster;
 pub use mysql::{Flavor, MySql, MySqlOptions};
 pub use origin::{Kind, Origin, prepare};
-pub use packages::{mysql_client, promtool};
+pub use packages::{amtool, mysql_client, promtool};
 pub use ports::free_port;
 pub use rabbitmq::RabbitMq;
 pub use replica::{Replica, Replication, acknowledged};

@@ -37,6 +37,9 @@ const RABBITMQ: Plan = Plan { folder: "rabbitmq-server", release: Release::Sid, 
 const GALERA: Plan = Plan { folder: "galera", release: Release::Own, candidates: &[&["galera-4"]] };
 const PROMETHEUS: Plan = Plan { folder: "prometheus", release: Release::Own, candidates: &[&["prometheus"]] };
 
+const ALERTMANAGER: Plan =
+    Plan { folder: "alertmanager", release: Release::Own, candidates: &[&["prometheus-alertmanager"]] };
+
 /// Whether packages for this kind of server are available here.
 pub(super) fn available(kind: Kind) -> bool {
     if kind == Kind::Kafka { maven::available() } else { apt::available() }
@@ -66,6 +69,30 @@ pub(super) fn of_prometheus(program: &str) -> Result<Call> {
         Some(program) => Call::new(program),
         None => unpacked(&PROMETHEUS)?.program(&format!("usr/bin/{program}")),
     })
+}
+
+/// The call for Alertmanager. Debian's program reads a file of its package under `/usr/share`. So the unpacked one sees the
+/// package's folder there, in a mount namespace of its own. Blocking.
+pub(super) fn alertmanager() -> Result<Call> {
+    const SHARED: &str = r#"mount --bind "$0/usr/share" /usr/share && exec "$0/usr/bin/prometheus-alertmanager" "$@""#;
+    if let Some(program) = on_path("prometheus-alertmanager").or_else(|| on_path("alertmanager")) {
+        return Ok(Call::new(program));
+    }
+    let root = unpacked(&ALERTMANAGER)?;
+    let namespace = ["--user", "--map-root-user", "--mount", "sh", "-c", SHARED];
+    Ok(Call::new("unshare").args(namespace).arg(root.path))
+}
+
+/// The call for Alertmanager's `amtool`: the one on the PATH, or the one of the unpacked packages. Blocking.
+///
+/// # Errors
+/// When it is not installed and cannot be downloaded.
+pub fn amtool(args: &[&str]) -> Result<std::process::Command> {
+    let call = match on_path("amtool") {
+        Some(program) => Call::new(program),
+        None => unpacked(&ALERTMANAGER)?.program("usr/bin/amtool"),
+    };
+    Ok(call.args(args).command())
 }
 
 /// The call for the command line client `mysql`: the one on the PATH, or the one of the unpacked packages. Blocking.

@@ -10,11 +10,12 @@ use tokio::net::TcpListener;
 use url::form_urlencoded::byte_serialize;
 
 use super::host::{Host, blocking, folder};
-use super::{cache, packages, ports};
+use super::{Alertmanager, cache, packages, ports};
 use crate::relay::send;
 
-/// The file of the targets.
+/// The files of the targets, and of the Alertmanagers.
 const TARGETS: &str = "targets.json";
+const ALERTMANAGERS: &str = "alertmanagers.json";
 
 /// A running Prometheus. Drop kills it and removes its data.
 #[derive(Debug)]
@@ -55,11 +56,23 @@ impl Prometheus {
             let targets: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
             json!({ "targets": targets, "labels": { "job": job } })
         };
-        let text = Value::Array(jobs.iter().map(group).collect()).to_string();
-        // Replaced in one step: Prometheus reads it when it changes.
-        let new = self.folder.join("targets.new");
-        fs::write(&new, text)?;
-        Ok(fs::rename(new, self.folder.join(TARGETS))?)
+        self.replace(TARGETS, &Value::Array(jobs.iter().map(group).collect()))
+    }
+
+    /// Tells this Alertmanager of its alerts.
+    ///
+    /// # Errors
+    /// When its file cannot be written.
+    pub fn alert_to(&self, alertmanager: &Alertmanager) -> Result<()> {
+        let target = format!("127.0.0.1:{}", alertmanager.port());
+        self.replace(ALERTMANAGERS, &json!([{ "targets": [target] }]))
+    }
+
+    /// Replaces a file in one step: Prometheus reads it when it changes.
+    fn replace(&self, file: &str, groups: &Value) -> Result<()> {
+        let new = self.folder.join("new");
+        fs::write(&new, groups.to_string())?;
+        Ok(fs::rename(new, self.folder.join(file))?)
     }
 
     /// The names of the alerts that fire now.
@@ -120,7 +133,7 @@ impl Prometheus {
 }
 
 /// The body of a page. With HTTP 1.0 it comes in one piece.
-async fn body(port: u16, path: &str) -> Result<String> {
+pub(super) async fn body(port: u16, path: &str) -> Result<String> {
     let (status, text) = send(port, &format!("GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")).await?;
     ensure!(status == 200, "{path} answered {status}: {text}");
     Ok(text)
@@ -192,7 +205,8 @@ fn launch(factor: u32) -> Result<Prometheus> {
     let rules = fs::read_to_string(cache::repository().join("dashboards/alerts.rules.yml"))?;
     fs::write(folder.path().join("rules.yml"), faster(&rules, factor)?)?;
     let config = format!(
-        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [rules.yml]\nscrape_configs:\n\
+        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [rules.yml]\n\
+         alerting: {{ alertmanagers: [{{ file_sd_configs: [{{ files: [{ALERTMANAGERS}] }}] }}] }}\nscrape_configs:\n\
          - job_name: all\n  file_sd_configs: [{{ files: [{TARGETS}] }}]\n"
     );
     let file = folder.path().join("prometheus.yml");
