@@ -43,17 +43,18 @@ async fn a_busy_key_holds_up_no_other_and_goes_on_after_its_relay_is_killed() ->
     stage.drain_and_judge(&Expectations::new().at_least(18_200).duplicates(2_000)).await
 }
 
-/// Rows of the key fill looks until all of them have moved into its queue. Other keys do not wait for that.
+/// Rows of the key fill looks until all of them have moved into its queue. Other keys do not wait for that. Small looks
+/// move few rows: they take far longer than it takes to publish and settle the others.
 #[tokio::test]
 async fn messages_of_other_keys_go_while_those_of_a_busy_key_still_move() -> Result<()> {
     for flavor in [Flavor::MySql, Flavor::MariaDb] {
         let mut stage = Stage::new(flavor, Broker::RabbitMq).await?;
-        stage.settings = stage.settings.set("relay", "claim_messages", 100);
-        busy_key(&stage, 6_000).await?;
+        stage.settings = stage.settings.set("relay", "claim_messages", 20);
+        busy_key(&stage, 12_000).await?;
         let others: Vec<Draft> = (0..20).map(|n| stage.draft(0).key(format!("other-{n}"), 1)).collect();
         stage.commit(&others).await?;
         let last = "id > (SELECT MAX(id) - 20 FROM outbox_messages)";
-        let _relay = stage.relay()?;
+        let relay = stage.relay()?;
         let pending = format!(
             "SELECT IF(COUNT(*) = 20, (SELECT COUNT(*) + 1 FROM outbox_pending), 0) FROM outbox_sent_messages WHERE {last}"
         );
@@ -63,8 +64,8 @@ async fn messages_of_other_keys_go_while_those_of_a_busy_key_still_move() -> Res
             Ok(pending)
         })
         .await?;
-        ensure!(pending > 3_000, "only {pending} rows of the busy key were pending when the others were through");
-        stage.drain_and_judge(&Expectations::new().at_least(6_020)).await?;
+        ensure!(pending > 6_000, "only {pending} rows of the busy key were pending when the others were through");
+        relay.kill()?;
     }
     Ok(())
 }
