@@ -1,5 +1,5 @@
--- What a relay with `canary.topic` needs besides `relay.sql`: it enqueues messages of its own. With this line whoever
--- has its password can write messages, too.
+-- A relay with `canary.topic` needs this privilege besides those of `relay.sql`: it enqueues messages of its own. With
+-- this line its password allows to write messages, too.
 --
 -- Run this file after `relay.sql`, with the outbox's database as the default one:
 --   mysql shop < deploy/grants/canary.sql

@@ -165,7 +165,7 @@ impl Claimer {
         // A late row of such a key is below the start: a full look finds it.
         let without = if memory.full_look_at <= started { Vec::new() } else { memory.past.take() };
         let room = (count.places(), bytes.places());
-        let _rest = (!without.is_empty()).then(|| self.context.queues.rest(self.lane));
+        let rest = (!without.is_empty()).then(|| self.context.queues.rest(self.lane));
         let looked = self.look(memory, &mut session, room, &without).await;
         if !without.is_empty() {
             memory.past.took(started.elapsed());
@@ -185,6 +185,8 @@ impl Claimer {
         let Some(made) = self.claim(memory, session, version, &selection).await? else {
             return Ok(Pass::Conflict);
         };
+        // The claim is made: queues may be read on while the readers have no room for it.
+        drop(rest);
         self.count_late(&selection, start.id());
         made.0.iter().for_each(|tenure| self.context.leases.insert(tenure));
         crash::point("after_claim");

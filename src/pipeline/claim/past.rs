@@ -40,8 +40,12 @@ impl Past {
         self.rests_until = Instant::now() + duration;
     }
 
-    /// Chooses keys after a look that left out none, and saw this many rows of more.
+    /// Chooses keys after a look that left out none. It was cut after this many rows.
     pub(super) fn choose(&mut self, selection: &Selection, seen: usize) {
+        self.keys.clear();
+        if selection.behind.len() <= seen / 2 {
+            return;
+        }
         let mut rows: HashMap<u64, usize> = HashMap::new();
         for row in &selection.behind {
             *rows.entry(row.key_hash).or_default() += 1;
@@ -49,11 +53,8 @@ impl Past {
         let mut rows: Vec<_> = rows.into_iter().collect();
         rows.sort_unstable_by_key(|(_, rows)| Reverse(*rows));
         rows.truncate(MOST);
-        self.keys.clear();
-        if selection.behind.len() > seen / 2 {
-            let is_many = |(_, rows): &(u64, usize)| *rows > seen / FEW;
-            self.keys.extend(rows.into_iter().take_while(is_many).map(|(key, _)| key));
-        }
+        let is_many = |(_, rows): &(u64, usize)| *rows > seen / FEW;
+        self.keys.extend(rows.into_iter().take_while(is_many).map(|(key, _)| key));
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
 /// A consumer of all partitions of a topic, which it assigns to itself. It commits nothing.
 pub(crate) struct KafkaArrivals(Option<StreamConsumer<Quiet>>);
 
-/// What librdkafka says of this consumer is for debugging: the canary that does not come back tells the rest.
+/// Writes librdkafka's log at the level `debug`. The relay itself reports a canary that does not come back.
 struct Quiet;
 
 impl ClientContext for Quiet {

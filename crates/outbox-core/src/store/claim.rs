@@ -59,7 +59,7 @@ pub struct Look<'a> {
     pub below: &'a [RangeInclusive<u64>],
     /// Most rows of `below`.
     pub below_limit: u32,
-    /// Rows of these keys are left out, and for that all rows above the second value: each row of the keys is read (0.4 µs).
+    /// Keys whose rows are left out, and the largest id of the look. The server reads each row of these keys (0.4 µs).
     pub without: Option<(&'a [u64], u64)>,
 }
 
