@@ -28,7 +28,8 @@ pub(crate) struct Options {
     /// Leave everything up at the end, and print the addresses.
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Start Prometheus with the rules of `dashboards`, print its address, and leave everything up at the end.
+    /// Start Prometheus and Alertmanager with the files of `dashboards`, print their addresses, and leave everything up at
+    /// the end.
     #[arg(long)]
     pub(crate) observe: bool,
     /// A MySQL server, without a database.

@@ -18,7 +18,7 @@ pub(crate) struct Endpoint {
 
 /// The port at which a relay shows its metrics by default.
 const RELAY: u16 = 9464;
-/// The variable with the address of Prometheus.
+/// The variables with the addresses of Alertmanager and Prometheus.
 const ALERTMANAGER: &str = "ALERTMANAGER_URL";
 pub(crate) const PROMETHEUS: &str = "PROMETHEUS_URL";
 /// How often [`Fleet::broken`] looks.

@@ -19,7 +19,7 @@ const STOP: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Args)]
 pub(crate) struct Up {
-    /// Also start Prometheus with the rules of `dashboards`. It reads a relay at its default address.
+    /// Also start Prometheus and Alertmanager with the files of `dashboards`. Prometheus reads a relay at its default address.
     #[arg(long)]
     pub(crate) observe: bool,
 }
