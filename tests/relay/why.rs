@@ -62,7 +62,8 @@ async fn each_message_has_its_cause(flavor: Flavor) -> Result<()> {
     };
     let (sent, large, behind) =
         (stage.draft(1), Draft::new(&topic, vec![0; 30_000]).unordered_key("k"), stage.draft(2).unordered_key("k"));
-    let (scheduled, expired, elsewhere) = (stage.draft(3), stage.draft(4), Draft::new("elsewhere", "5"));
+    let traced = stage.draft(3).header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    let (scheduled, expired, elsewhere) = (traced, stage.draft(4), Draft::new("elsewhere", "5"));
     let (unserved, claimed) = (stage.draft(6), stage.draft(7));
     commit(&scheduled, &|message| message.delay(Duration::from_hours(2))).await?;
     commit(&expired, &|message| message.expires_after(Duration::from_millis(1))).await?;
@@ -93,7 +94,9 @@ async fn each_message_has_its_cause(flavor: Flavor) -> Result<()> {
     let dead = viewer.expect(&large, "dead/too_large", "later messages of its key wait").await?;
     let why = viewer.expect(&behind, "delayed/behind", "behind message").await?;
     ensure!(why["remedy"] == format!("relay why {}", dead["id"]), "{why}");
-    viewer.expect(&scheduled, "delayed/scheduled", "scheduled at").await?;
+    ensure!(why["trace_id"].is_null(), "{why}");
+    let why = viewer.expect(&scheduled, "delayed/scheduled", "scheduled at").await?;
+    ensure!(why["trace_id"] == "0af7651916cd43dd8448eb211c80319c", "{why}");
     ensure!(dead["failures"][0]["reason"] == "too_large" && dead["failures"][1].is_null(), "{dead:#}");
     viewer.expect(&expired, "dead/expired", "gave it up").await?;
     viewer.expect(&elsewhere, "delayed/no_route", "its topic elsewhere").await?;

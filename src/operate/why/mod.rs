@@ -40,6 +40,8 @@ pub struct Why {
     pub topic: Option<String>,
     /// The kind of event.
     pub event_type: Option<String>,
+    /// The trace in which it was enqueued: the second part of its header `traceparent`.
+    pub trace_id: Option<String>,
     /// The lane.
     pub lane: Option<u16>,
     /// Attempts spent.
@@ -120,6 +122,7 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
         message_id: message.map(|message| message.message_id.to_string()),
         topic: message.map(|message| message.topic.clone()),
         event_type: message.and_then(|message| message.event_type.clone()),
+        trace_id: found.trace_id.clone(),
         lane: row.map(|row| row.lane),
         attempts: row.map(|row| row.attempts),
         enqueued_at: message.map(|message| time(message.created_at)),

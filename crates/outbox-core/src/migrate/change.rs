@@ -7,6 +7,8 @@ use crate::store::catalogue::{ObjectKind, ObjectShape};
 pub(super) enum Change {
     /// It creates a table or a view.
     Create(ObjectShape),
+    /// It replaces a view by one with more columns.
+    Replace(ObjectShape),
     /// It adds columns or keys to a table.
     Add(ObjectShape),
     /// It writes rows, and writes nothing the second time.
@@ -23,15 +25,11 @@ impl Change {
             let body = body.strip_suffix(") ENGINE = InnoDB")?;
             return Some(Self::Create(table(name, top_level(body).map(part).chain([ENGINE.to_owned()]))));
         }
-        if let Some(rest) = text.strip_prefix("CREATE VIEW ") {
-            let (name, select) = rest.split_once(" AS SELECT ")?;
-            let columns = top_level(select.split_once(" FROM ")?.0);
-            let parts = columns.filter_map(|column| Some(column.rsplit([' ', '.']).next()?.to_owned()));
-            return Some(Self::Create(ObjectShape {
-                kind: ObjectKind::View,
-                name: name.to_owned(),
-                parts: parts.collect(),
-            }));
+        if let Some(rest) = text.strip_prefix(CREATE_VIEW) {
+            return view(rest).map(Self::Create);
+        }
+        if let Some(rest) = text.strip_prefix(REPLACE_VIEW) {
+            return view(rest).map(Self::Replace);
         }
         if let Some(rest) = text.strip_prefix("ALTER TABLE ") {
             let (name, adds) = rest.split_once(' ')?;
@@ -45,7 +43,7 @@ impl Change {
     /// The table or view.
     pub(super) fn shape(&self) -> Option<&ObjectShape> {
         match self {
-            Self::Create(shape) | Self::Add(shape) => Some(shape),
+            Self::Create(shape) | Self::Replace(shape) | Self::Add(shape) => Some(shape),
             Self::Rows => None,
         }
     }
@@ -55,7 +53,8 @@ impl Change {
 pub(super) fn rows(sql: &str) -> Option<String> {
     let text = statement(sql);
     let text = text.strip_suffix(';')?;
-    let select = text.starts_with("CREATE VIEW ").then(|| text.find("SELECT ")).flatten();
+    let is_view = [CREATE_VIEW, REPLACE_VIEW].iter().any(|verb| text.starts_with(verb));
+    let select = is_view.then(|| text.find("SELECT ")).flatten();
     let start = select.or_else(|| ROWS.iter().any(|verb| text.starts_with(verb)).then_some(0))?;
     text.get(start..).map(str::to_owned)
 }
@@ -66,6 +65,9 @@ fn statement(sql: &str) -> String {
     lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
 }
 
+const CREATE_VIEW: &str = "CREATE VIEW ";
+const REPLACE_VIEW: &str = "CREATE OR REPLACE VIEW ";
+
 /// The beginnings of statements that write nothing the second time.
 const ROWS: [&str; 2] = ["INSERT IGNORE INTO ", "UPDATE "];
 
@@ -74,6 +76,14 @@ const ENGINE: &str = "engine innodb";
 
 fn table(name: &str, parts: impl IntoIterator<Item = String>) -> ObjectShape {
     ObjectShape { kind: ObjectKind::Table, name: name.to_owned(), parts: parts.into_iter().collect() }
+}
+
+/// The name of a view, and what it selects.
+fn view(text: &str) -> Option<ObjectShape> {
+    let (name, select) = text.split_once(" AS SELECT ")?;
+    let columns = top_level(select.split_once(" FROM ")?.0);
+    let parts = columns.filter_map(|column| Some(column.rsplit([' ', '.']).next()?.to_owned()));
+    Some(ObjectShape { kind: ObjectKind::View, name: name.to_owned(), parts: parts.collect() })
 }
 
 /// `ADD COLUMN …` or `ADD KEY …`.
@@ -147,7 +157,12 @@ mod tests {
         let Some(Change::Create(shape)) = Change::of(sql) else { panic!() };
         assert_eq!((shape.kind, shape.name.as_str()), (ObjectKind::View, "v"));
         assert_eq!(Vec::from_iter(shape.parts), ["id", "receipt"]);
-        assert_eq!(rows(sql).as_deref(), Some("SELECT m.id, IF(a, b, CONCAT('x', c)) AS receipt FROM t m"));
+        let select = Some("SELECT m.id, IF(a, b, CONCAT('x', c)) AS receipt FROM t m");
+        assert_eq!(rows(sql).as_deref(), select);
+        let again = sql.replace("CREATE", "CREATE OR REPLACE");
+        assert!(matches!(Change::of(&again), Some(Change::Replace(_))));
+        assert_eq!(parts(Change::of(&again)), parts(Change::of(sql)));
+        assert_eq!(rows(&again).as_deref(), select);
     }
 
     #[test]

@@ -36,6 +36,7 @@ async fn work(conn: &mut MySqlConnection, step: &MigrationStep<'_>) -> Result<St
         (PlannedState::Differs(how), _) => format!("cannot be applied: {how}"),
         (PlannedState::Done, _) => "is applied already, and is recorded".to_owned(),
         (PlannedState::Missing, Change::Create(shape)) => format!("creates the {} {}", shape.kind.word(), shape.name),
+        (PlannedState::Missing, Change::Replace(shape)) => format!("replaces the view {}", shape.name),
         (PlannedState::Missing, Change::Rows) => "writes rows".to_owned(),
         (PlannedState::Missing, Change::Add(shape)) => {
             let (rows, bytes) = catalogue::size(conn, &shape.name).await?;

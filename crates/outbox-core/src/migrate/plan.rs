@@ -16,14 +16,20 @@ pub(super) enum PlannedState {
     Differs(String),
 }
 
-/// Compares the result of a migration with the existing object. `later` are the parts that later migrations add to the
-/// same table.
+/// Compares the result of a migration with the existing object. `later` are the parts that later migrations add to it.
 pub(super) fn state(change: &Change, found: Option<&ObjectShape>, later: &BTreeSet<String>) -> PlannedState {
     match (change, found) {
         (Change::Rows, _) | (_, None) => PlannedState::Missing,
         (Change::Create(wanted), Some(found)) => {
             let additional: BTreeSet<_> = found.parts.difference(&wanted.parts).cloned().collect();
             compared(wanted, found, additional.difference(later))
+        }
+        (Change::Replace(wanted), Some(found)) => {
+            if found.kind == wanted.kind && !wanted.parts.is_subset(&found.parts) {
+                PlannedState::Missing
+            } else {
+                compared(wanted, found, [].iter())
+            }
         }
         (Change::Add(wanted), Some(found)) => {
             let names: BTreeSet<_> = wanted.parts.iter().map(|part| name(part)).collect();
@@ -115,6 +121,22 @@ mod tests {
             assert_eq!(state(&add, Some(&shape(found)), &BTreeSet::new()), expected, "{found:?}");
         }
         assert_eq!(state(&add, None, &BTreeSet::new()), PlannedState::Missing, "its table is made before");
+    }
+
+    #[test]
+    fn a_view_is_replaced_once() {
+        let view = |parts: &[&str]| ObjectShape { kind: ObjectKind::View, ..shape(parts) };
+        let replace = Change::Replace(view(&["a", "b"]));
+        for (found, expected) in [
+            (view(&["a"]), PlannedState::Missing),
+            (view(&["a", "b"]), PlannedState::Done),
+            (view(&["a", "b", "c"]), PlannedState::Done),
+            (shape(&["a"]), differs("the table t is no view")),
+        ] {
+            assert_eq!(state(&replace, Some(&found), &BTreeSet::new()), expected, "{found:?}");
+        }
+        let create = Change::Create(view(&["a"]));
+        assert_eq!(state(&create, Some(&view(&["a", "b"])), &set(&["b"])), PlannedState::Done);
     }
 
     #[test]

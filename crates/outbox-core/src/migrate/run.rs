@@ -124,11 +124,11 @@ pub(super) async fn steps<'a>(
     Ok(steps)
 }
 
-/// The columns and keys that later migrations add to the table that this one creates.
+/// The columns and keys that other migrations add to the table or view of this one.
 fn added_later(migrations: &[Migration], change: &Change) -> BTreeSet<String> {
     let changes = migrations.iter().filter_map(|migration| Change::of(migration.sql.as_str()));
     let added = changes.filter_map(|other| match (other, change.shape()) {
-        (Change::Add(added), Some(shape)) if added.name == shape.name => Some(added.parts),
+        (Change::Add(added) | Change::Replace(added), Some(shape)) if added.name == shape.name => Some(added.parts),
         _ => None,
     });
     added.flatten().collect()
@@ -158,9 +158,9 @@ fn refuse_differences(
 fn missing(change: &Change, shape: &ObjectShape) -> String {
     match change {
         Change::Create(_) => format!("the {} {} does not exist", shape.kind.word(), shape.name),
-        Change::Add(_) | Change::Rows => {
+        Change::Add(_) | Change::Replace(_) | Change::Rows => {
             let parts: Vec<_> = shape.parts.iter().map(String::as_str).collect();
-            format!("the table {} lacks {}", shape.name, parts.join(", "))
+            format!("the {} {} lacks {}", shape.kind.word(), shape.name, parts.join(", "))
         }
     }
 }
@@ -183,7 +183,9 @@ async fn refuse_without_privileges(
     denied.extend(statements::denied_note(conn).await?);
     for step in steps.iter().filter(|step| step.state == PlannedState::Missing) {
         denied.extend(match &step.change {
-            Change::Create(shape) => statements::denied_creation(conn, shape.kind, &shape.name).await?,
+            Change::Create(shape) | Change::Replace(shape) => {
+                statements::denied_creation(conn, shape.kind, &shape.name).await?
+            }
             Change::Add(shape) => statements::denied_alteration(conn, &shape.name).await?,
             Change::Rows => None,
         });

@@ -22,6 +22,8 @@ pub struct Found {
     pub now: i64,
     /// Its row in `outbox_messages`.
     pub message: Option<MessageRow>,
+    /// The W3C trace in which it was enqueued, 32 hexadecimal digits.
+    pub trace_id: Option<String>,
     /// Its row in `outbox_pending`, `outbox_delayed` or `outbox_dead`; more than one only after a change by hand.
     pub states: Vec<StateRow>,
     /// The claims that list it.
@@ -188,6 +190,7 @@ pub async fn find(conn: &mut MySqlConnection, id: u64) -> Result<Found, sqlx::Er
     let now = sqlx::query_scalar("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))");
     let mut found = Found { id, now: now.fetch_one(&mut *conn).await?, ..Found::default() };
     found.message = message(conn, id).await?;
+    found.trace_id = trace(conn, id).await?;
     found.states = states(conn, &[id]).await?.into_iter().map(|(_, state)| state).collect();
     found.claims = claims(conn, id).await?;
     found.failures = attempts::of(conn, id).await?;
@@ -219,6 +222,12 @@ pub async fn message(conn: &mut MySqlConnection, id: u64) -> Result<Option<Messa
                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', due_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at) \
                FROM outbox_messages WHERE id = ?";
     sqlx::query(sql).bind(id).fetch_optional(conn).await?.map(|row| MessageRow::of(&row, 0)).transpose()
+}
+
+/// The trace in which a message was enqueued. Primary key, no lock; by a view, because the account may not read headers.
+async fn trace(conn: &mut MySqlConnection, id: u64) -> Result<Option<String>, sqlx::Error> {
+    let sql = "SELECT CAST(trace_id AS CHAR) FROM outbox_listed_messages WHERE id = ?";
+    Ok(sqlx::query_scalar(sql).bind(id).fetch_optional(conn).await?.flatten())
 }
 
 /// The rows of states of these messages. One seek per message, lane and table, no lock: the lanes are found by a loose scan of the

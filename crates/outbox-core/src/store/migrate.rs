@@ -111,7 +111,7 @@ pub(crate) async fn denied_creation(
 ) -> Result<Option<String>, sqlx::Error> {
     let sql = match kind {
         ObjectKind::Table => format!("CREATE TABLE {name} (a INT, a INT)"),
-        ObjectKind::View => format!("CREATE VIEW {name} AS SELECT 1 AS a, 1 AS a"),
+        ObjectKind::View => format!("CREATE OR REPLACE VIEW {name} AS SELECT 1 AS a, 1 AS a"),
     };
     refusal(run(conn, AssertSqlSafe(sql).into_sql_str()).await)
 }

@@ -15,6 +15,7 @@ on_both_databases!(
     a_table_of_another_engine_or_collation_is_named,
     every_table_is_looked_at,
     the_views_show_one_row_for_each_message,
+    the_trace_is_all_that_a_view_shows_of_headers,
 );
 
 async fn migrate(database: &Database) -> Result<()> {
@@ -161,6 +162,34 @@ async fn the_views_show_one_row_for_each_message(flavor: Flavor) -> Result<()> {
     let sent: Vec<(u64, Option<String>)> =
         sqlx::query_as("SELECT id, receipt FROM outbox_sent_messages ORDER BY id").fetch_all(&mut connection).await?;
     assert_eq!(sent, [(7, Some("t/0@1".to_owned())), (8, Some("t/1@5".to_owned())), (9, None)]);
+    Ok(())
+}
+
+async fn the_trace_is_all_that_a_view_shows_of_headers(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let parent = format!("00-{trace}-b7ad6b7169203331");
+    let cases = [
+        (Some(format!(r#"{{"a": "b", "traceparent": "{parent}-01"}}"#)), Some(trace)),
+        // A later version of the header.
+        (Some(format!(r#"{{"traceparent": "cc-{trace}-b7ad6b7169203331-01-more"}}"#)), Some(trace)),
+        (Some(format!(r#"{{"Traceparent": "{parent}-01"}}"#)), None),
+        (Some(r#"{"traceparent": "00-0000secret-00"}"#.to_owned()), None),
+        (Some(format!(r#"{{"traceparent": ["{parent}-01"]}}"#)), None),
+        (Some(r#"{"traceparent": null}"#.to_owned()), None),
+        (Some("no JSON".to_owned()), None),
+        (None, None),
+    ];
+    let mut connection = database.connect().await?;
+    for (headers, _) in &cases {
+        let sql =
+            "INSERT INTO outbox_messages (message_id, topic, headers) VALUES (UNHEX(REPLACE(UUID(), '-', '')), 't', ?)";
+        sqlx::query(sql).bind(headers).execute(&mut connection).await?;
+    }
+    let sql = "SELECT CAST(trace_id AS CHAR) FROM outbox_listed_messages ORDER BY id";
+    let shown: Vec<Option<String>> = sqlx::query_scalar(sql).fetch_all(&mut connection).await?;
+    let expected = cases.map(|(_, trace)| trace.map(str::to_owned));
+    assert_eq!(shown, expected);
     Ok(())
 }
 
