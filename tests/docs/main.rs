@@ -1,6 +1,7 @@
 //! The reference pages and the copy of the migrations match the code. `BLESS=1 cargo test --test docs` rewrites them.
 //! The page of the guarantees names existing tests, and the code on the pages compiles.
 
+mod alerts;
 mod dashboards;
 mod kubernetes;
 mod pages;
