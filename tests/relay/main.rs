@@ -18,6 +18,7 @@ mod gauges;
 mod hand_edited;
 mod hands;
 mod jobs;
+mod journey;
 mod keys;
 mod lanes;
 mod lock_waits;

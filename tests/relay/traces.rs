@@ -22,21 +22,21 @@ use tokio::net::TcpListener;
 
 use crate::stage::{BROKERS, PATIENCE, Stage};
 
-const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
-const SPAN: &str = "b7ad6b7169203331";
+pub(crate) const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+pub(crate) const SPAN: &str = "b7ad6b7169203331";
 
 fn parent(flags: &str) -> String {
     format!("00-{TRACE}-{SPAN}-{flags}")
 }
 
 /// A collector in this process.
-struct Collector {
-    url: String,
-    spans: Arc<Mutex<Vec<Span>>>,
+pub(crate) struct Collector {
+    pub(crate) url: String,
+    pub(crate) spans: Arc<Mutex<Vec<Span>>>,
 }
 
 impl Collector {
-    async fn start() -> Result<Self> {
+    pub(crate) async fn start() -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let (url, spans) = (format!("http://{}", listener.local_addr()?), Arc::<Mutex<Vec<Span>>>::default());
         let store = Arc::clone(&spans);
@@ -52,7 +52,7 @@ impl Collector {
     }
 }
 
-fn named<'a>(spans: &'a [Span], name: &str) -> Result<&'a Span> {
+pub(crate) fn named<'a>(spans: &'a [Span], name: &str) -> Result<&'a Span> {
     let mut found = spans.iter().filter(|span| span.name == name);
     let span = found.next().with_context(|| format!("no span {name}: {spans:#?}"))?;
     ensure!(found.next().is_none(), "two spans {name}: {spans:#?}");
