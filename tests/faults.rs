@@ -52,6 +52,7 @@ async fn nothing_is_lost_whatever_breaks() -> Result<()> {
         pace: Pace::Short,
         outage: Duration::from_secs(5),
         mix: Duration::from_secs(20),
+        alerts: false,
         faster: 10,
     };
     let plan = Plan { setup, seed: SEED, parallel: 4, time: None };

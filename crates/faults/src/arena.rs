@@ -33,6 +33,7 @@ use crate::{
     counts::Counts,
     ground::Ground,
     row::Case,
+    watch::Watch,
 };
 
 /// The lease of the relays here; their deadlines are in proportion. Much shorter leases would run out where two cases
@@ -68,6 +69,8 @@ pub struct Setup {
     pub outage: Duration,
     /// How long N1 lasts.
     pub mix: Duration,
+    /// Whether Prometheus and Alertmanager run beside each case.
+    pub alerts: bool,
     /// By what the times of the alerts are divided.
     pub faster: u32,
 }
@@ -150,6 +153,7 @@ pub struct Arena {
     pub random: StdRng,
     /// The settings that all runs share.
     pub setup: Setup,
+    pub(crate) watch: Option<Arc<Watch>>,
     pub(crate) load: Option<Running>,
     pub(crate) retired: Vec<Metrics>,
     pub(crate) pages: Vec<String>,
@@ -166,6 +170,7 @@ impl Arena {
         let ground = Ground::new(case).await?;
         let (database, topic) = (ground.database(case.flavor).await?, ground.topic(case.broker).await?);
         // The privilege is optional: half of the cases go without it.
+        let watch = if setup.alerts { Some(Watch::start(setup.faster).await?) } else { None };
         let account = if case.broker == Broker::Kafka { Account::Relay } else { Account::RelayWithProcess };
         Ok(Self {
             settings: Settings::new(&database.url_as(account)?)
@@ -202,6 +207,7 @@ impl Arena {
             usage: Vec::new(),
             random: chance::random(seed),
             setup: setup.clone(),
+            watch,
             load: None,
             retired: Vec::new(),
             pages: Vec::new(),
@@ -231,7 +237,9 @@ impl Arena {
 
     /// Starts a relay that the case itself keeps.
     pub fn relay(&self, settings: &Settings) -> Result<Relay> {
-        Relay::start(&self.setup.relay, settings)
+        let relay = Relay::start(&self.setup.relay, settings)?;
+        self.watch.as_ref().map_or(Ok(()), |watch| watch.relay(relay.port()))?;
+        Ok(relay)
     }
 
     /// Starts the consumers, and the load.

@@ -76,6 +76,7 @@ async fn run(options: &Options) -> Result<bool> {
         consumer: Program { path: this, arguments: Vec::new(), clock: None },
         outage: Duration::from_secs(options.outage),
         mix: Duration::from_secs(options.mix),
+        alerts: options.alerts,
         faster: options.faster.max(1),
         pace: if options.short { Pace::Short } else { Pace::Full },
     };

@@ -35,6 +35,8 @@ pub struct Case {
     pub short: bool,
     /// The words of `relay status` while the fault lasts: see [`Arena::told`]. Empty if the fault is too short to ask.
     pub told: &'static str,
+    /// The alerts that may fire, beside those that the case waits for.
+    pub alerts: &'static [&'static str],
     /// What it does.
     pub strike: Strike,
 }
@@ -75,6 +77,7 @@ impl Case {
             own: Own::default(),
             short: false,
             told: "",
+            alerts: &[],
             strike: Box::new(strike),
         }
     }
@@ -131,6 +134,13 @@ impl Case {
     #[must_use]
     pub fn told(mut self, words: &'static str) -> Self {
         self.told = words;
+        self
+    }
+
+    /// These alerts may fire, beside those that the case waits for.
+    #[must_use]
+    pub fn may_raise(mut self, alerts: &'static [&'static str]) -> Self {
+        self.alerts = alerts;
         self
     }
 

@@ -1,16 +1,13 @@
-//! Prometheus beside a case: which alerts fire, and when.
+//! Prometheus and Alertmanager beside a case: which alerts fire, and when.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
-use testkit::{
-    relay::Relay,
-    servers::{Prometheus, until},
-};
+use anyhow::{Context as _, Result, ensure};
+use testkit::servers::{Alertmanager, Prometheus, until};
 
 use crate::arena::{Arena, PATIENCE};
 
@@ -22,31 +19,45 @@ const ENDS_DIVIDED: Duration = Duration::from_mins(30);
 const QUIET: Duration = Duration::from_secs(15);
 /// The alerts that look back for hours: their end is not waited for.
 const LONG: [&str; 3] = ["OutboxBudgetBurnsSlowly", "OutboxConsumerDeadMessages", "OutboxConsumerGap"];
+/// The alert that fires until an operator has dealt with the messages.
+const DEAD: &str = "OutboxDeadMessages";
 
 /// An alert that a fault must raise, and its time limit.
 pub(crate) type Due = (&'static str, Duration);
 
-/// Prometheus, with the rules of `dashboards` at a faster pace.
+/// Prometheus, with the rules of `dashboards` at a faster pace, and the Alertmanager that it tells.
 pub(crate) struct Watch {
     prometheus: Prometheus,
-    /// The port of a consumer's metrics.
-    consumer: Option<u16>,
-    /// The alerts that were due.
+    alertmanager: Alertmanager,
+    seen: Mutex<Seen>,
+}
+
+/// The processes that are read, and the alerts that may fire.
+struct Seen {
+    relays: Vec<u16>,
+    consumers: Vec<u16>,
     due: BTreeSet<&'static str>,
     /// The time from which on no other may fire.
     since: Instant,
 }
 
 impl Watch {
-    /// Starts two relays with a load, and Prometheus, which reads them and the consumer at this port.
-    pub(crate) async fn start(arena: &mut Arena, consumer: Option<u16>) -> Result<Self> {
+    /// Starts both. They read nothing yet.
+    pub(crate) async fn start(faster: u32) -> Result<Arc<Self>> {
+        let (prometheus, alertmanager) = (Prometheus::faster(&[], faster).await?, Alertmanager::start().await?);
+        prometheus.alert_to(&alertmanager)?;
+        let (relays, consumers, due) = Default::default();
+        let seen = Mutex::new(Seen { relays, consumers, due, since: Instant::now() });
+        Ok(Arc::new(Self { prometheus, alertmanager, seen }))
+    }
+
+    /// Starts two relays with a load. From then on, no alert may fire that is not due.
+    pub(crate) async fn normal(arena: &mut Arena) -> Result<Arc<Self>> {
         arena.start_relays(2)?;
         arena.start_load().await?;
         arena.working().await?;
         arena.enough().await?;
-        let prometheus = Prometheus::faster(&[], arena.setup.faster).await?;
-        let watch = Self { prometheus, consumer, due: BTreeSet::new(), since: Instant::now() };
-        watch.read(arena)?;
+        let watch = Arc::clone(arena.watch.as_ref().context("only `--alerts` has this row")?);
         until(PATIENCE, "the relays to be read, and no alert", || async {
             let relays = watch.prometheus.query("count(outbox_queue_observed_timestamp_seconds > 0) == 2").await?;
             let firing = watch.prometheus.firing().await?;
@@ -54,32 +65,48 @@ impl Watch {
             Ok(())
         })
         .await?;
-        Ok(Self { since: Instant::now(), ..watch })
+        watch.seen().since = Instant::now();
+        Ok(watch)
     }
 
-    /// Reads the relays that run now.
-    pub(crate) fn read(&self, arena: &Arena) -> Result<()> {
-        let relays: Vec<_> = arena.relays.iter().map(Relay::port).collect();
-        self.prometheus.read_from(&[("outbox", &relays), ("shop", self.consumer.as_slice())])
+    /// Also reads a relay at this port. The series of one that has ended are gone with it.
+    pub(crate) fn relay(&self, port: u16) -> Result<()> {
+        self.seen().relays.push(port);
+        self.read()
     }
 
-    /// Waits until all these alerts fire, and notes after which time.
-    pub(crate) async fn fires(&mut self, arena: &mut Arena, due: &[Due]) -> Result<()> {
-        self.due.extend(due.iter().map(|(alert, _)| *alert));
-        let (start, seen) = (Instant::now(), Mutex::new(BTreeMap::new()));
+    /// Also reads a consumer at this port.
+    pub(crate) fn consumer(&self, port: u16) -> Result<()> {
+        self.seen().consumers.push(port);
+        self.read()
+    }
+
+    fn read(&self) -> Result<()> {
+        let seen = self.seen();
+        self.prometheus.read_from(&[("outbox", &seen.relays), ("shop", &seen.consumers)])
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until Alertmanager would send all these alerts, and notes after which time.
+    pub(crate) async fn fires(&self, arena: &mut Arena, due: &[Due]) -> Result<()> {
+        self.seen().due.extend(due.iter().map(|(alert, _)| *alert));
+        let (start, found) = (Instant::now(), Mutex::new(BTreeMap::new()));
         let last = due.iter().map(|(_, within)| *within).max().unwrap_or_default();
         until(2 * last, "the alerts", || async {
-            let firing = self.prometheus.firing().await?;
-            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            for (alert, _) in due.iter().filter(|(alert, _)| firing.contains(*alert)) {
-                seen.entry(*alert).or_insert_with(|| start.elapsed());
+            let active = self.alertmanager.active().await?;
+            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            for (alert, _) in due.iter().filter(|(alert, _)| active.contains(*alert)) {
+                found.entry(*alert).or_insert_with(|| start.elapsed());
             }
-            ensure!(seen.len() == due.len(), "{firing:?} fire, due are {due:?}");
+            ensure!(found.len() == due.len(), "{active:?} are active, due are {due:?}");
             Ok(())
         })
         .await?;
-        let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for ((alert, within), took) in due.iter().filter_map(|due| Some((due, *seen.get(due.0)?))) {
+        let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for ((alert, within), took) in due.iter().filter_map(|due| Some((due, *found.get(due.0)?))) {
             arena.within(alert, took, *within);
             arena.counts.alerts.push(((*alert).to_owned(), took.as_secs_f64()));
         }
@@ -87,21 +114,27 @@ impl Watch {
     }
 
     /// Waits, after the repair, until no alert has fired for a while. None may have fired that was not due, but for `also`.
-    pub(crate) async fn ends(self, arena: &Arena, also: &[&str]) -> Result<()> {
-        self.quiet(QUIET, ENDS + ENDS_DIVIDED / arena.setup.faster).await?;
-        let fired = self.prometheus.fired(self.since.elapsed()).await?;
-        let known = |alert: &str| self.due.contains(alert) || also.contains(&alert);
+    pub(crate) async fn ends(&self, arena: &Arena, also: &[&str]) -> Result<()> {
+        let mut lasting = LONG.to_vec();
+        if arena.database.number("SELECT COUNT(*) FROM outbox_dead").await? > 0 {
+            lasting.push(DEAD);
+        }
+        self.quiet(&lasting, QUIET, ENDS + ENDS_DIVIDED / arena.setup.faster).await?;
+        let since = self.seen().since.elapsed();
+        let fired = self.prometheus.fired(since).await?;
+        let seen = self.seen();
+        let known = |alert: &str| seen.due.contains(alert) || also.contains(&alert);
         let unexpected: Vec<_> = fired.iter().filter(|alert| !known(alert)).collect();
         ensure!(unexpected.is_empty(), "{unexpected:?} fired, too");
         Ok(())
     }
 
-    /// Waits until no alert has fired for this time.
-    pub(crate) async fn quiet(&self, time: Duration, within: Duration) -> Result<()> {
+    /// Waits until no alert but `lasting` ones has fired for this time.
+    pub(crate) async fn quiet(&self, lasting: &[&str], time: Duration, within: Duration) -> Result<()> {
         let quiet = Mutex::new(Instant::now());
         until(within, "all alerts to end", || async {
             let mut firing = self.prometheus.firing().await?;
-            firing.retain(|alert| !LONG.contains(&alert.as_str()));
+            firing.retain(|alert| !lasting.contains(&alert.as_str()));
             let mut quiet = quiet.lock().unwrap_or_else(PoisonError::into_inner);
             if !firing.is_empty() {
                 *quiet = Instant::now();

@@ -28,10 +28,11 @@ mod unroutable;
 
 use crate::row::Row;
 
-/// The rows of the alerts, with Prometheus beside each case.
+/// The rows of the alerts, and a case of each other row, with Prometheus beside it.
 #[must_use]
 pub fn alerts() -> Vec<Row> {
-    vec![alerts::row(), alerts::canary()]
+    let others = all().into_iter().map(alerts::beside);
+    [alerts::row(), alerts::canary()].into_iter().chain(others).collect()
 }
 
 /// All other rows, in the order of the table.

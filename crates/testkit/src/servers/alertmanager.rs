@@ -1,6 +1,6 @@
 //! Alertmanager with the project's routes and inhibitions.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -63,6 +63,17 @@ impl Alertmanager {
         let (status, text) = send(self.port, &format!("{head}\r\n\r\n{alerts}")).await?;
         ensure!(status == 200, "it answered {status}: {text}");
         Ok(())
+    }
+
+    /// The names of the alerts that it would send: those that no other inhibits.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn active(&self) -> Result<BTreeSet<String>> {
+        let text = |alert: &Value, path: &str| Some(alert.pointer(path)?.as_str()?.to_owned());
+        let alerts = self.alerts().await?;
+        let active = alerts.iter().filter(|alert| text(alert, "/status/state").is_some_and(|state| state == "active"));
+        Ok(active.filter_map(|alert| text(alert, "/labels/alertname")).collect())
     }
 
     /// Its alerts, each with `labels` and `status`.

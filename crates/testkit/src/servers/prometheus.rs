@@ -83,12 +83,13 @@ impl Prometheus {
         self.alerts("ALERTS{alertstate=\"firing\"}").await
     }
 
-    /// The names of the alerts that have fired within this time.
+    /// The names of the alerts that have fired within this time, once it had read a relay.
     ///
     /// # Errors
     /// When it does not answer.
     pub async fn fired(&self, within: Duration) -> Result<BTreeSet<String>> {
-        self.alerts(&format!("max_over_time(ALERTS{{alertstate=\"firing\"}}[{}s])", within.as_secs().max(1))).await
+        let firing = "ALERTS{alertstate=\"firing\"} and on () last_over_time(outbox_relay_build_info[1d] offset 5s)";
+        self.alerts(&format!("max_over_time(({firing})[{}s:1s])", within.as_secs().max(1))).await
     }
 
     async fn alerts(&self, series: &str) -> Result<BTreeSet<String>> {

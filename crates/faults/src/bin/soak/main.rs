@@ -137,6 +137,7 @@ async fn start(options: &Options, plan: Plan) -> Result<Arena> {
         pace: Pace::Short,
         outage: Duration::ZERO,
         mix: Duration::ZERO,
+        alerts: false,
         faster: 1,
     };
     let broker = match options.broker {
