@@ -1,5 +1,6 @@
 -- What an operator needs: the rights of viewer.sql, and those to order what relays then do (`relay dead retry`, `release` and `discard`,
--- `delayed retry`, `replay`, `jobs stop`, `pause`, `resume`). It reads no key, header or payload, and changes no message and no row of the audit.
+-- `delayed retry`, `replay`, `jobs stop`, `pause`, `resume`). It reads no key, header or payload (of `traceparent` the id of the
+-- trace, through a view), and changes no message and no row of the audit.
 -- With `relay replay --to` it decides to which destination of the brokers the relays send contents again.
 --
 -- Run this file after `relay migrate up`, with the outbox's database as the default one:

@@ -1,5 +1,6 @@
 -- What the commands need that only look: `relay why`, `status`, `jobs`, `controls`, `audit`, `instances`, `keys`, `messages`, `inbox`,
--- `purge --dry-run`, and `list` of `pending`, `delayed` and `dead`. It reads no key, header or payload, and changes nothing.
+-- `purge --dry-run`, and `list` of `pending`, `delayed` and `dead`. It reads no key, header or payload (of
+-- `traceparent` the id of the trace, through a view), and changes nothing.
 --
 -- Run this file after `relay migrate up`, with the outbox's database as the default one:
 --   CREATE USER 'outbox_viewer'@'%' IDENTIFIED BY '…' REQUIRE SSL;

@@ -18,6 +18,7 @@ pub(crate) trait Arrivals: Send {
 }
 
 /// Listens at a destination from now on, on a connection of its own. `None`: nothing can be read there.
+#[cfg_attr(not(any(feature = "kafka", feature = "rabbitmq")), expect(unused_variables, reason = "there is no broker"))]
 pub(crate) async fn listen(
     sink: &SinkConfig,
     destination: &Destination,

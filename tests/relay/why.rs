@@ -154,6 +154,7 @@ async fn nothing_hidden_is_shown(flavor: Flavor) -> Result<()> {
     let stage = Stage::new(flavor, Broker::Kafka).await?;
     let viewer = Viewer::new(&stage).await?;
     let message = Draft::new(stage.topic.name(), "S3CRET").unordered_key("S3CRET").header("S3CRET", "S3CRET");
+    let message = message.header("traceparent", "00-S3CRET1916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
     stage.commit(std::slice::from_ref(&message)).await?;
     let bury = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, owner) \
                 SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'no\\n2026 forged', 'test' FROM outbox_pending";

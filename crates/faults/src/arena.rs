@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashSet,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -237,7 +237,12 @@ impl Arena {
 
     /// Starts a relay that the case itself keeps.
     pub fn relay(&self, settings: &Settings) -> Result<Relay> {
-        let relay = Relay::start(&self.setup.relay, settings)?;
+        self.relay_of(&self.setup.relay, settings)
+    }
+
+    /// Does the same with another program.
+    pub fn relay_of(&self, program: &Path, settings: &Settings) -> Result<Relay> {
+        let relay = Relay::start(program, settings)?;
         self.watch.as_ref().map_or(Ok(()), |watch| watch.relay(relay.port()))?;
         Ok(relay)
     }

@@ -39,14 +39,15 @@ impl Arena {
     }
 
     /// Keeps the counts of a relay that is about to end. Later counts are lost, so that the totals are not exact.
-    pub async fn retire(&mut self, relay: &Relay) {
+    pub async fn retire(&mut self, relay: &Relay) -> Result<()> {
         self.retired.extend(relay.metrics().await.ok());
         self.complete = false;
+        self.unwatch(relay)
     }
 
     /// Kills a relay.
     pub async fn kill(&mut self, relay: Relay) -> Result<Death> {
-        self.retire(&relay).await;
+        self.retire(&relay).await?;
         relay.kill()?;
         self.dead(&relay).await
     }
@@ -57,7 +58,13 @@ impl Arena {
         let (status, log) = (relay.wait_for_end(PATIENCE).await?, relay.log()?);
         ensure!(status.signal() == Some(ABORT), "a relay that was to die ended with {status}\n{log}");
         self.complete = false;
+        self.unwatch(&relay)?;
         self.dead(&relay).await
+    }
+
+    /// Reads the relay no longer: another may get its port.
+    fn unwatch(&self, relay: &Relay) -> Result<()> {
+        self.watch.as_ref().map_or(Ok(()), |watch| watch.no_relay(relay.port()))
     }
 
     async fn dead(&mut self, relay: &Relay) -> Result<Death> {

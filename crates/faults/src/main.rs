@@ -38,7 +38,7 @@ struct Options {
     /// Seconds for which faults strike at random in N1.
     #[arg(long, default_value_t = 1200)]
     mix: u64,
-    /// Raise the alerts instead, each by its fault, with Prometheus beside the relays.
+    /// Look at the alerts, with Prometheus and Alertmanager beside: rows that raise them, and a case of each other row.
     #[arg(long)]
     alerts: bool,
     /// The divisor of all times in the rules, for --alerts. At most 60.

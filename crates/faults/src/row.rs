@@ -36,7 +36,7 @@ pub struct Case {
     /// The words of `relay status` while the fault lasts: see [`Arena::told`]. Empty if the fault is too short to ask.
     pub told: &'static str,
     /// The alerts that may fire, beside those that the case waits for.
-    pub alerts: &'static [&'static str],
+    pub alerts: Vec<&'static str>,
     /// What it does.
     pub strike: Strike,
 }
@@ -77,7 +77,7 @@ impl Case {
             own: Own::default(),
             short: false,
             told: "",
-            alerts: &[],
+            alerts: Vec::new(),
             strike: Box::new(strike),
         }
     }
@@ -139,8 +139,8 @@ impl Case {
 
     /// These alerts may fire, beside those that the case waits for.
     #[must_use]
-    pub fn may_raise(mut self, alerts: &'static [&'static str]) -> Self {
-        self.alerts = alerts;
+    pub fn may_raise(mut self, alerts: &[&'static str]) -> Self {
+        self.alerts = alerts.to_vec();
         self
     }
 

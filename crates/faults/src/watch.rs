@@ -51,17 +51,25 @@ impl Watch {
         Ok(Arc::new(Self { prometheus, alertmanager, seen }))
     }
 
-    /// Starts two relays with a load. From then on, no alert may fire that is not due.
-    pub(crate) async fn normal(arena: &mut Arena) -> Result<Arc<Self>> {
+    /// Starts two relays with a load, and reads the consumer at this port. From then on, no alert may fire that is not due.
+    pub(crate) async fn normal(arena: &mut Arena, consumer: Option<u16>) -> Result<Arc<Self>> {
+        // Enough to show that messages flow: with the real times a case lasts half an hour.
+        arena.rate = arena.rate.min(50.0);
         arena.start_relays(2)?;
         arena.start_load().await?;
         arena.working().await?;
         arena.enough().await?;
         let watch = Arc::clone(arena.watch.as_ref().context("only `--alerts` has this row")?);
-        until(PATIENCE, "the relays to be read, and no alert", || async {
-            let relays = watch.prometheus.query("count(outbox_queue_observed_timestamp_seconds > 0) == 2").await?;
-            let firing = watch.prometheus.firing().await?;
-            ensure!(relays.len() == 1 && firing.is_empty(), "{firing:?} fire");
+        watch.seen().consumers.extend(consumer);
+        watch.read()?;
+        let ready = match consumer {
+            Some(_) => "count(outbox_queue_observed_timestamp_seconds > 0) == 2 and on () up{job=\"shop\"} == 1",
+            None => "count(outbox_queue_observed_timestamp_seconds > 0) == 2",
+        };
+        until(PATIENCE, "all to be read, and no alert", || async {
+            let is_ready = !watch.prometheus.query(ready).await?.is_empty();
+            let (firing, active) = (watch.prometheus.firing().await?, watch.alertmanager.active().await?);
+            ensure!(is_ready && firing.is_empty() && active.is_empty(), "{firing:?} fire, {active:?} are active");
             Ok(())
         })
         .await?;
@@ -69,15 +77,15 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Also reads a relay at this port. The series of one that has ended are gone with it.
+    /// Also reads a relay at this port.
     pub(crate) fn relay(&self, port: u16) -> Result<()> {
         self.seen().relays.push(port);
         self.read()
     }
 
-    /// Also reads a consumer at this port.
-    pub(crate) fn consumer(&self, port: u16) -> Result<()> {
-        self.seen().consumers.push(port);
+    /// Reads a relay no longer.
+    pub(crate) fn no_relay(&self, port: u16) -> Result<()> {
+        self.seen().relays.retain(|relay| *relay != port);
         self.read()
     }
 

@@ -1,5 +1,4 @@
-//! L1: each alert fires for its fault, no other does, and it ends after the repair. C2: what the canary alone shows. Beside
-//! the other rows, the alerts that fire.
+//! L1: each alert fires for its fault, no other does, and it ends after the repair. C2: what the canary alone shows.
 //!
 //! The times of the rules are divided, those of the relays are not: they count the queue every 8 s, call a lane stalled
 //! after a minute and a relay gone after half of one.
@@ -36,7 +35,7 @@ use crate::{
 };
 
 /// Messages that come late through a fault burn the budget: what takes longer than 5 s counts.
-const LATE: [&str; 2] = ["OutboxBudgetBurnsFast", "OutboxBudgetBurnsSlowly"];
+pub(super) const LATE: [&str; 2] = ["OutboxBudgetBurnsFast", "OutboxBudgetBurnsSlowly"];
 
 pub(super) fn row() -> Row {
     // Messages wait for the whole fault, which is longer than the limit of the lag.
@@ -75,25 +74,6 @@ pub(super) fn canary() -> Row {
     }
 }
 
-/// The first case of another row: it raises no alert but these.
-pub(super) fn beside(mut row: Row) -> Row {
-    row.cases.truncate(1);
-    row.cases = row.cases.into_iter().map(|case| case.may_raise(raised(row.id))).collect();
-    row
-}
-
-/// The alerts that the fault of a row may raise.
-fn raised(row: &str) -> &'static [&'static str] {
-    match row {
-        "R2" => &["OutboxRelayAbsent", "OutboxStalled", "OutboxLagHigh", LATE[0], LATE[1]],
-        "R3" => &["OutboxLeasesLost", LATE[0], LATE[1]],
-        "D1" | "D2" | "DR2" | "DR3" => {
-            &["OutboxDatabaseUnreachable", "OutboxLeasesLost", "OutboxLagHigh", LATE[0], LATE[1]]
-        }
-        _ => &LATE,
-    }
-}
-
 /// The command line, with the account of an operator.
 fn operator(arena: &Arena) -> Result<Client> {
     Ok(Client::new(&arena.setup.relay, arena.database.url_as(Account::Operator)?))
@@ -107,13 +87,13 @@ fn due(arena: &Arena, alert: &'static str, fixed: u64, divided: u64) -> Due {
 
 async fn nothing(arena: &mut Arena) -> Result<()> {
     (arena.faults_due, arena.in_flight_due) = (0, false);
-    let watch = Watch::normal(arena).await?;
+    let watch = Watch::normal(arena, None).await?;
     let time = Duration::from_mins(10) / arena.setup.faster;
     watch.quiet(&[], time, time + PATIENCE).await
 }
 
 async fn no_relay(arena: &mut Arena) -> Result<()> {
-    let watch = Watch::normal(arena).await?;
+    let watch = Watch::normal(arena, None).await?;
     for relay in std::mem::take(&mut arena.relays) {
         let death = arena.kill(relay).await?;
         arena.may_be_sent_twice(death.held);
@@ -126,7 +106,7 @@ async fn no_relay(arena: &mut Arena) -> Result<()> {
 }
 
 async fn one_relay(arena: &mut Arena) -> Result<()> {
-    let watch = Watch::normal(arena).await?;
+    let watch = Watch::normal(arena, None).await?;
     let victim = arena.relays.pop().context("no relay runs")?;
     let death = arena.kill(victim).await?;
     arena.may_be_sent_twice(death.held);
@@ -137,7 +117,7 @@ async fn one_relay(arena: &mut Arena) -> Result<()> {
 }
 
 async fn frozen(arena: &mut Arena) -> Result<()> {
-    let watch = Watch::normal(arena).await?;
+    let watch = Watch::normal(arena, None).await?;
     arena.duplicates_are_announced();
     arena.strike().await?;
     let relay = arena.relays.first().context("no relay runs")?;
@@ -151,7 +131,7 @@ async fn frozen(arena: &mut Arena) -> Result<()> {
 
 async fn database(arena: &mut Arena) -> Result<()> {
     let proxy = before_the_database(arena).await?;
-    let watch = Watch::normal(arena).await?;
+    let watch = Watch::normal(arena, None).await?;
     arena.duplicates_are_announced();
     arena.strike().await?;
     for direction in Direction::BOTH {
@@ -164,7 +144,7 @@ async fn database(arena: &mut Arena) -> Result<()> {
 }
 
 async fn locked(arena: &mut Arena) -> Result<()> {
-    let watch = Watch::normal(arena).await?;
+    let watch = Watch::normal(arena, None).await?;
     arena.strike().await?;
     let mut console = arena.database.plain().await?;
     sqlx::raw_sql("LOCK TABLES outbox_jobs WRITE").execute(&mut console).await?;
@@ -178,8 +158,7 @@ async fn broker(arena: &mut Arena) -> Result<()> {
     // The consumer has a topic of its own: it takes nothing from the judge.
     let topic = arena.ground.topic(arena.topic.broker()).await?;
     let page = consume(&topic, handler_fn(|_, _| Box::pin(async { Ok(()) }))).await?;
-    let watch = Watch::normal(arena).await?;
-    watch.consumer(page)?;
+    let watch = Watch::normal(arena, Some(page)).await?;
     arena.duplicates_are_announced();
     arena.strike().await?;
     arena.ground.broker()?.kill()?;
@@ -209,7 +188,7 @@ async fn consume(topic: &Topic, handler: impl Handler) -> Result<u16> {
 
 /// The grace for unroutable messages is a second here: the message is dead, and an operator retries it.
 async fn missing(arena: &mut Arena) -> Result<()> {
-    let watch = Watch::normal(arena).await?;
+    let watch = Watch::normal(arena, None).await?;
     arena.strike().await?;
     arena.past_consumers = true;
     let later = format!("later-{}", arena.topic.name());
@@ -229,7 +208,7 @@ async fn too_large(arena: &mut Arena) -> Result<()> {
     std::mem::replace(&mut arena.topic, Topic::create_narrow(LIMIT).await?).remove().await?;
     arena.settings = arena.settings.clone().kafka_property("batch.size", "90000");
     (arena.rate, arena.largest) = (5.0, 1000);
-    let watch = Watch::normal(arena).await?;
+    let watch = Watch::normal(arena, None).await?;
     arena.strike().await?;
     let (database, ledger, topic) = (arena.database.clone(), arena.ledger.clone(), arena.topic.name().to_owned());
     let (enough, mut guilty) = (AtomicBool::new(false), Vec::new());
@@ -263,7 +242,7 @@ async fn too_large(arena: &mut Arena) -> Result<()> {
 async fn unserved(arena: &mut Arena) -> Result<()> {
     let all = arena.settings.clone();
     arena.settings = all.clone().set("relay", "lanes", vec![0]);
-    let watch = Watch::normal(arena).await?;
+    let watch = Watch::normal(arena, None).await?;
     arena.strike().await?;
     let draft = Draft::new(arena.topic.name(), "elsewhere");
     load::commit(&arena.database, &arena.ledger, &[draft], |message| message.lane(9)).await?;
@@ -292,8 +271,7 @@ async fn handler(arena: &mut Arena) -> Result<()> {
         })
     });
     let page = consume(&arena.topic, handler).await?;
-    let watch = Watch::normal(arena).await?;
-    watch.consumer(page)?;
+    let watch = Watch::normal(arena, Some(page)).await?;
     arena.strike().await?;
     does.store(FAILS, Ordering::Relaxed);
     let fails = due(arena, "OutboxConsumerFails", 20, 960);
@@ -321,7 +299,7 @@ async fn stranger(arena: &mut Arena) -> Result<()> {
     }
     let interval = format!("{}s", 30 / arena.setup.faster);
     arena.settings = arena.settings.clone().set("canary", "topic", topic).set("canary", "interval", interval);
-    let watch = Watch::normal(arena).await?;
+    let watch = Watch::normal(arena, None).await?;
     for relay in &mut arena.relays {
         let is_back = |metrics: &Metrics| metrics.sum("outbox_relay_canary_last_duration_seconds") > 0.0;
         relay.wait_for_metrics(2 * PATIENCE, "the canary", is_back).await?;

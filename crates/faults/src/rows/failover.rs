@@ -81,7 +81,7 @@ async fn asynchronous(arena: &mut Arena, flavor: Flavor) -> Result<()> {
     arena.strike().await?;
     arena.ground.mysql()?.kill()?;
     for relay in std::mem::take(&mut arena.relays) {
-        arena.retire(&relay).await;
+        arena.retire(&relay).await?;
         relay.kill()?;
         arena.pages.push(relay.log()?);
     }

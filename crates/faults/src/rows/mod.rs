@@ -1,6 +1,7 @@
 //! The table: one file for each row, or for a few similar ones.
 
 mod alerts;
+mod beside;
 mod between;
 mod broker_down;
 mod clocks;
@@ -31,7 +32,7 @@ use crate::row::Row;
 /// The rows of the alerts, and a case of each other row, with Prometheus beside it.
 #[must_use]
 pub fn alerts() -> Vec<Row> {
-    let others = all().into_iter().map(alerts::beside);
+    let others = all().into_iter().map(beside::first_case);
     [alerts::row(), alerts::canary()].into_iter().chain(others).collect()
 }
 

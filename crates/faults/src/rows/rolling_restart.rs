@@ -42,7 +42,7 @@ async fn restart(arena: &mut Arena) -> Result<()> {
 
 /// Stops a relay, and checks that it has released its messages.
 pub(super) async fn stop(arena: &mut Arena, mut relay: Relay) -> Result<()> {
-    arena.retire(&relay).await;
+    arena.retire(&relay).await?;
     let asked = Instant::now();
     relay.stop(PATIENCE).await?;
     let took = asked.elapsed();

@@ -125,7 +125,7 @@ impl Releases {
 
 fn start_relays(arena: &mut Arena, program: &Path, settings: &Settings) -> Result<()> {
     for _ in 0..EACH {
-        arena.relays.push(Relay::start(program, settings)?);
+        arena.relays.push(arena.relay_of(program, settings)?);
     }
     Ok(())
 }

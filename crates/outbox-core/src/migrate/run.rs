@@ -40,6 +40,8 @@ pub(super) struct MigrationStep<'a> {
     pub(super) migration: &'a Migration,
     pub(super) change: Change,
     pub(super) state: PlannedState,
+    /// The table or view as it is.
+    found: Option<ObjectShape>,
 }
 
 pub(super) async fn run(conn: &mut MySqlConnection, migrations: &[Migration], mode: Mode) -> Result<(), MigrateError> {
@@ -119,7 +121,7 @@ pub(super) async fn steps<'a>(
             None => None,
         };
         let state = state(&change, found.as_ref(), &added_later(migrations, &change));
-        steps.push(MigrationStep { migration, change, state });
+        steps.push(MigrationStep { migration, change, state, found });
     }
     Ok(steps)
 }
@@ -144,10 +146,11 @@ fn refuse_differences(
     let record = record.map(|found| format!("the {} {RECORD_TABLE} is no record of migrations", found.kind.word()));
     let differences = steps.iter().filter_map(|step| match (&step.state, step.change.shape()) {
         (PlannedState::Differs(how), _) => Some(how.clone()),
-        (PlannedState::Missing, Some(shape)) if mode == Mode::Adopt => Some(missing(&step.change, shape)),
+        (PlannedState::Missing, Some(shape)) if mode == Mode::Adopt => Some(missing(step, shape)),
         (PlannedState::Missing | PlannedState::Done, _) => None,
     });
-    let differences = record.into_iter().chain(differences).collect::<Vec<_>>().join("; ");
+    let differences: BTreeSet<_> = record.into_iter().chain(differences).collect();
+    let differences = differences.into_iter().collect::<Vec<_>>().join("; ");
     match mode {
         _ if differences.is_empty() => Ok(()),
         Mode::Apply => Err(MigrateError::Taken { differences }),
@@ -155,14 +158,11 @@ fn refuse_differences(
     }
 }
 
-fn missing(change: &Change, shape: &ObjectShape) -> String {
-    match change {
-        Change::Create(_) => format!("the {} {} does not exist", shape.kind.word(), shape.name),
-        Change::Add(_) | Change::Replace(_) | Change::Rows => {
-            let parts: Vec<_> = shape.parts.iter().map(String::as_str).collect();
-            format!("the {} {} lacks {}", shape.kind.word(), shape.name, parts.join(", "))
-        }
-    }
+fn missing(step: &MigrationStep<'_>, wanted: &ObjectShape) -> String {
+    let what = format!("the {} {}", wanted.kind.word(), wanted.name);
+    let Some(found) = &step.found else { return format!("{what} does not exist") };
+    let parts: Vec<_> = wanted.parts.difference(&found.parts).map(String::as_str).collect();
+    format!("{what} lacks {}", parts.join(", "))
 }
 
 fn is_record(found: &ObjectShape) -> bool {

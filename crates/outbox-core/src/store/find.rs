@@ -224,10 +224,14 @@ pub async fn message(conn: &mut MySqlConnection, id: u64) -> Result<Option<Messa
     sqlx::query(sql).bind(id).fetch_optional(conn).await?.map(|row| MessageRow::of(&row, 0)).transpose()
 }
 
-/// The trace in which a message was enqueued. Primary key, no lock; by a view, because the account may not read headers.
+/// The trace in which a message was enqueued. Primary key, no lock; by a view, because the account may not read headers. `None` also
+/// if the server cannot read them, such as JSON of more than a hundred levels: the rest of the answer is wanted the more.
 async fn trace(conn: &mut MySqlConnection, id: u64) -> Result<Option<String>, sqlx::Error> {
     let sql = "SELECT CAST(trace_id AS CHAR) FROM outbox_listed_messages WHERE id = ?";
-    Ok(sqlx::query_scalar(sql).bind(id).fetch_optional(conn).await?.flatten())
+    match sqlx::query_scalar(sql).bind(id).fetch_optional(conn).await {
+        Err(sqlx::Error::Database(_)) => Ok(None),
+        found => Ok(found?.flatten()),
+    }
 }
 
 /// The rows of states of these messages. One seek per message, lane and table, no lock: the lanes are found by a loose scan of the

@@ -3,7 +3,10 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use outbox_core::{MIGRATIONS, SCHEMA_VERSION, check_schema, sqlx, store::schema};
+use outbox_core::{
+    MIGRATIONS, SCHEMA_VERSION, check_schema, sqlx,
+    store::{find, schema},
+};
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 
 on_both_databases!(
@@ -174,6 +177,7 @@ async fn the_trace_is_all_that_a_view_shows_of_headers(flavor: Flavor) -> Result
         // A later version of the header.
         (Some(format!(r#"{{"traceparent": "cc-{trace}-b7ad6b7169203331-01-more"}}"#)), Some(trace)),
         (Some(format!(r#"{{"Traceparent": "{parent}-01"}}"#)), None),
+        (Some(format!(r#"{{"traceparent": "{}-01"}}"#, parent.to_uppercase())), None),
         (Some(r#"{"traceparent": "00-0000secret-00"}"#.to_owned()), None),
         (Some(format!(r#"{{"traceparent": ["{parent}-01"]}}"#)), None),
         (Some(r#"{"traceparent": null}"#.to_owned()), None),
@@ -190,6 +194,13 @@ async fn the_trace_is_all_that_a_view_shows_of_headers(flavor: Flavor) -> Result
     let shown: Vec<Option<String>> = sqlx::query_scalar(sql).fetch_all(&mut connection).await?;
     let expected = cases.map(|(_, trace)| trace.map(str::to_owned));
     assert_eq!(shown, expected);
+    // MySQL refuses to look into JSON of more than a hundred levels.
+    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    let sql =
+        "INSERT INTO outbox_messages (message_id, topic, headers) VALUES (UNHEX(REPLACE(UUID(), '-', '')), 't', ?)";
+    let id = sqlx::query(sql).bind(deep).execute(&mut connection).await?.last_insert_id();
+    let found = find::find(&mut connection, id).await?;
+    assert!(found.message.is_some() && found.trace_id.is_none(), "{found:?}");
     Ok(())
 }
 
