@@ -33,8 +33,10 @@ pub struct Counts {
     pub announced: BTreeMap<String, u64>,
     /// Metrics of relays that have moved.
     pub moved: BTreeSet<String>,
-    /// Alerts that fired, and after how many seconds.
+    /// Alerts that a case waited for, and after how many seconds they fired.
     pub alerts: Vec<(String, f64)>,
+    /// All alerts that fired.
+    pub fired: BTreeSet<String>,
     /// Seconds from the end of each fault to the recovery.
     pub recovery_seconds: Vec<f64>,
 }
@@ -76,6 +78,7 @@ impl AddAssign<&Self> for Counts {
         }
         self.moved.extend(other.moved.iter().cloned());
         self.alerts.extend(other.alerts.iter().cloned());
+        self.fired.extend(other.fired.iter().cloned());
         self.recovery_seconds.extend(&other.recovery_seconds);
     }
 }

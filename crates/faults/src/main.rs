@@ -93,4 +93,7 @@ fn show(ran: &Ran) {
     for (alert, seconds) in &ran.counts.alerts {
         println!("    {alert} after {seconds:.0} s");
     }
+    for alert in &ran.counts.fired {
+        println!("    {alert} fired");
+    }
 }

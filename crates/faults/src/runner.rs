@@ -103,7 +103,7 @@ async fn attempt(case: &Case, setup: &Setup, seed: u64) -> Result<Counts> {
     let struck = (case.strike)(&mut arena).await;
     struck.with_context(|| format!("overdue until then: {:?}", arena.overdue))?;
     if let Some(watch) = arena.watch.clone() {
-        watch.ends(&arena, &case.alerts).await?;
+        watch.ends(&mut arena, &case.alerts).await?;
     }
     arena.finish().await
 }

@@ -26,7 +26,9 @@ fn raised(row: &str) -> &'static [&'static str] {
         "R3" | "R5" | "T1" => &[LEASES],
         "D1" | "D2" | "D6" | "DR2" | "DR3" => &[UNREACHABLE, LEASES, LAG],
         "DR1" => &["OutboxRelayAbsent", UNREACHABLE, LAG],
-        "K1" | "A1" | "A2" | "B1" => &[DISCONNECTED, FAILURES, LAG],
+        "K1" | "A1" => &[DISCONNECTED, FAILURES, LAG],
+        // Their outages are longer than the minute after which a lane is stalled.
+        "A2" | "B1" => &[DISCONNECTED, FAILURES, LAG, "OutboxStalled"],
         "K2" | "A3" | "A4" => &["OutboxDestinationRefuses", DEAD, FAILURES],
         "Q1" => &[LAG],
         "Q2" => &[DEAD, FAILURES, LAG],
