@@ -53,8 +53,6 @@ impl Watch {
 
     /// Starts two relays with a load, and reads the consumer at this port. From then on, no alert may fire that is not due.
     pub(crate) async fn normal(arena: &mut Arena, consumer: Option<u16>) -> Result<Arc<Self>> {
-        // Enough to show that messages flow: with the real times a case lasts half an hour.
-        arena.rate = arena.rate.min(50.0);
         arena.start_relays(2)?;
         arena.start_load().await?;
         arena.working().await?;
