@@ -112,7 +112,7 @@ async fn freeze_at(arena: &mut Arena, point: &str, sent: bool) -> Result<()> {
 }
 
 /// Freezes the first relay while it holds a claim; returns the messages that it holds.
-async fn pause(arena: &mut Arena) -> Result<HashSet<Uuid>> {
+pub(super) async fn pause(arena: &mut Arena) -> Result<HashSet<Uuid>> {
     for _ in 0..1000 {
         let relay = first(arena)?;
         let pid = relay.pid();
