@@ -169,8 +169,8 @@ impl Arena {
     pub async fn new(case: &Case, setup: &Setup, seed: u64) -> Result<Self> {
         let ground = Ground::new(case).await?;
         let (database, topic) = (ground.database(case.flavor).await?, ground.topic(case.broker).await?);
-        // The privilege is optional: half of the cases go without it.
         let watch = if setup.alerts { Some(Watch::start(setup.faster).await?) } else { None };
+        // The privilege is optional: half of the cases go without it.
         let account = if case.broker == Broker::Kafka { Account::Relay } else { Account::RelayWithProcess };
         Ok(Self {
             settings: Settings::new(&database.url_as(account)?)

@@ -46,7 +46,7 @@ impl Watch {
     pub(crate) async fn start(faster: u32) -> Result<Arc<Self>> {
         let (prometheus, alertmanager) = (Prometheus::faster(&[], faster).await?, Alertmanager::start().await?);
         prometheus.alert_to(&alertmanager)?;
-        let (relays, consumers, due) = Default::default();
+        let (relays, consumers, due) = (Vec::new(), Vec::new(), BTreeSet::new());
         let seen = Mutex::new(Seen { relays, consumers, due, since: Instant::now() });
         Ok(Arc::new(Self { prometheus, alertmanager, seen }))
     }
@@ -60,12 +60,10 @@ impl Watch {
         let watch = Arc::clone(arena.watch.as_ref().context("only `--alerts` has this row")?);
         watch.seen().consumers.extend(consumer);
         watch.read()?;
-        let ready = match consumer {
-            Some(_) => "count(outbox_queue_observed_timestamp_seconds > 0) == 2 and on () up{job=\"shop\"} == 1",
-            None => "count(outbox_queue_observed_timestamp_seconds > 0) == 2",
-        };
+        let and_up = if consumer.is_some() { " and on () up{job=\"shop\"} == 1" } else { "" };
+        let ready = format!("count(outbox_queue_observed_timestamp_seconds > 0) == 2{and_up}");
         until(PATIENCE, "all to be read, and no alert", || async {
-            let is_ready = !watch.prometheus.query(ready).await?.is_empty();
+            let is_ready = !watch.prometheus.query(&ready).await?.is_empty();
             let (firing, active) = (watch.prometheus.firing().await?, watch.alertmanager.active().await?);
             ensure!(is_ready && firing.is_empty() && active.is_empty(), "{firing:?} fire, {active:?} are active");
             Ok(())

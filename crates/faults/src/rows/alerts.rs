@@ -41,7 +41,7 @@ pub(super) fn row() -> Row {
     // Messages wait for the whole fault, which is longer than the limit of the lag. With the real times the lane is stalled, too.
     let killed = || {
         let case = Case::new("broker killed", |arena| broker(arena).boxed());
-        case.may_raise(&["OutboxBudgetBurnsFast", "OutboxBudgetBurnsSlowly", "OutboxLagHigh", "OutboxStalled"])
+        case.may_raise(&[LATE[0], LATE[1], "OutboxLagHigh", "OutboxStalled"])
     };
     Row {
         id: "L1",
