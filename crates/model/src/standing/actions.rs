@@ -43,6 +43,9 @@ pub(super) fn database(protocol: &Standing, state: &State, actions: &mut Vec<Act
         if claim.kind == Kind::List && claim.expired {
             actions.push(Action::TakeOver(claim.id));
         }
+        if claim.kind == Kind::Closed && claim.expired {
+            actions.push(Action::Drop(claim.id));
+        }
         if claim.kind == Kind::Open {
             actions.push(Action::Close);
         }

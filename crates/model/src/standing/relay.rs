@@ -255,6 +255,7 @@ impl Relay {
                 (claim, Next::Stand(mark.max(self.seen + protocol.ahead)), self.low)
             }
             Holding::List { claim, .. } if open.is_empty() => (claim, Next::End, None),
+            Holding::List { claim, .. } if !self.outcomes.all().is_empty() => (claim, Next::List(open), None),
             _ => return None,
         };
         Some(Settle { claim, outcomes: self.outcomes, next, low })

@@ -52,6 +52,8 @@ pub enum Action {
     ReadClosed,
     /// It turns the claim into a list of these rows.
     ListClosed,
+    /// A closed claim whose lease has passed is deleted, because it has too many rows for a list.
+    Drop(u64),
     /// The lease of a claim passes.
     Expire(u64),
     /// The same, and its owner is suspended: by its own clock no time has passed.
@@ -162,6 +164,10 @@ impl State {
                     self.db.list(protocol, claim, token, rows);
                     self.event = Event::Listed;
                 }
+            }
+            Action::Drop(claim) => {
+                self.announced = self.announced.union(self.db.of_claim(claim));
+                self.db.claims.retain(|it| it.id != claim);
             }
             Action::Expire(claim) => self.expire(claim, true),
             Action::ExpireUnseen(claim) => self.expire(claim, false),
