@@ -6,7 +6,12 @@ use futures_util::{StreamExt as _, stream};
 use outbox_core::{
     SchemaError, check_schema,
     sqlx::{self, Connection as _, MySqlConnection},
-    store::{counters, lanes::settle_kind, lease, read, settle},
+    store::{
+        counters,
+        lanes::settle_kind,
+        lease::{self, ClaimLease},
+        read, settle, standing,
+    },
 };
 use tokio::{
     sync::{Mutex, mpsc, watch},
@@ -108,7 +113,7 @@ impl Relay {
         let (open, is_open) = watch::channel(false);
 
         let mut tasks = JoinSet::new();
-        tasks.spawn(lanes::run(Arc::clone(&context), capacity, is_open, claims));
+        tasks.spawn(lanes::run(Arc::clone(&context), capacity, is_open, (claims, settled.clone())));
         let reader = Arc::new(Reader::new(&context, self.routes));
         let reads = in_order(claimed, relay.readers, move |claim| {
             let reader = Arc::clone(&reader);
@@ -122,8 +127,12 @@ impl Relay {
         });
         let queue = Arc::new(Mutex::new(queue));
         for _ in 0..relay.settlers {
-            let settler =
-                Settler { context: Arc::clone(&context), queue: Arc::clone(&queue), settled: settled.clone() };
+            let settler = Settler {
+                context: Arc::clone(&context),
+                queue: Arc::clone(&queue),
+                settled: settled.clone(),
+                standing: None,
+            };
             tasks.spawn(async move {
                 settler.run().await;
                 Ok(())
@@ -243,7 +252,7 @@ async fn release_rest(context: &Arc<Context>) {
     let mut session = Session::new(context);
     let release = async |db: &mut MySqlConnection| {
         let mut claims = lease::of_owner(db, &context.owner).await?;
-        claims.retain(|claim| abandoned.iter().all(|tenure| tenure.lease != *claim));
+        claims.retain(|claim| !abandoned.iter().any(|tenure| tenure.is(*claim)));
         if claims.is_empty() { Ok(0) } else { lease::release(db, &claims).await }
     };
     match session.run("release", release).await {
@@ -317,6 +326,7 @@ async fn take_lanes(context: &Context, connection: &mut MySqlConnection) -> Resu
 async fn is_ready(connection: &mut MySqlConnection) -> Result<Option<counters::Behind>, sqlx::Error> {
     read::messages(connection, &[]).await?;
     settle::try_all(connection).await?;
+    standing::close(connection, ClaimLease { claim_id: 0, lease_token: 0 }, Duration::ZERO).await?;
     counters::behind(connection).await
 }
 

@@ -165,6 +165,8 @@ section! {
         settlers: Count(1, 64) = Default "2";
         /// The shortest time from one small claim of a lane to the next: a shorter one publishes sooner, and costs the database more.
         claim_interval: Duration = Default "8ms";
+        /// Whether a relay that serves a lane alone, without a backlog, claims all of its rows once instead of each batch: messages leave sooner. Only once all relays are of this release.
+        standing_claims: Switch = Default "false";
         /// The longest pause between two looks into an empty queue; three times as long after ten seconds without a message.
         poll_interval: Duration = Default "100ms";
         /// How long a stop may take before messages in flight are given up.

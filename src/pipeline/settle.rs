@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::BoxFuture};
 use outbox_core::{
     sqlx,
     store::{
@@ -22,7 +22,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use crate::{
     observe::traces::ClaimTrace,
-    pipeline::claim::Claimed,
+    pipeline::{claim::Claimed, standing::Standing},
     state::{capacity::Share, context::Context, crash, leases::Tenure, session::Session},
 };
 
@@ -79,8 +79,12 @@ impl Finished {
         Self { tenure: claimed.tenure, settlement, last_pass: claimed.last_pass, queued, trace, _count: claimed.count }
     }
 
-    fn lease(&self) -> ClaimLease {
+    pub(crate) fn lease(&self) -> ClaimLease {
         self.tenure.lease
+    }
+
+    pub(crate) fn settlement(&self) -> &Settlement {
+        &self.settlement
     }
 
     /// Whether no message has an outcome to write: then the claim only needs to be released.
@@ -98,6 +102,8 @@ pub struct Settler {
     pub queue: Arc<Mutex<mpsc::UnboundedReceiver<Finished>>>,
     /// Reports settled, lost and abandoned claims to the publisher.
     pub settled: mpsc::UnboundedSender<Settled>,
+    /// The standing claim whose parts it settles; `None`: claims of their own.
+    pub standing: Option<Arc<Standing>>,
 }
 
 impl Settler {
@@ -106,9 +112,22 @@ impl Settler {
         let mut session = Session::new(&self.context);
         let (mut locked, mut again_at) = (VecDeque::new(), tokio::time::Instant::now());
         loop {
-            let group = self.collect((!locked.is_empty()).then_some(again_at)).await;
-            if group.is_empty() && locked.is_empty() {
+            // The queue of a standing claim does not end.
+            if locked.is_empty() && self.standing.as_ref().is_some_and(|standing| standing.is_done()) {
                 break;
+            }
+            let again = (!locked.is_empty()).then_some(again_at);
+            let group = self.collect(self.time(again)).await;
+            if group.is_empty() && locked.is_empty() && self.standing.is_none() {
+                break;
+            }
+            if let Some(standing) = &self.standing {
+                if !locked.is_empty() {
+                    standing.end();
+                }
+                if group.is_empty() {
+                    standing.keep(&mut session).await;
+                }
             }
             if !group.is_empty() {
                 crash::point("before_settle");
@@ -124,16 +143,19 @@ impl Settler {
         }
     }
 
-    /// Waits for a claim, and then shortly for more. Returns none at `until`, at a stop if there is such a time, or if the queue
-    /// has ended.
-    async fn collect(&self, until: Option<tokio::time::Instant>) -> Vec<Finished> {
-        let time = async {
-            match until {
-                Some(until) => drop(self.context.stop.run_until_cancelled(tokio::time::sleep_until(until)).await),
-                None => std::future::pending().await,
-            }
-        };
-        let mut time = std::pin::pin!(time);
+    /// Waits until there is something to do beside the queue: a locked claim at `again`, at a stop at once, or a standing claim.
+    fn time(&self, again: Option<tokio::time::Instant>) -> Option<BoxFuture<'_, ()>> {
+        match &self.standing {
+            Some(standing) => Some(standing.due(again).boxed()),
+            None => again
+                .map(|again| self.context.stop.run_until_cancelled(tokio::time::sleep_until(again)).map(drop).boxed()),
+        }
+    }
+
+    /// Waits for a claim, and then shortly for more. Returns none at `time`, or if the queue has ended.
+    async fn collect(&self, time: Option<BoxFuture<'_, ()>>) -> Vec<Finished> {
+        let is_timed = time.is_some();
+        let mut time = time.unwrap_or_else(|| std::future::pending().boxed());
         let received = async {
             let mut queue = self.queue.lock().await;
             let first = queue.recv().await;
@@ -146,7 +168,7 @@ impl Settler {
         };
         let Some(first) = first else {
             drop(queue);
-            if until.is_some() {
+            if is_timed {
                 time.await;
             }
             return Vec::new();
@@ -193,6 +215,17 @@ impl Settler {
                 self.close_lost(group, started);
                 break;
             }
+            if let Some(standing) = self.standing.as_ref().filter(|standing| standing.is_unsure()) {
+                // Its text may not change.
+                if refusals >= MAX_REFUSALS {
+                    standing.give_up();
+                    for finished in &group {
+                        self.abandon(finished);
+                    }
+                    break;
+                }
+                continue;
+            }
             if group.len() > 1 && (refusals >= MAX_REFUSALS || lock_waits >= most_waits) {
                 return self.one_by_one(session, group).await;
             }
@@ -212,6 +245,9 @@ impl Settler {
     }
 
     async fn write(&self, session: &mut Session, group: &[Finished], way: Way) -> Result<Vec<ClaimLease>, sqlx::Error> {
+        if let Some(standing) = &self.standing {
+            return standing.write(session, group, way).await;
+        }
         let (empty, full): (Vec<_>, Vec<_>) = group.iter().partition(|finished| finished.is_empty());
         let mut standing = Vec::new();
         if !full.is_empty() {
@@ -234,6 +270,9 @@ impl Settler {
         if group.is_empty() {
             return Ok(Vec::new());
         }
+        if let Some(standing) = &self.standing {
+            return standing.ask(session, group).await;
+        }
         let leases: Vec<ClaimLease> = group.iter().map(Finished::lease).collect();
         session.run("settled", async |db| settle::settled(db, &leases).await).await
     }
@@ -251,6 +290,7 @@ impl Settler {
     fn abandon(&self, finished: &Finished) {
         tracing::error!(claim_id = finished.lease().claim_id, "a claim cannot be settled: it is left to its lease");
         finished.tenure.abandon();
+        self.standing.iter().for_each(|standing| standing.end());
         self.tell(finished);
         self.trace(finished, "abandoned");
     }
@@ -259,7 +299,7 @@ impl Settler {
     fn close(&self, group: Vec<Finished>, ended: &[ClaimLease], started: Instant) -> Vec<Finished> {
         let (done, open): (Vec<_>, Vec<_>) = group.into_iter().partition(|finished| ended.contains(&finished.lease()));
         for finished in done {
-            self.count(&finished.settlement);
+            count(&self.context, &finished.settlement);
             self.observe("settled", started);
             self.forget(&finished);
             self.trace(&finished, "settled");
@@ -270,6 +310,10 @@ impl Settler {
     /// Closes claims that are neither live nor settled.
     fn close_lost(&self, group: Vec<Finished>, started: Instant) {
         for finished in group {
+            if finished.tenure.is_abandoned() {
+                self.abandon(&finished);
+                continue;
+            }
             self.lost(&finished);
             self.observe("lost", started);
             self.forget(&finished);
@@ -289,6 +333,7 @@ impl Settler {
     }
 
     fn tell(&self, finished: &Finished) {
+        self.standing.iter().for_each(|standing| standing.closed());
         let lease = finished.lease();
         let pass = finished.last_pass.load(Ordering::Acquire);
         // No receiver: the relay is ending.
@@ -313,10 +358,6 @@ impl Settler {
         if let (Some(traces), Some(trace)) = (&self.context.traces, &finished.trace) {
             traces.claim(trace, &finished.settlement, outcome);
         }
-    }
-
-    fn count(&self, settlement: &Settlement) {
-        count(&self.context, settlement);
     }
 
     fn observe(&self, outcome: &str, started: Instant) {

@@ -40,6 +40,7 @@ mod rows_touched;
 mod schema;
 mod settings;
 mod stage;
+mod standing;
 mod takeover;
 mod traces;
 mod why;

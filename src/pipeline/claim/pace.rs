@@ -9,6 +9,9 @@ use super::{Claimer, Memory, Pass};
 /// A lane without a message for this duration is idle.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// The pause while another relay has a standing claim.
+const HELD: Duration = Duration::from_millis(500);
+
 /// The pause before the next pass.
 pub(super) enum Pause {
     None,
@@ -24,18 +27,23 @@ impl Claimer {
     /// while the lane stays empty. Relays that share a lane share the interval.
     pub(super) fn judge(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>, started: Instant) -> Pause {
         let (metrics, relay) = (&self.context.metrics, &self.context.config.relay);
-        let (now, interval) = (Instant::now(), relay.claim_interval * memory.foreign.relays());
+        let (now, relays) = (Instant::now(), memory.foreign.relays());
+        // Without a commit, a look costs less.
+        let interval =
+            if memory.stands.is_standing() { relay.claim_interval / 2 } else { relay.claim_interval * relays };
         let (result, pause) = match outcome {
             Ok(Pass::Claimed(messages)) => {
                 metrics.claimed_messages_total.inc_by(*messages as u64);
                 metrics.claim_duration_seconds.observe(started.elapsed().as_secs_f64());
                 memory.last_message_at = now;
                 let is_small = *messages < relay.claim_messages / 8;
+                memory.stands.claimed(is_small);
                 // Other relays have their turn even if a pass takes longer than the interval.
                 let until = (started + interval).max(now + interval / 4);
                 ("claimed", if is_small { Pause::Until(until) } else { Pause::None })
             }
             Ok(Pass::Deferred) => ("empty", Pause::None),
+            Ok(Pass::Held) => ("empty", Pause::Until(now + HELD)),
             // Claimers that race without a pause lose half of their compare-and-sets.
             Ok(Pass::Conflict) => ("conflict", Pause::Until(now + interval.mul_f64(rand::random()))),
             Ok(Pass::Empty) => {

@@ -124,13 +124,19 @@ pub(super) fn ended(replies: &[Reply]) -> Result<Vec<ClaimLease>, sqlx::Error> {
 
 /// The text of a settlement.
 pub(crate) fn settlement(claims: &[(ClaimLease, &Settlement)], way: Way) -> Text {
+    settlement_with(claims, way, None)
+}
+
+/// [`settlement`] with further statements behind the receipts.
+pub(super) fn settlement_with(claims: &[(ClaimLease, &Settlement)], way: Way, next: Option<Text>) -> Text {
     let leases: Vec<ClaimLease> = claims.iter().map(|(lease, _)| *lease).collect();
     sql!(
         "SET SESSION innodb_lock_wait_timeout = 1; BEGIN; SAVEPOINT outbox_settle;
         SELECT c.claim_id, c.lease_token FROM {claims} FOR UPDATE{receipts};
-        RELEASE SAVEPOINT outbox_settle{outcomes}; COMMIT",
+        RELEASE SAVEPOINT outbox_settle{next}{outcomes}; COMMIT",
         claims = fence(&leases),
         receipts = mark_sent(claims),
+        next = Text::joined(next, ""),
         outcomes = write(claims, way),
     )
 }

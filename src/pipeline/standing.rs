@@ -1,0 +1,370 @@
+//! A standing claim of this process: which rows it has taken, and its settlement.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use outbox_core::{
+    sqlx,
+    store::{
+        claim::Pending,
+        lease::ClaimLease,
+        settle::{Settlement, Way},
+        standing::{self, Found, Kind, Next},
+    },
+};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc};
+
+use crate::{
+    pipeline::settle::{Finished, send},
+    state::{context::Context, leases::Tenure, session::Session},
+};
+
+/// A standing claim is written at least this often, and ends if no row came for this time.
+const SILENCE: Duration = Duration::from_secs(1);
+/// The mark is as many ids above those seen as come in this time, and at least [`FEWEST`]: a take-over may send the rows below it again.
+const AHEAD: Duration = Duration::from_secs(2);
+const FEWEST: u64 = 100;
+/// Reasons of delays that may be this relay's own: then other relays get their turn.
+const ELSEWHERE: [&str; 5] = ["no_sink", "no_route", "parked", "unroutable", "unread"];
+
+/// A standing claim. Its parts are the rows of one look each. They are published like claims, and are settled together.
+pub struct Standing {
+    context: Arc<Context>,
+    lane: u16,
+    until: Arc<Mutex<Instant>>,
+    state: Mutex<State>,
+    changed: Notify,
+    finished: mpsc::UnboundedSender<Finished>,
+}
+
+struct State {
+    claim: standing::Standing,
+    /// When it was written last, as far as that was answered.
+    written: Instant,
+    taken: Instant,
+    /// The parts that were taken, and those that are settled, lost or abandoned.
+    parts: u64,
+    closed: u64,
+    /// The largest id that a look has seen, and the same at the last settlement.
+    seen: u64,
+    settled: u64,
+    low: Option<(u64, u64)>,
+    needs_mark: bool,
+    phase: Phase,
+    /// Whether it ended only because nothing came.
+    is_idle: bool,
+    /// A text that may still be executed: only this one may be sent until the claim is settled.
+    unsure: Option<(Next, Instant)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Open,
+    /// It takes nothing more. What is in flight is a list, or will be one.
+    Ending,
+    /// Nothing of it is left in the database, or it is left to its lease.
+    Over,
+}
+
+impl State {
+    fn end(&mut self) {
+        self.phase = self.phase.max(Phase::Ending);
+    }
+}
+
+impl Standing {
+    /// Begins with a claim that was made after this moment. Finished parts go to `finished`.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        (lane, claim): (u16, standing::Standing),
+        until: Instant,
+        finished: mpsc::UnboundedSender<Finished>,
+    ) -> Self {
+        let now = Instant::now();
+        let state = State {
+            claim,
+            written: now,
+            taken: now,
+            parts: 0,
+            closed: 0,
+            seen: claim.mark,
+            settled: claim.mark,
+            low: None,
+            needs_mark: false,
+            phase: Phase::Open,
+            is_idle: false,
+            unsure: None,
+        };
+        context.leases.stand(claim.lease.lease_token);
+        let (until, changed) = (Arc::new(Mutex::new(until)), Notify::new());
+        Self { context: Arc::clone(context), lane, until, state: Mutex::new(state), changed, finished }
+    }
+
+    /// The mark of a new standing claim, after a look that has seen this id.
+    pub(crate) const fn first_mark(seen: u64) -> u64 {
+        seen + FEWEST
+    }
+
+    /// Where its parts are settled.
+    pub(crate) fn settler(&self) -> mpsc::UnboundedSender<Finished> {
+        self.finished.clone()
+    }
+
+    /// Whether this claim, as a look has read it, is this one.
+    pub(crate) fn is(&self, claim: ClaimLease) -> bool {
+        self.state.lock().claim.lease.lease_token == claim.lease_token
+    }
+
+    /// Takes rows of a look that has read the claim as open: those up to the mark. The queues of the keys `queued` are read on after them. `seen` is the largest id of the look, `low` its
+    /// version and the lane's `low` after it. `None` if nothing may be taken.
+    pub(crate) fn take(
+        &self,
+        (rows, queued): (&mut Vec<Pending>, &[u64]),
+        seen: u64,
+        low: (u64, u64),
+    ) -> Option<Arc<Tenure>> {
+        let mut state = self.state.lock();
+        state.seen = state.seen.max(seen);
+        let all = rows.len();
+        rows.retain(|row| row.id <= state.claim.mark);
+        if rows.len() < all {
+            state.needs_mark = true;
+            self.changed.notify_one();
+        }
+        if rows.is_empty() || state.phase != Phase::Open || state.claim.kind != Kind::Open {
+            return None;
+        }
+        state.low = Some(low);
+        state.taken = Instant::now();
+        state.parts += 1;
+        let lease = ClaimLease { claim_id: state.parts, ..state.claim.lease };
+        let mut keys: Vec<u64> = rows.iter().map(|row| row.key_hash).filter(|key| *key != 0).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let ids = rows.iter().map(|row| row.id).collect();
+        let mut tenure = Tenure::standing(lease, self.lane, ids, keys, &self.until);
+        tenure.queued = queued.iter().filter(|key| tenure.keys.binary_search(key).is_ok()).copied().collect();
+        let tenure = Arc::new(tenure);
+        // Under the lock: a list of what is in flight has all of it.
+        self.context.leases.insert(&tenure);
+        Some(tenure)
+    }
+
+    /// Ends it: takes nothing more. What is in flight becomes a list.
+    pub(crate) fn end(&self) {
+        let mut state = self.state.lock();
+        if state.phase == Phase::Open {
+            state.end();
+            self.changed.notify_one();
+        }
+    }
+
+    /// Whether it takes rows.
+    pub(crate) fn is_open(&self) -> bool {
+        let state = self.state.lock();
+        state.claim.kind == Kind::Open && state.phase == Phase::Open
+    }
+
+    /// Whether nothing of it is left in the database, or it is left to its lease. Then also whether it ended only because nothing came.
+    pub(crate) fn is_over(&self) -> Option<bool> {
+        let state = self.state.lock();
+        (state.phase == Phase::Over).then_some(state.is_idle)
+    }
+
+    /// Notes that a part is settled, lost or abandoned.
+    pub(crate) fn closed(&self) {
+        self.state.lock().closed += 1;
+    }
+
+    /// Whether it is over, and none of its parts is in flight any more.
+    pub(crate) fn is_done(&self) -> bool {
+        let state = self.state.lock();
+        state.phase == Phase::Over && state.closed >= state.parts
+    }
+
+    /// Whether a text was sent and not answered.
+    pub(crate) fn is_unsure(&self) -> bool {
+        self.state.lock().unsure.is_some()
+    }
+
+    /// Waits until it must be written without an outcome, or until this time.
+    pub(crate) async fn due(&self, other: Option<tokio::time::Instant>) {
+        let at = self.due_at().into_iter().map(tokio::time::Instant::from).chain(other).min();
+        let time = async {
+            match at {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = time => {}
+            () = self.changed.notified() => {}
+        }
+    }
+
+    fn due_at(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        let is_now = state.needs_mark || state.phase == Phase::Ending && state.claim.kind != Kind::List;
+        let at = if is_now { Instant::now() } else { state.written + SILENCE };
+        (state.phase != Phase::Over).then_some(at)
+    }
+
+    /// Renews, ends or lists the claim, or raises its mark, if it is time to.
+    pub(crate) async fn keep(&self, session: &mut Session) {
+        while self.is_unsure() || self.due_at().is_some_and(|at| at <= Instant::now()) {
+            if self.write(session, &[], Way::OneByOne).await.is_err() {
+                session.pause().await;
+                self.ask(session, &[]).await.ok();
+            }
+        }
+    }
+
+    /// The parts in flight, but for these.
+    fn parts(&self, token: u64, group: &[Finished]) -> Vec<Arc<Tenure>> {
+        let mut parts = self.context.leases.of_lane(self.lane);
+        parts.retain(|part| part.stands && part.lease.lease_token == token);
+        parts.retain(|part| group.iter().all(|finished| finished.lease() != part.lease));
+        parts
+    }
+
+    /// Settles parts, and replaces the claim by its successor. Returns the parts if they are settled; none if the claim is lost.
+    pub(crate) async fn write(
+        &self,
+        session: &mut Session,
+        group: &[Finished],
+        way: Way,
+    ) -> Result<Vec<ClaimLease>, sqlx::Error> {
+        let Some((claim, next, sent)) = self.next(group) else { return Ok(Vec::new()) };
+        let (owner, lease, settlement) = (&self.context.owner, self.context.config.relay.lease, merged(group));
+        let settle = async |db: &mut _| {
+            send("mid_settle", standing::settle(db, owner, (claim, &settlement), (&next, lease), way)).await
+        };
+        match session.run("settle", settle).await {
+            Ok(found) => self.became(found, sent, group),
+            Err(error) => {
+                // The server has refused this text. An earlier one may have got lost.
+                let mut state = self.state.lock();
+                if error.as_database_error().is_none() {
+                    state.unsure = Some((next, sent));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks for the outcome of a settlement. Returns the parts if they are settled.
+    pub(crate) async fn ask(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<ClaimLease>, sqlx::Error> {
+        let (claim, sent) = {
+            let state = self.state.lock();
+            (state.claim.lease, state.unsure.as_ref().map_or(state.written, |(_, sent)| *sent))
+        };
+        let found = session.run("settled", async |db| standing::found(db, &self.context.owner, claim).await).await?;
+        if found.claim.is_some_and(|live| live.lease == claim) {
+            return Ok(Vec::new());
+        }
+        Ok(self.became(found, sent, group).unwrap_or_default())
+    }
+
+    /// Chooses the successor, and says since when the text may have been executed. `None` if the claim is over.
+    fn next(&self, group: &[Finished]) -> Option<(ClaimLease, Next, Instant)> {
+        let mut state = self.state.lock();
+        if state.phase == Phase::Over {
+            return None;
+        }
+        let claim = state.claim.lease;
+        if let Some((next, sent)) = &state.unsure {
+            return Some((claim, next.clone(), *sent));
+        }
+        let now = Instant::now();
+        let open = self.parts(claim.lease_token, group);
+        if open.is_empty() && group.is_empty() && state.taken + SILENCE <= now {
+            state.is_idle = state.phase == Phase::Open;
+            state.end();
+        }
+        // Another relay may have what they need.
+        let elsewhere =
+            |finished: &Finished| finished.settlement().delayed.iter().any(|it| ELSEWHERE.contains(&it.reason));
+        if group.iter().any(elsewhere) {
+            state.end();
+        }
+        if state.claim.kind == Kind::Open && state.phase == Phase::Open {
+            let (ids, time) = (state.seen - state.settled, now.saturating_duration_since(state.written));
+            let ahead = u128::from(ids) * AHEAD.as_micros() / time.max(SILENCE).as_micros();
+            let ahead = u64::try_from(ahead).unwrap_or(u64::MAX).clamp(FEWEST, 1 << 20);
+            let mark = state.claim.mark.max(state.seen + ahead);
+            return Some((claim, Next::Standing { mark, low: state.low }, now));
+        }
+        state.end();
+        let mut ids: Vec<u64> = open.iter().flat_map(|part| &part.ids).copied().collect();
+        let mut keys: Vec<u64> = open.iter().flat_map(|part| &part.keys).copied().collect();
+        for numbers in [&mut ids, &mut keys] {
+            numbers.sort_unstable();
+            numbers.dedup();
+        }
+        Some((claim, if ids.is_empty() { Next::End } else { Next::List(ids, keys) }, now))
+    }
+
+    /// Goes on with what the database has. An error: the claim is a list now, which another relay has made.
+    fn became(&self, found: Found, sent: Instant, group: &[Finished]) -> Result<Vec<ClaimLease>, sqlx::Error> {
+        let mut state = self.state.lock();
+        let open = self.parts(state.claim.lease.lease_token, group);
+        (state.unsure, state.written, state.needs_mark) = (None, Instant::now(), false);
+        if found.is_settled {
+            *self.until.lock() = sent + self.context.config.relay.lease;
+            state.settled = state.seen;
+        }
+        match found.claim {
+            Some(claim) => state.claim = claim,
+            None => {
+                self.leave(&mut state);
+                // Its parts must not be published.
+                let lost = open.iter().filter(|part| part.lose()).count();
+                self.context.metrics.leases_lost_total.inc_by(u64::from(lost > 0));
+            }
+        }
+        if state.claim.kind != Kind::Open {
+            state.end();
+        }
+        if state.claim.kind == Kind::List && !open.is_empty() && open.iter().all(|part| part.is_abandoned()) {
+            // It is left to its lease, with those of its parts that cannot be settled.
+            self.leave(&mut state);
+        }
+        if found.is_settled {
+            return Ok(group.iter().map(Finished::lease).collect());
+        }
+        let is_listed = found.claim.is_some();
+        drop(state);
+        if is_listed {
+            return Err(sqlx::Error::Protocol("another relay has listed the standing claim".to_owned()));
+        }
+        tracing::warn!(lane = self.lane, "the standing claim was lost: another relay sends its messages again");
+        Ok(Vec::new())
+    }
+
+    /// Leaves everything to the lease: the server refuses a text, and an earlier one may still be executed.
+    pub(crate) fn give_up(&self) {
+        let mut state = self.state.lock();
+        self.parts(state.claim.lease.lease_token, &[]).iter().for_each(|part| part.abandon());
+        self.leave(&mut state);
+    }
+
+    /// Writes nothing more.
+    fn leave(&self, state: &mut State) {
+        (state.phase, state.unsure) = (Phase::Over, None);
+        self.context.leases.end_standing(state.claim.lease.lease_token);
+    }
+}
+
+fn merged(group: &[Finished]) -> Settlement {
+    let mut all = Settlement::default();
+    for Settlement { sent, delayed, dead } in group.iter().map(Finished::settlement) {
+        all.sent.extend_from_slice(sent);
+        all.delayed.extend_from_slice(delayed);
+        all.dead.extend_from_slice(dead);
+    }
+    all.sent.sort_unstable_by_key(|(id, _)| *id);
+    all
+}

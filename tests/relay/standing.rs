@@ -1,0 +1,117 @@
+//! A relay that serves a lane alone claims all of its rows once.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use testkit::{
+    consume::Broker,
+    judge::Expectations,
+    load::Load,
+    on_both_databases,
+    relay::{Metrics, Relay},
+    servers::{Flavor, until},
+};
+
+use crate::stage::{PATIENCE, Stage, start, work};
+
+on_both_databases!(
+    a_relay_that_serves_a_lane_alone_claims_once,
+    a_standing_claim_of_a_dead_relay_becomes_a_list_and_is_taken_over,
+    a_frozen_owner_takes_nothing_more_once_it_goes_on,
+    a_standing_claim_that_is_closed_again_and_again_costs_nothing,
+);
+
+const STANDS: &str = "SELECT COUNT(*) = 1 FROM outbox_claims WHERE kind = 1";
+
+async fn stage(flavor: Flavor, broker: Broker) -> Result<Stage> {
+    let mut stage = Stage::new(flavor, broker).await?;
+    stage.settings = stage.settings.clone().set("relay", "standing_claims", true);
+    Ok(stage)
+}
+
+fn trickle(stage: &Stage) -> Load {
+    Load::new(stage.topic.name()).tasks(3).transactions(u64::MAX).pause(Duration::from_millis(4))
+}
+
+async fn version(stage: &Stage) -> Result<i64> {
+    stage.database.number("SELECT CAST(MAX(version) AS SIGNED) FROM outbox_head").await
+}
+
+async fn a_relay_that_serves_a_lane_alone_claims_once(flavor: Flavor) -> Result<()> {
+    let mut stage = stage(flavor, Broker::Kafka).await?;
+    let relays = [stage.relay()?, stage.relay()?];
+    let load = trickle(&stage).start(&stage.database, &stage.ledger).await?;
+    // The first messages to a new topic are sent one by one, and such rows end a standing claim.
+    let alone = until(PATIENCE, "messages without a claim", || async {
+        stage.database.wait_for(PATIENCE, STANDS).await?;
+        let before = version(&stage).await?;
+        work(&relays, 300.0).await?;
+        ensure!(version(&stage).await? == before, "a claim was made");
+        Ok(())
+    });
+    Box::pin(alone).await?;
+    load.stop().await?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_claims").await?;
+    stage.drain_and_judge(&Expectations::new().at_least(300)).await
+}
+
+/// Starts two relays: the first one has a standing claim.
+async fn owner_and_other(stage: &Stage) -> Result<[Relay; 2]> {
+    let [first, second] = ["first", "second"].map(|name| start(&stage.settings.clone().set("relay", "owner", name)));
+    let relays = [first?, second?];
+    work(&relays, 100.0).await?;
+    stage.database.wait_for(PATIENCE, STANDS).await?;
+    let is_first = stage.database.number(&format!("{STANDS} AND owner LIKE 'first/%'")).await? == 1;
+    let [first, second] = relays;
+    Ok(if is_first { [first, second] } else { [second, first] })
+}
+
+async fn a_standing_claim_of_a_dead_relay_becomes_a_list_and_is_taken_over(flavor: Flavor) -> Result<()> {
+    let mut stage = stage(flavor, Broker::RabbitMq).await?.patient();
+    let load = trickle(&stage).start(&stage.database, &stage.ledger).await?;
+    let [owner, mut other] = owner_and_other(&stage).await?;
+    owner.kill()?;
+    work(std::slice::from_ref(&other), 50.0).await?;
+    let before = other.metrics_within(PATIENCE).await?;
+    ensure!(before.sum("outbox_relay_lease_takeovers_total") < 0.5, "the lane stood still until the lease had passed");
+    let taken_over = |metrics: &Metrics| metrics.sum("outbox_relay_lease_takeovers_total") >= 1.0;
+    other.wait_for_metrics(PATIENCE, "a take-over", taken_over).await?;
+    load.stop().await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let announced = other.metrics_within(PATIENCE).await?;
+    let announced = announced.sum_where("outbox_relay_possible_duplicates_total", r#"cause="takeover""#);
+    let report = stage.report().await?;
+    report.assert_ok(&Expectations::new().at_least(100).duplicates(3000))?;
+    let duplicates = report.duplicates.len();
+    ensure!(f64::from(u32::try_from(duplicates)?) <= announced, "{duplicates} duplicates, {announced} announced");
+    Ok(())
+}
+
+async fn a_frozen_owner_takes_nothing_more_once_it_goes_on(flavor: Flavor) -> Result<()> {
+    let mut stage = stage(flavor, Broker::Kafka).await?;
+    let load = trickle(&stage).start(&stage.database, &stage.ledger).await?;
+    let [owner, other] = owner_and_other(&stage).await?;
+    owner.pause()?;
+    owner.wait_for_pause(PATIENCE).await?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_claims WHERE kind > 0").await?;
+    work(std::slice::from_ref(&other), 200.0).await?;
+    owner.resume()?;
+    let relays = [owner, other];
+    work(&relays, 200.0).await?;
+    load.stop().await?;
+    stage.drain_and_judge(&Expectations::new().at_least(300).duplicates(3000)).await
+}
+
+async fn a_standing_claim_that_is_closed_again_and_again_costs_nothing(flavor: Flavor) -> Result<()> {
+    let mut stage = stage(flavor, Broker::RabbitMq).await?;
+    let load = trickle(&stage).start(&stage.database, &stage.ledger).await?;
+    let relays = [stage.relay()?, stage.relay()?];
+    for _ in 0..3 {
+        stage.database.wait_for(PATIENCE, STANDS).await?;
+        stage.database.execute("UPDATE outbox_claims SET kind = 2 WHERE kind = 1").await?;
+        stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_claims WHERE kind = 2").await?;
+    }
+    work(&relays, 50.0).await?;
+    load.stop().await?;
+    stage.drain_and_judge(&Expectations::new().at_least(100)).await
+}
