@@ -19,6 +19,8 @@ const SILENT: Duration = Duration::from_secs(3);
 const CLOSED: Duration = Duration::from_secs(1);
 /// Most rows of a list that is made for another relay. A closed claim with more ends with its lease.
 const MOST: u32 = 50_000;
+/// Most rows of such a claim that are counted as possible duplicates.
+const COUNTED: u32 = 1_000_000;
 
 /// Looks for claims whose lease has passed, several times within a lease, until the relay is stopped.
 pub async fn run(context: Arc<Context>) {
@@ -27,9 +29,7 @@ pub async fn run(context: Arc<Context>) {
     // Relays that were started together do not look together.
     while context.sleep(pause.mul_f64(0.5 + rand::random::<f64>())).await {
         // A dead worker may leave more claims than one look shows, and one that cannot be taken over hides no other.
-        if session.run("standing", async |db| watch(&context, db).await).await.is_err() {
-            session.pause().await;
-        }
+        watch(&context, &mut session).await;
         let mut above = Some(0);
         while let Some(last) = above {
             above = take_over(&context, &mut session, last).await;
@@ -46,10 +46,15 @@ async fn take_over(context: &Context, session: &mut Session, above: u64) -> Opti
     };
     // This relay can still renew or settle its own late claims, until another relay takes them over.
     for claim in expired.iter().filter(|claim| !context.leases.keeps(claim.lease)) {
+        // Those of a standing claim with too many rows for a list.
+        let unlisted = match claim.mark {
+            0 => Ok(0),
+            mark => session.run("standing", async |db| standing::rows(db, (claim.lane, mark), COUNTED).await).await,
+        };
         let taken = session.run("take_over", async |db| lease::take_over(db, claim).await).await;
         // Without a reply the take-over may have happened.
         let unanswered = taken.as_ref().is_err_and(|error| error.as_database_error().is_none());
-        let messages = claim.message_ids.len() + claim.unlisted;
+        let messages = claim.message_ids.len() + unlisted.unwrap_or(0);
         if unanswered || matches!(taken, Ok(true)) {
             context.metrics.possible_duplicates_total.with_label_values(&["takeover"]).inc_by(messages as u64);
         }
@@ -73,23 +78,25 @@ async fn take_over(context: &Context, session: &mut Session, above: u64) -> Opti
     expired.last().filter(|_| expired.len() >= lease::MOST_EXPIRED).map(|claim| claim.lease.claim_id)
 }
 
-/// Closes standing claims whose owner is silent, and turns closed ones into lists.
-async fn watch(context: &Context, db: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    for stale in standing::all(db).await?.iter().filter(|stale| !context.leases.keeps(stale.standing.lease)) {
+/// Closes standing claims whose owner is silent, and turns closed ones into lists. One that cannot be read hides no other.
+async fn watch(context: &Context, session: &mut Session) {
+    let Ok(claims) = session.run("standing", standing::all).await else { return session.pause().await };
+    for stale in claims.iter().filter(|stale| !context.leases.keeps(stale.standing.lease)) {
         let lease = stale.standing.lease;
-        if stale.standing.kind == Kind::Open && stale.quiet >= SILENT && standing::close(db, lease, SILENT).await? {
-            tracing::warn!(
-                claim_id = lease.claim_id,
-                from = stale.owner,
-                lane = stale.lane,
-                "closed a standing claim: its owner is silent"
-            );
-        }
-        if stale.standing.kind == Kind::Closed && stale.quiet >= CLOSED {
-            list(db, stale).await?;
+        if stale.standing.kind == Kind::Open && stale.quiet >= SILENT {
+            let closed = session.run("standing", async |db| standing::close(db, lease, SILENT).await).await;
+            if matches!(closed, Ok(true)) {
+                tracing::warn!(
+                    claim_id = lease.claim_id,
+                    from = stale.owner,
+                    lane = stale.lane,
+                    "closed a standing claim: its owner is silent"
+                );
+            }
+        } else if stale.standing.kind == Kind::Closed && stale.quiet >= CLOSED {
+            session.run("standing", async |db| list(db, stale).await).await.ok();
         }
     }
-    Ok(())
 }
 
 /// Turns a closed claim into a list of what its owner may have taken.

@@ -27,6 +27,8 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// The mark is as many ids above those seen as come in this time, and at least [`FEWEST`]: a take-over may send the rows below it again.
 const AHEAD: Duration = Duration::from_secs(2);
 const FEWEST: u64 = 100;
+/// The time without a standing claim after one that ended for a reason.
+pub(crate) const REST: Duration = Duration::from_secs(10);
 /// Reasons of delays that may be this relay's own: then other relays get their turn.
 const ELSEWHERE: [&str; 5] = ["no_sink", "no_route", "parked", "unroutable", "unread"];
 
@@ -48,14 +50,16 @@ struct State {
     /// The parts that were taken, and those that are settled, lost or abandoned.
     parts: u64,
     closed: u64,
-    /// The largest id that a look has seen, and the same at the last settlement.
+    /// The largest id that a look has seen.
     seen: u64,
-    settled: u64,
+    /// The same some time ago, and the ids that came in [`AHEAD`] before.
+    measured: (u64, Instant),
+    ahead: u64,
     low: Option<(u64, u64)>,
     needs_mark: bool,
     phase: Phase,
-    /// Whether it ended only because nothing came.
-    is_idle: bool,
+    /// How long no standing claim follows.
+    rest: Duration,
     /// A text that may still be executed: only this one may be sent until the claim is settled.
     unsure: Option<(Next, Instant)>,
 }
@@ -70,6 +74,17 @@ enum Phase {
 }
 
 impl State {
+    /// Measures how many ids come in [`AHEAD`].
+    fn measure(&mut self, now: Instant) {
+        let (seen, at) = self.measured;
+        let time = now.saturating_duration_since(at);
+        if time >= SILENCE {
+            let ids = u128::from(self.seen.saturating_sub(seen)) * AHEAD.as_micros() / time.as_micros();
+            self.ahead = u64::try_from(ids).unwrap_or(u64::MAX).clamp(FEWEST, 1 << 20);
+            self.measured = (self.seen, now);
+        }
+    }
+
     fn end(&mut self) {
         self.phase = self.phase.max(Phase::Ending);
     }
@@ -91,11 +106,12 @@ impl Standing {
             parts: 0,
             closed: 0,
             seen: claim.mark,
-            settled: claim.mark,
+            measured: (claim.mark, now),
+            ahead: FEWEST,
             low: None,
             needs_mark: false,
             phase: Phase::Open,
-            is_idle: false,
+            rest: REST,
             unsure: None,
         };
         context.leases.stand(claim.lease.lease_token);
@@ -113,9 +129,9 @@ impl Standing {
         self.finished.clone()
     }
 
-    /// Whether this claim, as a look has read it, is this one.
-    pub(crate) fn is(&self, claim: ClaimLease) -> bool {
-        self.state.lock().claim.lease.lease_token == claim.lease_token
+    /// Returns the claim's number and token now.
+    pub(crate) fn lease(&self) -> ClaimLease {
+        self.state.lock().claim.lease
     }
 
     /// Takes rows of a look that has read the claim as open: those up to the mark. The queues of the keys `queued` are read on after them. `seen` is the largest id of the look, `low` its
@@ -168,10 +184,10 @@ impl Standing {
         state.claim.kind == Kind::Open && state.phase == Phase::Open
     }
 
-    /// Whether nothing of it is left in the database, or it is left to its lease. Then also whether it ended only because nothing came.
-    pub(crate) fn is_over(&self) -> Option<bool> {
+    /// Returns how long no standing claim follows, if nothing of this one is left in the database, or it is left to its lease.
+    pub(crate) fn rest(&self) -> Option<Duration> {
         let state = self.state.lock();
-        (state.phase == Phase::Over).then_some(state.is_idle)
+        (state.phase == Phase::Over).then_some(state.rest)
     }
 
     /// Notes that a part is settled, lost or abandoned.
@@ -259,6 +275,9 @@ impl Standing {
     pub(crate) async fn ask(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<ClaimLease>, sqlx::Error> {
         let (claim, sent) = {
             let state = self.state.lock();
+            if state.phase == Phase::Over {
+                return Ok(Vec::new());
+            }
             (state.claim.lease, state.unsure.as_ref().map_or(state.written, |(_, sent)| *sent))
         };
         let found = session.run("settled", async |db| standing::found(db, &self.context.owner, claim).await).await?;
@@ -281,20 +300,20 @@ impl Standing {
         let now = Instant::now();
         let open = self.parts(claim.lease_token, group);
         if open.is_empty() && group.is_empty() && state.taken + SILENCE <= now {
-            state.is_idle = state.phase == Phase::Open;
+            if state.phase == Phase::Open {
+                state.rest = Duration::ZERO;
+            }
             state.end();
         }
-        // Another relay may have what they need.
-        let elsewhere =
-            |finished: &Finished| finished.settlement().delayed.iter().any(|it| ELSEWHERE.contains(&it.reason));
-        if group.iter().any(elsewhere) {
+        // Another relay may have what they need: it gets its turn when they are due again.
+        let delayed = group.iter().flat_map(|finished| &finished.settlement().delayed);
+        if let Some(wait) = delayed.filter(|it| ELSEWHERE.contains(&it.reason)).filter_map(|it| it.wait).max() {
+            state.rest = state.rest.max(wait + REST);
             state.end();
         }
         if state.claim.kind == Kind::Open && state.phase == Phase::Open {
-            let (ids, time) = (state.seen - state.settled, now.saturating_duration_since(state.written));
-            let ahead = u128::from(ids) * AHEAD.as_micros() / time.max(SILENCE).as_micros();
-            let ahead = u64::try_from(ahead).unwrap_or(u64::MAX).clamp(FEWEST, 1 << 20);
-            let mark = state.claim.mark.max(state.seen + ahead);
+            state.measure(now);
+            let mark = state.claim.mark.max(state.seen + state.ahead);
             return Some((claim, Next::Standing { mark, low: state.low }, now));
         }
         state.end();
@@ -314,7 +333,6 @@ impl Standing {
         (state.unsure, state.written, state.needs_mark) = (None, Instant::now(), false);
         if found.is_settled {
             *self.until.lock() = sent + self.context.config.relay.lease;
-            state.settled = state.seen;
         }
         match found.claim {
             Some(claim) => state.claim = claim,
@@ -335,9 +353,8 @@ impl Standing {
         if found.is_settled {
             return Ok(group.iter().map(Finished::lease).collect());
         }
-        let is_listed = found.claim.is_some();
         drop(state);
-        if is_listed {
+        if found.claim.is_some() {
             return Err(sqlx::Error::Protocol("another relay has listed the standing claim".to_owned()));
         }
         tracing::warn!(lane = self.lane, "the standing claim was lost: another relay sends its messages again");

@@ -1,4 +1,4 @@
-//! A relay that serves a lane alone claims all of its rows once.
+//! One relay at a time takes a lane without a backlog for itself, and claims its rows once.
 
 use std::time::Duration;
 
@@ -68,7 +68,8 @@ async fn owner_and_other(stage: &Stage) -> Result<[Relay; 2]> {
 
 async fn a_standing_claim_of_a_dead_relay_becomes_a_list_and_is_taken_over(flavor: Flavor) -> Result<()> {
     let mut stage = stage(flavor, Broker::RabbitMq).await?.patient();
-    let load = trickle(&stage).start(&stage.database, &stage.ledger).await?;
+    // Later messages of listed keys wait for the lease.
+    let load = trickle(&stage).keys(100_000).start(&stage.database, &stage.ledger).await?;
     let [owner, mut other] = owner_and_other(&stage).await?;
     owner.kill()?;
     work(std::slice::from_ref(&other), 50.0).await?;

@@ -153,6 +153,7 @@ impl Claimer {
             let room = async { (self.capacity.count.take(self.lane).await, self.capacity.kib.take(self.lane).await) };
             let Some((count, bytes)) = stop.run_until_cancelled(memory.stands.during(room)).await else { break };
             let session = self.sessions.take().await;
+            memory.stands.sweep();
             let started = Instant::now();
             let outcome = self.pass(&mut memory, session, count, bytes).await;
             let pause = self.judge(&mut memory, &outcome, started);
@@ -280,6 +281,7 @@ impl Claimer {
         without: &[u64],
     ) -> Result<Option<(Seen, Selection)>, sqlx::Error> {
         let own = self.context.leases.of_lane(self.lane);
+        memory.stands.look();
         let floor = self.context.floor.load(Ordering::Acquire);
         let rows = messages.max(self.context.role.look_rows());
         let (seen, below) = self.see(memory, session, &own, (rows, without)).await?;

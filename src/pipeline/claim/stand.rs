@@ -22,7 +22,7 @@ use super::{Claimer, Memory, Pass, make::token, window::Selection};
 use crate::{
     pipeline::{
         settle::{Finished, Settler},
-        standing::Standing,
+        standing::{REST, Standing},
     },
     state::{leases::Tenure, session::Loan},
 };
@@ -33,8 +33,6 @@ const SMALL_CLAIMS: u32 = 3;
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// With large looks for this time, or without room for messages in flight, a standing claim ends.
 const BUSY: Duration = Duration::from_millis(200);
-/// The time without a standing claim after one that ended for a reason.
-const PAUSE: Duration = Duration::from_secs(10);
 
 /// The standing claim of a claimer, and when the next one may be made.
 pub(super) struct Stands {
@@ -45,13 +43,16 @@ pub(super) struct Stands {
     rests_until: Instant,
     /// Since when looks are large.
     busy_since: Option<Instant>,
+    /// The number of the claim when the last look was sent: it sees no earlier one.
+    looked_for: u64,
 }
 
 impl Stands {
     pub(super) fn new() -> Self {
         let now = Instant::now();
         let (standing, settling) = (None, JoinSet::new());
-        Self { standing, settling, small_claims: 0, claimed_at: now, rests_until: now, busy_since: None }
+        let busy_since = None;
+        Self { standing, settling, small_claims: 0, claimed_at: now, rests_until: now, busy_since, looked_for: 0 }
     }
 
     /// Notes the size of a claim.
@@ -65,12 +66,17 @@ impl Stands {
         self.standing.as_ref().is_some_and(|standing| standing.is_open())
     }
 
+    /// Notes that a look is sent.
+    pub(super) fn look(&mut self) {
+        self.looked_for = self.standing.as_ref().map_or(0, |standing| standing.lease().claim_id);
+    }
+
     /// Ends the standing claim, if there is one.
     pub(super) fn end(&mut self, why: &str) {
         if let Some(standing) = self.standing.take() {
             tracing::debug!(why, "a standing claim ends");
             standing.end();
-            (self.small_claims, self.busy_since, self.rests_until) = (0, None, Instant::now() + PAUSE);
+            (self.small_claims, self.busy_since, self.rests_until) = (0, None, Instant::now() + REST);
         }
     }
 
@@ -93,15 +99,12 @@ impl Stands {
     }
 
     /// Forgets a standing claim that is over.
-    fn sweep(&mut self) {
+    pub(super) fn sweep(&mut self) {
         while let Some(ended) = self.settling.try_join_next() {
             raise(ended);
         }
-        if let Some(is_idle) = self.standing.as_ref().and_then(|standing| standing.is_over()) {
-            self.standing = None;
-            if !is_idle {
-                self.rests_until = Instant::now() + PAUSE;
-            }
+        if let Some(rest) = self.standing.as_ref().and_then(|standing| standing.rest()) {
+            (self.standing, self.small_claims, self.rests_until) = (None, 0, Instant::now() + rest);
         }
     }
 }
@@ -115,13 +118,13 @@ fn raise(ended: Result<(), tokio::task::JoinError>) {
 
 impl Claimer {
     /// Whether the next claim is to be a standing one.
-    pub(super) fn is_to_stand(&self, memory: &mut Memory, selection: &Selection) -> bool {
-        let stands = &mut memory.stands;
-        stands.sweep();
+    pub(super) fn is_to_stand(&self, memory: &Memory, selection: &Selection) -> bool {
+        let stands = &memory.stands;
         self.context.config.relay.standing_claims
             && self.context.role.shares_keys()
             && stands.standing.is_none()
             && stands.small_claims >= SMALL_CLAIMS
+            && stands.claimed_at.elapsed() < LONGEST_PAUSE
             && stands.rests_until <= Instant::now()
             && is_plain(selection)
     }
@@ -178,12 +181,15 @@ impl Claimer {
         (claim, version): (standing::Standing, u64),
     ) -> Option<(Arc<Tenure>, Vec<Pending>, mpsc::UnboundedSender<Finished>)> {
         let stands = &mut memory.stands;
-        let standing = stands.standing.as_ref().filter(|standing| standing.is(claim.lease))?;
+        let standing = stands.standing.as_ref().filter(|it| it.lease().lease_token == claim.lease.lease_token)?;
         let mut rows = selection.claims.concat();
         let is_large = rows.len() >= self.context.config.relay.claim_messages / 8;
         stands.busy_since = if is_large { stands.busy_since.or(Some(Instant::now())) } else { None };
         let why = if claim.kind != Kind::Open {
             Some("it was closed")
+        } else if claim.lease.claim_id < stands.looked_for {
+            // Of another node, or from before a restore.
+            Some("the look is older than the last settlement")
         } else if !is_plain(selection) {
             Some("rows wait in a queue, or were taken over")
         } else {

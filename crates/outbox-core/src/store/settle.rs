@@ -241,7 +241,7 @@ fn insert_sent(marks: &[(ClaimLease, &Settlement, Vec<u8>)]) -> Text {
     let rows = marks.iter().map(|(lease, Settlement { sent, .. }, receipts)| {
         let ids = sent.iter().map(|(id, _)| *id);
         sql!(
-            "SELECT c.claim_id, c.lease_token, c.lane, c.owner, c.claimed_at, UTC_TIMESTAMP(6), '[{ids}]', {receipts}
+            "SELECT c.claim_id, c.lease_token, c.lane, c.owner, IF(c.kind = 0, c.claimed_at, UTC_TIMESTAMP(6)), UTC_TIMESTAMP(6), '[{ids}]', {receipts}
             FROM outbox_claims c WHERE c.claim_id = {claim_id} AND c.lease_token = {lease_token}",
             ids = Ids(ids),
             receipts = Hex(receipts),

@@ -201,6 +201,13 @@ pub async fn all(conn: &mut MySqlConnection) -> Result<Vec<Stale>, sqlx::Error> 
     sqlx::query(sql).fetch_all(conn).await?.iter().map(stale).collect()
 }
 
+/// The number of pending rows of a lane up to a mark, at most `limit`. A range of the primary key.
+pub async fn rows(conn: &mut MySqlConnection, (lane, mark): (u16, u64), limit: u32) -> Result<usize, sqlx::Error> {
+    let sql = "SELECT COUNT(*) FROM (SELECT 1 FROM outbox_pending WHERE lane = ? AND id <= ? LIMIT ?) p";
+    let rows: i64 = sqlx::query_scalar(sql).bind(lane).bind(mark).bind(limit).fetch_one(conn).await?;
+    Ok(usize::try_from(rows).unwrap_or(0))
+}
+
 /// Closes a standing claim that has been silent for this time. Safe at any time: later looks of its owner take nothing. Returns
 /// whether it was open. Locks the claim.
 pub async fn close(conn: &mut MySqlConnection, claim: ClaimLease, quiet: Duration) -> Result<bool, sqlx::Error> {
