@@ -134,8 +134,8 @@ impl Standing {
         self.state.lock().claim.lease
     }
 
-    /// Takes rows of a look that has read the claim as open: those up to the mark. The queues of the keys `queued` are read on after them. `seen` is the largest id of the look, `low` its
-    /// version and the lane's `low` after it. `None` if nothing may be taken.
+    /// Takes rows of a look that has read the claim as open: those up to the mark. The queues of the keys `queued` are read on after
+    /// them. `seen` is the largest id of the look, `low` its version and the lane's `low` after it. `None` if nothing may be taken.
     pub(crate) fn take(
         &self,
         (rows, queued): (&mut Vec<Pending>, &[u64]),
