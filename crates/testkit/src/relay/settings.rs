@@ -17,14 +17,19 @@ impl Settings {
     /// The settings for the database with this address, without any sink.
     #[must_use]
     pub fn new(database_url: &str) -> Self {
-        Self { file: Table::new(), environment: Vec::new(), limits: Vec::new() }
+        let settings = Self { file: Table::new(), environment: Vec::new(), limits: Vec::new() };
+        // The baseline's relays do not know the key.
+        let settings = match std::env::var_os("OUTBOX_TEST_STANDING") {
+            Some(_) => settings.set("relay", "standing_claims", true),
+            None => settings,
+        };
+        settings
             .set("database", "url", database_url)
             .set("relay", "lease", "3s")
             .set("relay", "publish_deadline", "1s")
             .set("relay", "settle_deadline", "500ms")
             .set("relay", "safety", "500ms")
             .set("relay", "unroutable_grace", "1s")
-            .set("relay", "standing_claims", std::env::var_os("OUTBOX_TEST_STANDING").is_some())
             .set("retry", "base", "100ms")
             .set("retry", "max", "1s")
             .set("log", "level", "info,outbox_relay=debug")
