@@ -67,9 +67,9 @@ struct State {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Open,
-    /// It takes nothing more. What is in flight is a list, or will be one.
+    /// The claim takes nothing more. The rows in flight are a list, or will be one.
     Ending,
-    /// Nothing of it is left in the database, or it is left to its lease.
+    /// The claim is gone from the database, or is left to its lease.
     Over,
 }
 
@@ -124,7 +124,7 @@ impl Standing {
         seen + FEWEST
     }
 
-    /// Where its parts are settled.
+    /// Returns the queue of the settler of its parts.
     pub(crate) fn settler(&self) -> mpsc::UnboundedSender<Finished> {
         self.finished.clone()
     }
@@ -169,7 +169,7 @@ impl Standing {
         Some(tenure)
     }
 
-    /// Ends it: takes nothing more. What is in flight becomes a list.
+    /// Ends the claim, which takes nothing more. The rows in flight become a list.
     pub(crate) fn end(&self) {
         let mut state = self.state.lock();
         if state.phase == Phase::Open {
@@ -184,7 +184,7 @@ impl Standing {
         state.claim.kind == Kind::Open && state.phase == Phase::Open
     }
 
-    /// Returns how long no standing claim follows, if nothing of this one is left in the database, or it is left to its lease.
+    /// Returns how long no standing claim follows, if this one is over.
     pub(crate) fn rest(&self) -> Option<Duration> {
         let state = self.state.lock();
         (state.phase == Phase::Over).then_some(state.rest)
@@ -206,7 +206,7 @@ impl Standing {
         self.state.lock().unsure.is_some()
     }
 
-    /// Waits until it must be written without an outcome, or until this time.
+    /// Waits until the claim must be written without an outcome, or until this time.
     pub(crate) async fn due(&self, other: Option<tokio::time::Instant>) {
         let at = self.due_at().into_iter().map(tokio::time::Instant::from).chain(other).min();
         let time = async {
@@ -305,7 +305,7 @@ impl Standing {
             }
             state.end();
         }
-        // Another relay may have what they need: it gets its turn when they are due again.
+        // Another relay may have the sink or route of these messages: it gets its turn when they are due again.
         let delayed = group.iter().flat_map(|finished| &finished.settlement().delayed);
         if let Some(wait) = delayed.filter(|it| ELSEWHERE.contains(&it.reason)).filter_map(|it| it.wait).max() {
             state.rest = state.rest.max(wait + REST);
@@ -326,7 +326,7 @@ impl Standing {
         Some((claim, if ids.is_empty() { Next::End } else { Next::List(ids, keys) }, now))
     }
 
-    /// Goes on with what the database has. An error: the claim is a list now, which another relay has made.
+    /// Takes over the state that the database has. An error: the claim is a list now, which another relay has made.
     fn became(&self, found: Found, sent: Instant, group: &[Finished]) -> Result<Vec<ClaimLease>, sqlx::Error> {
         let mut state = self.state.lock();
         let open = self.parts(state.claim.lease.lease_token, group);
@@ -368,7 +368,7 @@ impl Standing {
         self.leave(&mut state);
     }
 
-    /// Writes nothing more.
+    /// Ends all writing of the claim.
     fn leave(&self, state: &mut State) {
         (state.phase, state.unsure) = (Phase::Over, None);
         self.context.leases.end_standing(state.claim.lease.lease_token);

@@ -70,7 +70,7 @@ pub struct Claimed {
     pub count: Share,
     /// Its share of the bytes in flight, in KiB, held until it is published.
     pub bytes: Share,
-    /// Where it is settled, if it is a part of a standing claim.
+    /// The queue of its settler, if it is a part of a standing claim.
     pub settler: Option<mpsc::UnboundedSender<Finished>>,
 }
 
@@ -85,7 +85,7 @@ enum Pass {
     Deferred,
     /// Another relay changed the lane first.
     Conflict,
-    /// A standing claim has the lane for itself, and it is not one's own.
+    /// Another relay has a standing claim of the lane.
     Held,
 }
 

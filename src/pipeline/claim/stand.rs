@@ -80,7 +80,7 @@ impl Stands {
         }
     }
 
-    /// Waits for this. If that takes long, the standing claim ends.
+    /// Waits for the work. If that takes long, the standing claim ends.
     pub(super) async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         if let Ok(done) = tokio::time::timeout(BUSY, &mut work).await {
@@ -90,7 +90,7 @@ impl Stands {
         work.await
     }
 
-    /// Ends it, and waits until it is settled.
+    /// Ends the standing claim, and waits until it is settled.
     pub(super) async fn finish(&mut self) {
         self.end("the relay stops");
         while let Some(ended) = self.settling.join_next().await {

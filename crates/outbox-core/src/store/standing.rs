@@ -96,7 +96,8 @@ pub async fn settle(
     read(claim, state.as_ref())
 }
 
-/// What became of a claim. One seek in the receipts' index; reads the live claims from this one on, without locks.
+/// Reads whether a claim is settled, and the live claim with its token. One seek in the receipts' index, and a range of the live
+/// claims from this one on; no lock.
 pub async fn found(conn: &mut MySqlConnection, owner: &str, claim: ClaimLease) -> Result<Found, sqlx::Error> {
     read(claim, state(owner, claim).run(conn).await?.first())
 }
