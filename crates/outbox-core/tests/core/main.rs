@@ -25,6 +25,7 @@ mod purge;
 mod recover;
 mod schedule;
 mod sequence;
+mod standing;
 mod stats;
 mod trace;
 mod upgrade;
