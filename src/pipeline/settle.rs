@@ -215,17 +215,6 @@ impl Settler {
                 self.close_lost(group, started);
                 break;
             }
-            if let Some(standing) = self.standing.as_ref().filter(|standing| standing.is_unsure()) {
-                // Its text may not change.
-                if refusals >= MAX_REFUSALS {
-                    standing.give_up();
-                    for finished in &group {
-                        self.abandon(finished);
-                    }
-                    break;
-                }
-                continue;
-            }
             if group.len() > 1 && (refusals >= MAX_REFUSALS || lock_waits >= most_waits) {
                 return self.one_by_one(session, group).await;
             }

@@ -60,8 +60,10 @@ struct State {
     phase: Phase,
     /// How long no standing claim follows.
     rest: Duration,
-    /// A text that may still be executed: only this one may be sent until the claim is settled.
-    unsure: Option<(Next, Instant)>,
+    /// The largest mark that was sent.
+    last_mark: u64,
+    /// The text that was sent last: its mark, which no earlier one had, and its time.
+    text: (Option<u64>, Instant),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +90,13 @@ impl State {
     fn end(&mut self) {
         self.phase = self.phase.max(Phase::Ending);
     }
+
+    /// Notes the text that is sent.
+    fn sends(&mut self, next: Next, now: Instant) -> Next {
+        self.last_mark = next.mark().unwrap_or(self.last_mark);
+        self.text = (next.mark(), now);
+        next
+    }
 }
 
 impl Standing {
@@ -112,7 +121,8 @@ impl Standing {
             needs_mark: false,
             phase: Phase::Open,
             rest: REST,
-            unsure: None,
+            last_mark: claim.mark,
+            text: (Some(claim.mark), now),
         };
         context.leases.stand(claim.lease.lease_token);
         let (until, changed) = (Arc::new(Mutex::new(until)), Notify::new());
@@ -201,11 +211,6 @@ impl Standing {
         state.phase == Phase::Over && state.closed >= state.parts
     }
 
-    /// Whether a text was sent and not answered.
-    pub(crate) fn is_unsure(&self) -> bool {
-        self.state.lock().unsure.is_some()
-    }
-
     /// Waits until the claim must be written without an outcome, or until this time.
     pub(crate) async fn due(&self, other: Option<tokio::time::Instant>) {
         let at = self.due_at().into_iter().map(tokio::time::Instant::from).chain(other).min();
@@ -230,7 +235,7 @@ impl Standing {
 
     /// Renews, ends or lists the claim, or raises its mark, if it is time to.
     pub(crate) async fn keep(&self, session: &mut Session) {
-        while self.is_unsure() || self.due_at().is_some_and(|at| at <= Instant::now()) {
+        while self.due_at().is_some_and(|at| at <= Instant::now()) {
             if self.write(session, &[], Way::OneByOne).await.is_err() {
                 session.pause().await;
                 self.ask(session, &[]).await.ok();
@@ -253,50 +258,38 @@ impl Standing {
         group: &[Finished],
         way: Way,
     ) -> Result<Vec<ClaimLease>, sqlx::Error> {
-        let Some((claim, next, sent)) = self.next(group) else { return Ok(Vec::new()) };
+        let Some((claim, next)) = self.next(group) else { return Ok(Vec::new()) };
         let (owner, lease, settlement) = (&self.context.owner, self.context.config.relay.lease, merged(group));
         let settle = async |db: &mut _| {
             send("mid_settle", standing::settle(db, owner, (claim, &settlement), (&next, lease), way)).await
         };
-        match session.run("settle", settle).await {
-            Ok(found) => self.became(found, sent, group),
-            Err(error) => {
-                // The server has refused this text. An earlier one may have got lost.
-                let mut state = self.state.lock();
-                if error.as_database_error().is_none() {
-                    state.unsure = Some((next, sent));
-                }
-                Err(error)
-            }
-        }
+        let found = session.run("settle", settle).await?;
+        self.became(found, group)
     }
 
     /// Asks for the outcome of a settlement. Returns the parts if they are settled.
     pub(crate) async fn ask(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<ClaimLease>, sqlx::Error> {
-        let (claim, sent) = {
+        let (claim, phase) = {
             let state = self.state.lock();
-            if state.phase == Phase::Over {
-                return Ok(Vec::new());
-            }
-            (state.claim.lease, state.unsure.as_ref().map_or(state.written, |(_, sent)| *sent))
+            (state.claim.lease, state.phase)
         };
+        if phase == Phase::Over {
+            return Ok(Vec::new());
+        }
         let found = session.run("settled", async |db| standing::found(db, &self.context.owner, claim).await).await?;
         if found.claim.is_some_and(|live| live.lease == claim) {
             return Ok(Vec::new());
         }
-        Ok(self.became(found, sent, group).unwrap_or_default())
+        Ok(self.became(found, group).unwrap_or_default())
     }
 
-    /// Chooses the successor, and says since when the text may have been executed. `None` if the claim is over.
-    fn next(&self, group: &[Finished]) -> Option<(ClaimLease, Next, Instant)> {
+    /// Chooses the successor. `None` if the claim is over.
+    fn next(&self, group: &[Finished]) -> Option<(ClaimLease, Next)> {
         let mut state = self.state.lock();
         if state.phase == Phase::Over {
             return None;
         }
         let claim = state.claim.lease;
-        if let Some((next, sent)) = &state.unsure {
-            return Some((claim, next.clone(), *sent));
-        }
         let now = Instant::now();
         let open = self.parts(claim.lease_token, group);
         if open.is_empty() && group.is_empty() && state.taken + SILENCE <= now {
@@ -311,10 +304,12 @@ impl Standing {
             state.rest = state.rest.max(wait + REST);
             state.end();
         }
+        let mut mark = state.last_mark + 1;
         if state.claim.kind == Kind::Open && state.phase == Phase::Open {
             state.measure(now);
-            let mark = state.claim.mark.max(state.seen + state.ahead);
-            return Some((claim, Next::Standing { mark, low: state.low }, now));
+            mark = mark.max(state.seen + state.ahead);
+            let next = Next::Standing { mark, low: state.low };
+            return Some((claim, state.sends(next, now)));
         }
         state.end();
         let mut ids: Vec<u64> = open.iter().flat_map(|part| &part.ids).copied().collect();
@@ -323,15 +318,19 @@ impl Standing {
             numbers.sort_unstable();
             numbers.dedup();
         }
-        Some((claim, if ids.is_empty() { Next::End } else { Next::List(ids, keys) }, now))
+        let next = if ids.is_empty() { Next::End } else { Next::List { ids, keys, mark } };
+        Some((claim, state.sends(next, now)))
     }
 
-    /// Takes over the state that the database has. An error: the claim is a list now, which another relay has made.
-    fn became(&self, found: Found, sent: Instant, group: &[Finished]) -> Result<Vec<ClaimLease>, sqlx::Error> {
+    /// Takes over the state that the database has. An error: an earlier text was executed, or another relay has listed the claim.
+    fn became(&self, found: Found, group: &[Finished]) -> Result<Vec<ClaimLease>, sqlx::Error> {
         let mut state = self.state.lock();
         let open = self.parts(state.claim.lease.lease_token, group);
-        (state.unsure, state.written, state.needs_mark) = (None, Instant::now(), false);
-        if found.is_settled {
+        let (mark, sent) = state.text;
+        // Texts that leave no successor have the same outcomes.
+        let is_settled = found.is_settled && found.claim.map(|claim| claim.mark) == mark;
+        (state.written, state.needs_mark) = (Instant::now(), false);
+        if is_settled {
             *self.until.lock() = sent + self.context.config.relay.lease;
         }
         match found.claim {
@@ -350,27 +349,20 @@ impl Standing {
             // It is left to its lease, with those of its parts that cannot be settled.
             self.leave(&mut state);
         }
-        if found.is_settled {
+        if is_settled {
             return Ok(group.iter().map(Finished::lease).collect());
         }
         drop(state);
         if found.claim.is_some() {
-            return Err(sqlx::Error::Protocol("another relay has listed the standing claim".to_owned()));
+            return Err(sqlx::Error::Protocol("the standing claim has another successor".to_owned()));
         }
         tracing::warn!(lane = self.lane, "the standing claim was lost: another relay sends its messages again");
         Ok(Vec::new())
     }
 
-    /// Leaves everything to the lease: the server refuses a text, and an earlier one may still be executed.
-    pub(crate) fn give_up(&self) {
-        let mut state = self.state.lock();
-        self.parts(state.claim.lease.lease_token, &[]).iter().for_each(|part| part.abandon());
-        self.leave(&mut state);
-    }
-
     /// Ends all writing of the claim.
     fn leave(&self, state: &mut State) {
-        (state.phase, state.unsure) = (Phase::Over, None);
+        state.phase = Phase::Over;
         self.context.leases.end_standing(state.claim.lease.lease_token);
     }
 }

@@ -71,7 +71,7 @@ flaws! {
     claims_that_are_read_before_the_rows: ReadsSplit, world(&[1], 0, 2), "lease";
     rows_that_are_taken_without_a_look_at_the_own_claim: OwnRowUnread, world(&[1], 0, 2), "lease";
     a_claim_that_outlives_its_settlement: RowKept, alone(&[1], 2, 4), "lease";
-    a_settlement_that_is_sent_again_with_more: TextNotKept, alone(&[1, 1], 2, 4), "lease";
+    a_receipt_of_an_earlier_text: TextsAlike, alone(&[1, 1], 2, 4), "no duplicate unannounced";
     a_closed_claim_with_an_open_successor: KindNotCopied, world(&[1, 2], 0, 3), "lease";
     rows_that_leave_memory_during_a_look: IdsForgotten, world(&[1], 0, 3), "no duplicate unannounced";
     failures_that_are_settled_during_a_look: KeysForgotten, alone(&[1, 1], 1, 4), "order";

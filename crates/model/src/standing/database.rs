@@ -24,6 +24,8 @@ pub(super) struct Claim {
     pub messages: Ids,
     /// The highest id that may be taken under a standing claim.
     pub mark: u64,
+    /// The text that made it, among those about its predecessor.
+    pub text: u64,
     /// Whether the lease has passed.
     pub expired: bool,
 }
@@ -59,10 +61,18 @@ pub(super) enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Settle {
     pub claim: u64,
+    /// Its number among the texts about this claim.
+    pub text: u64,
     pub outcomes: Outcomes,
     pub next: Next,
     /// The turn of the look, and the id to which a standing claim raises `low` if the turn is still the same.
     pub low: Option<(u64, u64)>,
+}
+
+impl Settle {
+    pub(super) const fn is_end(&self) -> bool {
+        !matches!(self.next, Next::Stand(_))
+    }
 }
 
 /// The successor of a settled claim.
@@ -144,7 +154,7 @@ impl Database {
         self.version += 1;
         self.low = self.low.max(low);
         let kind = if messages.is_empty() { Kind::Open } else { Kind::List };
-        Some(self.insert(Claim { id: 0, token, kind, messages, mark, expired: false }))
+        Some(self.insert(Claim { id: 0, token, kind, messages, mark, text: 0, expired: false }))
     }
 
     /// Settles a claim if it is live. Returns whether it was.
@@ -188,11 +198,12 @@ impl Database {
             Next::Stand(mark) => {
                 let claim = self.claims.remove(at);
                 let kind = if protocol.is(StandingFlaw::KindNotCopied) { Kind::Open } else { claim.kind };
-                self.insert(Claim { kind, mark: *mark, expired: false, ..claim });
+                self.insert(Claim { kind, mark: *mark, text: settle.text, expired: false, ..claim });
             }
             Next::List(messages) => {
                 let claim = self.claims.remove(at);
-                self.insert(Claim { kind: Kind::List, messages: *messages, mark: 0, expired: false, ..claim });
+                let text = settle.text;
+                self.insert(Claim { kind: Kind::List, messages: *messages, mark: 0, text, expired: false, ..claim });
             }
             Next::End => drop(self.claims.remove(at)),
         }

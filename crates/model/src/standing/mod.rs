@@ -63,8 +63,8 @@ pub enum StandingFlaw {
     OwnRowUnread,
     /// A settlement leaves the same row standing.
     RowKept,
-    /// A settlement without a reply is sent again with the outcomes that are known by then.
-    TextNotKept,
+    /// After a lost reply, a receipt passes for that of the last text, whichever was executed.
+    TextsAlike,
     /// The successor of a closed row is open, and the row is found by its token.
     KindNotCopied,
     /// Rows that leave memory during a look are taken again by it.

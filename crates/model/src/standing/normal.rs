@@ -54,7 +54,7 @@ fn turns(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
 }
 
 fn settlements(state: &mut State, mut visit: impl FnMut(&mut Settle)) {
-    state.relays.iter_mut().flat_map(|relay| relay.unsure.iter_mut().chain(&mut relay.again)).for_each(&mut visit);
+    state.relays.iter_mut().flat_map(|relay| &mut relay.unsure).for_each(&mut visit);
     for request in &mut state.requests {
         if let Request::Settle(settle) = request {
             visit(settle);

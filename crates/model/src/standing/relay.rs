@@ -65,8 +65,10 @@ pub(super) struct Relay {
     pub seen: u64,
     /// A settlement whose reply was lost.
     pub unsure: Option<Settle>,
-    /// The same once it is known that the claim is live: this very text is sent again, because a receipt names only the claim.
-    pub again: Option<Settle>,
+    /// The texts about the live claim whose replies were lost: they may be executed late.
+    pub lost: u64,
+    /// Whether one of them ends the claim.
+    pub ends: bool,
 }
 
 /// The result of a look.
@@ -103,8 +105,7 @@ impl Relay {
 
     /// Whether it has sent a text that ends its standing claim. That may be executed late, so it takes nothing more.
     fn is_ending(&self) -> bool {
-        let sent = self.unsure.iter().chain(&self.again);
-        sent.into_iter().any(|settle| !matches!(settle.next, Next::Stand(_)))
+        self.ends || self.unsure.iter().any(Settle::is_end)
     }
 
     /// The claim as it knows it.
@@ -243,12 +244,12 @@ impl Relay {
 
     /// The settlement that can be written now.
     pub(super) fn settlement(&self, protocol: &Standing) -> Option<Settle> {
-        if let (Some(again), false) = (&self.again, protocol.is(StandingFlaw::TextNotKept)) {
-            return Some(again.clone());
-        }
         let open = self.ready.union(self.on_the_way);
         let (claim, next, low) = match self.holding {
             Holding::Standing { claim, mark, .. } => {
+                if self.ends {
+                    return None;
+                }
                 if self.outcomes.all().is_empty() && self.seen <= mark {
                     return None;
                 }
@@ -258,18 +259,15 @@ impl Relay {
             Holding::List { claim, .. } if !self.outcomes.all().is_empty() => (claim, Next::List(open), None),
             _ => return None,
         };
-        Some(Settle { claim, outcomes: self.outcomes, next, low })
+        Some(Settle { claim, text: self.lost, outcomes: self.outcomes, next, low })
     }
 
     /// Ends a standing claim: what is in flight becomes a list, and outcomes are written.
     pub(super) fn ending(&self) -> Option<Settle> {
         let Holding::Standing { claim, .. } = self.holding else { return None };
-        if self.again.is_some() {
-            return None;
-        }
         let open = self.ready.union(self.on_the_way);
         let next = if open.is_empty() { Next::End } else { Next::List(open) };
-        Some(Settle { claim, outcomes: self.outcomes, next, low: None })
+        Some(Settle { claim, text: self.lost, outcomes: self.outcomes, next, low: None })
     }
 
     /// A settlement was executed: its messages are no longer in memory.
@@ -284,7 +282,7 @@ impl Relay {
 
     /// Goes on with the claim that has its token.
     pub(super) fn adopt(&mut self, claim: Option<&Claim>) {
-        self.again = None;
+        (self.lost, self.ends) = (0, false);
         match claim {
             Some(claim) if claim.stands() => {
                 self.holding = Holding::Standing { claim: claim.id, token: claim.token, mark: claim.mark };
@@ -298,6 +296,6 @@ impl Relay {
     pub(super) fn forget(&mut self) {
         (self.holding, self.lasts) = (Holding::Nothing, false);
         (self.ready, self.on_the_way, self.outcomes) = (Ids::default(), Ids::default(), Outcomes::default());
-        (self.low, self.unsure, self.again) = (None, None, None);
+        (self.low, self.unsure) = (None, None);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Standing, StandingFlaw,
-    database::{Claim, Database, Kind, Request, Settle},
+    database::{Claim, Database, Kind, Next, Request, Settle},
     relay::{Found, Holding, Relay, Rows},
 };
 use crate::ids::Ids;
@@ -216,10 +216,9 @@ impl State {
             Action::LoseSettleReply(at) | Action::LoseEndReply(at) => with(relays, at, |relay| {
                 let is_end = matches!(action, Action::LoseEndReply(_));
                 relay.unsure = if is_end { relay.ending() } else { relay.settlement(protocol) };
-                relay.again = None;
                 requests.extend(relay.unsure.clone().map(Request::Settle));
             }),
-            Action::Ask(at) => self.ask(at),
+            Action::Ask(at) => self.ask(protocol, at),
             Action::Crash(at) => with(relays, at, |relay| {
                 self.astray = self.astray.union(relay.on_the_way);
                 let looks = relay.looks;
@@ -286,7 +285,7 @@ impl State {
         let Some(relay) = self.relays.get(at) else { return };
         let Some(settle) = (if is_end { relay.ending() } else { relay.settlement(protocol) }) else { return };
         let lasts = self.execute(protocol, &settle);
-        self.answered(at, &settle);
+        self.answered(protocol, at, &settle);
         if let Some(relay) = self.relays.get_mut(at) {
             relay.lasts |= lasts && relay.token().is_some();
         }
@@ -303,18 +302,28 @@ impl State {
     }
 
     /// Finds out what became of a settlement without a reply.
-    fn ask(&mut self, at: usize) {
+    fn ask(&mut self, protocol: &Standing, at: usize) {
         let Some(settle) = self.relays.get_mut(at).and_then(|relay| relay.unsure.take()) else { return };
         if self.db.claims.iter().any(|claim| claim.id == settle.claim) && !self.db.receipts.contains(&settle.claim) {
-            with(&mut self.relays, at, |relay| relay.again = Some(settle));
+            with(&mut self.relays, at, |relay| {
+                relay.lost += 1;
+                relay.ends |= settle.is_end();
+            });
         } else {
-            self.answered(at, &settle);
+            self.answered(protocol, at, &settle);
         }
     }
 
-    /// A settlement is executed, or its claim is gone.
-    fn answered(&mut self, at: usize, settle: &Settle) {
-        let is_done = self.db.receipts.contains(&settle.claim);
+    /// A settlement is executed, or another about the same claim, or the claim is gone. A receipt names only the claim; the
+    /// successor tells which text was executed. The texts that leave none have the same outcomes.
+    fn answered(&mut self, protocol: &Standing, at: usize, settle: &Settle) {
+        let token = self.relays.get(at).and_then(Relay::token);
+        let found = token.and_then(|token| self.db.of_token(token));
+        let is_it = match settle.next {
+            Next::End => found.is_none(),
+            _ => found.is_some_and(|claim| claim.text == settle.text),
+        };
+        let is_done = self.db.receipts.contains(&settle.claim) && (is_it || protocol.is(StandingFlaw::TextsAlike));
         with(&mut self.relays, at, |relay| {
             if is_done {
                 relay.settled(settle);

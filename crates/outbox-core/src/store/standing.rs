@@ -48,26 +48,44 @@ pub struct Standing {
     pub mark: u64,
 }
 
-/// The claim that follows a settled one.
+/// The claim that follows a settled one. Its mark names the text: after a lost reply it tells which text was executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// A claim of the same kind with this mark.
+    /// A claim of the same kind.
     Standing {
         /// The largest id that its owner may take.
         mark: u64,
         /// The version of a look, and the lane's `low` after it. `low` stays if the version is another one: then rows were put back.
         low: Option<(u64, u64)>,
     },
-    /// A list of these messages, with their keys.
-    List(Vec<u64>, Vec<u64>),
+    /// A list.
+    List {
+        /// Its messages.
+        ids: Vec<u64>,
+        /// Their keys.
+        keys: Vec<u64>,
+        /// Bars nothing.
+        mark: u64,
+    },
     /// None.
     End,
+}
+
+impl Next {
+    /// Its mark, if it is a claim.
+    #[must_use]
+    pub const fn mark(&self) -> Option<u64> {
+        match self {
+            Self::Standing { mark, .. } | Self::List { mark, .. } => Some(*mark),
+            Self::End => None,
+        }
+    }
 }
 
 /// The state of a claim after a text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Whether the settlement was executed: there is a receipt, and not the claim.
+    /// Whether a settlement was executed: there is a receipt, and not the claim. The successor tells which one it was.
     pub is_settled: bool,
     /// The live claim with its token.
     pub claim: Option<Standing>,
@@ -76,8 +94,8 @@ pub struct Found {
 /// Settles outcomes of a claim, and replaces it by its successor, whose lease begins now. One round trip and one transaction;
 /// everything depends on the claim. Locks the claim, then the lane's head, then pending rows.
 ///
-/// After an error the caller must roll back, and call [`found`]. If the claim is still live, it must settle these very outcomes with
-/// the same successor: the receipt names only the claim.
+/// After an error the caller must roll back, and call [`found`]. The text may still be executed late, so the next one for the same
+/// claim needs a larger mark.
 pub async fn settle(
     conn: &mut MySqlConnection,
     owner: &str,
@@ -166,7 +184,7 @@ fn successor(claim: ClaimLease, next: &Next, lease: Duration) -> Text {
         Next::Standing { mark, low } => {
             Text::joined([low.map(raise).unwrap_or_default(), insert(&[], &[], "c.kind", *mark)], "")
         }
-        Next::List(ids, keys) => insert(ids, keys, "0", 0),
+        Next::List { ids, keys, mark } => insert(ids, keys, "0", *mark),
         Next::End => Text::default(),
     }
 }
@@ -239,8 +257,8 @@ pub async fn list(
     );
     let insert = sql!(
         ";
-        INSERT INTO outbox_claims (lane, owner, lease_until, claimed_at, lease_token, message_ids, key_hashes)
-            SELECT c.lane, c.owner, c.lease_until, c.claimed_at, c.lease_token, '[{ids}]', {hashes}
+        INSERT INTO outbox_claims (lane, owner, lease_until, claimed_at, lease_token, message_ids, key_hashes, mark)
+            SELECT c.lane, c.owner, c.lease_until, c.claimed_at, c.lease_token, '[{ids}]', {hashes}, c.mark
             FROM outbox_claims c WHERE {closed}",
         ids = Ids(message_ids),
         hashes = Hex(&hashes_to_bytes(key_hashes)),

@@ -74,7 +74,8 @@ async fn a_closed_claim_stays_closed_and_becomes_a_list(flavor: Flavor) -> Resul
     ensure!(!standing::list(&mut db, closed.lease, (&[2, 3], &[5])).await?, "a second list was made");
     let found = standing::found(&mut db, "me", closed.lease).await?;
     let list = found.claim.context("no list with the token")?;
-    ensure!(!found.is_settled && list.kind == Kind::List, "{found:?}");
+    // The mark still names the text that made the claim.
+    ensure!(!found.is_settled && list.kind == Kind::List && list.mark == 9, "{found:?}");
     let seen = claim::look(&mut db, &Look { owner: "other", ..Look::default() }).await?;
     let listed = seen.claims.first().context("others do not see the list")?;
     assert_eq!((listed.lease, &listed.message_ids[..], &listed.key_hashes[..]), (list.lease, &[2, 3][..], &[5][..]));
