@@ -51,9 +51,9 @@ const LINGER: Duration = Duration::from_millis(40);
 /// This many messages are worth a commit: a wait for more would only keep room from new ones.
 const ENOUGH: usize = 2000;
 /// Most claims of one round trip.
-const MAX_CLAIMS: usize = 32;
+pub(super) const MAX_CLAIMS: usize = 32;
 /// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
-const MAX_TEXT: usize = 2 << 20;
+pub(super) const MAX_TEXT: usize = 2 << 20;
 /// After this number of refusals caused by the call itself, a group is settled claim by claim. The same for lock waits: a claim
 /// of which another session has locked a row is set aside, and does not hold up the others.
 const MAX_REFUSALS: u32 = 3;
@@ -111,17 +111,22 @@ impl Settler {
     pub async fn run(self) {
         let mut session = Session::new(&self.context);
         let (mut locked, mut again_at) = (VecDeque::new(), tokio::time::Instant::now());
+        // Parts of a standing claim that are behind others.
+        let mut behind = Vec::new();
         loop {
             // The queue of a standing claim does not end.
             if locked.is_empty() && self.standing.as_ref().is_some_and(|standing| standing.is_done()) {
                 break;
             }
             let again = (!locked.is_empty()).then_some(again_at);
-            let group = self.collect(self.time(again)).await;
+            let soon = (!behind.is_empty()).then(|| tokio::time::Instant::now() + LINGER);
+            let mut group = self.collect(self.time(again.into_iter().chain(soon).min())).await;
             if group.is_empty() && locked.is_empty() && self.standing.is_none() {
                 break;
             }
             if let Some(standing) = &self.standing {
+                behind.extend(group);
+                (group, behind) = standing.in_order(behind);
                 if !locked.is_empty() {
                     standing.end();
                 }
@@ -219,7 +224,7 @@ impl Settler {
                 return self.one_by_one(session, group).await;
             }
             if lock_waits >= most_waits {
-                let claim_id = group.first().map(|finished| finished.lease().claim_id);
+                let claim_id = group.first().map(|finished| finished.tenure.claim_id);
                 tracing::warn!(claim_id, "another session has locked a row of a claim, which is settled later");
                 return group;
             }
@@ -277,7 +282,7 @@ impl Settler {
 
     /// Leaves a claim that the server refuses to its lease: the relay that takes it over counts an attempt for each message.
     fn abandon(&self, finished: &Finished) {
-        tracing::error!(claim_id = finished.lease().claim_id, "a claim cannot be settled: it is left to its lease");
+        tracing::error!(claim_id = finished.tenure.claim_id, "a claim cannot be settled: it is left to its lease");
         finished.tenure.abandon();
         self.standing.iter().for_each(|standing| standing.end());
         self.tell(finished);
@@ -337,7 +342,7 @@ impl Settler {
             self.context.metrics.leases_lost_total.inc();
         }
         tracing::warn!(
-            claim_id = finished.lease().claim_id,
+            claim_id = finished.tenure.claim_id,
             sent,
             "the lease was lost before the claim was settled: nothing was written, another relay sends its messages again"
         );

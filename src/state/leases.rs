@@ -20,8 +20,10 @@ use parking_lot::Mutex;
 /// A claim that this process holds or held.
 #[derive(Debug)]
 pub struct Tenure {
-    /// The claim and its token.
+    /// The claim and its token. Parts of a standing claim are numbered instead.
     pub lease: ClaimLease,
+    /// The number of the claim in the database; of a part, when its rows were taken.
+    pub claim_id: u64,
     /// The lane.
     pub lane: u16,
     /// The messages, in order.
@@ -46,13 +48,26 @@ impl Tenure {
         let (lost, leaving, returns) = (AtomicBool::default(), AtomicBool::default(), AtomicBool::new(true));
         let abandoned = AtomicBool::default();
         let (queued, until) = (Vec::new(), Arc::new(Mutex::new(until)));
-        Self { lease, lane, ids, keys, queued, stands: false, until, lost, leaving, returns, abandoned }
+        Self {
+            lease,
+            claim_id: lease.claim_id,
+            lane,
+            ids,
+            keys,
+            queued,
+            stands: false,
+            until,
+            lost,
+            leaving,
+            returns,
+            abandoned,
+        }
     }
 
-    /// Creates a part of a standing claim, all of whose parts share a lease.
+    /// Makes it a part of this standing claim, all of whose parts share a lease.
     #[must_use]
-    pub fn standing(lease: ClaimLease, lane: u16, ids: Vec<u64>, keys: Vec<u64>, until: &Arc<Mutex<Instant>>) -> Self {
-        Self { stands: true, until: Arc::clone(until), ..Self::new(lease, lane, ids, keys, *until.lock()) }
+    pub fn standing(self, claim_id: u64, until: &Arc<Mutex<Instant>>) -> Self {
+        Self { stands: true, claim_id, until: Arc::clone(until), ..self }
     }
 
     /// Whether this claim in the database is it, or the standing claim that it is a part of.

@@ -4,15 +4,20 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use testkit::{
-    consume::Broker,
+    consume::{Broker, Topic},
+    database::Database,
     judge::Expectations,
+    ledger::Draft,
     load::Load,
     on_both_databases,
     relay::{Metrics, Relay},
-    servers::{Flavor, until},
+    servers::{Flavor, RabbitMq, until},
 };
 
-use crate::stage::{PATIENCE, Stage, start, work};
+use crate::{
+    destinations::beside,
+    stage::{PATIENCE, Stage, start, work},
+};
 
 on_both_databases!(
     a_relay_that_serves_a_lane_alone_claims_once,
@@ -115,4 +120,36 @@ async fn a_standing_claim_that_is_closed_again_and_again_costs_nothing(flavor: F
     work(&relays, 50.0).await?;
     load.stop().await?;
     stage.drain_and_judge(&Expectations::new().at_least(100)).await
+}
+
+/// A replay sends in the order of the claims that the receipts name.
+#[tokio::test]
+async fn of_a_key_the_earlier_message_is_settled_first() -> Result<()> {
+    let server = RabbitMq::start().await?;
+    let topic = Topic::create_on(Broker::RabbitMq, &server.amqp_url()).await?;
+    let mut stage = Stage::with(Database::create(Flavor::MySql).await?, topic)?;
+    let silent = beside(&mut stage).await?;
+    stage.settings = stage.settings.set("relay", "standing_claims", true);
+    let relays = [stage.relay()?];
+    let load = trickle(&stage).keys(100_000).start(&stage.database, &stage.ledger).await?;
+    work(&relays, 100.0).await?;
+    stage.database.wait_for(PATIENCE, STANDS).await?;
+    server.suspend_queue(&silent).await?;
+    stage.commit(&[Draft::new(&silent, "late"), stage.draft(0).key("k", 1)]).await?;
+    for number in 2..20 {
+        stage.commit(&[stage.draft(0).key("k", number)]).await?;
+    }
+    work(&relays, 200.0).await?;
+    load.stop().await?;
+    server.resume_queue(&silent).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let receipts = "SELECT m.id, MAX(s.claim_id) claim_id \
+        FROM outbox_sent s, JSON_TABLE(s.message_ids, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$')) l, outbox_messages m \
+        WHERE m.id = l.id AND m.message_key = 'k' GROUP BY m.id";
+    let early =
+        format!("SELECT COUNT(*) FROM ({receipts}) a JOIN ({receipts}) b ON a.id < b.id AND a.claim_id > b.claim_id");
+    let early = stage.database.number(&early).await?;
+    ensure!(early == 0, "{early} pairs of messages have receipts in the wrong order");
+    // Messages on a channel with unconfirmed ones are sent again.
+    stage.judge(&Expectations::new().at_least(100).duplicates(100)).await
 }

@@ -206,6 +206,15 @@ fn ended(found: &Found) -> Verdict {
 
 fn claimed(found: &Found, claim: &ClaimRow) -> Verdict {
     let (owner, ago) = (&claim.owner, found.now - claim.lease_until);
+    if ago < 0 && claim.stands {
+        let why = format!(
+            "Relay {owner} has a standing claim of its lane, and publishes it or takes it next. The claim was written {} ago, its lease \
+             lasts until {}.",
+            span(found.now - claim.claimed_at),
+            at(claim.lease_until)
+        );
+        return Verdict::new("claimed", "standing", why);
+    }
     if ago < 0 {
         let since = span(found.now - claim.claimed_at);
         let why = format!(

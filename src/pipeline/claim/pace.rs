@@ -28,9 +28,12 @@ impl Claimer {
     pub(super) fn judge(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>, started: Instant) -> Pause {
         let (metrics, relay) = (&self.context.metrics, &self.context.config.relay);
         let (now, relays) = (Instant::now(), memory.foreign.relays());
-        // Without a commit, a look costs less.
-        let interval =
-            if memory.stands.is_standing() { relay.claim_interval / 2 } else { relay.claim_interval * relays };
+        let (kind, interval) = if memory.stands.is_standing() {
+            // Without a commit, a look costs less.
+            ("standing", relay.claim_interval / 2)
+        } else {
+            ("list", relay.claim_interval * relays)
+        };
         let (result, pause) = match outcome {
             Ok(Pass::Claimed(messages)) => {
                 metrics.claimed_messages_total.inc_by(*messages as u64);
@@ -56,7 +59,7 @@ impl Claimer {
                 ("error", Pause::Until(now + memory.pauses.next()))
             }
         };
-        metrics.claims_total.with_label_values(&[result]).inc();
+        metrics.claims_total.with_label_values(&[result, kind]).inc();
         if outcome.is_ok() {
             memory.pauses.reset();
             self.context.alive("claim");

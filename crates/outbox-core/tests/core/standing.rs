@@ -7,9 +7,11 @@ use outbox_core::{
     sqlx::MySqlConnection,
     store::{
         claim::{self, Look, NewClaim, NewClaims},
+        find,
         lease::ClaimLease,
         settle::{Settlement, Way},
         standing::{self, Found, Kind, Next},
+        stats,
     },
 };
 use testkit::{on_both_databases, servers::Flavor};
@@ -65,6 +67,11 @@ async fn a_settlement_counts_once_and_leaves_a_successor(flavor: Flavor) -> Resu
 async fn a_closed_claim_stays_closed_and_becomes_a_list(flavor: Flavor) -> Result<()> {
     let (_database, mut db) = with_messages(flavor, 4).await?;
     let first = stand(&mut db).await?;
+    let lanes = stats::lanes(&mut db).await?;
+    assert_eq!(lanes.iter().map(|lane| (lane.pending, lane.leased)).collect::<Vec<_>>(), [(4, MARK)]);
+    for (id, is_covered) in [(MARK, true), (MARK + 1, false)] {
+        assert_eq!(find::find(&mut db, id).await?.claims.iter().any(|claim| claim.stands), is_covered);
+    }
     ensure!(!standing::close(&mut db, first, Duration::from_secs(60)).await?, "it was written just now");
     ensure!(!standing::list(&mut db, first, (&[1, 2, 3], &[])).await?, "it is open");
     ensure!(standing::close(&mut db, first, Duration::ZERO).await?, "it was not closed");

@@ -1,6 +1,10 @@
 //! A standing claim of this process: which rows it has taken, and its settlement.
 
+mod parts;
+mod state;
+
 use std::{
+    collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -10,23 +14,22 @@ use outbox_core::{
     store::{
         claim::Pending,
         lease::ClaimLease,
-        settle::{Settlement, Way},
+        settle::{self, Way},
         standing::{self, Found, Kind, Next},
     },
 };
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
+use self::{
+    parts::{behind, merged},
+    state::{Phase, SILENCE, Sent, State},
+};
 use crate::{
     pipeline::settle::{Finished, send},
     state::{context::Context, leases::Tenure, session::Session},
 };
 
-/// A standing claim is written at least this often, and ends if no row came for this time.
-const SILENCE: Duration = Duration::from_secs(1);
-/// The mark is as many ids above those seen as come in this time, and at least [`FEWEST`]: a take-over may send the rows below it again.
-const AHEAD: Duration = Duration::from_secs(2);
-const FEWEST: u64 = 100;
 /// The time without a standing claim after one that ended for a reason.
 pub(crate) const REST: Duration = Duration::from_secs(10);
 /// Reasons of delays that may be this relay's own: then other relays get their turn.
@@ -42,63 +45,6 @@ pub struct Standing {
     finished: mpsc::UnboundedSender<Finished>,
 }
 
-struct State {
-    claim: standing::Standing,
-    /// When it was written last, as far as that was answered.
-    written: Instant,
-    taken: Instant,
-    /// The parts that were taken, and those that are settled, lost or abandoned.
-    parts: u64,
-    closed: u64,
-    /// The largest id that a look has seen.
-    seen: u64,
-    /// The same some time ago, and the ids that came in [`AHEAD`] before.
-    measured: (u64, Instant),
-    ahead: u64,
-    low: Option<(u64, u64)>,
-    needs_mark: bool,
-    phase: Phase,
-    /// How long no standing claim follows.
-    rest: Duration,
-    /// The largest mark that was sent.
-    last_mark: u64,
-    /// The text that was sent last: its mark, which no earlier one had, and its time.
-    text: (Option<u64>, Instant),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Phase {
-    Open,
-    /// The claim takes nothing more. The rows in flight are a list, or will be one.
-    Ending,
-    /// The claim is gone from the database, or is left to its lease.
-    Over,
-}
-
-impl State {
-    /// Measures how many ids come in [`AHEAD`].
-    fn measure(&mut self, now: Instant) {
-        let (seen, at) = self.measured;
-        let time = now.saturating_duration_since(at);
-        if time >= SILENCE {
-            let ids = u128::from(self.seen.saturating_sub(seen)) * AHEAD.as_micros() / time.as_micros();
-            self.ahead = u64::try_from(ids).unwrap_or(u64::MAX).clamp(FEWEST, 1 << 20);
-            self.measured = (self.seen, now);
-        }
-    }
-
-    fn end(&mut self) {
-        self.phase = self.phase.max(Phase::Ending);
-    }
-
-    /// Notes the text that is sent.
-    fn sends(&mut self, next: Next, now: Instant) -> Next {
-        self.last_mark = next.mark().unwrap_or(self.last_mark);
-        self.text = (next.mark(), now);
-        next
-    }
-}
-
 impl Standing {
     /// Begins with a claim that was made after this moment. Finished parts go to `finished`.
     pub(crate) fn new(
@@ -107,23 +53,7 @@ impl Standing {
         until: Instant,
         finished: mpsc::UnboundedSender<Finished>,
     ) -> Self {
-        let now = Instant::now();
-        let state = State {
-            claim,
-            written: now,
-            taken: now,
-            parts: 0,
-            closed: 0,
-            seen: claim.mark,
-            measured: (claim.mark, now),
-            ahead: FEWEST,
-            low: None,
-            needs_mark: false,
-            phase: Phase::Open,
-            rest: REST,
-            last_mark: claim.mark,
-            text: (Some(claim.mark), now),
-        };
+        let state = State::new(claim);
         context.leases.stand(claim.lease.lease_token);
         let (until, changed) = (Arc::new(Mutex::new(until)), Notify::new());
         Self { context: Arc::clone(context), lane, until, state: Mutex::new(state), changed, finished }
@@ -131,7 +61,7 @@ impl Standing {
 
     /// The mark of a new standing claim, after a look that has seen this id.
     pub(crate) const fn first_mark(seen: u64) -> u64 {
-        seen + FEWEST
+        seen + state::FEWEST
     }
 
     /// Returns the queue of the settler of its parts.
@@ -164,14 +94,16 @@ impl Standing {
             return None;
         }
         state.low = Some(low);
-        state.taken = Instant::now();
+        let now = Instant::now();
+        state.taken = now;
         state.parts += 1;
         let lease = ClaimLease { claim_id: state.parts, ..state.claim.lease };
         let mut keys: Vec<u64> = rows.iter().map(|row| row.key_hash).filter(|key| *key != 0).collect();
         keys.sort_unstable();
         keys.dedup();
         let ids = rows.iter().map(|row| row.id).collect();
-        let mut tenure = Tenure::standing(lease, self.lane, ids, keys, &self.until);
+        let claim_id = state.claim.lease.claim_id;
+        let mut tenure = Tenure::new(lease, self.lane, ids, keys, now).standing(claim_id, &self.until);
         tenure.queued = queued.iter().filter(|key| tenure.keys.binary_search(key).is_ok()).copied().collect();
         let tenure = Arc::new(tenure);
         // Under the lock: a list of what is in flight has all of it.
@@ -251,6 +183,21 @@ impl Standing {
         parts
     }
 
+    /// Splits off the parts that may be settled in one round trip. Of each key the earlier part is settled first, because a replay
+    /// follows the order of settlements.
+    pub(crate) fn in_order(&self, finished: Vec<Finished>) -> (Vec<Finished>, Vec<Finished>) {
+        let (token, phase) = {
+            let state = self.state.lock();
+            (state.claim.lease.lease_token, state.phase)
+        };
+        let mut parts = self.parts(token, &[]);
+        // An abandoned part is left to its lease.
+        parts.retain(|part| phase != Phase::Over && !part.is_abandoned());
+        let sizes: HashMap<_, _> = finished.iter().map(|it| (it.lease(), settle::text_size(it.settlement()))).collect();
+        let late = behind(&parts, &sizes);
+        finished.into_iter().partition(|finished| !late.contains(&finished.lease()))
+    }
+
     /// Settles parts, and replaces the claim by its successor. Returns the parts if they are settled; none if the claim is lost.
     pub(crate) async fn write(
         &self,
@@ -258,29 +205,37 @@ impl Standing {
         group: &[Finished],
         way: Way,
     ) -> Result<Vec<ClaimLease>, sqlx::Error> {
+        let settled = self.settled(group);
+        if !settled.is_empty() {
+            // With others, and their settlement got no reply.
+            return Ok(settled);
+        }
         let Some((claim, next)) = self.next(group) else { return Ok(Vec::new()) };
         let (owner, lease, settlement) = (&self.context.owner, self.context.config.relay.lease, merged(group));
         let settle = async |db: &mut _| {
             send("mid_settle", standing::settle(db, owner, (claim, &settlement), (&next, lease), way)).await
         };
         let found = session.run("settle", settle).await?;
-        self.became(found, group)
+        self.became(&found, group);
+        let settled = self.settled(group);
+        if settled.len() < group.len() && found.claim.is_some() {
+            return Err(sqlx::Error::Protocol("the standing claim has another successor".to_owned()));
+        }
+        Ok(settled)
     }
 
-    /// Asks for the outcome of a settlement. Returns the parts if they are settled.
+    /// Asks for the outcome of a settlement. Returns the parts that are settled.
     pub(crate) async fn ask(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<ClaimLease>, sqlx::Error> {
         let (claim, phase) = {
             let state = self.state.lock();
             (state.claim.lease, state.phase)
         };
-        if phase == Phase::Over {
-            return Ok(Vec::new());
+        if phase != Phase::Over {
+            let found =
+                session.run("settled", async |db| standing::found(db, &self.context.owner, claim).await).await?;
+            self.became(&found, group);
         }
-        let found = session.run("settled", async |db| standing::found(db, &self.context.owner, claim).await).await?;
-        if found.claim.is_some_and(|live| live.lease == claim) {
-            return Ok(Vec::new());
-        }
-        Ok(self.became(found, group).unwrap_or_default())
+        Ok(self.settled(group))
     }
 
     /// Chooses the successor. `None` if the claim is over.
@@ -304,43 +259,42 @@ impl Standing {
             state.rest = state.rest.max(wait + REST);
             state.end();
         }
-        let mut mark = state.last_mark + 1;
-        if state.claim.kind == Kind::Open && state.phase == Phase::Open {
+        let last_mark = state.sent.iter().filter_map(|sent| sent.mark).max().unwrap_or(state.claim.mark);
+        let mut mark = last_mark + 1;
+        let next = if state.claim.kind == Kind::Open && state.phase == Phase::Open {
             state.measure(now);
             mark = mark.max(state.seen + state.ahead);
-            let next = Next::Standing { mark, low: state.low };
-            return Some((claim, state.sends(next, now)));
-        }
-        state.end();
-        let mut ids: Vec<u64> = open.iter().flat_map(|part| &part.ids).copied().collect();
-        let mut keys: Vec<u64> = open.iter().flat_map(|part| &part.keys).copied().collect();
-        for numbers in [&mut ids, &mut keys] {
-            numbers.sort_unstable();
-            numbers.dedup();
-        }
-        let next = if ids.is_empty() { Next::End } else { Next::List { ids, keys, mark } };
-        Some((claim, state.sends(next, now)))
+            Next::Standing { mark, low: state.low }
+        } else {
+            state.end();
+            let mut ids: Vec<u64> = open.iter().flat_map(|part| &part.ids).copied().collect();
+            let mut keys: Vec<u64> = open.iter().flat_map(|part| &part.keys).copied().collect();
+            for numbers in [&mut ids, &mut keys] {
+                numbers.sort_unstable();
+                numbers.dedup();
+            }
+            if ids.is_empty() { Next::End } else { Next::List { ids, keys, mark } }
+        };
+        state.sent.push(Sent { mark: next.mark(), at: now, parts: group.iter().map(Finished::lease).collect() });
+        Some((claim, next))
     }
 
-    /// Takes over the state that the database has. An error: an earlier text was executed, or another relay has listed the claim.
-    fn became(&self, found: Found, group: &[Finished]) -> Result<Vec<ClaimLease>, sqlx::Error> {
+    /// Takes over the state that the database has.
+    fn became(&self, found: &Found, group: &[Finished]) {
         let mut state = self.state.lock();
         let open = self.parts(state.claim.lease.lease_token, group);
-        let (mark, sent) = state.text;
-        // Texts that leave no successor have the same outcomes.
-        let is_settled = found.is_settled && found.claim.map(|claim| claim.mark) == mark;
-        (state.written, state.needs_mark) = (Instant::now(), false);
-        if is_settled {
-            *self.until.lock() = sent + self.context.config.relay.lease;
+        let executed = state.became(found);
+        if let Some(sent) = &executed {
+            *self.until.lock() = sent.at + self.context.config.relay.lease;
         }
-        match found.claim {
-            Some(claim) => state.claim = claim,
-            None => {
-                self.leave(&mut state);
-                // Its parts must not be published.
-                let lost = open.iter().filter(|part| part.lose()).count();
-                self.context.metrics.leases_lost_total.inc_by(u64::from(lost > 0));
+        if found.claim.is_none() {
+            if executed.is_none() {
+                tracing::warn!(lane = self.lane, "the standing claim was lost: another relay sends its messages again");
             }
+            self.leave(&mut state);
+            // Its parts must not be published.
+            let lost = open.iter().filter(|part| part.lose()).count();
+            self.context.metrics.leases_lost_total.inc_by(u64::from(lost > 0));
         }
         if state.claim.kind != Kind::Open {
             state.end();
@@ -349,15 +303,12 @@ impl Standing {
             // It is left to its lease, with those of its parts that cannot be settled.
             self.leave(&mut state);
         }
-        if is_settled {
-            return Ok(group.iter().map(Finished::lease).collect());
-        }
-        drop(state);
-        if found.claim.is_some() {
-            return Err(sqlx::Error::Protocol("the standing claim has another successor".to_owned()));
-        }
-        tracing::warn!(lane = self.lane, "the standing claim was lost: another relay sends its messages again");
-        Ok(Vec::new())
+    }
+
+    /// Takes the parts of a group that are settled.
+    fn settled(&self, group: &[Finished]) -> Vec<ClaimLease> {
+        let is_here = |lease: &mut ClaimLease| group.iter().any(|finished| finished.lease() == *lease);
+        self.state.lock().settled.extract_if(.., is_here).collect()
     }
 
     /// Ends all writing of the claim.
@@ -365,15 +316,4 @@ impl Standing {
         state.phase = Phase::Over;
         self.context.leases.end_standing(state.claim.lease.lease_token);
     }
-}
-
-fn merged(group: &[Finished]) -> Settlement {
-    let mut all = Settlement::default();
-    for Settlement { sent, delayed, dead } in group.iter().map(Finished::settlement) {
-        all.sent.extend_from_slice(sent);
-        all.delayed.extend_from_slice(delayed);
-        all.dead.extend_from_slice(dead);
-    }
-    all.sent.sort_unstable_by_key(|(id, _)| *id);
-    all
 }

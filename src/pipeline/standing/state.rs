@@ -1,0 +1,110 @@
+//! What a relay knows of its standing claim.
+
+use std::time::{Duration, Instant};
+
+use outbox_core::store::{
+    lease::ClaimLease,
+    standing::{Found, Standing},
+};
+
+use super::REST;
+
+/// A standing claim is written at least this often, and ends if no row came for this time.
+pub(super) const SILENCE: Duration = Duration::from_secs(1);
+/// The mark is as many ids above those seen as come in this time, and at least [`FEWEST`]: a take-over may send the rows below it again.
+pub(super) const AHEAD: Duration = Duration::from_secs(2);
+pub(super) const FEWEST: u64 = 100;
+/// The state of a standing claim.
+pub(super) struct State {
+    pub(super) claim: Standing,
+    /// When it was written last, as far as that was answered.
+    pub(super) written: Instant,
+    pub(super) taken: Instant,
+    /// The parts that were taken, and those that are settled, lost or abandoned.
+    pub(super) parts: u64,
+    pub(super) closed: u64,
+    /// The largest id that a look has seen.
+    pub(super) seen: u64,
+    /// The same some time ago, and the ids that came in [`AHEAD`] before.
+    pub(super) measured: (u64, Instant),
+    pub(super) ahead: u64,
+    pub(super) low: Option<(u64, u64)>,
+    pub(super) needs_mark: bool,
+    pub(super) phase: Phase,
+    /// How long no standing claim follows.
+    pub(super) rest: Duration,
+    /// The settlements of the claim as it is now that were sent. Any of them may be executed.
+    pub(super) sent: Vec<Sent>,
+    /// Parts of a settlement of which that was found out later.
+    pub(super) settled: Vec<ClaimLease>,
+}
+
+/// A settlement that was sent.
+pub(super) struct Sent {
+    /// The mark of the claim that it leaves. No earlier one had it.
+    pub(super) mark: Option<u64>,
+    pub(super) at: Instant,
+    pub(super) parts: Vec<ClaimLease>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    Open,
+    /// The claim takes nothing more. The rows in flight are a list, or will be one.
+    Ending,
+    /// The claim is gone from the database, or is left to its lease.
+    Over,
+}
+
+impl State {
+    /// Begins with a claim that was made just now.
+    pub(super) fn new(claim: Standing) -> Self {
+        let now = Instant::now();
+        Self {
+            claim,
+            written: now,
+            taken: now,
+            parts: 0,
+            closed: 0,
+            seen: claim.mark,
+            measured: (claim.mark, now),
+            ahead: FEWEST,
+            low: None,
+            needs_mark: false,
+            phase: Phase::Open,
+            rest: REST,
+            sent: Vec::new(),
+            settled: Vec::new(),
+        }
+    }
+
+    /// Measures how many ids come in [`AHEAD`].
+    pub(super) fn measure(&mut self, now: Instant) {
+        let (seen, at) = self.measured;
+        let time = now.saturating_duration_since(at);
+        if time >= SILENCE {
+            let ids = u128::from(self.seen.saturating_sub(seen)) * AHEAD.as_micros() / time.as_micros();
+            self.ahead = u64::try_from(ids).unwrap_or(u64::MAX).clamp(FEWEST, 1 << 20);
+            self.measured = (self.seen, now);
+        }
+    }
+
+    pub(super) fn end(&mut self) {
+        self.phase = self.phase.max(Phase::Ending);
+    }
+
+    /// Takes over the state that the database has. Returns the settlement that was executed.
+    pub(super) fn became(&mut self, found: &Found) -> Option<Sent> {
+        let before = self.claim.lease;
+        self.claim = found.claim.unwrap_or(self.claim);
+        if found.claim.is_some_and(|claim| claim.lease == before) {
+            return None;
+        }
+        (self.written, self.needs_mark) = (Instant::now(), false);
+        let mark = found.claim.map(|claim| claim.mark);
+        // Those that leave no claim have the same parts.
+        let executed = self.sent.drain(..).find(|sent| found.is_settled && sent.mark == mark);
+        self.settled.extend(executed.iter().flat_map(|sent| &sent.parts));
+        executed
+    }
+}
