@@ -132,6 +132,8 @@ async fn of_a_key_the_earlier_message_is_settled_first() -> Result<()> {
     stage.settings = stage.settings.set("relay", "standing_claims", true);
     let relays = [stage.relay()?];
     let load = trickle(&stage).keys(100_000).start(&stage.database, &stage.ledger).await?;
+    // The first message to a new destination is sent alone.
+    stage.commit(&[Draft::new(&silent, "first")]).await?;
     work(&relays, 100.0).await?;
     stage.database.wait_for(PATIENCE, STANDS).await?;
     server.suspend_queue(&silent).await?;

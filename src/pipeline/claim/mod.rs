@@ -290,9 +290,11 @@ impl Claimer {
             return Ok(None);
         }
         let mut barred = memory.foreign.bar(&seen, &own);
-        if !self.context.role.shares_keys() {
-            barred.keys.extend(own.iter().flat_map(|tenure| &tenure.keys));
-        }
+        let standing = seen.standing.map(|(standing, _)| standing.lease.lease_token);
+        // The list that a standing claim has become has ever higher numbers, and a replay sends a key in the order of its claims.
+        let is_apart = |tenure: &Tenure| tenure.stands && Some(tenure.lease.lease_token) != standing;
+        let apart = own.iter().filter(|tenure| !self.context.role.shares_keys() || is_apart(tenure));
+        barred.keys.extend(apart.flat_map(|tenure| &tenure.keys));
         self.context.leases.sweep(self.lane, &seen.leases);
         barred.held = self.held(memory, session, &seen).await?;
         if seen.standing.is_some() && seen.holds.is_some() {
