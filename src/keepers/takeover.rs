@@ -14,7 +14,7 @@ use outbox_core::{
 use crate::state::{context::Context, session::Session};
 
 /// A standing claim that was not written for this time is closed. Its owner writes it every second.
-const SILENT: Duration = Duration::from_secs(3);
+const SILENT: Duration = Duration::from_millis(2500);
 /// The time in which the owner of a closed claim can list it.
 const CLOSED: Duration = Duration::from_secs(1);
 /// Most rows of a list that is made for another relay. A closed claim with more ends with its lease.
@@ -29,7 +29,9 @@ pub async fn run(context: Arc<Context>) {
     // Relays that were started together do not look together.
     while context.sleep(pause.mul_f64(0.5 + rand::random::<f64>())).await {
         // A dead worker may leave more claims than one look shows, and one that cannot be taken over hides no other.
-        watch(&context, &mut session).await;
+        if watch(&context, &mut session).await && context.sleep(CLOSED).await {
+            watch(&context, &mut session).await;
+        }
         let mut above = Some(0);
         while let Some(last) = above {
             above = take_over(&context, &mut session, last).await;
@@ -78,14 +80,20 @@ async fn take_over(context: &Context, session: &mut Session, above: u64) -> Opti
     expired.last().filter(|_| expired.len() >= lease::MOST_EXPIRED).map(|claim| claim.lease.claim_id)
 }
 
-/// Closes standing claims whose owner is silent, and turns closed ones into lists. One that cannot be read hides no other.
-async fn watch(context: &Context, session: &mut Session) {
-    let Ok(claims) = session.run("standing", standing::all).await else { return session.pause().await };
+/// Closes standing claims whose owner is silent, and turns closed ones into lists. One that cannot be read hides no other. Returns
+/// whether it closed one.
+async fn watch(context: &Context, session: &mut Session) -> bool {
+    let Ok(claims) = session.run("standing", standing::all).await else {
+        session.pause().await;
+        return false;
+    };
+    let mut has_closed = false;
     for stale in claims.iter().filter(|stale| !context.leases.keeps(stale.standing.lease)) {
         let lease = stale.standing.lease;
         if stale.standing.kind == Kind::Open && stale.quiet >= SILENT {
             let closed = session.run("standing", async |db| standing::close(db, lease, SILENT).await).await;
             if matches!(closed, Ok(true)) {
+                has_closed = true;
                 tracing::warn!(
                     claim_id = lease.claim_id,
                     from = stale.owner,
@@ -97,6 +105,7 @@ async fn watch(context: &Context, session: &mut Session) {
             session.run("standing", async |db| list(db, stale).await).await.ok();
         }
     }
+    has_closed
 }
 
 /// Turns a closed claim into a list of what its owner may have taken.

@@ -122,9 +122,19 @@ async fn a_standing_claim_that_is_closed_again_and_again_costs_nothing(flavor: F
     stage.drain_and_judge(&Expectations::new().at_least(100)).await
 }
 
-/// A replay sends in the order of the claims that the receipts name.
 #[tokio::test]
 async fn of_a_key_the_earlier_message_is_settled_first() -> Result<()> {
+    late_settlement(false).await
+}
+
+#[tokio::test]
+async fn usual_claims_leave_the_keys_of_a_list_alone_that_was_a_standing_claim() -> Result<()> {
+    late_settlement(true).await
+}
+
+/// Commits a message of a key beside one that is confirmed late, and later ones of the key, `after_end` of the standing claim. A
+/// replay sends in the order of the claims that the receipts name.
+async fn late_settlement(after_end: bool) -> Result<()> {
     let server = RabbitMq::start().await?;
     let topic = Topic::create_on(Broker::RabbitMq, &server.amqp_url()).await?;
     let mut stage = Stage::with(Database::create(Flavor::MySql).await?, topic)?;
@@ -138,6 +148,12 @@ async fn of_a_key_the_earlier_message_is_settled_first() -> Result<()> {
     stage.database.wait_for(PATIENCE, STANDS).await?;
     server.suspend_queue(&silent).await?;
     stage.commit(&[Draft::new(&silent, "late"), stage.draft(0).key("k", 1)]).await?;
+    if after_end {
+        // Not before it is in flight.
+        work(&relays, 50.0).await?;
+        stage.database.execute("UPDATE outbox_claims SET kind = 2 WHERE kind = 1").await?;
+        stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_claims WHERE kind > 0").await?;
+    }
     for number in 2..20 {
         stage.commit(&[stage.draft(0).key("k", number)]).await?;
     }

@@ -108,3 +108,37 @@ impl State {
         executed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use outbox_core::store::standing::Kind;
+
+    use super::*;
+
+    fn lease(claim_id: u64) -> ClaimLease {
+        ClaimLease { claim_id, lease_token: 1 }
+    }
+
+    fn claim(claim_id: u64, mark: u64) -> Standing {
+        Standing { lease: lease(claim_id), kind: Kind::Open, mark }
+    }
+
+    /// The parts that are settled if the claim is gone and this one is there instead.
+    fn settled(successor: Option<Standing>) -> Vec<u64> {
+        let mut state = State::new(claim(1, 100));
+        for (mark, parts) in [(Some(101), &[1][..]), (Some(102), &[1, 2]), (None, &[1, 2, 3])] {
+            let parts = parts.iter().copied().map(lease).collect();
+            state.sent.push(Sent { mark, at: Instant::now(), parts });
+        }
+        state.became(&Found { is_settled: true, claim: successor });
+        state.settled.iter().map(|part| part.claim_id).collect()
+    }
+
+    #[test]
+    fn the_mark_of_the_successor_tells_which_settlement_was_executed() {
+        assert_eq!(settled(Some(claim(2, 101))), [1]);
+        assert_eq!(settled(Some(claim(2, 102))), [1, 2]);
+        assert_eq!(settled(None), [1, 2, 3]);
+        assert!(settled(Some(claim(1, 100))).is_empty(), "the claim is still there");
+    }
+}

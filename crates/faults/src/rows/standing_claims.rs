@@ -1,0 +1,160 @@
+//! S1 and S2: relays with standing claims. S1 strikes their owner, S2 repeats cases of other rows.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use futures_util::FutureExt as _;
+use outbox_core::sqlx;
+use rand::RngExt as _;
+use testkit::{consume::Broker, ledger::Draft, load, servers::Flavor};
+
+use super::{
+    commit_unanswered, database_down, database_unreachable, failover, relay_frozen, relay_killed::BEYOND,
+    rolling_restart,
+};
+use crate::{
+    arena::{Arena, LEASE, PATIENCE, Pace},
+    row::{Case, Row, Strike},
+};
+
+/// The time limit for other relays to close the claim of a dead owner, to list it, and to go on.
+const LANE: Duration = Duration::from_secs(5);
+/// The number of times an owner is struck.
+const ROUNDS: usize = 4;
+/// Messages of a backlog.
+const BACKLOG: usize = 3000;
+
+pub(super) fn owners() -> Row {
+    let cases = || {
+        [
+            Case::new("killed", |arena| killed(arena).boxed()),
+            Case::new("0.5 leases", |arena| frozen(arena, 0.5).boxed()),
+            Case::new("1.5 leases", |arena| frozen(arena, 1.5).boxed()),
+            Case::new("3 leases", |arena| frozen(arena, 3.0).boxed()),
+            Case::new("closed", |arena| closed(arena).boxed()),
+            Case::new("a backlog", |arena| backlog(arena).boxed()),
+        ]
+    };
+    let others = cases().map(|case| case.on(Flavor::MariaDb, Broker::RabbitMq));
+    Row {
+        id: "S1",
+        fault: "the owner of a standing claim is killed, or frozen for 0.5 to 3 leases; the claim is closed; a backlog comes and goes",
+        shows: "the lane goes on within 5 s; duplicates only of what the owner held; none without a death",
+        cases: cases().into_iter().chain(others).map(standing).collect(),
+    }
+}
+
+pub(super) fn others() -> Row {
+    let rows = [
+        rolling_restart::row(),
+        database_down::row(),
+        database_unreachable::row(),
+        commit_unanswered::row(),
+        failover::row(),
+    ];
+    let cases = rows.into_iter().flat_map(|row| {
+        row.cases.into_iter().map(move |case| Case { name: format!("{} {}", row.id, case.name), short: false, ..case })
+    });
+    Row {
+        id: "S2",
+        fault: "the cases of R4, D1, D2, D3 and DR2, with standing claims",
+        shows: "what they show without",
+        cases: cases.map(standing).collect(),
+    }
+}
+
+/// The case with standing claims.
+fn standing(case: Case) -> Case {
+    let inner = Arc::new(case.strike);
+    let strike: Strike = Box::new(move |arena| {
+        arena.settings = arena.settings.clone().set("relay", "standing_claims", true);
+        arena.publishers = 1;
+        let inner = Arc::clone(&inner);
+        async move {
+            inner(arena).await?;
+            let claims = arena.metric("outbox_relay_claims_total", "kind=\"standing\",result=\"claimed\"").await;
+            arena.witness("a standing claim", claims > 0.0);
+            Ok(())
+        }
+        .boxed()
+    });
+    Case { strike, ..case }
+}
+
+/// Waits for a standing claim, and puts its owner first.
+async fn owner_first(arena: &mut Arena) -> Result<()> {
+    let sql = "SELECT owner FROM outbox_claims WHERE kind = 1";
+    let mut connection = arena.database.connect_as_admin().await?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let owner: Option<String> = sqlx::query_scalar(sql).fetch_optional(&mut connection).await?;
+        let is_it = |pid: u32| owner.as_ref().is_some_and(|owner| owner.contains(&format!("-{pid}/")));
+        if let Some(at) = arena.relays.iter().position(|relay| is_it(relay.pid())) {
+            arena.relays.swap(0, at);
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "no relay has a standing claim");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn killed(arena: &mut Arena) -> Result<()> {
+    arena.start().await?;
+    for _ in 0..ROUNDS {
+        owner_first(arena).await?;
+        let wait = Duration::from_millis(arena.random.random_range(0..500));
+        tokio::time::sleep(wait).await;
+        let victim = arena.relays.swap_remove(0);
+        let death = arena.kill(victim).await?;
+        arena.may_be_sent_twice(death.held);
+        arena.recovered(death.at, LANE).await?;
+        arena.taken_over(death.pid, death.at, LEASE + BEYOND).await?;
+        arena.start_relays(1)?;
+    }
+    Ok(())
+}
+
+async fn frozen(arena: &mut Arena, factor: f64) -> Result<()> {
+    arena.start().await?;
+    for _ in 0..ROUNDS {
+        owner_first(arena).await?;
+        let held = relay_frozen::pause(arena).await?;
+        arena.struck(true);
+        arena.may_be_sent_twice(held);
+        tokio::time::sleep(LEASE.mul_f64(factor)).await;
+        arena.relays.first().context("no relay runs")?.resume()?;
+        arena.recovered(Instant::now(), LANE).await?;
+    }
+    let takeovers = arena.metric("outbox_relay_lease_takeovers_total", "").await;
+    arena.witness("a take-over", factor < 1.0 || takeovers > 0.0);
+    Ok(())
+}
+
+async fn closed(arena: &mut Arena) -> Result<()> {
+    arena.start().await?;
+    for _ in 0..2 * ROUNDS {
+        owner_first(arena).await?;
+        arena.struck(true);
+        arena.database.execute("UPDATE outbox_claims SET kind = 2 WHERE kind = 1").await?;
+        arena.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_claims WHERE kind = 2").await?;
+    }
+    arena.recovered(Instant::now(), LANE).await
+}
+
+async fn backlog(arena: &mut Arena) -> Result<()> {
+    arena.start().await?;
+    for _ in 0..ROUNDS {
+        owner_first(arena).await?;
+        arena.struck(true);
+        let messages = if arena.setup.pace == Pace::Full { BACKLOG } else { BACKLOG / 3 };
+        let drafts: Vec<Draft> =
+            (0..messages).map(|number| Draft::new(arena.topic.name(), number.to_string())).collect();
+        load::commit(&arena.producers, &arena.ledger, &drafts, |message| message).await?;
+        let pending = "SELECT COUNT(*) < 100 FROM outbox_pending";
+        arena.database.wait_for(PATIENCE, pending).await?;
+    }
+    Ok(())
+}
