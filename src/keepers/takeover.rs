@@ -16,7 +16,7 @@ use crate::state::{context::Context, session::Session};
 /// A standing claim that was not written for this time is closed. Its owner writes it every second.
 const SILENT: Duration = Duration::from_millis(2500);
 /// The time in which the owner of a closed claim can list it.
-const CLOSED: Duration = Duration::from_secs(1);
+const CLOSED: Duration = Duration::from_millis(500);
 /// Most rows of a list that is made for another relay. A closed claim with more ends with its lease.
 const MOST: u32 = 50_000;
 /// Most rows of such a claim that are counted as possible duplicates.

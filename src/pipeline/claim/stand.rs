@@ -10,6 +10,7 @@ use outbox_core::{
     sqlx,
     store::{
         claim::{self, NewClaim, NewClaims, Pending, Seen},
+        floor,
         standing::{self, Kind},
     },
 };
@@ -33,6 +34,8 @@ const SMALL_CLAIMS: u32 = 3;
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// With large looks for this time, or without room for messages in flight, a standing claim ends.
 const BUSY: Duration = Duration::from_millis(200);
+/// The pause before a relay asks again whether its server is in a Galera cluster.
+const GALERA: Duration = Duration::from_secs(60);
 
 /// The standing claim of a claimer, and when the next one may be made.
 pub(super) struct Stands {
@@ -129,7 +132,7 @@ impl Claimer {
             && is_plain(selection)
     }
 
-    /// Makes a standing claim.
+    /// Makes a standing claim. In a Galera cluster a look is of one node, and other nodes have later writes: there it makes none.
     pub(super) async fn stand(
         &self,
         memory: &mut Memory,
@@ -137,6 +140,10 @@ impl Claimer {
         version: u64,
         (selection, seen): (&Selection, &Seen),
     ) -> Result<Pass, sqlx::Error> {
+        if session.run("standing", floor::is_in_galera).await? {
+            memory.stands.rests_until = Instant::now() + GALERA;
+            return Ok(Pass::Empty);
+        }
         let (token, mark) = (token(), Standing::first_mark(highest(seen)));
         let claims = [NewClaim { lease_token: token, message_ids: &[], key_hashes: &[] }];
         let new = NewClaims {
