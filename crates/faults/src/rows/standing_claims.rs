@@ -9,10 +9,10 @@ use anyhow::{Context as _, Result, ensure};
 use futures_util::FutureExt as _;
 use outbox_core::sqlx;
 use rand::RngExt as _;
-use testkit::{consume::Broker, ledger::Draft, load, servers::Flavor};
+use testkit::{consume::Broker, ledger::Draft, load, proxy::Direction, servers::Flavor};
 
 use super::{
-    commit_unanswered, database_down, database_unreachable, failover, relay_frozen, relay_killed::BEYOND,
+    between::before_the_database, commit_unanswered, database_down, failover, relay_frozen, relay_killed::BEYOND,
     rolling_restart,
 };
 use crate::{
@@ -34,6 +34,7 @@ pub(super) fn owners() -> Row {
             Case::new("0.5 leases", |arena| frozen(arena, 0.5).boxed()),
             Case::new("1.5 leases", |arena| frozen(arena, 1.5).boxed()),
             Case::new("3 leases", |arena| frozen(arena, 3.0).boxed()),
+            Case::new("cut off", |arena| cut_off(arena).boxed()),
             Case::new("closed", |arena| closed(arena).boxed()),
             Case::new("a backlog", |arena| backlog(arena).boxed()),
         ]
@@ -41,26 +42,20 @@ pub(super) fn owners() -> Row {
     let others = cases().map(|case| case.on(Flavor::MariaDb, Broker::RabbitMq));
     Row {
         id: "S1",
-        fault: "the owner of a standing claim is killed, or frozen for 0.5 to 3 leases; the claim is closed; a backlog comes and goes",
+        fault: "the owner of a standing claim is killed, frozen for 0.5 to 3 leases, or cut off from the database; the claim is closed; a backlog comes and goes",
         shows: "the lane goes on within 5 s; duplicates only of what the owner held; none without a death",
         cases: cases().into_iter().chain(others).map(standing).collect(),
     }
 }
 
 pub(super) fn others() -> Row {
-    let rows = [
-        rolling_restart::row(),
-        database_down::row(),
-        database_unreachable::row(),
-        commit_unanswered::row(),
-        failover::row(),
-    ];
+    let rows = [rolling_restart::row(), database_down::row(), commit_unanswered::row(), failover::row()];
     let cases = rows.into_iter().flat_map(|row| {
         row.cases.into_iter().map(move |case| Case { name: format!("{} {}", row.id, case.name), short: false, ..case })
     });
     Row {
         id: "S2",
-        fault: "the cases of R4, D1, D2, D3 and DR2, with standing claims",
+        fault: "the cases of R4, D1, D3 and DR2, with standing claims",
         shows: "what they show without",
         cases: cases.map(standing).collect(),
     }
@@ -131,6 +126,30 @@ async fn frozen(arena: &mut Arena, factor: f64) -> Result<()> {
     let takeovers = arena.metric("outbox_relay_lease_takeovers_total", "").await;
     arena.witness("a take-over", factor < 1.0 || takeovers > 0.0);
     Ok(())
+}
+
+async fn cut_off(arena: &mut Arena) -> Result<()> {
+    let direct = arena.settings.clone();
+    let proxy = before_the_database(arena).await?;
+    arena.start_relays(1)?;
+    arena.start_load().await?;
+    owner_first(arena).await?;
+    let victim = arena.relays.remove(0);
+    arena.settings = direct;
+    arena.start_relays(2)?;
+    arena.working().await?;
+    for direction in Direction::BOTH {
+        proxy.black_hole(direction);
+    }
+    let cut_off = Instant::now();
+    let held = arena.claimed_by(Some(victim.pid())).await?;
+    arena.struck(!held.is_empty());
+    arena.may_be_sent_twice(held);
+    arena.recovered(cut_off, LANE).await?;
+    arena.taken_over(victim.pid(), cut_off, LEASE + BEYOND).await?;
+    proxy.heal();
+    arena.relays.push(victim);
+    arena.recovered(Instant::now(), LANE).await
 }
 
 async fn closed(arena: &mut Arena) -> Result<()> {
