@@ -53,6 +53,8 @@ pub(super) fn others() -> Row {
     let cases = rows.into_iter().flat_map(|row| {
         row.cases.into_iter().map(move |case| Case { name: format!("{} {}", row.id, case.name), short: false, ..case })
     });
+    // A settlement renews a standing claim.
+    let cases = cases.filter(|case| !case.name.ends_with("reply to a renewal cut"));
     Row {
         id: "S2",
         fault: "the cases of R4, D1, D3 and DR2, with standing claims",
