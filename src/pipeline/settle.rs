@@ -87,6 +87,12 @@ impl Finished {
         &self.settlement
     }
 
+    /// Whether an earlier part of the standing claim among these has one of its keys.
+    fn is_behind<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> bool {
+        let shares = |other: &Self| self.tenure.keys.iter().any(|key| other.tenure.keys.binary_search(key).is_ok());
+        self.tenure.stands && others.into_iter().any(|other| other.lease() < self.lease() && shares(other))
+    }
+
     /// Whether no message has an outcome to write: then the claim only needs to be released.
     fn is_empty(&self) -> bool {
         let Settlement { sent, delayed, dead } = &self.settlement;
@@ -139,7 +145,8 @@ impl Settler {
                 locked.extend(self.settle(&mut session, group, MAX_LOCK_WAITS).await);
             }
             let is_time = again_at <= tokio::time::Instant::now() || self.context.stop.is_cancelled();
-            if is_time && let Some(finished) = locked.pop_front() {
+            let next = locked.iter().position(|it| !it.is_behind(&locked));
+            if is_time && let Some(finished) = next.and_then(|at| locked.remove(at)) {
                 let still = self.settle(&mut session, vec![finished], 1).await;
                 let pause = if still.is_empty() { Duration::ZERO } else { LOCKED_PAUSE };
                 again_at = tokio::time::Instant::now() + pause;
@@ -275,7 +282,9 @@ impl Settler {
     async fn one_by_one(&self, session: &mut Session, group: Vec<Finished>) -> Vec<Finished> {
         let mut locked = Vec::new();
         for finished in group {
-            locked.extend(Box::pin(self.settle(session, vec![finished], 1)).await);
+            let waits = finished.is_behind(&locked);
+            let group = vec![finished];
+            locked.extend(if waits { group } else { Box::pin(self.settle(session, group, 1)).await });
         }
         locked
     }
@@ -284,7 +293,7 @@ impl Settler {
     fn abandon(&self, finished: &Finished) {
         tracing::error!(claim_id = finished.tenure.claim_id, "a claim cannot be settled: it is left to its lease");
         finished.tenure.abandon();
-        self.standing.iter().for_each(|standing| standing.end());
+        self.standing.iter().for_each(|standing| _ = standing.end());
         self.tell(finished);
         self.trace(finished, "abandoned");
     }

@@ -43,7 +43,7 @@ fn claim(seconds: i64) -> ClaimRow {
         owner: "a".to_owned(),
         claimed_at: NOW - 40 * SECOND,
         lease_until: NOW + seconds * SECOND,
-        stands: false,
+        kind: Kind::List,
     }
 }
 
@@ -91,9 +91,10 @@ fn a_claimed_message_has_its_relay() {
     let claimed = |seconds| Found { claims: vec![claim(seconds)], ..pending() };
     check(&claimed(20), "claimed/claimed", "a has claimed it, 40 s ago, and publishes it", "");
     check(&claimed(20), "claimed/claimed", "Its lease lasts until 2023-11-14T22:13:40Z", "");
-    let standing = Found { claims: vec![ClaimRow { stands: true, ..claim(20) }], ..pending() };
+    let standing = |kind| Found { claims: vec![ClaimRow { kind, ..claim(20) }], ..pending() };
+    check(&standing(Kind::Closed), "claimed/closed", "which was closed 40 s ago, and may have published it.", "");
     check(
-        &standing,
+        &standing(Kind::Open),
         "claimed/standing",
         "a has a standing claim of its lane, and publishes it or takes it next. The claim was",
         "",

@@ -154,9 +154,9 @@ impl Claimer {
             let Some((count, bytes)) = stop.run_until_cancelled(memory.stands.during(room)).await else { break };
             let session = self.sessions.take().await;
             memory.stands.sweep();
-            let started = Instant::now();
+            let (started, kind) = (Instant::now(), memory.stands.kind());
             let outcome = self.pass(&mut memory, session, count, bytes).await;
-            let pause = self.judge(&mut memory, &outcome, started);
+            let pause = self.judge(&mut memory, &outcome, (started, kind));
             let Some(()) = stop.run_until_cancelled(self.rest(pause)).await else { break };
         }
         memory.stands.finish().await;

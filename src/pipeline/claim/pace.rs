@@ -24,16 +24,18 @@ pub(super) enum Pause {
 
 impl Claimer {
     /// Counts a pass and returns the pause before the next one. A large claim has none after it, and the pause grows
-    /// while the lane stays empty. Relays that share a lane share the interval.
-    pub(super) fn judge(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>, started: Instant) -> Pause {
+    /// while the lane stays empty. Relays that share a lane share the interval. `kind` is that of the claims when it began.
+    pub(super) fn judge(
+        &self,
+        memory: &mut Memory,
+        outcome: &Result<Pass, sqlx::Error>,
+        (started, kind): (Instant, &str),
+    ) -> Pause {
         let (metrics, relay) = (&self.context.metrics, &self.context.config.relay);
         let (now, relays) = (Instant::now(), memory.foreign.relays());
-        let (kind, interval) = if memory.stands.is_standing() {
-            // Without a commit, a look costs less.
-            ("standing", relay.claim_interval / 2)
-        } else {
-            ("list", relay.claim_interval * relays)
-        };
+        // Without a commit, a look costs less.
+        let interval =
+            if memory.stands.is_standing() { relay.claim_interval / 2 } else { relay.claim_interval * relays };
         let (result, pause) = match outcome {
             Ok(Pass::Claimed(messages)) => {
                 metrics.claimed_messages_total.inc_by(*messages as u64);

@@ -23,7 +23,7 @@ use super::{Claimer, Memory, Pass, make::token, window::Selection};
 use crate::{
     pipeline::{
         settle::{Finished, Settler},
-        standing::{REST, Standing},
+        standing::Standing,
     },
     state::{leases::Tenure, session::Loan},
 };
@@ -69,6 +69,11 @@ impl Stands {
         self.standing.as_ref().is_some_and(|standing| standing.is_open())
     }
 
+    /// The kind of claim under which a look takes rows, for the metrics.
+    pub(super) fn kind(&self) -> &'static str {
+        if self.is_standing() { "standing" } else { "list" }
+    }
+
     /// Notes that a look is sent.
     pub(super) fn look(&mut self) {
         self.looked_for = self.standing.as_ref().map_or(0, |standing| standing.lease().claim_id);
@@ -78,8 +83,7 @@ impl Stands {
     pub(super) fn end(&mut self, why: &str) {
         if let Some(standing) = self.standing.take() {
             tracing::debug!(why, "a standing claim ends");
-            standing.end();
-            (self.small_claims, self.busy_since, self.rests_until) = (0, None, Instant::now() + REST);
+            (self.small_claims, self.busy_since, self.rests_until) = (0, None, Instant::now() + standing.end());
         }
     }
 

@@ -111,13 +111,14 @@ impl Standing {
         Some(tenure)
     }
 
-    /// Ends the claim, which takes nothing more. The rows in flight become a list.
-    pub(crate) fn end(&self) {
+    /// Ends the claim, which takes nothing more. The rows in flight become a list. Returns how long no standing claim follows.
+    pub(crate) fn end(&self) -> Duration {
         let mut state = self.state.lock();
         if state.phase == Phase::Open {
             state.end();
             self.changed.notify_one();
         }
+        state.rest.max(REST)
     }
 
     /// Whether it takes rows.
@@ -207,7 +208,7 @@ impl Standing {
     ) -> Result<Vec<ClaimLease>, sqlx::Error> {
         let settled = self.settled(group);
         if !settled.is_empty() {
-            // With others, and their settlement got no reply.
+            // An earlier settlement had these parts and others, and its reply was lost.
             return Ok(settled);
         }
         let Some((claim, next)) = self.next(group) else { return Ok(Vec::new()) };
@@ -282,7 +283,8 @@ impl Standing {
     /// Takes over the state that the database has.
     fn became(&self, found: &Found, group: &[Finished]) {
         let mut state = self.state.lock();
-        let open = self.parts(state.claim.lease.lease_token, group);
+        let token = state.claim.lease.lease_token;
+        let open = self.parts(token, group);
         let executed = state.became(found);
         if let Some(sent) = &executed {
             *self.until.lock() = sent.at + self.context.config.relay.lease;
@@ -293,13 +295,15 @@ impl Standing {
             }
             self.leave(&mut state);
             // Its parts must not be published.
-            let lost = open.iter().filter(|part| part.lose()).count();
+            let lost = self.parts(token, &[]).iter().filter(|part| part.lose()).count();
             self.context.metrics.leases_lost_total.inc_by(u64::from(lost > 0));
         }
         if state.claim.kind != Kind::Open {
             state.end();
         }
-        if state.claim.kind == Kind::List && !open.is_empty() && open.iter().all(|part| part.is_abandoned()) {
+        let is_rest = group.is_empty() || executed.is_some();
+        if state.claim.kind == Kind::List && is_rest && !open.is_empty() && open.iter().all(|part| part.is_abandoned())
+        {
             // It is left to its lease, with those of its parts that cannot be settled.
             self.leave(&mut state);
         }

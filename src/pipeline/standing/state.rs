@@ -25,7 +25,7 @@ pub(super) struct State {
     pub(super) closed: u64,
     /// The largest id that a look has seen.
     pub(super) seen: u64,
-    /// The same some time ago, and the ids that came in [`AHEAD`] before.
+    /// The largest id some time ago, with that time, and the ids that came in [`AHEAD`] before.
     pub(super) measured: (u64, Instant),
     pub(super) ahead: u64,
     pub(super) low: Option<(u64, u64)>,
@@ -35,7 +35,7 @@ pub(super) struct State {
     pub(super) rest: Duration,
     /// The settlements of the claim as it is now that were sent. Any of them may be executed.
     pub(super) sent: Vec<Sent>,
-    /// Parts of a settlement of which that was found out later.
+    /// Parts whose settlement turned out later to be executed.
     pub(super) settled: Vec<ClaimLease>,
 }
 
@@ -100,11 +100,16 @@ impl State {
         if found.claim.is_some_and(|claim| claim.lease == before) {
             return None;
         }
-        (self.written, self.needs_mark) = (Instant::now(), false);
         let mark = found.claim.map(|claim| claim.mark);
-        // Those that leave no claim have the same parts.
-        let executed = self.sent.drain(..).find(|sent| found.is_settled && sent.mark == mark);
+        let mut sent = std::mem::take(&mut self.sent);
+        let at = sent.iter().position(|sent| sent.mark == mark);
+        // Other relays may have ended the successor. Those that leave none have the same parts.
+        let is_one = || mark.is_none() && sent.windows(2).all(|pair| matches!(pair, [a, b] if a.parts == b.parts));
+        let at = at.or_else(|| is_one().then_some(0)).filter(|at| found.is_settled && *at < sent.len());
+        let executed = at.map(|at| sent.swap_remove(at));
         self.settled.extend(executed.iter().flat_map(|sent| &sent.parts));
+        self.written = executed.as_ref().map_or(self.written, |sent| sent.at);
+        self.needs_mark = false;
         executed
     }
 }
@@ -140,5 +145,15 @@ mod tests {
         assert_eq!(settled(Some(claim(2, 102))), [1, 2]);
         assert_eq!(settled(None), [1, 2, 3]);
         assert!(settled(Some(claim(1, 100))).is_empty(), "the claim is still there");
+        assert!(settled(Some(claim(2, 99))).is_empty(), "another relay has made it");
+    }
+
+    #[test]
+    fn a_settlement_counts_although_its_successor_is_gone() {
+        let mut state = State::new(claim(1, 100));
+        let sent = |mark| Sent { mark: Some(mark), at: Instant::now(), parts: vec![lease(7)] };
+        state.sent.extend([sent(101), sent(102)]);
+        state.became(&Found { is_settled: true, claim: None });
+        assert_eq!(state.settled, [lease(7)]);
     }
 }

@@ -177,5 +177,5 @@ async fn backlog(arena: &mut Arena) -> Result<()> {
         let pending = "SELECT COUNT(*) < 100 FROM outbox_pending";
         arena.database.wait_for(PATIENCE, pending).await?;
     }
-    Ok(())
+    arena.recovered(Instant::now(), LANE).await
 }

@@ -10,6 +10,7 @@ use super::{
     queue::UNDATED,
     read::{self, Mark},
     replay::ELSEWHERE,
+    standing::Kind,
     stats::first_of_the_last_minute,
 };
 
@@ -158,8 +159,8 @@ pub struct ClaimRow {
     pub claimed_at: i64,
     /// The end of its lease.
     pub lease_until: i64,
-    /// Whether it is a standing claim: the message may be in flight, or may be taken next.
-    pub stands: bool,
+    /// Its kind. Under a standing claim the message may be in flight, or may be taken next.
+    pub kind: Kind,
 }
 
 /// A broker's confirmation.
@@ -258,12 +259,12 @@ pub(super) async fn states(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Ve
 
 async fn claims(conn: &mut MySqlConnection, id: u64) -> Result<Vec<ClaimRow>, sqlx::Error> {
     let sql = "SELECT owner, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', claimed_at), \
-               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', lease_until), kind > 0 FROM outbox_claimed_messages WHERE id = ? \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', lease_until), CAST(kind AS UNSIGNED) FROM outbox_claimed_messages WHERE id = ? \
                ORDER BY claim_id";
     let rows = sqlx::query(sql).bind(id).fetch_all(conn).await?;
     let claim = |row: &MySqlRow| {
-        let (claimed_at, lease_until, stands) = (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
-        Ok(ClaimRow { owner: row.try_get(0)?, claimed_at, lease_until, stands })
+        let (claimed_at, lease_until, kind) = (row.try_get(1)?, row.try_get(2)?, Kind::of(row.try_get(3)?));
+        Ok(ClaimRow { owner: row.try_get(0)?, claimed_at, lease_until, kind })
     };
     rows.iter().map(claim).collect()
 }

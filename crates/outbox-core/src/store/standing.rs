@@ -64,7 +64,7 @@ pub enum Next {
         ids: Vec<u64>,
         /// Their keys.
         keys: Vec<u64>,
-        /// Bars nothing.
+        /// A number that only names the text.
         mark: u64,
     },
     /// None.

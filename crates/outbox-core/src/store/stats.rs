@@ -184,7 +184,7 @@ pub async fn lanes(conn: &mut MySqlConnection) -> Result<Vec<LaneStats>, sqlx::E
         let lane = lanes.of(row.try_get(0)?);
         (lane.owners, lane.expired_leases) = (row.try_get(1)?, row.try_get(2)?);
     }
-    let sql = "SELECT lane, CAST(COUNT(*) AS UNSIGNED) FROM outbox_claimed_messages WHERE lease_until >= UTC_TIMESTAMP(6) GROUP BY lane";
+    let sql = "SELECT lane, CAST(COUNT(DISTINCT id) AS UNSIGNED) FROM outbox_claimed_messages WHERE lease_until >= UTC_TIMESTAMP(6) GROUP BY lane";
     for row in sqlx::query(sql).fetch_all(&mut *conn).await? {
         lanes.of(row.try_get(0)?).leased = row.try_get(1)?;
     }

@@ -70,7 +70,7 @@ async fn a_closed_claim_stays_closed_and_becomes_a_list(flavor: Flavor) -> Resul
     let lanes = stats::lanes(&mut db).await?;
     assert_eq!(lanes.iter().map(|lane| (lane.pending, lane.leased)).collect::<Vec<_>>(), [(4, MARK)]);
     for (id, is_covered) in [(MARK, true), (MARK + 1, false)] {
-        assert_eq!(find::find(&mut db, id).await?.claims.iter().any(|claim| claim.stands), is_covered);
+        assert_eq!(find::find(&mut db, id).await?.claims.iter().any(|claim| claim.kind == Kind::Open), is_covered);
     }
     ensure!(!standing::close(&mut db, first, Duration::from_secs(60)).await?, "it was written just now");
     ensure!(!standing::list(&mut db, first, (&[1, 2, 3], &[])).await?, "it is open");
