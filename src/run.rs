@@ -6,12 +6,7 @@ use futures_util::{StreamExt as _, stream};
 use outbox_core::{
     SchemaError, check_schema,
     sqlx::{self, Connection as _, MySqlConnection},
-    store::{
-        counters,
-        lanes::settle_kind,
-        lease::{self, ClaimLease},
-        read, settle, standing,
-    },
+    store::{counters, lanes::settle_kind, lease, read, settle},
 };
 use tokio::{
     sync::{Mutex, mpsc, watch},
@@ -113,7 +108,7 @@ impl Relay {
         let (open, is_open) = watch::channel(false);
 
         let mut tasks = JoinSet::new();
-        tasks.spawn(lanes::run(Arc::clone(&context), capacity, is_open, (claims, settled.clone())));
+        tasks.spawn(lanes::run(Arc::clone(&context), capacity, is_open, claims));
         let reader = Arc::new(Reader::new(&context, self.routes));
         let reads = in_order(claimed, relay.readers, move |claim| {
             let reader = Arc::clone(&reader);
@@ -127,12 +122,8 @@ impl Relay {
         });
         let queue = Arc::new(Mutex::new(queue));
         for _ in 0..relay.settlers {
-            let settler = Settler {
-                context: Arc::clone(&context),
-                queue: Arc::clone(&queue),
-                settled: settled.clone(),
-                standing: None,
-            };
+            let settler =
+                Settler { context: Arc::clone(&context), queue: Arc::clone(&queue), settled: settled.clone() };
             tasks.spawn(async move {
                 settler.run().await;
                 Ok(())
@@ -252,7 +243,7 @@ async fn release_rest(context: &Arc<Context>) {
     let mut session = Session::new(context);
     let release = async |db: &mut MySqlConnection| {
         let mut claims = lease::of_owner(db, &context.owner).await?;
-        claims.retain(|claim| !abandoned.iter().any(|tenure| tenure.is(*claim)));
+        claims.retain(|claim| abandoned.iter().all(|tenure| tenure.lease != *claim));
         if claims.is_empty() { Ok(0) } else { lease::release(db, &claims).await }
     };
     match session.run("release", release).await {
@@ -326,7 +317,6 @@ async fn take_lanes(context: &Context, connection: &mut MySqlConnection) -> Resu
 async fn is_ready(connection: &mut MySqlConnection) -> Result<Option<counters::Behind>, sqlx::Error> {
     read::messages(connection, &[]).await?;
     settle::try_all(connection).await?;
-    standing::close(connection, ClaimLease { claim_id: 0, lease_token: 0 }, Duration::ZERO).await?;
     counters::behind(connection).await
 }
 

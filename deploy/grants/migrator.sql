@@ -6,6 +6,7 @@
 --   mysql shop < deploy/grants/migrator.sql
 -- A release that adds a table says so in CHANGELOG.md and adds its line here.
 
+GRANT CREATE, ALTER, DROP, INDEX ON outbox_pending  TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_delayed  TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX, INSERT ON outbox_head TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_dead     TO 'outbox_migrator'@'%';
@@ -27,7 +28,6 @@ GRANT CREATE, ALTER, DROP, INDEX ON outbox_attempts TO 'outbox_migrator'@'%';
 -- The views run with the rights of the account that made them, so it must be able to read what they show. (CREATE beside
 -- CREATE VIEW: a privilege on something that does not exist yet is accepted only together with CREATE.)
 GRANT CREATE, ALTER, DROP, INDEX, SELECT ON outbox_messages TO 'outbox_migrator'@'%';
-GRANT CREATE, ALTER, DROP, INDEX, SELECT ON outbox_pending TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX, SELECT ON outbox_claims TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX, SELECT ON outbox_sent   TO 'outbox_migrator'@'%';
 GRANT CREATE, CREATE VIEW, DROP, SHOW VIEW, SELECT ON outbox_claimed_messages TO 'outbox_migrator'@'%';

@@ -9,7 +9,7 @@ GRANT SELECT, DELETE ON outbox_messages TO 'outbox_relay'@'%';
 
 -- Claim, renew, settle, take over, promote.
 GRANT SELECT, INSERT, UPDATE (attempts, takeovers), DELETE ON outbox_pending TO 'outbox_relay'@'%';
-GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_claims  TO 'outbox_relay'@'%';
+GRANT SELECT, INSERT, UPDATE (lease_until), DELETE ON outbox_claims  TO 'outbox_relay'@'%';
 GRANT SELECT, INSERT, DELETE ON outbox_delayed TO 'outbox_relay'@'%';
 GRANT SELECT, INSERT, DELETE ON outbox_sent    TO 'outbox_relay'@'%';
 GRANT SELECT, INSERT, DELETE ON outbox_dead    TO 'outbox_relay'@'%';

@@ -165,8 +165,6 @@ section! {
         settlers: Count(1, 64) = Default "2";
         /// The shortest time from one small claim of a lane to the next: a shorter one publishes sooner, and costs the database more.
         claim_interval: Duration = Default "8ms";
-        /// Whether one relay at a time takes a lane without a backlog for itself, and claims its rows once instead of each batch. Messages leave sooner, and the other relays of the lane rest. Turn it on only when all relays are of this release: earlier ones do not know such claims, and would send the same messages. Turn it off, and wait for ten seconds, before an earlier release starts. All relays must use one server, not several nodes of a Galera cluster.
-        standing_claims: Switch = Default "false";
         /// The longest pause between two looks into an empty queue; three times as long after ten seconds without a message.
         poll_interval: Duration = Default "100ms";
         /// How long a stop may take before messages in flight are given up.

@@ -25,7 +25,7 @@ pub async fn run(context: Arc<Context>) {
         tokio::time::sleep((context.config.relay.lease / 3).min(LONGEST)).await;
         loop {
             let mut tenures = context.leases.all();
-            tenures.retain(|tenure| !tenure.is_abandoned() && !tenure.stands);
+            tenures.retain(|tenure| !tenure.is_abandoned());
             context.alive("renew");
             // All claims in flight depend on it: after a lost connection, the next try does not wait for the next turn.
             if tenures.is_empty() || renew(&context, &mut session, &tenures).await.is_ok() {

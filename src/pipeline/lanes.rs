@@ -16,10 +16,7 @@ use tokio::{
 
 use crate::{
     error::RunError,
-    pipeline::{
-        claim::{Claimed, Claimer},
-        settle::Settled,
-    },
+    pipeline::claim::{Claimed, Claimer},
     state::{
         capacity::Capacity,
         context::Context,
@@ -73,7 +70,7 @@ pub async fn run(
     context: Arc<Context>,
     capacity: Capacity,
     open: watch::Receiver<bool>,
-    (claims, settled): (mpsc::Sender<Claimed>, mpsc::UnboundedSender<Settled>),
+    claims: mpsc::Sender<Claimed>,
 ) -> Result<(), RunError> {
     let mut session = Session::new(&context);
     let (sessions, idle) = (Arc::new(Sessions::new(&context, CONNECTIONS)), Arc::new(Idle::default()));
@@ -112,7 +109,6 @@ pub async fn run(
                     capacity: capacity.clone(),
                     open: open.clone(),
                     claims: claims.clone(),
-                    settled: settled.clone(),
                     last_pass: Arc::new(AtomicU64::new(0)),
                     sessions: Arc::clone(&sessions),
                     idle: Arc::clone(&idle),

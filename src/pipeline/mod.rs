@@ -7,4 +7,3 @@ pub mod publish;
 pub mod read;
 pub mod retry;
 pub mod settle;
-pub mod standing;

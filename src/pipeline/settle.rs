@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::{FutureExt as _, future::BoxFuture};
+use futures_util::FutureExt as _;
 use outbox_core::{
     sqlx,
     store::{
@@ -22,7 +22,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use crate::{
     observe::traces::ClaimTrace,
-    pipeline::{claim::Claimed, standing::Standing},
+    pipeline::claim::Claimed,
     state::{capacity::Share, context::Context, crash, leases::Tenure, session::Session},
 };
 
@@ -51,9 +51,9 @@ const LINGER: Duration = Duration::from_millis(40);
 /// This many messages are worth a commit: a wait for more would only keep room from new ones.
 const ENOUGH: usize = 2000;
 /// Most claims of one round trip.
-pub(super) const MAX_CLAIMS: usize = 32;
+const MAX_CLAIMS: usize = 32;
 /// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
-pub(super) const MAX_TEXT: usize = 2 << 20;
+const MAX_TEXT: usize = 2 << 20;
 /// After this number of refusals caused by the call itself, a group is settled claim by claim. The same for lock waits: a claim
 /// of which another session has locked a row is set aside, and does not hold up the others.
 const MAX_REFUSALS: u32 = 3;
@@ -79,18 +79,8 @@ impl Finished {
         Self { tenure: claimed.tenure, settlement, last_pass: claimed.last_pass, queued, trace, _count: claimed.count }
     }
 
-    pub(crate) fn lease(&self) -> ClaimLease {
+    fn lease(&self) -> ClaimLease {
         self.tenure.lease
-    }
-
-    pub(crate) fn settlement(&self) -> &Settlement {
-        &self.settlement
-    }
-
-    /// Whether an earlier part of the standing claim among these has one of its keys.
-    fn is_behind<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> bool {
-        let shares = |other: &Self| self.tenure.keys.iter().any(|key| other.tenure.keys.binary_search(key).is_ok());
-        self.tenure.stands && others.into_iter().any(|other| other.lease() < self.lease() && shares(other))
     }
 
     /// Whether no message has an outcome to write: then the claim only needs to be released.
@@ -108,8 +98,6 @@ pub struct Settler {
     pub queue: Arc<Mutex<mpsc::UnboundedReceiver<Finished>>>,
     /// Reports settled, lost and abandoned claims to the publisher.
     pub settled: mpsc::UnboundedSender<Settled>,
-    /// The standing claim whose parts it settles; `None`: claims of their own.
-    pub standing: Option<Arc<Standing>>,
 }
 
 impl Settler {
@@ -117,36 +105,17 @@ impl Settler {
     pub async fn run(self) {
         let mut session = Session::new(&self.context);
         let (mut locked, mut again_at) = (VecDeque::new(), tokio::time::Instant::now());
-        // Parts of a standing claim that are behind others.
-        let mut behind = Vec::new();
         loop {
-            // The queue of a standing claim does not end.
-            if locked.is_empty() && self.standing.as_ref().is_some_and(|standing| standing.is_done()) {
+            let group = self.collect((!locked.is_empty()).then_some(again_at)).await;
+            if group.is_empty() && locked.is_empty() {
                 break;
-            }
-            let again = (!locked.is_empty()).then_some(again_at);
-            let soon = (!behind.is_empty()).then(|| tokio::time::Instant::now() + LINGER);
-            let mut group = self.collect(self.time(again.into_iter().chain(soon).min())).await;
-            if group.is_empty() && locked.is_empty() && self.standing.is_none() {
-                break;
-            }
-            if let Some(standing) = &self.standing {
-                behind.extend(group);
-                (group, behind) = standing.in_order(behind);
-                if !locked.is_empty() {
-                    standing.end();
-                }
-                if group.is_empty() {
-                    standing.keep(&mut session).await;
-                }
             }
             if !group.is_empty() {
                 crash::point("before_settle");
                 locked.extend(self.settle(&mut session, group, MAX_LOCK_WAITS).await);
             }
             let is_time = again_at <= tokio::time::Instant::now() || self.context.stop.is_cancelled();
-            let next = locked.iter().position(|it| !it.is_behind(&locked));
-            if is_time && let Some(finished) = next.and_then(|at| locked.remove(at)) {
+            if is_time && let Some(finished) = locked.pop_front() {
                 let still = self.settle(&mut session, vec![finished], 1).await;
                 let pause = if still.is_empty() { Duration::ZERO } else { LOCKED_PAUSE };
                 again_at = tokio::time::Instant::now() + pause;
@@ -155,19 +124,16 @@ impl Settler {
         }
     }
 
-    /// Waits until there is something to do beside the queue: a locked claim at `again`, at a stop at once, or a standing claim.
-    fn time(&self, again: Option<tokio::time::Instant>) -> Option<BoxFuture<'_, ()>> {
-        match &self.standing {
-            Some(standing) => Some(standing.due(again).boxed()),
-            None => again
-                .map(|again| self.context.stop.run_until_cancelled(tokio::time::sleep_until(again)).map(drop).boxed()),
-        }
-    }
-
-    /// Waits for a claim, and then shortly for more. Returns none at `time`, or if the queue has ended.
-    async fn collect(&self, time: Option<BoxFuture<'_, ()>>) -> Vec<Finished> {
-        let is_timed = time.is_some();
-        let mut time = time.unwrap_or_else(|| std::future::pending().boxed());
+    /// Waits for a claim, and then shortly for more. Returns none at `until`, at a stop if there is such a time, or if the queue
+    /// has ended.
+    async fn collect(&self, until: Option<tokio::time::Instant>) -> Vec<Finished> {
+        let time = async {
+            match until {
+                Some(until) => drop(self.context.stop.run_until_cancelled(tokio::time::sleep_until(until)).await),
+                None => std::future::pending().await,
+            }
+        };
+        let mut time = std::pin::pin!(time);
         let received = async {
             let mut queue = self.queue.lock().await;
             let first = queue.recv().await;
@@ -180,7 +146,7 @@ impl Settler {
         };
         let Some(first) = first else {
             drop(queue);
-            if is_timed {
+            if until.is_some() {
                 time.await;
             }
             return Vec::new();
@@ -231,7 +197,7 @@ impl Settler {
                 return self.one_by_one(session, group).await;
             }
             if lock_waits >= most_waits {
-                let claim_id = group.first().map(|finished| finished.tenure.claim_id);
+                let claim_id = group.first().map(|finished| finished.lease().claim_id);
                 tracing::warn!(claim_id, "another session has locked a row of a claim, which is settled later");
                 return group;
             }
@@ -246,9 +212,6 @@ impl Settler {
     }
 
     async fn write(&self, session: &mut Session, group: &[Finished], way: Way) -> Result<Vec<ClaimLease>, sqlx::Error> {
-        if let Some(standing) = &self.standing {
-            return standing.write(session, group, way).await;
-        }
         let (empty, full): (Vec<_>, Vec<_>) = group.iter().partition(|finished| finished.is_empty());
         let mut standing = Vec::new();
         if !full.is_empty() {
@@ -271,9 +234,6 @@ impl Settler {
         if group.is_empty() {
             return Ok(Vec::new());
         }
-        if let Some(standing) = &self.standing {
-            return standing.ask(session, group).await;
-        }
         let leases: Vec<ClaimLease> = group.iter().map(Finished::lease).collect();
         session.run("settled", async |db| settle::settled(db, &leases).await).await
     }
@@ -282,18 +242,15 @@ impl Settler {
     async fn one_by_one(&self, session: &mut Session, group: Vec<Finished>) -> Vec<Finished> {
         let mut locked = Vec::new();
         for finished in group {
-            let waits = finished.is_behind(&locked);
-            let group = vec![finished];
-            locked.extend(if waits { group } else { Box::pin(self.settle(session, group, 1)).await });
+            locked.extend(Box::pin(self.settle(session, vec![finished], 1)).await);
         }
         locked
     }
 
     /// Leaves a claim that the server refuses to its lease: the relay that takes it over counts an attempt for each message.
     fn abandon(&self, finished: &Finished) {
-        tracing::error!(claim_id = finished.tenure.claim_id, "a claim cannot be settled: it is left to its lease");
+        tracing::error!(claim_id = finished.lease().claim_id, "a claim cannot be settled: it is left to its lease");
         finished.tenure.abandon();
-        self.standing.iter().for_each(|standing| _ = standing.end());
         self.tell(finished);
         self.trace(finished, "abandoned");
     }
@@ -302,7 +259,7 @@ impl Settler {
     fn close(&self, group: Vec<Finished>, ended: &[ClaimLease], started: Instant) -> Vec<Finished> {
         let (done, open): (Vec<_>, Vec<_>) = group.into_iter().partition(|finished| ended.contains(&finished.lease()));
         for finished in done {
-            count(&self.context, &finished.settlement);
+            self.count(&finished.settlement);
             self.observe("settled", started);
             self.forget(&finished);
             self.trace(&finished, "settled");
@@ -313,10 +270,6 @@ impl Settler {
     /// Closes claims that are neither live nor settled.
     fn close_lost(&self, group: Vec<Finished>, started: Instant) {
         for finished in group {
-            if finished.tenure.is_abandoned() {
-                self.abandon(&finished);
-                continue;
-            }
             self.lost(&finished);
             self.observe("lost", started);
             self.forget(&finished);
@@ -336,7 +289,6 @@ impl Settler {
     }
 
     fn tell(&self, finished: &Finished) {
-        self.standing.iter().for_each(|standing| standing.closed());
         let lease = finished.lease();
         let pass = finished.last_pass.load(Ordering::Acquire);
         // No receiver: the relay is ending.
@@ -351,7 +303,7 @@ impl Settler {
             self.context.metrics.leases_lost_total.inc();
         }
         tracing::warn!(
-            claim_id = finished.tenure.claim_id,
+            claim_id = finished.lease().claim_id,
             sent,
             "the lease was lost before the claim was settled: nothing was written, another relay sends its messages again"
         );
@@ -361,6 +313,10 @@ impl Settler {
         if let (Some(traces), Some(trace)) = (&self.context.traces, &finished.trace) {
             traces.claim(trace, &finished.settlement, outcome);
         }
+    }
+
+    fn count(&self, settlement: &Settlement) {
+        count(&self.context, settlement);
     }
 
     fn observe(&self, outcome: &str, started: Instant) {

@@ -198,15 +198,10 @@ fn start<H: Handler>(
     let database = context.login.options().ok().and_then(|options| options.get_database().map(str::to_owned));
     let capacity = ahead.capacity();
     let worker = Claims { context: Arc::clone(context), ahead, reader, handler, database, after_dead, finished };
-    let settler = Settler {
-        context: Arc::clone(context),
-        queue: Arc::new(Mutex::new(queue)),
-        settled: settled.clone(),
-        standing: None,
-    };
+    let settler = Settler { context: Arc::clone(context), queue: Arc::new(Mutex::new(queue)), settled };
 
     let mut tasks = JoinSet::new();
-    tasks.spawn(lanes::run(Arc::clone(context), capacity, open, (claims, settled)));
+    tasks.spawn(lanes::run(Arc::clone(context), capacity, open, claims));
     tasks.spawn(worker.run(claimed));
     tasks.spawn(async move {
         settler.run().await;

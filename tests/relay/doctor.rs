@@ -133,7 +133,7 @@ async fn each_broken_server_or_account_is_found(flavor: Flavor) -> Result<()> {
 
     let account = "'outbox_relay_process'@'%'";
     let revoke = format!(
-        "REVOKE DELETE ON outbox_claims FROM {account}; REVOKE UPDATE (takeovers) ON outbox_pending FROM {account}"
+        "REVOKE DELETE ON outbox_pending FROM {account}; REVOKE UPDATE (lease_until) ON outbox_claims FROM {account}"
     );
     let missing = clinic.case("privilege_missing", &revoke, printed()).await?;
     let lines = missing["command"].as_str().unwrap_or_default().lines().count();

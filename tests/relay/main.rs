@@ -40,7 +40,6 @@ mod rows_touched;
 mod schema;
 mod settings;
 mod stage;
-mod standing;
 mod takeover;
 mod traces;
 mod why;

@@ -250,7 +250,6 @@ impl Look {
             leases: self.claim_ids.iter().copied().map(lease).collect(),
             claims: self.claims.iter().map(|claim| foreign_claim(protocol, claim)).collect(),
             passed: Vec::new(),
-            standing: None,
             fresh: rows(self.fresh),
             below: rows(self.below),
             holds: self.waiting.first().map(|id| protocol.key(id)),

@@ -176,26 +176,18 @@ impl Metrics {
             registry: make.0,
             destinations: Mutex::default(),
         };
-        metrics.begin();
-        Ok(Arc::new(metrics))
-    }
-
-    /// Shows counters from 0 on, so that a rate shows the first increment.
-    fn begin(&self) {
         for (counter, values) in [
-            (&self.lease_renewals_total, &["renewed", "lost", "error", "locked"][..]),
-            (&self.possible_duplicates_total, &["takeover", "unconfirmed", "resent"]),
-            (&self.purged_messages_total, &["outbox_messages", "outbox_dead", "inbox_processed"]),
+            (&metrics.claims_total, &["claimed", "empty", "conflict", "error"][..]),
+            (&metrics.lease_renewals_total, &["renewed", "lost", "error", "locked"]),
+            (&metrics.possible_duplicates_total, &["takeover", "unconfirmed", "resent"]),
+            (&metrics.purged_messages_total, &["outbox_messages", "outbox_dead", "inbox_processed"]),
         ] {
+            // From 0 on, so that a rate shows the first increment.
             for value in values {
                 drop(counter.with_label_values(&[value]));
             }
         }
-        for result in ["claimed", "empty", "conflict", "error"] {
-            for kind in ["list", "standing"] {
-                drop(self.claims_total.with_label_values(&[result, kind]));
-            }
-        }
+        Ok(Arc::new(metrics))
     }
 
     /// Returns the label of a destination: its name, or `other` if 200 others have series.

@@ -23,8 +23,8 @@ pub const METRICS: &[Metric] = &[
     metric(
         "counter",
         "outbox_relay_claims_total",
-        &["result", "kind"],
-        "Passes of the claimers: claimed, empty, conflict (another relay was faster) or error. The kind is standing under a standing claim, and else list.",
+        &["result"],
+        "Passes of the claimers: claimed, empty, conflict (another relay was faster) or error.",
     ),
     metric("counter", "outbox_relay_claimed_messages_total", &[], "Messages claimed."),
     metric("histogram", "outbox_relay_claim_duration_seconds", &[], "A pass that claimed: look and claim."),

@@ -6,7 +6,6 @@ use outbox_core::{
         attempts::FailureRow,
         find::{self, ClaimRow, Found, MAX_BEFORE, StateRow, StateTable},
         read::Mark,
-        standing::Kind,
     },
 };
 use serde::Serialize;
@@ -207,24 +206,6 @@ fn ended(found: &Found) -> Verdict {
 
 fn claimed(found: &Found, claim: &ClaimRow) -> Verdict {
     let (owner, ago) = (&claim.owner, found.now - claim.lease_until);
-    if ago < 0 && claim.kind == Kind::Closed {
-        let why = format!(
-            "Relay {owner} had a standing claim of its lane, which was closed {} ago, and may have published it. The claim becomes a \
-             list within seconds. Another relay takes that over after {}.",
-            span(found.now - claim.claimed_at),
-            at(claim.lease_until)
-        );
-        return Verdict::new("claimed", "closed", why);
-    }
-    if ago < 0 && claim.kind == Kind::Open {
-        let why = format!(
-            "Relay {owner} has a standing claim of its lane, and publishes it or takes it next. The claim was written {} ago, its lease \
-             lasts until {}.",
-            span(found.now - claim.claimed_at),
-            at(claim.lease_until)
-        );
-        return Verdict::new("claimed", "standing", why);
-    }
     if ago < 0 {
         let since = span(found.now - claim.claimed_at);
         let why = format!(

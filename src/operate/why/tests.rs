@@ -39,12 +39,7 @@ fn delayed(seconds: i64, reason: &str) -> Found {
 }
 
 fn claim(seconds: i64) -> ClaimRow {
-    ClaimRow {
-        owner: "a".to_owned(),
-        claimed_at: NOW - 40 * SECOND,
-        lease_until: NOW + seconds * SECOND,
-        kind: Kind::List,
-    }
+    ClaimRow { owner: "a".to_owned(), claimed_at: NOW - 40 * SECOND, lease_until: NOW + seconds * SECOND }
 }
 
 fn receipt() -> ReceiptRow {
@@ -91,14 +86,6 @@ fn a_claimed_message_has_its_relay() {
     let claimed = |seconds| Found { claims: vec![claim(seconds)], ..pending() };
     check(&claimed(20), "claimed/claimed", "a has claimed it, 40 s ago, and publishes it", "");
     check(&claimed(20), "claimed/claimed", "Its lease lasts until 2023-11-14T22:13:40Z", "");
-    let standing = |kind| Found { claims: vec![ClaimRow { kind, ..claim(20) }], ..pending() };
-    check(&standing(Kind::Closed), "claimed/closed", "which was closed 40 s ago, and may have published it.", "");
-    check(
-        &standing(Kind::Open),
-        "claimed/standing",
-        "a has a standing claim of its lane, and publishes it or takes it next. The claim was",
-        "",
-    );
     check(&claimed(-3), "claimed/lease_ended", "ended 3 s ago", "");
     check(&claimed(-70), "claimed/lease_ended", "None has.", "start a relay");
 }

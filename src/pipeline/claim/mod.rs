@@ -5,7 +5,6 @@ mod held;
 mod make;
 mod pace;
 mod past;
-mod stand;
 pub mod window;
 
 use std::{
@@ -22,7 +21,6 @@ use outbox_core::{
         claim::{self, Look, Pending, Seen},
         lanes,
         read::Stored,
-        standing,
     },
 };
 use tokio::sync::{mpsc, watch};
@@ -31,14 +29,10 @@ pub use self::foreign::{Foreign, claimed_ids};
 use self::{
     make::kib,
     past::Past,
-    stand::Stands,
     window::{Limits, Selection, Start},
 };
 use crate::{
-    pipeline::{
-        lanes::Idle,
-        settle::{Finished, Settled},
-    },
+    pipeline::lanes::Idle,
     state::{
         backoff::Backoff,
         capacity::{Capacity, Share},
@@ -70,8 +64,6 @@ pub struct Claimed {
     pub count: Share,
     /// Its share of the bytes in flight, in KiB, held until it is published.
     pub bytes: Share,
-    /// The queue of its settler, if it is a part of a standing claim.
-    pub settler: Option<mpsc::UnboundedSender<Finished>>,
 }
 
 /// The outcome of a pass.
@@ -85,8 +77,6 @@ enum Pass {
     Deferred,
     /// Another relay changed the lane first.
     Conflict,
-    /// Another relay has a standing claim of the lane.
-    Held,
 }
 
 /// The claimer of one lane.
@@ -101,8 +91,6 @@ pub struct Claimer {
     pub open: watch::Receiver<bool>,
     /// Receives the claims.
     pub claims: mpsc::Sender<Claimed>,
-    /// Reports settled claims to the publisher.
-    pub settled: mpsc::UnboundedSender<Settled>,
     /// The number of the pass that began last.
     pub last_pass: Arc<AtomicU64>,
     /// Connections, shared with the claimers of other lanes.
@@ -119,7 +107,6 @@ struct Memory {
     /// Until then there are too many held keys to read them one after the other.
     many_held_until: Instant,
     past: Past,
-    stands: Stands,
     /// For looks that start at the first row.
     patience: Patience,
     last_message_at: Instant,
@@ -143,23 +130,20 @@ impl Claimer {
             full_look_at: now,
             many_held_until: now,
             past: Past::new(),
-            stands: Stands::new(),
             patience: Patience::new(&self.context),
             last_message_at: now,
             pauses: session::pauses(),
         };
         let stop = self.context.stop.clone();
-        while let Some(true) = stop.run_until_cancelled(memory.stands.during(self.ready())).await {
+        while let Some(true) = stop.run_until_cancelled(self.ready()).await {
             let room = async { (self.capacity.count.take(self.lane).await, self.capacity.kib.take(self.lane).await) };
-            let Some((count, bytes)) = stop.run_until_cancelled(memory.stands.during(room)).await else { break };
+            let Some((count, bytes)) = stop.run_until_cancelled(room).await else { break };
             let session = self.sessions.take().await;
-            memory.stands.sweep();
-            let (started, kind) = (Instant::now(), memory.stands.kind());
+            let started = Instant::now();
             let outcome = self.pass(&mut memory, session, count, bytes).await;
-            let pause = self.judge(&mut memory, &outcome, (started, kind));
+            let pause = self.judge(&mut memory, &outcome, started);
             let Some(()) = stop.run_until_cancelled(self.rest(pause)).await else { break };
         }
-        memory.stands.finish().await;
     }
 
     /// Waits until there is a sink to publish to, and the lane is not paused.
@@ -192,27 +176,10 @@ impl Claimer {
             session.run("create_head", async |db| lanes::create_head(db, self.lane).await).await?;
             return Ok(Pass::Empty);
         };
-        if let Some((claim, is_own)) = seen.standing {
-            let taken = is_own.then(|| self.take(memory, (&seen, &selection), (claim, version))).flatten();
-            let Some((tenure, rows, settler)) = taken else {
-                return Ok(if is_own { Pass::Empty } else { Pass::Held });
-            };
-            self.count_late(&selection, start.id());
-            crash::point("after_claim");
-            // Queues may be read on, and other claimers use the connection, while the readers have no room.
-            drop((rest, session));
-            let taken = rows.len();
-            let handed = self.hand_over((pass, started, Some(settler)), (vec![tenure], None), rows, (count, bytes));
-            memory.stands.during(handed).await;
-            return Ok(Pass::Claimed(taken));
-        }
         match (selection.claims.is_empty(), selection.behind.is_empty()) {
             (true, true) if without.is_empty() => return Ok(Pass::Empty),
             (true, true) => return Ok(Pass::Deferred),
             (true, false) => return self.defer(&mut session, version, &selection.behind).await,
-            _ if self.is_to_stand(memory, &selection) => {
-                return self.stand(memory, session, version, (&selection, &seen)).await;
-            }
             _ => {}
         }
         let Some(made) = self.claim(memory, session, version, &selection).await? else {
@@ -225,14 +192,14 @@ impl Claimer {
         crash::point("after_claim");
         let rows = selection.claims.concat();
         let taken = rows.len();
-        self.hand_over((pass, started, None), made, rows, (count, bytes)).await;
+        self.hand_over((pass, started), made, rows, (count, bytes)).await;
         Ok(Pass::Claimed(taken))
     }
 
     /// Sends the claims on, each with its rows, their messages, and its part of the room.
     async fn hand_over(
         &self,
-        (pass, started, settler): (u64, Instant, Option<mpsc::UnboundedSender<Finished>>),
+        (pass, started): (u64, Instant),
         (tenures, mut messages): Made,
         mut rows: Vec<Pending>,
         (mut count, mut bytes): (Share, Share),
@@ -243,8 +210,8 @@ impl Claimer {
             let rows: Vec<Pending> = rows.extract_if(.., |row| is_mine(row.id)).collect();
             let messages = messages.as_mut().map(|all| all.extract_if(.., |it| is_mine(it.id)).collect());
             let (count, bytes) = (count.split(self.context.role.of_claim(rows.len())), bytes.split(kib(&rows)));
-            let (last_pass, settler) = (Arc::clone(&self.last_pass), settler.clone());
-            Claimed { tenure, pass, times, last_pass, rows, messages, count, bytes, settler }
+            let last_pass = Arc::clone(&self.last_pass);
+            Claimed { tenure, pass, times, last_pass, rows, messages, count, bytes }
         });
         let claims: Vec<Claimed> = claims.collect();
         // The room that they do not need is free.
@@ -281,7 +248,6 @@ impl Claimer {
         without: &[u64],
     ) -> Result<Option<(Seen, Selection)>, sqlx::Error> {
         let own = self.context.leases.of_lane(self.lane);
-        memory.stands.look();
         let floor = self.context.floor.load(Ordering::Acquire);
         let rows = messages.max(self.context.role.look_rows());
         let (seen, below) = self.see(memory, session, &own, (rows, without)).await?;
@@ -290,20 +256,11 @@ impl Claimer {
             return Ok(None);
         }
         let mut barred = memory.foreign.bar(&seen, &own);
-        let standing = seen.standing.map(|(standing, _)| standing.lease.lease_token);
-        // The list that a standing claim has become has ever higher numbers, and a replay sends a key in the order of its claims.
-        let is_apart = |tenure: &Tenure| tenure.stands && Some(tenure.lease.lease_token) != standing;
-        let apart = own.iter().filter(|tenure| !self.context.role.shares_keys() || is_apart(tenure));
-        barred.keys.extend(apart.flat_map(|tenure| &tenure.keys));
+        if !self.context.role.shares_keys() {
+            barred.keys.extend(own.iter().flat_map(|tenure| &tenure.keys));
+        }
         self.context.leases.sweep(self.lane, &seen.leases);
         barred.held = self.held(memory, session, &seen).await?;
-        if seen.standing.is_some() && seen.holds.is_some() {
-            // No compare-and-set follows. A row that was put back between the two reads would be passed by.
-            let version = session.run("held", async |db| standing::version(db, self.lane).await).await?;
-            if version != seen.version {
-                return Ok(None);
-            }
-        }
         barred.crowded = self.context.queues.crowded(self.lane);
         let (bytes, of_key) = (1024 * kib as u64, self.context.queues.most_of_key());
         let of_claim = self.context.role.of_claim(messages);

@@ -9,9 +9,6 @@ use super::{Claimer, Memory, Pass};
 /// A lane without a message for this duration is idle.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The pause while another relay has a standing claim.
-const HELD: Duration = Duration::from_millis(500);
-
 /// The pause before the next pass.
 pub(super) enum Pause {
     None,
@@ -24,31 +21,21 @@ pub(super) enum Pause {
 
 impl Claimer {
     /// Counts a pass and returns the pause before the next one. A large claim has none after it, and the pause grows
-    /// while the lane stays empty. Relays that share a lane share the interval. `kind` is that of the claims when it began.
-    pub(super) fn judge(
-        &self,
-        memory: &mut Memory,
-        outcome: &Result<Pass, sqlx::Error>,
-        (started, kind): (Instant, &str),
-    ) -> Pause {
+    /// while the lane stays empty. Relays that share a lane share the interval.
+    pub(super) fn judge(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>, started: Instant) -> Pause {
         let (metrics, relay) = (&self.context.metrics, &self.context.config.relay);
-        let (now, relays) = (Instant::now(), memory.foreign.relays());
-        // Without a commit, a look costs less.
-        let interval =
-            if memory.stands.is_standing() { relay.claim_interval / 2 } else { relay.claim_interval * relays };
+        let (now, interval) = (Instant::now(), relay.claim_interval * memory.foreign.relays());
         let (result, pause) = match outcome {
             Ok(Pass::Claimed(messages)) => {
                 metrics.claimed_messages_total.inc_by(*messages as u64);
                 metrics.claim_duration_seconds.observe(started.elapsed().as_secs_f64());
                 memory.last_message_at = now;
                 let is_small = *messages < relay.claim_messages / 8;
-                memory.stands.claimed(is_small);
                 // Other relays have their turn even if a pass takes longer than the interval.
                 let until = (started + interval).max(now + interval / 4);
                 ("claimed", if is_small { Pause::Until(until) } else { Pause::None })
             }
             Ok(Pass::Deferred) => ("empty", Pause::None),
-            Ok(Pass::Held) => ("empty", Pause::Until(now + HELD)),
             // Claimers that race without a pause lose half of their compare-and-sets.
             Ok(Pass::Conflict) => ("conflict", Pause::Until(now + interval.mul_f64(rand::random()))),
             Ok(Pass::Empty) => {
@@ -61,7 +48,7 @@ impl Claimer {
                 ("error", Pause::Until(now + memory.pauses.next()))
             }
         };
-        metrics.claims_total.with_label_values(&[result, kind]).inc();
+        metrics.claims_total.with_label_values(&[result]).inc();
         if outcome.is_ok() {
             memory.pauses.reset();
             self.context.alive("claim");

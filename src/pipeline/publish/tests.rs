@@ -110,7 +110,6 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
         messages: None,
         count,
         bytes,
-        settler: None,
     };
     let messages = messages.iter().map(|&(id, key_hash)| {
         let outgoing = Outgoing {

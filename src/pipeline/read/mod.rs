@@ -317,7 +317,6 @@ mod tests {
             messages: None,
             count: pool.take(0).await,
             bytes: pool.take(0).await,
-            settler: None,
         };
         let read = reader.read(claimed).await;
         assert!(matches!(*read.messages, [(_, Step::Decided(Disposition::Release, _))]));

@@ -24,7 +24,6 @@ mod relay_frozen;
 mod relay_killed;
 mod relay_starved;
 mod rolling_restart;
-mod standing_claims;
 mod two_releases;
 mod unroutable;
 
@@ -45,8 +44,6 @@ pub fn all() -> Vec<Row> {
         relay_killed::all(),
         relay_frozen::row(),
         rolling_restart::row(),
-        standing_claims::owners(),
-        standing_claims::others(),
         relay_starved::row(),
         database_down::row(),
         database_unreachable::row(),

@@ -23,10 +23,10 @@ pub use self::{
 use crate::store::migrate::{RECORD, note_in_script};
 
 /// The number of the newest migration that this version knows: its version of the tables.
-pub const SCHEMA_VERSION: i64 = 35;
+pub const SCHEMA_VERSION: i64 = 33;
 
 /// The migrations as text: number, name, SQL. One statement each.
-pub const MIGRATIONS: [(i64, &str, &str); 35] = [
+pub const MIGRATIONS: [(i64, &str, &str); 33] = [
     (1, "messages", include_str!("../../migrations/0001_messages.sql")),
     (2, "pending", include_str!("../../migrations/0002_pending.sql")),
     (3, "delayed", include_str!("../../migrations/0003_delayed.sql")),
@@ -60,8 +60,6 @@ pub const MIGRATIONS: [(i64, &str, &str); 35] = [
     (31, "inbox_started", include_str!("../../migrations/0031_inbox_started.sql")),
     (32, "lane_kind", include_str!("../../migrations/0032_lane_kind.sql")),
     (33, "listed_traces", include_str!("../../migrations/0033_listed_traces.sql")),
-    (34, "standing_claims", include_str!("../../migrations/0034_standing_claims.sql")),
-    (35, "claimed_rows", include_str!("../../migrations/0035_claimed_rows.sql")),
 ];
 
 /// The migrations for `#[sqlx::test(migrator = "outbox_core::MIGRATOR")]`: sqlx applies them to an empty database.

@@ -9,7 +9,6 @@ use super::{
     lease::ClaimLease,
     queue::UNDATED,
     read::{self, Stored},
-    standing::{Kind, Standing},
     text::{Digits, Hex, Ids, Reply, Text, listed, sql},
 };
 
@@ -77,8 +76,6 @@ pub struct Seen {
     pub claims: Vec<ForeignClaim>,
     /// Claims of other owners that were not read whole, because their number was known.
     pub passed: Vec<ClaimLease>,
-    /// The lane's standing claim, and whether it is one's own. While there is one, nobody else claims.
-    pub standing: Option<(Standing, bool)>,
     /// Candidates, by id.
     pub fresh: Vec<Pending>,
     /// Rows in the gaps, by id.
@@ -109,7 +106,7 @@ pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, s
     let others = others.unwrap_or_default();
     let text = sql!(
         "SELECT 0, version, low, low, NULL, NULL, NULL FROM outbox_head WHERE lane = {lane}
-        UNION ALL SELECT 1, claim_id, lease_token, mark << 2 | kind, owner,
+        UNION ALL SELECT 1, claim_id, lease_token, claim_id, owner,
             IF(claim_id > {known} AND owner <> {owner}, message_ids, NULL),
             IF(claim_id > {known} AND owner <> {owner}, key_hashes, NULL)
             FROM outbox_claims WHERE claim_id > {gone} AND lane = {lane}
@@ -154,11 +151,7 @@ impl Seen {
         let lease = ClaimLease { claim_id: row.try_get(1)?, lease_token: row.try_get(2)? };
         self.leases.push(lease);
         let holder: &str = row.try_get(4)?;
-        let packed: u64 = row.try_get(3)?;
-        let kind = Kind::of(packed & 3);
-        if kind != Kind::List {
-            self.standing = Some((Standing { lease, kind, mark: packed >> 2 }, holder == owner));
-        } else if let (Some(ids), Some(packed)) = (row.try_get(5)?, row.try_get::<Option<&[u8]>, _>(6)?) {
+        if let (Some(ids), Some(packed)) = (row.try_get(5)?, row.try_get::<Option<&[u8]>, _>(6)?) {
             self.claims.push(ForeignClaim {
                 lease,
                 owner: holder.to_owned(),
@@ -234,12 +227,7 @@ pub struct NewClaim<'a> {
 ///
 /// After an error the caller must roll back, and call [`find`] to learn whether the claims are live.
 pub async fn claim(conn: &mut MySqlConnection, new: &NewClaims<'_>) -> Result<Vec<ClaimLease>, sqlx::Error> {
-    made(new, &text(new, 0).run(conn).await?)
-}
-
-/// Does the same for a standing claim: `new` names its token, and no message. Its owner may take rows up to the mark, above 0.
-pub async fn stand(conn: &mut MySqlConnection, new: &NewClaims<'_>, mark: u64) -> Result<Vec<ClaimLease>, sqlx::Error> {
-    made(new, &text(new, mark).run(conn).await?)
+    made(new, &text(new).run(conn).await?)
 }
 
 /// [`claim`] and [`read::messages`] in one round trip: for claims of few bytes. The messages are `None` if they cannot
@@ -252,7 +240,7 @@ pub async fn claim_and_read(
 ) -> Result<(Vec<ClaimLease>, Option<Vec<Stored>>), sqlx::Error> {
     let mut ids: Vec<u64> = new.claims.iter().flat_map(|claim| claim.message_ids).copied().collect();
     ids.sort_unstable();
-    let text = sql!("{claim}; {messages}", claim = text(new, 0), messages = read::text(&ids));
+    let text = sql!("{claim}; {messages}", claim = text(new), messages = read::text(&ids));
     let mut replies = text.run(conn).await?;
     let messages = replies.split_off(replies.len().saturating_sub(read::STATEMENTS));
     let made = made(new, &replies)?;
@@ -260,7 +248,7 @@ pub async fn claim_and_read(
     Ok((made, messages))
 }
 
-fn text(new: &NewClaims<'_>, mark: u64) -> Text {
+fn text(new: &NewClaims<'_>) -> Text {
     let token = new.claims.first().map_or(0, |claim| claim.lease_token);
     // One INSERT need not give its rows neighbouring numbers.
     let numbers = sql!(
@@ -271,15 +259,13 @@ fn text(new: &NewClaims<'_>, mark: u64) -> Text {
     );
     sql!(
         "BEGIN; UPDATE outbox_head SET low = {low}{compare_and_set};
-        INSERT INTO outbox_claims (lane, owner, lease_until, claimed_at, kind, mark, lease_token, message_ids, key_hashes)
-            SELECT lane, {owner}, UTC_TIMESTAMP(6) + INTERVAL {lease} MICROSECOND, UTC_TIMESTAMP(6), {kind}, {mark}, {rows}
+        INSERT INTO outbox_claims (lane, owner, lease_until, claimed_at, lease_token, message_ids, key_hashes)
+            SELECT lane, {owner}, UTC_TIMESTAMP(6) + INTERVAL {lease} MICROSECOND, UTC_TIMESTAMP(6), {rows}
             WHERE lane = {lane} AND claimer = {token}{moves}; COMMIT{numbers}",
         low = new.low,
         compare_and_set = compare_and_set(new.lane, new.version, token),
         owner = Hex(new.owner.as_bytes()),
         lease = micros(new.lease),
-        kind = u64::from(mark > 0),
-        mark,
         rows = rows(new.claims),
         lane = new.lane,
         token,

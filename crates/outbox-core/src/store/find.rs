@@ -10,7 +10,6 @@ use super::{
     queue::UNDATED,
     read::{self, Mark},
     replay::ELSEWHERE,
-    standing::Kind,
     stats::first_of_the_last_minute,
 };
 
@@ -150,17 +149,15 @@ impl StateRow {
     }
 }
 
-/// A claim that lists the message, or a standing one up to a mark above it.
+/// A claim that lists the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimRow {
     /// The owner.
     pub owner: String,
-    /// When it was claimed. A standing claim: when it was written last.
+    /// When it was claimed.
     pub claimed_at: i64,
     /// The end of its lease.
     pub lease_until: i64,
-    /// Its kind. Under a standing claim the message may be in flight, or may be taken next.
-    pub kind: Kind,
 }
 
 /// A broker's confirmation.
@@ -259,12 +256,10 @@ pub(super) async fn states(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Ve
 
 async fn claims(conn: &mut MySqlConnection, id: u64) -> Result<Vec<ClaimRow>, sqlx::Error> {
     let sql = "SELECT owner, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', claimed_at), \
-               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', lease_until), CAST(kind AS UNSIGNED) FROM outbox_claimed_messages WHERE id = ? \
-               ORDER BY claim_id";
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', lease_until) FROM outbox_claimed_messages WHERE id = ? ORDER BY claim_id";
     let rows = sqlx::query(sql).bind(id).fetch_all(conn).await?;
     let claim = |row: &MySqlRow| {
-        let (claimed_at, lease_until, kind) = (row.try_get(1)?, row.try_get(2)?, Kind::of(row.try_get(3)?));
-        Ok(ClaimRow { owner: row.try_get(0)?, claimed_at, lease_until, kind })
+        Ok(ClaimRow { owner: row.try_get(0)?, claimed_at: row.try_get(1)?, lease_until: row.try_get(2)? })
     };
     rows.iter().map(claim).collect()
 }

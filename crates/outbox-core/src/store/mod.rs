@@ -49,7 +49,6 @@ pub mod schema;
 pub mod sequence;
 pub mod session;
 pub mod settle;
-pub mod standing;
 pub mod stats;
 pub(crate) mod text;
 pub mod unsent;

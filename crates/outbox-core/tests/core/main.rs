@@ -25,7 +25,6 @@ mod purge;
 mod recover;
 mod schedule;
 mod sequence;
-mod standing;
 mod stats;
 mod trace;
 mod upgrade;

@@ -17,13 +17,7 @@ impl Settings {
     /// The settings for the database with this address, without any sink.
     #[must_use]
     pub fn new(database_url: &str) -> Self {
-        let settings = Self { file: Table::new(), environment: Vec::new(), limits: Vec::new() };
-        // The baseline's relays do not know the key.
-        let settings = match std::env::var_os("OUTBOX_TEST_STANDING") {
-            Some(_) => settings.set("relay", "standing_claims", true),
-            None => settings,
-        };
-        settings
+        Self { file: Table::new(), environment: Vec::new(), limits: Vec::new() }
             .set("database", "url", database_url)
             .set("relay", "lease", "3s")
             .set("relay", "publish_deadline", "1s")
