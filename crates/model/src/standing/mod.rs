@@ -1,5 +1,5 @@
 //! The standing claim as a state machine: a claim of one relay on all rows of a lane up to a mark, without a commit for each
-//! look. No program has it: see `ARCHITECTURE.md`.
+//! look. No program implements this design: `ARCHITECTURE.md` gives the reasons.
 //!
 //! A standing claim is a row of `outbox_claims`, open or closed. Its owner takes rows by looks alone, while the row is open in the
 //! look's own read. Every settlement replaces the row by a successor. Anybody may close the row, and then turn it into a list of

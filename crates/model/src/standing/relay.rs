@@ -67,7 +67,7 @@ pub(super) struct Relay {
     pub unsure: Option<Settle>,
     /// The texts about the live claim whose replies were lost: they may be executed late.
     pub lost: u64,
-    /// Whether one of them ends the claim.
+    /// Whether such a text ends the claim.
     pub ends: bool,
 }
 

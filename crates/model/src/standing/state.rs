@@ -314,8 +314,8 @@ impl State {
         }
     }
 
-    /// A settlement is executed, or another about the same claim, or the claim is gone. A receipt names only the claim; the
-    /// successor tells which text was executed. The texts that leave none have the same outcomes.
+    /// This settlement or another one of the same claim is executed, or the claim is gone. A receipt names only the claim; the
+    /// successor tells which text was executed. Texts without a successor have the same outcomes.
     fn answered(&mut self, protocol: &Standing, at: usize, settle: &Settle) {
         let token = self.relays.get(at).and_then(Relay::token);
         let found = token.and_then(|token| self.db.of_token(token));
