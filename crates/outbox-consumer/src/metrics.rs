@@ -20,6 +20,7 @@ pub struct Metrics {
     pub(crate) paused: IntGaugeVec,
     pub(crate) disconnects: IntCounterVec,
     pub(crate) window_short: IntGaugeVec,
+    pub(crate) broker_events: IntCounterVec,
     pub(crate) sequence: IntCounterVec,
     pub(crate) purged: IntCounterVec,
 }
@@ -57,6 +58,11 @@ impl Metrics {
                 "How often the connection to the broker ended, or was not reached.",
                 &["consumer"],
             )?,
+            broker_events: counter(
+                "outbox_inbox_broker_events_total",
+                "What happened at the broker: begun_anew (a partition has gone back to an earlier offset).",
+                &["consumer", "event"],
+            )?,
             sequence: counter(
                 "outbox_inbox_out_of_sequence_total",
                 "Messages of sequenced keys that were not the next: gap, late, repeated.",
@@ -85,6 +91,7 @@ impl Metrics {
     pub(crate) fn begin(&self, consumer: &str) {
         for (counter, values) in [
             (&self.messages, &["first", "duplicate", "failed", "snoozed", "requeued", "dead", "late"][..]),
+            (&self.broker_events, &["begun_anew"]),
             (&self.sequence, &["gap", "late", "repeated"]),
             (&self.purged, &["inbox_processed", "inbox_dead", "inbox_sequence"]),
         ] {
@@ -101,6 +108,10 @@ impl Metrics {
 
     pub(crate) fn count(&self, consumer: &str, result: &str) {
         self.messages.with_label_values(&[consumer, result]).inc();
+    }
+
+    pub(crate) fn broker_event(&self, consumer: &str, event: &str) {
+        self.broker_events.with_label_values(&[consumer, event]).inc();
     }
 
     pub(crate) fn age(&self, consumer: &str, enqueued_at: Option<SystemTime>) {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use rdkafka::{
-    ClientConfig, Message as _,
+    ClientConfig, Message as _, Offset, TopicPartitionList,
     config::FromClientConfigAndContext as _,
     consumer::{CommitMode, Consumer as _, StreamConsumer},
     error::{KafkaError, RDKafkaErrorCode as Code},
@@ -31,7 +31,7 @@ use crate::{
 
 /// A partition while this member has it.
 struct Partition {
-    /// A partition that comes back gets another turn: messages that were received before no longer count.
+    /// A partition that comes back, or begins anew, gets another turn, by which its messages are told from earlier ones.
     turn: u64,
     offsets: Offsets,
     queued: Arc<Queued>,
@@ -167,15 +167,18 @@ impl<H: Handler> Group<H> {
     fn received(&mut self, message: &BorrowedMessage<'_>) {
         let (place, offset, window) =
             ((message.topic().to_owned(), message.partition()), message.offset(), self.window);
-        let dead = self.dead.clone();
+        let (dead, delivery) = (self.dead.clone(), wire::delivery(message));
+        if self.partition(place.clone()).offsets.begins_anew_at(offset) {
+            self.begin_anew(&place, offset);
+        }
         let partition = self.partition(place.clone());
-        if !partition.offsets.received(offset) {
+        let (turn, stop) = (partition.turn, partition.stop.clone());
+        if !partition.offsets.received(offset, delivery.id, turn) {
             return;
         }
-        let (turn, stop) = (partition.turn, partition.stop.clone());
         let (queued, doubt) = (Arc::clone(&partition.queued), Doubt::First(Arc::clone(&partition.in_doubt)));
         let tag = Record { place: place.clone(), turn, offset, stop: stop.clone(), queued, dead };
-        self.crew.arrived(Job { delivery: Delivery { doubt, ..wire::delivery(message) }, tag, stop });
+        self.crew.arrived(Job { delivery: Delivery { doubt, ..delivery }, tag, stop });
         let partition = self.partition(place.clone());
         if !partition.paused && partition.queued.is_full(partition.offsets.len(), window) {
             partition.overflowed = partition.queued.overflows(window);
@@ -183,23 +186,56 @@ impl<H: Handler> Group<H> {
         }
     }
 
+    /// The topic was made again, a restored or uncleanly elected replica leads it, or its offsets were reset. Messages at work
+    /// are processed. What they decide says nothing about the records that have their offsets now.
+    fn begin_anew(&mut self, place: &Place, offset: i64) {
+        self.turn += 1;
+        let name = self.crew.processor.consumer();
+        let Some(partition) = self.partitions.get_mut(place) else { return };
+        partition.turn = self.turn;
+        let expected = partition.offsets.begin_anew(offset);
+        tracing::warn!(
+            consumer = name,
+            topic = place.0,
+            partition = place.1,
+            offset,
+            expected,
+            "the partition begins anew at an earlier offset: was its topic made again, or restored?"
+        );
+        self.crew.processor.options.metrics.broker_event(name, "begun_anew");
+        let position = partition.offsets.position();
+        self.store(place, position);
+        // What librdkafka commits by itself is never lower than what it has committed.
+        let mut list = TopicPartitionList::with_capacity(1);
+        let committed = list
+            .add_partition_offset(&place.0, place.1, Offset::Offset(position))
+            .and_then(|()| self.consumer.commit(&list, CommitMode::Async));
+        if let Err(error) = committed {
+            tracing::debug!(%error, topic = place.0, partition = place.1, "cannot commit the new beginning");
+        }
+    }
+
     fn finished(&mut self, finished: &FinishedTask<Record>) {
         let Record { place, turn, offset, .. } = &finished.job.tag;
-        let Some(partition) = self.partitions.get_mut(place).filter(|partition| partition.turn == *turn) else {
-            return;
-        };
+        let Some(partition) = self.partitions.get_mut(place) else { return };
         if matches!(finished.verdict, Verdict::Undecided) {
             return;
         }
-        if let Some(position) = partition.offsets.decided(*offset)
-            // librdkafka adds the one.
-            && let Err(error) = self.consumer.store_offset(&place.0, place.1, position - 1)
-        {
-            tracing::debug!(%error, topic = place.0, partition = place.1, "the partition was given up meanwhile");
+        if let Some(position) = partition.offsets.decided(*offset, *turn) {
+            self.store(place, position);
         }
+        let Some(partition) = self.partitions.get(place) else { return };
         let (undecided, overflowed) = (partition.offsets.len(), partition.overflowed);
         if partition.paused && partition.queued.has_room_again(undecided, self.window, overflowed) {
             self.pause(place, false);
+        }
+    }
+
+    /// Stores the position from which another member would go on.
+    fn store(&self, (topic, partition): &Place, position: i64) {
+        // librdkafka adds the one.
+        if let Err(error) = self.consumer.store_offset(topic, *partition, position - 1) {
+            tracing::debug!(%error, topic, partition, "the partition was given up meanwhile");
         }
     }
 

@@ -1,5 +1,6 @@
 //! Consumers on real brokers and a real database: each message has one effect, in the order of its key.
 
+mod anew;
 mod backpressure;
 mod crashes;
 mod dead;
