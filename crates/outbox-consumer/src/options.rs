@@ -86,7 +86,8 @@ macro_rules! common_options {
         }
 
         /// How long a stop waits for messages at work, 15 s by default. A message that is still at work then goes on by
-        /// itself, is not acknowledged, and comes again as a duplicate.
+        /// itself, is not acknowledged, and comes again as a duplicate. The end of the connection has what is left of this
+        /// time, and 5 s at least: brokers that are away do not hold the process.
         #[must_use]
         pub fn stop_deadline(mut self, time: std::time::Duration) -> Self {
             self.options.stop_deadline = time;

@@ -11,7 +11,10 @@ use rdkafka::{
 };
 
 use super::{DEADLINE, Destinations, Finding};
-use crate::{config::KafkaConfig, sink::kafka::client};
+use crate::{
+    config::KafkaConfig,
+    sink::kafka::{client, end},
+};
 
 /// librdkafka's default for `message.max.bytes`.
 const MESSAGE: u64 = 1_000_000;
@@ -32,7 +35,10 @@ pub(super) async fn examine(name: &str, config: &KafkaConfig, destinations: &Des
     });
     let (admin, metadata) = match asked.await {
         Ok((admin, Ok(metadata))) => (admin, metadata),
-        Ok((_, Err(error))) => return not_checked(&error.to_string()),
+        Ok((admin, Err(error))) => {
+            end(admin);
+            return not_checked(&error.to_string());
+        }
         Err(error) => return not_checked(&error.to_string()),
     };
     let mut findings = Vec::new();
@@ -47,6 +53,7 @@ pub(super) async fn examine(name: &str, config: &KafkaConfig, destinations: &Des
             Err(code) => findings.extend(not_checked(&format!("the settings of {topic} cannot be read ({code})"))),
         }
     }
+    end(admin);
     findings
 }
 

@@ -135,7 +135,7 @@ impl Drop for Producer {
 }
 
 /// Ends a client of librdkafka on a thread of its own.
-pub(super) fn end(client: impl Send + 'static) {
+pub(crate) fn end(client: impl Send + 'static) {
     let mut ending = ENDING.lock();
     ending.retain(|thread| !thread.is_finished());
     ending.push(std::thread::spawn(move || drop(client)));

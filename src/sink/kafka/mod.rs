@@ -53,7 +53,10 @@ use crate::config;
 
 pub(crate) use self::arrivals::KafkaArrivals;
 pub use self::properties::check_properties;
-pub(crate) use self::{entry::wait_until_ended, properties::client};
+pub(crate) use self::{
+    entry::{end, wait_until_ended},
+    properties::client,
+};
 
 /// The time before its deadline at which a batch gives up its messages in flight, so that the outcomes are there in
 /// time.

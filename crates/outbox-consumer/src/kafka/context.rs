@@ -1,5 +1,7 @@
 //! Events of librdkafka: partitions that are assigned and revoked, and its log.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use rdkafka::{
     ClientContext, TopicPartitionList,
     config::RDKafkaLogLevel,
@@ -14,11 +16,13 @@ use crate::ConsumerError;
 /// A topic and a partition of it.
 pub(super) type Place = (String, i32);
 
-/// A change of the partitions of this member.
+/// A change of the partitions of this member, or its end.
 #[derive(Debug)]
 pub(super) enum GroupEvent {
     Assigned(Vec<Place>),
     Revoked(Vec<Place>),
+    /// A callback has panicked.
+    Panicked,
 }
 
 /// Passes rebalances on. They happen while messages are received, so each is in the channel before a message that follows it.
@@ -40,20 +44,27 @@ impl ConsumerContext for GroupContext {
 
 impl GroupContext {
     fn tell(&self, event: GroupEvent) {
-        tracing::info!(?event, "partitions");
-        if self.0.send(event).is_err() {
-            tracing::debug!("a rebalance after the end of the loop");
+        self.caught(|| tracing::info!(?event, "partitions"));
+        // After the end of the loop an event means nothing.
+        self.0.send(event).ok();
+    }
+
+    /// A panic, as of a log line on a closed pipe, ends the loop. It must not pass through the client: without the rest of a
+    /// rebalance a consumer never leaves its group.
+    fn caught(&self, callback: impl FnOnce()) {
+        if catch_unwind(AssertUnwindSafe(callback)).is_err() {
+            self.0.send(GroupEvent::Panicked).ok();
         }
     }
 }
 
 impl ClientContext for GroupContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        log(level, facility, message);
+        self.caught(|| log(level, facility, message));
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::warn!(%error, reason, "librdkafka");
+        self.caught(|| tracing::warn!(%error, reason, "librdkafka"));
     }
 }
 
@@ -61,8 +72,13 @@ impl ClientContext for GroupContext {
 pub(super) struct Quiet;
 
 impl ClientContext for Quiet {
+    /// A panic would end the thread that reads the client's reports.
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        log(level, facility, message);
+        catch_unwind(|| log(level, facility, message)).ok();
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        catch_unwind(AssertUnwindSafe(|| tracing::info!(%error, reason, "librdkafka"))).ok();
     }
 }
 

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Consumer,
+    client::Client,
     context::{Quiet, client_error},
 };
 use crate::{ConsumerError, Delivery, Retry, process::Obituary};
@@ -31,7 +32,7 @@ struct Inner {
     topic: String,
     consumer: String,
     retry: Retry,
-    producer: FutureProducer<Quiet>,
+    producer: Client<FutureProducer<Quiet>>,
 }
 
 impl DeadLetters {
@@ -46,7 +47,12 @@ impl DeadLetters {
         config.set("message.timeout.ms", DEADLINE.as_millis().to_string());
         let producer = FutureProducer::from_config_and_context(&config, Quiet).map_err(client_error)?;
         let (topic, name) = (topic.to_owned(), consumer.inbox.consumer().to_owned());
-        Ok(Self(Arc::new(Inner { topic, consumer: name, retry: consumer.options.retry, producer })))
+        Ok(Self(Arc::new(Inner {
+            topic,
+            consumer: name,
+            retry: consumer.options.retry,
+            producer: Client::new(producer),
+        })))
     }
 
     /// Sends a dead message until Kafka has it; false: stopped before.

@@ -2,9 +2,12 @@
 
 use std::{
     collections::HashMap,
+    panic::AssertUnwindSafe,
     sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use rdkafka::{
     ClientConfig, Message as _, Offset, TopicPartitionList,
     config::FromClientConfigAndContext as _,
@@ -12,10 +15,14 @@ use rdkafka::{
     error::{KafkaError, RDKafkaErrorCode as Code},
     message::BorrowedMessage,
 };
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, unbounded_channel},
+    time::{Instant, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    client::Client,
     context::{GroupContext, GroupEvent, Place, client_error, only},
     dead::DeadLetters,
     offsets::Offsets,
@@ -28,6 +35,9 @@ use crate::{
     delivery::Doubt,
     process::{Processor, Verdict},
 };
+
+/// The shortest time to commit and to leave the group, where messages at work have taken the rest of the stop deadline.
+const LEAVE: Duration = Duration::from_secs(5);
 
 /// A partition while this member has it.
 struct Partition {
@@ -70,7 +80,7 @@ impl Acknowledge for Record {
 
 /// A member of the group.
 pub(super) struct Group<H> {
-    consumer: Arc<StreamConsumer<GroupContext>>,
+    consumer: Client<StreamConsumer<GroupContext>>,
     events: UnboundedReceiver<GroupEvent>,
     partitions: HashMap<Place, Partition>,
     turn: u64,
@@ -91,33 +101,32 @@ impl<H: Handler> Group<H> {
         let consumer = StreamConsumer::from_config_and_context(config, GroupContext(sender)).map_err(client_error)?;
         let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics).map_err(client_error)?;
-        let (consumer, crew) = (Arc::new(consumer), Crew::new(processor));
+        let (consumer, crew) = (Client::new(consumer), Crew::new(processor));
         Ok(Self { consumer, events, partitions: HashMap::new(), turn: 0, window, dead, crew })
     }
 
     pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
         let processor = Arc::clone(&self.crew.processor);
         tokio::spawn(async move { processor.forget_old_starts().await });
-        let ended = self.consume(stop).await;
-        self.leave().await;
-        ended
+        let ended = caught(self.consume(stop)).await.flatten();
+        ended.and(caught(self.leave()).await)
     }
 
     async fn consume(&mut self, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
-        let consumer = Arc::clone(&self.consumer);
+        let consumer = self.consumer.share();
         tokio::pin!(stop);
         loop {
             tokio::select! {
                 () = &mut stop => return Ok(()),
                 Some(finished) = self.crew.next() => {
-                    self.follow_rebalances();
+                    self.follow_rebalances()?;
                     self.finished(&finished?);
                 }
                 // Also while nothing else happens: a partition that came back may be paused, and gives messages only
                 // after this event is handled.
-                Some(event) = self.events.recv() => self.follow(event),
+                Some(event) = self.events.recv() => self.follow(event)?,
                 received = consumer.recv() => {
-                    self.follow_rebalances();
+                    self.follow_rebalances()?;
                     match received {
                         Ok(message) => self.received(&message),
                         Err(error) => self.failed(error)?,
@@ -129,14 +138,16 @@ impl<H: Handler> Group<H> {
 
     /// Follows assigned and revoked partitions, before anything else: a message of a partition that came back must not
     /// count for the earlier turn.
-    fn follow_rebalances(&mut self) {
+    fn follow_rebalances(&mut self) -> Result<(), ConsumerError> {
         while let Ok(event) = self.events.try_recv() {
-            self.follow(event);
+            self.follow(event)?;
         }
+        Ok(())
     }
 
-    fn follow(&mut self, event: GroupEvent) {
+    fn follow(&mut self, event: GroupEvent) -> Result<(), ConsumerError> {
         match event {
+            GroupEvent::Panicked => return Err(panicked()),
             GroupEvent::Assigned(places) => {
                 for place in places {
                     // It may have been paused when this member had it before.
@@ -152,6 +163,7 @@ impl<H: Handler> Group<H> {
             }
         }
         self.count_paused();
+        Ok(())
     }
 
     fn partition(&mut self, place: Place) -> &mut Partition {
@@ -270,24 +282,34 @@ impl<H: Handler> Group<H> {
         Ok(())
     }
 
-    /// Lets messages at work end, commits the decided offsets, and leaves the group.
+    /// Lets messages at work end, commits the decided offsets, and leaves the group. Brokers that are away do not delay the
+    /// caller for longer than the stop deadline.
     async fn leave(mut self) {
+        let until = Instant::now() + self.crew.processor.options.stop_deadline;
         let mut decided = Vec::new();
         self.crew.wind_down(|finished| decided.push(finished)).await;
-        self.follow_rebalances();
+        // Also after a panic of a callback.
+        while self.follow_rebalances().is_err() {}
         for finished in &decided {
             self.finished(finished);
         }
-        let consumer = self.consumer;
-        let left = tokio::task::spawn_blocking(move || {
-            let committed = consumer.commit_consumer_state(CommitMode::Sync);
-            drop(consumer);
-            committed
-        });
-        match left.await {
-            Ok(Ok(()) | Err(KafkaError::ConsumerCommit(Code::NoOffset))) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "offsets were not committed: their messages come again"),
-            Err(error) => tracing::warn!(%error, "leaving the group"),
+        let left = self.consumer.end(|consumer| consumer.commit_consumer_state(CommitMode::Sync));
+        match timeout(until.saturating_duration_since(Instant::now()).max(LEAVE), left).await {
+            Ok(Ok(Ok(()) | Err(KafkaError::ConsumerCommit(Code::NoOffset)))) => {}
+            Ok(Ok(Err(error))) => tracing::warn!(%error, "offsets were not committed: their messages come again"),
+            Ok(Err(error)) => tracing::warn!(%error, "leaving the group"),
+            Err(_elapsed) => {
+                tracing::warn!("Kafka does not answer: offsets may not be committed, and their messages come again");
+            }
         }
     }
+}
+
+/// Ends a future that panics with an error.
+async fn caught<T>(work: impl Future<Output = T>) -> Result<T, ConsumerError> {
+    AssertUnwindSafe(work).catch_unwind().await.map_err(|_panic| panicked())
+}
+
+fn panicked() -> ConsumerError {
+    ConsumerError::Internal("a panic, which the process reports on its standard error".to_owned())
 }

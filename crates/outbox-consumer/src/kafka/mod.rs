@@ -1,5 +1,6 @@
 //! Consuming from Kafka.
 
+mod client;
 mod context;
 mod dead;
 mod group;
@@ -112,7 +113,7 @@ impl Consumer {
     /// Consumes until `stop` ends; then lets messages at work end, commits their offsets and leaves the group.
     ///
     /// Waits without end for brokers and databases that cannot be reached. An error: the configuration cannot be used,
-    /// or librdkafka has given up.
+    /// librdkafka has given up, or the consumer itself has panicked, for example at a log that is closed.
     pub async fn run<H: Handler>(mut self, handler: H, stop: impl Future<Output = ()>) -> Result<(), ConsumerError> {
         if self.topics.is_empty() {
             return Err(ConsumerError::NoTopic);

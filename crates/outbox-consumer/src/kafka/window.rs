@@ -10,7 +10,7 @@ use rdkafka::{
     error::KafkaResult,
 };
 
-use super::{Consumer, context::Quiet};
+use super::{Consumer, client::Client, context::Quiet};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -36,7 +36,7 @@ pub(super) fn watch(consumer: &Consumer) {
 
 /// How long a message can be read, in the topic that keeps it longest.
 async fn longest(config: &ClientConfig, topics: &[String]) -> KafkaResult<Duration> {
-    let admin: AdminClient<Quiet> = AdminClient::from_config_and_context(config, Quiet)?;
+    let admin: Client<AdminClient<Quiet>> = Client::new(AdminClient::from_config_and_context(config, Quiet)?);
     let topics: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
     let options = AdminOptions::new().request_timeout(Some(DEADLINE));
     let mut longest = Duration::ZERO;
