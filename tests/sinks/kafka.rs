@@ -80,6 +80,19 @@ async fn keys_go_to_the_partitions_of_java_clients() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_compression_that_kafka_knows_is_built_in() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = harness.destination().await?;
+    for codec in ["gzip", "snappy", "lz4", "zstd"] {
+        let sink = sink_with(harness.bootstrap(), &[("compression.type", codec)]);
+        let message = Draft::new(&topic, vec![b'x'; 1000]).build();
+        sink.publish(&[message], soon()).await.remove(0).context(codec)?;
+    }
+    assert_eq!(harness.arrived(&topic, 4).await?.len(), 4);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_missing_topic_refuses_its_own_messages_at_once_and_works_when_it_is_made() -> Result<()> {
     let harness = KafkaHarness::shared().await?;
     let (there, missing) = (harness.destination().await?, to(&format!("missing-{}", uuid::Uuid::now_v7())));

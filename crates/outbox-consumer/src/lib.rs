@@ -18,6 +18,7 @@ mod handler;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 mod keys;
+mod lines;
 mod metrics;
 mod options;
 mod process;

@@ -60,7 +60,7 @@ impl Metrics {
             )?,
             broker_events: counter(
                 "outbox_inbox_broker_events_total",
-                "What happened at the broker: begun_anew (a partition has gone back to an earlier offset).",
+                "What keeps messages from coming, or brings them again: missing (a topic or a queue), unreadable (a partition), begun_anew (a partition, at an earlier offset).",
                 &["consumer", "event"],
             )?,
             sequence: counter(
@@ -91,7 +91,7 @@ impl Metrics {
     pub(crate) fn begin(&self, consumer: &str) {
         for (counter, values) in [
             (&self.messages, &["first", "duplicate", "failed", "snoozed", "requeued", "dead", "late"][..]),
-            (&self.broker_events, &["begun_anew"]),
+            (&self.broker_events, &["missing", "unreadable", "begun_anew"]),
             (&self.sequence, &["gap", "late", "repeated"]),
             (&self.purged, &["inbox_processed", "inbox_dead", "inbox_sequence"]),
         ] {

@@ -15,7 +15,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Delivery, Failure, Handler, crash,
+    Delivery, Failure, Handler, crash, lines,
     metrics::age,
     options::Options,
     retry::Next,
@@ -244,16 +244,20 @@ impl<H: Handler> Processor<H> {
     fn tell(&self, delivery: &Delivery, seen: Sequence, step: SequenceStep) {
         if seen != Sequence::Next {
             self.options.metrics.sequence.with_label_values(&[self.consumer(), sequence::word(seen)]).inc();
-            tracing::warn!(message_id = %delivery.id, topic = delivery.contents.topic, consumer = self.consumer(), ?seen, ?step,
-                "a message is not the next one of its key");
+            if lines::shown(self.consumer(), "a message is not the next one of its key") {
+                tracing::warn!(message_id = %delivery.id, topic = delivery.contents.topic, consumer = self.consumer(), ?seen, ?step,
+                    "a message is not the next one of its key");
+            }
         }
     }
 
     /// Keeps a dead message in the table and marks it as processed, in one transaction; or leaves it to the broker.
     async fn give_up(&self, delivery: &Delivery, obituary: Obituary, stop: &CancellationToken) -> Verdict {
         let Obituary { reason, error, attempts } = &obituary;
-        tracing::error!(message_id = %delivery.id, topic = delivery.contents.topic, consumer = self.consumer(),
-            place = delivery.place, attempts, reason, error, "a message is dead");
+        if lines::shown(self.consumer(), "a message is dead") {
+            tracing::error!(message_id = %delivery.id, topic = delivery.contents.topic, consumer = self.consumer(),
+                place = delivery.place, attempts, reason, error, "a message is dead");
+        }
         if self.broker_buries {
             self.options.metrics.count(self.consumer(), "dead");
             return Verdict::Dead(obituary);
@@ -261,7 +265,9 @@ impl<H: Handler> Processor<H> {
         let mut failures = 0;
         while let Err(error) = self.in_time(self.bury(delivery, &obituary)).await {
             failures += 1;
-            tracing::warn!(message_id = %delivery.id, error = %Failure::from(error), "cannot keep the dead message yet");
+            if lines::shown(self.consumer(), "cannot keep the dead message yet") {
+                tracing::warn!(message_id = %delivery.id, error = %Failure::from(error), "cannot keep the dead message yet");
+            }
             if self.pause(failures, stop).await.is_none() {
                 return Verdict::Undecided;
             }
@@ -290,8 +296,10 @@ impl<H: Handler> Processor<H> {
 
     fn note(&self, result: &'static str, delivery: &Delivery, failure: &Failure) {
         self.options.metrics.count(self.consumer(), result);
-        tracing::warn!(message_id = %delivery.id, topic = delivery.contents.topic, consumer = self.consumer(),
-            place = delivery.place, attempt = delivery.attempt, error = %failure, "a message was not processed: {result}");
+        if lines::shown(self.consumer(), "a message was not processed") {
+            tracing::warn!(message_id = %delivery.id, topic = delivery.contents.topic, consumer = self.consumer(),
+                place = delivery.place, attempt = delivery.attempt, error = %failure, "a message was not processed: {result}");
+        }
     }
 
     /// Warns of a message that is older than the inbox remembers: it may have been processed before.
@@ -299,8 +307,10 @@ impl<H: Handler> Processor<H> {
         let kept = self.options.inbox_retention;
         if !kept.is_zero() && delivery.enqueued_at.and_then(age).is_some_and(|age| age > kept) {
             self.options.metrics.count(self.consumer(), "late");
-            tracing::warn!(message_id = %delivery.id, topic = delivery.contents.topic, consumer = self.consumer(),
-                "a message is older than the inbox remembers: if it was processed before, it is processed again");
+            if lines::shown(self.consumer(), "a message is older than the inbox remembers") {
+                tracing::warn!(message_id = %delivery.id, topic = delivery.contents.topic, consumer = self.consumer(),
+                    "a message is older than the inbox remembers: if it was processed before, it is processed again");
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use rdkafka::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::ConsumerError;
+use crate::{ConsumerError, lines};
 
 /// A topic and a partition of it.
 pub(super) type Place = (String, i32);
@@ -26,7 +26,10 @@ pub(super) enum GroupEvent {
 }
 
 /// Passes rebalances on. They happen while messages are received, so each is in the channel before a message that follows it.
-pub(super) struct GroupContext(pub(super) UnboundedSender<GroupEvent>);
+pub(super) struct GroupContext {
+    pub(super) events: UnboundedSender<GroupEvent>,
+    pub(super) consumer: String,
+}
 
 impl ConsumerContext for GroupContext {
     fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
@@ -44,51 +47,72 @@ impl ConsumerContext for GroupContext {
 
 impl GroupContext {
     fn tell(&self, event: GroupEvent) {
-        self.caught(|| tracing::info!(?event, "partitions"));
+        self.caught(|| {
+            let consumer = self.consumer.as_str();
+            match &event {
+                GroupEvent::Assigned(partitions) => tracing::info!(consumer, ?partitions, "consumes from Kafka"),
+                GroupEvent::Revoked(partitions) => {
+                    tracing::info!(consumer, ?partitions, "no longer consumes from Kafka");
+                }
+                GroupEvent::Panicked => {}
+            }
+        });
         // After the end of the loop an event means nothing.
-        self.0.send(event).ok();
+        self.events.send(event).ok();
     }
 
     /// A panic, as of a log line on a closed pipe, ends the loop. It must not pass through the client: without the rest of a
     /// rebalance a consumer never leaves its group.
     fn caught(&self, callback: impl FnOnce()) {
         if catch_unwind(AssertUnwindSafe(callback)).is_err() {
-            self.0.send(GroupEvent::Panicked).ok();
+            self.events.send(GroupEvent::Panicked).ok();
         }
     }
 }
 
 impl ClientContext for GroupContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        self.caught(|| log(level, facility, message));
+        self.caught(|| log(&self.consumer, level, facility, message));
     }
 
+    /// All errors of the consumer come here first.
     fn error(&self, error: KafkaError, reason: &str) {
-        self.caught(|| tracing::warn!(%error, reason, "librdkafka"));
+        self.caught(|| trouble(&self.consumer, &error, reason));
     }
 }
 
-/// The context of clients that only log.
-pub(super) struct Quiet;
+/// The context of clients that only log, for the consumer with this name.
+pub(super) struct Quiet(pub(super) String);
 
 impl ClientContext for Quiet {
     /// A panic would end the thread that reads the client's reports.
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        catch_unwind(|| log(level, facility, message)).ok();
+        catch_unwind(|| log(&self.0, level, facility, message)).ok();
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        catch_unwind(AssertUnwindSafe(|| tracing::info!(%error, reason, "librdkafka"))).ok();
+        catch_unwind(AssertUnwindSafe(|| trouble(&self.0, &error, reason))).ok();
     }
 }
 
-fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
+fn trouble(consumer: &str, error: &KafkaError, reason: &str) {
+    let code = error.rdkafka_error_code().map(|code| format!("{code:?}")).unwrap_or_default();
+    if lines::shown(consumer, &code) {
+        tracing::warn!(consumer, code, reason, "Kafka reports an error");
+    }
+}
+
+fn log(consumer: &str, level: RDKafkaLogLevel, facility: &str, message: &str) {
+    let is_shown = || lines::shown(consumer, facility);
     match level {
         RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error => {
-            tracing::warn!(facility, "librdkafka: {message}");
+            if is_shown() {
+                tracing::warn!(consumer, facility, "librdkafka: {message}");
+            }
         }
-        RDKafkaLogLevel::Warning => tracing::info!(facility, "librdkafka: {message}"),
-        _ => tracing::debug!(facility, "librdkafka: {message}"),
+        RDKafkaLogLevel::Warning if is_shown() => tracing::info!(consumer, facility, "librdkafka: {message}"),
+        RDKafkaLogLevel::Warning => {}
+        _ => tracing::debug!(consumer, facility, "librdkafka: {message}"),
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
     client::Client,
     context::{Quiet, client_error},
 };
-use crate::{ConsumerError, Delivery, Retry, process::Obituary};
+use crate::{ConsumerError, Delivery, Retry, lines, process::Obituary};
 
 /// How long one attempt may take.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ struct Inner {
 
 impl DeadLetters {
     pub(super) fn new(topic: &str, consumer: &Consumer) -> Result<Self, ConsumerError> {
-        let mut config = ClientConfig::new();
+        let (mut config, name) = (ClientConfig::new(), consumer.inbox.consumer().to_owned());
         config.set("partitioner", "murmur2_random").set("allow.auto.create.topics", "false");
         consumer.finish(&mut config);
         config.set("acks", "all").set("enable.idempotence", "true");
@@ -45,8 +45,8 @@ impl DeadLetters {
         // own default limit.
         config.set("message.max.bytes", "100000000");
         config.set("message.timeout.ms", DEADLINE.as_millis().to_string());
-        let producer = FutureProducer::from_config_and_context(&config, Quiet).map_err(client_error)?;
-        let (topic, name) = (topic.to_owned(), consumer.inbox.consumer().to_owned());
+        let producer = FutureProducer::from_config_and_context(&config, Quiet(name.clone())).map_err(client_error)?;
+        let topic = topic.to_owned();
         Ok(Self(Arc::new(Inner {
             topic,
             consumer: name,
@@ -60,7 +60,9 @@ impl DeadLetters {
         let mut failures = 0;
         while let Err(error) = self.send_once(delivery, obituary).await {
             failures += 1;
-            tracing::warn!(message_id = %delivery.id, topic = self.0.topic, %error, "cannot send the dead message yet");
+            if lines::shown(&self.0.consumer, "cannot send the dead message yet") {
+                tracing::warn!(message_id = %delivery.id, topic = self.0.topic, %error, "cannot send the dead message yet");
+            }
             if stop.run_until_cancelled(sleep(self.0.retry.wait(failures))).await.is_none() {
                 return false;
             }

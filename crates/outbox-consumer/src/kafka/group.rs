@@ -27,7 +27,7 @@ use super::{
     dead::DeadLetters,
     offsets::Offsets,
     queued::Queued,
-    wire,
+    topics, wire,
 };
 use crate::{
     ConsumerError, Delivery, Handler,
@@ -98,10 +98,14 @@ impl<H: Handler> Group<H> {
         dead: Option<DeadLetters>,
     ) -> Result<Self, ConsumerError> {
         let (sender, events) = unbounded_channel();
-        let consumer = StreamConsumer::from_config_and_context(config, GroupContext(sender)).map_err(client_error)?;
-        let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
-        consumer.subscribe(&topics).map_err(client_error)?;
-        let (consumer, crew) = (Client::new(consumer), Crew::new(processor));
+        let context = GroupContext { events: sender, consumer: processor.consumer().to_owned() };
+        let consumer = Client::new(StreamConsumer::from_config_and_context(config, context).map_err(client_error)?);
+        let names: Vec<&str> = topics.iter().map(String::as_str).collect();
+        consumer.subscribe(&names).map_err(client_error)?;
+        let crew = Crew::new(processor);
+        let (name, metrics) = (crew.processor.consumer().to_owned(), crew.processor.options.metrics.clone());
+        let member = Arc::downgrade(&consumer.share());
+        tokio::spawn(topics::watch(member, topics.to_vec(), name, metrics, crew.stop.clone()));
         Ok(Self { consumer, events, partitions: HashMap::new(), turn: 0, window, dead, crew })
     }
 
@@ -269,16 +273,17 @@ impl<H: Handler> Group<H> {
         gauge.with_label_values(&[self.crew.processor.consumer()]).set(i64::try_from(paused).unwrap_or(i64::MAX));
     }
 
-    /// librdkafka connects again by itself; only a fatal error ends the consumer.
+    /// librdkafka connects again by itself; only a fatal error ends the consumer. The context has logged it.
     fn failed(&self, error: KafkaError) -> Result<(), ConsumerError> {
-        let name = self.crew.processor.consumer();
+        let (name, metrics) = (self.crew.processor.consumer(), &self.crew.processor.options.metrics);
         if self.consumer.client().fatal_error().is_some() {
             return Err(client_error(error));
         }
-        if error.rdkafka_error_code() == Some(Code::AllBrokersDown) {
-            self.crew.processor.options.metrics.disconnects.with_label_values(&[name]).inc();
+        match error.rdkafka_error_code() {
+            Some(Code::AllBrokersDown) => metrics.disconnects.with_label_values(&[name]).inc(),
+            Some(code) if is_unreadable(code) => metrics.broker_event(name, "unreadable"),
+            _ => {}
         }
-        tracing::warn!(consumer = name, %error, "Kafka gave no message");
         Ok(())
     }
 
@@ -303,6 +308,24 @@ impl<H: Handler> Group<H> {
             }
         }
     }
+}
+
+/// Whether a partition cannot be read: its batch or its place. librdkafka tries it again and again.
+fn is_unreadable(code: Code) -> bool {
+    matches!(
+        code,
+        Code::AutoOffsetReset
+            | Code::BadCompression
+            | Code::BadMessage
+            | Code::InvalidMessage
+            | Code::InvalidMessageSize
+            | Code::KafkaStorageError
+            | Code::MessageSizeTooLarge
+            | Code::NotImplemented
+            | Code::OffsetOutOfRange
+            | Code::Unknown
+            | Code::UnsupportedCompressionType
+    )
 }
 
 /// Ends a future that panics with an error.

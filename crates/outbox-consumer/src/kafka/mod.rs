@@ -6,7 +6,8 @@ mod dead;
 mod group;
 mod offsets;
 mod queued;
-mod window;
+mod topics;
+
 mod wire;
 
 use std::collections::BTreeMap;
@@ -123,7 +124,7 @@ impl Consumer {
         }
         let dead = self.dead_letter_topic.as_deref().map(|topic| dead::DeadLetters::new(topic, &self));
         let dead = dead.transpose()?;
-        window::watch(&self);
+        topics::compare(&self);
         let (config, topics, window) = (self.config(), self.topics, self.window);
         let purging = Purging::new(&mut self.options, self.inbox.consumer(), &self.pool);
         let processor = Processor {
@@ -146,7 +147,7 @@ impl Consumer {
         let mut config = ClientConfig::new();
         config.set("partition.assignment.strategy", "cooperative-sticky").set("auto.offset.reset", "earliest");
         config.set("auto.commit.interval.ms", "1000").set("queued.max.messages.kbytes", "16384");
-        config.set("fetch.wait.max.ms", "100").set("fetch.error.backoff.ms", "100");
+        config.set("fetch.wait.max.ms", "100");
         // A reply must be here within `socket.timeout.ms`: on a path of 1 MB/s, too.
         config.set("fetch.max.bytes", "8388608");
         self.finish(&mut config);

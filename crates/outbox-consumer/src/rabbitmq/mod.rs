@@ -9,10 +9,10 @@ use lapin::{types::ShortString, uri::AMQPUri};
 use outbox_core::{Inbox, sqlx::MySqlPool};
 use tokio::{sync::Semaphore, time::sleep};
 
-use self::session::{ConsumerSession, QueueAddress};
+use self::session::{ConsumerSession, NoQueue, QueueAddress};
 use crate::{
-    BoxError, ConsumerError, Handler, Retry, crew::Crew, options::Options, process::Processor, purge::Purging,
-    starts::Starts,
+    BoxError, ConsumerError, Handler, Metrics, Retry, crew::Crew, lines, options::Options, process::Processor,
+    purge::Purging, starts::Starts,
 };
 
 /// Waits between two attempts to connect: at most 100 ms at first, 5 s later.
@@ -135,7 +135,7 @@ impl Consumer {
         loop {
             let error = match ConsumerSession::open(&link, &crew.stop).await {
                 Ok(mut session) => {
-                    failures = 0;
+                    tracing::info!(consumer = crew.processor.consumer(), queue = %link.queue, "consumes from RabbitMQ");
                     match session.consume(&mut crew, stop.as_mut()).await {
                         Ok(()) => {
                             session.close(&mut crew).await;
@@ -143,6 +143,7 @@ impl Consumer {
                         }
                         Err(error) => {
                             session.hang_up().await;
+                            failures = if session.is_useful { 0 } else { failures };
                             error
                         }
                     }
@@ -158,9 +159,7 @@ impl Consumer {
                 Err(error) => error,
             };
             failures += 1;
-            let (name, options) = (crew.processor.consumer(), &crew.processor.options);
-            options.metrics.disconnects.with_label_values(&[name]).inc();
-            tracing::warn!(consumer = name, error = %error, "no connection to RabbitMQ: trying again");
+            report(crew.processor.consumer(), &crew.processor.options.metrics, &error);
             tokio::select! {
                 () = sleep(RECONNECT.wait(failures)) => {}
                 () = &mut stop => {
@@ -169,5 +168,20 @@ impl Consumer {
                 }
             }
         }
+    }
+}
+
+/// Counts and logs why there are no messages.
+fn report(consumer: &str, metrics: &Metrics, error: &BoxError) {
+    if error.is::<NoQueue>() {
+        metrics.broker_event(consumer, "missing");
+        if lines::shown(consumer, "no queue") {
+            tracing::warn!(consumer, %error, "no queue: trying again");
+        }
+        return;
+    }
+    metrics.disconnects.with_label_values(&[consumer]).inc();
+    if lines::shown(consumer, "no connection to RabbitMQ") {
+        tracing::warn!(consumer, %error, "no connection to RabbitMQ: trying again");
     }
 }

@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use lapin::{
-    Acker, Connection, ConnectionProperties,
+    Acker, Connection, ConnectionProperties, ErrorKind,
     options::{
         BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, BasicRejectOptions,
+    },
+    protocol::{
+        AMQPErrorKind,
+        AMQPSoftError::{ACCESSREFUSED, NOTFOUND},
     },
     types::{FieldTable, ShortString},
     uri::AMQPUri,
@@ -30,6 +34,15 @@ pub(super) struct QueueAddress {
     pub(super) uri: AMQPUri,
     pub(super) queue: ShortString,
     pub(super) prefetch: u16,
+}
+
+/// The connection is there, and the queue is not.
+#[derive(Debug, thiserror::Error)]
+#[error("RabbitMQ has no queue `{queue}` for this login: {error}")]
+pub(super) struct NoQueue {
+    queue: ShortString,
+    #[source]
+    error: lapin::Error,
 }
 
 /// The handle that answers RabbitMQ about a message, once. After a failure the message comes again.
@@ -66,6 +79,8 @@ pub(super) struct ConsumerSession {
     deliveries: lapin::Consumer,
     channel: lapin::Channel,
     queue: ShortString,
+    /// Whether a message was decided meanwhile: a connection that ends before is not tried again at once.
+    pub(super) is_useful: bool,
     /// Ends the waits of this connection's messages: they come again on the next one.
     stop: CancellationToken,
     gone: CancellationToken,
@@ -83,8 +98,13 @@ impl ConsumerSession {
         let channel = connection.create_channel().await?;
         channel.basic_qos(link.prefetch, BasicQosOptions::default()).await?;
         let (queue, options) = (link.queue.clone(), BasicConsumeOptions::default());
-        let deliveries = channel.basic_consume(queue.clone(), "".into(), options, FieldTable::default()).await?;
-        Ok(Self { connection, deliveries, channel, queue, stop, gone: CancellationToken::new() })
+        let deliveries = channel.basic_consume(queue.clone(), "".into(), options, FieldTable::default()).await;
+        let gone = CancellationToken::new();
+        match deliveries {
+            Ok(deliveries) => Ok(Self { connection, deliveries, channel, queue, is_useful: false, stop, gone }),
+            Err(error) if is_refused(&error) => Err(NoQueue { queue, error }.into()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Takes messages until `stop` ends. An error: the connection is lost, or the queue is deleted.
@@ -96,7 +116,10 @@ impl ConsumerSession {
         loop {
             tokio::select! {
                 () = &mut stop => return Ok(()),
-                Some(finished) = crew.next() => drop(finished?),
+                Some(finished) = crew.next() => {
+                    drop(finished?);
+                    self.is_useful = true;
+                }
                 delivery = self.deliveries.next() => {
                     let delivery = delivery.ok_or("the queue was deleted, or the connection has ended")??;
                     let tag = Delivered { acker: delivery.acker.clone(), gone: self.gone.clone() };
@@ -123,6 +146,12 @@ impl ConsumerSession {
             tracing::info!("RabbitMQ did not confirm the end of the connection");
         }
     }
+}
+
+/// Whether RabbitMQ refuses the queue alone.
+fn is_refused(error: &lapin::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ProtocolError(error)
+        if matches!(error.kind(), AMQPErrorKind::Soft(NOTFOUND | ACCESSREFUSED)))
 }
 
 impl Drop for ConsumerSession {

@@ -10,6 +10,7 @@ mod outage;
 mod panics;
 mod passing;
 mod purge;
+mod quiet;
 mod rebalance;
 mod router;
 mod sequence;
