@@ -9,7 +9,7 @@ ARG RUNTIME_DIGEST=
 
 FROM rust:${RUST_VERSION}-slim-trixie${RUST_DIGEST} AS build
 # librdkafka is compiled by its own script: bash, make, a C and a C++ compiler. OpenSSL is linked dynamically and comes with
-# the runtime image; zlib does not, so it is compiled in.
+# the runtime image; zlib does not, so it is compiled in, as zstd always is.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ libssl-dev make pkg-config \
