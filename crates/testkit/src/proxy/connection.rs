@@ -12,7 +12,7 @@ use tokio::{
         tcp::{ReadHalf, WriteHalf},
     },
     sync::mpsc,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 
 use super::{
@@ -157,6 +157,8 @@ impl Connection {
         limit: &mut Limit,
         to: &mut WriteHalf<'_>,
     ) -> Result<(), Torn> {
+        let slow = self.shared.faults.borrow().way(direction).time_of(bytes.len());
+        sleep(slow).await;
         let strike = limit.strike(self.shared.faults.borrow().way(direction), self.number, bytes.len());
         let through = bytes.get(..strike.unwrap_or(bytes.len())).unwrap_or(bytes);
         if to.write_all(through).await.is_err() {

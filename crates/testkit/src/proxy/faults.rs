@@ -68,6 +68,8 @@ pub(super) struct Faults {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Way {
     pub(super) latency: Duration,
+    /// The bytes that get through in a second.
+    pub(super) rate: Option<u32>,
     pub(super) closed: bool,
     /// The cut with its number, so that a connection notices a new cut.
     cut: Option<(u64, Cut)>,
@@ -130,6 +132,14 @@ impl Faults {
 impl fmt::Debug for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} to the server, {:?} to the client", self.to_server, self.to_client)
+    }
+}
+
+impl Way {
+    /// Returns the time that this number of bytes takes.
+    pub(super) fn time_of(&self, bytes: usize) -> Duration {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.rate.map_or(Duration::ZERO, |rate| Duration::from_secs(1) * bytes / rate.max(1))
     }
 }
 

@@ -100,6 +100,11 @@ impl Proxy {
         self.shared.faults.send_modify(|faults| faults.way_mut(direction).latency = latency);
     }
 
+    /// Lets each connection send this many bytes a second in this direction.
+    pub fn rate(&self, direction: Direction, bytes: u32) {
+        self.shared.faults.send_modify(|faults| faults.way_mut(direction).rate = Some(bytes));
+    }
+
     /// Lets nothing through in this direction, not even the end of a connection, until [`Proxy::heal`].
     pub fn black_hole(&self, direction: Direction) {
         self.shared.faults.send_modify(|faults| faults.way_mut(direction).closed = true);
