@@ -372,6 +372,9 @@ pub(super) async fn blocking<T: Send + 'static>(
 /// Explains a question without an answer. librdkafka's error is only a time-out; its last report on a connection is the
 /// cause.
 fn not_reached(producer: &ThreadedProducer<ReportContext>, error: &KafkaError) -> PublishError {
+    if let Some(why) = producer.context().0.throttling() {
+        return unavailable(&why);
+    }
     match (error.rdkafka_error_code(), producer.context().0.trouble()) {
         (Some(_), Some(trouble)) => unavailable(&format!("no broker answers: {}", explain(Trouble::Kafka(&trouble)))),
         (Some(code), None) => unavailable(&format!("no broker answers: {code}")),

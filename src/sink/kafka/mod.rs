@@ -30,6 +30,7 @@ mod outcome;
 mod properties;
 mod record;
 mod reports;
+mod throttling;
 mod written;
 
 use std::{
@@ -241,7 +242,7 @@ impl Sink for Kafka {
         if attempts.iter().any(Attempt::is_shared) {
             open.fail();
         }
-        attempts.into_iter().map(Attempt::last).collect()
+        attempts.into_iter().map(|attempt| self.reports.explained(attempt.last())).collect()
     }
 
     async fn check(&self, deadline: Instant) -> Result<(), PublishError> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rdkafka::{ClientConfig, config::RDKafkaLogLevel, error::KafkaError, types::RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN};
 
+use super::throttling::FIGURES;
 use crate::config;
 
 /// The longest wait for further messages: well below the shortest sensible deadline. librdkafka compares it with its own
@@ -64,6 +65,8 @@ pub(crate) fn client(name: &str, config: &config::KafkaConfig) -> ClientConfig {
     client.set("allow.auto.create.topics", "false").set("socket.nagle.disable", "true");
     // The relay limits the messages in flight; a full queue would only cause waiting.
     client.set("queue.buffering.max.messages", "2000000").set("queue.buffering.max.kbytes", "2097151");
+    // Shows whether the brokers throttle this client.
+    client.set("statistics.interval.ms", FIGURES.as_millis().to_string());
     for (name, value) in &config.properties {
         client.set(name, &*value.current());
     }

@@ -22,9 +22,10 @@ use tokio::{sync::Notify, time::timeout_at};
 use super::{
     fence::{Fence, Ticket},
     outcome,
+    throttling::Throttling,
     written::Written,
 };
-use crate::sink::{Outgoing, PublishError};
+use crate::sink::{Outcome, Outgoing, PublishError};
 
 // The number that each message carries through librdkafka has a pointer's width and holds two 32-bit numbers.
 const _: () = assert!(usize::BITS == 64, "the Kafka sink needs a 64-bit platform");
@@ -85,6 +86,7 @@ pub(super) struct Reports {
     next: AtomicU32,
     /// The last trouble of a connection, in librdkafka's words: addresses and causes, no credentials.
     trouble: Mutex<Option<String>>,
+    throttling: Throttling,
     written: Mutex<Written>,
     pub(super) fence: Fence,
 }
@@ -128,6 +130,21 @@ impl Reports {
     /// Returns the last trouble of a connection.
     pub(super) fn trouble(&self) -> Option<String> {
         self.trouble.lock().clone()
+    }
+
+    /// Returns why the brokers answer late, if they throttle this client.
+    pub(super) fn throttling(&self) -> Option<String> {
+        self.throttling.explain()
+    }
+
+    /// Adds the throttling to an outcome that it may have caused.
+    pub(super) fn explained(&self, outcome: Outcome) -> Outcome {
+        match (outcome, self.throttling()) {
+            (Err(PublishError::Unconfirmed(text)), Some(why)) => {
+                Err(PublishError::Unconfirmed(format!("{why} ({text})")))
+            }
+            (outcome, _) => outcome,
+        }
     }
 
     /// Returns the knowledge of topics and keys.
@@ -244,6 +261,10 @@ impl ClientContext for ReportContext {
         } else {
             tracing::debug!(target: "librdkafka", facility, "{text}");
         }
+    }
+
+    fn stats_raw(&self, figures: &[u8]) {
+        self.0.throttling.note(figures, Instant::now());
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
