@@ -41,5 +41,6 @@ mod schema;
 mod settings;
 mod stage;
 mod takeover;
+mod throttled;
 mod traces;
 mod why;

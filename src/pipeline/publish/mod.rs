@@ -1,9 +1,11 @@
 //! The publisher: hands messages to the sinks in the order of their keys, and notes the outcome of each.
 
+pub mod batch;
 pub mod chains;
 pub mod destination;
 pub mod item;
 pub mod outlet;
+mod room;
 
 use std::{
     collections::HashMap,
@@ -20,10 +22,11 @@ use outbox_core::store::{claim::Pending, lease::ClaimLease};
 use tokio::{sync::mpsc, task};
 
 use self::{
+    batch::{Batch, Done},
     chains::{ChainEntry, Chains, Origin},
     destination::Destinations,
     item::{InFlight, Item, Tag},
-    outlet::{Batch, Done, Outlets},
+    outlet::Outlets,
 };
 use crate::{
     pipeline::{

@@ -10,10 +10,14 @@ use tokio::sync::{mpsc, watch};
 
 use crate::{
     pipeline::{
-        publish::item::{Item, Tag},
+        publish::{
+            batch::{Batch, Done, load},
+            item::{Item, Tag},
+            room::Room,
+        },
         retry::Disposition,
     },
-    sink::{Destination, Feed, GRACE, KeyOrder, Outcome, Outgoing, PublishError, Sink},
+    sink::{Feed, KeyOrder, Outgoing, PublishError},
     state::{backoff::Backoff, context::Context},
 };
 
@@ -21,46 +25,18 @@ struct Outlet {
     feed: Feed,
     ready: VecDeque<Item>,
     on_the_way: usize,
-    /// Messages in flight, and the most that may be: fewer after a batch that was not confirmed in time. Messages that
-    /// the broker cannot take within the deadline would be sent again until their attempts are spent.
-    messages: usize,
-    room: usize,
+    room: Room,
     up: bool,
     /// Outages in a row, without a message confirmed between them, and when they began.
     outages: u32,
     since: Instant,
 }
 
-/// Messages that go to a sink together.
-pub struct Batch {
-    /// The outlet that it goes to.
-    pub outlet: usize,
-    /// Its messages, in order.
-    pub items: Vec<Item>,
-    /// Whether these are tries of a destination that takes nothing. They may take the whole deadline, and must not take
-    /// the room of others.
-    pub is_try: bool,
-}
-
-/// The outcome of a batch.
-pub struct Done {
-    outlet: usize,
-    /// The time at which the batch was handed in.
-    pub started: Instant,
-    took: Duration,
-    is_try: bool,
-    /// Whether the sink leaves the order of a key to the publisher.
-    one_in_flight: bool,
-    /// The outcome of each message, and its destination.
-    pub outcomes: Vec<(Tag, Arc<Destination>, Outcome)>,
-    counts: Vec<(String, u64, u64)>,
-}
-
-impl Done {
-    /// Whether the batch ran into its deadline.
-    #[must_use]
-    pub fn is_late(&self, deadline: Duration) -> bool {
-        is_late(self.took, deadline)
+impl Outlet {
+    /// Returns the number of messages that the sink would take now.
+    fn next_size(&self) -> usize {
+        let most = if self.on_the_way < self.feed.batches { self.feed.batch } else { 0 };
+        self.room.fits(self.ready.iter().take(most).map(load))
     }
 }
 
@@ -97,9 +73,8 @@ impl Outlets {
             connected.with_label_values(&[feed.name.as_str()]).set(0);
         }
         let outlet = |feed: Feed| {
-            let room = feed.batches * feed.batch;
             let (ready, since) = (VecDeque::new(), Instant::now());
-            Outlet { feed, ready, on_the_way: 0, messages: 0, room, up: false, outages: 0, since }
+            Outlet { feed, ready, on_the_way: 0, room: Room::new(since), up: false, outages: 0, since }
         };
         let outlets = feeds.into_iter().map(outlet).collect::<Vec<_>>();
         let outlets = Self { context: Arc::clone(context), outlets, names, reached, open };
@@ -145,13 +120,9 @@ impl Outlets {
 
     /// Returns the next batch that a sink would take.
     pub fn next_batch(&mut self) -> Option<Batch> {
-        let free = |outlet: &Outlet| {
-            let room = outlet.on_the_way < outlet.feed.batches && outlet.messages < outlet.room;
-            outlet.up && !outlet.ready.is_empty() && room
-        };
-        let i = self.outlets.iter().position(free)?;
+        let i = self.outlets.iter().position(|outlet| outlet.up && outlet.next_size() > 0)?;
         let outlet = self.outlets.get_mut(i)?;
-        let size = outlet.feed.batch.min(outlet.ready.len()).min(outlet.room - outlet.messages);
+        let size = outlet.next_size();
         Some(Batch { outlet: i, items: outlet.ready.drain(..size).collect(), is_try: false })
     }
 
@@ -160,30 +131,12 @@ impl Outlets {
         let sink = self.outlets.get_mut(batch.outlet).map(|outlet| {
             if !batch.is_try {
                 outlet.on_the_way += 1;
-                outlet.messages += batch.items.len();
+                outlet.room.take(batch.items.iter().map(load).sum());
             }
             Arc::clone(&outlet.feed.sink)
         });
         let deadline = Instant::now() + self.context.config.relay.publish_deadline;
-        async move {
-            let started = Instant::now();
-            let (outgoing, tags): (Vec<_>, Vec<_>) =
-                batch.items.into_iter().map(|item| (item.outgoing, item.tag)).unzip();
-            let order = sink.iter().zip(outgoing.first()).map(|(sink, first)| sink.key_order(first)).next();
-            let one_in_flight = order == Some(KeyOrder::OneInFlight);
-            let outcomes = match sink {
-                Some(sink) => publish(&*sink, &outgoing, deadline).await,
-                None => Vec::new(),
-            };
-            let counts = count(&outgoing);
-            let lost = || Err(PublishError::Unconfirmed("the sink returned no outcome for it".into()));
-            let outcomes = outcomes.into_iter().chain(std::iter::repeat_with(lost));
-            let destinations = outgoing.into_iter().map(|message| message.destination);
-            let outcomes = tags.into_iter().zip(destinations).zip(outcomes);
-            let outcomes = outcomes.map(|((tag, destination), outcome)| (tag, destination, outcome)).collect();
-            let (outlet, took, is_try) = (batch.outlet, started.elapsed(), batch.is_try);
-            Done { outlet, started, took, is_try, one_in_flight, outcomes, counts }
-        }
+        batch.publish(sink, deadline)
     }
 
     /// Notes the outcome of a batch, for the metrics and for the state of the sink.
@@ -191,14 +144,16 @@ impl Outlets {
         let Some(outlet) = self.outlets.get_mut(done.outlet) else { return };
         if !done.is_try {
             outlet.on_the_way -= 1;
-            outlet.messages -= done.outcomes.len();
         }
         let metrics = &self.context.metrics;
         let name = outlet.feed.name.as_str();
         metrics.publish_duration_seconds.with_label_values(&[name]).observe(done.took.as_secs_f64());
         for (target, messages, bytes) in &done.counts {
-            metrics.publish_attempts_total.with_label_values(&[name, metrics.destination(target)]).inc_by(*messages);
-            metrics.published_bytes_total.with_label_values(&[name]).inc_by(*bytes);
+            metrics
+                .publish_attempts_total
+                .with_label_values(&[name, metrics.destination(target)])
+                .inc_by(*messages as u64);
+            metrics.published_bytes_total.with_label_values(&[name]).inc_by(*bytes as u64);
         }
         let (mut confirmed, mut unconfirmed) = (0, 0);
         let mut down = None;
@@ -227,16 +182,10 @@ impl Outlets {
         if confirmed > 0 {
             outlet.outages = 0;
         }
-        let late = done.is_late(self.context.config.relay.publish_deadline);
-        if done.is_try {
-            // A try does not show how much the sink takes.
-        } else if late && unconfirmed > confirmed {
-            outlet.room = (outlet.room / 2).max(1);
-        } else if !late || unconfirmed == 0 {
-            // A broker that refuses for the time being does so at once, however much is in flight. But a pipelined sink
-            // gives up its younger batches at once if one is late.
-            let refused = if done.one_in_flight { unconfirmed } else { 0 };
-            outlet.room = (outlet.room + confirmed + refused).min(outlet.feed.batches * outlet.feed.batch);
+        // A try does not show how much the sink takes.
+        if !done.is_try {
+            let deadline = self.context.config.relay.publish_deadline;
+            outlet.room.give_back(done.ended(confirmed, unconfirmed, deadline), deadline);
         }
         if let Some(reason) = down {
             self.down(done.outlet, &reason);
@@ -336,56 +285,15 @@ impl Outlets {
     }
 }
 
-/// Whether a batch ran into its deadline. Kafka's sink gives up at most a quarter of it early. A broker that refuses
-/// slowly answers before that.
-fn is_late(took: Duration, deadline: Duration) -> bool {
-    took * 10 >= deadline * 7
-}
-
 /// Returns the wait of a message that is parked: half of the outage so far, so that it lengthens its outage by half at
 /// most.
 fn parked(outage: Duration) -> Duration {
     (outage / 2).clamp(PARKED, LONGEST_PARKED)
 }
 
-/// Publishes a batch. A sink that overruns its deadline is faulty, and its messages must not wait for ever.
-async fn publish(sink: &dyn Sink, outgoing: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
-    let publish = sink.publish(outgoing, deadline);
-    match tokio::time::timeout_at((deadline + GRACE).into(), publish).await {
-        Ok(outcomes) => outcomes,
-        Err(_) => {
-            tracing::error!("a sink did not keep its deadline");
-            Vec::new()
-        }
-    }
-}
-
-/// Returns messages and bytes by target.
-fn count(outgoing: &[Outgoing]) -> Vec<(String, u64, u64)> {
-    let mut counts: Vec<(String, u64, u64)> = Vec::new();
-    for group in outgoing.chunk_by(|a, b| Arc::ptr_eq(&a.destination, &b.destination)) {
-        let bytes = group.iter().map(|message| message.contents.payload.as_ref().map_or(0, Vec::len) as u64).sum();
-        let Some(first) = group.first() else { continue };
-        match counts.iter_mut().find(|(target, ..)| *target == first.destination.target) {
-            Some(count) => {
-                count.1 += group.len() as u64;
-                count.2 += bytes;
-            }
-            None => counts.push((first.destination.target.clone(), group.len() as u64, bytes)),
-        }
-    }
-    counts
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_batch_is_late_that_nobody_answered_and_not_one_that_was_refused_slowly() {
-        let late = [600, 750, 1000].map(|took| is_late(Duration::from_millis(took), Duration::from_secs(1)));
-        assert_eq!(late, [false, true, true]);
-    }
 
     #[test]
     fn the_longer_an_outage_the_longer_a_message_is_parked_up_to_a_minute() {
