@@ -70,6 +70,30 @@ async fn a_message_arrives_in_the_envelope_of_its_route_or_is_dead() -> Result<(
     Ok(())
 }
 
+/// A payload in base64 or as text in JSON is longer than that: see docs/envelopes.md.
+#[tokio::test]
+async fn what_enqueue_takes_by_default_fits_in_each_envelope() -> Result<()> {
+    let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
+    let name = stage.topic.name().to_owned();
+    let envelopes = ["raw", "cloudevents-binary", "cloudevents-json", "debezium"];
+    let mut drafts = Vec::new();
+    for envelope in envelopes {
+        let keys = [("topics", envelope), ("sink", "kafka"), ("topic", name.as_str()), ("envelope", envelope)];
+        stage.settings = stage.settings.clone().first_route(keys);
+        let (key, header) = ("k".repeat(1000), "\"".repeat(8000));
+        let besides = key.len() + "tenant".len() + header.len();
+        for size in [999_600, 999_950, 1_000_000] {
+            let payload = format!("[{}]", "1".repeat(size - 2 - besides));
+            let draft = Draft::new(envelope, payload).unordered_key(&*key).header("tenant", &header);
+            drafts.push(draft.described(&"t".repeat(255), "application/json"));
+        }
+    }
+    let arrivals = arrivals(&mut stage, &drafts).await?;
+    let dead = stage.database.number("SELECT COUNT(*) FROM outbox_dead").await?;
+    ensure!((arrivals.len(), dead) == (3 * envelopes.len(), 0), "{} arrived, {dead} are dead", arrivals.len());
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_message_that_its_envelope_makes_too_large_is_dead_and_its_neighbours_are_not() -> Result<()> {
     let topic = Topic::create_narrow(20_000).await?;

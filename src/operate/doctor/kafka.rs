@@ -1,6 +1,6 @@
 //! The topics of a Kafka sink: their leaders, replicas and limits.
 
-use std::time::Duration;
+use std::{cmp::Ordering, time::Duration};
 
 use rdkafka::{
     admin::{AdminClient, AdminOptions, ResourceSpecifier},
@@ -13,13 +13,8 @@ use rdkafka::{
 use super::{DEADLINE, Destinations, Finding};
 use crate::{
     config::KafkaConfig,
-    sink::kafka::{client, end},
+    sink::kafka::{LARGEST, client, end},
 };
-
-/// librdkafka's default for `message.max.bytes`.
-const MESSAGE: u64 = 1_000_000;
-/// Kafka's default for `max.message.bytes`: the same with room for the format.
-const BATCH: u64 = 1_048_588;
 
 /// Looks at the topics.
 pub(super) async fn examine(name: &str, config: &KafkaConfig, destinations: &Destinations) -> Vec<Finding> {
@@ -138,15 +133,27 @@ fn judge(name: &str, config: &KafkaConfig, topic: &str, shape: Shape, settings: 
         findings.push(risk.fix("Demand two.").shell(alter("min.insync.replicas=2".to_owned())));
     }
     let largest = config.properties.get("message.max.bytes").and_then(|value| value.text().trim().parse().ok());
-    let largest: u64 = largest.unwrap_or(MESSAGE);
-    if let Some(bytes) = settings.bytes.filter(|bytes| *bytes < largest) {
-        let evidence =
-            format!("{the_topic} takes {bytes} bytes (max.message.bytes), and the relay sends up to {largest}.");
-        let risk = Finding::risk("small_messages", evidence).matters("A larger message is dead at once.");
-        let enough = BATCH.max(largest);
-        findings.push(risk.fix("Raise the topic's limit.").shell(alter(format!("max.message.bytes={enough}"))));
-    }
+    let largest: u64 = largest.unwrap_or(LARGEST);
+    findings.extend(settings.bytes.and_then(|bytes| sizes(&the_topic, bytes, largest, alter)));
     findings
+}
+
+/// Compares the limits of a topic and of the sink's producer.
+fn sizes(the_topic: &str, bytes: u64, largest: u64, alter: impl Fn(String) -> String) -> Option<Finding> {
+    let evidence = format!(
+        "{the_topic} takes {bytes} bytes (max.message.bytes), and the relay sends up to {largest} (message.max.bytes)."
+    );
+    let large = "A message between the two is dead at once.";
+    match bytes.cmp(&largest) {
+        Ordering::Less => {
+            let risk = Finding::risk("small_messages", evidence).matters(large);
+            Some(risk.fix("Raise the topic's limit.").shell(alter(format!("max.message.bytes={largest}"))))
+        }
+        Ordering::Equal => None,
+        Ordering::Greater => Some(Finding::note("large_messages", evidence).matters(large).fix(format!(
+            "If services send such messages, set \"message.max.bytes\" = {bytes} in the sink's properties."
+        ))),
+    }
 }
 
 #[cfg(test)]
@@ -159,7 +166,7 @@ mod tests {
     fn each_shape_has_its_finding() {
         let config = KafkaConfig { brokers: "k:9092".to_owned(), properties: BTreeMap::new() };
         let sound = Shape { brokers: 3, partitions: 6, leaderless: 0, replicas: 3 };
-        let set = Settings { in_sync: Some(2), bytes: Some(BATCH) };
+        let set = Settings { in_sync: Some(2), bytes: Some(LARGEST) };
         let found = |shape, settings| {
             judge("k", &config, "orders", shape, settings).iter().map(|it| it.finding).collect::<Vec<_>>()
         };
@@ -170,5 +177,6 @@ mod tests {
         assert_eq!(found(Shape { replicas: 1, ..sound }, Settings { in_sync: Some(1), ..set }), ["one_replica"]);
         assert_eq!(found(sound, Settings { in_sync: Some(1), ..set }), ["one_in_sync_replica"]);
         assert_eq!(found(sound, Settings { bytes: Some(999_999), ..set }), ["small_messages"]);
+        assert_eq!(found(sound, Settings { bytes: Some(5_000_000), ..set }), ["large_messages"]);
     }
 }

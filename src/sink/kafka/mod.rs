@@ -20,8 +20,8 @@
 //!
 //! Kafka judges requests, not messages: it refuses a whole request that is too large or has an invalid record. Its
 //! messages are sent again one by one with nothing else in flight, so that only the guilty one is rejected. Later
-//! messages of their keys may have passed them. Requests are too large only if a topic's `max.message.bytes` is below
-//! the producer's `batch.size` (1,000,000 bytes): set `batch.size` to at most that limit.
+//! messages of their keys may have passed them. Requests of several messages are too large only if a topic's
+//! `max.message.bytes` is below the producer's `batch.size` (1,000,000 bytes): set `batch.size` to at most that limit.
 
 mod arrivals;
 mod entry;
@@ -56,7 +56,7 @@ pub(crate) use self::arrivals::KafkaArrivals;
 pub use self::properties::check_properties;
 pub(crate) use self::{
     entry::{end, wait_until_ended},
-    properties::client,
+    properties::{LARGEST, client},
 };
 
 /// The time before its deadline at which a batch gives up its messages in flight, so that the outcomes are there in

@@ -9,12 +9,14 @@ use crate::sink::PublishError;
 /// Only the listed codes are refusals. No code means *unavailable* here. A message in the local queue may have been on
 /// the wire before, in a request that was retried. So even "purged in queue" does not say that it did not arrive.
 pub(super) fn reported(code: Code) -> PublishError {
-    refusal(code).unwrap_or_else(|| PublishError::Unconfirmed(code.to_string()))
+    refusal(code, "the broker refused it: raise the topic's max.message.bytes")
+        .unwrap_or_else(|| PublishError::Unconfirmed(code.to_string()))
 }
 
 /// Returns the outcome of a message that librdkafka did not take: it surely did not arrive.
 pub(super) fn refused(code: Code) -> PublishError {
-    refusal(code).unwrap_or_else(|| PublishError::Unavailable(code.to_string()))
+    refusal(code, "the relay's producer refused it: raise \"message.max.bytes\" in the sink's properties")
+        .unwrap_or_else(|| PublishError::Unavailable(code.to_string()))
 }
 
 /// Whether the broker may have refused this message only because of another one in the same request. Kafka judges a
@@ -36,12 +38,16 @@ pub(super) fn is_missing_topic(code: Code) -> bool {
     matches!(code, Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition)
 }
 
-/// Returns the broker's judgement of the message or of its topic; `None` if the broker may take the message.
-fn refusal(code: Code) -> Option<PublishError> {
+/// Returns the judgement of the message or of its topic; `None` if the broker may take the message. `limit` says which
+/// limit a message that is too large has met.
+fn refusal(code: Code, limit: &str) -> Option<PublishError> {
     let rejected = |reason| Some(PublishError::Rejected { reason, detail: code.to_string() });
     let unroutable = |reason| Some(PublishError::Unroutable { reason, detail: code.to_string() });
     match code {
-        Code::MessageSizeTooLarge | Code::InvalidMessageSize | Code::MessageBatchTooLarge => rejected("too_large"),
+        Code::MessageSizeTooLarge => {
+            Some(PublishError::Rejected { reason: "too_large", detail: format!("{limit} ({code})") })
+        }
+        Code::InvalidMessageSize | Code::MessageBatchTooLarge => rejected("too_large"),
         Code::InvalidRecord | Code::InvalidTopic | Code::InvalidTimestamp => rejected("invalid"),
         Code::PolicyViolation => rejected("refused"),
         Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition => unroutable("unroutable"),
@@ -96,6 +102,16 @@ mod tests {
     #[test]
     fn what_was_never_taken_is_unavailable() {
         assert!(matches!(refused(Code::QueueFull), PublishError::Unavailable(_)));
-        assert!(matches!(refused(Code::MessageSizeTooLarge), PublishError::Rejected { reason: "too_large", .. }));
+    }
+
+    #[test]
+    fn a_refusal_for_the_size_names_the_setting_of_the_side_that_refused() {
+        let code = Code::MessageSizeTooLarge;
+        for (error, setting) in [(refused(code), "message.max.bytes"), (reported(code), "max.message.bytes")] {
+            assert!(
+                matches!(&error, PublishError::Rejected { reason: "too_large", detail } if detail.contains(setting)),
+                "{error}"
+            );
+        }
     }
 }

@@ -11,6 +11,10 @@ use crate::config;
 /// time-out only, which is off.
 const MAX_LINGER_MS: f64 = 1000.0;
 
+/// The largest message in bytes, as librdkafka counts it before compression: Kafka's own default for a batch. It has room
+/// for the 1,000,000 bytes that `enqueue` takes by default, in each envelope.
+pub(crate) const LARGEST: u64 = 1_048_588;
+
 /// Properties that the sink sets itself, each with the reason.
 const FIXED: [(&str, &str); 14] = [
     ("plugin.library.paths", "it loads code into the relay"),
@@ -65,6 +69,7 @@ pub(crate) fn client(name: &str, config: &config::KafkaConfig) -> ClientConfig {
     client.set("allow.auto.create.topics", "false").set("socket.nagle.disable", "true");
     // The relay limits the messages in flight; a full queue would only cause waiting.
     client.set("queue.buffering.max.messages", "2000000").set("queue.buffering.max.kbytes", "2097151");
+    client.set("message.max.bytes", LARGEST.to_string());
     // Shows whether the brokers throttle this client.
     client.set("statistics.interval.ms", FIGURES.as_millis().to_string());
     for (name, value) in &config.properties {
