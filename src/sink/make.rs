@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Sink;
+use super::{Sink, apart::Apart};
 use crate::{config::SinkConfig, error::RunError};
 
 /// A sink, and the limits of what it gets at a time.
@@ -19,10 +19,12 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Creates the feed of a sink, with at most this number of batches in flight, and of messages in a batch.
+    /// Creates the feed of a sink, with at most this number of batches in flight, and of messages in a batch. The sink gets
+    /// a thread of its own, so that it holds up no other if it blocks.
     #[must_use]
     pub fn new(name: impl Into<String>, sink: Arc<dyn Sink>, batches: usize, batch: usize) -> Self {
-        Self { name: name.into(), sink, batches, batch }
+        let name = name.into();
+        Self { sink: Arc::new(Apart::new(&name, sink)), name, batches, batch }
     }
 }
 
@@ -38,7 +40,8 @@ pub(crate) fn feed(name: &str, sink: &SinkConfig) -> Result<Feed, RunError> {
             let sink = super::rabbitmq::RabbitMq::new(name, rabbit).map_err(RunError::configuration)?;
             (Arc::new(sink), rabbit.channels, rabbit.window)
         }
-        SinkConfig::Stdout => (Arc::new(super::stdout::Stdout::new()), 1, 1000),
+        // Its reader may stop.
+        SinkConfig::Stdout => return Ok(Feed::new(name, Arc::new(super::stdout::Stdout::new()), 1, 1000)),
         SinkConfig::Null => (Arc::new(super::null::Null), 64, 1000),
         #[cfg(not(feature = "kafka"))]
         SinkConfig::Kafka(_) => return Err(left_out(name, "Kafka")),

@@ -1,5 +1,6 @@
 //! The relay's view of a broker: one small trait, and the ways in which a publish can fail.
 
+mod apart;
 pub(crate) mod arrivals;
 pub mod conformance;
 #[cfg(feature = "kafka")]
@@ -155,7 +156,8 @@ pub enum KeyOrder {
     OneInFlight,
 }
 
-/// A broker. The suite in `conformance` checks an implementation.
+/// A broker. The suite in `conformance` checks an implementation. Its calls may block: a sink of [`Feed::new`] has a thread
+/// of its own. A call that blocks delays the other calls of this sink.
 #[async_trait]
 pub trait Sink: Send + Sync + 'static {
     /// Returns how much of the order of this message's key the sink keeps by itself at present.

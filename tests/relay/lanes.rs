@@ -2,6 +2,7 @@
 
 use std::{
     cell::Cell,
+    io,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -10,8 +11,8 @@ use anyhow::{Context as _, Result, ensure};
 use outbox_relay::{
     config::{self, Inputs, Route},
     observe::{health::Health, metrics::Metrics},
-    run::Relay,
-    sink::{Feed, KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink, null::Null},
+    run::{Relay, RunError},
+    sink::{Feed, KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink, null::Null, stdout::Stdout},
 };
 use testkit::{
     accounts::Account,
@@ -23,7 +24,10 @@ use testkit::{
     relay::Settings,
     servers::{Flavor, until},
 };
-use tokio::sync::watch;
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
 
 use crate::stage::{PATIENCE, Stage};
 
@@ -53,6 +57,40 @@ async fn a_lane_whose_sink_is_down_does_not_disturb_the_other() -> Result<()> {
     Ok(())
 }
 
+/// A relay in this process. Its sink `stuck` gets the topic `slow`, another one the other topics.
+struct Embedded {
+    health: Arc<Health>,
+    stop: watch::Sender<()>,
+    relay: JoinHandle<Result<(), RunError>>,
+}
+
+impl Embedded {
+    fn start(stage: &Stage, stuck: Feed, publish_deadline: Duration) -> Result<Self> {
+        let url = ("RELAY__DATABASE__URL".to_owned(), stage.database.url_as(Account::Relay)?);
+        let mut inputs = Inputs::default();
+        inputs.variables = vec![url];
+        let mut config = config::load_for_database(&inputs)?.config;
+        config.routes = vec![Route::new("slow", "stuck"), Route::new("*", "null")];
+        config.relay.lease = 2 * PATIENCE;
+        config.relay.publish_deadline = publish_deadline;
+        (config.relay.in_flight_messages, config.relay.claim_messages) = (200, 50);
+        let metrics = Metrics::new()?;
+        let health = Health::new(Arc::clone(&metrics));
+        let (stop, stopped) = watch::channel(());
+        let stopped = async move {
+            stopped.clone().changed().await.ok();
+        };
+        let feeds = vec![stuck, Feed::new("null", Arc::new(Null), 4, 100)];
+        let relay = Relay::with_sinks(config, feeds, metrics, Arc::clone(&health))?;
+        Ok(Self { health, stop, relay: tokio::spawn(relay.run(stopped)) })
+    }
+
+    async fn stop(self) -> Result<()> {
+        self.stop.send(())?;
+        Ok(self.relay.await??)
+    }
+}
+
 /// Answers once its channel says so.
 struct Stuck(watch::Receiver<bool>);
 
@@ -80,31 +118,53 @@ async fn a_lane_whose_sink_takes_nothing_leaves_room_for_the_other() -> Result<(
     let stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;
     let drafts = |topic: &str| (0..400).map(|_| Draft::new(topic, "")).collect::<Vec<_>>();
     load::commit(&stage.database, &stage.ledger, &drafts("slow"), |message| message.lane(1)).await?;
-    let url = ("RELAY__DATABASE__URL".to_owned(), stage.database.url_as(Account::Relay)?);
-    let mut inputs = Inputs::default();
-    inputs.variables = vec![url];
-    let mut config = config::load_for_database(&inputs)?.config;
-    config.routes = vec![Route::new("slow", "stuck"), Route::new("*", "null")];
-    config.relay.lease = 2 * PATIENCE;
-    config.relay.publish_deadline = PATIENCE;
-    (config.relay.in_flight_messages, config.relay.claim_messages) = (200, 50);
     let (release, released) = watch::channel(false);
-    let feeds = vec![Feed::new("stuck", Arc::new(Stuck(released)), 4, 100), Feed::new("null", Arc::new(Null), 4, 100)];
-    let metrics = Metrics::new()?;
-    let health = Health::new(Arc::clone(&metrics));
-    let (stop, stopped) = watch::channel(());
-    let stopped = async move {
-        stopped.clone().changed().await.ok();
-    };
-    let relay = tokio::spawn(Relay::with_sinks(config, feeds, metrics, health)?.run(stopped));
+    let embedded = Embedded::start(&stage, Feed::new("stuck", Arc::new(Stuck(released)), 4, 100), PATIENCE)?;
     let claimed = "SELECT COALESCE(SUM(JSON_LENGTH(message_ids)), 0) >= 150 FROM outbox_claims";
     stage.database.wait_for(PATIENCE, claimed).await?;
     stage.commit(&drafts("quick")).await?;
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 400 FROM outbox_sent_messages").await?;
     release.send(true)?;
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 800 FROM outbox_sent_messages").await?;
-    stop.send(())?;
-    Ok(relay.await??)
+    embedded.stop().await
+}
+
+/// A pipe whose reader has stopped, until the channel ends. Says so when it is written to.
+struct Pipe(mpsc::UnboundedSender<()>, std::sync::mpsc::Receiver<()>);
+
+impl io::Write for Pipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.send(()).ok();
+        self.1.recv().ok();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_sink_that_blocks_its_thread_holds_up_its_own_lane_alone_and_is_named() -> Result<()> {
+    let stage = Stage::new(Flavor::MariaDb, Broker::Kafka).await?;
+    let drafts = |topic: &str| (0..50).map(|_| Draft::new(topic, "")).collect::<Vec<_>>();
+    let ((held, mut holds), (reader, pipe)) = (mpsc::unbounded_channel(), std::sync::mpsc::channel());
+    let pipe = Stdout::to(Pipe(held, pipe));
+    let embedded = Embedded::start(&stage, Feed::new("stuck", Arc::new(pipe), 1, 100), Duration::from_secs(1))?;
+    load::commit(&stage.database, &stage.ledger, &drafts("slow"), |message| message.lane(1)).await?;
+    holds.recv().await.context("nothing was written")?;
+    stage.commit(&drafts("quick")).await?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 50 FROM outbox_sent_messages").await?;
+    until(PATIENCE, "the sink to be named", || async {
+        let sinks = embedded.health.sinks();
+        let why = sinks.get("stuck").cloned().flatten().unwrap_or_default();
+        ensure!(why.contains("the sink stuck blocks its thread"), "{sinks:?}");
+        Ok(())
+    })
+    .await?;
+    drop(reader);
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 100 FROM outbox_sent_messages").await?;
+    embedded.stop().await
 }
 
 #[tokio::test]
