@@ -107,6 +107,7 @@ fn signalled(health: Arc<Health>, notifier: Option<Arc<Notifier>>) -> anyhow::Re
         tokio::spawn(async move {
             next().await;
             tracing::warn!("a second signal: ending at once; the claims end with their leases");
+            log::flush();
             std::process::exit(1);
         });
     })
@@ -119,6 +120,7 @@ fn end_on_panic() {
         // Only the place: the message may quote a payload.
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         tracing::error!(place, "a part of the relay panicked: the process ends");
+        log::flush();
         std::process::abort();
     }));
 }

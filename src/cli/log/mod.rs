@@ -1,6 +1,9 @@
 //! Logs, on standard error.
 
 mod limit;
+mod lines;
+
+use std::sync::OnceLock;
 
 use anyhow::Context as _;
 use tracing::{Level, Subscriber};
@@ -13,7 +16,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use self::limit::Limit;
+use self::{limit::Limit, lines::Lines};
 use crate::config::{Log, LogFormat};
 
 /// Libraries that log whole messages or statements: only their errors are shown.
@@ -30,13 +33,25 @@ struct Rest(Limit);
 impl Drop for Rest {
     fn drop(&mut self) {
         self.0.count();
+        flush();
+    }
+}
+
+/// The lines that wait for the reader of standard error.
+static LINES: OnceLock<Lines> = OnceLock::new();
+
+/// Waits until the log is written, before the process ends.
+pub(super) fn flush() {
+    if let Some(lines) = LINES.get() {
+        lines.wait();
     }
 }
 
 /// Starts the log. Returns a function that changes its level; its end counts the lines that were left out.
 pub(super) fn init(log: &Log) -> anyhow::Result<SetLevel> {
     let limit = Limit::default();
-    let (subscriber, set_level) = subscriber(log, limit.clone(), std::io::stderr)?;
+    let lines = LINES.get_or_init(|| Lines::to(std::io::stderr()));
+    let (subscriber, set_level) = subscriber(log, limit.clone(), || lines.clone())?;
     subscriber.try_init().context("the log was started twice")?;
     limit.count_for_ever();
     let rest = Rest(limit);
