@@ -52,7 +52,10 @@ pub(super) async fn run(options: &Arguments) -> anyhow::Result<bool> {
 /// read, as each connect does. Nothing else of the configuration changes.
 async fn reload(mut hangup: Signal, inputs: Inputs, set_level: log::SetLevel) {
     while hangup.recv().await.is_some() {
-        match load(&inputs) {
+        let inputs = inputs.clone();
+        // Reads files, which may block. An error means that the runtime ends.
+        let Ok(loaded) = tokio::task::spawn_blocking(move || load(&inputs)).await else { return };
+        match loaded {
             Ok(Loaded { config, warnings, .. }) => {
                 match set_level(&config.log) {
                     Ok(()) => {

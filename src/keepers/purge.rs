@@ -13,6 +13,7 @@ use outbox_core::{
 
 use crate::state::{
     context::Context,
+    database,
     session::{Session, describe},
 };
 
@@ -60,7 +61,7 @@ async fn is_mine(context: &Context, lease: &mut Option<Lease>) -> bool {
     if lease.as_ref().is_some_and(Lease::is_held) {
         return true;
     }
-    let acquired = match context.login.options() {
+    let acquired = match database::current(&context.login).await {
         Ok(options) => {
             let leases = Leases::new(options).reserved().owner(context.owner.as_str()).length(LEASE);
             leases.try_acquire(purge::LEASE_NAME).await

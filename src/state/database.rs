@@ -63,9 +63,16 @@ pub fn options(database: &Database) -> Result<MySqlConnectOptions, sqlx::Error> 
     Ok(options.enable_cleartext_plugin(matches!(mode, MySqlSslMode::VerifyIdentity)))
 }
 
+/// Returns [`Login::options`]. The files of secrets are read on a thread that may block.
+pub(crate) async fn current(login: &Login) -> Result<MySqlConnectOptions, sqlx::Error> {
+    let login = login.clone();
+    let read = tokio::task::spawn_blocking(move || login.options());
+    read.await.map_err(|error| sqlx::Error::Configuration(error.into()))?
+}
+
 /// Opens a connection and sets it up for the relay.
 pub(crate) async fn connect(login: &Login) -> Result<MySqlConnection, sqlx::Error> {
-    let mut connection = login.options()?.connect().await?;
+    let mut connection = current(login).await?.connect().await?;
     session::prepare(&mut connection).await?;
     Ok(connection)
 }

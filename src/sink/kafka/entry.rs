@@ -180,7 +180,7 @@ enum Miss {
 /// The sink's knowledge of brokers and topics, and the producer.
 pub(super) struct Entry {
     /// Makes the configuration, with the current secrets.
-    configure: Box<dyn Fn() -> ClientConfig + Send + Sync>,
+    configure: Arc<dyn Fn() -> ClientConfig + Send + Sync>,
     /// The configuration of the producer.
     config: ClientConfig,
     reports: Arc<Reports>,
@@ -198,7 +198,7 @@ impl Entry {
     ) -> KafkaResult<Self> {
         let config = configure();
         let producer = Arc::new(Producer::new(&config, &reports)?);
-        Ok(Self { configure: Box::new(configure), config, reports, producer, since: Instant::now(), down: None })
+        Ok(Self { configure: Arc::new(configure), config, reports, producer, since: Instant::now(), down: None })
     }
 
     pub(super) fn producer(&self) -> Arc<Producer> {
@@ -282,19 +282,21 @@ impl Entry {
     /// Replaces a producer that ended with a fatal error, or one with old secrets that reaches no broker. Forgets
     /// partitions that were written long ago.
     async fn refresh(&mut self, limits: CallLimits) -> Result<(), PublishError> {
-        let old = self.down.is_some() && self.has_old_secrets();
+        let fresh = if self.down.is_some() || self.producer.is_broken() { Some(self.fresh().await?) } else { None };
+        let old =
+            self.down.is_some() && fresh.as_ref().is_some_and(|fresh| !properties::are_equal(fresh, &self.config));
         if !old && !self.producer.is_broken() && self.since.elapsed() < REMEMBERED {
             return Ok(());
         }
         // Messages in flight to written partitions are not noted, so the notes are cleared only without messages in
         // flight.
         let idle = timeout_at(limits.patience().into(), self.producer.idle()).await.is_ok();
-        if old || self.producer.is_broken() {
+        if let Some(fresh) = fresh.filter(|_| old || self.producer.is_broken()) {
             let why = if old { "has old secrets" } else { "ended with a fatal error" };
             if !idle && !self.reports.closed_during(self.producer().empty(), limits.deadline).await {
                 return Err(unavailable(&format!("the Kafka producer {why}, and its messages are in flight")));
             }
-            self.replace(why)?;
+            self.replace(why, fresh).await?;
         }
         if idle {
             *self.reports.written() = Written::default();
@@ -303,23 +305,31 @@ impl Entry {
         Ok(())
     }
 
-    fn has_old_secrets(&self) -> bool {
-        !properties::are_equal(&(self.configure)(), &self.config)
+    /// Reads the files of secrets.
+    async fn fresh(&self) -> Result<ClientConfig, PublishError> {
+        let configure = Arc::clone(&self.configure);
+        blocking(move || Ok(configure())).await
     }
 
-    fn replace(&mut self, why: &str) -> Result<(), PublishError> {
+    async fn replace(&mut self, why: &str, config: ClientConfig) -> Result<(), PublishError> {
         tracing::warn!("the Kafka producer {why}: starting a new one");
-        let config = (self.configure)();
-        let producer = Producer::new(&config, &self.reports).map_err(|error| unavailable(&error.to_string()))?;
+        let reports = Arc::clone(&self.reports);
+        // Reads the files of TLS.
+        let made = blocking(move || {
+            let producer = Producer::new(&config, &reports).map_err(|error| unavailable(&error.to_string()))?;
+            Ok((producer, config))
+        });
+        let (producer, config) = made.await?;
         (self.producer, self.config, self.down) = (Arc::new(producer), config, None);
         Ok(())
     }
 
     /// Returns the producer to ask whether a broker answers: a new one, if secrets have changed and nothing is in
     /// flight.
-    pub(super) fn renewed(&mut self) -> Result<Arc<Producer>, PublishError> {
-        if self.producer.in_flight() == 0 && self.has_old_secrets() {
-            self.replace("has old secrets")?;
+    pub(super) async fn renewed(&mut self) -> Result<Arc<Producer>, PublishError> {
+        let fresh = self.fresh().await?;
+        if self.producer.in_flight() == 0 && !properties::are_equal(&fresh, &self.config) {
+            self.replace("has old secrets", fresh).await?;
             *self.reports.written() = Written::default();
         }
         Ok(self.producer())

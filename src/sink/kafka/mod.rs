@@ -249,7 +249,7 @@ impl Sink for Kafka {
         let late = |_| unavailable("no broker answered in time");
         let mut entry = timeout_at(deadline.into(), self.entry.lock()).await.map_err(late)?;
         let topic = self.reports.written().any_topic();
-        let producer = entry.renewed()?;
+        let producer = entry.renewed().await?;
         drop(entry);
         // Ends before the deadline, so that the error can say why no broker answers.
         let timeout = deadline.saturating_duration_since(Instant::now()) * 9 / 10;

@@ -15,6 +15,7 @@ use lapin::{
 use parking_lot::{Mutex as SyncMutex, MutexGuard};
 use tokio::{
     sync::Mutex,
+    task::spawn_blocking,
     time::{sleep, timeout_at},
 };
 
@@ -58,7 +59,10 @@ impl BrokerSession {
         name: &str,
         deadline: Instant,
     ) -> Result<Self, ChannelFailure> {
-        let uri = super::address(config).ok_or(ChannelFailure::Address)?;
+        let secrets = config.clone();
+        // The files of secrets are read on a thread that may block.
+        let uri =
+            spawn_blocking(move || super::address(&secrets)).await.ok().flatten().ok_or(ChannelFailure::Address)?;
         let tls = Tls::of(config);
         let properties = ConnectionProperties::default().with_connection_name(format!("outbox-relay {name}").into());
         let guard = Guard(Plug::default());
