@@ -5,13 +5,13 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use crate::kafka_harness::{KafkaHarness, consume, sink, sink_with};
-use anyhow::{Context as _, Result};
+use crate::kafka_harness::{KafkaHarness, add_partitions, consume, sink, sink_with};
+use anyhow::{Context as _, Result, ensure};
 use futures_util::future::join_all;
 use outbox_relay::{
     config,
     sink::{
-        Destination, KeyOrder, Outgoing, PublishError, Sink,
+        Destination, KeyOrder, Outcome, Outgoing, PublishError, Sink,
         conformance::{self, DEADLINE, Draft, Harness as _, publish_until_sent},
         kafka::Kafka,
     },
@@ -22,7 +22,7 @@ use rdkafka::{
     types::{RDKafkaApiKey, RDKafkaRespErr},
 };
 use testkit::{
-    proxy::Direction,
+    proxy::{Direction, Proxy},
     servers::{self, PATIENCE},
 };
 
@@ -90,6 +90,49 @@ async fn every_compression_that_kafka_knows_is_built_in() -> Result<()> {
     }
     assert_eq!(harness.arrived(&topic, 4).await?.len(), 4);
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_partitions_are_used_within_seconds() -> Result<()> {
+    let harness = KafkaHarness::shared().await?;
+    let topic = to(&format!("growing-{}", uuid::Uuid::now_v7()));
+    servers::create_topic(harness.bootstrap(), &topic.target, 1).await?;
+    publish_until_sent(harness.sink(), &numbered(&topic, 0..1, 1), DEADLINE).await?;
+    add_partitions(harness.bootstrap(), &topic.target, 4).await?;
+    let in_a_new_one = |outcomes: Vec<Outcome>| {
+        let first = format!("{}/0@", topic.target);
+        outcomes.iter().flatten().any(|receipt| !receipt.place.starts_with(&first))
+    };
+    servers::until(PATIENCE, "a message in a new partition", || async {
+        let outcomes = harness.sink().publish(&numbered(&topic, 0..20, 1), soon()).await;
+        ensure!(in_a_new_one(outcomes), "all are in the first partition");
+        Ok(())
+    })
+    .await
+}
+
+/// The brokers are librdkafka's own. In both of them the topic has one partition, and the second one has no message of
+/// this producer.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_another_cluster_behind_the_same_address_nothing_is_known() -> Result<()> {
+    let clusters = [MockCluster::new(1)?, MockCluster::new(1)?];
+    clusters.iter().try_for_each(|cluster| cluster.create_topic("orders", 1, 1))?;
+    let [first, second] = clusters;
+    let proxy = Proxy::start(&first.bootstrap_servers()).await?;
+    let sink = sink(proxy.address());
+    let two = [(); 2].map(|()| Draft::new(&to("orders"), "").key(b"k").build());
+    publish_until_sent(&sink, &two, DEADLINE).await?;
+    assert_eq!(sink.key_order(&two[0]), KeyOrder::Pipelined);
+    proxy.retarget(&second.bootstrap_servers())?;
+    proxy.reset();
+    drop(first);
+    servers::until(PATIENCE, "the second cluster", || async {
+        let outcomes = sink.publish(&two, soon()).await;
+        ensure!(outcomes[0].is_ok(), "{outcomes:?}");
+        assert!(matches!(outcomes[1], Err(PublishError::TurnedAway(_))), "{outcomes:?}");
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,7 +19,7 @@ use outbox_relay::{
 };
 use rdkafka::{
     ClientConfig, Message as _, Offset, TopicPartitionList,
-    admin::{AdminClient, AdminOptions},
+    admin::{AdminClient, AdminOptions, NewPartitions},
     consumer::{BaseConsumer, Consumer as _},
     message::{BorrowedMessage, Headers as _},
     metadata::MetadataTopic,
@@ -208,5 +208,15 @@ pub(crate) fn in_first_order(records: &[Record], count: usize) {
 pub(crate) async fn delete_topic(bootstrap: &str, topic: &str) -> Result<()> {
     let admin: AdminClient<_> = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
     admin.delete_topics(&[topic], &AdminOptions::new().operation_timeout(Some(Duration::from_secs(10)))).await?;
+    Ok(())
+}
+
+/// Gives a topic more partitions, so that it has this many.
+pub(crate) async fn add_partitions(bootstrap: &str, topic: &str, count: usize) -> Result<()> {
+    let admin: AdminClient<_> = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
+    let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(10)));
+    for added in admin.create_partitions(&[NewPartitions::new(topic, count)], &options).await? {
+        added.map_err(|(topic, code)| anyhow::anyhow!("no partitions for {topic}: {code}"))?;
+    }
     Ok(())
 }

@@ -109,6 +109,7 @@ impl Producer {
         let Some(producer) = &self.0 else { return Err(unavailable("the producer has ended")) };
         let metadata =
             producer.client().fetch_metadata(Some(topic), timeout).map_err(|error| not_reached(producer, &error))?;
+        producer.context().0.answered(producer.client().fetch_cluster_id(Duration::ZERO).as_deref());
         let topic = metadata.topics().iter().find(|it| it.name() == topic);
         match (topic.and_then(MetadataTopic::error), topic.map_or(0, |it| it.partitions().len())) {
             (Some(code), _) => Err(outcome::refused(code.into())),

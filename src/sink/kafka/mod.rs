@@ -24,6 +24,7 @@
 //! `max.message.bytes` is below the producer's `batch.size` (1,000,000 bytes): set `batch.size` to at most that limit.
 
 mod arrivals;
+mod cluster;
 mod entry;
 mod fence;
 mod outcome;

@@ -70,6 +70,8 @@ pub(crate) fn client(name: &str, config: &config::KafkaConfig) -> ClientConfig {
     // The relay limits the messages in flight; a full queue would only cause waiting.
     client.set("queue.buffering.max.messages", "2000000").set("queue.buffering.max.kbytes", "2097151");
     client.set("message.max.bytes", LARGEST.to_string());
+    // New partitions are used after this time.
+    client.set("topic.metadata.refresh.interval.ms", "5000").set("metadata.max.age.ms", "900000");
     // Shows whether the brokers throttle this client.
     client.set("statistics.interval.ms", FIGURES.as_millis().to_string());
     for (name, value) in &config.properties {

@@ -20,6 +20,7 @@ use rdkafka::{
 use tokio::{sync::Notify, time::timeout_at};
 
 use super::{
+    cluster::Cluster,
     fence::{Fence, Ticket},
     outcome,
     throttling::Throttling,
@@ -87,6 +88,7 @@ pub(super) struct Reports {
     /// The last trouble of a connection, in librdkafka's words: addresses and causes, no credentials.
     trouble: Mutex<Option<String>>,
     throttling: Throttling,
+    cluster: Cluster,
     written: Mutex<Written>,
     pub(super) fence: Fence,
 }
@@ -144,6 +146,13 @@ impl Reports {
                 Err(PublishError::Unconfirmed(format!("{why} ({text})")))
             }
             (outcome, _) => outcome,
+        }
+    }
+
+    /// Notes the cluster that answers. Nothing is known of another one.
+    pub(super) fn answered(&self, cluster: Option<&str>) {
+        if cluster.is_some_and(|id| self.cluster.note(id)) {
+            self.written().forget();
         }
     }
 

@@ -64,6 +64,12 @@ impl Written {
         self.topics.remove(topic);
     }
 
+    /// Forgets the topics: another cluster has others. Messages in flight stay noted.
+    pub(super) fn forget(&mut self) {
+        self.doubts += 1;
+        self.topics.clear();
+    }
+
     /// Notes that the brokers must be asked for each topic again. Written partitions stay noted.
     pub(super) fn doubt(&mut self) {
         self.doubts += 1;
