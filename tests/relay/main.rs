@@ -25,6 +25,7 @@ mod lock_waits;
 mod messages;
 mod midway;
 mod migrate;
+mod names;
 mod network;
 mod order;
 mod outage;

@@ -59,7 +59,7 @@ async fn the_wire_has_the_documented_headers_key_and_time() -> Result<()> {
     let receipt = harness.sink().publish(std::slice::from_ref(&message), soon()).await.remove(0)?;
     let record = consume(harness.bootstrap(), &topic.target, 1)?.remove(0);
     let names: Vec<_> = record.headers.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["id", "type", "content-type", "b", "a"]);
+    assert_eq!(names, ["id", "type", "content-type", "outbox-topic", "b", "a"]);
     assert_eq!(record.headers[0].1, message.message_id.to_string());
     assert_eq!(record.timestamp, Some(message.created_at_micros / 1000));
     assert_eq!(receipt.place, format!("{}/{}@{}", topic.target, record.partition, record.offset));

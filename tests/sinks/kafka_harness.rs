@@ -127,6 +127,7 @@ impl Record {
             first.then(|| self.headers.remove(0).1)
         };
         let (id, event_type, content_type) = (known("id"), known("type"), known("content-type"));
+        known("outbox-topic").context("no topic")?;
         Ok(Arrived {
             message_id: id.context("no id")?.parse()?,
             key: self.key,

@@ -171,6 +171,7 @@ fn arrived(properties: &BasicProperties, body: &[u8]) -> Result<Arrived> {
         match (name.as_str(), value) {
             ("x-message-key", AMQPValue::LongString(bytes)) => key = Some(bytes.as_bytes().to_vec()),
             ("x-tombstone", AMQPValue::Boolean(is)) => tombstone = *is,
+            ("outbox-topic", _) => {}
             (name, AMQPValue::FieldArray(values)) => {
                 headers.extend(values.as_slice().iter().map(|it| (name.into(), text(it))));
             }

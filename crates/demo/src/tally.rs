@@ -158,6 +158,7 @@ impl Intake {
         lock(&self.arrivals).push(Arrival {
             id: message.id,
             topic,
+            outbox_topic: None,
             key,
             event_type,
             content_type,

@@ -5,7 +5,7 @@ use std::{
 
 use uuid::Uuid;
 
-use crate::{Contents, EPOCH_HEADER, InvalidMessage, SEQUENCE_HEADER, key_hash, sequence};
+use crate::{Contents, EPOCH_HEADER, InvalidMessage, SEQUENCE_HEADER, TOPIC_HEADER, key_hash, sequence};
 
 /// Longest topic, in bytes: Kafka's limit for a topic name; RabbitMQ's routing keys take 255.
 pub(crate) const MAX_TOPIC: usize = 249;
@@ -282,7 +282,8 @@ impl Message {
 }
 
 /// Headers that the relay itself writes, on Kafka and on RabbitMQ.
-pub(crate) const RESERVED_HEADERS: [&str; 5] = ["id", "type", "content-type", "x-message-key", "x-tombstone"];
+pub(crate) const RESERVED_HEADERS: [&str; 6] =
+    ["id", "type", "content-type", TOPIC_HEADER, "x-message-key", "x-tombstone"];
 
 fn validate_topic(topic: &str) -> Result<(), InvalidMessage> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');

@@ -16,6 +16,7 @@ pub fn text() -> impl Strategy<Value = String> {
         "data",
         "eventType",
         "sequence",
+        "outbox-topic",
         "x-message-key",
         "x-tombstone",
     ];

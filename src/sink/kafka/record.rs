@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use outbox_core::TOPIC_HEADER;
 use rdkafka::{
     message::{Header, OwnedHeaders},
     producer::BaseRecord,
@@ -10,7 +11,7 @@ use rdkafka::{
 use crate::sink::{Outgoing, PublishError};
 
 /// Returns the record of a message: its key, its payload (null for a tombstone), its enqueue time, and the headers
-/// `id`, `type` and `content-type` before its own. The only copy goes into librdkafka's own memory.
+/// `id`, `type`, `content-type` and `outbox-topic` before its own. The only copy goes into librdkafka's own memory.
 ///
 /// The time is the relay's if that is earlier. Kafka refuses times that lie an hour ahead, so a database with a wrong
 /// clock would have all of its messages rejected.
@@ -35,12 +36,13 @@ fn headers(message: &Outgoing) -> OwnedHeaders {
         ("id", Some(&*id)),
         ("type", message.contents.event_type.as_deref()),
         ("content-type", message.contents.content_type.as_deref()),
+        (TOPIC_HEADER, Some(message.contents.topic.as_str())),
     ];
     let known = known.into_iter().filter_map(|(key, value)| Some((key, value?)));
     let own = message.contents.headers.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     known
         .chain(own)
-        .fold(OwnedHeaders::new_with_capacity(message.contents.headers.len() + 3), |headers, (key, value)| {
+        .fold(OwnedHeaders::new_with_capacity(message.contents.headers.len() + 4), |headers, (key, value)| {
             headers.insert(Header { key, value: Some(value) })
         })
 }
@@ -75,7 +77,7 @@ mod properties {
     use proptest::prelude::*;
     use rdkafka::message::Headers as _;
 
-    use super::{now_millis, record};
+    use super::{TOPIC_HEADER, now_millis, record};
     use crate::properties::outgoing;
 
     proptest! {
@@ -94,6 +96,7 @@ mod properties {
                 ("id", Some(message.message_id.to_string())),
                 ("type", message.contents.event_type.clone()),
                 ("content-type", message.contents.content_type.clone()),
+                (TOPIC_HEADER, Some(message.contents.topic.clone())),
             ];
             let known = known.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
             let seen = |name: &str| name.split('\0').next().unwrap_or_default().to_owned();

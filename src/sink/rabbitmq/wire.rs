@@ -6,6 +6,7 @@ use lapin::{
     BasicProperties,
     types::{AMQPValue, FieldArray, FieldTable, LongString, ShortString},
 };
+use outbox_core::TOPIC_HEADER;
 
 use crate::sink::{Destination, Outgoing, PublishError};
 
@@ -78,6 +79,7 @@ fn headers(message: &Outgoing) -> Result<(FieldTable, usize), PublishError> {
         table.entry(short("header name", name)?).or_default().push(text(value.as_bytes()));
     }
     let mut table: BTreeMap<_, _> = table.into_iter().map(|(name, values)| (name, one_or_list(values))).collect();
+    table.insert(short("header name", TOPIC_HEADER)?, text(message.contents.topic.as_bytes()));
     if let Some(key) = &message.contents.key {
         table.insert(short("header name", KEY)?, text(key));
     }
@@ -129,7 +131,7 @@ mod properties {
     use crate::properties::outgoing;
 
     fn own(name: &str) -> bool {
-        !matches!(name, KEY | TOMBSTONE)
+        !matches!(name, KEY | TOMBSTONE | TOPIC_HEADER)
     }
 
     proptest! {
@@ -153,6 +155,7 @@ mod properties {
 
             let table = properties.headers().clone().unwrap_or_default();
             let mut table = table.inner().clone();
+            prop_assert_eq!(table.remove(TOPIC_HEADER), Some(text(message.contents.topic.as_bytes())));
             if let Some(key) = &message.contents.key {
                 prop_assert_eq!(table.remove(KEY), Some(text(key)));
             }

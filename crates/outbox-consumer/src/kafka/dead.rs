@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use outbox_core::TOPIC_HEADER;
 use rdkafka::{
     ClientConfig,
     config::FromClientConfigAndContext as _,
@@ -55,10 +56,16 @@ impl DeadLetters {
         })))
     }
 
-    /// Sends a dead message until Kafka has it; false: stopped before.
-    pub(super) async fn send(&self, delivery: &Delivery, obituary: &Obituary, stop: &CancellationToken) -> bool {
+    /// Sends a dead message of a Kafka topic until Kafka has it; false: stopped before.
+    pub(super) async fn send(
+        &self,
+        delivery: &Delivery,
+        obituary: &Obituary,
+        from: &str,
+        stop: &CancellationToken,
+    ) -> bool {
         let mut failures = 0;
-        while let Err(error) = self.send_once(delivery, obituary).await {
+        while let Err(error) = self.send_once(delivery, obituary, from).await {
             failures += 1;
             if lines::shown(&self.0.consumer, "cannot send the dead message yet") {
                 tracing::warn!(message_id = %delivery.id, topic = self.0.topic, %error, "cannot send the dead message yet");
@@ -70,8 +77,8 @@ impl DeadLetters {
         true
     }
 
-    async fn send_once(&self, delivery: &Delivery, obituary: &Obituary) -> Result<(), KafkaError> {
-        let headers = self.headers(delivery, obituary);
+    async fn send_once(&self, delivery: &Delivery, obituary: &Obituary, from: &str) -> Result<(), KafkaError> {
+        let headers = self.headers(delivery, obituary, from);
         let mut record = FutureRecord::<[u8], [u8]>::to(&self.0.topic).headers(headers);
         record.key = delivery.contents.key.as_deref();
         record.payload = delivery.contents.payload.as_deref();
@@ -81,18 +88,19 @@ impl DeadLetters {
         if sent.offset < 0 { Err(KafkaError::MessageProduction(RDKafkaErrorCode::NoOffset)) } else { Ok(()) }
     }
 
-    fn headers(&self, delivery: &Delivery, obituary: &Obituary) -> OwnedHeaders {
+    fn headers(&self, delivery: &Delivery, obituary: &Obituary, from: &str) -> OwnedHeaders {
         let (id, attempts) = (delivery.id.to_string(), obituary.attempts.to_string());
         let error: String = obituary.error.chars().take(MAX_ERROR).collect();
         let known = [
             ("id", Some(id.as_str())),
             ("type", delivery.contents.event_type.as_deref()),
             ("content-type", delivery.contents.content_type.as_deref()),
+            (TOPIC_HEADER, Some(delivery.contents.topic.as_str())),
             ("x-dead-letter-reason", Some(obituary.reason)),
             ("x-dead-letter-error", Some(error.as_str())),
             ("x-dead-letter-attempts", Some(attempts.as_str())),
             ("x-dead-letter-consumer", Some(self.0.consumer.as_str())),
-            ("x-dead-letter-topic", Some(delivery.contents.topic.as_str())),
+            ("x-dead-letter-topic", Some(from)),
         ];
         let known = known.into_iter().filter_map(|(key, value)| Some((key, value?)));
         let own = delivery.contents.headers.iter().map(|(key, value)| (key.as_str(), value.as_str()));

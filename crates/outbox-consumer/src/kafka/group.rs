@@ -67,7 +67,11 @@ impl Acknowledge for Record {
     /// Offsets are committed by the loop; only dead messages are sent from here.
     async fn settle(&self, delivery: &Delivery, verdict: Verdict) -> Verdict {
         match (verdict, &self.dead) {
-            (Verdict::Dead(obituary), Some(dead)) if dead.send(delivery, &obituary, &self.stop).await => Verdict::Done,
+            (Verdict::Dead(obituary), Some(dead))
+                if dead.send(delivery, &obituary, &self.place.0, &self.stop).await =>
+            {
+                Verdict::Done
+            }
             (Verdict::Dead(_), _) => Verdict::Undecided,
             (verdict, _) => verdict,
         }

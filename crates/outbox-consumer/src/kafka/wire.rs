@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use outbox_core::{Contents, Uuid, key_hash};
+use outbox_core::{Contents, TOPIC_HEADER, Uuid, key_hash};
 use rdkafka::{Message, message::Headers};
 
 use crate::Delivery;
@@ -22,7 +22,8 @@ pub(super) fn delivery(message: &impl Message) -> Delivery {
     let without_id = id.is_none().then_some("the record has no header `id` that is a UUID");
     let millis = message.timestamp().to_millis().and_then(|millis| u64::try_from(millis).ok());
     let contents = Contents {
-        topic: message.topic().to_owned(),
+        // Earlier relays do not send this header.
+        topic: take(&mut headers, &[TOPIC_HEADER]).unwrap_or_else(|| message.topic().to_owned()),
         key: message.key().map(<[u8]>::to_vec),
         event_type: take(&mut headers, &TYPE),
         content_type: take(&mut headers, &CONTENT_TYPE),
@@ -31,7 +32,7 @@ pub(super) fn delivery(message: &impl Message) -> Delivery {
     };
     Delivery {
         enqueued_at: millis.map(|millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis)),
-        place: format!("{}@{}", message.partition(), message.offset()),
+        place: format!("{}/{}@{}", message.topic(), message.partition(), message.offset()),
         problem: unreadable.or(without_id),
         ..Delivery::new(id.unwrap_or_else(|| stand_in(message)), contents)
     }
@@ -72,7 +73,7 @@ mod properties {
 
     /// Headers of any sender. A name ends at a NUL here, as it does for rdkafka.
     fn pairs() -> impl Strategy<Value = Vec<Pair>> {
-        let known = vec!["id", "ce_id", "type", "ce_type", "content-type"];
+        let known = vec!["id", "ce_id", "type", "ce_type", "content-type", TOPIC_HEADER];
         let name = prop_oneof![prop::sample::select(known).prop_map(str::to_owned), text()];
         let name = name.prop_map(|name| name.replace('\0', ""));
         let value = prop_oneof![prop_oneof![id(), text()].prop_map(String::into_bytes), vec(any::<u8>(), 0..20)];
@@ -116,7 +117,7 @@ mod properties {
                 OwnedMessage::new(payload.clone(), key.clone(), topic.clone(), timestamp, partition, offset, headers);
             let (one, again) = (delivery(&record), delivery(&record));
             prop_assert_eq!((one.id, &one.contents.headers), (again.id, &again.contents.headers));
-            prop_assert_eq!((&one.contents.key, &one.contents.payload, &one.contents.topic), (&key, &payload, &topic));
+            prop_assert_eq!((&one.contents.key, &one.contents.payload), (&key, &payload));
 
             let shown = shown(&pairs.unwrap_or_default());
             let id = first(&shown, &["id", "ce_id"]);
@@ -125,7 +126,11 @@ mod properties {
             prop_assert!(is_uuid.is_none_or(|id| id == one.id));
             prop_assert_eq!(one.contents.event_type.as_deref(), first(&shown, &["type", "ce_type"]));
             prop_assert_eq!(one.contents.content_type.as_deref(), first(&shown, &["content-type"]));
-            let taken = [id.is_some(), one.contents.event_type.is_some(), one.contents.content_type.is_some()].map(usize::from);
+            let sent_topic = first(&shown, &[TOPIC_HEADER]);
+            prop_assert_eq!(one.contents.topic.as_str(), sent_topic.unwrap_or(&topic));
+            let Contents { event_type, content_type, .. } = &one.contents;
+            let taken = [id.is_some(), event_type.is_some(), content_type.is_some(), sent_topic.is_some()];
+            let taken = taken.map(usize::from);
             prop_assert_eq!(one.contents.headers.len() + taken.iter().sum::<usize>(), shown.len());
             prop_assert!(one.contents.headers.iter().all(|header| shown.contains(header)));
             prop_assert_eq!(one.enqueued_at.is_some(), timestamp.to_millis().is_some_and(|millis| millis >= 0));
@@ -137,13 +142,13 @@ mod properties {
         #[test]
         fn what_the_relay_writes_is_read_as_it_was(
             id in any::<u128>(), event_type in prop::option::of(text()), content_type in prop::option::of(text()),
-            own in pairs(), (key, payload) in (bytes(), bytes()),
+            own in pairs(), (key, payload) in (bytes(), bytes()), topic in text(),
         ) {
             let id = Uuid::from_u128(id);
-            let own: Vec<Pair> =
-                own.into_iter().filter(|(name, _)| !["id", "type", "content-type"].contains(&name.as_str())).collect();
-            let known =
-                [("id", Some(id.to_string())), ("type", event_type.clone()), ("content-type", content_type.clone())];
+            let set = ["id", "type", "content-type", TOPIC_HEADER];
+            let own: Vec<Pair> = own.into_iter().filter(|(name, _)| !set.contains(&name.as_str())).collect();
+            let values = [Some(id.to_string()), event_type.clone(), content_type.clone(), Some(topic.clone())];
+            let known = set.into_iter().zip(values);
             let known = known.into_iter().filter(|(_, value)| value.is_some());
             let known = known.map(|(name, value)| (name.to_owned(), value.map(String::into_bytes)));
             let headers = owned(&known.chain(own.clone()).collect::<Vec<_>>());
@@ -155,7 +160,7 @@ mod properties {
 
             prop_assert_eq!((read.id, read.problem), (id, None));
             prop_assert_eq!((&read.contents.key, &read.contents.payload), (&key, &payload));
-            prop_assert_eq!(&read.contents.content_type, &content_type);
+            prop_assert_eq!((&read.contents.content_type, &read.contents.topic), (&content_type, &topic));
             let millis = Duration::from_millis(1_700_000_000_123);
             prop_assert_eq!(read.enqueued_at, Some(SystemTime::UNIX_EPOCH + millis));
             let mut rest = shown(&own);

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use outbox_core::{Contents, Uuid};
+use outbox_core::{Contents, TOPIC_HEADER, Uuid};
 
 use crate::{Delivery, delivery::Doubt};
 
@@ -23,10 +23,15 @@ pub(super) fn delivery(message: lapin::message::Delivery, queue: &str) -> Delive
     let text = |value: &Option<ShortString>| value.as_ref().map(ToString::to_string);
     let seconds = properties.timestamp().map(Duration::from_secs);
     let count = |name| table.get(name).and_then(AMQPValue::as_long_long_int).and_then(|it| it.try_into().ok());
+    let long = |name| table.get(name).and_then(AMQPValue::as_long_string);
     let returns = count(RETURNS).unwrap_or_default();
     let contents = Contents {
-        topic: message.routing_key.to_string(),
-        key: table.get(KEY).and_then(AMQPValue::as_long_string).map(|key| key.as_bytes().to_vec()),
+        // Earlier relays do not send this header.
+        topic: long(TOPIC_HEADER).map_or_else(
+            || message.routing_key.to_string(),
+            |topic| String::from_utf8_lossy(topic.as_bytes()).into_owned(),
+        ),
+        key: long(KEY).map(|key| key.as_bytes().to_vec()),
         event_type: text(properties.kind()),
         content_type: text(properties.content_type()),
         headers: table.iter().flat_map(|(name, value)| header(name.as_str(), value)).collect(),
@@ -45,7 +50,7 @@ pub(super) fn delivery(message: lapin::message::Delivery, queue: &str) -> Delive
 
 /// A header of the message, once for each of its values; headers that RabbitMQ adds (`x-death`) are left out.
 fn header(name: &str, value: &AMQPValue) -> Vec<(String, String)> {
-    if matches!(name, KEY | TOMBSTONE) {
+    if matches!(name, KEY | TOMBSTONE | TOPIC_HEADER) {
         return Vec::new();
     }
     let one = |value: &AMQPValue| match value {
@@ -109,7 +114,7 @@ mod properties {
 
     /// The headers of a message; those with a meaning occur often.
     fn table() -> impl Strategy<Value = BTreeMap<ShortString, AMQPValue>> {
-        let known = vec![KEY, TOMBSTONE, "sequence"];
+        let known = vec![KEY, TOMBSTONE, TOPIC_HEADER, "sequence"];
         let known = prop::sample::select(known).prop_map(|name| ShortString::try_new(name).unwrap_or_default());
         let true_value = Just(AMQPValue::Boolean(true));
         prop::collection::btree_map(prop_oneof![known, short()], prop_oneof![3 => value(), 1 => true_value], 0..6)
@@ -143,7 +148,6 @@ mod properties {
             properties in properties(), routing_key in short(), data in vec(any::<u8>(), 0..40),
         ) {
             let read = delivery(message(&routing_key, properties.clone(), data.clone()), "queue");
-            prop_assert_eq!(read.contents.topic.as_str(), routing_key.as_str());
             let id = properties.message_id().as_ref().and_then(|id| Uuid::try_parse(id.as_str()).ok());
             prop_assert_eq!(read.problem.is_none(), id.is_some());
             prop_assert!(id.is_none_or(|id| id == read.id));
@@ -153,9 +157,11 @@ mod properties {
             let headers = properties.headers().clone().unwrap_or_default();
             let is_tombstone = headers.inner().get(TOMBSTONE) == Some(&AMQPValue::Boolean(true));
             prop_assert_eq!(&read.contents.payload, &Some(data).filter(|_| !is_tombstone));
-            let key = headers.inner().get(KEY).and_then(AMQPValue::as_long_string).map(LongString::as_bytes);
-            prop_assert_eq!(read.contents.key.as_deref(), key);
-            let named = |name: &str| headers.contains_key(name) && !matches!(name, KEY | TOMBSTONE);
+            let text = |name| headers.inner().get(name).and_then(AMQPValue::as_long_string).map(LongString::as_bytes);
+            prop_assert_eq!(read.contents.key.as_deref(), text(KEY));
+            let topic = text(TOPIC_HEADER).map(String::from_utf8_lossy);
+            prop_assert_eq!(read.contents.topic.as_str(), topic.as_deref().unwrap_or(routing_key.as_str()));
+            let named = |name: &str| headers.contains_key(name) && !matches!(name, KEY | TOMBSTONE | TOPIC_HEADER);
             prop_assert!(read.contents.headers.iter().all(|(name, _)| named(name)));
             look_at(&read)?;
         }
@@ -165,11 +171,11 @@ mod properties {
         fn what_the_relay_writes_is_read_as_it_was(
             id in any::<u128>(), described in (prop::option::of(short()), prop::option::of(short())),
             headers in prop::collection::btree_map(short(), vec(text(), 1..4), 0..6),
-            (key, payload) in (bytes(), bytes()), seconds in any::<u32>(),
+            (key, payload, topic) in (bytes(), bytes(), text()), seconds in any::<u32>(),
         ) {
             let (id, (kind, content_type)) = (Uuid::from_u128(id), described);
             let own: BTreeMap<_, _> =
-                headers.into_iter().filter(|(name, _)| !matches!(name.as_str(), KEY | TOMBSTONE)).collect();
+                headers.into_iter().filter(|(name, _)| !matches!(name.as_str(), KEY | TOMBSTONE | TOPIC_HEADER)).collect();
             let values = |values: &Vec<String>| match values.as_slice() {
                 [only] => long(only.as_str()),
                 all => AMQPValue::FieldArray(FieldArray::from(all.iter().map(|it| long(it.as_str())).collect::<Vec<_>>())),
@@ -177,6 +183,7 @@ mod properties {
             let mut table = FieldTable::from(
                 own.iter().map(|(name, all)| (name.clone(), values(all))).collect::<BTreeMap<_, _>>(),
             );
+            table.insert(TOPIC_HEADER.into(), long(topic.as_str()));
             if let Some(key) = &key {
                 table.insert(KEY.into(), long(key.as_slice()));
             }
@@ -191,6 +198,7 @@ mod properties {
 
             prop_assert_eq!((read.id, read.problem), (id, None));
             prop_assert_eq!((&read.contents.key, &read.contents.payload), (&key, &payload));
+            prop_assert_eq!(&read.contents.topic, &topic);
             prop_assert_eq!(read.contents.event_type, kind.map(String::from));
             prop_assert_eq!(read.contents.content_type, content_type.map(String::from));
             prop_assert_eq!(read.enqueued_at, Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.into())));

@@ -33,6 +33,7 @@ fn invalid() -> Vec<(Message, String)> {
         (on("t").header("id", "v"), "header name `id` is reserved: the relay sets it"),
         (on("t").header("type", "v"), "header name `type` is reserved: the relay sets it"),
         (on("t").header("content-type", "v"), "header name `content-type` is reserved: the relay sets it"),
+        (on("t").header("outbox-topic", "v"), "header name `outbox-topic` is reserved: the relay sets it"),
         (on("t").header("a", "1").header("a", "2"), "header name `a` is given twice"),
         (on("t").header("a", "\0"), "headers the value of `a` contains a NUL character"),
         (on("t").header("a", "x".repeat(65_536)), "headers have 65537 bytes together, the limit is 65536"),

@@ -63,6 +63,7 @@ fn arrival(message: &BorrowedMessage<'_>) -> Result<Arrival> {
     Ok(Arrival {
         id,
         topic: message.topic().to_owned(),
+        outbox_topic: known(&mut headers, "outbox-topic"),
         key: message.key().map(<[u8]>::to_vec),
         event_type: known(&mut headers, "type"),
         content_type: known(&mut headers, "content-type"),

@@ -21,6 +21,8 @@ pub struct Arrival {
     pub id: Uuid,
     /// Kafka's topic or RabbitMQ's routing key.
     pub topic: String,
+    /// The topic of the outbox, from the header in which the relay sends it.
+    pub outbox_topic: Option<String>,
     /// The message key.
     pub key: Option<Vec<u8>>,
     /// The event type.
@@ -252,6 +254,14 @@ impl Topic {
         servers::create_topic(&self.address, name, PARTITIONS).await?;
         self.beside.push(name.to_owned());
         Ok(())
+    }
+
+    /// Lets the queue of a RabbitMQ topic get messages with this routing key, too.
+    ///
+    /// # Errors
+    /// When the broker does not answer, or refuses.
+    pub async fn bind(&self, routing_key: &str) -> Result<()> {
+        rabbitmq::bind(&self.address, &self.name, routing_key).await
     }
 
     /// Deletes an exchange made by [`Topic::beside`], but not its queue.

@@ -67,6 +67,14 @@ pub(super) async fn declare_copy(url: &str, name: &str) -> Result<()> {
     Ok(connection.close(200, "declared".into()).await?)
 }
 
+/// Binds the queue to the exchange of its name.
+pub(super) async fn bind(url: &str, name: &str, routing_key: &str) -> Result<()> {
+    let (connection, channel) = channel(url).await?;
+    let (it, key) = (ShortString::try_new(name)?, ShortString::try_new(routing_key)?);
+    channel.queue_bind(it.clone(), it, key, QueueBindOptions::default(), FieldTable::default()).await?;
+    Ok(connection.close(200, "bound".into()).await?)
+}
+
 /// Deletes both, and the consumers' queue if it exists.
 pub(super) async fn remove(url: &str, name: &str) -> Result<()> {
     let (connection, channel) = channel(url).await?;
@@ -115,10 +123,11 @@ async fn channel(url: &str) -> Result<(Connection, Channel)> {
 
 fn arrival(message: &BasicGetMessage, queue: &str) -> Result<Arrival> {
     let properties: &BasicProperties = &message.properties;
-    let (mut key, mut tombstone, mut headers) = (None, false, Vec::new());
+    let (mut key, mut outbox_topic, mut tombstone, mut headers) = (None, None, false, Vec::new());
     for (name, value) in properties.headers().iter().flatten() {
         match (name.as_str(), value) {
             ("x-message-key", AMQPValue::LongString(bytes)) => key = Some(bytes.as_bytes().to_vec()),
+            ("outbox-topic", value) => outbox_topic = Some(text(value)?),
             ("x-tombstone", AMQPValue::Boolean(is)) => tombstone = *is,
             // Fields that RabbitMQ adds to a dead letter are no headers of the message.
             ("x-death", _) => {}
@@ -128,6 +137,7 @@ fn arrival(message: &BasicGetMessage, queue: &str) -> Result<Arrival> {
     Ok(Arrival {
         id: properties.message_id().as_ref().context("a message without id")?.as_str().parse()?,
         topic: message.routing_key.to_string(),
+        outbox_topic,
         key,
         event_type: properties.kind().as_ref().map(ToString::to_string),
         content_type: properties.content_type().as_ref().map(ToString::to_string),

@@ -68,6 +68,7 @@ pub(super) fn arrival(draft: &Draft) -> Arrival {
     Arrival {
         id: draft.id,
         topic: draft.topic.clone(),
+        outbox_topic: Some(draft.topic.clone()),
         key: draft.key.clone(),
         event_type: draft.event_type.clone(),
         content_type: draft.content_type.clone(),
