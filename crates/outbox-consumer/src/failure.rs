@@ -97,6 +97,27 @@ impl fmt::Display for Failure {
     }
 }
 
+/// For `?` in a test or a command that calls a handler or [`retry_dead`](crate::retry_dead()). [`Failure`] takes any error by
+/// `?`, and so cannot be one itself: it would have to be made of itself.
+impl From<Failure> for anyhow::Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Retry(error) | Failure::Dead(error) | Failure::Requeue(error) => Self::from_boxed(error),
+            Failure::After(_) => Self::msg(failure.to_string()),
+        }
+    }
+}
+
+/// As for `anyhow`, for a function that returns `Result<_, Box<dyn Error>>`.
+impl From<Failure> for Box<dyn Error> {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Retry(error) | Failure::Dead(error) | Failure::Requeue(error) => error,
+            Failure::After(_) => failure.to_string().into(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{io, sync::Arc};
@@ -155,6 +176,23 @@ mod tests {
             assert!(!failure.is_passing(), "{failure:?}");
         }
         assert!(!Failure::dead(timed_out()).is_passing() && !Failure::requeue(timed_out()).is_passing());
+    }
+
+    #[test]
+    fn a_test_and_a_command_pass_a_failure_on_as_its_error() {
+        fn test(failure: Failure) -> anyhow::Result<()> {
+            Err(failure)?
+        }
+        fn command(failure: Failure) -> Result<(), Box<dyn Error>> {
+            Err(failure)?
+        }
+        let wrapped = || Failure::from(Wrapper(timed_out().into()));
+        let error = test(wrapped()).unwrap_err();
+        assert!(error.chain().any(<dyn Error>::is::<Wrapper>), "{error:?}");
+        assert_eq!(format!("{error:#}"), wrapped().to_string());
+        assert!(command(wrapped()).unwrap_err().is::<Wrapper>());
+        let after = test(Failure::After(Duration::from_secs(5))).unwrap_err();
+        assert_eq!(after.to_string(), "to be tried again after 5s");
     }
 
     #[test]

@@ -23,6 +23,15 @@ pub struct Retried {
 /// A message that stays dead does not hold back those behind it. Messages whose payload was not kept (`too_large`) are
 /// left out; where [`SequencePolicy::Refuse`] waits for the number of one, set the row of its key in `inbox_sequence`.
 ///
+/// ```no_run
+/// # use outbox_consumer::{Handler, retry_dead};
+/// # use outbox_core::sqlx::MySqlPool;
+/// # async fn command(pool: MySqlPool, handler: impl Handler) -> Result<(), Box<dyn std::error::Error>> {
+/// let retried = retry_dead(&pool, "billing", &handler).await?;
+/// println!("{} processed, {} still dead", retried.processed, retried.failed);
+/// # Ok(()) }
+/// ```
+///
 /// [`SequencePolicy::Refuse`]: crate::SequencePolicy::Refuse
 pub async fn retry_dead(pool: &MySqlPool, consumer: &str, handler: &impl Handler) -> Result<Retried, Failure> {
     let (mut retried, mut after, inbox) = (Retried::default(), Uuid::nil(), Inbox::new(consumer)?);

@@ -15,7 +15,7 @@ async fn bill(pool: &MySqlPool, message: Published) -> Result<()> {
     let mut tx = pool.begin().await?;
     if Inbox::new("billing")?.claim(&mut tx, message.message_id).await? == Claim::First(()) {
         let delivery = Delivery::new(message.message_id, message.contents);
-        Billing.handle(&mut tx, &delivery).await.map_err(|failure| anyhow::anyhow!("{failure}"))?;
+        Billing.handle(&mut tx, &delivery).await?;
     }
     Ok(tx.commit().await?)
 }

@@ -42,7 +42,7 @@ async fn a_dead_message_that_is_too_large_for_the_database_stops_nobody() -> Res
     assert_eq!((reason.as_str(), is_gone), ("too_large", true));
     assert!(error.starts_with("refused, and not kept: max_allowed_packet is 1048576 bytes. "), "{error}");
     consumer.stop().await?;
-    let retried = retry_dead(&stage.pool, stage.topic.name(), &Work(does)).await.map_err(anyhow::Error::msg)?;
+    let retried = retry_dead(&stage.pool, stage.topic.name(), &Work(does)).await?;
     assert_eq!((retried.processed, retried.failed), (0, 0), "a message without its payload is given to no handler");
     Ok(())
 }
@@ -97,8 +97,7 @@ async fn dead_messages_are_tried_again_by_hand() -> Result<()> {
         Vec::from_iter(poison[2].id),
         "the flaky one and the one that never works are dead"
     );
-    let retried = retry_dead(&stage.pool, stage.topic.name(), &Work(does)).await;
-    let retried = retried.map_err(|error| anyhow::anyhow!("{error}"))?;
+    let retried = retry_dead(&stage.pool, stage.topic.name(), &Work(does)).await?;
     assert_eq!((retried.processed, retried.failed), (1, 1));
     assert_eq!(stage.effects().await?.last().copied(), poison[1].id);
     assert_eq!(stage.database.number("SELECT COUNT(*) FROM inbox_dead").await?, 1);

@@ -84,8 +84,7 @@ async fn a_consumer_that_refuses_keeps_what_follows_a_gap_as_dead() -> Result<()
     // Tried again by hand: then the key goes on behind them.
     let (consumer, handler) = (stage.topic.name(), Work(Does::work()));
     for processed_and_failed in [(0, 3), (3, 0)] {
-        let retried = retry_dead(&stage.pool, consumer, &handler).await;
-        let retried = retried.map_err(|error| anyhow::anyhow!("{error}"))?;
+        let retried = retry_dead(&stage.pool, consumer, &handler).await?;
         assert_eq!((retried.processed, retried.failed), processed_and_failed);
     }
     let next = numbered(&[6]);
