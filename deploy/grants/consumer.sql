@@ -6,7 +6,7 @@
 --   mysql shop < deploy/grants/consumer.sql
 
 -- Consume, retry dead messages, purge.
-GRANT INSERT, SELECT, DELETE ON inbox_processed TO 'outbox_consumer'@'%';
+GRANT INSERT, SELECT, UPDATE (processed_at), DELETE ON inbox_processed TO 'outbox_consumer'@'%';
 GRANT INSERT, SELECT, DELETE ON inbox_dead TO 'outbox_consumer'@'%';
 GRANT INSERT, SELECT, UPDATE, DELETE ON inbox_sequence TO 'outbox_consumer'@'%';
 GRANT INSERT, SELECT, UPDATE, DELETE ON inbox_started TO 'outbox_consumer'@'%';

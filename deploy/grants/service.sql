@@ -16,7 +16,7 @@ GRANT SELECT (id, created_at) ON outbox_messages TO 'outbox_service'@'%';
 GRANT SELECT (lane, id) ON outbox_pending TO 'outbox_service'@'%';
 
 -- Consuming.
-GRANT INSERT ON inbox_processed TO 'outbox_service'@'%';
+GRANT INSERT, SELECT, UPDATE (processed_at) ON inbox_processed TO 'outbox_service'@'%';
 GRANT INSERT, SELECT, DELETE ON inbox_dead TO 'outbox_service'@'%';
 GRANT INSERT, SELECT, UPDATE ON inbox_sequence TO 'outbox_service'@'%';
 GRANT INSERT, SELECT, UPDATE, DELETE ON inbox_started TO 'outbox_service'@'%';

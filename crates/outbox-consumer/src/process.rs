@@ -4,9 +4,9 @@ use std::{io, panic::AssertUnwindSafe};
 
 use futures_util::FutureExt as _;
 use outbox_core::{
-    Claim, Inbox, InboxError, InboxTransaction, Sequence,
+    Claim, Inbox, InboxError, InboxTransaction, REPLAY_HEADER, Sequence,
     sqlx::{self, MySqlConnection, MySqlPool},
-    store::inbox::{DeadDelivery, insert_dead},
+    store::inbox::{DeadDelivery, delete_dead, insert_dead, insert_dead_mark},
 };
 use tokio::{
     sync::Semaphore,
@@ -203,6 +203,11 @@ impl<H: Handler> Processor<H> {
             Ok(Err(_panic)) => return Err(Failure::from("the handler panicked").into()),
             Err(_elapsed) => return Err(Failure::from(format!("the handler took longer than {limit:?}")).into()),
         }
+        // The inbox may have forgotten that the message is dead.
+        if self.is_late(delivery) || delivery.header(REPLAY_HEADER).is_some() {
+            let deleted = self.in_time(async { Ok(delete_dead(&mut tx, self.consumer(), delivery.id).await?) }).await;
+            deleted.map_err(Unprocessed::NotTried)?;
+        }
         crash::point("before_commit");
         self.in_time(tx.commit()).await?;
         crash::point("before_acknowledge");
@@ -277,7 +282,10 @@ impl<H: Handler> Processor<H> {
     }
 
     async fn bury(&self, delivery: &Delivery, obituary: &Obituary) -> Result<(), InboxError> {
-        let Claim::First(mut tx) = self.inbox.admit(&self.pool, delivery.id).await? else { return Ok(()) };
+        let mut tx = InboxTransaction::begin(&self.pool).await?;
+        if !insert_dead_mark(&mut tx, self.consumer(), delivery.id).await? {
+            return tx.rollback().await;
+        }
         let dead = DeadDelivery {
             consumer: self.consumer(),
             message_id: delivery.id,
@@ -302,10 +310,15 @@ impl<H: Handler> Processor<H> {
         }
     }
 
+    /// Whether a message is older than the inbox remembers.
+    fn is_late(&self, delivery: &Delivery) -> bool {
+        let kept = self.options.inbox_retention;
+        !kept.is_zero() && delivery.enqueued_at.and_then(age).is_some_and(|age| age > kept)
+    }
+
     /// Warns of a message that is older than the inbox remembers: it may have been processed before.
     pub(crate) fn warn_if_late(&self, delivery: &Delivery) {
-        let kept = self.options.inbox_retention;
-        if !kept.is_zero() && delivery.enqueued_at.and_then(age).is_some_and(|age| age > kept) {
+        if self.is_late(delivery) {
             self.options.metrics.count(self.consumer(), "late");
             if lines::shown(self.consumer(), "a message is older than the inbox remembers") {
                 tracing::warn!(message_id = %delivery.id, topic = delivery.contents.topic, consumer = self.consumer(),

@@ -1,7 +1,7 @@
 use outbox_core::{
     Inbox, InboxError, Uuid,
     sqlx::{Connection as _, MySqlConnection, MySqlPool},
-    store::inbox::{BEGIN, Kept, delete_dead, lock_dead, release},
+    store::inbox::{BEGIN, Kept, delete_dead, lock_dead, redate_mark, release},
 };
 
 use crate::{Delivery, Failure, Handler, sequence};
@@ -20,7 +20,8 @@ pub struct Retried {
 /// also deletes its row. For a command of the service, to be run by hand when the cause of the failures is repaired;
 /// consumers may run meanwhile. Later messages of a key have long been processed, unless [`SequencePolicy::Refuse`]
 /// made them wait here. The number of each processed message is noted, so the next one of its key is no longer refused.
-/// A message that stays dead does not hold back those behind it. Messages whose payload was not kept (`too_large`) are
+/// A message that stays dead does not hold back those behind it. One that was processed after its death, because the inbox
+/// had forgotten it when it came again, is only deleted. Messages whose payload was not kept (`too_large`) are
 /// left out; where [`SequencePolicy::Refuse`] waits for the number of one, set the row of its key in `inbox_sequence`.
 ///
 /// ```no_run
@@ -42,9 +43,9 @@ pub async fn retry_dead(pool: &MySqlPool, consumer: &str, handler: &impl Handler
         let delivery = delivery(kept);
         after = delivery.id;
         match again(&mut tx, &inbox, handler, &delivery).await {
-            Ok(()) => {
+            Ok(is_new) => {
                 tx.commit().await?;
-                retried.processed += 1;
+                retried.processed += u64::from(is_new);
             }
             Err(failure) => {
                 tx.rollback().await?;
@@ -55,13 +56,17 @@ pub async fn retry_dead(pool: &MySqlPool, consumer: &str, handler: &impl Handler
     }
 }
 
-/// The work of one transaction.
+/// The work of one transaction. False: the message was processed after its death.
 async fn again(
     tx: &mut MySqlConnection,
     inbox: &Inbox,
     handler: &impl Handler,
     delivery: &Delivery,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
+    if !redate_mark(tx, inbox.consumer(), delivery.id).await? {
+        delete_dead(tx, inbox.consumer(), delivery.id).await?;
+        return Ok(false);
+    }
     if let Some((number, key)) = sequence::number(delivery) {
         inbox.follow(tx, &delivery.contents.topic, key, number).await?;
     }
@@ -69,7 +74,8 @@ async fn again(
     if !release(tx).await? {
         return Err(InboxError::TransactionEnded.into());
     }
-    Ok(delete_dead(tx, inbox.consumer(), delivery.id).await?)
+    delete_dead(tx, inbox.consumer(), delivery.id).await?;
+    Ok(true)
 }
 
 fn delivery(kept: Kept) -> Delivery {

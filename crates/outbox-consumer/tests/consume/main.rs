@@ -5,6 +5,7 @@ mod backpressure;
 mod crashes;
 mod dead;
 mod effects;
+mod forgotten;
 mod lines;
 mod outage;
 mod panics;

@@ -44,7 +44,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// # What a purged row no longer prevents
 ///
 /// - `inbox_processed`: a message that comes again after this time takes effect again.
-/// - `inbox_dead`: the message is lost for `retry_dead`.
+/// - `inbox_dead`: the message is lost for `retry_dead`. From then on its mark in `inbox_processed` grows old like the others.
 /// - `inbox_sequence`: the key begins anew with the next number that comes. An old number that comes again is then
 ///   processed, out of its order, and a gap is not seen. Until then it is [`Sequence::Repeated`](crate::Sequence), also if
 ///   `inbox_processed` has forgotten its message. A key stays for this time after its last number, and never less than

@@ -31,7 +31,8 @@ pub async fn consumers(conn: &mut MySqlConnection) -> Result<Vec<ConsumerRow>, s
                 ON p.consumer = d.consumer AND p.message_id = d.message_id GROUP BY d.consumer";
     let dead: Vec<(String, i64, i64, Option<i64>)> = sqlx::query_as(dead).fetch_all(&mut *conn).await?;
     let last = "SELECT consumer, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MAX(processed_at)) FROM \
-                (SELECT consumer, processed_at FROM inbox_processed ORDER BY processed_at DESC LIMIT ?) newest GROUP BY consumer";
+                (SELECT consumer, processed_at FROM inbox_processed WHERE processed_at < '9000-01-01' \
+                ORDER BY processed_at DESC LIMIT ?) newest GROUP BY consumer";
     let last: Vec<(String, Option<i64>)> = sqlx::query_as(last).bind(NEWEST).fetch_all(&mut *conn).await?;
     let names =
         "SELECT consumer FROM inbox_processed GROUP BY consumer UNION SELECT consumer FROM inbox_dead ORDER BY 1";

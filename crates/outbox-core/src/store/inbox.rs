@@ -30,7 +30,41 @@ pub(crate) fn statement(consumer: &str, message_id: Uuid) -> Statement {
 /// Notes that a consumer has processed a message; false: it had already. Primary key, one row. Waits while another
 /// transaction holds the same pair; the end of that one decides.
 pub async fn insert(conn: &mut MySqlConnection, consumer: &str, message_id: Uuid) -> Result<bool, sqlx::Error> {
-    match sqlx::query(PROCESSED).bind(consumer).bind(message_id.as_bytes().as_slice()).execute(conn).await {
+    mark(conn, PROCESSED, consumer, message_id).await
+}
+
+/// As [`insert`], for a message that goes to `inbox_dead`. No purge deletes this mark: as long as the dead message can be
+/// retried, a late delivery of it must be a duplicate.
+pub async fn insert_dead_mark(
+    conn: &mut MySqlConnection,
+    consumer: &str,
+    message_id: Uuid,
+) -> Result<bool, sqlx::Error> {
+    let sql = "INSERT INTO inbox_processed (consumer, message_id, processed_at) VALUES (?, ?, '9999-12-31')";
+    mark(conn, sql, consumer, message_id).await
+}
+
+/// Dates the mark of a dead message at present: from now on it is one of a processed message. False: a later delivery of
+/// the message has been processed. Primary keys of both tables; one row.
+pub async fn redate_mark(conn: &mut MySqlConnection, consumer: &str, message_id: Uuid) -> Result<bool, sqlx::Error> {
+    if insert(conn, consumer, message_id).await? {
+        return Ok(true);
+    }
+    // Marks of earlier releases have the time of the death.
+    let sql = "UPDATE inbox_processed SET processed_at = UTC_TIMESTAMP(6) WHERE consumer = ? AND message_id = ? \
+               AND (processed_at > UTC_TIMESTAMP(6) + INTERVAL 1 DAY OR processed_at <= \
+               (SELECT died_at FROM inbox_dead d WHERE d.consumer = inbox_processed.consumer AND d.message_id = inbox_processed.message_id))";
+    let query = sqlx::query(sql).bind(consumer).bind(message_id.as_bytes().as_slice());
+    Ok(query.execute(conn).await?.rows_affected() == 1)
+}
+
+async fn mark(
+    conn: &mut MySqlConnection,
+    sql: &'static str,
+    consumer: &str,
+    message_id: Uuid,
+) -> Result<bool, sqlx::Error> {
+    match sqlx::query(sql).bind(consumer).bind(message_id.as_bytes().as_slice()).execute(conn).await {
         Ok(_) => Ok(true),
         Err(error) if error_number(&error) == Some(DUPLICATE_ENTRY) => Ok(false),
         Err(error) => Err(error),

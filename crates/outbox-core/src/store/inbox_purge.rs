@@ -14,8 +14,9 @@ use super::{
 /// The name of the lease of the process that purges the inbox.
 pub const LEASE_NAME: &str = "outbox/inbox-purge";
 
-/// Deletes messages that consumers gave up longer ago than this; returns how many. At most `limit`. Index
-/// `inbox_dead_died_at`, then primary keys; one transaction.
+/// Deletes messages that consumers gave up longer ago than this, and dates their marks in `inbox_processed` at present, so
+/// that they are purged in their turn. Returns how many; at most `limit`. Index `inbox_dead_died_at`, then primary keys; one
+/// transaction.
 pub async fn dead(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Result<u64, sqlx::Error> {
     let sql = "SELECT consumer, message_id FROM inbox_dead WHERE died_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
                ORDER BY died_at LIMIT ? FOR UPDATE SKIP LOCKED";
@@ -26,7 +27,9 @@ pub async fn dead(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Resu
     }
     let delete = |(consumer, message_id): &(String, Vec<u8>)| {
         sql!(
-            "DELETE FROM inbox_dead WHERE consumer = {consumer} AND message_id = {message_id}",
+            "DELETE FROM inbox_dead WHERE consumer = {consumer} AND message_id = {message_id};
+                UPDATE inbox_processed SET processed_at = UTC_TIMESTAMP(6) WHERE consumer = {consumer}
+                AND message_id = {message_id} AND processed_at > UTC_TIMESTAMP(6) + INTERVAL 1 DAY",
             consumer = ascii(consumer),
             message_id = Hex(message_id),
         )
