@@ -22,7 +22,8 @@ pub enum Failure {
     /// It is to be tried again after this time, and no attempt is spent. Later messages of its key wait behind it. A
     /// worker puts it off for at most a day ([`Failure::LONGEST_AFTER`]). A consumer keeps it in memory and does not
     /// acknowledge it, so it tries again after ten minutes at most ([`Failure::LONGEST_IN_MEMORY`]). The waits of a
-    /// message are not counted: the handler must decide when it is too late.
+    /// message are not counted: the handler must decide when it is too late. On RabbitMQ the queue's consumer time-out must be
+    /// longer (30 minutes by default), or the message goes back, and waits on when it comes again.
     After(Duration),
 }
 

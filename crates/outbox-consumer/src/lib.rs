@@ -33,6 +33,7 @@ mod router;
 mod sequence;
 mod starts;
 mod stop;
+mod unfinished;
 
 pub use delivery::Delivery;
 pub use error::ConsumerError;

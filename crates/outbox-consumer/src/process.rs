@@ -10,7 +10,7 @@ use outbox_core::{
 };
 use tokio::{
     sync::Semaphore,
-    time::{sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +21,7 @@ use crate::{
     retry::Next,
     sequence::{self, SequenceStep},
     starts::{ALONE, MOST, Starts},
+    unfinished::{Progress, Unfinished},
 };
 
 /// The answer to the broker about a message.
@@ -77,6 +78,7 @@ pub(crate) struct Processor<H> {
     /// The number of returns after which RabbitMQ drops a message; 0 if it never does.
     pub(crate) delivery_limit: u32,
     pub(crate) starts: Starts,
+    pub(crate) unfinished: Unfinished,
 }
 
 impl<H: Handler> Processor<H> {
@@ -86,14 +88,27 @@ impl<H: Handler> Processor<H> {
 
     /// Tries until the message has a verdict, or `stop` is cancelled between two attempts.
     pub(crate) async fn process(&self, delivery: &mut Delivery, stop: &CancellationToken) -> Verdict {
-        let mut failures = 0;
+        let mut progress = self.unfinished.take(delivery.id);
+        delivery.attempt = delivery.attempt.max(progress.attempt);
+        let verdict = self.decide(delivery, &mut progress, stop).await;
+        if matches!(verdict, Verdict::Undecided) {
+            self.unfinished.keep(delivery.id, Progress { attempt: delivery.attempt, ..progress });
+        }
+        verdict
+    }
+
+    async fn decide(&self, delivery: &mut Delivery, progress: &mut Progress, stop: &CancellationToken) -> Verdict {
         loop {
+            if stop.run_until_cancelled(sleep_until(progress.until)).await.is_none() {
+                return Verdict::Undecided;
+            }
+            let failures = &mut progress.failures;
             let Some(failure) = self.attempt(delivery, stop).await else { return Verdict::Undecided };
-            failures += 1;
+            *failures += 1;
             let (failure, next) = match failure {
                 Ok(()) => return Verdict::Done,
                 Err(Unprocessed::Early) => {
-                    return self.pause(failures, stop).await.map_or(Verdict::Undecided, |()| Verdict::Later);
+                    return self.pause(*failures, stop).await.map_or(Verdict::Undecided, |()| Verdict::Later);
                 }
                 Err(Unprocessed::Dead(reason, error)) => {
                     let obituary = Obituary { reason, error, attempts: delivery.attempt };
@@ -119,18 +134,16 @@ impl<H: Handler> Processor<H> {
                 Next::Again { counted } => {
                     self.note("failed", delivery, &failure);
                     delivery.attempt += u32::from(counted);
-                    self.options.retry.wait(failures)
+                    self.options.retry.wait(*failures)
                 }
                 Next::After(wait) => {
-                    failures -= 1;
+                    *failures -= 1;
                     self.options.metrics.count(self.consumer(), "snoozed");
                     tracing::debug!(message_id = %delivery.id, consumer = self.consumer(), ?wait, "a message is tried again later");
                     wait
                 }
             };
-            if stop.run_until_cancelled(sleep(wait)).await.is_none() {
-                return Verdict::Undecided;
-            }
+            progress.until = Instant::now() + wait;
         }
     }
 

@@ -16,7 +16,10 @@ use outbox_core::{Inbox, sqlx::MySqlPool};
 use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
 use tokio::sync::Semaphore;
 
-use crate::{ConsumerError, Handler, options::Options, process::Processor, purge::Purging, starts::Starts};
+use crate::{
+    ConsumerError, Handler, options::Options, process::Processor, purge::Purging, starts::Starts,
+    unfinished::Unfinished,
+};
 
 /// Properties of librdkafka that the consumer sets itself, with the reasons.
 const FIXED: [(&str, &str); 5] = [
@@ -137,6 +140,7 @@ impl Consumer {
             broker_buries: dead.is_some(),
             delivery_limit: 0,
             starts: Starts::default(),
+            unfinished: Unfinished::default(),
         };
         let group = group::Group::join(&config, &topics, window, processor, dead)?;
         purging.beside(group.run(stop)).await

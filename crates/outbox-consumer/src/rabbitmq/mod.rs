@@ -12,7 +12,7 @@ use tokio::{sync::Semaphore, time::sleep};
 use self::session::{ConsumerSession, NoQueue, QueueAddress};
 use crate::{
     BoxError, ConsumerError, Handler, Metrics, Retry, crew::Crew, lines, options::Options, process::Processor,
-    purge::Purging, starts::Starts,
+    purge::Purging, starts::Starts, unfinished::Unfinished,
 };
 
 /// Waits between two attempts to connect: at most 100 ms at first, 5 s later.
@@ -127,6 +127,7 @@ impl Consumer {
             broker_buries: self.dead_letter_exchange,
             delivery_limit: self.delivery_limit,
             starts: Starts::default(),
+            unfinished: Unfinished::default(),
         });
         let processor = Arc::clone(&crew.processor);
         tokio::spawn(async move { processor.forget_old_starts().await });

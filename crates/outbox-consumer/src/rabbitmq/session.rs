@@ -6,7 +6,8 @@ use futures_util::StreamExt as _;
 use lapin::{
     Acker, Connection, ConnectionProperties, ErrorKind,
     options::{
-        BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, BasicRejectOptions,
+        BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions,
+        BasicRejectOptions, QueueDeclareOptions,
     },
     protocol::{
         AMQPErrorKind,
@@ -121,12 +122,30 @@ impl ConsumerSession {
                     self.is_useful = true;
                 }
                 delivery = self.deliveries.next() => {
-                    let delivery = delivery.ok_or("the queue was deleted, or the connection has ended")??;
+                    let Some(delivery) = delivery else { return Err(self.why_ended().await) };
+                    let delivery = delivery?;
                     let tag = Delivered { acker: delivery.acker.clone(), gone: self.gone.clone() };
                     let delivery = wire::delivery(delivery, self.queue.as_str());
                     crew.arrived(Job { delivery, tag, stop: self.stop.clone() });
                 }
             }
+        }
+    }
+
+    /// Why RabbitMQ has ended the delivery: it says only that it has. Declaring the queue passively asks whether it exists.
+    async fn why_ended(&self) -> BoxError {
+        if !self.channel.status().connected() {
+            return "the connection has ended".into();
+        }
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let queue = self.channel.queue_declare(self.queue.clone(), passive, FieldTable::default());
+        match timeout(CLOSE, queue).await {
+            Ok(Ok(_exists)) => "RabbitMQ has taken its messages back, and the queue exists: a message was not answered within the consumer \
+                 time-out of the queue (`consumer_timeout`, 30 minutes by default), or the queue has moved to another node"
+                .into(),
+            Ok(Err(error)) if is_refused(&error) => NoQueue { queue: self.queue.clone(), error }.into(),
+            Ok(Err(error)) => error.into(),
+            Err(_elapsed) => "RabbitMQ does not answer".into(),
         }
     }
 

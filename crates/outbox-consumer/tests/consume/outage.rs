@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
-use outbox_consumer::rabbitmq;
+use anyhow::{Context as _, Result};
+use outbox_consumer::{Retry, rabbitmq};
 use outbox_core::sqlx::mysql::MySqlPoolOptions;
 use testkit::{
     accounts::Account,
-    consume::{Broker, Topic},
+    consume::{Broker, Sending, Topic},
     proxy::{Direction, Proxy},
     servers::{Kafka, KafkaCluster, RabbitMq},
 };
@@ -169,4 +169,23 @@ async fn a_handler_that_never_ends_is_given_up_and_its_message_with_it() -> Resu
         consumer.stop().await?;
     }
     Ok(())
+}
+
+/// The time-out of a queue is 30 minutes by default, and a wait of ten minutes or many attempts can be longer together.
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_and_waits_go_on_when_rabbitmq_takes_a_message_back() -> Result<()> {
+    let stage = Stage::with(Topic::create_impatient(500).await?).await?;
+    let [fails, waits] = ["never", "after"].map(|payload| Sending::new(payload, payload));
+    stage.topic.send(&[fails.clone(), waits.clone()]).await?;
+    let does = Does::work();
+    let wait = Duration::from_millis(1500);
+    let consumer = stage.rabbitmq()?.retry(Retry::new(wait, wait, 3)).delivery_limit(0);
+    let consumer = Stage::start_rabbitmq(consumer, &does)?;
+    let message = fails.id.context("no id")?;
+    consumer.wait_for_metric("outbox_inbox_disconnects_total", "", 2.0).await?;
+    stage.wait_for(1).await?;
+    let dead = "SELECT COUNT(*) FROM inbox_dead WHERE reason = 'attempts' AND attempts = 3";
+    assert_eq!((stage.database.number(dead).await?, does.tries(message)), (1, 3));
+    assert_eq!(does.tries(waits.id.context("no id")?), 1, "a message that waits for ten minutes is tried again");
+    consumer.stop().await
 }

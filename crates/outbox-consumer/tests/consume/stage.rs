@@ -266,6 +266,7 @@ impl Handler for Work {
             }
             b"passing" if tries <= 6 => Err(anyhow::Error::from(sqlx::Error::PoolTimedOut).into()),
             b"later" if tries <= 6 => Err(Failure::After(Duration::from_millis(5))),
+            b"after" => Err(Failure::After(Failure::LONGEST_IN_MEMORY)),
             b"leave" if self.0.requeues => Err(Failure::requeue("somebody else may do it")),
             b"bug" => Err(Bug.into()),
             b"json" => message.json::<u64>().map(drop),

@@ -144,6 +144,16 @@ impl Topic {
         Ok(Self { broker: Broker::RabbitMq, address, name, arrivals: Vec::new(), beside: Vec::new() })
     }
 
+    /// Makes a RabbitMQ topic with a quorum queue, which takes messages back that are not answered within this time.
+    ///
+    /// # Errors
+    /// When the broker cannot be reached or refuses.
+    pub async fn create_impatient(milliseconds: i32) -> Result<Self> {
+        let (address, name) = (Broker::RabbitMq.address().await?, unique_name());
+        rabbitmq::declare_impatient(&address, &name, milliseconds).await?;
+        Ok(Self { broker: Broker::RabbitMq, address, name, arrivals: Vec::new(), beside: Vec::new() })
+    }
+
     /// Makes a Kafka topic with one partition that takes this number of bytes at once, on the broker that tests share.
     ///
     /// # Errors

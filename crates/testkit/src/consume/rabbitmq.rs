@@ -41,6 +41,15 @@ pub(super) async fn declare_counting(url: &str, name: &str, returns: i32) -> Res
     declare_with(url, name, arguments).await
 }
 
+/// The same, but it takes messages back that are not answered within this time, and drops none.
+pub(super) async fn declare_impatient(url: &str, name: &str, milliseconds: i32) -> Result<()> {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
+    arguments.insert("x-consumer-timeout".into(), AMQPValue::LongInt(milliseconds));
+    declare_with(url, name, arguments).await
+}
+
 async fn declare_with(url: &str, name: &str, arguments: FieldTable) -> Result<()> {
     let (_connection, channel) = channel(url).await?;
     let (it, none) = (ShortString::try_new(name)?, FieldTable::default);

@@ -1,0 +1,57 @@
+//! Messages that went back to their broker before they were decided: a lost connection, a rebalance, or a time-out of the
+//! broker does not begin their attempts and waits anew in this process.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use outbox_core::Uuid;
+use tokio::time::{Duration, Instant};
+
+/// Most messages that are remembered: those of many windows.
+const MOST: usize = 10_000;
+/// A message that has not come again for so long after its wait is at another process.
+const FORGET: Duration = Duration::from_secs(3600);
+
+/// How far a message has come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Progress {
+    /// The number of its next attempt.
+    pub(crate) attempt: u32,
+    /// Its failures, which decide the next wait.
+    pub(crate) failures: u32,
+    /// The end of its wait.
+    pub(crate) until: Instant,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { attempt: 1, failures: 0, until: Instant::now() }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Unfinished(Mutex<HashMap<Uuid, Progress>>);
+
+impl Unfinished {
+    fn messages(&self) -> MutexGuard<'_, HashMap<Uuid, Progress>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes out what is known of a message.
+    pub(crate) fn take(&self, id: Uuid) -> Progress {
+        self.messages().remove(&id).unwrap_or_else(Progress::new)
+    }
+
+    /// Remembers a message that goes back.
+    pub(crate) fn keep(&self, id: Uuid, progress: Progress) {
+        let (mut messages, now) = (self.messages(), Instant::now());
+        if messages.len() >= MOST {
+            messages.retain(|_, it| now.saturating_duration_since(it.until) < FORGET);
+        }
+        if messages.len() < MOST {
+            messages.insert(id, progress);
+        }
+    }
+}
