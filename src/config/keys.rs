@@ -274,7 +274,7 @@ section! {
         certificate_file: File ["rabbitmq"] = Optional "/etc/outbox-relay/client.pem";
         /// The key of that certificate, as PEM.
         key_file: File ["rabbitmq"] = Optional "/etc/outbox-relay/client.key";
-        /// Channels that publish at the same time.
+        /// Channels that publish at the same time; fewer if RabbitMQ allows fewer.
         channels: Count(1, 255) ["rabbitmq"] = Default "4";
         /// Most unconfirmed messages of one channel.
         window: Count(1, 10_000) ["rabbitmq"] = Default "512";

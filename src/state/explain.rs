@@ -194,6 +194,11 @@ const RABBITMQ: &[(&str, &str)] = &[
         "user or password is wrong, or it is guest from another machine: correct `url` or `password` of the sink",
     ),
     (
+        "number of channels opened",
+        "the broker has no channel left for this user or node: raise its limit (`rabbitmqctl set_user_limits`, max-channels), or \
+         close others",
+    ),
+    (
         "connection limit",
         "the broker has no connection left for this user or virtual host: raise its limit, or close others",
     ),

@@ -7,5 +7,7 @@ mod kafka_harness;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 #[cfg(feature = "rabbitmq")]
+mod rabbitmq_channels;
+#[cfg(feature = "rabbitmq")]
 mod rabbitmq_harness;
 mod stdout;

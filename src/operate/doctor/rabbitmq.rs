@@ -38,6 +38,7 @@ async fn exist(
 ) -> Result<(), ChannelFailure> {
     let deadline = Instant::now() + DEADLINE;
     let session = BrokerSession::connect(config, name, deadline).await?;
+    findings.extend(channels(name, session.channels().count(), config.channels));
     for (exchange, routing_key) in destinations {
         let (is_there, finding) = match (exchange.as_str(), routing_key.as_deref()) {
             // A queue with the name of a key or a lane.
@@ -59,6 +60,18 @@ async fn exist(
     }
     session.close(deadline).await;
     Ok(())
+}
+
+fn channels(sink: &str, open: usize, configured: usize) -> Option<Finding> {
+    let risk = || {
+        Finding::risk("fewer_channels", format!("The sink {sink} gets {open} of its {configured} channels."))
+            .matters("It publishes more slowly, and a queue that confirms nothing holds up messages of others.")
+            .fix(format!(
+                "Raise channel_max of the broker, or max-channels of the user (`rabbitmqctl set_user_limits`); or set \
+                 `sinks.{sink}.channels` to {open}."
+            ))
+    };
+    (open < configured).then(risk)
 }
 
 fn missing(finding: &'static str, what: &str, sink: &str) -> Finding {

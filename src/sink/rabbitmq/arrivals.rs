@@ -32,7 +32,7 @@ impl QueueArrivals {
         destination: &Destination,
         deadline: Instant,
     ) -> Result<Self, PublishError> {
-        let session = BrokerSession::connect(config, "canary", deadline).await?;
+        let session = BrokerSession::connect_within(config, "canary", 1, deadline).await?;
         let consumer = session.listen(&destination.target, &destination.routing_key, deadline).await?;
         Ok(Self { consumer, session })
     }

@@ -18,6 +18,8 @@ pub(super) struct Link {
     name: String,
     config: RabbitMqConfig,
     session: Option<Arc<BrokerSession>>,
+    /// Most channels of the next connection.
+    most: usize,
     backoff: Backoff,
     down: Option<(Instant, PublishError)>,
 }
@@ -25,7 +27,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(name: &str, config: RabbitMqConfig) -> Self {
         let backoff = Backoff::new(WAIT.0, WAIT.1);
-        Self { name: name.to_owned(), config, session: None, backoff, down: None }
+        Self { name: name.to_owned(), config, session: None, most: usize::MAX, backoff, down: None }
     }
 
     /// Returns a connection that takes messages.
@@ -33,7 +35,11 @@ impl Link {
         match &self.session {
             Some(session) if session.is_blocked() => return Err(blocked()),
             Some(session) if session.is_usable() => return Ok(Arc::clone(session)),
-            _ => self.session = None,
+            // Without the limit, because it may have been raised, if another reason ended the connection.
+            _ => {
+                let ended = self.session.take();
+                self.most = ended.and_then(|ended| ended.channels().limit()).map_or(self.most, |limit| limit.max(1));
+            }
         }
         match &self.down {
             Some((until, error)) if Instant::now() < *until => Err(error.clone()),
@@ -43,10 +49,19 @@ impl Link {
 
     async fn connect(&mut self, deadline: Instant) -> Result<Arc<BrokerSession>, PublishError> {
         let deadline = deadline.min(Instant::now() + CONNECT);
-        match BrokerSession::connect(&self.config, &self.name, deadline).await {
+        match BrokerSession::connect_within(&self.config, &self.name, self.most, deadline).await {
             Ok(session) => {
                 self.backoff.reset();
-                self.down = None;
+                (self.down, self.most) = (None, usize::MAX);
+                let (open, configured) = (session.channels().count(), self.config.channels);
+                if open < configured {
+                    tracing::warn!(
+                        sink = self.name,
+                        open,
+                        configured,
+                        "RabbitMQ allows fewer channels than configured"
+                    );
+                }
                 let session = Arc::new(session);
                 self.session = Some(Arc::clone(&session));
                 Ok(session)

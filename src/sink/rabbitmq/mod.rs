@@ -20,6 +20,7 @@
 //! lapin logs returned messages with their payload at WARN under `lapin::returned_messages`: keep that target off.
 
 mod arrivals;
+mod channels;
 mod link;
 mod plug;
 mod round;
@@ -36,7 +37,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use lapin::{Channel, uri::AMQPUri};
+use lapin::uri::AMQPUri;
 use tokio::{sync::Mutex, time::timeout_at};
 
 pub(crate) use self::{
@@ -44,6 +45,7 @@ pub(crate) use self::{
     session::{BrokerSession, ChannelFailure},
 };
 use self::{
+    channels::Open,
     link::{Link, blocked},
     round::{ReadyPublish, Round, guilty, late, unroutable},
 };
@@ -96,7 +98,16 @@ impl RabbitMq {
             Err(error) => return same(&ready, &error),
         };
         let (ready, mut outcomes) = acceptable(&session, ready, deadline).await;
-        let mut lanes: Vec<Vec<_>> = session.channels().iter().map(|_| Vec::new()).collect();
+        // A negative answer may have taken the last channel of the connection.
+        let session = match self.session(deadline).await {
+            Ok(session) => session,
+            Err(error) => {
+                outcomes.extend(same(&ready, &error));
+                return outcomes;
+            }
+        };
+        let places = session.channels().places();
+        let mut lanes: Vec<Vec<_>> = places.iter().map(|_| Vec::new()).collect();
         let count = lanes.len() as u64;
         for (turn, message) in (0..).zip(ready) {
             let key = keys.get(message.index).copied().filter(|key| *key != 0).unwrap_or(turn);
@@ -105,8 +116,8 @@ impl RabbitMq {
                 lane.push(message);
             }
         }
-        let lanes = lanes.into_iter().zip(session.channels()).filter(|(lane, _)| !lane.is_empty());
-        let published = lanes.map(|(lane, channel)| self.lane(&session, channel, lane, deadline));
+        let lanes = lanes.into_iter().zip(places).filter(|(lane, _)| !lane.is_empty());
+        let published = lanes.map(|(lane, place)| self.lane(&session, place, lane, deadline));
         outcomes.extend(join_all(published).await.into_iter().flatten());
         outcomes
     }
@@ -115,22 +126,22 @@ impl RabbitMq {
     async fn lane(
         &self,
         session: &BrokerSession,
-        channel: &Mutex<Option<Channel>>,
+        place: &Mutex<Option<Open>>,
         messages: Vec<ReadyPublish<'_>>,
         deadline: Instant,
     ) -> Vec<(usize, Outcome)> {
         let mut outcomes = Vec::with_capacity(messages.len());
         let mut rest = messages.as_slice();
         while !rest.is_empty() {
-            let place = timeout_at(deadline.into(), channel.lock()).await;
-            let Some(place) = place.ok().filter(|_| Instant::now() < deadline) else {
+            let locked = timeout_at(deadline.into(), place.lock()).await;
+            let Some(locked) = locked.ok().filter(|_| Instant::now() < deadline) else {
                 let busy = PublishError::TurnedAway("its channel was busy until the deadline".to_owned());
                 outcomes.extend(same(rest, &busy));
                 break;
             };
             let window = if session.is_proven() { self.window.min(rest.len()) } else { 1 };
             let (round, later) = rest.split_at(window);
-            match attempt(session, place, round, deadline).await {
+            match attempt(session, locked, round, deadline).await {
                 Ok(Round::Killed(_)) if round.len() > 1 => {
                     outcomes.extend(self.one_by_one(round, deadline).await);
                 }
@@ -151,7 +162,7 @@ impl RabbitMq {
     /// an error.
     async fn one_by_one(&self, round: &[ReadyPublish<'_>], deadline: Instant) -> Vec<(usize, Outcome)> {
         let mut outcomes = Vec::with_capacity(round.len());
-        let mut last: Option<(Arc<BrokerSession>, Option<Channel>)> = None;
+        let mut last: Option<(Arc<BrokerSession>, Option<Open>)> = None;
         for message in round.chunks(1) {
             let ended = match self.session(deadline).await {
                 Ok(_) if Instant::now() >= deadline => Ok(Round::Late(vec![Err(late())])),
@@ -231,10 +242,10 @@ pub(crate) fn address(config: &config::RabbitMqConfig) -> Option<AMQPUri> {
 }
 
 /// Runs one round; an error means that nothing of it was handed over. A long round goes on without its place, where a
-/// new channel is opened for the next round: one of its queues may confirm nothing.
+/// new channel is opened for the next round, if the broker allows one more: one of its queues may confirm nothing.
 async fn attempt(
     session: &BrokerSession,
-    mut place: impl DerefMut<Target = Option<Channel>>,
+    mut place: impl DerefMut<Target = Option<Open>>,
     messages: &[ReadyPublish<'_>],
     deadline: Instant,
 ) -> Result<Round, PublishError> {
@@ -245,28 +256,35 @@ async fn attempt(
         return Err(PublishError::Unavailable("the connection was lost".to_owned()));
     }
     let channel = session.channel(&mut place, deadline).await.map_err(|failure| {
-        session.give_up();
+        if !matches!(failure, ChannelFailure::Busy) {
+            session.give_up();
+        }
         PublishError::from(failure)
     })?;
-    let (mut place, began) = (Some(place), Instant::now());
+    let (mut place, mut left, began) = (Some(place), None, Instant::now());
     let mut round = pin!(round::run(session, &channel, messages, deadline));
     let ended = tokio::select! {
         ended = &mut round => ended,
         () = session.passes_by() => {
-            place.take().map(|mut place| place.take());
+            left = place.take().and_then(|mut place| place.take());
             round.await
         }
     };
     match &ended {
         Round::Settled(_) => session.prove(),
-        Round::Killed(_) => session.forget_exchanges(),
-        Round::Late(_) if session.has_confirmed_lately(began) => {
+        Round::Killed(_) => {
+            session.forget_exchanges();
+            session.channels().has_ended();
+            // It no longer counts.
             place.take().map(|mut place| place.take());
+        }
+        Round::Late(_) if session.has_confirmed_lately(began) => {
+            left = left.or(place.take().and_then(|mut place| place.take()));
         }
         Round::Late(_) | Round::Lost(_) => session.give_up(),
     }
-    if place.is_none() {
-        session::leave(channel.clone(), GOODBYE);
+    if let Some(open) = left {
+        session::leave(open, GOODBYE);
     }
     Ok(ended)
 }

@@ -8,31 +8,40 @@ use std::{
 
 use lapin::{
     Channel, Connection, ConnectionProperties, Error, ErrorKind, ExchangeKind,
-    options::{ConfirmSelectOptions, ExchangeDeclareOptions, QueueDeclareOptions},
+    options::{ExchangeDeclareOptions, QueueDeclareOptions},
     protocol::{AMQPErrorKind, AMQPSoftError},
     types::{FieldTable, ShortString},
 };
 use parking_lot::{Mutex as SyncMutex, MutexGuard};
 use tokio::{
-    sync::Mutex,
     task::spawn_blocking,
-    time::{sleep, timeout_at},
+    time::{sleep, sleep_until, timeout_at},
 };
 
-use super::plug::{self, Guard, Plug, Tls};
+use super::{
+    channels::{Channels, Open},
+    plug::{self, Guard, Plug, Tls},
+};
 use crate::{
     config::RabbitMqConfig,
     sink::PublishError,
-    state::explain::{Trouble, explain},
+    state::{
+        backoff::Backoff,
+        explain::{Trouble, explain},
+    },
 };
 
 /// The time for which a round has a channel for itself.
 const LONG: Duration = Duration::from_secs(1);
+/// The first pause before a connection with fewer channels.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The reason why a call on a connection failed.
 pub(crate) enum ChannelFailure {
     /// Its deadline passed. The connection is unusable: the call may still take effect.
     Late,
+    /// No channel was free until the deadline. The connection is sound.
+    Busy,
     /// An error of lapin.
     Error(Error),
     /// The current URL in its file is not valid.
@@ -43,7 +52,7 @@ pub(crate) enum ChannelFailure {
 pub(crate) struct BrokerSession {
     connection: Connection,
     guard: Guard,
-    channels: Vec<Mutex<Option<Channel>>>,
+    channels: Channels,
     /// Exchanges that existed at their first publish.
     exchanges: SyncMutex<HashSet<String>>,
     /// The time of the last confirmed round. Before the first one, one message at a time goes out: a broker with an
@@ -53,12 +62,37 @@ pub(crate) struct BrokerSession {
 }
 
 impl BrokerSession {
-    /// Connects before the deadline.
+    /// Connects before the deadline, and opens the channels that the relay uses: fewer if the broker allows fewer.
     pub(crate) async fn connect(
         config: &RabbitMqConfig,
         name: &str,
         deadline: Instant,
     ) -> Result<Self, ChannelFailure> {
+        Self::connect_within(config, name, usize::MAX, deadline).await
+    }
+
+    /// Does the same with at most this many channels. The broker ends the connection that opens one too many for its user, and counts the
+    /// channels of an ended connection for a moment.
+    pub(super) async fn connect_within(
+        config: &RabbitMqConfig,
+        name: &str,
+        mut most: usize,
+        deadline: Instant,
+    ) -> Result<Self, ChannelFailure> {
+        let mut pauses = Backoff::new(PAUSE, LONG);
+        loop {
+            let session = Self::open(config, name, most, deadline).await?;
+            let opened = session.channels.open_all(&session.connection, deadline).await;
+            let again = Instant::now() + pauses.next();
+            match (opened, session.channels.limit()) {
+                (Err(_), Some(limit)) if again < deadline => most = limit.max(1),
+                (opened, _) => return opened.map(|()| session),
+            }
+            sleep_until(again.into()).await;
+        }
+    }
+
+    async fn open(config: &RabbitMqConfig, name: &str, most: usize, deadline: Instant) -> Result<Self, ChannelFailure> {
         let secrets = config.clone();
         // The files of secrets are read on a thread that may block.
         let uri =
@@ -69,9 +103,9 @@ impl BrokerSession {
         let connecting = plug::connect(uri, tls, properties, guard.0.clone());
         let connection = in_time(deadline, connecting).await?;
         Ok(Self {
+            channels: Channels::new(config.channels, most, connection.configuration().channel_max()),
             connection,
             guard,
-            channels: (0..config.channels.max(1)).map(|_| Mutex::default()).collect(),
             exchanges: SyncMutex::default(),
             proven: SyncMutex::default(),
             given_up: AtomicBool::new(false),
@@ -80,7 +114,7 @@ impl BrokerSession {
 
     /// Whether messages may be published on this connection.
     pub(super) fn is_usable(&self) -> bool {
-        self.connection.status().connected() && !self.given_up.load(Ordering::SeqCst)
+        self.connection.status().connected() && !self.given_up.load(Ordering::SeqCst) && !self.channels.are_spent()
     }
 
     /// Whether the broker takes no messages because of an alarm.
@@ -108,10 +142,10 @@ impl BrokerSession {
         self.proven.lock().is_some_and(|last| last.elapsed() <= lately)
     }
 
-    /// Waits until a round has taken long, on a connection with a confirmed round.
+    /// Waits until a round has taken long, on a connection with a confirmed round and room for another channel.
     pub(super) async fn passes_by(&self) {
         sleep(LONG).await;
-        while !self.is_proven() {
+        while !self.is_proven() || self.channels.is_full() {
             sleep(LONG).await;
         }
     }
@@ -125,24 +159,14 @@ impl BrokerSession {
         }
     }
 
-    /// Returns the channels, each used by one round of messages at a time.
-    pub(super) fn channels(&self) -> &[Mutex<Option<Channel>>] {
+    /// Returns the channels.
+    pub(crate) fn channels(&self) -> &Channels {
         &self.channels
     }
 
     /// Returns the channel in this place, opened if necessary.
-    pub(super) async fn channel(
-        &self,
-        place: &mut Option<Channel>,
-        deadline: Instant,
-    ) -> Result<Channel, ChannelFailure> {
-        if let Some(channel) = place.as_ref().filter(|channel| channel.status().connected()) {
-            return Ok(channel.clone());
-        }
-        let channel = in_time(deadline, self.connection.create_channel()).await?;
-        in_time(deadline, channel.confirm_select(ConfirmSelectOptions::default())).await?;
-        *place = Some(channel.clone());
-        Ok(channel)
+    pub(super) async fn channel(&self, place: &mut Option<Open>, deadline: Instant) -> Result<Channel, ChannelFailure> {
+        self.channels.open(place, &self.connection, deadline).await
     }
 
     /// Whether the exchange exists. A publish to a missing one would end the channel, with all messages in flight.
@@ -171,7 +195,7 @@ impl BrokerSession {
         self.exists(declare, deadline).await
     }
 
-    /// Asks on a channel of its own: a negative answer ends it.
+    /// Asks; a negative answer ends the channel.
     async fn exists(
         &self,
         declare: impl AsyncFnOnce(Channel) -> lapin::Result<()>,
@@ -180,20 +204,26 @@ impl BrokerSession {
         match self.with_channel(deadline, declare).await {
             Err(ChannelFailure::Error(error)) if soft(&error) == Some(AMQPSoftError::NOTFOUND) => Ok(false),
             Err(ChannelFailure::Error(error)) if soft(&error).is_none() => Err(ChannelFailure::Error(error)),
-            Err(failure @ (ChannelFailure::Late | ChannelFailure::Address)) => Err(failure),
+            Err(failure @ (ChannelFailure::Late | ChannelFailure::Busy | ChannelFailure::Address)) => Err(failure),
             // A forbidden look-up does not mean a missing one: the publish itself shows which.
             Ok(()) | Err(ChannelFailure::Error(_)) => Ok(true),
         }
     }
 
-    /// Makes calls on a channel of their own.
+    /// Makes calls on a channel that no message uses meanwhile.
     pub(super) async fn with_channel<T>(
         &self,
         deadline: Instant,
         calls: impl AsyncFnOnce(Channel) -> lapin::Result<T>,
     ) -> Result<T, ChannelFailure> {
-        let channel = in_time(deadline, self.connection.create_channel()).await?;
-        in_time(deadline, calls(channel)).await
+        let mut place = self.channels.idle(deadline).await?;
+        let channel = self.channel(&mut place, deadline).await?;
+        let called = in_time(deadline, calls(channel)).await;
+        if called.is_err() {
+            *place = None;
+            self.channels.has_ended();
+        }
+        called
     }
 
     /// Forgets the known exchanges after the broker ended a channel: an exchange may be deleted.
@@ -217,15 +247,18 @@ impl BrokerSession {
 }
 
 /// Ends a channel that confirms nothing; messages on it may still arrive.
-pub(super) fn leave(channel: Channel, deadline: Duration) {
+pub(super) fn leave(open: Open, deadline: Duration) {
     tokio::spawn(async move {
-        if in_time(Instant::now() + deadline, channel.close(200, ShortString::default())).await.is_err() {
+        if in_time(Instant::now() + deadline, open.channel.close(200, ShortString::default())).await.is_err() {
             tracing::debug!("a channel to RabbitMQ did not end in time");
         }
     });
 }
 
-async fn in_time<T>(deadline: Instant, call: impl Future<Output = lapin::Result<T>>) -> Result<T, ChannelFailure> {
+pub(super) async fn in_time<T>(
+    deadline: Instant,
+    call: impl Future<Output = lapin::Result<T>>,
+) -> Result<T, ChannelFailure> {
     match timeout_at(deadline.into(), call).await {
         Ok(result) => result.map_err(ChannelFailure::Error),
         Err(_) => Err(ChannelFailure::Late),
@@ -248,6 +281,7 @@ impl From<ChannelFailure> for PublishError {
     fn from(failure: ChannelFailure) -> Self {
         match failure {
             ChannelFailure::Late => Self::Unavailable("RabbitMQ did not answer in time".to_owned()),
+            ChannelFailure::Busy => Self::TurnedAway("no channel was free until the deadline".to_owned()),
             ChannelFailure::Address => {
                 Self::Unavailable("the URL does not read as amqp://user:password@host:port/vhost".to_owned())
             }

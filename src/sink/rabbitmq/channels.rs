@@ -1,0 +1,151 @@
+//! The channels of a connection: a place for each, and a count of those that are open.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lapin::{Channel, Connection, Error, ErrorKind, options::ConfirmSelectOptions};
+use tokio::{
+    sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore},
+    time::{sleep, timeout_at},
+};
+
+use super::session::{ChannelFailure, in_time, soft};
+
+/// The pause before lapin is asked again for a channel.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// An open channel, which counts until it is dropped.
+pub(super) struct Open {
+    pub(super) channel: Channel,
+    _counted: OwnedSemaphorePermit,
+}
+
+/// The channels of a connection.
+pub(crate) struct Channels {
+    /// Each is used by one round of messages at a time.
+    places: Vec<Mutex<Option<Open>>>,
+    free: Arc<Semaphore>,
+    most: usize,
+    /// The channels that were open when the broker refused another.
+    limit: AtomicUsize,
+    /// The numbers that channels may have. lapin cannot use one again after the broker has ended its channel.
+    numbers: usize,
+    /// The channels that the broker has ended.
+    ended: AtomicUsize,
+}
+
+impl Channels {
+    /// Makes this number of places, but at most `most`, for a connection whose channels have these numbers.
+    pub(super) fn new(places: usize, most: usize, numbers: u16) -> Self {
+        let numbers = usize::from(numbers);
+        let most = most.min(numbers);
+        let places = (0..places.min(most).max(1)).map(|_| Mutex::default()).collect();
+        let (limit, ended) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(0));
+        Self { places, free: Arc::new(Semaphore::new(most)), most, limit, numbers, ended }
+    }
+
+    /// Returns the number of places.
+    pub(crate) fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Returns the places.
+    pub(super) fn places(&self) -> &[Mutex<Option<Open>>] {
+        &self.places
+    }
+
+    /// Notes that the broker has ended a channel.
+    pub(super) fn has_ended(&self) {
+        self.ended.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether no further channel can be opened: another connection is needed.
+    pub(super) fn are_spent(&self) -> bool {
+        self.ended.load(Ordering::SeqCst) >= self.numbers
+    }
+
+    /// Whether as many are open as may be.
+    pub(super) fn is_full(&self) -> bool {
+        self.free.available_permits() == 0
+    }
+
+    /// Returns how many the broker allows, if it has refused one: it ends the connection then.
+    pub(super) fn limit(&self) -> Option<usize> {
+        Some(self.limit.load(Ordering::SeqCst)).filter(|limit| *limit < usize::MAX)
+    }
+
+    /// Returns a place without messages in flight, or waits for one.
+    pub(super) async fn idle(&self, deadline: Instant) -> Result<MutexGuard<'_, Option<Open>>, ChannelFailure> {
+        let first = self.places.first().ok_or(ChannelFailure::Busy)?;
+        match self.places.iter().find_map(|place| place.try_lock().ok()) {
+            Some(place) => Ok(place),
+            None => timeout_at(deadline.into(), first.lock()).await.map_err(|_elapsed| ChannelFailure::Busy),
+        }
+    }
+
+    /// Opens a channel in each place.
+    pub(super) async fn open_all(&self, connection: &Connection, deadline: Instant) -> Result<(), ChannelFailure> {
+        for place in &self.places {
+            self.open(&mut *place.lock().await, connection, deadline).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the channel in this place, opened if necessary.
+    pub(super) async fn open(
+        &self,
+        place: &mut Option<Open>,
+        connection: &Connection,
+        deadline: Instant,
+    ) -> Result<Channel, ChannelFailure> {
+        if let Some(open) = place.as_ref().filter(|open| open.channel.status().connected()) {
+            return Ok(open.channel.clone());
+        }
+        *place = None;
+        let counted = timeout_at(deadline.into(), Arc::clone(&self.free).acquire_owned()).await;
+        let counted = counted.ok().and_then(Result::ok).ok_or(ChannelFailure::Busy)?;
+        let channel = loop {
+            match opened(connection, deadline).await {
+                // lapin still counts a channel that has ended.
+                Err(ChannelFailure::Error(error))
+                    if matches!(error.kind(), ErrorKind::ChannelsLimitReached) && Instant::now() < deadline =>
+                {
+                    sleep(PAUSE).await;
+                }
+                // It is the error of an ended channel, whose number lapin gives once more.
+                Err(ChannelFailure::Error(error)) if soft(&error).is_some() => {
+                    self.ended.store(self.numbers, Ordering::SeqCst);
+                    return Err(ChannelFailure::Busy);
+                }
+                opened => break opened.inspect_err(|failure| self.refused(failure))?,
+            }
+        };
+        *place = Some(Open { channel: channel.clone(), _counted: counted });
+        Ok(channel)
+    }
+
+    /// Notes a limit of the broker: for the user, or for the node.
+    fn refused(&self, failure: &ChannelFailure) {
+        if let ChannelFailure::Error(error) = failure
+            && is_limit(error)
+        {
+            let opened = self.most.saturating_sub(self.free.available_permits() + 1);
+            self.limit.store(opened, Ordering::SeqCst);
+        }
+    }
+}
+
+async fn opened(connection: &Connection, deadline: Instant) -> Result<Channel, ChannelFailure> {
+    let channel = in_time(deadline, connection.create_channel()).await?;
+    in_time(deadline, channel.confirm_select(ConfirmSelectOptions::default())).await?;
+    Ok(channel)
+}
+
+fn is_limit(error: &Error) -> bool {
+    error.to_string().contains("number of channels opened")
+}
