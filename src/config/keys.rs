@@ -147,6 +147,8 @@ section! {
         settle_deadline: Duration = Default "5s";
         /// How long messages wait, without an attempt, for a destination that does not exist, has no queue, or refuses the relay. Then up to 100 of them are rejected, and the others wait until it takes one.
         unroutable_grace: Duration = Default "30s";
+        /// The same for a destination that has never taken a message, if it is longer: after a first start the topics and queues may still have to be made.
+        first_destination_grace: Duration = Default "1h";
         /// The rest of the lease after both deadlines.
         safety: Duration = Default "5s";
         /// The longest transaction that a service keeps open after it has enqueued. A longer one no longer holds back the floor. Where the relay may not see the server's open transactions (privilege PROCESS) the floor always waits this time.

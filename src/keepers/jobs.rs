@@ -6,15 +6,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outbox_core::store::instances::{self, Beat};
+use outbox_core::store::{
+    find,
+    instances::{self, Beat},
+};
 
 use crate::{
     operate::jobs::{Progress, step},
+    sink::Receipt,
     state::{context::Context, session::Session},
 };
 
 /// Pause between two heartbeats.
 const BEATS: Duration = Duration::from_secs(10);
+/// Most destinations for which the receipts are searched after a heartbeat.
+const QUESTIONS: usize = 10;
 /// Pause until the first heartbeat is tried again.
 const SOON: Duration = Duration::from_millis(100);
 /// Pause between two looks for a job. The rate of a job makes none longer: the time of its next batch is in its row.
@@ -64,6 +70,19 @@ async fn beat(context: &Context, session: &mut Session) {
         in_flight: u32::try_from(held).unwrap_or(u32::MAX).max(u32::from(!context.controls.are_fresh(Instant::now()))),
     };
     session.run("beat", async |db| instances::beat(db, &beat).await).await.ok();
+    ask(context, session).await;
+}
+
+/// Asks whether destinations that refuse have taken a message before: from this process before its restart, or from another one.
+async fn ask(context: &Context, session: &mut Session) {
+    let unproven = context.unproven.lock().clone();
+    let asked = unproven.into_iter().filter(|(_, answer)| answer.is_none()).map(|(destination, _)| destination);
+    for destination in asked.take(QUESTIONS) {
+        let place = Receipt::new(&format!("{}/{}", destination.target, destination.routing_key)).place;
+        if let Ok(answer) = session.run("beat", async |db| find::has_lately_sent(db, &place).await).await {
+            context.unproven.lock().insert(destination, Some(answer));
+        }
+    }
 }
 
 /// Carries out a batch of a job; returns the pause before the next look for one.

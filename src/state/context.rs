@@ -1,17 +1,19 @@
 //! The shared state of a running relay.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::Config,
     observe::{health::Health, metrics::Metrics, traces::Traces},
+    sink::Destination,
     state::{controls::Controls, database::Login, leases::HeldClaims, queues::Queues, role::Role},
 };
 
@@ -34,6 +36,8 @@ pub struct Context {
     pub queues: Queues,
     /// The pauses of operators.
     pub controls: Controls,
+    /// Destinations that refuse and took no message of this process: whether another one has seen them work. `None`: not asked yet.
+    pub(crate) unproven: Mutex<HashMap<Arc<Destination>, Option<bool>>>,
     /// No message with a smaller id can still be committed.
     pub floor: AtomicU64,
     /// Wakes the claimers, for example after an enqueue in this process.
@@ -61,6 +65,7 @@ impl Context {
             health,
             leases: HeldClaims::default(),
             queues: Queues::new(!role.shares_keys(), config.relay.claim_messages),
+            unproven: Mutex::default(),
             floor: AtomicU64::new(0),
             nudge: Notify::new(),
             stop: CancellationToken::new(),

@@ -172,6 +172,10 @@ const KAFKA: &[(&str, &str)] = &[
         "this listener has no TLS: correct `brokers`, or \"security.protocol\" in the sink's properties",
     ),
     ("Connection refused", "nothing listens there: start the broker, or correct `brokers`"),
+    (
+        "Topic authorization failed",
+        "the relay may not write to this topic: allow its user Describe and Write (kafka-acls.sh)",
+    ),
     ("Failed to resolve", "the host's name is not known here: correct `brokers`"),
 ];
 
@@ -192,6 +196,15 @@ const RABBITMQ: &[(&str, &str)] = &[
     (
         "Login was refused",
         "user or password is wrong, or it is guest from another machine: correct `url` or `password` of the sink",
+    ),
+    (
+        "write access to",
+        "the relay may not write to this exchange: give its user the right (`rabbitmqctl set_permissions`; amq.default is the default \
+         exchange)",
+    ),
+    (
+        "internal exchange",
+        "the exchange is internal and takes no messages of clients: correct the route, or declare it again, not internal",
     ),
     (
         "number of channels opened",

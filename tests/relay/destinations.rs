@@ -16,6 +16,7 @@ use testkit::{
 use crate::stage::{PATIENCE, Stage};
 
 const REFUSING: &str = "outbox_relay_refusing_destinations";
+const DOUBTFUL: &str = "outbox_relay_possible_duplicates_total";
 
 fn keyed(topic: &str, key: &'static str, numbers: std::ops::RangeInclusive<u64>) -> Vec<Draft> {
     numbers.map(|number| Draft::new(topic, number.to_string()).key(key, number)).collect()
@@ -58,29 +59,70 @@ async fn of_a_destination_that_stays_away_a_hundred_messages_are_dead_and_the_ot
 #[tokio::test]
 async fn a_grant_that_is_refused_costs_the_others_nothing_once_it_is_known() -> Result<()> {
     let server = RabbitMq::start().await?;
-    let topic = Topic::create_on(Broker::RabbitMq, &server.amqp_url()).await?;
-    let mut stage = Stage::with(Database::create(Flavor::MySql).await?, topic)?.patient();
-    let forbidden = beside(&mut stage).await?;
-    let place = server.amqp_url().replace("guest:guest@", "relay:secret@");
-    ensure!(place.contains("relay:secret@"), "the address has no login");
-    stage.settings = stage.settings.clone().sink_key("rabbitmq", "url", place);
-    server.ctl(&["add_user", "relay", "secret"]).await?;
+    let (mut stage, forbidden) = with_a_login(&server).await?;
     let only = format!("^{}$", stage.topic.name());
-    server.ctl(&["set_permissions", "relay", ".*", &only, ".*"]).await?;
+    allow(&server, &only).await?;
     commit_300(&stage, &forbidden).await?;
     let mut relay = stage.relay()?;
-    relay.wait_for_log(PATIENCE, BRAKED).await?;
-    // From time to time one of the refused messages is tried, while others are in flight.
+    // Without any other confirmation all destinations of the sink would refuse.
     let load = Load::new(stage.topic.name()).tasks(4).transactions(u64::MAX).pause(Duration::from_millis(4));
     let load = load.start(&stage.database, &stage.ledger).await?;
+    relay.wait_for_log(PATIENCE, BRAKED).await?;
+    // From time to time one of the refused messages is tried, while others are in flight.
+    let before = relay.metrics().await?.sum(DOUBTFUL);
     let three_more = refused(&relay).await? + 3.0;
     let many = |metrics: &Metrics| metrics.sum("outbox_relay_publish_failures_total") >= three_more;
     relay.wait_for_metrics(PATIENCE, "three more tries", many).await?;
     load.stop().await?;
-    let doubtful = relay.metrics().await?.sum("outbox_relay_possible_duplicates_total");
+    let doubtful = relay.metrics().await?.sum(DOUBTFUL) - before;
     ensure!(doubtful < 0.5, "{doubtful} messages may have been sent twice");
-    server.ctl(&["set_permissions", "relay", ".*", ".*", ".*"]).await?;
+    allow(&server, ".*").await?;
     the_others_arrive(&mut stage, "refused").await
+}
+
+/// The login has lost its rights.
+#[tokio::test]
+async fn if_all_destinations_of_a_sink_refuse_it_is_said_to_take_nothing_and_no_message_is_dead() -> Result<()> {
+    let server = RabbitMq::start().await?;
+    let (mut stage, other) = with_a_login(&server).await?;
+    allow(&server, "^$").await?;
+    commit_300(&stage, &other).await?;
+    commit_300(&stage, stage.topic.name()).await?;
+    let mut relay = stage.relay()?;
+    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 600 FROM outbox_delayed").await?;
+    // A destination is tried once a second at most, so some tries come after the grace of a second.
+    let six_more = refused(&relay).await? + 6.0;
+    let many = |metrics: &Metrics| metrics.sum("outbox_relay_publish_failures_total") >= six_more;
+    relay.wait_for_metrics(PATIENCE, "six more tries", many).await?;
+    let dead = stage.database.tables().await?.dead;
+    ensure!(dead.is_empty(), "{} messages are dead: {dead:?}", dead.len());
+    let (ready, told) = relay.get("/readyz").await?;
+    let words = "all destinations in use refuse their messages: the relay may not write to this exchange";
+    ensure!(ready == 200 && told.contains(words), "{ready}: {told}");
+    let beat = "SELECT COUNT(*) = 1 FROM outbox_instances WHERE sinks LIKE '%all destinations in use refuse%'";
+    stage.database.wait_for(PATIENCE, beat).await?;
+    allow(&server, ".*").await?;
+    stage.drain_and_judge(&Expectations::new().at_least(600)).await?;
+    let (_, told) = relay.get("/readyz").await?;
+    ensure!(!told.contains("refuse"), "{told}");
+    Ok(())
+}
+
+/// A stage with two destinations, to which the relay writes with a login of its own.
+async fn with_a_login(server: &RabbitMq) -> Result<(Stage, String)> {
+    let topic = Topic::create_on(Broker::RabbitMq, &server.amqp_url()).await?;
+    let mut stage = Stage::with(Database::create(Flavor::MySql).await?, topic)?.patient();
+    let other = beside(&mut stage).await?;
+    let place = server.amqp_url().replace("guest:guest@", "relay:secret@");
+    ensure!(place.contains("relay:secret@"), "the address has no login");
+    stage.settings = stage.settings.clone().sink_key("rabbitmq", "url", place);
+    server.ctl(&["add_user", "relay", "secret"]).await?;
+    Ok((stage, other))
+}
+
+/// Lets the login write to exchanges whose name matches this.
+async fn allow(server: &RabbitMq, write: &str) -> Result<()> {
+    server.ctl(&["set_permissions", "relay", ".*", write, ".*"]).await.map(drop)
 }
 
 /// The topic wants all three replicas in sync, and one of the brokers is down.

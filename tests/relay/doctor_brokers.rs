@@ -139,6 +139,37 @@ impl Rabbit {
         self.case("front", "refunds", &["exchange_unbound"]).await.map(drop)
     }
 
+    /// A login of its own, which may write to some exchanges alone, and open two channels.
+    async fn rights(&self) -> Result<()> {
+        let internal = ExchangeDeclareOptions { durable: true, internal: true, ..Default::default() };
+        self.channel.exchange_declare("inside".into(), ExchangeKind::Fanout, internal, FieldTable::default()).await?;
+        self.bind("good", "inside", "").await?;
+        let found = self.case("inside", "orders", &["exchange_refuses"]).await?;
+        let evidence = found["exchange_refuses"]["evidence"].as_str().unwrap_or_default();
+        ensure!(evidence.contains("the exchange is internal"), "{evidence}");
+
+        self.node.ctl(&["add_user", "narrow", "x"]).await?;
+        self.node.ctl(&["set_permissions", "narrow", ".*", "^sound$", ".*"]).await?;
+        let own = |url: &str| url.replace("guest:guest@", "narrow:x@");
+        let api = self.node.management_url()?.replace("http://", "http://guest:guest@");
+        let settings = self.ward.settings.clone().rabbitmq(&own(&self.node.amqp_url()));
+        let settings = settings.sink_key("rabbitmq", "management_url", api);
+        self.ward.expect(&to(&settings, "sound", "orders"), &[]).await?;
+        for (exchange, key) in [("", "good"), ("", "{key}"), ("narrow", "orders")] {
+            let found = self.ward.expect(&to(&settings, exchange, key), &["exchange_refuses"]).await?;
+            let evidence = found["exchange_refuses"]["evidence"].as_str().unwrap_or_default();
+            ensure!(evidence.contains("the relay may not write to this exchange"), "{evidence}");
+        }
+        self.node.ctl(&["set_user_limits", "narrow", "{\"max-channels\":2}"]).await?;
+        let found = self.ward.expect(&to(&settings, "sound", "orders"), &["fewer_channels"]).await?;
+        let evidence = found["fewer_channels"]["evidence"].as_str().unwrap_or_default();
+        ensure!(evidence == "The sink rabbitmq gets 2 of its 4 channels.", "{evidence}");
+        // The message by which the rights are tried has reached no queue.
+        let queue = self.channel.queue_declare("good".into(), DURABLE, text(&GOOD)).await?;
+        ensure!(queue.message_count() == 0, "the doctor has sent {} messages", queue.message_count());
+        Ok(())
+    }
+
     /// Declares the queue for dead letters that the fix names, and runs the printed command.
     async fn cure(&self, queue: &str, code: &str) -> Result<()> {
         let found = self.case("", queue, &[code]).await?;
@@ -253,6 +284,7 @@ async fn answering(answer: String) -> Result<String> {
 async fn each_broken_exchange_or_queue_is_found_by_the_management_api() -> Result<()> {
     let rabbit = Rabbit::open().await?;
     rabbit.exchanges().await?;
+    rabbit.rights().await?;
     rabbit.queues().await?;
     rabbit.access().await
 }

@@ -86,7 +86,8 @@ pub(crate) fn place(name: &str, url: &str) -> String {
 
 /// The configuration of the relays but for their names and listeners. The lease is short, so that the take-over can be watched.
 pub(crate) fn relay_settings(database: &str, topics: &[Topic]) -> Settings {
-    let settings = Settings::new(database).unset("relay", "unroutable_grace").set("log", "level", "info");
+    let settings = Settings::new(database).unset("relay", "unroutable_grace");
+    let settings = settings.unset("relay", "first_destination_grace").set("log", "level", "info");
     let settings = settings.set("relay", "lease", "5s").set("relay", "publish_deadline", "2s");
     let settings = settings.set("relay", "settle_deadline", "1s").set("relay", "safety", "1s");
     topics.iter().fold(settings, |settings, topic| match topic.broker() {

@@ -10,7 +10,7 @@ use rdkafka::{
     metadata::{Metadata, MetadataTopic},
 };
 
-use super::{DEADLINE, Destinations, Finding};
+use super::{DEADLINE, Destinations, Finding, WAITS};
 use crate::{
     config::KafkaConfig,
     sink::kafka::{LARGEST, client, end},
@@ -101,7 +101,7 @@ fn judge(name: &str, config: &KafkaConfig, topic: &str, shape: Shape, settings: 
     if shape.partitions == 0 {
         let replicas = shape.brokers.clamp(1, 3);
         let problem = Finding::problem("topic_missing", format!("{the_topic} does not exist, or may not be seen."))
-            .matters("Its messages wait for relay.unroutable_grace, then some of them are dead.");
+            .matters(WAITS);
         return vec![problem.fix("Create it, or allow the relay to describe and write it.").shell(format!(
             "kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic} --partitions 6 --replication-factor {replicas}"
         ))];

@@ -115,6 +115,10 @@ impl Finding {
     }
 }
 
+/// What a destination that takes nothing means for its messages.
+const WAITS: &str = "Its messages wait for relay.unroutable_grace, or for relay.first_destination_grace if it has never taken one; then \
+                     some of them are dead.";
+
 /// The exchanges or topics of a sink, each with a routing key, which is empty on Kafka; `None` if it depends on a message.
 type Destinations = BTreeSet<(String, Option<String>)>;
 

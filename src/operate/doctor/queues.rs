@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Destinations, Finding,
+    Destinations, Finding, WAITS,
     bindings::{Reached, reached},
     management::Management,
     tables::quoted,
@@ -115,8 +115,7 @@ impl Broker<'_> {
     fn unbound(&self, exchange: &str, routing_key: Option<&str>) -> Finding {
         let key = routing_key.map(|key| format!(" for the routing key {key}")).unwrap_or_default();
         let evidence = format!("The exchange {exchange} of the sink {} leads to no queue{key}.", self.sink);
-        let problem = Finding::problem("exchange_unbound", evidence)
-            .matters("Its messages wait for relay.unroutable_grace, then some of them are dead.");
+        let problem = Finding::problem("exchange_unbound", evidence).matters(WAITS);
         problem.fix("Bind a queue to it, or correct the route.")
     }
 

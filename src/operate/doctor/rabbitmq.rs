@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{DEADLINE, Destinations, Finding, management::Management, queues};
+use super::{DEADLINE, Destinations, Finding, WAITS, management::Management, queues};
 use crate::{
     config::RabbitMqConfig,
     sink::{
@@ -40,22 +40,30 @@ async fn exist(
     let session = BrokerSession::connect(config, name, deadline).await?;
     findings.extend(channels(name, session.channels().count(), config.channels));
     for (exchange, routing_key) in destinations {
-        let (is_there, finding) = match (exchange.as_str(), routing_key.as_deref()) {
+        let key = routing_key.as_deref();
+        let (is_there, finding) = match (exchange.as_str(), key) {
             // A queue with the name of a key or a lane.
-            ("", None) => continue,
+            ("", None) => (true, None),
             ("", Some(queue)) => {
                 let missing = missing("queue_missing", &format!("The queue {queue}"), name);
-                (session.has_queue(queue, deadline).await?, missing)
+                (session.has_queue(queue, deadline).await?, Some(missing))
             }
             (exchange, _) => {
                 let missing = missing("exchange_missing", &format!("The exchange {exchange}"), name);
-                (session.has_exchange(exchange, deadline).await?, missing)
+                (session.has_exchange(exchange, deadline).await?, Some(missing))
             }
         };
-        if is_there {
+        let finding = if is_there {
+            let refusal = session.refuses(exchange, key.unwrap_or_default(), deadline).await?;
+            // The right may be one for some routing keys.
+            let refusal = refusal.filter(|refusal| key.is_some() || !refusal.contains("access to topic"));
+            refusal.map(|refusal| refuses(exchange, name, &refusal))
+        } else {
+            finding
+        };
+        findings.extend(finding.filter(|finding| !findings.contains(finding)));
+        if is_there && !(exchange.is_empty() && key.is_none()) {
             existing.insert((exchange.clone(), routing_key.clone()));
-        } else if !findings.contains(&finding) {
-            findings.push(finding);
         }
     }
     session.close(deadline).await;
@@ -74,8 +82,16 @@ fn channels(sink: &str, open: usize, configured: usize) -> Option<Finding> {
     (open < configured).then(risk)
 }
 
+fn refuses(exchange: &str, sink: &str, refusal: &str) -> Finding {
+    let exchange = if exchange.is_empty() { "default exchange".to_owned() } else { format!("exchange {exchange}") };
+    let problem =
+        Finding::problem("exchange_refuses", format!("The {exchange} of the sink {sink} refuses messages: {refusal}."));
+    problem
+        .matters(WAITS)
+        .fix("Do what the refusal says. `rabbitmqctl set_permissions` replaces the permissions that a user has.")
+}
+
 fn missing(finding: &'static str, what: &str, sink: &str) -> Finding {
-    let problem = Finding::problem(finding, format!("{what} of the sink {sink} does not exist."))
-        .matters("Its messages wait for relay.unroutable_grace, then some of them are dead.");
+    let problem = Finding::problem(finding, format!("{what} of the sink {sink} does not exist.")).matters(WAITS);
     problem.fix("Declare it, durable, and bind a queue to it; or correct the route.")
 }

@@ -298,8 +298,8 @@ impl Publisher {
         if matches!(error, PublishError::Unavailable(_)) {
             return self.outlets.when_unavailable(tag.outlet);
         }
-        if let PublishError::Unroutable { .. } = error
-            && let Some(held) = self.destinations.refused(destination, &error.to_string(), Instant::now())
+        if let PublishError::Unroutable { reason, detail } = error
+            && let Some(held) = self.destinations.refused(destination, reason, detail, Instant::now())
         {
             return held.disposition();
         }

@@ -2,7 +2,10 @@
 
 use rdkafka::error::RDKafkaErrorCode as Code;
 
-use crate::sink::PublishError;
+use crate::{
+    sink::PublishError,
+    state::explain::{Trouble, explain},
+};
 
 /// Returns the outcome of a message that librdkafka took and then reported as failed.
 ///
@@ -51,7 +54,10 @@ fn refusal(code: Code, limit: &str) -> Option<PublishError> {
         Code::InvalidRecord | Code::InvalidTopic | Code::InvalidTimestamp => rejected("invalid"),
         Code::PolicyViolation => rejected("refused"),
         Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition => unroutable("unroutable"),
-        Code::TopicAuthorizationFailed => unroutable("refused"),
+        Code::TopicAuthorizationFailed => {
+            let detail = explain(Trouble::Kafka(&code.to_string()));
+            Some(PublishError::Unroutable { reason: "refused", detail })
+        }
         _ => None,
     }
 }

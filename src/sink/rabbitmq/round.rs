@@ -17,7 +17,10 @@ use super::{
     session::{BrokerSession, soft},
     wire::Publish,
 };
-use crate::sink::{Outcome, PublishError, Receipt};
+use crate::{
+    sink::{Outcome, PublishError, Receipt},
+    state::explain::{Trouble, explain},
+};
 
 /// The pause between two checks whether the broker has blocked a new connection.
 const LOOK: Duration = Duration::from_millis(20);
@@ -130,7 +133,7 @@ pub(super) fn guilty(error: &Error) -> PublishError {
     let text = error.to_string();
     match soft(error) {
         Some(NOTFOUND) => unroutable("unroutable", &text),
-        Some(ACCESSREFUSED) => unroutable("refused", &text),
+        Some(ACCESSREFUSED) => unroutable("refused", &explain(Trouble::RabbitMq(error))),
         Some(PRECONDITIONFAILED) if text.contains("size") => rejected("too_large", &text),
         Some(PRECONDITIONFAILED) => rejected("invalid", &text),
         _ => PublishError::Unconfirmed(text),

@@ -7,8 +7,8 @@ use std::{
 };
 
 use lapin::{
-    Channel, Connection, ConnectionProperties, Error, ErrorKind, ExchangeKind,
-    options::{ExchangeDeclareOptions, QueueDeclareOptions},
+    BasicProperties, Channel, Connection, ConnectionProperties, Error, ErrorKind, ExchangeKind,
+    options::{BasicPublishOptions, ExchangeDeclareOptions, QueueDeclareOptions},
     protocol::{AMQPErrorKind, AMQPSoftError},
     types::{FieldTable, ShortString},
 };
@@ -193,6 +193,30 @@ impl BrokerSession {
         let declare =
             async |channel: Channel| channel.queue_declare(name, passive, FieldTable::default()).await.map(drop);
         self.exists(declare, deadline).await
+    }
+
+    /// Returns why the broker takes no message of this login for the exchange, or for this routing key there. It judges the rights first,
+    /// and then refuses this message for its expiration, so no queue gets it.
+    pub(crate) async fn refuses(
+        &self,
+        exchange: &str,
+        routing_key: &str,
+        deadline: Instant,
+    ) -> Result<Option<String>, ChannelFailure> {
+        let [exchange, routing_key] =
+            [exchange, routing_key].map(|name| ShortString::try_new(name).unwrap_or_default());
+        let options = BasicPublishOptions::default();
+        let properties = BasicProperties::default().with_expiration("none".into());
+        let publish = async |channel: Channel| {
+            channel.basic_publish(exchange, routing_key, options, &[], properties).await?.await.map(drop)
+        };
+        match self.with_channel(deadline, publish).await {
+            Err(ChannelFailure::Error(error)) if soft(&error) == Some(AMQPSoftError::ACCESSREFUSED) => {
+                Ok(Some(explain(Trouble::RabbitMq(&error))))
+            }
+            Err(ChannelFailure::Error(error)) if soft(&error).is_some() => Ok(None),
+            answered => answered.map(|()| None),
+        }
     }
 
     /// Asks; a negative answer ends the channel.

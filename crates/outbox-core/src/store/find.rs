@@ -264,6 +264,16 @@ async fn claims(conn: &mut MySqlConnection, id: u64) -> Result<Vec<ClaimRow>, sq
     rows.iter().map(claim).collect()
 }
 
+/// Whether one of the newest thousand receipts has a place that begins so: a destination is asked for after it has refused a message.
+/// Primary key, at most a thousand rows with their receipts; no lock.
+pub async fn has_lately_sent(conn: &mut MySqlConnection, place: &str) -> Result<bool, sqlx::Error> {
+    let place = serde_json::to_string(place).map_err(|error| sqlx::Error::Encode(error.into()))?;
+    let sql = "SELECT 1 FROM outbox_sent WHERE receipt_id > (SELECT GREATEST(COALESCE(MAX(receipt_id), 0), 1000) - 1000 FROM outbox_sent) \
+               AND LOCATE(?, receipts) > 0 ORDER BY receipt_id DESC LIMIT 1";
+    let found = sqlx::query(sql).bind(place.strip_suffix('"')).fetch_optional(conn).await?;
+    Ok(found.is_some())
+}
+
 /// Reads all receipts, because there is no index on their time. Only those whose text has the digits of the number are read as
 /// JSON, and those that list the message are taken apart. Without its
 /// row in `outbox_messages` none is read.

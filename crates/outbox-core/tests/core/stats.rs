@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use outbox_core::{
     sqlx::{self, AssertSqlSafe, MySqlConnection},
     store::{
-        controls,
+        controls, find,
         jobs::{self, Actor, NewJob},
         stats,
     },
@@ -34,6 +34,7 @@ on_both_databases!(
     a_lane_that_sends_nothing_is_seen_beside_one_that_sends_much,
     pauses_and_the_newest_job_are_read_together,
     a_reason_tells_whether_its_errors_differ,
+    a_destination_that_worked_before_is_known_by_its_receipts,
 );
 
 async fn pauses_and_the_newest_job_are_read_together(flavor: Flavor) -> Result<()> {
@@ -64,6 +65,31 @@ async fn a_reason_tells_whether_its_errors_differ(flavor: Flavor) -> Result<()> 
         .map(|it| (it.reason.as_str(), it.messages, it.has_others))
         .collect();
     ensure!(found == [("parked", 3, true), ("behind", 1, false), ("paused", 1, false)], "{found:?}");
+    Ok(())
+}
+
+async fn a_destination_that_worked_before_is_known_by_its_receipts(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut db = database.connect().await?;
+    ensure!(!find::has_lately_sent(&mut db, "orders/").await?, "there is no receipt");
+    let receipt = "INSERT INTO outbox_sent (receipt_id, claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) VALUES";
+    let values = |number: u64, places: &str| {
+        format!("{receipt} ({number}, {number}, 1, 0, 'a', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[1]', '{places}')")
+    };
+    database.execute(&values(1, r#"["old/0@1"]"#)).await?;
+    database.execute(&values(1001, r#"["orders/0@1","events/order.paid","Größe/0@1"]"#)).await?;
+    for (place, is_known) in [
+        ("orders/", true),
+        ("events/order.paid", true),
+        ("Größe/", true),
+        ("order", true),
+        ("rders/", false),
+        ("ORDERS/", false),
+        ("old/", false),
+    ] {
+        let found = find::has_lately_sent(&mut db, place).await?;
+        ensure!(found == is_known, "{place}: {found}");
+    }
     Ok(())
 }
 

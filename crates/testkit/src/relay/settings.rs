@@ -24,6 +24,7 @@ impl Settings {
             .set("relay", "settle_deadline", "500ms")
             .set("relay", "safety", "500ms")
             .set("relay", "unroutable_grace", "1s")
+            .set("relay", "first_destination_grace", "1s")
             .set("retry", "base", "100ms")
             .set("retry", "max", "1s")
             .set("log", "level", "info,outbox_relay=debug")

@@ -6,15 +6,20 @@
 //! operator notices. A refused grant must not make all enqueued messages dead, so from then on all wait. If the broker
 //! only confirms nothing, no message is rejected. Some messages are tried from time to time, until the destination
 //! takes one.
+//!
+//! If all destinations of a sink refuse, the relay's login has lost its rights, or another broker answers. No message
+//! is rejected then, and the sink counts as taking nothing.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use crate::{pipeline::retry::Disposition, sink::Destination, state::context::Context};
 
+/// The reason of a refusal by which the relay may not write to a destination.
+const FORBIDDEN: &str = "refused";
 /// Most messages of one destination that are rejected before it takes one again.
 const REJECTIONS: u32 = 100;
 /// The shortest and the longest time between two tries, and the bounds of a message's wait.
@@ -63,6 +68,8 @@ enum Sickness {
 #[derive(Debug)]
 struct Sick {
     trouble: Sickness,
+    /// Whether the relay may not write to it, by the last refusal.
+    is_forbidden: bool,
     since: Instant,
     /// The time of the last failed message, and its error.
     last: Instant,
@@ -90,17 +97,24 @@ impl Sick {
 pub(crate) struct Destinations {
     context: Arc<Context>,
     sick: HashMap<Arc<Destination>, Sick>,
-    /// The last confirmation of each destination, and of each sink.
+    /// The last confirmation of each destination, and of each sink. Those of 10,000 destinations at most are remembered.
     confirmed: HashMap<Arc<Destination>, Instant>,
     last_confirmed: HashMap<String, Instant>,
+    /// The sinks of which all destinations refuse.
+    refusing: HashSet<String>,
 }
 
 impl Destinations {
     /// Starts without any.
     #[must_use]
     pub(crate) fn new(context: &Arc<Context>) -> Self {
-        let context = Arc::clone(context);
-        Self { context, sick: HashMap::new(), confirmed: HashMap::new(), last_confirmed: HashMap::new() }
+        Self {
+            context: Arc::clone(context),
+            sick: HashMap::new(),
+            confirmed: HashMap::new(),
+            last_confirmed: HashMap::new(),
+            refusing: HashSet::new(),
+        }
     }
 
     /// Decides on a message that is ready to go out. The error says why it must wait.
@@ -108,7 +122,6 @@ impl Destinations {
         if self.sick.is_empty() {
             return Ok(Sending::Go);
         }
-        let grace = self.context.config.relay.unroutable_grace;
         let deadline = self.context.config.relay.publish_deadline;
         let Some(sick) = self.sick.get_mut(destination) else { return Ok(Sending::Go) };
         let newest = self.context.controls.newest_job();
@@ -120,14 +133,15 @@ impl Destinations {
                 (sick.since, sick.next_try) = (now, now);
             }
         }
-        if now >= sick.next_try {
+        let is_due = now >= sick.next_try;
+        let rejects = is_due && self.rejects(destination, now);
+        let Some(sick) = self.sick.get_mut(destination) else { return Ok(Sending::Go) };
+        if is_due {
             // A try of a silent destination takes the whole deadline. The next try waits for its end.
             let least = if sick.trouble == Sickness::Silent { deadline + WAIT.0 } else { WAIT.0 };
             sick.next_try = now + sick.wait(now).max(least);
             sick.left = match sick.trouble {
-                Sickness::Refuses { rejected } if now - sick.since >= grace => {
-                    REJECTIONS.saturating_sub(rejected).max(1)
-                }
+                Sickness::Refuses { rejected } if rejects => REJECTIONS.saturating_sub(rejected).max(1),
                 _ => 1,
             };
         }
@@ -154,25 +168,47 @@ impl Destinations {
                 None => drop(self.last_confirmed.insert(destination.sink.clone(), now)),
             }
             if !self.sick.is_empty() && self.sick.remove(destination).is_some() {
+                self.context.unproven.lock().remove(destination);
                 let Destination { sink, target, .. } = &**destination;
                 tracing::info!(sink, destination = target, "the destination takes messages again");
                 self.gauge(destination).dec();
+            }
+            if self.refusing.remove(&destination.sink) {
+                self.context.health.sink(&destination.sink, None);
             }
         }
     }
 
     /// Notes that a destination refused a message. Returns how the message is held back; `None` if it is rejected.
-    pub(crate) fn refused(&mut self, destination: &Arc<Destination>, error: &str, now: Instant) -> Option<HeldBack> {
+    pub(crate) fn refused(
+        &mut self,
+        destination: &Arc<Destination>,
+        reason: &str,
+        error: &str,
+        now: Instant,
+    ) -> Option<HeldBack> {
         let refuses = Sickness::Refuses { rejected: 0 };
-        let grace = self.context.config.relay.unroutable_grace;
         let Some(sick) = self.note(destination, refuses, error, now) else {
             return Some(HeldBack { wait: WAIT.1, reason: "unroutable", error: told(destination, error) });
         };
+        sick.is_forbidden = reason == FORBIDDEN;
         if sick.trouble == Sickness::Silent {
             (sick.trouble, sick.since) = (refuses, now);
         }
+        self.tell(destination, error);
+        if !self.has_worked(destination) {
+            let Destination { sink, target, .. } = &**destination;
+            tracing::warn!(
+                sink,
+                destination = target,
+                error,
+                "the destination has never taken a message: create it, or bind a queue"
+            );
+        }
+        let rejects = self.rejects(destination, now);
+        let sick = self.sick.get_mut(destination)?;
         match &mut sick.trouble {
-            Sickness::Refuses { rejected } if now - sick.since >= grace && *rejected < REJECTIONS => {
+            Sickness::Refuses { rejected } if rejects && *rejected < REJECTIONS => {
                 *rejected += 1;
                 if *rejected == REJECTIONS {
                     let Destination { sink, target, .. } = &**destination;
@@ -186,6 +222,43 @@ impl Destinations {
                 None
             }
             _ => Some(sick.held(now)),
+        }
+    }
+
+    /// Whether messages of a destination that refuses are rejected: after its grace time, if it is not the whole sink that refuses.
+    fn rejects(&self, destination: &Destination, now: Instant) -> bool {
+        let relay = &self.context.config.relay;
+        let longer = relay.first_destination_grace.max(relay.unroutable_grace);
+        let grace = if self.has_worked(destination) { relay.unroutable_grace } else { longer };
+        let is_over = |sick: &Sick| now - sick.since >= grace;
+        self.sick.get(destination).is_some_and(is_over) && !self.all_refuse(destination)
+    }
+
+    /// Whether the destination has ever taken a message, as far as this process and the newest receipts tell.
+    fn has_worked(&self, destination: &Destination) -> bool {
+        let is_proven = || self.context.unproven.lock().get(destination).copied().flatten();
+        self.confirmed.contains_key(destination) || is_proven().unwrap_or(false)
+    }
+
+    /// Whether all destinations of the sink refuse: none has taken a message since this one refuses, and others refuse, too. A single
+    /// one may be missing for a reason of its own, but a grant is never refused because of a message.
+    fn all_refuse(&self, destination: &Destination) -> bool {
+        let Some(sick) = self.sick.get(destination) else { return false };
+        let takes = self.last_confirmed.get(&destination.sink).is_some_and(|at| *at >= sick.since);
+        let refuses = |it: &Destination, sick: &Sick| it.sink == destination.sink && sick.trouble != Sickness::Silent;
+        let refusing = self.sick.iter().filter(|(it, sick)| refuses(it, sick));
+        !takes && (sick.is_forbidden || refusing.take(2).count() > 1)
+    }
+
+    /// Says that a sink takes nothing, if all its destinations refuse.
+    fn tell(&mut self, destination: &Destination, error: &str) {
+        if !self.all_refuse(destination) {
+            return;
+        }
+        let sink = &destination.sink;
+        self.context.health.sink(sink, Some(format!("all destinations in use refuse their messages: {error}")));
+        if self.refusing.insert(sink.clone()) {
+            tracing::error!(sink, error, "all destinations of the sink refuse their messages: none is rejected for it");
         }
     }
 
@@ -220,9 +293,13 @@ impl Destinations {
             let Destination { sink, target, .. } = &**destination;
             tracing::warn!(sink, destination = target, error, "the destination takes nothing: its messages wait");
             self.gauge(destination).inc();
+            if !self.confirmed.contains_key(destination) {
+                self.context.unproven.lock().insert(Arc::clone(destination), None);
+            }
             let error = told(destination, error);
             let job = self.context.controls.newest_job();
-            let sick = Sick { trouble, since: now, last: now, error, next_try: now + WAIT.0, left: 0, job };
+            let (is_forbidden, next_try) = (false, now + WAIT.0);
+            let sick = Sick { trouble, is_forbidden, since: now, last: now, error, next_try, left: 0, job };
             self.sick.insert(Arc::clone(destination), sick);
         }
         let sick = self.sick.get_mut(destination)?;
@@ -238,14 +315,17 @@ impl Destinations {
     /// Forgets destinations that were not tried for a while: no message waits for them any more.
     pub(crate) fn forget(&mut self, now: Instant) {
         self.drop_if(|_, sick| now - sick.last > REMEMBERED);
-        self.confirmed.retain(|_, at| now - *at <= REMEMBERED);
     }
 
     fn drop_if(&mut self, is_over: impl Fn(&Destination, &Sick) -> bool) {
         let over: Vec<_> = self.sick.iter().filter(|(it, sick)| is_over(it, sick)).map(|it| it.0.clone()).collect();
         for destination in over {
             self.sick.remove(&destination);
+            self.context.unproven.lock().remove(&destination);
             self.gauge(&destination).dec();
+        }
+        for sink in self.refusing.extract_if(|sink| !self.sick.keys().any(|it| it.sink == *sink)) {
+            self.context.health.sink(&sink, None);
         }
     }
 
@@ -261,128 +341,4 @@ fn told(destination: &Destination, error: &str) -> Arc<str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Destination, Destinations, Duration, HeldBack, Instant, REJECTIONS, REMEMBERED, Sending, WAIT};
-    use crate::state::context::Context;
-
-    fn to(routing_key: &str) -> std::sync::Arc<Destination> {
-        let routing_key = routing_key.to_owned();
-        Destination { sink: "rabbitmq".to_owned(), target: "orders".to_owned(), routing_key }.into()
-    }
-
-    fn destinations() -> Destinations {
-        Destinations::new(&Context::without_database())
-    }
-
-    fn held(reason: &'static str, wait: Duration) -> HeldBack {
-        HeldBack { wait, reason, error: "rabbitmq/orders: no queue".into() }
-    }
-
-    fn waits(wait: Duration) -> HeldBack {
-        held("unroutable", wait)
-    }
-
-    fn seconds(seconds: u64) -> Duration {
-        Duration::from_secs(seconds)
-    }
-
-    #[test]
-    fn within_the_grace_time_one_message_at_a_time_is_tried_and_none_is_rejected() {
-        let (mut destinations, start) = (destinations(), Instant::now());
-        assert_eq!(destinations.refused(&to("missing"), "no queue", start), Some(waits(WAIT.0)));
-        let admit = |destinations: &mut Destinations, after| destinations.admit(&to("missing"), start + after);
-        let wait = |wait| Err(waits(wait));
-        assert_eq!(admit(&mut destinations, Duration::ZERO), wait(WAIT.0));
-        assert_eq!(admit(&mut destinations, seconds(20)), Ok(Sending::Try));
-        assert_eq!(admit(&mut destinations, seconds(20)), wait(seconds(10)));
-        assert_eq!(destinations.admit(&to("there"), start), Ok(Sending::Go));
-        assert_eq!(
-            destinations.refused(&to("missing"), "no queue", start + seconds(29)),
-            Some(waits(Duration::from_millis(14_500)))
-        );
-        assert_eq!(destinations.gauge(&to("missing")).get(), 1);
-        destinations.took([&to("missing")].into_iter(), start);
-        assert_eq!(admit(&mut destinations, seconds(20)), Ok(Sending::Go));
-        assert_eq!(destinations.gauge(&to("missing")).get(), 0);
-    }
-
-    #[test]
-    fn after_the_grace_time_so_many_are_rejected_and_then_no_more() {
-        let (mut destinations, start) = (destinations(), Instant::now());
-        destinations.refused(&to("missing"), "no queue", start);
-        let mut fates = |after| {
-            let now = start + after;
-            let tried = std::iter::repeat_with(|| destinations.admit(&to("missing"), now)).take(500);
-            let tried = tried.filter(|admission| *admission == Ok(Sending::Try)).count();
-            let rejected =
-                (0..tried).filter(|_| destinations.refused(&to("missing"), "no queue", now).is_none()).count();
-            (tried, rejected)
-        };
-        let most = REJECTIONS as usize;
-        assert_eq!([seconds(40), seconds(41), seconds(60)].map(&mut fates), [(most, most), (0, 0), (1, 0)]);
-    }
-
-    #[test]
-    fn an_operators_job_begins_the_outage_anew_but_for_the_rejections() {
-        let (mut destinations, start) = (destinations(), Instant::now());
-        destinations.refused(&to("missing"), "no queue", start);
-        let admit = |destinations: &mut Destinations, after| destinations.admit(&to("missing"), start + after);
-        for _ in 0..REJECTIONS {
-            assert_eq!(admit(&mut destinations, seconds(600)), Ok(Sending::Try));
-            assert_eq!(destinations.refused(&to("missing"), "no queue", start + seconds(600)), None);
-        }
-        assert_eq!(admit(&mut destinations, seconds(601)), Err(waits(WAIT.1)));
-        destinations.context.controls.set_newest_job(7);
-        assert_eq!(admit(&mut destinations, seconds(602)), Ok(Sending::Try));
-        assert_eq!([602, 604].map(|at| admit(&mut destinations, seconds(at))), [Err(waits(WAIT.0)), Ok(Sending::Try)]);
-        for after in [605, 605 + 31] {
-            let held = destinations.refused(&to("missing"), "no queue", start + seconds(after));
-            assert!(held.is_some(), "more were rejected");
-        }
-    }
-
-    #[test]
-    fn a_destination_that_nobody_uses_any_more_is_forgotten() {
-        let (mut destinations, start) = (destinations(), Instant::now());
-        destinations.refused(&to("missing"), "no queue", start);
-        destinations.forget(start + REMEMBERED);
-        assert_eq!(destinations.gauge(&to("missing")).get(), 1);
-        destinations.forget(start + REMEMBERED + seconds(1));
-        assert_eq!(destinations.gauge(&to("missing")).get(), 0);
-        assert_eq!(destinations.refused(&to("missing"), "no queue", start + seconds(900)), Some(waits(WAIT.0)));
-    }
-
-    #[test]
-    fn a_destination_is_silent_that_takes_nothing_while_others_do() {
-        let (mut destinations, start) = (destinations(), Instant::now());
-        let mut silent = |took: &[(&str, u64)]| {
-            for (to_it, after) in took {
-                destinations.took([&to(to_it)].into_iter(), start + seconds(*after));
-            }
-            destinations.confirmed_nothing(&to("silent"), start + seconds(5), "no queue", start + seconds(15));
-            let admitted = destinations.admit(&to("silent"), start + seconds(15));
-            admitted == Err(held("parked", WAIT.0))
-        };
-        assert!(!silent(&[("other", 4)]), "the whole sink may be silent");
-        assert!(!silent(&[("other", 6), ("silent", 6)]), "it is one of its partitions");
-        assert!(silent(&[("silent", 4), ("other", 6)]));
-        destinations.context.controls.set_newest_job(7);
-        let soon = start + Duration::from_millis(15_500);
-        assert!(destinations.admit(&to("silent"), soon).is_err(), "the try may be in flight");
-        destinations.reached("another");
-        assert_eq!(destinations.admit(&to("silent"), start + seconds(17)), Ok(Sending::Try));
-        destinations.reached("rabbitmq");
-        assert_eq!(destinations.admit(&to("silent"), start + seconds(17)), Ok(Sending::Go));
-    }
-
-    #[test]
-    fn a_silent_destination_rejects_nothing_until_it_refuses() {
-        let (mut destinations, start) = (destinations(), Instant::now());
-        destinations.took([&to("other")].into_iter(), start);
-        destinations.confirmed_nothing(&to("silent"), start, "no queue", start);
-        let later = start + seconds(600);
-        let fates = [later, later + seconds(29), later + seconds(31)]
-            .map(|now| destinations.refused(&to("silent"), "no queue", now));
-        assert_eq!(fates, [Some(waits(WAIT.0)), Some(waits(Duration::from_millis(14_500))), None]);
-    }
-}
+mod tests;
