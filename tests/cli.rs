@@ -106,6 +106,16 @@ fn a_property_that_librdkafka_does_not_know_is_found_without_a_broker() {
 }
 
 #[test]
+fn a_usage_error_names_no_argument_that_a_variable_gives() {
+    let folder = folder("");
+    let output =
+        command(&folder, &["messages", "list", "--nonsense"]).env("RELAY_CONFIG", "relay.toml").output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(told.contains("Usage: relay messages list") && !told.contains("--config <FILE>"), "{told}");
+}
+
+#[test]
 fn check_says_that_the_configuration_can_be_used_and_asks_the_rest_only_when_told_to() {
     let (code, out, err) = relay(GOOD, &["check"]);
     assert_eq!((code, err.as_str()), (0, ""));

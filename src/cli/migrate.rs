@@ -50,7 +50,10 @@ impl Migrate {
 async fn up(options: &Arguments) -> anyhow::Result<bool> {
     let mut connection = database::connect(&options.database()?).await?;
     let due = outbox_core::migrations_due(&mut connection).await.context(NOT_APPLIED)?;
-    let plan = due.iter().map(|due| format!("Migration {} ({}) {}.\n", due.version, due.name, due.work));
+    // Where there are no tables yet, all of them are the plan.
+    let is_new = due.len() == MIGRATOR.iter().count() && due.iter().all(|due| !due.work.contains("applied"));
+    let plan = due.iter().filter(|_| !is_new);
+    let plan = plan.map(|due| format!("Migration {} ({}) {}.\n", due.version, due.name, due.work));
     output::text(&plan.collect::<String>())?;
     outbox_core::migrate(&mut connection).await.context(NOT_APPLIED)?;
     output::text(&format!("The outbox tables have version {SCHEMA_VERSION} or a later one.\n"))?;

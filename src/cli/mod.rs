@@ -23,7 +23,10 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, error::ErrorKind, parser::ValueSource};
+use clap::{
+    Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, builder::Resettable, error::ErrorKind,
+    parser::ValueSource,
+};
 
 use self::api::client::{Client, Request};
 pub use self::api::reference as api_reference;
@@ -117,7 +120,7 @@ const ENDING: std::time::Duration = std::time::Duration::from_secs(2);
 /// Runs the command that the arguments name.
 pub async fn main() -> ExitCode {
     let mut command = Cli::command();
-    let matches = command.get_matches_mut();
+    let matches = command.try_get_matches_from_mut(std::env::args_os()).unwrap_or_else(|error| refuse(&error));
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.format(&mut command).exit(),
@@ -136,6 +139,15 @@ pub async fn main() -> ExitCode {
         Ok(false) => ExitCode::from(3),
         Err(error) => complain(&error),
     }
+}
+
+/// Ends the program for wrong arguments. The usage of the error names arguments that a variable gives as if they were missing: so the
+/// arguments are read once more without variables.
+fn refuse(error: &clap::Error) -> ! {
+    if error.use_stderr() {
+        Cli::command().mut_args(|argument| argument.env(Resettable::Reset)).get_matches();
+    }
+    error.exit()
 }
 
 /// Runs a command; returns false if a checked condition does not hold.

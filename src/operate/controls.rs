@@ -54,6 +54,7 @@ pub async fn list(db: &mut MySqlConnection) -> Result<Vec<Control>, sqlx::Error>
 }
 
 /// Pauses a lane, sink or destination, for a time or until an operator ends the pause. Relays follow within a second, and finish what is in flight.
+/// Returns the pause that this one replaces.
 ///
 /// # Errors
 ///
@@ -63,9 +64,11 @@ pub async fn pause(
     target: &Target,
     time: Option<Duration>,
     actor: &Actor<'_>,
-) -> Result<(), sqlx::Error> {
+) -> Result<Option<Control>, sqlx::Error> {
     let (kind, name) = target.names();
-    controls::pause(db, (kind, &name), time, actor).await
+    let before = list(db).await?.into_iter().find(|it| it.kind == kind && it.name == name);
+    controls::pause(db, (kind, &name), time, actor).await?;
+    Ok(before)
 }
 
 /// Ends a pause. Returns false if there is none.

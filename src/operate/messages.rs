@@ -54,8 +54,7 @@ pub enum State {
     /// Given up.
     Dead,
     /// No longer in the queue: `relay why` tells where it went.
-    #[value(alias = "sent")]
-    Settled,
+    Sent,
 }
 
 /// A message. Its names are stable; times are RFC 3339, by the database's clock.
@@ -171,7 +170,7 @@ fn listed(row: ListedRow) -> ListedMessage {
         (Some(StateTable::Pending), None) => (State::Pending, None),
         (Some(StateTable::Delayed), _) => (State::Delayed, reason),
         (Some(StateTable::Dead), _) => (State::Dead, reason),
-        (None, _) => (State::Settled, None),
+        (None, _) => (State::Sent, None),
     };
     ListedMessage {
         id,

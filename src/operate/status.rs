@@ -175,16 +175,23 @@ fn is_wanted(waiting: &Waiting) -> bool {
     matches!(waiting.reason.as_str(), "scheduled" | "snoozed")
 }
 
+/// Returns the cause of most of these messages, with their share, behind a colon.
+pub(super) fn cause(Waiting { messages, error, share, .. }: &Waiting) -> String {
+    match error.as_str() {
+        "" => String::new(),
+        error if share == messages => format!(": {error}"),
+        error => format!(", {share} of them: {error}"),
+    }
+}
+
 /// Returns a sentence for each reason for which messages wait, apart from a schedule.
 fn waiting(lane: &LaneStats) -> impl Iterator<Item = String> {
     lane.delayed.iter().filter(|waiting| !is_wanted(waiting)).map(|waiting| {
-        let Waiting { reason, messages, error, has_others, .. } = waiting;
+        let Waiting { reason, messages, .. } = waiting;
         let wait = if *messages == 1 { "message waits" } else { "messages wait" };
-        let others = if *has_others { ", and other causes" } else { "" };
         match reason.as_str() {
             "behind" => format!("{messages} {wait} for an earlier one of the key."),
-            reason if error.is_empty() => format!("{messages} {wait} ({reason})."),
-            reason => format!("{messages} {wait} ({reason}): {error}{others}."),
+            reason => format!("{messages} {wait} ({reason}){}.", cause(waiting)),
         }
     })
 }
@@ -277,23 +284,23 @@ mod tests {
     #[test]
     fn what_waits_has_a_sentence_for_each_reason() {
         let lane = LaneStats { lane: 3, sends: true, ..LaneStats::default() };
-        let waits = |reason: &str, messages, errors| Waiting {
+        let waits = |reason: &str, messages, share| Waiting {
             reason: reason.to_owned(),
             messages,
-            error: if errors > 0 { "no\nqueue".to_owned() } else { String::new() },
-            has_others: errors > 1,
+            error: if share > 0 { "no\nqueue".to_owned() } else { String::new() },
+            share,
             lag: 0,
         };
         let wanted = vec![waits("scheduled", 8, 0), waits("snoozed", 1, 0)];
         check(&LaneStats { delayed: wanted.clone(), ..lane.clone() }, None, "idle", "Nothing is due.");
-        let rest = [waits("behind", 9, 0), waits("unroutable", 7, 2), waits("parked", 1, 1), waits("no_route", 2, 0)];
+        let rest = [waits("behind", 9, 0), waits("unroutable", 7, 5), waits("parked", 1, 1), waits("no_route", 2, 0)];
         let delayed = wanted.into_iter().chain(rest).collect();
         check(
             &LaneStats { delayed, dead: 5, ..lane },
             None,
             "waiting",
             "Nothing can be sent now. 9 messages wait for an earlier one of the key. \
-            7 messages wait (unroutable): no\nqueue, and other causes. 1 message waits (parked): no\nqueue. \
+            7 messages wait (unroutable), 5 of them: no\nqueue. 1 message waits (parked): no\nqueue. \
             2 messages wait (no_route). 5 are dead.",
         );
     }

@@ -47,6 +47,9 @@ async fn a_paused_lane_waits_even_for_a_new_relay_and_others_go_on(flavor: Flavo
         }
     };
     relay.wait_for_metrics(PATIENCE, "the pause", paused(1.0)).await?;
+    let twice = operator.run("pause --lane 0 --because", &["a repair"]).await?;
+    let told = String::from_utf8_lossy(&twice.stderr);
+    ensure!(told.contains("The lane 0 was paused already, at ") && told.contains("(a repair)"), "{told}");
     let waiting: Vec<_> = (1..=3).map(|number| stage.draft(number)).collect();
     stage.commit(&waiting).await?;
     pass(&stage, stage.draft(4)).await?;

@@ -74,7 +74,7 @@ async fn messages_are_found_by_topic_key_kind_state_and_time(flavor: Flavor) -> 
         (&["--topic", "größe"], &[]),
         (&["--type", "order.paid"], &[&sent]),
         (&["--type", "größer"], &[&other]),
-        (&["--state", "settled"], &[&sent]),
+        (&["--state", "sent"], &[&sent]),
         (&["--state", "dead"], &[&dead]),
         (&["--state", "delayed"], &[&plain]),
         (&["--state", "pending"], &[&elsewhere, &other]),

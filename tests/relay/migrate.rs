@@ -123,9 +123,8 @@ async fn the_plan_is_printed_before_anything_is_changed(flavor: Flavor) -> Resul
     );
     database.execute("DROP TABLE outbox_dead").await?;
     let out = succeeds(&database, &["up"])?;
-    ensure!(out.lines().count() == MIGRATIONS.len() + 1, "{out}");
     let done = format!("The outbox tables have version {SCHEMA_VERSION} or a later one.\n");
-    ensure!(out.ends_with(&done), "{out}");
+    assert_eq!(out, done, "there is no plan where there is no table");
     assert_eq!(succeeds(&database, &["up"])?, done);
     Ok(())
 }

@@ -105,13 +105,21 @@ impl Operation for Pause {
     async fn answer(&self, db: &mut MySqlConnection, process: &Answering<'_>) -> anyhow::Result<Value> {
         let (target, actor) = (self.what.target()?, self.by.actor(process).context("give --because")?);
         known(db, process.config, &target).await?;
-        pause(db, &target, self.time, &actor).await.map_err(|error| refused(&error))?;
-        Ok(named(&target))
+        let replaced = pause(db, &target, self.time, &actor).await.map_err(|error| refused(&error))?;
+        let (kind, name) = target.names();
+        Ok(json!({"kind": kind, "name": name, "replaced": replaced}))
     }
 
-    fn show(&self, _: &Value) -> anyhow::Result<()> {
+    fn show(&self, answer: &Value) -> anyhow::Result<()> {
         let target = self.what.target()?;
         let (kind, name) = target.names();
+        if let Some(replaced) = answer.get("replaced").filter(|replaced| !replaced.is_null()) {
+            let [at, actor, reason] = ["paused_at", "actor", "reason"]
+                .map(|part| replaced.get(part).and_then(Value::as_str).unwrap_or_default());
+            output::note(&format!(
+                "The {kind} {name} was paused already, at {at} by {actor} ({reason}): this pause replaces that one."
+            ))?;
+        }
         Ok(output::note(&format!("The {kind} {name} is paused. To go on: relay resume --{kind} {name} --because …"))?)
     }
 }

@@ -93,5 +93,8 @@ fn refuses(exchange: &str, sink: &str, refusal: &str) -> Finding {
 
 fn missing(finding: &'static str, what: &str, sink: &str) -> Finding {
     let problem = Finding::problem(finding, format!("{what} of the sink {sink} does not exist.")).matters(WAITS);
-    problem.fix("Declare it, durable, and bind a queue to it; or correct the route.")
+    problem.fix(match finding {
+        "queue_missing" => "Declare it, durable, with the argument x-queue-type = quorum; or correct the route.",
+        _ => "Declare it, durable, and bind a queue to it; or correct the route.",
+    })
 }

@@ -168,10 +168,10 @@ fn lane_findings(lane: &LaneStats, judged: &LaneStatus) -> Vec<Finding> {
         ),
         _ => {}
     }
-    for Waiting { reason, messages, error, .. } in &lane.delayed {
+    for waiting @ Waiting { reason, messages, .. } in &lane.delayed {
         let Some(remedy) = why::remedy(reason) else { continue };
-        let error = if error.is_empty() { String::new() } else { format!(": {error}") };
-        let evidence = format!("In lane {number}, {} ({reason}){error}.", count(*messages, "waits", "wait"));
+        let (cause, count) = (status::cause(waiting), count(*messages, "waits", "wait"));
+        let evidence = format!("In lane {number}, {count} ({reason}){cause}.");
         findings.push(
             Finding::risk("messages_wait", evidence)
                 .fix(format!("To let them go on: {remedy}. Then, with an account of operator.sql, for the plan of a retry at once:"))

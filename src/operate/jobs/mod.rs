@@ -95,6 +95,11 @@ impl Action {
         matches!(self, Self::Hurry | Self::Retry)
             && (row.state.attempts > rejections || row.state.reason == "attempts_exhausted")
     }
+
+    /// Whether later messages of its key did not wait for it, so that a message may arrive behind them.
+    fn may_break_order(self, row: &UnsentRow) -> bool {
+        self == Self::Retry && row.state.key_hash > 0 && !row.state.holds_key
+    }
 }
 
 /// The effect of a job, before it is ordered. Times are RFC 3339, by the database's clock.
@@ -110,6 +115,8 @@ pub struct Plan {
     pub keys: u64,
     /// Of the messages, those that an earlier attempt may have delivered: consumers with an inbox see them once.
     pub may_arrive_twice: u64,
+    /// Of the messages, those that may arrive behind later ones of their keys, which did not wait for them (`after_dead = "skip"`).
+    pub may_break_order: u64,
     /// Later messages of their keys that wait for them now, counted up to 100,000.
     pub waiting: u64,
     /// When the first was given up, or a delayed one enqueued.
@@ -142,6 +149,7 @@ pub async fn plan(
         is_complete: true,
         keys: 0,
         may_arrive_twice: 0,
+        may_break_order: 0,
         waiting: 0,
         oldest: None,
         newest: None,
@@ -156,6 +164,7 @@ pub async fn plan(
         }
         plan.messages += 1;
         plan.may_arrive_twice += u64::from(action.may_repeat(&row));
+        plan.may_break_order += u64::from(action.may_break_order(&row));
         let (state, at) = (&row.state, begin(&row));
         if state.key_hash > 0 {
             keys.insert((state.lane, state.key_hash));

@@ -77,6 +77,15 @@ fn what_may_have_arrived_may_arrive_twice() {
 }
 
 #[test]
+fn a_message_whose_key_did_not_wait_may_break_its_order() {
+    let [free, keyless] =
+        [with(|state| state.holds_key = false), with(|state| (state.holds_key, state.key_hash) = (false, 0))];
+    let may = |action: Action| [&row(0, 1), &free, &keyless].map(|row| action.may_break_order(row));
+    assert_eq!(may(Action::Retry), [false, true, false]);
+    assert_eq!(may(Action::Hurry), [false; 3]);
+}
+
+#[test]
 fn a_filter_with_a_property_that_this_program_does_not_know_is_not_read() {
     assert!(serde_json::from_str::<Filter>(r#"{"topic":"a"}"#).is_ok());
     assert!(serde_json::from_str::<Filter>(r#"{"topic":"a","event_type":"b"}"#).is_err());

@@ -5,6 +5,7 @@ use outbox_core::{
     store::{
         attempts::FailureRow,
         find::{self, ClaimRow, Found, MAX_BEFORE, StateRow, StateTable},
+        jobs,
         read::Mark,
     },
 };
@@ -13,9 +14,12 @@ use serde::Serialize;
 use super::{instances::Live, shown::span};
 use crate::pipeline::read::envelope::rfc3339;
 
+mod discarded;
 mod reference;
+mod remedies;
 
 pub use reference::Reference;
+pub(super) use remedies::remedy;
 
 /// In microseconds: after this time without progress a relay is missing or stuck. Relays promote, take over and claim within
 /// seconds.
@@ -98,7 +102,11 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
         None => Found::default(),
     };
     let live = Live::read(db).await?;
-    let Verdict { state, cause, why, remedy } = verdict(&found, &live);
+    let mut verdict = verdict(&found, &live);
+    if verdict.state == "unknown" {
+        verdict = discarded::by(&jobs::list(db, discarded::JOBS).await?, id).unwrap_or(verdict);
+    }
+    let Verdict { state, cause, why, remedy } = verdict;
     let (row, message) = (found.states.first(), found.message.as_ref());
     let time = |micros: i64| rfc3339(micros).unwrap_or_default();
     let confirmation = |it: &find::ReceiptRow| Confirmation {
@@ -326,7 +334,7 @@ fn delayed(found: &Found, row: &StateRow) -> Verdict {
         ),
         "unroutable" => (
             format!("Its destination takes nothing{error}. It is tried again {next}, without a spent attempt."),
-            remedy(reason),
+            remedies::of_refusal(&error),
         ),
         "no_route" => {
             (format!("No route of the relay matches its topic {topic}. It is tried again {next}."), remedy(reason))
@@ -342,19 +350,6 @@ fn delayed(found: &Found, row: &StateRow) -> Verdict {
     Verdict { state: "delayed", cause: reason.to_owned(), why, remedy }
 }
 
-/// The remedy for a message that waits for this reason; `None` if it needs none.
-pub(super) fn remedy(reason: &str) -> Option<&'static str> {
-    Some(match reason {
-        "parked" => "treat the broker or the handler: docs/runbook.md#outboxsinkdisconnected",
-        "paused" => "relay controls, then relay resume",
-        "unroutable" => "create the destination or correct the route: docs/runbook.md#outboxdestinationrefuses",
-        "no_route" => "add a route for its topic to the configuration, and restart the relays",
-        "no_sink" => "give the relays of its lane this sink in the configuration, and restart them",
-        "unread" => "look for this id in the relay's log",
-        _ => return None,
-    })
-}
-
 fn dead(id: u64, row: &StateRow) -> Verdict {
     let error = error(row);
     let holds = if row.holds_key { " The later messages of its key wait for it." } else { "" };
@@ -362,9 +357,14 @@ fn dead(id: u64, row: &StateRow) -> Verdict {
     let reason = row.reason.clone();
     let attempts = if row.attempts == 1 { "1 attempt".to_owned() } else { format!("{} attempts", row.attempts) };
     let why = format!("A relay gave it up at {when}, after {attempts}: {reason}{error}.{holds}");
+    // One that holds no key, or no longer, has nothing to release.
+    let without = if row.holds_key {
+        format!("`relay dead release {id}` or `discard`")
+    } else {
+        format!("`relay dead discard {id}`")
+    };
     let remedy = format!(
-        "remove the cause, then `relay dead retry {id}`; to do without it, `relay dead release {id}` or `discard`: \
-         docs/runbook.md#outboxdeadmessages"
+        "remove the cause, then `relay dead retry {id}`; to do without it, {without}: docs/runbook.md#outboxdeadmessages"
     );
     Verdict { state: "dead", cause: reason, why, remedy: Some(remedy) }
 }

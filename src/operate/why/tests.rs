@@ -5,6 +5,7 @@ use outbox_core::{
     store::{
         controls::ControlRow,
         find::{MessageRow, ReceiptRow},
+        jobs::JobRow,
     },
 };
 
@@ -180,9 +181,43 @@ fn a_delayed_or_dead_message_has_its_reason() {
     check(&delayed(9, "parked"), "delayed/parked", "takes nothing: no\nqueue", "treat the broker or the handler");
     check(&delayed(9, "paused"), "delayed/paused", "is paused: no\nqueue", "relay controls");
     check(&delayed(9, "unroutable"), "delayed/unroutable", "without a spent attempt", "create the destination");
+    for (error, remedy) in
+        [("the relay may not write to this exchange", "give the relay's user"), ("it is internal", "correct the route")]
+    {
+        let mut refused = delayed(9, "unroutable");
+        refused.states[0].error = Some(error.to_owned());
+        check(&refused, "delayed/unroutable", error, remedy);
+    }
     check(&delayed(9, "no_route"), "delayed/no_route", "matches its topic orders", "add a route for its topic");
     check(&delayed(9, "unread"), "delayed/unread", "could not read it", "look for this id");
     check(&delayed(9, "by\thand"), "delayed/by\thand", "It waits (by\thand)", "");
     let dead = found(&[row(StateTable::Dead, Some(NOW), "too_large")]);
     check(&dead, "dead/too_large", "after 3 attempts: too_large: no\nqueue. The later", "remove the cause");
+    let remedy = |found: &Found| verdict(found, &Live::default()).remedy.unwrap_or_default();
+    assert!(remedy(&dead).contains("release"), "{}", remedy(&dead));
+    let mut released = dead;
+    released.states[0].holds_key = false;
+    assert!(!remedy(&released).contains("release"), "{}", remedy(&released));
+}
+
+#[test]
+fn a_discarded_message_has_its_job() {
+    let job = |job_id, action: &str, filter: &str| JobRow {
+        job_id,
+        action: action.to_owned(),
+        filter: filter.to_owned(),
+        created_at: NOW,
+        ended_at: Some(NOW),
+        is_stopped: false,
+        done: 3,
+        planned: Some(3),
+        actor: "alice".to_owned(),
+        reason: "test data".to_owned(),
+    };
+    let jobs = [job(9, "discard", "{\"lane\":2}"), job(8, "retry", "{\"id\":5}"), job(7, "discard", "{\"id\":5}")];
+    let told =
+        |jobs: &[JobRow], id| discarded::by(jobs, id).map(|it| format!("{}: {}", it.cause, it.why)).unwrap_or_default();
+    assert_eq!(told(&jobs, Some(5)), "discarded: Job 7 has discarded it, for alice: test data.");
+    assert!(told(&jobs, None).contains("Job 9 may have discarded it, with 3 messages, for alice"));
+    assert_eq!(told(&jobs[1..2], Some(5)), "");
 }

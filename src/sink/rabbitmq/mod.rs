@@ -204,6 +204,7 @@ impl Sink for RabbitMq {
                         index,
                         publish,
                         payload: message.contents.payload.as_deref().unwrap_or(&[]),
+                        has_key: has_key(message),
                     });
                 }
                 Err(error) => known.push((index, Err(error))),
@@ -239,6 +240,12 @@ pub(crate) fn address(config: &config::RabbitMqConfig) -> Option<AMQPUri> {
     uri.query.heartbeat.get_or_insert(HEARTBEAT);
     uri.query.frame_max.get_or_insert(FRAME_MAX);
     Some(uri)
+}
+
+/// Whether the routing key has the message's key in it.
+fn has_key(message: &Outgoing) -> bool {
+    let key = message.contents.key.as_deref().map(String::from_utf8_lossy).filter(|key| !key.is_empty());
+    key.is_some_and(|key| message.destination.routing_key.contains(&*key))
 }
 
 /// Runs one round; an error means that nothing of it was handed over. A long round goes on without its place, where a

@@ -30,6 +30,16 @@ pub(super) struct ReadyPublish<'a> {
     pub(super) index: usize,
     pub(super) publish: Publish,
     pub(super) payload: &'a [u8],
+    /// Whether the routing key has the message's key in it, which no error shows.
+    pub(super) has_key: bool,
+}
+
+impl ReadyPublish<'_> {
+    /// The error of a message that no queue gets.
+    fn unbound(&self) -> PublishError {
+        let routing_key = if self.has_key { "(that of the message)" } else { self.publish.routing_key.as_str() };
+        unroutable("unroutable", &format!("no queue is bound for the routing key {routing_key}"))
+    }
 }
 
 /// The outcome of a round.
@@ -121,7 +131,7 @@ pub(super) fn late() -> PublishError {
 
 fn outcome(message: &ReadyPublish<'_>, returned: bool, acked: bool) -> Outcome {
     match (returned, acked) {
-        (true, _) => Err(unroutable("unroutable", "no queue is bound for the routing key")),
+        (true, _) => Err(message.unbound()),
         (false, true) => Ok(Receipt::new(&format!("{}/{}", message.publish.exchange, message.publish.routing_key))),
         // One queue of several may have taken it; others may be full. Only this message waits.
         (false, false) => Err(PublishError::Unconfirmed("the broker refused it for now (nack)".to_owned())),

@@ -146,10 +146,10 @@ pub struct Waiting {
     pub reason: String,
     /// Their number.
     pub messages: u64,
-    /// The error of one of them.
+    /// The error of most of them.
     pub error: String,
-    /// Whether there are other errors.
-    pub has_others: bool,
+    /// The number of messages with this error.
+    pub share: u64,
     /// For how long the one with the lowest id has been due, in microseconds. Of scheduled ones, how long ago the first time passed.
     pub lag: i64,
 }
@@ -222,18 +222,19 @@ pub(super) async fn first_of_the_last_minute(conn: &mut MySqlConnection) -> Resu
 
 async fn delayed(conn: &mut MySqlConnection, lanes: &mut Lanes) -> Result<(), sqlx::Error> {
     let sql = format!(
-        "SELECT w.lane, w.reason, w.messages, w.error, w.others, w.blocked, \
+        "SELECT w.lane, w.reason, w.messages, COALESCE(SUBSTR(w.first, 21), ''), CAST(COALESCE(LEFT(w.first, 20), 0) AS UNSIGNED), w.blocked, \
         IF(w.reason IN ('scheduled', 'snoozed'), TIMESTAMPDIFF(MICROSECOND, w.due_at, UTC_TIMESTAMP(6)), {LATE}) \
-        FROM (SELECT lane, reason, CAST(COUNT(*) AS UNSIGNED) AS messages, COALESCE(MAX(error), '') AS error, \
-        COALESCE(MIN(error) <> MAX(error), FALSE) AS others, MIN(id) AS id, \
-        MIN(due_at) AS due_at, CAST(COUNT(DISTINCT IF(reason IN ({OPERATOR}) AND holds_key = 1, key_hash, NULL)) AS UNSIGNED) AS blocked \
-        FROM outbox_delayed GROUP BY lane, reason) w LEFT JOIN outbox_messages m ON m.id = w.id ORDER BY w.messages DESC"
+        FROM (SELECT lane, reason, CAST(SUM(messages) AS UNSIGNED) AS messages, MAX(CONCAT(LPAD(messages, 20, '0'), error)) AS first, \
+        MIN(id) AS id, MIN(due_at) AS due_at, CAST(SUM(blocked) AS UNSIGNED) AS blocked \
+        FROM (SELECT lane, reason, NULLIF(error, '') AS error, COUNT(*) AS messages, MIN(id) AS id, MIN(due_at) AS due_at, \
+        COUNT(DISTINCT IF(reason IN ({OPERATOR}) AND holds_key = 1, key_hash, NULL)) AS blocked \
+        FROM outbox_delayed GROUP BY lane, reason, NULLIF(error, '')) e GROUP BY lane, reason) w \
+        LEFT JOIN outbox_messages m ON m.id = w.id ORDER BY w.messages DESC"
     );
     for row in sqlx::query(AssertSqlSafe(sql)).fetch_all(conn).await? {
         let lane = lanes.of(row.try_get(0)?);
-        let (reason, messages, error, has_others) =
-            (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?);
-        lane.delayed.push(Waiting { reason, messages, error, has_others, lag: row.try_get(6)? });
+        let (reason, messages, error, share) = (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?);
+        lane.delayed.push(Waiting { reason, messages, error, share, lag: row.try_get(6)? });
         lane.blocked_keys += row.try_get::<u64, _>(5)?;
     }
     Ok(())
