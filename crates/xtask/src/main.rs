@@ -19,6 +19,7 @@ mod steps;
 mod test;
 mod test_output;
 mod tools;
+mod trial;
 mod up;
 
 use std::io::IsTerminal;
@@ -49,6 +50,12 @@ enum Command {
     Up(up::Up),
     /// Stop what `up` started.
     Down,
+    /// Open a client of the MySQL that `up` started.
+    Mysql(trial::Mysql),
+    /// Create a topic in the Kafka that `up` started.
+    Topic(trial::Topic),
+    /// Create a durable queue in the RabbitMQ that `up` started.
+    Queue(trial::Queue),
     /// Start the servers, run a command with their addresses in its environment, stop them.
     Run(run::Run),
     /// Check the protocol's model with a larger bound than `test` does: minutes.
@@ -80,6 +87,9 @@ async fn main() -> ExitCode {
         Command::Soak(soak) => soak.run().await,
         Command::Up(up) => up.run().await.map(|()| ExitCode::SUCCESS),
         Command::Down => up::down().await.map(|()| ExitCode::SUCCESS),
+        Command::Mysql(mysql) => mysql.run().map(|()| ExitCode::SUCCESS),
+        Command::Topic(topic) => topic.run().await.map(|()| ExitCode::SUCCESS),
+        Command::Queue(queue) => queue.run().await.map(|()| ExitCode::SUCCESS),
         Command::Run(run) => run.run().await,
         Command::Test(test) => Box::pin(test.run()).await,
         Command::Model => model::model().await,

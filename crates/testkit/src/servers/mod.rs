@@ -51,7 +51,7 @@ pub use rabbitmq::RabbitMq;
 pub use replica::{Replica, Replication, acknowledged};
 pub use shared::{amqp_url, kafka_bootstrap, mysql_url};
 pub use system::{can_install, ensure_program};
-pub use topics::{create_topic, create_topic_with, delete_topic};
+pub use topics::{create_queue, create_topic, create_topic_with, delete_topic};
 pub use wait::{PATIENCE, until};
 
 /// The methods that all servers share. A macro and not a trait: tests need no import, and the waiting inside `restart`

@@ -1,8 +1,13 @@
-//! Kafka topics for tests.
+//! Kafka topics and RabbitMQ queues for tests.
 
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
+use lapin::{
+    Connection, ConnectionProperties,
+    options::QueueDeclareOptions,
+    types::{AMQPValue, FieldTable},
+};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -41,6 +46,19 @@ pub async fn create_topic_with(bootstrap: &str, name: &str, partitions: i32, set
         blocking(move || has_leaders(&client, &name, partitions))
     })
     .await
+}
+
+/// Creates a durable queue, or does nothing if there is one.
+///
+/// # Errors
+/// When the broker refuses, or a queue of this name has other settings.
+pub async fn create_queue(url: &str, name: &str) -> Result<()> {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+    let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    let mut quorum = FieldTable::default();
+    quorum.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    connection.create_channel().await?.queue_declare(name.into(), options, quorum).await?;
+    Ok(connection.close(200, "done".into()).await?)
 }
 
 /// Deletes a topic.
