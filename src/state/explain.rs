@@ -85,6 +85,7 @@ fn of_number(number: u16) -> Option<&'static str> {
         3118 | 4151 => "the account is locked: ALTER USER … ACCOUNT UNLOCK",
         3955 => "the account is blocked after failed logins: correct the password, then ALTER USER … ACCOUNT UNLOCK",
         1290 | 1836 => "the server is read-only, as a replica is: let `database.url` name the primary",
+        3032 => "the server is in offline mode: when its maintenance is over, SET GLOBAL offline_mode = OFF",
         1665 => "the server logs statements, and rows are needed at READ COMMITTED: SET GLOBAL binlog_format = ROW",
         3159 => "the server demands TLS (require_secure_transport): remove ssl-mode from `database.url`",
         _ => return None,

@@ -130,6 +130,7 @@ async fn each_broken_server_or_account_is_found(flavor: Flavor) -> Result<()> {
     clinic.case("few_connections", "SET GLOBAL max_connections = 30", printed()).await?;
     clinic.case("small_packets", "SET GLOBAL max_allowed_packet = 1048576", printed()).await?;
     clinic.case("read_only", "SET GLOBAL read_only = ON", printed()).await?;
+    clinic.case("read_only_default", "SET GLOBAL TRANSACTION READ ONLY", printed()).await?;
 
     let account = "'outbox_relay_process'@'%'";
     let revoke = format!(

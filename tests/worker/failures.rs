@@ -5,7 +5,11 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use outbox_core::sqlx;
 use outbox_relay::config::AfterDead;
-use testkit::{on_both_databases, servers::Flavor};
+use testkit::{
+    database::Database,
+    on_both_databases,
+    servers::{Flavor, MySqlOptions},
+};
 
 use crate::stage::{Does, PATIENCE, Stage, Task, start, task, tasks};
 
@@ -14,6 +18,7 @@ on_both_databases!(
     what_ends_its_transaction_is_tried_again_and_its_neighbours_are_done_once,
     what_a_handler_commits_itself_stays_and_is_done_again,
     what_a_handler_leaves_in_its_session_meets_no_other,
+    no_message_is_lost_in_a_session_that_a_handler_has_left,
     a_failure_that_passes_costs_no_attempt,
     a_handler_puts_a_message_off_for_no_attempt_and_at_most_a_day,
     a_dead_message_can_hold_its_key_and_no_other,
@@ -73,6 +78,40 @@ async fn what_a_handler_leaves_in_its_session_meets_no_other(flavor: Flavor) -> 
         stage.assert_done_once(&sent).await?;
     }
     Ok(())
+}
+
+/// 500 other messages are read in the session that the first handler has left.
+async fn no_message_is_lost_in_a_session_that_a_handler_has_left(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor).await?;
+    let sent = [vec![task("a", "leaves")], tasks(500, 500, "ok")].concat();
+    stage.commit(&sent).await?;
+    let does = Does::new(&stage);
+    let worker = start(stage.worker().batch(64).concurrency(2), &does)?;
+    stage.wait_until_drained().await?;
+    worker.stop().await?;
+    stage.assert_done_once(&sent).await
+}
+
+/// The server ends transactions in which nothing happens for a second. A handler waits for something else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_handler_is_not_ended_by_the_servers_limit_for_idle_transactions() -> Result<()> {
+    let server =
+        MySqlOptions::new(Flavor::MariaDb).buffer_pool_mib(128).arg("--idle-transaction-timeout=1").start().await?;
+    let stage = Stage::on(Database::create_on(&server.url()).await?).await?;
+    let slow = task("a", "wait");
+    stage.commit(std::slice::from_ref(&slow)).await?;
+    let does = Does::new(&stage);
+    let worker = start(stage.worker().deadline(PATIENCE), &does)?;
+    does.wait_for_waiting(1).await?;
+    let idle = "SELECT COUNT(*) > 0 OR (SELECT COUNT(*) = 0 FROM outbox_claims) FROM information_schema.processlist \
+                WHERE user = 'outbox_worker' AND command = 'Sleep' AND time_ms > 2500 AND \
+                id IN (SELECT trx_mysql_thread_id FROM information_schema.innodb_trx)";
+    stage.database.wait_for(PATIENCE, idle).await?;
+    does.gate.close();
+    stage.wait_until_drained().await?;
+    worker.stop().await?;
+    assert_eq!(does.tries(&slow), 1);
+    stage.assert_done_once(&[slow]).await
 }
 
 async fn what_a_handler_commits_itself_stays_and_is_done_again(flavor: Flavor) -> Result<()> {

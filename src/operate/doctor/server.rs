@@ -56,6 +56,7 @@ fn settings(server: &Server, host: i64) -> Vec<Finding> {
         settings.binlog_durability(),
         settings.binlog_format(),
         settings.read_only(),
+        settings.read_only_default(),
         settings.connections(),
         settings.packets(),
         clock(server.now - host),
@@ -135,6 +136,14 @@ impl Settings<'_> {
             .fix("Correct the host in `database.url`. If this is the primary:")
             .sql("SET GLOBAL read_only = OFF;");
         (self.is_on("read_only") || self.is_on("innodb_read_only")).then_some(problem)
+    }
+
+    fn read_only_default(&self) -> Option<Finding> {
+        let name = if self.is_mariadb { "tx_read_only" } else { "transaction_read_only" };
+        let risk = Finding::risk("read_only_default", format!("{name} is ON.")).matters(
+            "A service enqueues (1792) only in a transaction that it begins as READ WRITE. Relays and consumers do so.",
+        );
+        self.is_on(name).then(|| self.set(risk, "Let transactions write. New connections follow it.", name, "OFF"))
     }
 
     fn connections(&self) -> Option<Finding> {
@@ -231,6 +240,7 @@ mod tests {
             ("sync_binlog", "0", "binlog_not_durable"),
             ("binlog_format", "STATEMENT", "binlog_format"),
             ("read_only", "ON", "read_only"),
+            ("transaction_read_only", "ON", "read_only_default"),
             ("max_connections", "40", "few_connections"),
             ("max_allowed_packet", "1048576", "small_packets"),
         ] {

@@ -1,7 +1,13 @@
 //! One effect for each message, in the order of its key, whatever the handler and the broker do.
 
 use anyhow::Result;
-use testkit::consume::{Broker, Sending};
+use outbox_consumer::outbox_core::sqlx::{Executor as _, mysql::MySqlPoolOptions};
+use testkit::{
+    accounts::Account,
+    consume::{Broker, Sending, Topic},
+    database::Database,
+    servers::{Flavor, PATIENCE},
+};
 
 use crate::stage::{Does, Running, Stage, messages};
 
@@ -34,6 +40,40 @@ async fn a_key_keeps_its_order_while_its_messages_fail_and_are_tried_again() -> 
         stage.assert_once_and_in_order(&sent).await?;
         assert_eq!(stage.database.number("SELECT COUNT(*) FROM inbox_dead").await?, 0, "what passes costs no attempt");
         consumer.stop().await?;
+    }
+    Ok(())
+}
+
+/// Those of a pool whose sessions only read, end with each commit, cut answers, and end when they are idle for a second.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_works_in_a_session_with_any_settings() -> Result<()> {
+    const HOSTILE: &str = "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY; SET timestamp = 1, \
+        SESSION completion_type = 2, SESSION sql_select_limit = 0, SESSION sql_safe_updates = 1, SESSION sql_auto_is_null = 1 \
+        /*M! , SESSION idle_transaction_timeout = 1, SESSION sql_mode = 'EMPTY_STRING_IS_NULL' */";
+    for (flavor, broker) in [(Flavor::MySql, Broker::Kafka), (Flavor::MariaDb, Broker::RabbitMq)] {
+        let mut stage = Stage::on(Database::create(flavor).await?, Topic::create(broker).await?).await?;
+        let hostile = MySqlPoolOptions::new()
+            .max_connections(12)
+            .after_connect(|connection, _| Box::pin(async move { connection.execute(HOSTILE).await.map(drop) }));
+        let plain =
+            std::mem::replace(&mut stage.pool, hostile.connect(&stage.database.url_as(Account::Service)?).await?);
+        let sent =
+            [vec![Sending::new("slow", "ok")], messages(20, 7, "ok"), vec![Sending::new("dead", "refuse")]].concat();
+        stage.topic.send(&sent).await?;
+        let does = Does::wait();
+        let consumer = stage.consume(&does)?;
+        if flavor == Flavor::MariaDb {
+            let idle = "SELECT COUNT(*) > 0 FROM information_schema.processlist WHERE db = DATABASE() AND command = 'Sleep' \
+                        AND time_ms > 2500 AND id IN (SELECT trx_mysql_thread_id FROM information_schema.innodb_trx)";
+            stage.database.wait_for(PATIENCE, idle).await?;
+        }
+        does.gate.close();
+        stage.wait_for(sent.len()).await?;
+        consumer.stop().await?;
+        stage.pool = plain;
+        assert_eq!(stage.effects().await?.len(), 21);
+        let now = "SELECT COUNT(*) = 22 AND MIN(processed_at) > '2020-01-01' FROM inbox_processed";
+        assert_eq!(stage.database.number(now).await?, 1, "the inbox has the true time");
     }
     Ok(())
 }

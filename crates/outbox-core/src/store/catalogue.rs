@@ -65,25 +65,28 @@ struct Column {
 async fn columns(conn: &mut MySqlConnection, table: &str) -> Result<Vec<Column>, sqlx::Error> {
     let sql = "SELECT CAST(column_name AS CHAR), LOWER(CAST(column_type AS CHAR)), CAST(collation_name AS CHAR), \
                is_nullable = 'YES', CAST(column_default AS CHAR), LOWER(CAST(extra AS CHAR)) \
-               FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ?";
+               FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? \
+               LIMIT 18446744073709551615";
     let rows = sqlx::query(sql).bind(table).fetch_all(conn).await?;
     rows.iter().map(Column::read).collect()
 }
 
-/// The keys of a table as parts.
+/// The keys of a table as parts. (`GROUP_CONCAT` would be cut by `group_concat_max_len`.)
 async fn keys(conn: &mut MySqlConnection, table: &str) -> Result<Vec<String>, sqlx::Error> {
     let sql = "SELECT CAST(index_name AS CHAR), non_unique = 0, \
-               CAST(GROUP_CONCAT(CONCAT(COALESCE(column_name, '?'), COALESCE(CONCAT('(', sub_part, ')'), '')) \
-               ORDER BY seq_in_index) AS CHAR) \
+               CAST(CONCAT(COALESCE(column_name, '?'), COALESCE(CONCAT('(', sub_part, ')'), '')) AS CHAR) \
                FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = ? \
-               GROUP BY index_name, non_unique";
+               ORDER BY index_name, seq_in_index LIMIT 18446744073709551615";
     let rows: Vec<(String, bool, String)> = sqlx::query_as(sql).bind(table).fetch_all(conn).await?;
-    let part = |(name, unique, columns): (String, bool, String)| match (name.as_str(), unique) {
-        ("PRIMARY", _) => format!("primary key ({columns})"),
-        (_, true) => format!("unique key {name} ({columns})"),
-        (_, false) => format!("key {name} ({columns})"),
+    let key = |rows: &[(String, bool, String)]| {
+        let columns = rows.iter().map(|(.., column)| column.as_str()).collect::<Vec<_>>().join(",");
+        rows.first().map(|(name, unique, _)| match (name.as_str(), unique) {
+            ("PRIMARY", _) => format!("primary key ({columns})"),
+            (_, true) => format!("unique key {name} ({columns})"),
+            (_, false) => format!("key {name} ({columns})"),
+        })
     };
-    Ok(rows.into_iter().map(part).collect())
+    Ok(rows.chunk_by(|(one, ..), (other, ..)| one == other).filter_map(key).collect())
 }
 
 impl Column {

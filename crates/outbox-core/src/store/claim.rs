@@ -89,6 +89,8 @@ const HEAD: i64 = 0;
 const CLAIM: i64 = 1;
 const FRESH: i64 = 2;
 const BELOW: i64 = 3;
+/// The last rows. There are always two: each is an aggregate.
+const HOLDS: i64 = 4;
 // In each column all parts of the union have the same type. Where they differ, MariaDB makes it DECIMAL.
 
 /// Looks at a lane without locks, in one statement with one read view. The protocol depends on that: version, claims,
@@ -129,16 +131,22 @@ pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, s
         gaps = Text::joined(look.below.iter().map(gap), ""),
         below = look.below_limit,
     );
-    let mut seen = Seen::default();
+    let (mut seen, mut holds) = (Seen::default(), Vec::new());
     for row in text.run(conn).await?.iter().flat_map(|reply| &reply.rows) {
         match row.try_get::<i64, _>(0)? {
             HEAD => (seen.version, seen.low) = (Some(row.try_get(1)?), row.try_get(2)?),
             CLAIM => seen.add_claim(row, look.owner)?,
             FRESH => seen.fresh.push(pending(row)?),
             BELOW => seen.below.push(pending(row)?),
-            _ => seen.holds = seen.holds.into_iter().chain(row.try_get::<Option<u64>, _>(1)?).min(),
+            HOLDS => holds.push(row.try_get::<Option<u64>, _>(1)?),
+            _ => {}
         }
     }
+    if holds.len() != 2 {
+        // Without them the pass would take no key for held, and break the order.
+        return Err(sqlx::Error::Protocol("the server cut the answer to a look, as sql_select_limit does".to_owned()));
+    }
+    seen.holds = holds.into_iter().flatten().min();
     // A union keeps no order.
     for rows in [&mut seen.fresh, &mut seen.below] {
         rows.sort_unstable_by_key(|row| row.id);
@@ -244,7 +252,7 @@ pub async fn claim_and_read(
     let mut replies = text.run(conn).await?;
     let messages = replies.split_off(replies.len().saturating_sub(read::STATEMENTS));
     let made = made(new, &replies)?;
-    let messages = if made.is_empty() { None } else { read::decoded(conn, &messages).await.ok() };
+    let messages = if made.is_empty() { None } else { read::decoded(conn, &ids, &messages).await.ok() };
     Ok((made, messages))
 }
 

@@ -27,10 +27,11 @@ pub enum Open {
 
 /// The proof that the server has a transaction, whatever the client believes: without one SAVEPOINT is a no-op, and the
 /// return to it an error. With `autocommit = 0` a savepoint needs no transaction, so the last statement fails.
+/// With `sql_select_limit = 0` a SELECT in its place would not be evaluated.
 ///
 /// The savepoint stays, so that [`undo`] can take back a message that was written without its pending row.
 const PROOF: &str =
-    "SAVEPOINT outbox_enqueue; ROLLBACK TO SAVEPOINT outbox_enqueue; SELECT EXP(1000 * (1 - @@autocommit))";
+    "SAVEPOINT outbox_enqueue; ROLLBACK TO SAVEPOINT outbox_enqueue; SET @outbox_open = EXP(1000 * (1 - @@autocommit))";
 
 /// A second savepoint, released between the rows of the messages and those that make them due. A Galera node may roll a
 /// transaction back between two statements of a text without an error. The next statement would then commit by itself,

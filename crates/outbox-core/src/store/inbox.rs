@@ -6,8 +6,12 @@ use uuid::Uuid;
 use super::{DUPLICATE_ENTRY, NO_SUCH_SAVEPOINT, contents, error_number};
 use crate::{Contents, SequenceNumber, Statement};
 
-/// Opens a transaction with the mark that [`release`] looks for, in one round trip.
-pub const BEGIN: &str = "START TRANSACTION; SAVEPOINT outbox_inbox";
+/// Opens a transaction with the mark that [`release`] looks for, in one round trip. Its session is the service's, and keeps
+/// these settings: no cut answer, no other end than the one asked for, the true time, no end of a transaction while its
+/// handler works. Time limits of statements and locks are the service's own.
+pub const BEGIN: &str = "SET SESSION sql_select_limit = 18446744073709551615, SESSION completion_type = 0, timestamp = DEFAULT \
+    /*M! , SESSION idle_transaction_timeout = 0, SESSION idle_readonly_transaction_timeout = 0, \
+    SESSION idle_write_transaction_timeout = 0 */; START TRANSACTION READ WRITE; SAVEPOINT outbox_inbox";
 
 /// Whether the transaction that was opened with [`BEGIN`] is still the same. False: the server has ended it in between,
 /// after a deadlock, a DDL statement, or a COMMIT of other code. Locks nothing.
@@ -100,8 +104,10 @@ const REST: usize = 16 << 10;
 /// A message that is larger than `max_allowed_packet` is kept without its payload, with the reason `too_large`; if need
 /// be, also without key and headers. The server would refuse the whole, and its partition or queue would stop.
 pub async fn insert_dead(conn: &mut MySqlConnection, dead: &DeadDelivery<'_>) -> Result<(), sqlx::Error> {
+    // MariaDB's SQL mode EMPTY_STRING_IS_NULL takes an empty bind for NULL.
     let sql = "INSERT IGNORE INTO inbox_dead (consumer, message_id, topic, message_key, event_type, content_type, headers, \
-               payload, attempts, died_at, reason, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), ?, ?)";
+               payload, attempts, died_at, reason, error) \
+               VALUES (?, ?, ?, IF(?, x'', ?), ?, ?, ?, IF(?, x'', ?), ?, UTC_TIMESTAMP(6), ?, ?)";
     let Contents { topic, key, event_type, content_type, headers, payload } = dead.contents;
     let (mut key, mut headers, mut payload) = (key.as_deref(), contents::headers_to_json(headers), payload.as_deref());
     let (mut reason, mut error) = (dead.reason, dead.error.to_owned());
@@ -122,8 +128,11 @@ pub async fn insert_dead(conn: &mut MySqlConnection, dead: &DeadDelivery<'_>) ->
     // The server would cut them only when it has the whole text.
     let cut = |text: &str, characters| text.chars().take(characters).collect::<String>();
     let query = sqlx::query(sql).bind(dead.consumer).bind(dead.message_id.as_bytes().as_slice());
-    let query = query.bind(cut(topic, 255)).bind(key).bind(event_type.as_ref().map(|it| cut(it, 255)));
-    let query = query.bind(content_type.as_ref().map(|it| cut(it, 255))).bind(headers).bind(payload);
+    let is_empty = |value: Option<&[u8]>| value.is_some_and(<[u8]>::is_empty);
+    let query =
+        query.bind(cut(topic, 255)).bind(is_empty(key)).bind(key).bind(event_type.as_ref().map(|it| cut(it, 255)));
+    let query =
+        query.bind(content_type.as_ref().map(|it| cut(it, 255))).bind(headers).bind(is_empty(payload)).bind(payload);
     query.bind(dead.attempts).bind(reason).bind(cut(&error, 500)).execute(conn).await.map(drop)
 }
 

@@ -46,8 +46,9 @@ pub struct Applied {
 
 /// The record of migrations in the order of their numbers; `None` if there is no such table. A few rows, no lock.
 pub async fn applied(conn: &mut MySqlConnection) -> Result<Option<Vec<Applied>>, sqlx::Error> {
+    // A limit of its own: `sql_select_limit` would cut the list.
     let sql = "SELECT version, CAST(description AS CHAR) AS description, success, checksum FROM outbox_migrations \
-               ORDER BY version";
+               ORDER BY version LIMIT 18446744073709551615";
     let row = |(version, description, success, checksum)| Applied { version, description, success, checksum };
     match sqlx::query_as(sql).fetch_all(conn).await {
         Ok(rows) => Ok(Some(rows.into_iter().map(row).collect())),
@@ -61,29 +62,36 @@ pub(crate) async fn note(conn: &mut MySqlConnection, version: i64, name: &str, s
     sqlx::query(NOTE).bind(version).bind(name).bind(sum).bind(name).bind(sum).execute(conn).await.map(drop)
 }
 
-/// Sets the session for statements that change tables. No SQL mode of the server may change their meaning. The waits
-/// are short: a statement that waits for a table makes the services' statements wait behind it. [`restore`] undoes it.
+/// The variables that [`set_session`] sets, and their values. No SQL mode may change the meaning of a statement. The waits
+/// are short: a statement that waits for a table makes the services' statements wait behind it. With `alter_algorithm = COPY`
+/// MariaDB would copy a table in spite of `ALGORITHM = INSTANT`.
+const VARIABLES: [(&str, &str); 8] = [
+    ("sql_mode", "'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"),
+    ("lock_wait_timeout", "2"),
+    ("innodb_lock_wait_timeout", "2"),
+    ("completion_type", "0"),
+    ("/*!80000 transaction_read_only */ /*M! tx_read_only */", "0"),
+    ("/*!80000 max_execution_time */ /*M! max_statement_time */", "0"),
+    ("/*!80000 old_alter_table */ /*M! alter_algorithm */", "0"),
+    ("autocommit", "1"),
+];
+
+/// Sets the session for statements that change tables. [`restore`] undoes it.
 pub(crate) async fn set_session(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    sqlx::raw_sql(
-        "SET @outbox_sql_mode = @@SESSION.sql_mode, @outbox_lock_wait = @@SESSION.lock_wait_timeout, \
-         @outbox_row_lock_wait = @@SESSION.innodb_lock_wait_timeout, @outbox_autocommit = @@SESSION.autocommit; \
-         SET SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', SESSION lock_wait_timeout = 2, \
-         SESSION innodb_lock_wait_timeout = 2, SESSION autocommit = 1",
-    )
-    .execute(conn)
-    .await
-    .map(drop)
+    let saved = assignments(|place, name, _| format!("@outbox_{place} = @@SESSION.{name}"));
+    let set = assignments(|_, name, value| format!("SESSION {name} = {value}"));
+    run(conn, AssertSqlSafe(format!("SET {saved}; SET {set}")).into_sql_str()).await
 }
 
 /// Restores the session.
 pub(crate) async fn restore(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    sqlx::raw_sql(
-        "SET SESSION sql_mode = @outbox_sql_mode, SESSION lock_wait_timeout = @outbox_lock_wait, \
-         SESSION innodb_lock_wait_timeout = @outbox_row_lock_wait, SESSION autocommit = @outbox_autocommit",
-    )
-    .execute(conn)
-    .await
-    .map(drop)
+    let restored = assignments(|place, name, _| format!("SESSION {name} = @outbox_{place}"));
+    run(conn, AssertSqlSafe(format!("SET {restored}")).into_sql_str()).await
+}
+
+fn assignments(one: impl Fn(usize, &str, &str) -> String) -> String {
+    let all = (0..).zip(VARIABLES).map(|(place, (name, value))| one(place, name, value));
+    all.collect::<Vec<_>>().join(", ")
 }
 
 /// Runs the statement of a migration.

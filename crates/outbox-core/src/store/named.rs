@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sqlx::{MySqlConnection, Row as _};
 
-use super::{LOCK_WAIT, error_number};
+use super::{LOCK_WAIT, error_number, text::sql};
 
 /// The row of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,10 +19,11 @@ pub struct Row {
     pub left: i64,
 }
 
-/// Sets the session like the relay's own, but waits at most a second for a transaction that checks the lease.
+/// Sets the session like the relay's own, but waits at most a second for a transaction that checks the lease. One round
+/// trip.
 pub async fn prepare(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    super::session::prepare(conn).await?;
-    sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(conn).await.map(drop)
+    let settings = super::session::SETTINGS;
+    sql!("{settings}, SESSION innodb_lock_wait_timeout = 1", settings).run(conn).await.map(drop)
 }
 
 /// Reads a lease, without locks. Primary key, one row.

@@ -22,21 +22,40 @@ use crate::{
 const TAKE_NUMBER: &str = "INSERT INTO outbox_key_sequence (topic, message_key, last_sequence) \
     VALUES (?, ?, 1) ON DUPLICATE KEY UPDATE last_sequence = last_sequence + 1";
 
-/// Locks the new row.
-const INSERT_MESSAGE: &str = "INSERT INTO outbox_messages \
-    (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, due_at, expires_at) \
-    VALUES (?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), \
-    COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, '1970-01-01' + INTERVAL ? MICROSECOND), \
-    UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)";
+/// The INSERT of a message. Key and payload are `$value`, the headers `$headers`.
+macro_rules! insert {
+    ($value:literal, $headers:literal) => {
+        concat!(
+            "INSERT INTO outbox_messages \
+            (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, due_at, expires_at) \
+            VALUES (?, ?, ",
+            $value,
+            ", ?, ?, ",
+            $headers,
+            ", ",
+            $value,
+            ", UTC_TIMESTAMP(6), \
+            COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, '1970-01-01' + INTERVAL ? MICROSECOND), \
+            UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)"
+        )
+    };
+    // The headers are text before and after the number, which is read from the row that `TAKE_NUMBER` has locked.
+    ($value:literal) => {
+        insert!(
+            $value,
+            "CONCAT(?, (SELECT last_sequence FROM outbox_key_sequence WHERE topic = ? AND message_key = ?), ?)"
+        )
+    };
+}
 
-/// The headers are text before and after the number, which is read from the row that [`TAKE_NUMBER`] has locked.
-const INSERT_SEQUENCED: &str = "INSERT INTO outbox_messages \
-    (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, due_at, expires_at) \
-    VALUES (?, ?, ?, ?, ?, \
-    CONCAT(?, (SELECT last_sequence FROM outbox_key_sequence WHERE topic = ? AND message_key = ?), ?), ?, \
-    UTC_TIMESTAMP(6), \
-    COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, '1970-01-01' + INTERVAL ? MICROSECOND), \
-    UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)";
+/// Locks the new row.
+const INSERT_MESSAGE: &str = insert!("?", "?");
+const INSERT_SEQUENCED: &str = insert!("?");
+
+/// For messages whose key or payload is empty, with a bind before each that says so. MariaDB's SQL mode
+/// `EMPTY_STRING_IS_NULL` takes an empty bind for NULL: the message would be a tombstone.
+const INSERT_EMPTY: &str = insert!("IF(?, x'', ?)", "?");
+const INSERT_EMPTY_SEQUENCED: &str = insert!("IF(?, x'', ?)");
 
 /// Locks the new row, and that of the message (shared), which the index `outbox_messages_message_id` finds. So it waits
 /// for a message that another transaction has not committed yet. A missing one gives a null, which the column refuses.
@@ -66,18 +85,23 @@ pub(crate) fn statements(message: &Message, headers: Option<String>) -> Vec<Stat
     if message.sequenced {
         statements.push(Statement { sql: TAKE_NUMBER, binds: topic_and_key(message).into() });
     }
-    let sql = if message.sequenced { INSERT_SEQUENCED } else { INSERT_MESSAGE };
+    let sql = match (message.sequenced, has_empty(message)) {
+        (false, false) => INSERT_MESSAGE,
+        (true, false) => INSERT_SEQUENCED,
+        (false, true) => INSERT_EMPTY,
+        (true, true) => INSERT_EMPTY_SEQUENCED,
+    };
     statements.push(Statement { sql, binds: message_binds(message, headers) });
     let sql = if message.due == Schedule::Now { INSERT_PENDING } else { INSERT_SCHEDULED };
     statements.push(Statement { sql, binds: due_binds(message) });
     statements
 }
 
-/// Many messages, in their order. Where [`ROWS`] of them are neither sequenced nor scheduled, and have at most `most`
+/// Many messages, in their order. Where [`ROWS`] of them are not sequenced, scheduled or empty, and have at most `most`
 /// bytes together, they share two statements.
 pub(crate) fn batch(mut messages: &[Message], most: usize) -> Vec<Statement> {
     let mut statements = Vec::new();
-    let alike = |message: &Message| !message.sequenced && message.due == Schedule::Now;
+    let alike = |message: &Message| !message.sequenced && message.due == Schedule::Now && !has_empty(message);
     let headers = |message: &Message| headers_to_json(&message.contents.headers);
     loop {
         match messages.split_at_checked(ROWS) {
@@ -105,9 +129,19 @@ fn topic_and_key(message: &Message) -> [Bind; 2] {
     [message.contents.topic.as_str().into(), message.contents.key.as_deref().into()]
 }
 
+fn has_empty(message: &Message) -> bool {
+    [&message.contents.key, &message.contents.payload].into_iter().flatten().any(Vec::is_empty)
+}
+
+/// The binds of a key or a payload.
+fn value_binds(message: &Message, value: Option<&[u8]>) -> impl Iterator<Item = Bind> {
+    let is_empty = has_empty(message).then(|| Bind::Unsigned(u64::from(value.is_some_and(<[u8]>::is_empty))));
+    is_empty.into_iter().chain([value.into()])
+}
+
 fn message_binds(message: &Message, headers: Option<String>) -> Vec<Bind> {
-    let mut binds = vec![id(message)];
-    binds.extend(topic_and_key(message));
+    let mut binds = vec![id(message), message.contents.topic.as_str().into()];
+    binds.extend(value_binds(message, message.contents.key.as_deref()));
     binds.extend([message.contents.event_type.as_deref().into(), message.contents.content_type.as_deref().into()]);
     if message.sequenced {
         binds.push(Bind::Text(before_number(headers)));
@@ -117,12 +151,8 @@ fn message_binds(message: &Message, headers: Option<String>) -> Vec<Bind> {
         binds.push(headers.as_deref().into());
     }
     let (after, at) = if message.due == Schedule::Now { (None, None) } else { message.due.micros() };
-    binds.extend([
-        message.contents.payload.as_deref().into(),
-        after.into(),
-        at.into(),
-        message.expires.map(micros).into(),
-    ]);
+    binds.extend(value_binds(message, message.contents.payload.as_deref()));
+    binds.extend([after.into(), at.into(), message.expires.map(micros).into()]);
     binds
 }
 

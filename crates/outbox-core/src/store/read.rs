@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     contents,
-    text::{Ids, Reply, Text, sql},
+    text::{Ids, Reply, Text, listed, sql},
 };
 use crate::{Contents, REPLAY_HEADER};
 
@@ -48,7 +48,7 @@ pub struct Mark {
 /// second one as long as there are messages that were replayed.
 pub async fn messages(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Stored>, sqlx::Error> {
     let replies = text(ids).run(conn).await?;
-    decoded(conn, &replies).await
+    decoded(conn, ids, &replies).await
 }
 
 /// The number of statements of [`text`].
@@ -67,7 +67,11 @@ pub(crate) fn text(ids: &[u64]) -> Text {
     )
 }
 
-pub(crate) async fn decoded(conn: &mut MySqlConnection, replies: &[Reply]) -> Result<Vec<Stored>, sqlx::Error> {
+pub(crate) async fn decoded(
+    conn: &mut MySqlConnection,
+    ids: &[u64],
+    replies: &[Reply],
+) -> Result<Vec<Stored>, sqlx::Error> {
     let [messages, epochs] = replies else {
         return Err(sqlx::Error::Protocol("the server did not answer both statements".to_owned()));
     };
@@ -76,10 +80,23 @@ pub(crate) async fn decoded(conn: &mut MySqlConnection, replies: &[Reply]) -> Re
     // No recovery has the epoch 0. (A NULL would make the columns decimal on MariaDB.)
     let has_replays = epochs.contains(&(0, 0));
     let mut messages: Vec<_> = messages.rows.iter().map(|row| stored(row, &epochs)).collect::<Result<_, _>>()?;
+    // A message that is missing dies. So a second answer must name it: a cut one has fewer rows.
+    if messages.len() < ids.len() && messages.len() + missing(conn, ids).await? < ids.len() {
+        return Err(sqlx::Error::Protocol("the server cut the answer to a read, as sql_select_limit does".to_owned()));
+    }
     if has_replays && !messages.is_empty() {
         mark(conn, &mut messages).await?;
     }
     Ok(messages)
+}
+
+/// The number of ids without a message. Primary key, no lock, at most a row for each id.
+async fn missing(conn: &mut MySqlConnection, ids: &[u64]) -> Result<usize, sqlx::Error> {
+    let text = sql!(
+        "SELECT l.id FROM {ids} LEFT JOIN outbox_messages m ON m.id = l.id WHERE m.id IS NULL",
+        ids = listed(ids),
+    );
+    Ok(text.run(conn).await?.iter().map(|reply| reply.rows.len()).sum())
 }
 
 /// Adds the header and the destination of those messages that a job has sent again.

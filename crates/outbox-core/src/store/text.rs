@@ -132,13 +132,13 @@ impl Hole for Digits<'_> {
     }
 }
 
-/// `0x…`, a byte string; the empty one is `''`.
+/// `0x…`, a byte string; the empty one is `x''`: `''` is NULL in MariaDB's SQL mode `EMPTY_STRING_IS_NULL`.
 pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 
 impl Hole for Hex<'_> {
     fn write(&self, to: &mut Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
-            return to.write_str("''");
+            return to.write_str("x''");
         }
         to.write_str("0x")?;
         Digits(self.0).write(to)
@@ -247,7 +247,7 @@ mod tests {
     fn a_text_holds_only_constants_integers_hex_and_quoted_names() {
         let (ids, no, bytes) = (Ids([1, 22]), Ids([0; 0]), Hex(b"\x00\xff';"));
         let text = sql!("{ids} [{no}] {bytes} {empty} {n}", ids, no, bytes, empty = Hex(b""), n = None::<u64>);
-        assert_eq!(text.sql, "1,22 [] 0x00ff273b '' NULL");
+        assert_eq!(text.sql, "1,22 [] 0x00ff273b x'' NULL");
         let text = sql!("{text} {name} {negative}", text = Utf8("a'"), name = Name("a`; b"), negative = -1_i64);
         assert_eq!(text.sql, "_utf8mb4 0x6127 `a``; b` -1");
     }

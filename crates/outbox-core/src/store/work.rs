@@ -10,7 +10,7 @@ use sqlx_core::transaction::TransactionManager as _;
 use super::{
     NO_SUCH_SAVEPOINT, OUT_OF_RANGE, error_number,
     lease::{ClaimLease, fence},
-    session::{SETTINGS, reset},
+    session::{Modes, OUTSIDE, SERVER_MODES, reset},
     settle::{RECEIPT, Settlement, Way, deleted, mark_sent, write},
     text::{Reply, Text, sql},
 };
@@ -21,7 +21,8 @@ use super::{
 /// left it. One round trip.
 pub async fn begin(conn: &mut MySqlConnection, silence: Duration) -> Result<(), sqlx::Error> {
     let text = sql!(
-        "SET SESSION wait_timeout = {silence}; START TRANSACTION; SAVEPOINT outbox_work",
+        "SET {modes}, SESSION wait_timeout = {silence}; START TRANSACTION; SAVEPOINT outbox_work",
+        modes = SERVER_MODES,
         silence = silence.as_secs().max(1),
     );
     // The driver still counts the transaction that [`finish`] has ended. Its count makes a handler's BEGIN a savepoint.
@@ -49,7 +50,7 @@ pub async fn undo(conn: &mut MySqlConnection, database: Option<&str>) -> Result<
 }
 
 async fn marked(conn: &mut MySqlConnection, database: Option<&str>, sql: &'static str) -> Result<bool, sqlx::Error> {
-    match sql!("{reset}{sql}", reset = reset(database), sql).run(conn).await {
+    match sql!("{reset}{sql}", reset = reset(database, Modes::Server), sql).run(conn).await {
         Ok(_) => Ok(true),
         Err(error) if error_number(&error) == Some(NO_SUCH_SAVEPOINT) => Ok(false),
         Err(error) => Err(error),
@@ -114,14 +115,14 @@ pub(super) fn finishing(database: Option<&str>, lease: ClaimLease, settlement: &
     sql!(
         "{reset}RELEASE SAVEPOINT outbox_work; SAVEPOINT outbox_work{receipt} FOR UPDATE;
         SELECT EXP(1000 * (ROW_COUNT() = 0));
-        RELEASE SAVEPOINT outbox_work{outcomes}; COMMIT; {settings}",
-        reset = reset(database),
+        RELEASE SAVEPOINT outbox_work{outcomes}; COMMIT; {outside}",
+        reset = reset(database, Modes::Own),
         receipt = mark_sent(&claims),
         outcomes = match (&*settlement.sent, settlement.delayed.len() + settlement.dead.len()) {
             ([(id, _)], 0) => forget(lease, *id),
             _ => write(&claims, Way::OneByOne),
         },
-        settings = SETTINGS,
+        outside = OUTSIDE,
     )
 }
 

@@ -25,6 +25,7 @@ mod purge;
 mod recover;
 mod schedule;
 mod sequence;
+mod sessions;
 mod stats;
 mod trace;
 mod upgrade;

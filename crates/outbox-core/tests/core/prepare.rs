@@ -37,7 +37,7 @@ async fn execute(conn: &mut MySqlConnection, statement: Statement) -> Result<()>
     Ok(())
 }
 
-async fn run(conn: &mut MySqlConnection, statements: Vec<Statement>) -> Result<()> {
+pub(crate) async fn run(conn: &mut MySqlConnection, statements: Vec<Statement>) -> Result<()> {
     for statement in statements {
         execute(conn, statement).await?;
     }
