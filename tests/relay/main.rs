@@ -39,6 +39,7 @@ mod replay;
 mod round_trip;
 mod rows_touched;
 mod schema;
+mod sessions;
 mod settings;
 mod stage;
 mod takeover;

@@ -97,6 +97,24 @@ async fn is_odd(flavor: Flavor, east: &[i64]) {
     assert!(without_key.is_err(), "a table without a primary key was made");
 }
 
+/// The tests' administrator has the global values alone. An account that `init_connect` failed for could not log in.
+#[tokio::test]
+async fn a_hostile_server_spares_its_administrator() {
+    for flavor in [Flavor::MySql, Flavor::MariaDb] {
+        let server = MySqlOptions::new(flavor).buffer_pool_mib(128).hostile().start().await.unwrap();
+        let mut root = MySqlConnection::connect(&server.url()).await.unwrap();
+        sqlx::raw_sql("CREATE USER outbox_relay@'%'").execute(&mut root).await.unwrap();
+        sqlx::raw_sql("COMMIT").execute(&mut root).await.unwrap();
+        let of = "SELECT CAST(CONCAT_WS(' ', @@group_concat_max_len, @@completion_type) AS CHAR) LIMIT 1";
+        let seen: String = sqlx::query_scalar(of).fetch_one(&mut root).await.unwrap();
+        assert_eq!(seen, "4 NO_CHAIN");
+        let mut relay = MySqlConnection::connect(&server.url().replace("root", "outbox_relay")).await.unwrap();
+        let seen: String = sqlx::query_scalar(of).fetch_one(&mut relay).await.unwrap();
+        assert_eq!(seen, "4 RELEASE");
+        assert!(sqlx::query("SELECT 1").fetch_optional(&mut relay).await.unwrap().is_none(), "sql_select_limit = 0");
+    }
+}
+
 #[tokio::test]
 async fn an_odd_mysql_is_odd() {
     is_odd(Flavor::MySql, &[540]).await;

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use testkit::servers::{self, Alertmanager, Flavor, Kafka, Kind, MySql, MySqlOptions, Prometheus, RabbitMq};
 use tokio::time::sleep;
 
+use crate::test::World;
+
 /// The address of a server, and how the server was found.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Endpoint {
@@ -51,13 +53,14 @@ impl Fleet {
         Ok(Self { servers: [mysql, mariadb, kafka, rabbitmq, own].into_iter().flatten().collect() })
     }
 
-    /// Replaces its databases by odd ones, for which no address can be given.
-    pub(crate) async fn into_odd(mut self) -> Result<Self> {
+    /// Replaces its databases by those of another world, for which no address can be given.
+    pub(crate) async fn in_world(mut self, world: World) -> Result<Self> {
         self.servers
             .retain(|(server, _)| ![Kind::MySql, Kind::MariaDb].map(Kind::variable).contains(&&*server.variable));
         self.servers.retain(|(server, _)| server.variable != DATABASE_URL);
+        let database = |kind, flavor| Box::pin(database(world, kind, flavor));
         let (mysql, mariadb) =
-            tokio::try_join!(Box::pin(odd(Kind::MySql, Flavor::MySql)), Box::pin(odd(Kind::MariaDb, Flavor::MariaDb)))?;
+            tokio::try_join!(database(Kind::MySql, Flavor::MySql), database(Kind::MariaDb, Flavor::MariaDb))?;
         let own = (for_sqlx(&mysql.0).await?, None);
         self.servers.extend([mysql, mariadb, own]);
         Ok(self)
@@ -108,10 +111,15 @@ async fn start(kind: Kind) -> Result<(Endpoint, Handle)> {
     Ok((Endpoint { name: kind.name().into(), variable: kind.variable().into(), address, origin }, server))
 }
 
-async fn odd(kind: Kind, flavor: Flavor) -> Result<(Endpoint, Handle)> {
-    let server = MySqlOptions::new(flavor).odd().start().await;
-    let (address, origin, server) = mysql(server.with_context(|| format!("cannot start an odd {}", kind.name()))?);
-    tracing::info!(server = kind.name(), address, origin, "ready, with odd settings");
+async fn database(world: World, kind: Kind, flavor: Flavor) -> Result<(Endpoint, Handle)> {
+    let options = MySqlOptions::new(flavor);
+    let options = match world {
+        World::Odd => options.odd(),
+        World::Hostile => options.hostile(),
+    };
+    let server = options.start().await.with_context(|| format!("cannot start {} of this world", kind.name()))?;
+    let (address, origin, server) = mysql(server);
+    tracing::info!(server = kind.name(), address, origin, ?world, "ready");
     Ok((Endpoint { name: kind.name().into(), variable: kind.variable().into(), address, origin }, server))
 }
 

@@ -99,7 +99,7 @@ impl Sown {
     async fn sow(&self) -> Result<ExitCode> {
         let bugs = self.bugs()?;
         let fleet = match self.servers {
-            Some(World::Odd) => brokers().await?.into_odd().await?,
+            Some(world) => brokers().await?.in_world(world).await?,
             None => Fleet::start().await?,
         };
         let field = Field::new(fleet.endpoints())?;

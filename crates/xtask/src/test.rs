@@ -31,6 +31,8 @@ const THREADS: &str = "4";
 pub(crate) enum World {
     /// Settings that users have and no stock server has: see `crates/testkit/src/servers/odd.rs`.
     Odd,
+    /// The same, and the worst of what a session inherits: see `crates/testkit/src/servers/hostile.rs`.
+    Hostile,
 }
 
 #[derive(Debug, Args)]
@@ -49,10 +51,8 @@ impl Test {
         match (self.servers, self.args.is_empty()) {
             (None, true) => Box::pin(everything(&mut steps)).await,
             (None, false) => steps.push(step("tests", chosen(vec![self.args])).await),
-            (Some(World::Odd), true) => steps.push(step("odd servers", odd(brokers().await, odd_suites())).await),
-            (Some(World::Odd), false) => {
-                steps.push(step("odd servers", odd(brokers().await, vec![self.args])).await);
-            }
+            (Some(world), true) => steps.push(step("servers", on(world, brokers().await, statements())).await),
+            (Some(world), false) => steps.push(step("servers", on(world, brokers().await, vec![self.args])).await),
         }
         println!("{}", summary(&steps));
         Ok(if all_passed(&steps) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -64,7 +64,8 @@ async fn everything(steps: &mut Vec<Step>) {
         Ok(mut fleet) => {
             let workspace = ["--workspace", "--no-fail-fast"].map(str::to_owned);
             steps.push(step("tests", tests(&mut fleet, &[workspace.to_vec()])).await);
-            steps.push(step("odd servers", odd(Ok(fleet), odd_suites())).await);
+            // The hostile world has every setting of the odd one.
+            steps.push(step("hostile servers", on(World::Hostile, Ok(fleet), statements())).await);
         }
         Err(error) => steps.push(step("tests", async { Err(error) }).await),
     }
@@ -78,13 +79,13 @@ pub(crate) async fn brokers() -> Result<Fleet> {
     Fleet::start_only(&[Kind::Kafka, Kind::RabbitMq]).await
 }
 
-async fn odd(fleet: Result<Fleet>, calls: Vec<Vec<String>>) -> Result<String> {
-    tests(&mut fleet?.into_odd().await?, &calls).await
+async fn on(world: World, fleet: Result<Fleet>, calls: Vec<Vec<String>>) -> Result<String> {
+    tests(&mut fleet?.in_world(world).await?, &calls).await
 }
 
-/// The tests of `mysql-outbox-core`, and the relay's delivery tests. They are chosen from the whole workspace, so that
-/// nothing is built with other features.
-fn odd_suites() -> Vec<Vec<String>> {
+/// The suites that cover every statement: the tests of `mysql-outbox-core`, and the relay's delivery tests. They are chosen
+/// from the whole workspace, so that nothing is built with other features.
+fn statements() -> Vec<Vec<String>> {
     let call =
         |suite: &[&str]| ["--workspace", "--no-fail-fast"].iter().chain(suite).map(|&word| word.to_owned()).collect();
     vec![call(&["--test=core"]), call(&DELIVERY)]

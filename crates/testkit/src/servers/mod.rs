@@ -16,6 +16,7 @@ mod docker;
 mod erlang;
 mod galera;
 mod host;
+mod hostile;
 mod kafka;
 mod kafka_cluster;
 mod maven;

@@ -12,7 +12,7 @@ use super::mysql_program::Program;
 use super::origin::{Kind, Origin, origin, own_process};
 use crate::clock::Clock;
 
-use super::{cache, odd, packages, ports};
+use super::{cache, hostile, odd, packages, ports};
 
 /// The two server families that the outbox supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +41,7 @@ pub struct MySqlOptions {
     zone: Option<String>,
     environment: Vec<(&'static str, String)>,
     data: Option<PathBuf>,
+    hostile: bool,
 }
 
 impl MySqlOptions {
@@ -48,7 +49,8 @@ impl MySqlOptions {
     /// with the data).
     #[must_use]
     pub fn new(flavor: Flavor) -> Self {
-        Self { flavor, buffer_pool_mib: 1024, args: Vec::new(), zone: None, environment: Vec::new(), data: None }
+        let (args, environment) = (Vec::new(), Vec::new());
+        Self { flavor, buffer_pool_mib: 1024, args, zone: None, environment, data: None, hostile: false }
     }
 
     /// The size of `InnoDB`'s buffer pool in MiB.
@@ -102,6 +104,14 @@ impl MySqlOptions {
         self.zone(odd::zone(flavor))
     }
 
+    /// Sets also what a session inherits to the worst legal values: see `hostile.rs`.
+    #[must_use]
+    pub fn hostile(mut self) -> Self {
+        self.hostile = true;
+        self.args.extend(hostile::args(self.flavor).iter().map(|&arg| arg.to_owned()));
+        self.odd()
+    }
+
     /// Starts the server and waits until it answers.
     ///
     /// # Errors
@@ -136,6 +146,13 @@ impl MySqlOptions {
         }
         let port = ports::free_port()?;
         let call = self.settings(program.call(&data), folder.path(), port);
+        let call = if self.hostile {
+            let file = folder.path().join("hostile.sql");
+            hostile::write(self.flavor, &file)?;
+            call.option("init-file", file)
+        } else {
+            call
+        };
         let call = match &self.zone {
             Some(zone) => call.env("TZ", odd::tz(zone)?),
             None => call,
