@@ -90,6 +90,10 @@ impl<H: Handler> Processor<H> {
     pub(crate) async fn process(&self, delivery: &mut Delivery, stop: &CancellationToken) -> Verdict {
         let mut progress = self.unfinished.take(delivery.id);
         delivery.attempt = delivery.attempt.max(progress.attempt);
+        // The queue may drop it before its wait is over.
+        if self.is_near_its_limit(delivery) {
+            progress.until = Instant::now();
+        }
         let verdict = self.decide(delivery, &mut progress, stop).await;
         if matches!(verdict, Verdict::Undecided) {
             self.unfinished.keep(delivery.id, Progress { attempt: delivery.attempt, ..progress });
