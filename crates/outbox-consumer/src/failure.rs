@@ -189,7 +189,7 @@ mod tests {
         }
         let wrapped = || Failure::from(Wrapper(timed_out().into()));
         let error = test(wrapped()).unwrap_err();
-        assert!(error.chain().any(<dyn Error>::is::<Wrapper>), "{error:?}");
+        assert!(error.root_cause().is::<sqlx::Error>(), "{error:?}");
         assert_eq!(format!("{error:#}"), wrapped().to_string());
         assert!(command(wrapped()).unwrap_err().is::<Wrapper>());
         let after = test(Failure::After(Duration::from_secs(5))).unwrap_err();

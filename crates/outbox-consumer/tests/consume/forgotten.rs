@@ -29,9 +29,7 @@ async fn with_a_dead_message(flavor: Flavor) -> Result<(Stage, Sending, Running)
     let message = Sending::new("key", "flaky");
     stage.topic.send(std::slice::from_ref(&message)).await?;
     let once = Retry::new(RETRY.base, RETRY.max, 1);
-    // Of all that the handler has not got a second later it is said that it is late.
-    let consumer = stage.rabbitmq()?.retry(once).inbox_retention(Duration::from_nanos(1));
-    let consumer = Stage::start_rabbitmq(consumer, &Does::work())?;
+    let consumer = Stage::start_rabbitmq(stage.rabbitmq()?.retry(once), &Does::work())?;
     stage.wait_for(1).await?;
     Ok((stage, message, consumer))
 }
@@ -92,12 +90,13 @@ async fn a_retry_after_a_late_delivery_is_the_only_effect(flavor: Flavor) -> Res
 async fn a_dead_message_that_was_processed_meanwhile_goes(flavor: Flavor) -> Result<()> {
     let (stage, message, consumer) = with_a_dead_message(flavor).await?;
     stage.database.execute("DELETE FROM inbox_processed").await?;
-    stage.topic.send(std::slice::from_ref(&message)).await?;
+    let replayed = Sending { headers: vec![("outbox-replay".to_owned(), "1".to_owned())], ..message };
+    stage.topic.send(&[replayed]).await?;
     consumer.wait_for_metric(MESSAGES, "first", 1.0).await?;
-    assert!(!is_dead(&stage).await?, "a late message was processed, and is still dead");
+    assert!(!is_dead(&stage).await?, "a replayed message was processed, and is still dead");
     consumer.stop().await?;
 
-    // A consumer that does not take the message for late leaves it to the retry.
+    // A consumer leaves one that is neither replayed nor late to the retry.
     let second = Sending::new("key", "flaky");
     let once = Retry::new(RETRY.base, RETRY.max, 1);
     let consumer = Stage::start_rabbitmq(stage.rabbitmq()?.retry(once), &Does::work())?;
