@@ -21,7 +21,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outbox_core::{sqlx, store::doctor};
+use outbox_core::{
+    sqlx,
+    store::{
+        doctor,
+        refusal::{Refusal, refusal},
+    },
+};
 use serde::Serialize;
 
 use crate::{
@@ -188,9 +194,10 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>, topics: 
     }
 }
 
-/// A refusal by the server is a note; any other error is a risk.
+/// A privilege that the account lacks is a note; any other error is a risk.
 fn not_read(what: &str, error: &sqlx::Error) -> Finding {
-    let severity = if error.as_database_error().is_some() { Severity::Note } else { Severity::Risk };
+    let is_denied = refusal(error) == Some(Refusal::Setup);
+    let severity = if is_denied { Severity::Note } else { Severity::Risk };
     Finding::new(severity, "not_checked", format!("{what} cannot be read: {}.", describe(error)))
 }
 

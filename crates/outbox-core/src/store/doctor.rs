@@ -4,7 +4,12 @@ use std::collections::BTreeMap;
 
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, MySqlConnection, Row as _, SqlSafeStr as _};
 
-use super::{NO_PRIVILEGE, NO_TEXT, VIEW_UNUSABLE, error_number, migrate::is_denial, schema::TABLES};
+use super::{
+    NO_PRIVILEGE, NO_TEXT, VIEW_UNUSABLE, error_number,
+    migrate::is_denial,
+    refusal::{Refusal, refusal},
+    schema::TABLES,
+};
 
 /// The settings of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -98,7 +103,8 @@ pub async fn lacks(conn: &mut MySqlConnection, privilege: &Privilege<'_>) -> Res
     };
     match conn.prepare(AssertSqlSafe(sql).into_sql_str()).await {
         Err(error) if is_denial(&error) => Ok(true),
-        Err(error) if error.as_database_error().is_none() => Err(error),
+        // After any other error it is not known: the server has not judged the statement.
+        Err(error) if !matches!(refusal(&error), Some(Refusal::Setup | Refusal::Call)) => Err(error),
         Ok(_) | Err(_) => Ok(false),
     }
 }
@@ -200,4 +206,35 @@ pub async fn table_sizes(conn: &mut MySqlConnection) -> Result<Vec<TableSize>, s
                WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND FIND_IN_SET(table_name, ?) ORDER BY 3 DESC, 1";
     let sizes: Vec<(String, u64, u64)> = sqlx::query_as(sql).bind(TABLES).fetch_all(conn).await?;
     Ok(sizes.into_iter().map(|(table, rows, bytes)| TableSize { table, rows, bytes }).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::{database::Database, on_both_databases, servers::Flavor};
+
+    use super::*;
+
+    on_both_databases!(a_privilege_is_not_taken_for_granted_while_the_table_is_locked);
+
+    /// A change of the table waits for a reader, and the check behind it.
+    async fn a_privilege_is_not_taken_for_granted_while_the_table_is_locked(flavor: Flavor) -> anyhow::Result<()> {
+        let database = Database::create(flavor).await?;
+        let (mut reader, mut db) = (database.connect_as_admin().await?, database.connect().await?);
+        sqlx::raw_sql("BEGIN; SELECT * FROM outbox_dead").execute(&mut reader).await?;
+        let mut changer = database.connect_as_admin().await?;
+        let change = tokio::spawn(async move {
+            sqlx::raw_sql("ALTER TABLE outbox_dead COMMENT = 'changed'").execute(&mut changer).await
+        });
+        let waits = "SELECT COUNT(*) FROM information_schema.processlist \
+                     WHERE db = DATABASE() AND state LIKE 'Waiting for table metadata lock%'";
+        // While another session binds what is not text, MySQL refuses the list.
+        while sqlx::query_scalar::<_, i64>(waits).fetch_one(&mut reader).await.unwrap_or(0) == 0 {}
+        sqlx::raw_sql("SET SESSION lock_wait_timeout = 1").execute(&mut db).await?;
+        let privilege = Privilege { name: "SELECT", columns: "", table: "outbox_dead" };
+        assert!(lacks(&mut db, &privilege).await.is_err());
+        sqlx::raw_sql("ROLLBACK").execute(&mut reader).await?;
+        change.await??;
+        assert!(!lacks(&mut db, &privilege).await?);
+        Ok(())
+    }
 }
