@@ -6,7 +6,7 @@ use futures_util::{StreamExt as _, stream};
 use outbox_core::{
     SchemaError, check_schema,
     sqlx::{self, Connection as _, MySqlConnection},
-    store::{counters, lanes::settle_kind, lease, read, settle},
+    store::{controls, counters, lanes::settle_kind, lease, read, settle},
 };
 use tokio::{
     sync::{Mutex, mpsc, watch},
@@ -312,11 +312,12 @@ async fn take_lanes(context: &Context, connection: &mut MySqlConnection) -> Resu
     Ok(None)
 }
 
-/// Looks for a counter that is behind, and for a privilege to read or settle that the account lacks, as with the GRANT files of an
-/// earlier release: such a relay would claim messages, and could not send or settle them.
+/// Looks for a counter that is behind, and for a privilege to read, to settle or to learn of pauses that the account lacks, as with the
+/// GRANT files of an earlier release: such a relay would claim messages, and could not send or settle them, or would claim none.
 async fn is_ready(connection: &mut MySqlConnection) -> Result<Option<counters::Behind>, sqlx::Error> {
     read::messages(connection, &[]).await?;
     settle::try_all(connection).await?;
+    controls::orders(connection).await?;
     counters::behind(connection).await
 }
 

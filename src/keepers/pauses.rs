@@ -25,34 +25,47 @@ pub async fn run(context: Arc<Context>) {
     }
 }
 
-/// Reads the pauses. A process without the privilege (GRANT files of an earlier release) assumes that there is none. Messages in
+/// Reads the pauses. Before the first read that succeeds, no lane runs: a refusal does not mean that there is no pause. Messages in
 /// flight are finished.
 async fn read_pauses(context: &Context, session: &mut Session) -> Result<(), sqlx::Error> {
-    let read = session.run("controls", async |db| controls::orders(db).await).await;
-    let (rows, newest) = match &read {
-        Ok((rows, newest)) => (rows.as_slice(), *newest),
-        Err(error) if error.as_database_error().is_some() && !context.controls.are_known() => (&[][..], 0),
-        Err(_) => return read.map(drop),
-    };
+    let (rows, newest) = session.run("controls", async |db| controls::orders(db).await).await?;
     context.controls.set_newest_job(newest);
-    let (begun, ended) = context.controls.set(rows, Instant::now());
+    let (begun, ended) = context.controls.set(&rows, Instant::now());
     for (targets, is_paused) in [(begun, true), (ended, false)] {
         for (kind, name) in targets.iter().map(Target::names) {
             tracing::warn!(kind, name, "{}", if is_paused { "paused by an operator" } else { "not paused any more" });
             context.metrics.paused.with_label_values(&[kind, name.as_str()]).set(i64::from(is_paused));
         }
     }
-    read.map(drop)
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use anyhow::Context as _;
     use outbox_core::store::jobs::{self, Actor, NewJob};
     use testkit::{database::Database, on_both_databases, servers::Flavor};
 
     use super::*;
 
-    on_both_databases!(pauses_and_the_newest_job_reach_the_relay);
+    on_both_databases!(
+        pauses_and_the_newest_job_reach_the_relay,
+        a_relay_whose_first_read_of_the_pauses_is_refused_does_not_know_them,
+    );
+
+    async fn a_relay_whose_first_read_of_the_pauses_is_refused_does_not_know_them(
+        flavor: Flavor,
+    ) -> anyhow::Result<()> {
+        let database = Database::create(flavor).await?;
+        // The server refuses the login: 1045.
+        let (scheme, rest) = database.url().split_once("://").context("no scheme")?;
+        let (_, address) = rest.split_once('@').context("no account")?;
+        let context = Context::with_database(&format!("{scheme}://outbox_relay:wrong@{address}"));
+        let refused = read_pauses(&context, &mut Session::new(&context)).await;
+        assert!(refused.is_err_and(|error| error.as_database_error().is_some()));
+        assert!(!context.controls.are_known(), "its lanes run");
+        Ok(())
+    }
 
     async fn pauses_and_the_newest_job_reach_the_relay(flavor: Flavor) -> anyhow::Result<()> {
         let database = Database::create(flavor).await?;

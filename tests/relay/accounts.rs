@@ -68,7 +68,11 @@ async fn a_relay_with_the_grants_of_an_earlier_release_waits_for_those_of_its_ow
     stage.settings = stage.settings.clone().set("database", "url", url.as_str());
     let user = url.username();
     stage.commit(&[stage.draft(1)]).await?;
-    for later in ["SELECT, INSERT, UPDATE, DELETE ON outbox_replays", "SELECT, INSERT, DELETE ON outbox_attempts"] {
+    for later in [
+        "SELECT, INSERT, UPDATE, DELETE ON outbox_replays",
+        "SELECT, INSERT, DELETE ON outbox_attempts",
+        "SELECT, DELETE ON outbox_controls",
+    ] {
         stage.database.execute(&format!("REVOKE {later} FROM '{user}'@'%'")).await?;
         let mut relay = stage.relay()?;
         relay.wait_for_log(PATIENCE, "the account lacks a privilege: run deploy/grants").await?;
