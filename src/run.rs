@@ -1,6 +1,11 @@
 //! Makes the parts of a relay, joins them by channels, and stops them in order.
 
-use std::{panic::resume_unwind, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    panic::resume_unwind,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::{StreamExt as _, stream};
 use outbox_core::{
@@ -56,7 +61,7 @@ impl Relay {
         Self::with_sinks(config, feeds, metrics, health)
     }
 
-    /// Creates a relay with other sinks, for embedding and tests.
+    /// Creates a relay with other sinks, for embedding and tests. A route to another sink is an error.
     pub fn with_sinks(
         config: Config,
         feeds: Vec<Feed>,
@@ -67,7 +72,15 @@ impl Relay {
             Some(SinkConfig::RabbitMq(_)) => Binding::Amqp,
             Some(SinkConfig::Kafka(_) | SinkConfig::Stdout | SinkConfig::Null) | None => Binding::Kafka,
         };
-        let sinks = feeds.iter().map(|feed| (feed.name.clone(), binding(feed))).collect();
+        let sinks: HashMap<_, _> = feeds.iter().map(|feed| (feed.name.clone(), binding(feed))).collect();
+        if let Some(route) = config.routes.iter().find(|route| !sinks.contains_key(&route.sink)) {
+            let names: BTreeSet<_> = sinks.keys().map(String::as_str).collect();
+            let names = Vec::from_iter(names).join(", ");
+            let (topics, sink) = (&route.topics, &route.sink);
+            let problem =
+                format!("a route for `{topics}` names the sink `{sink}`, which the relay lacks: it has {names}");
+            return Err(RunError::configuration(problem));
+        }
         let routes = Routes::new(&config.routes).with_sinks(sinks);
         let unusable = |error| RunError::configuration(format!("the database URL cannot be used: {error}"));
         database::options(&config.database).map_err(unusable)?;

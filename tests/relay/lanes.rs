@@ -168,6 +168,20 @@ async fn a_sink_that_blocks_its_thread_holds_up_its_own_lane_alone_and_is_named(
 }
 
 #[tokio::test]
+async fn a_relay_with_a_route_to_a_sink_that_does_not_exist_is_not_made() -> Result<()> {
+    let mut inputs = Inputs::default();
+    inputs.variables = vec![("RELAY__DATABASE__URL".to_owned(), "mysql://relay@127.0.0.1/shop".to_owned())];
+    let mut config = config::load_for_database(&inputs)?.config;
+    config.routes = vec![Route::new("orders", "null"), Route::new("*", "nul")];
+    let metrics = Metrics::new()?;
+    let health = Health::new(Arc::clone(&metrics));
+    let made = Relay::with_sinks(config, vec![Feed::new("null", Arc::new(Null), 4, 100)], metrics, health);
+    let error = made.err().context("the relay was made")?.to_string();
+    ensure!(error == "a route for `*` names the sink `nul`, which the relay lacks: it has null", "{error}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_scheduled_message_holds_up_no_later_one_of_its_key() -> Result<()> {
     let mut stage = Stage::new(Flavor::MariaDb, Broker::RabbitMq).await?.patient();
     let scheduled = [stage.draft(0).unordered_key("k")];
