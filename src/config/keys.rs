@@ -199,7 +199,7 @@ section! {
     read {
         /// Sent messages and their receipts.
         sent: Retention = Default "7d";
-        /// Dead messages.
+        /// Dead messages, but for those that hold their key: these stay until an operator retries, releases or discards them.
         dead: Retention = Default "30d";
         /// Rows of the inbox. A message that is delivered again after that time takes effect again.
         inbox: Retention = Default "7d";

@@ -2,13 +2,19 @@
 
 #![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
+use outbox_core::store::purge;
 use serde_json::Value;
-use testkit::{consume::Broker, on_both_databases, servers::Flavor};
+use testkit::{consume::Broker, database::Database, on_both_databases, servers::Flavor};
 
 use crate::stage::{PATIENCE, Stage, account, client};
 
-on_both_databases!(what_a_dry_run_counts_is_what_the_purge_then_deletes,);
+on_both_databases!(
+    what_a_dry_run_counts_is_what_the_purge_then_deletes,
+    the_purge_leaves_a_dead_message_that_holds_its_key_to_an_operator,
+);
 
 const VIEWER: &str = include_str!("../../deploy/grants/viewer.sql");
 
@@ -71,5 +77,18 @@ async fn what_a_dry_run_counts_is_what_the_purge_then_deletes(flavor: Flavor) ->
     let instances = viewer.json("instances", &[]).await?;
     let names: Vec<_> = instances.as_array().into_iter().flatten().map(|it| &it["instance"]).collect();
     ensure!(after["purger"].is_string() && names.contains(&&after["purger"]), "{after:#} {instances:#}");
+    Ok(())
+}
+
+async fn the_purge_leaves_a_dead_message_that_holds_its_key_to_an_operator(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let rows = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, owner) VALUES \
+        (0, 1, 7, 0, 1, '2020-01-05', 1, 'x', 'x'), (0, 2, 7, 0, 1, '2020-01-05', 0, 'x', 'x')";
+    database.execute(rows).await?;
+    let (mut db, day) = (database.connect().await?, Duration::from_hours(24));
+    ensure!(purge::old_dead(&mut db, day, 100).await?.rows == 1, "the forecast counts both");
+    ensure!(purge::dead(&mut db, day, 100).await? == 1, "both were deleted");
+    database.execute("UPDATE outbox_dead SET holds_key = 0").await?;
+    ensure!(purge::dead(&mut db, day, 100).await? == 1, "a released one stays");
     Ok(())
 }

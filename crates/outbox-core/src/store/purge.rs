@@ -110,11 +110,11 @@ pub async fn unsent(conn: &mut MySqlConnection, messages: &[(u16, u64)]) -> Resu
     replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).collect()
 }
 
-/// Deletes dead messages that died longer ago than this; returns how many. At most `limit`, of one lane, locked first: one
-/// that an operator is putting back at the moment is left out. Reads the dead messages; primary keys; one transaction.
+/// Deletes dead messages that died longer ago than this; returns how many. One that holds its key stays: only an operator lets its key
+/// go on. At most `limit`, of one lane, locked first: one that an operator is putting back at the moment is left out. Reads the dead messages; primary keys; one transaction.
 pub async fn dead(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Result<u64, sqlx::Error> {
-    let sql = "SELECT lane, id FROM outbox_dead WHERE died_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
-               ORDER BY lane, id LIMIT ? FOR UPDATE SKIP LOCKED";
+    let sql = "SELECT lane, id FROM outbox_dead WHERE holds_key = 0 \
+               AND died_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY lane, id LIMIT ? FOR UPDATE SKIP LOCKED";
     let mut tx = conn.begin().await?;
     let rows: Vec<(u16, u64)> = sqlx::query_as(sql).bind(micros(age)).bind(limit).fetch_all(&mut *tx).await?;
     let Some((lane, _)) = rows.first().copied() else { return tx.rollback().await.map(|()| 0) };
@@ -159,10 +159,10 @@ impl OldRows {
     }
 }
 
-/// Counts dead messages that died longer ago than this, among the first `most` of all. Primary key, as many rows; no lock.
+/// Counts dead messages that died longer ago than this and hold no key, among the first `most` of all. Primary key, as many rows; no lock.
 pub async fn old_dead(conn: &mut MySqlConnection, age: Duration, most: u32) -> Result<OldRows, sqlx::Error> {
     let sql = "SELECT COUNT(*), COUNT(old_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(old_at)) FROM \
-               (SELECT IF(died_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, died_at, NULL) AS old_at \
+               (SELECT IF(holds_key = 0 AND died_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, died_at, NULL) AS old_at \
                FROM outbox_dead FORCE INDEX (PRIMARY) ORDER BY lane, id LIMIT ?) looked_at";
     let counts = sqlx::query_as(sql).bind(micros(age)).bind(most).fetch_one(conn).await?;
     Ok(OldRows::of(counts, most))

@@ -19,7 +19,7 @@ pub struct Stats {
     pub dead: u64,
     /// Of these, those that had expired.
     pub expired: u64,
-    /// When the oldest dead message died, apart from expired ones: microseconds since 1970.
+    /// When the oldest dead message died, apart from expired ones and those that hold their key: microseconds since 1970.
     pub dead_since: Option<i64>,
     /// Keys whose first message is dead, or waits until an operator acts: see [`OPERATOR`].
     pub blocked_keys: u64,
@@ -133,7 +133,7 @@ pub struct LaneStats {
     pub dead: u64,
     /// Of these, those that had expired.
     pub expired: u64,
-    /// When the oldest of the others died, since 1970.
+    /// When the oldest of the others died that holds no key, since 1970.
     pub dead_since: Option<i64>,
     /// Keys whose first message is dead, or waits until an operator acts: see [`OPERATOR`].
     pub blocked_keys: u64,
@@ -242,7 +242,7 @@ async fn delayed(conn: &mut MySqlConnection, lanes: &mut Lanes) -> Result<(), sq
 
 async fn dead(conn: &mut MySqlConnection, lanes: &mut Lanes) -> Result<(), sqlx::Error> {
     let sql = "SELECT lane, CAST(COUNT(*) AS UNSIGNED), CAST(COUNT(IF(reason = 'expired', 1, NULL)) AS UNSIGNED), \
-               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(IF(reason = 'expired', NULL, died_at))), \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(IF(reason = 'expired' OR holds_key = 1, NULL, died_at))), \
                CAST(COUNT(DISTINCT IF(holds_key = 1, key_hash, NULL)) AS UNSIGNED) FROM outbox_dead GROUP BY lane";
     for row in sqlx::query(sql).fetch_all(conn).await? {
         let lane = lanes.of(row.try_get(0)?);
