@@ -54,10 +54,12 @@ fn take(headers: &mut Vec<(String, String)>, names: &[&str]) -> Option<String> {
     Some(headers.remove(position).1)
 }
 
-/// An id for a record without one, the same each time it is delivered.
+/// An id for a record without one, the same each time it is delivered. In a topic that was made again the place is that of another
+/// record, so that time and contents are part of the id.
 fn stand_in(message: &impl Message) -> Uuid {
-    let place = format!("{}@{}", message.partition(), message.offset());
-    Uuid::from_u64_pair(key_hash(message.topic(), Some(b"no id")), key_hash(message.topic(), Some(place.as_bytes())))
+    let place = format!("{}@{} {:?}", message.partition(), message.offset(), message.timestamp());
+    let contents = [message.key(), message.payload()].map(|bytes| key_hash(message.topic(), bytes));
+    Uuid::from_u64_pair(key_hash(message.topic(), Some(place.as_bytes())), contents[0].rotate_left(1) ^ contents[1])
 }
 
 #[cfg(test)]
@@ -103,6 +105,18 @@ mod properties {
     /// The first value with one of these names.
     fn first<'a>(headers: &'a [(String, String)], names: &[&str]) -> Option<&'a str> {
         headers.iter().find(|(name, _)| names.contains(&name.as_str())).map(|(_, value)| value.as_str())
+    }
+
+    /// A topic that was made again gives the same places again.
+    #[test]
+    fn another_record_without_an_id_at_the_same_place_has_another_id() {
+        let record = |payload: &[u8], millis| {
+            let (topic, time) = ("foreign".to_owned(), Timestamp::CreateTime(millis));
+            delivery(&OwnedMessage::new(Some(payload.to_vec()), None, topic, time, 0, 7, None)).id
+        };
+        assert_eq!(record(b"a", 1), record(b"a", 1));
+        assert_ne!(record(b"a", 1), record(b"b", 1));
+        assert_ne!(record(b"a", 1), record(b"a", 2));
     }
 
     proptest! {
