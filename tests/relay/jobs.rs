@@ -5,7 +5,10 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use outbox_core::sqlx::{self, Connection as _, MySqlConnection};
+use outbox_core::{
+    sqlx::{self, Connection as _, MySqlConnection},
+    store::jobs::{self, Actor, Batch, Change, NewJob},
+};
 use serde_json::Value;
 use testkit::{
     accounts::Account,
@@ -30,6 +33,7 @@ on_both_databases!(
     a_job_whose_message_is_locked_lets_others_go_on,
     a_pause_holds_while_a_job_waits_for_a_lock,
     each_account_can_do_its_part_alone,
+    a_batch_leaves_out_a_message_that_has_died_again_since_it_was_found,
 );
 
 const OPEN: &str = "SELECT COUNT(*) = 0 FROM outbox_jobs WHERE ended_at IS NULL";
@@ -318,5 +322,30 @@ async fn each_account_can_do_its_part_alone(flavor: Flavor) -> Result<()> {
         stage.database.number("SELECT COUNT(*) FROM outbox_jobs").await? == 1,
         "the relay's account has ordered a job"
     );
+    Ok(())
+}
+
+/// Another job has put the message back between the read of a batch and its change, and it has died again.
+async fn a_batch_leaves_out_a_message_that_has_died_again_since_it_was_found(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor, Broker::Kafka).await?;
+    stage.commit(&[stage.draft(1)]).await?;
+    stage.database.execute(BURY).await?;
+    let mut db = stage.database.connect().await?;
+    let id: u64 = sqlx::query_scalar("SELECT id FROM outbox_dead").fetch_one(&mut db).await?;
+    let actor = Actor { name: "alice", via: "test", reason: "x" };
+    for (change, action) in [(Change::Discard, "discard"), (Change::Retry, "retry"), (Change::Release, "release")] {
+        let order = NewJob { action, filter: "{}", per_second: 100, messages: 1 };
+        jobs::order(&mut db, &order, &actor).await?;
+        let late = "UPDATE outbox_jobs SET next_at = created_at; UPDATE outbox_dead SET died_at = UTC_TIMESTAMP(6), holds_key = 1";
+        stage.database.execute(late).await?;
+        let due = jobs::due(&mut db).await?;
+        let job = due.first().context("no job is due")?;
+        let (last, pause, token) = ((0, id), Duration::ZERO, 7);
+        let batch = Batch { job, change, lane: 0, ids: &[id], last, is_last: true, pause, token };
+        ensure!(jobs::carry_out(&mut db, &batch).await?, "{action}: the batch was not carried out");
+        let stays =
+            "SELECT COUNT(*) = 1 AND (SELECT COUNT(*) FROM outbox_messages) = 1 FROM outbox_dead WHERE holds_key = 1";
+        ensure!(stage.database.number(stays).await? == 1, "{action}: the message of another death was changed");
+    }
     Ok(())
 }

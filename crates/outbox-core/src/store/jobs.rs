@@ -31,7 +31,8 @@ impl Change<'_> {
     fn rows(self) -> (&'static str, &'static str) {
         match self {
             Self::Hurry => ("outbox_delayed", " AND d.due_at < TIMESTAMP'9999-12-31 00:00:00'"),
-            Self::Retry | Self::Release | Self::Discard => ("outbox_dead", ""),
+            // One that has died since the order was in no plan: another job has put it back after this batch was read.
+            Self::Retry | Self::Release | Self::Discard => ("outbox_dead", " AND d.died_at <= j.created_at"),
             // They have no row but that of their contents.
             Self::Replay(..) => ("outbox_pending", ""),
         }
