@@ -15,6 +15,7 @@ on_both_databases!(
     replays_go_one_after_the_other_and_take_a_message_once,
     what_cannot_be_replayed_is_left_out,
     what_only_a_replay_sent_in_that_time_does_not_come_behind_later_messages,
+    a_message_whose_first_receipt_is_about_to_be_purged_is_left_out,
 );
 
 /// The marks of a message's arrivals; 0 for none.
@@ -201,5 +202,22 @@ async fn what_cannot_be_replayed_is_left_out(flavor: Flavor) -> Result<()> {
     let found = marks(&mut stage).await?;
     let again = |n: usize| found[&drafts[n].id].len();
     ensure!([0, 1, 2, 3, 4].map(again) == [1, 2, 1, 2, 2], "{found:?}");
+    Ok(())
+}
+
+/// The purge deletes a message with any of its receipts.
+async fn a_message_whose_first_receipt_is_about_to_be_purged_is_left_out(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor, Broker::Kafka).await?.patient();
+    let _relay = stage.relay()?;
+    let draft = stage.draft(1);
+    stage.commit(std::slice::from_ref(&draft)).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    let id = draft.id.to_string();
+    order(&stage, "replay", &[&id]).await?;
+    wait_for_jobs(&stage).await?;
+    let age = "UPDATE outbox_sent SET sent_at = sent_at - INTERVAL 167 HOUR ORDER BY receipt_id LIMIT 1";
+    stage.database.execute(age).await?;
+    let plan = stage.operator()?.json("replay", &[&id]).await?;
+    ensure!(plan["plan"]["messages"] == 0 && plan["plan"]["left_out"]["its retention ends"] == 1, "{plan:#}");
     Ok(())
 }

@@ -68,6 +68,14 @@ pub async fn claim_of(conn: &mut MySqlConnection, id: u64) -> Result<Option<u64>
     sqlx::query_scalar(sql).bind(id).bind(id).fetch_optional(conn).await
 }
 
+/// The time of the first receipt of a message: microseconds since 1970. Reads all receipts.
+pub async fn first_sent(conn: &mut MySqlConnection, id: u64) -> Result<Option<i64>, sqlx::Error> {
+    let sql = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(sent_at)) FROM outbox_sent \
+               WHERE message_ids LIKE CONCAT('%', ?, '%') \
+               AND JSON_CONTAINS(IF(JSON_VALID(message_ids), message_ids, '[]'), CAST(? AS CHAR))";
+    sqlx::query_scalar(sql).bind(id).bind(id).fetch_one(conn).await
+}
+
 /// Microseconds since 1970, by the database's clock.
 pub async fn now(conn: &mut MySqlConnection) -> Result<i64, sqlx::Error> {
     let sql = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
