@@ -16,6 +16,7 @@ GRANT SELECT ON outbox_sent    TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_claimed_messages TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_sent_messages    TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_listed_messages  TO 'outbox_operator'@'%';
+GRANT SELECT ON outbox_head TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_instances TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_replays TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_attempts TO 'outbox_operator'@'%';

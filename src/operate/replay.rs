@@ -10,6 +10,7 @@ use outbox_core::{
     sqlx::{self, MySqlConnection},
     store::{
         jobs::{self, Actor, DueJob, NewJob},
+        lanes,
         replay::{self, Again, ReceiptRow, SentMessage},
     },
 };
@@ -20,6 +21,7 @@ use super::{
     jobs::BATCH,
     unsent::time,
 };
+use crate::state::role::Role;
 
 /// The action in `outbox_jobs`.
 pub(super) const ACTION: &str = "replay";
@@ -33,6 +35,9 @@ const SAMPLES: usize = 5;
 const HELD: i64 = 3_600_000_000;
 /// A message is left out if its retention ends within this time: the purge may delete it meanwhile.
 const MARGIN: Duration = Duration::from_hours(1);
+
+/// Why messages of workers are left out.
+const WORKERS: &str = "its lane belongs to workers, which have no inbox: name it with --lane";
 
 /// The messages of interest; `None` means all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,21 +61,28 @@ pub struct SentFilter {
     /// Where they go, as `sink/name`; `None`: to the destination of their route. Relays that do not know this leave the job to others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
+    /// Not those of these lanes, which belong to workers. Relays that do not know this leave the job to others.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub without_lanes: BTreeSet<u16>,
     /// Only claims above this number.
     #[serde(default)]
     pub above: u64,
-    /// Only claims up to this number: those of the replay itself are none of them.
+    /// Only claims up to this number, so that a replay never takes its own.
     #[serde(default)]
     pub up_to: u64,
 }
 
 impl SentFilter {
-    /// Sets the claims whose messages are looked at. Returns false if the one message was not sent.
+    /// Sets the claims whose messages are looked at, and leaves the lanes of workers out if no lane is named: workers have no inbox, so
+    /// each effect would happen again. Returns false if the one message was not sent.
     ///
     /// # Errors
     ///
     /// If the database fails.
     pub async fn find_claims(&mut self, db: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
+        if self.lane.is_none() {
+            self.without_lanes = lanes::of_kind(db, Role::WORKER).await?.into_iter().collect();
+        }
         if let Some(id) = self.id {
             let claim = replay::claim_of(db, id).await?;
             (self.above, self.up_to) = claim.map_or((0, 0), |claim| (claim.saturating_sub(1), claim));
@@ -82,6 +94,10 @@ impl SentFilter {
     }
 
     fn takes_receipt(&self, receipt: &ReceiptRow) -> bool {
+        self.matches(receipt) && !self.without_lanes.contains(&receipt.lane)
+    }
+
+    fn matches(&self, receipt: &ReceiptRow) -> bool {
         self.lane.is_none_or(|lane| lane == receipt.lane)
             && self.since.is_none_or(|since| receipt.sent_at >= since)
             && self.until.is_none_or(|until| receipt.sent_at < until)
@@ -103,7 +119,7 @@ impl SentFilter {
 }
 
 /// The effect of a replay, before it is ordered. Times are RFC 3339, by the database's clock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ReplayPlan {
     /// The number of messages. All of them arrive again: consumers with an inbox that has not forgotten them do nothing.
     pub messages: u64,
@@ -113,6 +129,8 @@ pub struct ReplayPlan {
     pub to: Option<String>,
     /// The lanes.
     pub lanes: BTreeSet<u16>,
+    /// Of these lanes, those of workers, which have no inbox: each effect happens again.
+    pub worker_lanes: BTreeSet<u16>,
     /// The number of messages by topic.
     pub topics: BTreeMap<String, u64>,
     /// When the first was sent.
@@ -155,18 +173,7 @@ pub async fn plan(
     kept: Duration,
     per_second: u32,
 ) -> Result<ReplayPlan, sqlx::Error> {
-    let mut plan = ReplayPlan {
-        messages: 0,
-        is_complete: true,
-        to: filter.to.clone(),
-        lanes: BTreeSet::new(),
-        topics: BTreeMap::new(),
-        oldest: None,
-        newest: None,
-        seconds: 0,
-        left_out: BTreeMap::new(),
-        samples: Vec::new(),
-    };
+    let mut plan = ReplayPlan { is_complete: true, to: filter.to.clone(), ..ReplayPlan::default() };
     let oldest = oldest(db, filter, kept).await?;
     let (mut above, mut looked_at, mut seen, mut only_again) = (filter.above, 0, BTreeSet::new(), BTreeSet::new());
     'receipts: loop {
@@ -177,7 +184,7 @@ pub async fn plan(
                 break 'receipts;
             }
             above = receipt.claim_id;
-            if !filter.takes_receipt(receipt) {
+            if !filter.matches(receipt) {
                 continue;
             }
             if looked_at >= BUDGET {
@@ -187,34 +194,41 @@ pub async fn plan(
             let ids: Vec<u64> = receipt.ids.iter().copied().filter(|id| filter.id.is_none_or(|it| it == *id)).collect();
             looked_at += ids.len() as u64;
             if receipt.sent_at < oldest {
-                *plan.left_out.entry("its retention ends").or_default() += ids.len() as u64;
+                plan.leave_out("its retention ends", ids.len());
                 continue;
             }
             let found = replay::sent(db, receipt.lane, &ids, 0).await?;
-            let gone = (ids.len() - found.len()) as u64;
-            if gone > 0 {
-                *plan.left_out.entry("it is unsent again, or was deleted").or_default() += gone;
-            }
+            plan.leave_out("it is unsent again, or was deleted", ids.len() - found.len());
             let (found, again): (Vec<_>, Vec<_>) =
                 found.into_iter().partition(|message| filter.takes_way(receipt, message.replayed_at));
             only_again.extend(again.iter().filter(|it| filter.takes(it)).map(|it| (receipt.lane, it.id)));
             // Several receipts may name one message.
             let is_new = |message: &SentMessage| filter.takes(message) && seen.insert((receipt.lane, message.id));
-            plan.add(receipt, found.into_iter().filter(is_new));
+            let found = found.into_iter().filter(is_new);
+            if filter.takes_receipt(receipt) {
+                plan.add(receipt, found);
+            } else {
+                plan.leave_out(WORKERS, found.count());
+            }
         }
         if is_last {
             break;
         }
     }
-    let only_again = only_again.difference(&seen).count() as u64;
-    if only_again > 0 {
-        plan.left_out.insert("only a replay sent it then", only_again);
-    }
+    plan.leave_out("only a replay sent it then", only_again.difference(&seen).count());
+    plan.worker_lanes = lanes::of_kind(db, Role::WORKER).await?.into_iter().collect();
+    plan.worker_lanes.retain(|lane| plan.lanes.contains(lane));
     plan.seconds = plan.messages / u64::from(per_second.max(1));
     Ok(plan)
 }
 
 impl ReplayPlan {
+    fn leave_out(&mut self, why: &'static str, messages: usize) {
+        if messages > 0 {
+            *self.left_out.entry(why).or_default() += messages as u64;
+        }
+    }
+
     fn add(&mut self, receipt: &ReceiptRow, messages: impl Iterator<Item = SentMessage>) {
         let sent_at = time(receipt.sent_at);
         for message in messages {

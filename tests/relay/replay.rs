@@ -15,6 +15,7 @@ on_both_databases!(
     replays_go_one_after_the_other_and_take_a_message_once,
     what_cannot_be_replayed_is_left_out,
     what_only_a_replay_sent_in_that_time_does_not_come_behind_later_messages,
+    lanes_of_workers_are_left_out_unless_they_are_named,
     a_message_whose_first_receipt_is_about_to_be_purged_is_left_out,
 );
 
@@ -202,6 +203,41 @@ async fn what_cannot_be_replayed_is_left_out(flavor: Flavor) -> Result<()> {
     let found = marks(&mut stage).await?;
     let again = |n: usize| found[&drafts[n].id].len();
     ensure!([0, 1, 2, 3, 4].map(again) == [1, 2, 1, 2, 2], "{found:?}");
+    Ok(())
+}
+
+/// Workers have no inbox: a replay would repeat each effect.
+async fn lanes_of_workers_are_left_out_unless_they_are_named(flavor: Flavor) -> Result<()> {
+    let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
+    let mut relay = stage.relay()?;
+    let [one, other] = [0, 1].map(|lane| stage.draft(lane));
+    stage.commit(std::slice::from_ref(&one)).await?;
+    load::commit(&stage.database, &stage.ledger, std::slice::from_ref(&other), |message| message.lane(1)).await?;
+    stage.database.wait_until_drained(PATIENCE).await?;
+    relay.stop(PATIENCE).await?;
+    stage.database.execute("UPDATE outbox_head SET kind = 'worker' WHERE lane = 1").await?;
+    let operator = stage.operator()?;
+    let why = "its lane belongs to workers, which have no inbox: name it with --lane";
+    for (words, messages, left_out) in [
+        ("replay --all".to_owned(), 1, 1),
+        (format!("replay {}", other.id), 0, 1),
+        ("replay --since 1h".to_owned(), 1, 1),
+    ] {
+        let plan = &operator.json(&words, &[]).await?["plan"];
+        let is_told = plan["left_out"][why] == left_out && plan["worker_lanes"].as_array().is_some_and(Vec::is_empty);
+        ensure!(is_told && plan["messages"] == messages, "{words}: {plan:#}");
+    }
+    for words in ["replay --lane 1".to_owned(), format!("replay {} --lane 1", other.id)] {
+        let plan = &operator.json(&words, &[]).await?["plan"];
+        ensure!(plan["messages"] == 1 && plan["worker_lanes"][0] == 1, "{words}: {plan:#}");
+    }
+    order(&stage, "replay --all", &[]).await?;
+    // As if a relay served the lane again: it would send what the job has put there.
+    stage.database.execute("UPDATE outbox_head SET kind = 'relay' WHERE lane = 1").await?;
+    let _relay = stage.relay()?;
+    wait_for_jobs(&stage).await?;
+    let found = marks(&mut stage).await?;
+    ensure!(found[&one.id].len() == 2 && found[&other.id] == [0], "{found:?}");
     Ok(())
 }
 

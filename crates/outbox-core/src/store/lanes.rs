@@ -12,6 +12,11 @@ pub async fn with_head(conn: &mut MySqlConnection, kind: &str) -> Result<Vec<u16
     sqlx::query_scalar(sql).bind(kind).fetch_all(conn).await
 }
 
+/// The lanes that belong to this kind of processes, in order. One row per lane, no lock.
+pub async fn of_kind(conn: &mut MySqlConnection, kind: &str) -> Result<Vec<u16>, sqlx::Error> {
+    sqlx::query_scalar("SELECT lane FROM outbox_head WHERE kind = ? ORDER BY lane").bind(kind).fetch_all(conn).await
+}
+
 /// One past the last possible lane.
 pub const END: u32 = 1 << 16;
 
