@@ -127,6 +127,8 @@ pub struct ReplayPlan {
     pub is_complete: bool,
     /// Where they go, as `sink/name`; `None`: to the destination of their route.
     pub to: Option<String>,
+    /// Whether the broker was asked for that destination: the command's configuration has the sink.
+    pub is_looked_up: bool,
     /// The lanes.
     pub lanes: BTreeSet<u16>,
     /// Of these lanes, those of workers, which have no inbox: each effect happens again.
@@ -251,8 +253,7 @@ impl ReplayPlan {
     }
 }
 
-/// Returns a live process that serves a lane of the plan and lacks the sink: the messages that it claims would wait for the sink, and
-/// later ones of their keys behind them.
+/// Returns a live process that serves a lane of the plan and lacks the sink: the messages that it claims would wait for the sink.
 ///
 /// # Errors
 ///
@@ -356,7 +357,7 @@ pub(super) async fn next(
         part.last = receipt.claim_id;
     }
     for (lane, ids) in taken {
-        part.messages.extend(replay::again(db, lane, &ids).await?);
+        part.messages.extend(replay::again(db, lane, &ids, job.job_id).await?);
     }
     Ok(part)
 }

@@ -150,6 +150,7 @@ fn questions(topic: &str, sent: &str, dead: &str) -> Vec<(String, String)> {
         ("dead release --all".to_owned(), "dead/release?all=true".to_owned()),
         (format!("dead discard {dead}"), format!("dead/discard?message={dead}")),
         ("delayed retry --reason parked --rate 10".to_owned(), "delayed/retry?reason=parked&rate=10".to_owned()),
+        ("delayed discard --all".to_owned(), "delayed/discard?all=true".to_owned()),
         (format!("replay --topic {topic}"), format!("replay?topic={topic}")),
     ]
 }

@@ -7,7 +7,13 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{REPLAY_HEADER, Uuid};
 use serde_json::Value;
-use testkit::{consume::Broker, ledger::Draft, on_both_databases, servers::Flavor};
+use tempfile::NamedTempFile;
+use testkit::{
+    consume::Broker,
+    ledger::Draft,
+    load, on_both_databases,
+    servers::{Flavor, until},
+};
 
 use crate::stage::{BROKERS, PATIENCE, Stage, start};
 
@@ -16,6 +22,8 @@ on_both_databases!(
     a_message_keeps_its_other_destination_over_take_over_death_and_retry,
     without_the_sink_or_the_mark_a_message_goes_nowhere,
     a_replay_elsewhere_must_be_confirmed_with_the_same_text,
+    copies_whose_destination_refuses_hold_no_key_and_can_be_discarded,
+    a_replay_to_a_destination_that_does_not_exist_is_not_ordered,
 );
 
 /// The destination beside that of the route, as `--to` names it.
@@ -239,4 +247,86 @@ async fn a_replay_elsewhere_must_be_confirmed_with_the_same_text(flavor: Flavor)
     }
     ensure!(stage.database.number("SELECT COUNT(*) FROM outbox_jobs").await? == 0, "something was ordered");
     relay.stop(PATIENCE).await
+}
+
+/// The flags by which a command knows the sink. `secret` is a file for the address.
+fn with_sink(stage: &Stage, secret: &NamedTempFile) -> Result<[String; 4]> {
+    let address = stage.topic.address();
+    std::fs::write(secret, address)?;
+    let (kind, setting) = match stage.topic.broker() {
+        Broker::Kafka => ("kafka", format!("sinks.kafka.brokers={address}")),
+        Broker::RabbitMq => ("rabbitmq", format!("sinks.rabbitmq.url_file={}", secret.path().display())),
+    };
+    let set = "--set".to_owned();
+    Ok([set.clone(), format!("sinks.{kind}.type={kind}"), set, setting])
+}
+
+async fn copies_whose_destination_refuses_hold_no_key_and_can_be_discarded(flavor: Flavor) -> Result<()> {
+    for broker in BROKERS {
+        let mut stage = Stage::new(flavor, broker).await?.patient();
+        stage.settings = stage.settings.clone().set("relay", "unroutable_grace", "1h");
+        let mut relay = stage.relay()?;
+        sent(&stage, 4).await?;
+        // The destination vanishes after the order. The command knows no sink here, so that it cannot look it up.
+        let gone = format!("{}-gone", stage.topic.name());
+        order(&stage, "replay --all", Some(&named(&stage, &gone))).await?;
+        let waits = "SELECT COUNT(*) = 4 FROM outbox_delayed WHERE reason IN ('unroutable', 'behind')";
+        stage.database.wait_for(PATIENCE, waits).await?;
+        let live: Vec<_> = (4..6_usize).map(|n| stage.draft(n).key(format!("k{}", n % 2), n as u64)).collect();
+        stage.commit(&live).await?;
+        let all = "SELECT COUNT(DISTINCT id) = 6 FROM outbox_sent_messages";
+        stage.database.wait_for(PATIENCE, all).await.with_context(|| format!("{broker:?}: the keys are held"))?;
+
+        let operator = stage.operator()?;
+        let why = operator.json("why", &[&live[0].id.to_string()]).await?;
+        ensure!(why["state"] == "sent", "{why:#}");
+        // A message that no replay sends is left out.
+        let scheduled = [stage.draft(6)];
+        load::commit(&stage.database, &stage.ledger, &scheduled, |message| message.delay(10 * PATIENCE)).await?;
+        let plan = operator.json("delayed discard --all", &[]).await?;
+        let left_out = &plan["plan"]["left_out"]["no replay has put it there"];
+        // The first copy of each key may be on its way.
+        ensure!(plan["plan"]["messages"].as_u64() >= Some(2) && *left_out == 1, "{plan:#}");
+        Box::pin(until(PATIENCE, "the copies to go", || async {
+            operator.done("delayed discard --all --yes --because", &["the name was wrong"]).await?;
+            wait_for_jobs(&stage).await?;
+            let left = "SELECT (SELECT COUNT(*) FROM outbox_delayed) + (SELECT COUNT(*) FROM outbox_pending)";
+            let left = stage.database.number(left).await?;
+            ensure!(left == 1, "{broker:?}: {left} messages wait");
+            Ok(())
+        }))
+        .await?;
+        ensure!(
+            stage.database.number("SELECT COUNT(*) FROM outbox_messages").await? == 7,
+            "{broker:?}: contents are gone"
+        );
+        let found = arrivals(&mut stage, &gone).await?;
+        ensure!(found.len() == 6 && found.values().all(|it| *it == [ORIGINAL]), "{broker:?}: {found:?}");
+        relay.stop(PATIENCE).await?;
+    }
+    Ok(())
+}
+
+async fn a_replay_to_a_destination_that_does_not_exist_is_not_ordered(flavor: Flavor) -> Result<()> {
+    for broker in BROKERS {
+        let mut stage = Stage::new(flavor, broker).await?.patient();
+        let mut relay = stage.relay()?;
+        sent(&stage, 1).await?;
+        let secret = NamedTempFile::new()?;
+        let flags = with_sink(&stage, &secret)?;
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let operator = stage.operator()?;
+        let missing = named(&stage, &format!("{}-repiar", stage.topic.name()));
+        let yes = ["--to", &missing, "--confirm-destination", &missing, "--yes", "--because", "x"];
+        let output = operator.run("replay --all", &[&yes[..], &flags].concat()).await?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(1) && text.contains("does not exist"), "{broker:?}: {text}");
+        ensure!(stage.database.number("SELECT COUNT(*) FROM outbox_jobs").await? == 0, "{broker:?}: it was ordered");
+        let to = beside(&mut stage).await?;
+        let to = named(&stage, &to);
+        let plan = operator.json("replay --all", &[&["--to", to.as_str()][..], &flags].concat()).await?;
+        ensure!(plan["plan"]["is_looked_up"] == true && plan["plan"]["messages"] == 1, "{broker:?}: {plan:#}");
+        relay.stop(PATIENCE).await?;
+    }
+    Ok(())
 }

@@ -16,6 +16,7 @@ use super::{
 use crate::{
     config::Problem,
     operate::{
+        doctor::look_up,
         replay::{SentFilter, lacks_sink, order, plan},
         why::Reference,
     },
@@ -23,9 +24,10 @@ use crate::{
 };
 
 const EXAMPLES: &str = "The messages keep their ids, so consumers whose inbox still knows them do nothing. They have the header
-outbox-replay. They go out in the order of their keys, but behind newer messages. Without --yes the plan is shown, and nothing
+outbox-replay. They go out in the order of their keys, but behind newer messages, and hold up no new ones. Lanes of workers are left
+out unless --lane names one: workers have no inbox, so each effect would happen again. Without --yes the plan is shown, and nothing
 changes. --to names another destination than the route's: a sink and a topic of Kafka, or a sink, an exchange of RabbitMQ and a routing
-key. Route and envelope stay those of the topic. Examples:
+key. Its broker is asked for it if the configuration of this command has the sink. Route and envelope stay those of the topic. Examples:
   relay replay --topic orders --since 2h                                   # the plan
   relay replay --topic orders --since 2026-11-26T08:00:00Z --until 2026-11-26T09:30:00Z
   relay replay --topic orders --since 2h --yes --because 'the search index was lost'
@@ -110,15 +112,23 @@ impl Operation for Replay {
         let is_sent = filter.find_claims(db).await.context(failed)?;
         ensure!(is_sent, "the message was not sent: see `relay why`");
         let kept = process.config.retention.sent;
-        let plan = plan(db, &filter, kept, self.order.rate).await.context(failed)?;
+        let mut plan = plan(db, &filter, kept, self.order.rate).await.context(failed)?;
         if let Some(Target::Destination(sink, _)) = &self.to
             && let Some(other) = lacks_sink(db, &plan, sink).await.context(failed)?
         {
             let name = other.instance;
             bail!(
-                "{name} serves lanes of these messages and has no sink `{sink}`: they would wait, and hold their keys. Give each relay of \
-                 their lanes the sink, or choose other lanes with --lane (a worker has no sinks)"
+                "{name} serves lanes of these messages and has no sink `{sink}`: they would wait. Give each relay of their lanes the sink, \
+                 or choose other lanes with --lane (a worker has no sinks)"
             );
+        }
+        if let Some(Target::Destination(sink, name)) = &self.to
+            && let Some(config) = process.config.sinks.get(sink)
+        {
+            if let Some(problem) = look_up(sink, config, name).await {
+                bail!("{problem}");
+            }
+            plan.is_looked_up = true;
         }
         let job = match self.order.actor(process) {
             Some(actor) if plan.messages > 0 => {

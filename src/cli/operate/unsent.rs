@@ -34,6 +34,8 @@ pub(crate) enum Delayed {
     List(List),
     /// Publish waiting messages now, such as those of a broker that is back
     Retry(Order),
+    /// Take waiting messages of a replay back; the messages stay, as sent
+    Discard(Order),
 }
 
 /// The subcommands of `relay dead`.
@@ -69,7 +71,7 @@ impl Operation for Delayed {
     fn role(&self) -> Role {
         match self {
             Self::List(_) => Role::Viewer,
-            Self::Retry(what) => what.order.role(),
+            Self::Retry(what) | Self::Discard(what) => what.order.role(),
         }
     }
 
@@ -77,13 +79,14 @@ impl Operation for Delayed {
         match self {
             Self::List(what) => what.answer(db, StateTable::Delayed).await,
             Self::Retry(what) => what.answer(db, Action::Hurry, process).await,
+            Self::Discard(what) => what.answer(db, Action::DiscardDelayed, process).await,
         }
     }
 
     fn show(&self, answer: &Value) -> anyhow::Result<()> {
         match self {
             Self::List(what) => what.show(answer, "due_at"),
-            Self::Retry(what) => what.show(answer),
+            Self::Retry(what) | Self::Discard(what) => what.show(answer),
         }
     }
 }
@@ -170,6 +173,7 @@ const ORDERS: &str = "Without --yes the plan is shown, and nothing changes. Exam
   relay dead retry --reason unroutable --topic orders    # the plan for many
   relay dead retry --reason unroutable --yes --because 'the queue is bound now'
   relay delayed retry --reason parked --yes --because 'the broker is back'
+  relay delayed discard --all --yes --because 'the replay had a wrong name'
   relay jobs                                             # how far the relays are";
 
 /// At least one of these, so that nobody retries all by mistake.

@@ -223,6 +223,17 @@ fn destinations<'a>(config: &'a Config, topics: &[(String, Option<String>)]) -> 
     destinations
 }
 
+/// Asks the broker for a destination, as `relay replay --to` names it. Returns what is wrong with it or with its sink.
+pub(crate) async fn look_up(sink: &str, config: &SinkConfig, name: &str) -> Option<String> {
+    let (target, routing_key) = match config {
+        SinkConfig::RabbitMq(_) => name.split_once('/').unwrap_or((name, "")),
+        SinkConfig::Kafka(_) | SinkConfig::Stdout | SinkConfig::Null => (name, ""),
+    };
+    let destinations = Destinations::from([(target.to_owned(), Some(routing_key.to_owned()))]);
+    let findings = look_at_sink(sink, config, Some(&destinations)).await;
+    findings.into_iter().find(|it| it.severity == Severity::Problem).map(|it| it.evidence)
+}
+
 async fn look_at_sink(name: &str, sink: &SinkConfig, destinations: Option<&Destinations>) -> Vec<Finding> {
     let reached = match make::feed(name, sink) {
         Ok(feed) => {

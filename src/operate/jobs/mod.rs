@@ -42,6 +42,8 @@ pub enum Action {
     Release,
     /// Delete dead messages.
     Discard,
+    /// Take delayed messages of a replay back.
+    DiscardDelayed,
 }
 
 impl Action {
@@ -51,6 +53,7 @@ impl Action {
             Self::Retry => "retry",
             Self::Release => "release",
             Self::Discard => "discard",
+            Self::DiscardDelayed => "discard_delayed",
         }
     }
 
@@ -60,18 +63,20 @@ impl Action {
             Self::Retry => Change::Retry,
             Self::Release => Change::Release,
             Self::Discard => Change::Discard,
+            Self::DiscardDelayed => Change::DiscardDelayed,
         }
     }
 
     fn of(name: &str) -> Option<Self> {
-        [Self::Hurry, Self::Retry, Self::Release, Self::Discard].into_iter().find(|action| action.name() == name)
+        let all = [Self::Hurry, Self::Retry, Self::Release, Self::Discard, Self::DiscardDelayed];
+        all.into_iter().find(|action| action.name() == name)
     }
 
     /// Returns the state of its messages.
     #[must_use]
     pub fn table(self) -> StateTable {
         match self {
-            Self::Hurry => StateTable::Delayed,
+            Self::Hurry | Self::DiscardDelayed => StateTable::Delayed,
             Self::Retry | Self::Release | Self::Discard => StateTable::Dead,
         }
     }
@@ -85,6 +90,7 @@ impl Action {
             Self::Retry if row.message_id.is_none() => Some("its row in outbox_messages was deleted"),
             Self::Retry if row.state.reason == "expired" => Some("it has expired"),
             Self::Release if !row.state.holds_key => Some("no message waits for it"),
+            Self::DiscardDelayed if !row.is_replayed => Some("no replay has put it there"),
             _ => None,
         }
     }

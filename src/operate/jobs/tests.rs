@@ -16,7 +16,7 @@ fn row(lane: u16, id: u64) -> UnsentRow {
         error: None,
     };
     let message_id = Some(outbox_core::Uuid::nil());
-    UnsentRow { id, state, message_id, topic: "orders".to_owned(), created_at: Some(0) }
+    UnsentRow { id, state, message_id, topic: "orders".to_owned(), created_at: Some(0), is_replayed: false }
 }
 
 fn part(lane: u16, ids: &[u64], last: (u16, u64), is_last: bool) -> Part {

@@ -177,6 +177,9 @@ fn verdict(found: &Found, live: &Live) -> Verdict {
     }
     if let (Some(Mark { job_id, to: Some(to) }), true) = (&found.mark, verdict.state != "sent") {
         verdict.why.extend([format!(" Job {job_id} sends it to {to}, and not to the destination of its route.")]);
+        if let ("delayed", Some(remedy)) = (verdict.state, &mut verdict.remedy) {
+            remedy.extend([format!("; to take it back: relay delayed discard {}", found.id)]);
+        }
     }
     verdict
 }

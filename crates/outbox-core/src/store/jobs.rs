@@ -21,6 +21,8 @@ pub enum Change<'a> {
     Release,
     /// Delete dead messages. The later messages of their keys go on.
     Discard,
+    /// Delete the delayed rows of messages that a replay has put there. The messages stay, as sent.
+    DiscardDelayed,
     /// Make these sent messages pending again, with a mark for their header. They may be of several lanes. The number is that of their
     /// attempts: 0, or [`ELSEWHERE`](super::replay::ELSEWHERE).
     Replay(&'a [Again], u16),
@@ -31,6 +33,9 @@ impl Change<'_> {
     fn rows(self) -> (&'static str, &'static str) {
         match self {
             Self::Hurry => ("outbox_delayed", " AND d.due_at < TIMESTAMP'9999-12-31 00:00:00'"),
+            Self::DiscardDelayed => {
+                ("outbox_delayed", " STRAIGHT_JOIN outbox_replays r FORCE INDEX (PRIMARY) ON r.id = d.id")
+            }
             // One that has died since the order was in no plan: another job has put it back after this batch was read.
             Self::Retry | Self::Release | Self::Discard => ("outbox_dead", " AND d.died_at <= j.created_at"),
             // They have no row but that of their contents.
@@ -257,6 +262,7 @@ fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
             rows = *rows,
             fenced = *fenced,
         ),
+        Change::DiscardDelayed => sql!("; DELETE d FROM {rows} WHERE {fenced}", rows = *rows, fenced = *fenced),
         Change::Replay(messages, attempts) => sql!(
             "{head};
             INSERT INTO outbox_replays (id, job_id, first_at)

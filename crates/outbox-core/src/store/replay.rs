@@ -139,14 +139,16 @@ pub struct Again {
     pub lane: u16,
     /// The message.
     pub id: u64,
-    /// The hash of its key.
+    /// The hash of its key in this job, 0 if it has none.
     pub key_hash: u64,
     /// The bytes of key, headers and payload.
     pub bytes: u32,
 }
 
-/// Reads these columns for messages of one lane. Primary key, no lock.
-pub async fn again(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result<Vec<Again>, sqlx::Error> {
+/// Reads these columns for messages of one lane, which this job is to send again. Primary key, no lock.
+///
+/// The key is one of the job: its messages keep their order among each other, and a copy that fails holds up no message that is new.
+pub async fn again(conn: &mut MySqlConnection, lane: u16, ids: &[u64], job_id: u64) -> Result<Vec<Again>, sqlx::Error> {
     let text = sql!(
         "SELECT m.id, m.topic, m.message_key, CAST(LEAST(COALESCE(LENGTH(m.message_key), 0) + COALESCE(LENGTH(m.headers), 0)
             + COALESCE(LENGTH(m.payload), 0), 4294967295) AS UNSIGNED) FROM {ids}
@@ -156,7 +158,7 @@ pub async fn again(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result
     let again = |row: &MySqlRow| {
         let (topic, key): (&str, Option<&[u8]>) = (row.try_get(1)?, row.try_get(2)?);
         let bytes = u32::try_from(row.try_get::<u64, _>(3)?).unwrap_or(u32::MAX);
-        Ok(Again { lane, id: row.try_get(0)?, key_hash: crate::key_hash(topic, key), bytes })
+        Ok(Again { lane, id: row.try_get(0)?, key_hash: crate::key_hash(&format!("{job_id} {topic}"), key), bytes })
     };
     text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(again).collect()
 }

@@ -22,6 +22,8 @@ pub struct UnsentRow {
     pub topic: String,
     /// The time of the enqueue; `None` if its row was deleted.
     pub created_at: Option<i64>,
+    /// Whether a replay has put it there: it was sent before.
+    pub is_replayed: bool,
 }
 
 /// The rows of a table above this lane and id, at most `limit`, in this order. Primary keys, no lock.
@@ -39,7 +41,8 @@ pub async fn above(
 /// A statement that reads [`UnsentRow`]s of a table `t` by an index.
 fn select(table: StateTable, index: &str, rest: &str) -> String {
     format!(
-        "SELECT {columns}, t.id, m.message_id, COALESCE(m.topic, ''), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', m.created_at) \
+        "SELECT {columns}, t.id, m.message_id, COALESCE(m.topic, ''), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', m.created_at), \
+         EXISTS (SELECT 1 FROM outbox_replays r WHERE r.id = t.id) = 1 \
          FROM {name} t FORCE INDEX ({index}) LEFT JOIN outbox_messages m ON m.id = t.id {rest}",
         columns = table.columns(),
         name = table.name(),
@@ -53,6 +56,7 @@ fn unsent(table: StateTable, row: &MySqlRow) -> Result<UnsentRow, sqlx::Error> {
         message_id: row.try_get::<Option<_>, _>(8)?.map(uuid).transpose()?,
         topic: row.try_get(9)?,
         created_at: row.try_get(10)?,
+        is_replayed: row.try_get(11)?,
     })
 }
 
