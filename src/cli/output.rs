@@ -173,10 +173,16 @@ fn table<const N: usize>(columns: &[&str], rows: &[[Value; N]]) -> String {
         |i: usize| lines.iter().filter_map(|line| line.get(i)).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let widths: Vec<_> = (0..N).map(width).collect();
     let line = |cells: &Vec<String>| {
-        let cells: Vec<_> = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let cells: Vec<_> = cells.iter().zip(&widths).map(|(cell, width)| padded(cell, *width)).collect();
         format!("{}\n", cells.join("  ").trim_end())
     };
     lines.iter().map(line).collect()
+}
+
+/// A cell with blanks behind it. A width in `format!` may not exceed 65,535; a payload does.
+fn padded(cell: &str, width: usize) -> String {
+    let blanks = width.saturating_sub(cell.chars().count());
+    format!("{cell}{}", " ".repeat(blanks))
 }
 
 fn cell(value: &Value) -> String {
@@ -204,6 +210,12 @@ fn escaped(json: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cell_may_be_longer_than_a_width_in_a_format() {
+        let long = "x".repeat(70_000);
+        assert_eq!(table(&[], &[["payload".into(), long.as_str().into()]]), format!("payload  {long}\n"));
+    }
 
     #[test]
     fn a_table_is_as_wide_as_its_widest_cells() {

@@ -138,7 +138,9 @@ async fn a_budget_is_kept_and_the_rest_is_found_behind_it(flavor: Flavor) -> Res
 
 async fn a_viewer_sees_no_contents_and_a_revealer_leaves_a_record(flavor: Flavor) -> Result<()> {
     let stage = Stage::new(flavor, Broker::Kafka).await?;
-    let hidden = Draft::new(stage.topic.name(), "secret \u{1b}[2J\u{202e}").unordered_key("k-secret");
+    // Longer than any width that `format!` takes.
+    let payload = format!("secret \u{1b}[2J\u{202e}{}", "x".repeat(66_000));
+    let hidden = Draft::new(stage.topic.name(), payload.as_str()).unordered_key("k-secret");
     let binary = Draft::new(stage.topic.name(), vec![0, 255]);
     commit(&stage, &hidden, |message| message.header("tenant", "h-secret")).await?;
     commit(&stage, &binary, |message| message).await?;
@@ -169,7 +171,7 @@ async fn a_viewer_sees_no_contents_and_a_revealer_leaves_a_record(flavor: Flavor
     let without_reason = revealer.run("messages show --reveal", &[&id]).await?;
     ensure!(without_reason.status.code() == Some(2), "{without_reason:?}");
     let shown = revealer.json("messages show", &reveal).await?;
-    ensure!(shown["payload"] == "secret \u{1b}[2J\u{202e}" && shown["key"] == "k-secret", "{shown:#}");
+    ensure!(shown["payload"] == payload && shown["key"] == "k-secret", "{shown:#}");
     ensure!(shown["headers"]["tenant"] == "h-secret" && shown["state"] == "pending", "{shown:#}");
     for format in ["table", "json"] {
         let output = revealer.done("messages show", &[&reveal[..], &["--format", format]].concat()).await?;
