@@ -21,19 +21,10 @@ use crate::{
 
 /// Generates a line that resembles a configuration.
 fn line() -> impl Strategy<Value = String> {
-    let section = prop::sample::select(vec![
-        "relay",
-        "database",
-        "sinks.a",
-        "sinks.b.properties",
-        "retry",
-        "http",
-        "log",
-        "retention",
-        "[routes]",
-        "x",
-        "",
-    ]);
+    let sections = config::schema()["properties"].as_object().map(|known| known.keys().cloned().collect::<Vec<_>>());
+    let more = ["sinks.a", "sinks.b.properties", "[routes]", "x", ""].map(str::to_owned);
+    let sections = sections.unwrap_or_default().into_iter().chain(more);
+    let section = prop::sample::select(sections.collect::<Vec<_>>());
     let key = prop::sample::select(vec![
         "url",
         "type",

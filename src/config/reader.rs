@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    keys::{ConfigKey, Unset, keys},
+    keys::{ConfigKey, SECTIONS, Unset, keys},
     lookup::find,
     path::{KeyPath, key},
     section::Words,
@@ -73,8 +73,9 @@ impl SettingsReader {
 
     /// Returns all existing sections, in the order of the table.
     pub(super) fn sections(&self) -> Vec<Section> {
-        let fixed = ["database", "relay", "retry", "retention", "http", "api", "log"];
-        let fixed = fixed.map(|name| Section { pattern: name, path: name.to_owned(), sink_type: None, origin: None });
+        let fixed = SECTIONS.iter().filter(|(pattern, _)| !pattern.ends_with(".*"));
+        let fixed =
+            fixed.map(|&(name, _)| Section { pattern: name, path: name.to_owned(), sink_type: None, origin: None });
         let sinks = self.settings.sinks.iter().map(|(name, origin)| Section {
             pattern: "sinks.*",
             path: format!("sinks.{name}"),
@@ -87,7 +88,7 @@ impl SettingsReader {
             sink_type: self.sink_type_of_route(*number).map(str::to_owned),
             origin: Some(origin.clone()),
         });
-        fixed.into_iter().chain(sinks).chain(routes).collect()
+        fixed.chain(sinks).chain(routes).collect()
     }
 
     fn sink_type_of_route(&self, number: usize) -> Option<&str> {

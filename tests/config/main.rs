@@ -5,9 +5,11 @@
 mod routes;
 mod secrets;
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
-use outbox_relay::config::{Config, Inputs, Loaded, SinkConfig, example, listen_address, load, load_for_database};
+use outbox_relay::config::{
+    Config, Inputs, Loaded, SinkConfig, example, listen_address, load, load_for_database, schema,
+};
 use tempfile::TempDir;
 
 /// A configuration that is enough for a relay.
@@ -103,6 +105,15 @@ fn the_later_source_wins_and_show_says_which_it_was() {
     assert!(origin("relay.lease").ends_with("relay.toml:10:1"), "{}", origin("relay.lease"));
     assert_eq!(origin("relay.readers"), "variable RELAY__RELAY__READERS");
     assert_eq!(origin("relay.settlers"), "flag --set relay.settlers");
+}
+
+#[test]
+fn show_lists_every_section_that_the_schema_knows() {
+    let known = schema();
+    let known: BTreeSet<_> = known["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+    let loaded = Case::new(GOOD).load();
+    let shown: BTreeSet<_> = loaded.values.iter().filter_map(|value| value.key.split('.').next()).collect();
+    assert_eq!(shown, known);
 }
 
 #[test]
