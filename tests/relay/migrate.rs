@@ -12,17 +12,20 @@ use testkit::{
     database::Database,
     on_both_databases,
     proxy::Proxy,
-    servers::{Flavor, until},
+    relay::Settings,
+    servers::{Flavor, MySqlOptions, until},
     upgrade,
 };
 
-use crate::stage::PATIENCE;
+use crate::{doctor::examine, stage::PATIENCE};
 
 on_both_databases!(
     a_migration_that_is_killed_at_any_statement_is_completed_by_the_next_one,
     the_plan_is_printed_before_anything_is_changed,
     what_the_command_prints_another_tool_applies,
     tables_without_their_record_are_adopted_or_their_difference_is_told,
+    small_pages_are_told_before_anything_is_made,
+    all_tables_are_made_whatever_the_default_row_format_is,
 );
 
 /// Makes the command `relay migrate` with these arguments, for the database at this address.
@@ -46,6 +49,35 @@ fn succeeds(database: &Database, arguments: &[&str]) -> Result<String> {
     let (code, out, err) = migrate(database, arguments)?;
     ensure!(code == Some(0), "{arguments:?} ended with {code:?}: {out}{err}");
     Ok(out)
+}
+
+const MADE: &str = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()";
+
+/// Keys of 1,536 bytes at most fit into a page of 8 KiB.
+async fn small_pages_are_told_before_anything_is_made(flavor: Flavor) -> Result<()> {
+    let options = MySqlOptions::new(flavor).buffer_pool_mib(64).arg("--innodb-page-size=8k");
+    let server = options.start().await?;
+    let database = Database::create_empty_on(&server.url()).await?;
+    let (code, _, err) = migrate(&database, &["up"])?;
+    ensure!(code == Some(1) && err.contains("innodb_page_size is 8192"), "{code:?}: {err}");
+    ensure!(database.number(MADE).await? == 0, "something was made");
+    let settings = Settings::new(database.url()).kafka("127.0.0.1:1");
+    let found = examine(&settings.route([("topics", "*"), ("sink", "kafka"), ("topic", "{topic}")])).await?;
+    ensure!(found.contains_key("small_pages") && !found.contains_key("schema"), "{found:#?}");
+    Ok(())
+}
+
+/// A table that is made in these formats has keys of 767 bytes at most.
+async fn all_tables_are_made_whatever_the_default_row_format_is(flavor: Flavor) -> Result<()> {
+    let format = if flavor == Flavor::MySql { "REDUNDANT" } else { "COMPACT" };
+    let options = MySqlOptions::new(flavor).buffer_pool_mib(64);
+    let server = options.arg(&format!("--innodb-default-row-format={format}")).start().await?;
+    let database = Database::create_empty_on(&server.url()).await?;
+    succeeds(&database, &["up"])?;
+    check_schema(&mut database.connect().await?).await?;
+    let other = format!("{MADE} AND row_format <> 'Dynamic' AND table_name <> 'outbox_migrations'");
+    ensure!(database.number(&other).await? == 0, "the format of the server is that of tables");
+    Ok(())
 }
 
 /// The server has received the statement, and the program dies before it gets the answer.

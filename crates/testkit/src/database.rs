@@ -123,7 +123,11 @@ impl Database {
         Self::create_empty_on(&servers::mysql_url(flavor).await?).await
     }
 
-    async fn create_empty_on(server: &str) -> Result<Self> {
+    /// The same on a server with this address.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn create_empty_on(server: &str) -> Result<Self> {
         let url = servers::fresh_database(server).await?;
         let database = Self { url: format!("{url}{}ssl-mode=disabled", if url.contains('?') { '&' } else { '?' }) };
         accounts::create(&mut database.plain().await?, database.name()?).await?;

@@ -170,6 +170,11 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>, topics: 
         // The later checks would fail for the same reason.
         return;
     }
+    if findings.iter().any(|found| found.finding == server::NO_TABLES) {
+        // The missing tables, and privileges on them, follow from it.
+        findings.retain(|finding| finding.finding != "privilege_missing");
+        return;
+    }
     let start = tables::start_up(&mut db, config).await;
     if start.iter().any(|finding| finding.command.as_deref() == Some("relay migrate up")) {
         // It may follow from missing tables.

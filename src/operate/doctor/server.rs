@@ -7,7 +7,10 @@ use std::{
 
 use outbox_core::{
     sqlx::{self, MySqlConnection},
-    store::doctor::{self, OpenTransaction, Server, Transactions},
+    store::{
+        doctor::{self, OpenTransaction, Server, Transactions},
+        migrate::SMALLEST_PAGE,
+    },
 };
 
 use super::{
@@ -23,6 +26,8 @@ const CONNECTIONS: u64 = 32;
 const PACKET: u64 = 2_100_000;
 /// The findings on a server that takes no write of a relay.
 pub(super) const NO_WRITES: [&str; 2] = ["binlog_format", "read_only"];
+/// The finding on a server that cannot have the tables.
+pub(super) const NO_TABLES: &str = "small_pages";
 /// In microseconds.
 const CLOCK: i64 = 5_000_000;
 /// In seconds: the default of `relay.max_transaction_age`.
@@ -52,6 +57,7 @@ fn settings(server: &Server, host: i64) -> Vec<Finding> {
     let settings = Settings { server, is_mariadb: is_mariadb(server) };
     let found = [
         settings.version(),
+        settings.pages(),
         settings.durability(),
         settings.binlog_durability(),
         settings.binlog_format(),
@@ -104,6 +110,13 @@ impl Settings<'_> {
         let problem = Finding::problem("server_version", format!("The server is {name} {version}."))
             .fix(format!("Upgrade it: the statements need {name} {}.{}.", least.0, least.1));
         (release < least).then_some(problem)
+    }
+
+    fn pages(&self) -> Option<Finding> {
+        let bytes = self.number("innodb_page_size").filter(|bytes| *bytes < SMALLEST_PAGE)?;
+        let problem = Finding::problem(NO_TABLES, format!("innodb_page_size is {bytes}."))
+            .matters("The keys of the outbox's tables need pages of 16 KiB: they cannot be made here.");
+        Some(problem.fix("Use another server: the size is set when a server's data folder is made."))
     }
 
     fn durability(&self) -> Option<Finding> {

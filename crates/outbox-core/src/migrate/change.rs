@@ -22,7 +22,7 @@ impl Change {
         let text = text.strip_suffix(';').filter(|text| !text.contains(';'))?;
         if let Some(rest) = text.strip_prefix("CREATE TABLE ") {
             let (name, body) = rest.split_once(" (")?;
-            let body = body.strip_suffix(") ENGINE = InnoDB")?;
+            let body = body.strip_suffix(" ROW_FORMAT = DYNAMIC").unwrap_or(body).strip_suffix(") ENGINE = InnoDB")?;
             return Some(Self::Create(table(name, top_level(body).map(part).chain([ENGINE.to_owned()]))));
         }
         if let Some(rest) = text.strip_prefix(CREATE_VIEW) {

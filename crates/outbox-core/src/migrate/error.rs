@@ -29,6 +29,15 @@ pub enum MigrateError {
         /// The existing object, and its differences.
         differences: String,
     },
+    /// The pages of the server are too small for the keys of the tables.
+    #[error(
+        "nothing was changed, because the server's innodb_page_size is {bytes}: the keys of the tables need 16384 or more. The size is \
+         set when a server's data folder is made, so use another server"
+    )]
+    SmallPages {
+        /// The size of a page.
+        bytes: u64,
+    },
     /// The account lacks privileges.
     #[error("nothing was changed, because the account needs the privileges of deploy/grants/migrator.sql: {denied}")]
     Denied {

@@ -10,7 +10,7 @@ mod run;
 use std::{borrow::Cow, sync::LazyLock};
 
 use sqlx::{
-    MySqlConnection, SqlStr,
+    AssertSqlSafe, MySqlConnection, SqlSafeStr as _, SqlStr,
     migrate::{Migration, MigrationType, Migrator},
 };
 
@@ -75,9 +75,22 @@ pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
     migrator
 });
 
+/// A migration with the checksum of its file, and its table in the row format [`DYNAMIC`].
 fn migration((version, name, sql): (i64, &'static str, &'static str)) -> Migration {
-    Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, SqlStr::from_static(sql), false)
+    let text = SqlStr::from_static(sql);
+    let mut migration = Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, text, false);
+    if let Some(table) = sql.strip_suffix(TABLE_END) {
+        migration.sql = AssertSqlSafe([table, DYNAMIC, ";\n"].concat()).into_sql_str();
+    }
+    migration
 }
+
+/// The end of a file that creates a table.
+const TABLE_END: &str = ") ENGINE = InnoDB;\n";
+/// The end of the statement. Keys in the row formats COMPACT and REDUNDANT have at most 767 bytes, and a server may have one of them as
+/// its default (`innodb_default_row_format`, which no session can set). The files lack it: their checksums are in the records of
+/// existing tables.
+const DYNAMIC: &str = ") ENGINE = InnoDB ROW_FORMAT = DYNAMIC";
 
 /// Creates and upgrades the tables. Harmless if there is nothing to do, also if a newer release has migrated: then it
 /// only reads the record. Of several processes one migrates, and the others wait for up to ten minutes.
@@ -118,7 +131,11 @@ pub async fn migrate_with(
 pub fn migration_script(after: i64) -> String {
     let mut script = String::new();
     if after == 0 {
-        script.extend(["-- The record of what was applied.\n", RECORD, ";\n"]);
+        script.extend([
+            "-- The server needs innodb_page_size >= 16384. The record of what was applied.\n",
+            RECORD,
+            ";\n",
+        ]);
     }
     for migration in MIGRATOR.iter().filter(|migration| migration.version > after) {
         let heading = format!("\n-- Migration {}: {}\n", migration.version, migration.description);

@@ -69,6 +69,7 @@ async fn locked(conn: &mut MySqlConnection, migrations: &[Migration], mode: Mode
     let steps = steps(conn, migrations, mode).await?;
     refuse_differences(record.as_ref(), &steps, mode)?;
     if mode == Mode::Apply {
+        refuse_small_pages(conn, &steps).await?;
         refuse_without_privileges(conn, record.as_ref(), &steps).await?;
     }
     if record.is_none() {
@@ -168,6 +169,18 @@ fn missing(step: &MigrationStep<'_>, wanted: &ObjectShape) -> String {
 fn is_record(found: &ObjectShape) -> bool {
     let has = |column: &&str| found.parts.iter().any(|part| part.split(' ').next() == Some(*column));
     found.kind == ObjectKind::Table && RECORD_COLUMNS.iter().all(has)
+}
+
+/// Refuses if a table is to be made, and its keys may be too long for a page.
+async fn refuse_small_pages(conn: &mut MySqlConnection, steps: &[MigrationStep<'_>]) -> Result<(), MigrateError> {
+    let is_table = |change: &Change| matches!(change, Change::Create(shape) if shape.kind == ObjectKind::Table);
+    if steps.iter().any(|step| step.state == PlannedState::Missing && is_table(&step.change)) {
+        let bytes = statements::page_size(conn).await?;
+        if bytes < statements::SMALLEST_PAGE {
+            return Err(MigrateError::SmallPages { bytes });
+        }
+    }
+    Ok(())
 }
 
 /// Refuses if the account lacks a privilege that a statement needs.

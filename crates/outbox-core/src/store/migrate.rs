@@ -94,6 +94,14 @@ fn assignments(one: impl Fn(usize, &str, &str) -> String) -> String {
     all.collect::<Vec<_>>().join(", ")
 }
 
+/// The smallest page of InnoDB, in bytes, whose keys are long enough: of 3072 bytes, against 1536 and 768 in smaller ones.
+pub const SMALLEST_PAGE: u64 = 16_384;
+
+/// The size of a page of InnoDB, in bytes.
+pub(crate) async fn page_size(conn: &mut MySqlConnection) -> Result<u64, sqlx::Error> {
+    sqlx::query_scalar("SELECT CAST(@@GLOBAL.innodb_page_size AS UNSIGNED)").fetch_one(conn).await
+}
+
 /// Runs the statement of a migration.
 pub(crate) async fn run(conn: &mut MySqlConnection, sql: SqlStr) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(sql).execute(conn).await.map(drop)

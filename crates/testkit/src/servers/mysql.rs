@@ -161,10 +161,13 @@ impl MySqlOptions {
         Ok((Host::start(call, folder)?, port, origin))
     }
 
-    /// The arguments that MySQL accepts only when it initialises a data folder, and demands again at each start.
+    /// The arguments that a server takes when it initialises a data folder, and demands again at each start.
     fn initial(&self) -> Vec<&str> {
-        let args = self.args.iter().map(String::as_str);
-        args.filter(|arg| self.flavor == Flavor::MySql && arg.starts_with("--lower-case-table-names=")).collect()
+        let is_initial = |arg: &str| {
+            arg.starts_with("--innodb-page-size=")
+                || self.flavor == Flavor::MySql && arg.starts_with("--lower-case-table-names=")
+        };
+        self.args.iter().map(String::as_str).filter(|arg| is_initial(arg)).collect()
     }
 
     fn settings(&self, call: Call, folder: &Path, port: u16) -> Call {

@@ -77,7 +77,7 @@ impl Program {
             let data = target.join("data");
             match self.flavor {
                 Flavor::MySql => self.initialize(target, &data, initial)?,
-                Flavor::MariaDb => self.bootstrap(&data)?,
+                Flavor::MariaDb => self.bootstrap(&data, initial)?,
             }
             forget_identity(&data)
         });
@@ -91,9 +91,10 @@ impl Program {
     }
 
     /// The steps of `mariadb-install-db`; the script itself needs more programs than the server's package has.
-    fn bootstrap(&self, data: &Path) -> Result<()> {
+    fn bootstrap(&self, data: &Path, initial: &[&str]) -> Result<()> {
         fs::create_dir_all(data.join("mysql"))?;
-        let call = self.call(data).option("tmpdir", data).args(["--bootstrap", "--max-allowed-packet=8M"]);
+        let call = self.call(data).option("tmpdir", data).args(initial);
+        let call = call.args(["--bootstrap", "--max-allowed-packet=8M"]);
         let mut server = call.command();
         let mut server = server.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         let mut input = server.stdin.take().context("the server has no input")?;
