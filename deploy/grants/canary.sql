@@ -4,4 +4,4 @@
 -- Run this file after `relay.sql`, with the outbox's database as the default one:
 --   mysql shop < deploy/grants/canary.sql
 
-GRANT INSERT ON outbox_messages TO 'outbox_relay'@'%';
+GRANT INSERT (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, due_at, expires_at) ON outbox_messages TO 'outbox_relay'@'%';

@@ -5,10 +5,11 @@
 --   CREATE USER 'outbox_service'@'%' IDENTIFIED BY '…' REQUIRE SSL;
 --   mysql shop < deploy/grants/service.sql
 
--- Producing. The two columns that are read make a message due, and name the guilty one after a duplicate id.
-GRANT INSERT, SELECT (id, message_id) ON outbox_messages TO 'outbox_service'@'%';
-GRANT INSERT ON outbox_pending TO 'outbox_service'@'%';
-GRANT INSERT ON outbox_delayed TO 'outbox_service'@'%';
+-- Producing. The two columns that are read make a message due, and name the guilty one after a duplicate id. Attempts, the hold
+-- on a key, an error and the number of a message are not the service's to write.
+GRANT INSERT (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, due_at, expires_at), SELECT (id, message_id) ON outbox_messages TO 'outbox_service'@'%';
+GRANT INSERT (id, lane, key_hash, bytes) ON outbox_pending TO 'outbox_service'@'%';
+GRANT INSERT (id, lane, key_hash, bytes, due_at, reason) ON outbox_delayed TO 'outbox_service'@'%';
 GRANT INSERT, SELECT, UPDATE ON outbox_key_sequence TO 'outbox_service'@'%';
 
 -- For a service that asks how long messages have been waiting, or limits that (`backlog`, `max_backlog_age`).
