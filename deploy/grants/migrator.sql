@@ -19,17 +19,19 @@ GRANT CREATE, ALTER, DROP, INDEX ON outbox_key_sequence TO 'outbox_migrator'@'%'
 GRANT CREATE, ALTER, DROP, INDEX, SELECT, INSERT, UPDATE ON outbox_schema TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_epochs   TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_jobs     TO 'outbox_migrator'@'%';
-GRANT CREATE, ALTER, DROP, INDEX ON outbox_audit    TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_controls TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_instances TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_replays  TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_attempts TO 'outbox_migrator'@'%';
 
--- The views run with the rights of the account that made them, so it must be able to read what they show. (CREATE beside
+-- The views run with the rights of the account that made them, so it must be able to read what they show, and to write what is
+-- written through them. (CREATE beside
 -- CREATE VIEW: a privilege on something that does not exist yet is accepted only together with CREATE.)
 GRANT CREATE, ALTER, DROP, INDEX, SELECT ON outbox_messages TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX, SELECT ON outbox_claims TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX, SELECT ON outbox_sent   TO 'outbox_migrator'@'%';
+GRANT CREATE, ALTER, DROP, INDEX, SELECT, INSERT ON outbox_audit TO 'outbox_migrator'@'%';
+GRANT CREATE, CREATE VIEW, DROP, SHOW VIEW, SELECT ON outbox_audit_entries TO 'outbox_migrator'@'%';
 GRANT CREATE, CREATE VIEW, DROP, SHOW VIEW, SELECT ON outbox_claimed_messages TO 'outbox_migrator'@'%';
 GRANT CREATE, CREATE VIEW, DROP, SHOW VIEW, SELECT ON outbox_sent_messages    TO 'outbox_migrator'@'%';
 GRANT CREATE, CREATE VIEW, DROP, SHOW VIEW, SELECT ON outbox_listed_messages  TO 'outbox_migrator'@'%';

@@ -24,10 +24,12 @@ GRANT SELECT ON outbox_leases TO 'outbox_operator'@'%';
 GRANT SELECT ON inbox_processed TO 'outbox_operator'@'%';
 GRANT SELECT (consumer, message_id, topic, event_type, attempts, died_at, reason, error) ON inbox_dead TO 'outbox_operator'@'%';
 
--- Order and stop jobs, pause and resume; the record of who did it and why.
-GRANT SELECT, INSERT, UPDATE (ended_at, is_stopped) ON outbox_jobs TO 'outbox_operator'@'%';
+-- Order and stop jobs, pause and resume; the record of who did it and why. The view takes rows with the login and the time of the
+-- session alone, and relays carry out no job without its row in the audit.
+GRANT SELECT, INSERT (action, filter, per_second, created_at, next_at), UPDATE (ended_at, is_stopped) ON outbox_jobs TO 'outbox_operator'@'%';
 GRANT SELECT, INSERT, DELETE ON outbox_controls TO 'outbox_operator'@'%';
-GRANT SELECT, INSERT ON outbox_audit TO 'outbox_operator'@'%';
+GRANT SELECT ON outbox_audit TO 'outbox_operator'@'%';
+GRANT INSERT ON outbox_audit_entries TO 'outbox_operator'@'%';
 
 -- The version check.
 GRANT SELECT ON outbox_migrations TO 'outbox_operator'@'%';

@@ -20,13 +20,14 @@ GRANT SELECT ON outbox_key_sequence TO 'outbox_relay'@'%';
 GRANT SELECT ON outbox_epochs TO 'outbox_relay'@'%';
 
 -- Housekeeping: one purging relay at a time, the inbox's retention, the version check.
-GRANT SELECT, INSERT, UPDATE ON outbox_leases TO 'outbox_relay'@'%';
+GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_leases TO 'outbox_relay'@'%';
 GRANT SELECT, DELETE ON inbox_processed TO 'outbox_relay'@'%';
 GRANT SELECT ON outbox_migrations TO 'outbox_relay'@'%';
 GRANT SELECT ON outbox_schema TO 'outbox_relay'@'%';
 
--- Follow what operators order. It can order nothing, and writes no audit.
-GRANT SELECT, UPDATE (next_at, ended_at, last_lane, last_id, done, token) ON outbox_jobs TO 'outbox_relay'@'%';
+-- Follow what operators order and the audit has; delete both after their retention. It can order nothing, and writes no audit.
+GRANT SELECT, UPDATE (next_at, ended_at, is_stopped, last_lane, last_id, done, token), DELETE ON outbox_jobs TO 'outbox_relay'@'%';
+GRANT SELECT (audit_id, at, action, target, job_id), DELETE ON outbox_audit TO 'outbox_relay'@'%';
 GRANT SELECT, DELETE ON outbox_controls TO 'outbox_relay'@'%';
 GRANT UPDATE (holds_key) ON outbox_dead TO 'outbox_relay'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_replays TO 'outbox_relay'@'%';

@@ -6,4 +6,5 @@
 --   mysql shop < deploy/grants/revealer.sql
 
 GRANT SELECT ON outbox_messages TO 'outbox_operator'@'%';
-GRANT SELECT, INSERT ON outbox_audit TO 'outbox_operator'@'%';
+GRANT SELECT ON outbox_audit TO 'outbox_operator'@'%';
+GRANT INSERT ON outbox_audit_entries TO 'outbox_operator'@'%';

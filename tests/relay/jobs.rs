@@ -30,6 +30,7 @@ on_both_databases!(
     a_job_takes_what_its_plan_shows,
     waiting_messages_go_before_their_time_and_in_order,
     a_stopped_job_leaves_the_rest,
+    a_job_that_the_audit_lacks_is_not_carried_out,
     a_job_whose_message_is_locked_lets_others_go_on,
     a_pause_holds_while_a_job_waits_for_a_lock,
     each_account_can_do_its_part_alone,
@@ -291,6 +292,27 @@ async fn a_pause_holds_while_a_job_waits_for_a_lock(flavor: Flavor) -> Result<()
     stage.database.wait_for(PATIENCE, OPEN).await
 }
 
+/// An operator writes a job by hand, and no row into the audit.
+async fn a_job_that_the_audit_lacks_is_not_carried_out(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor, Broker::Kafka).await?;
+    let operator = stage.operator()?;
+    stage.commit(&[stage.draft(1)]).await?;
+    stage.database.execute(BURY).await?;
+    let ordered = order(&operator, "dead discard --all", 1).await?;
+    operator.done("jobs stop --because x", &[&ordered["job"].to_string()]).await?;
+    let forged = "INSERT INTO outbox_jobs (action, filter, per_second, created_at, next_at) \
+                  SELECT action, filter, per_second, created_at, next_at FROM outbox_jobs";
+    let mut connection = MySqlConnection::connect(&operator.url).await?;
+    sqlx::raw_sql(forged).execute(&mut connection).await?;
+    let relay = stage.relay()?;
+    stage.database.wait_for(PATIENCE, OPEN).await?;
+    relay.wait_for_log(PATIENCE, "a job without its row in the audit is not carried out").await?;
+    let jobs = operator.json("jobs", &[]).await?;
+    ensure!(jobs[0]["state"] == "refused" && jobs[0]["done"] == 0 && jobs[1]["state"] == "stopped", "{jobs:#}");
+    ensure!(stage.database.number("SELECT COUNT(*) FROM outbox_dead").await? == 1, "the message is discarded");
+    Ok(())
+}
+
 /// The operator changes no message and no audit; the relay orders nothing.
 async fn each_account_can_do_its_part_alone(flavor: Flavor) -> Result<()> {
     let stage = Stage::new(flavor, Broker::Kafka).await?;
@@ -304,6 +326,9 @@ async fn each_account_can_do_its_part_alone(flavor: Flavor) -> Result<()> {
     order(&operator, "dead retry --all", 1).await?;
     let mut connection = MySqlConnection::connect(&operator.url).await?;
     for denied in [
+        "INSERT INTO outbox_audit (at, actor, account) VALUES (UTC_TIMESTAMP(6), 'bob', 'bob@localhost')",
+        "INSERT INTO outbox_jobs (action, filter, per_second, created_at, next_at, token) \
+         SELECT action, filter, per_second, created_at, next_at, 7 FROM outbox_jobs",
         "UPDATE outbox_audit SET reason = ''",
         "DELETE FROM outbox_audit",
         "DELETE FROM outbox_jobs",
@@ -313,6 +338,17 @@ async fn each_account_can_do_its_part_alone(flavor: Flavor) -> Result<()> {
     ] {
         let refused = sqlx::raw_sql(denied).execute(&mut connection).await;
         ensure!(refused.is_err_and(|error| error.to_string().contains("denied")), "the operator can: {denied}");
+    }
+    for (at, account) in [("UTC_TIMESTAMP(6)", "'bob@localhost'"), ("'2020-01-01'", "USER()")] {
+        let forged = format!(
+            "INSERT INTO outbox_audit_entries (at, actor, account, via, action, target, reason) \
+             VALUES ({at}, 'bob', {account}, 'cli', 'discard', '', '')"
+        );
+        let refused = sqlx::raw_sql(sqlx::AssertSqlSafe(forged)).execute(&mut connection).await;
+        ensure!(
+            refused.is_err_and(|error| error.to_string().contains("CHECK OPTION")),
+            "{account} at {at} is recorded"
+        );
     }
     let relay = client(stage.database.url_as(Account::Relay)?);
     let refused = relay.run("dead retry --all --yes --because x", &[]).await?;

@@ -1,7 +1,7 @@
 //! Tables that a relay cannot use: it changes nothing, and reports their faults.
 
 use anyhow::{Context as _, Result, ensure};
-use outbox_core::SCHEMA_VERSION;
+use outbox_core::{MIGRATIONS, SCHEMA_VERSION};
 use testkit::{
     consume::Broker,
     database::Database,
@@ -46,7 +46,7 @@ async fn tables_that_can_be_mended_are_waited_for_and_what_is_wrong_is_told(flav
     let relay = started(&database)?;
     let older = format!(
         "the outbox tables have version {}, this program needs {SCHEMA_VERSION}: run `relay migrate up`",
-        SCHEMA_VERSION - 1
+        MIGRATIONS.iter().rev().nth(1).context("one migration")?.0
     );
     let migrated = format!("UPDATE outbox_migrations SET version = {SCHEMA_VERSION} WHERE version = -1");
     let binary = format!("{owner} ascii COLLATE ascii_bin NOT NULL");

@@ -8,6 +8,7 @@ use std::{
 use outbox_core::{
     sqlx::{self, MySqlConnection},
     store::{
+        audit,
         find::StateTable,
         jobs::{self, Actor, Batch, Change, DueJob, JobRow, NewJob},
         replay::ELSEWHERE,
@@ -231,8 +232,8 @@ pub struct Progress {
 }
 
 /// Carries out one batch of a job that is due; returns `None` if none is. Any number of relays may do so at once. A job that this
-/// program cannot read is left to a newer one, and one whose batch fails lets the others go first. `kept` is the retention of sent
-/// messages.
+/// program cannot read is left to a newer one, and one whose batch fails lets the others go first. A job whose order is not in the audit
+/// is ended before its first batch. `kept` is the retention of sent messages.
 ///
 /// # Errors
 ///
@@ -240,13 +241,17 @@ pub struct Progress {
 pub async fn step(db: &mut MySqlConnection, kept: Duration) -> Result<Option<Progress>, sqlx::Error> {
     for job in jobs::due(db).await? {
         if let (Some(action), Ok(filter)) = (Action::of(&job.action), serde_json::from_str::<Filter>(&job.filter)) {
-            jobs::put_off(db, &job).await?;
+            if !is_ordered(db, &job).await? {
+                continue;
+            }
             let Part { lane, ref ids, last, is_last } = next(db, &job, action, &filter).await?;
             return carry_out(db, &job, action.change(), (lane, ids), (last, is_last)).await;
         }
         let Some(filter) = Some(&job.filter).filter(|_| job.action == replay::ACTION) else { continue };
         let Ok(filter) = serde_json::from_str(filter) else { continue };
-        jobs::put_off(db, &job).await?;
+        if !is_ordered(db, &job).await? {
+            continue;
+        }
         let part = replay::next(db, &job, &filter, kept).await?;
         let ids: Vec<u64> = part.messages.iter().map(|message| message.id).collect();
         let attempts = if filter.to.is_some() { ELSEWHERE } else { 0 };
@@ -254,6 +259,15 @@ pub async fn step(db: &mut MySqlConnection, kept: Duration) -> Result<Option<Pro
         return carry_out(db, &job, change, (0, &ids), ((0, part.last), part.is_last)).await;
     }
     Ok(None)
+}
+
+/// Begins a batch, or ends a job that was written by hand, without its row in the audit.
+async fn is_ordered(db: &mut MySqlConnection, job: &DueJob) -> Result<bool, sqlx::Error> {
+    if job.token == 0 && !audit::is_recorded(db, job).await? {
+        tracing::warn!(job_id = job.job_id, action = %job.action, "a job without its row in the audit is not carried out");
+        return audit::refuse(db, job).await.map(|()| false);
+    }
+    jobs::put_off(db, job).await.map(|()| true)
 }
 
 /// Finds the next messages of a job for delayed or dead ones.
@@ -317,7 +331,7 @@ pub struct Job {
     pub job: u64,
     /// The action.
     pub action: String,
-    /// `open`, `done` or `stopped`.
+    /// `open`, `done`, `stopped`, or `refused`: the audit lacks its order.
     pub state: &'static str,
     /// Messages changed so far.
     pub done: u64,
@@ -343,6 +357,7 @@ impl From<JobRow> for Job {
             state: match row.ended_at {
                 None => "open",
                 Some(_) if row.is_stopped => "stopped",
+                Some(_) if row.is_refused => "refused",
                 Some(_) => "done",
             },
             done: row.done,

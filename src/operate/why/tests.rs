@@ -209,6 +209,7 @@ fn a_discarded_message_has_its_job() {
         created_at: NOW,
         ended_at: Some(NOW),
         is_stopped: false,
+        is_refused: false,
         done: 3,
         planned: Some(3),
         actor: "alice".to_owned(),

@@ -53,6 +53,7 @@ impl Change {
 pub(super) fn rows(sql: &str) -> Option<String> {
     let text = statement(sql);
     let text = text.strip_suffix(';')?;
+    let text = text.strip_suffix(" WITH CASCADED CHECK OPTION").unwrap_or(text);
     let is_view = [CREATE_VIEW, REPLACE_VIEW].iter().any(|verb| text.starts_with(verb));
     let select = is_view.then(|| text.find("SELECT ")).flatten();
     let start = select.or_else(|| ROWS.iter().any(|verb| text.starts_with(verb)).then_some(0))?;
@@ -159,6 +160,7 @@ mod tests {
         assert_eq!(Vec::from_iter(shape.parts), ["id", "receipt"]);
         let select = Some("SELECT m.id, IF(a, b, CONCAT('x', c)) AS receipt FROM t m");
         assert_eq!(rows(sql).as_deref(), select);
+        assert_eq!(rows(&sql.replace(" m;", " m\n  WITH CASCADED CHECK OPTION;")).as_deref(), select);
         let again = sql.replace("CREATE", "CREATE OR REPLACE");
         assert!(matches!(Change::of(&again), Some(Change::Replace(_))));
         assert_eq!(parts(Change::of(&again)), parts(Change::of(sql)));

@@ -99,10 +99,10 @@ pub async fn stop(conn: &mut MySqlConnection, job_id: u64, actor: &Actor<'_>) ->
     Ok(is_stopped)
 }
 
-/// The statement that records an action.
+/// The statement that records an action. The view takes only the login and the time of the session.
 pub(super) fn record(actor: &Actor<'_>, action: &str, target: &str, job_id: &Text, messages: Option<u64>) -> Text {
     sql!(
-        "INSERT INTO outbox_audit (at, actor, account, via, action, target, reason, job_id, messages)
+        "INSERT INTO outbox_audit_entries (at, actor, account, via, action, target, reason, job_id, messages)
             VALUES (UTC_TIMESTAMP(6), {actor}, USER(), {via}, {action}, {target}, {reason}, {job_id}, {messages})",
         actor = Utf8(actor.name),
         via = Utf8(actor.via),
@@ -293,6 +293,8 @@ pub struct JobRow {
     pub ended_at: Option<i64>,
     /// Whether an operator stopped it.
     pub is_stopped: bool,
+    /// Whether relays refused it, because the audit lacks its order.
+    pub is_refused: bool,
     /// Messages changed so far.
     pub done: u64,
     /// The number of messages in its plan.
@@ -307,7 +309,7 @@ pub struct JobRow {
 pub async fn list(conn: &mut MySqlConnection, limit: u32) -> Result<Vec<JobRow>, sqlx::Error> {
     let sql = "SELECT j.job_id, j.action, j.filter, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', j.created_at), \
                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', j.ended_at), j.is_stopped = 1, j.done, a.messages, \
-               COALESCE(a.actor, ''), COALESCE(a.reason, '') \
+               COALESCE(a.actor, ''), COALESCE(a.reason, ''), j.is_stopped = 2 \
                FROM (SELECT * FROM outbox_jobs ORDER BY job_id DESC LIMIT ?) j \
                LEFT JOIN outbox_audit a ON a.job_id = j.job_id AND a.action = j.action ORDER BY j.job_id DESC";
     let rows = sqlx::query(sql).bind(limit).fetch_all(conn).await?;
@@ -323,6 +325,7 @@ pub async fn list(conn: &mut MySqlConnection, limit: u32) -> Result<Vec<JobRow>,
             planned: row.try_get(7)?,
             actor: row.try_get(8)?,
             reason: row.try_get(9)?,
+            is_refused: row.try_get(10)?,
         })
     };
     rows.iter().map(job).collect()

@@ -12,6 +12,7 @@
 //! None of them may be cancelled half-way: drop the connection then.
 
 pub mod attempts;
+pub mod audit;
 pub mod backlog;
 pub(crate) mod catalogue;
 pub mod claim;
