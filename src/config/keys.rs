@@ -203,6 +203,8 @@ section! {
         dead: Retention = Default "30d";
         /// Rows of the inbox. A message that is delivered again after that time takes effect again.
         inbox: Retention = Default "7d";
+        /// Ended jobs of operators, and the audit of their actions.
+        audit: Retention = Default "365d";
     }
 }
 

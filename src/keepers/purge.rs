@@ -8,7 +8,7 @@ use std::{
 use outbox_core::{
     lease::{Lease, LeaseError, Leases},
     sqlx,
-    store::{instances, purge},
+    store::{instances, named, purge},
 };
 
 use crate::state::{
@@ -21,9 +21,21 @@ use crate::state::{
 const LEASE: Duration = Duration::from_secs(60);
 /// Pause between two looks for rows to delete.
 const EVERY: Duration = Duration::from_secs(10);
+/// Pause between two looks at tables that have no index by time, and few rows to delete.
+const SWEEPS: Duration = Duration::from_hours(1);
 /// Messages of one chunk.
 const MESSAGES: usize = 1000;
 const ROWS: u32 = 1000;
+/// Most reads of receipts in a pass: it may find many that stay.
+const READS: usize = 100;
+
+/// What a pass leaves for the next one.
+struct Position {
+    /// Receipts up to this number stay. They are looked at again with each sweep.
+    above: u64,
+    /// The time of the next sweep.
+    sweep_at: Instant,
+}
 
 /// Purges until the relay is stopped.
 pub async fn run(context: Arc<Context>) {
@@ -33,6 +45,7 @@ pub async fn run(context: Arc<Context>) {
     }
     let mut session = Session::new(&context);
     let mut lease = None;
+    let mut position = Position { above: 0, sweep_at: Instant::now() };
     let mut wait = Duration::from_millis(500);
     while context.sleep(wait).await {
         wait = EVERY;
@@ -40,7 +53,7 @@ pub async fn run(context: Arc<Context>) {
             continue;
         }
         let started = Instant::now();
-        if let Ok(rows) = pass(&context, &mut session).await {
+        if let Ok(rows) = pass(&context, &mut session, &mut position).await {
             context.alive("purge");
             if rows > 0 {
                 wait = purge::rest(started.elapsed());
@@ -85,25 +98,47 @@ async fn is_mine(context: &Context, lease: &mut Option<Lease>) -> bool {
 }
 
 /// Deletes receipts and their messages, until a chunk is full. A receipt can stand for one message.
-async fn purge_sent(session: &mut Session, age: Duration) -> Result<(u64, u64), sqlx::Error> {
+async fn purge_sent(session: &mut Session, age: Duration, above: &mut u64) -> Result<(u64, u64), sqlx::Error> {
     let mut gone = (0, 0);
-    while gone.0 < MESSAGES as u64 && gone.1 < MESSAGES as u64 {
-        let (receipts, messages) = session.run("purge", async |db| purge::sent(db, age, MESSAGES).await).await?;
-        if receipts == 0 {
+    for _ in 0..READS {
+        let before = *above;
+        let (receipts, messages) = session.run("purge", async |db| purge::sent(db, age, above, MESSAGES).await).await?;
+        gone = (gone.0 + receipts, gone.1 + messages);
+        let is_full = gone.0 >= MESSAGES as u64 || gone.1 >= MESSAGES as u64;
+        if is_full || receipts == 0 && *above == before {
             break;
         }
-        gone = (gone.0 + receipts, gone.1 + messages);
     }
     Ok(gone)
 }
 
+/// Deletes one chunk of ended jobs, of the audit, and of leases that ended; returns the number of rows.
+async fn sweep(context: &Context, session: &mut Session) -> Result<u64, sqlx::Error> {
+    let age = context.config.retention.audit;
+    let (mut jobs, mut audit) = (Ok(0), Ok(0));
+    if !age.is_zero() {
+        jobs = session.run("purge", async |db| purge::jobs(db, age, ROWS).await).await;
+        audit = session.run("purge", async |db| purge::audit(db, age, ROWS).await).await;
+    }
+    let leases = session.run("purge", async |db| named::forget(db, ROWS).await).await;
+    let gone = |table, rows| context.metrics.purged_messages_total.with_label_values(&[table]).inc_by(rows);
+    gone("outbox_jobs", *jobs.as_ref().unwrap_or(&0));
+    gone("outbox_audit", *audit.as_ref().unwrap_or(&0));
+    gone("outbox_leases", *leases.as_ref().unwrap_or(&0));
+    Ok(jobs? + audit? + leases?)
+}
+
 /// Deletes one chunk of each kind; returns the number of receipts and other rows. A failure of one kind does not hold
 /// up the others.
-async fn pass(context: &Context, session: &mut Session) -> Result<u64, sqlx::Error> {
+async fn pass(context: &Context, session: &mut Session, position: &mut Position) -> Result<u64, sqlx::Error> {
     let keep = &context.config.retention;
+    let is_sweep = position.sweep_at <= Instant::now();
+    if is_sweep {
+        position.above = 0;
+    }
     let (mut sent, mut dead, mut inbox) = (Ok((0, 0)), Ok(0), Ok(0));
     if !keep.sent.is_zero() {
-        sent = purge_sent(session, keep.sent).await;
+        sent = purge_sent(session, keep.sent, &mut position.above).await;
     }
     if !keep.dead.is_zero() {
         dead = session.run("purge", async |db| purge::dead(db, keep.dead, ROWS).await).await;
@@ -117,5 +152,13 @@ async fn pass(context: &Context, session: &mut Session) -> Result<u64, sqlx::Err
     gone("outbox_messages", sent.as_ref().map_or(0, |(_, messages)| *messages));
     gone("outbox_dead", *dead.as_ref().unwrap_or(&0));
     gone("inbox_processed", *inbox.as_ref().unwrap_or(&0));
-    Ok(sent?.0 + dead? + inbox?)
+    let mut swept = Ok(0);
+    if is_sweep {
+        swept = sweep(context, session).await;
+        // A full chunk is followed by the next one.
+        if swept.as_ref().is_ok_and(|rows| *rows < u64::from(ROWS)) {
+            position.sweep_at = Instant::now() + SWEEPS;
+        }
+    }
+    Ok(sent?.0 + dead? + inbox? + swept?)
 }

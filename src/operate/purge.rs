@@ -18,7 +18,7 @@ use crate::config::Retention;
 const BUDGET: u32 = 100_000;
 /// Receipts of one read.
 const PAGE: u32 = 200;
-/// The retention of heartbeats and pauses, in seconds.
+/// The retention of heartbeats, pauses and ended leases, in seconds.
 const DAY: u64 = 86_400;
 
 /// The effect of the purge, if it ran now. Its names are stable; times are RFC 3339, by the database's clock.
@@ -33,7 +33,7 @@ pub struct Forecast {
 /// Rows of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Kind {
-    /// `sent`, `dead`, `inbox`, `instances` or `pauses`.
+    /// `sent`, `dead`, `inbox`, `jobs`, `audit`, `instances`, `pauses` or `leases`.
     pub kind: &'static str,
     /// Their retention in seconds; `None`: for ever.
     pub retention_seconds: Option<u64>,
@@ -55,17 +55,27 @@ pub struct Kind {
 pub async fn forecast(db: &mut MySqlConnection, keep: &Retention) -> Result<Forecast, sqlx::Error> {
     let lease = named::look(db, purge::LEASE_NAME).await?;
     let mut kinds = Vec::new();
-    for (kind, age) in [("sent", keep.sent), ("dead", keep.dead), ("inbox", keep.inbox)] {
-        let forever = || format!("retention.{kind} is 0: all are kept for ever");
+    let kinds_by_age = [
+        ("sent", "sent", keep.sent),
+        ("dead", "dead", keep.dead),
+        ("inbox", "inbox", keep.inbox),
+        ("jobs", "audit", keep.audit),
+        ("audit", "audit", keep.audit),
+    ];
+    for (kind, key, age) in kinds_by_age {
+        let forever = || format!("retention.{key} is 0: all are kept for ever");
         kinds.push(match kind {
             _ if age.is_zero() => Kind { kind, is_complete: true, stays: Some(forever()), ..Kind::default() },
             "sent" => sent(db, age).await?,
             "dead" => Kind::of(kind, age, purge::old_dead(db, age, BUDGET).await?),
-            _ => Kind::of(kind, age, purge::old_inbox(db, age, BUDGET).await?),
+            "inbox" => Kind::of(kind, age, purge::old_inbox(db, age, BUDGET).await?),
+            "jobs" => Kind::of(kind, age, purge::old_jobs(db, age, BUDGET).await?),
+            _ => Kind::of(kind, age, purge::old_audit(db, age, BUDGET).await?),
         });
     }
-    let counts = instances::forgotten(db).await?;
-    kinds.extend(["instances", "pauses"].into_iter().zip(counts).map(|(kind, rows)| Kind {
+    let [instances, pauses] = instances::forgotten(db).await?;
+    let of_a_day = [("instances", instances), ("pauses", pauses), ("leases", named::forgotten(db).await?)];
+    kinds.extend(of_a_day.map(|(kind, rows)| Kind {
         kind,
         retention_seconds: Some(DAY),
         rows,
@@ -88,12 +98,12 @@ async fn sent(db: &mut MySqlConnection, age: Duration) -> Result<Kind, sqlx::Err
     let (mut ids, mut kept, mut oldest) = (HashSet::new(), HashSet::new(), None);
     let (mut above, mut looked_at, mut is_complete) = (0, 0, true);
     loop {
-        let receipts = purge::old_receipts(db, age, above, PAGE).await?;
-        let Some(last) = receipts.last() else { break };
-        above = last.receipt_id;
+        let page = purge::old_receipts(db, age, above, PAGE).await?;
+        let receipts = page.old;
+        above = page.last;
         oldest = receipts.iter().map(|receipt| receipt.sent_at).chain(oldest).min();
-        looked_at += receipts.len();
-        let named = receipts.iter().flat_map(|it| it.ids.iter().flatten().map(|id| (it.lane, *id)));
+        looked_at += PAGE as usize;
+        let named = receipts.iter().flat_map(|it| it.ids.iter().map(|id| (it.lane, *id)));
         let mut named: Vec<_> = named.collect();
         looked_at += named.len();
         named.sort_unstable();
@@ -101,6 +111,9 @@ async fn sent(db: &mut MySqlConnection, age: Duration) -> Result<Kind, sqlx::Err
             kept.extend(purge::unsent(db, named).await?);
         }
         ids.extend(named.into_iter().map(|(_, id)| id).filter(|id| !kept.contains(id)));
+        if page.is_end {
+            break;
+        }
         if looked_at >= BUDGET as usize {
             is_complete = false;
             break;

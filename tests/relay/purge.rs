@@ -19,8 +19,21 @@ on_both_databases!(
 const VIEWER: &str = include_str!("../../deploy/grants/viewer.sql");
 
 /// Six old messages: four are sent, and one of these twice; one more is sent and pending again, one dead. A young one of each kind.
-/// Old and young rows of the inbox, heartbeats and pauses.
-const ROWS: &str = "INSERT INTO outbox_messages (id, message_id, topic, payload, created_at) VALUES \
+/// Old and young rows of the inbox, heartbeats, pauses, jobs, leases and the audit. A message of the first job is still there. The first
+/// receipts are unreadable or from the future.
+const ROWS: &str = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \
+    WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 120) \
+    SELECT 1000 + i, 1, 3, 'x', '2020-01-02', IF(i > 60, '2999-01-01', '2020-01-02'), IF(i > 60, '[1]', '[-1]'), '[]' FROM n; \
+    INSERT INTO outbox_jobs (job_id, action, filter, per_second, created_at, next_at, ended_at) VALUES \
+    (1, 'replay', '{}', 1, '2020-01-01', '2020-01-01', '2020-01-02'), (2, 'retry', '{}', 1, '2020-01-01', '2020-01-01', '2020-01-02'), \
+    (3, 'retry', '{}', 1, '2020-01-01', '2020-01-01', UTC_TIMESTAMP(6)), (4, 'retry', '{}', 1, '2020-01-01', '2999-01-01', NULL); \
+    INSERT INTO outbox_replays (id, job_id) VALUES (7, 1); \
+    INSERT INTO outbox_audit (at, actor, account, via, action, target, reason) VALUES \
+    ('2999-01-01', 'a', 'a', 'cli', 'pause', '', ''), ('2020-01-02', 'a', 'a', 'cli', 'pause', '', ''), \
+    (UTC_TIMESTAMP(6), 'a', 'a', 'cli', 'pause', '', ''); \
+    INSERT INTO outbox_leases (name, owner, lease_until, fence) VALUES ('import/1', 'x', '1970-01-01', 41), \
+    ('import/2', 'x', UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, 5), ('outbox/x', 'x', '1970-01-01', 1); \
+    INSERT INTO outbox_messages (id, message_id, topic, payload, created_at) VALUES \
     (1, X'01', 'a', '', '2020-01-01'), (2, X'02', 'a', '', '2020-01-01'), (3, X'03', 'a', '', '2020-01-01'), \
     (4, X'04', 'a', '', '2020-01-01'), (5, X'05', 'a', '', '2020-01-01'), (6, X'06', 'a', '', '2020-01-01'), \
     (7, X'07', 'a', '', '2020-01-01'), (8, X'08', 'a', '', '2020-01-01'); \
@@ -39,7 +52,8 @@ const ROWS: &str = "INSERT INTO outbox_messages (id, message_id, topic, payload,
 /// The rows that are left in the tables of all kinds.
 const LEFT: &str = "SELECT CONCAT_WS(' ', (SELECT COUNT(*) FROM outbox_messages), (SELECT COUNT(*) FROM outbox_dead), \
     (SELECT COUNT(*) FROM inbox_processed), (SELECT COUNT(*) FROM outbox_instances WHERE instance IN ('old', 'young')), \
-    (SELECT COUNT(*) FROM outbox_controls))";
+    (SELECT COUNT(*) FROM outbox_controls), (SELECT COUNT(*) FROM outbox_jobs), (SELECT COUNT(*) FROM outbox_audit), \
+    (SELECT COUNT(*) FROM outbox_leases WHERE name IN ('import/1', 'import/2', 'outbox/x')))";
 
 /// The number of rows of each kind.
 fn rows(answer: &Value) -> Vec<(String, u64)> {
@@ -53,7 +67,16 @@ async fn what_a_dry_run_counts_is_what_the_purge_then_deletes(flavor: Flavor) ->
     let viewer = client(account(&stage.database, &VIEWER.replace("outbox_viewer", "{user}")).await?);
     stage.database.execute(ROWS).await?;
     let before = viewer.json("purge --dry-run", &[]).await?;
-    let expected = [("sent", 4), ("dead", 1), ("inbox", 1), ("instances", 1), ("pauses", 2)];
+    let expected = [
+        ("sent", 4),
+        ("dead", 1),
+        ("inbox", 1),
+        ("jobs", 1),
+        ("audit", 1),
+        ("instances", 1),
+        ("pauses", 2),
+        ("leases", 1),
+    ];
     ensure!(rows(&before) == expected.map(|(kind, rows)| (kind.to_owned(), rows)), "{before:#}");
     let sent = &before["kinds"][0];
     ensure!(sent["oldest"] == "2020-01-02T00:00:00Z" && sent["retention_seconds"] == 7 * 86_400, "{before:#}");
@@ -67,10 +90,13 @@ async fn what_a_dry_run_counts_is_what_the_purge_then_deletes(flavor: Flavor) ->
     for part in ["7 d", "30 d", "for ever", "2020-01-05T00:00:00Z"] {
         ensure!(table.contains(part), "{part}: {table}");
     }
-    ensure!(stage.database.number(&format!("SELECT ({LEFT}) = '8 2 2 2 3'")).await? == 1, "a dry run has deleted rows");
+    ensure!(
+        stage.database.number(&format!("SELECT ({LEFT}) = '8 2 2 2 3 4 3 3'")).await? == 1,
+        "a dry run has deleted rows"
+    );
 
     let relay = stage.relay()?;
-    let left = format!("SELECT ({LEFT}) = '3 1 1 1 1'");
+    let left = format!("SELECT ({LEFT}) = '3 1 1 1 1 3 2 2'");
     stage.database.wait_for(PATIENCE, &left).await.with_context(|| relay.log().unwrap_or_default())?;
     let after = viewer.json("purge --dry-run", &[]).await?;
     ensure!(rows(&after).iter().all(|(_, rows)| *rows == 0), "{after:#}");

@@ -34,7 +34,7 @@ pub(crate) struct Purge {
 impl Operation for Purge {
     fn problem(&self) -> Option<Problem> {
         let text = "relays purge by themselves: give --dry-run to see what they would delete. To keep rows for longer or shorter, \
-                    change retention.sent, retention.dead or retention.inbox in the relays' configuration, and restart them";
+                    change the keys of `retention` in the relays' configuration, and restart them";
         (!self.dry_run).then(|| Problem { at: "--dry-run".to_owned(), text: text.to_owned() })
     }
 

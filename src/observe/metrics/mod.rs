@@ -180,7 +180,10 @@ impl Metrics {
             (&metrics.claims_total, &["claimed", "empty", "conflict", "error"][..]),
             (&metrics.lease_renewals_total, &["renewed", "lost", "error", "locked"]),
             (&metrics.possible_duplicates_total, &["takeover", "unconfirmed", "resent"]),
-            (&metrics.purged_messages_total, &["outbox_messages", "outbox_dead", "inbox_processed"]),
+            (
+                &metrics.purged_messages_total,
+                &["outbox_messages", "outbox_dead", "inbox_processed", "outbox_jobs", "outbox_audit", "outbox_leases"],
+            ),
         ] {
             // From 0 on, so that a rate shows the first increment.
             for value in values {

@@ -37,14 +37,14 @@ const BOUNDS: [Bound; 9] = [
     (
         "outbox_jobs",
         100_000,
-        "Nothing deletes ended jobs.",
-        "Let programs order fewer and larger jobs. Delete old rows that have ended_at.",
+        "Ended jobs are deleted after retention.audit.",
+        "Let programs order fewer and larger jobs, or shorten retention.audit.",
     ),
     (
         "outbox_audit",
         1_000_000,
-        "Nothing deletes its rows.",
-        "Copy old rows to where the audit is kept, then delete them.",
+        "Its rows are deleted after retention.audit.",
+        "Copy old rows to where the audit is kept, and shorten retention.audit.",
     ),
     (
         "outbox_replays",

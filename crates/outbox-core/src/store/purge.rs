@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use sqlx::{Connection as _, MySqlConnection, Row as _, mysql::MySqlRow};
+use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, Row as _};
 
 use super::{
     claim::ids_from_json,
@@ -28,17 +28,24 @@ pub fn rest(took: Duration) -> Duration {
 /// Deletes the oldest receipts that are older than this, with their messages; returns the number of each. Deletes only
 /// messages that a receipt names, except those that are to be sent again. A receipt with an unreadable list stays, with
 /// its messages. Takes at most fifty receipts, and no further one once they name this number of `messages`. A receipt
-/// names one message under slow traffic, and a thousand otherwise. Primary keys; one transaction.
-pub async fn sent(conn: &mut MySqlConnection, age: Duration, messages: usize) -> Result<(u64, u64), sqlx::Error> {
+/// names one message under slow traffic, and a thousand otherwise. Looks at receipts above a number, and raises it above those
+/// that stay. Primary keys; one transaction.
+pub async fn sent(
+    conn: &mut MySqlConnection,
+    age: Duration,
+    above: &mut u64,
+    messages: usize,
+) -> Result<(u64, u64), sqlx::Error> {
     let (mut receipts, mut ids) = (Vec::new(), Vec::new());
-    for receipt in old_receipts(conn, age, 0, 50).await? {
+    let page = old_receipts(conn, age, *above, 50).await?;
+    for receipt in page.old {
         if ids.len() >= messages {
             break;
         }
-        let Some(named) = receipt.ids else { continue };
         receipts.push(receipt.receipt_id);
-        ids.extend(named.into_iter().map(|id| (receipt.lane, id)));
+        ids.extend(receipt.ids.into_iter().map(|id| (receipt.lane, id)));
     }
+    *above = page.stay;
     if receipts.is_empty() {
         return Ok((0, 0));
     }
@@ -66,33 +73,53 @@ pub struct OldReceipt {
     pub lane: u16,
     /// The time of the settlement: microseconds since 1970.
     pub sent_at: i64,
-    /// The messages; `None` if the list cannot be read.
-    pub ids: Option<Vec<u64>>,
+    /// The messages.
+    pub ids: Vec<u64>,
 }
 
-/// Of the first `limit` receipts above a number, those that are older than this. Leaves out lists that are no JSON array. Primary key,
-/// no lock.
+/// Some receipts, in the order of their numbers.
+#[derive(Debug, Default)]
+pub struct ReceiptPage {
+    /// Those that are older than their retention.
+    pub old: Vec<OldReceipt>,
+    /// The number of the last one.
+    pub last: u64,
+    /// Those up to this number stay: their lists cannot be read, or their times are in the future.
+    pub stay: u64,
+    /// Whether those behind can wait: the table ends, or one is young. Receipts are nearly in the order of their age.
+    pub is_end: bool,
+}
+
+/// Reads the first `limit` receipts above a number. Primary key, as many rows; no lock.
 pub async fn old_receipts(
     conn: &mut MySqlConnection,
     age: Duration,
     above: u64,
     limit: u32,
-) -> Result<Vec<OldReceipt>, sqlx::Error> {
-    // Receipts are nearly in the order of their age: those behind `limit` young ones can wait until one of these is old.
-    let sql = "SELECT receipt_id, message_ids, lane, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', sent_at) FROM \
-               (SELECT receipt_id, message_ids, lane, sent_at FROM outbox_sent WHERE receipt_id > ? \
-               AND IF(JSON_VALID(message_ids), JSON_TYPE(message_ids), '') = 'ARRAY' ORDER BY receipt_id LIMIT ?) AS oldest \
-               WHERE sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY receipt_id";
-    let receipt = |row: &MySqlRow| {
-        Ok(OldReceipt {
-            receipt_id: row.try_get(0)?,
-            lane: row.try_get(2)?,
-            sent_at: row.try_get(3)?,
-            ids: ids_from_json(row.try_get(1)?).ok(),
-        })
-    };
-    let query = sqlx::query(sql).bind(above).bind(limit).bind(micros(age));
-    query.fetch_all(conn).await?.iter().map(receipt).collect()
+) -> Result<ReceiptPage, sqlx::Error> {
+    let sql = "SELECT receipt_id, IF(sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, message_ids, NULL), lane, \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', sent_at), sent_at <= UTC_TIMESTAMP(6) FROM outbox_sent \
+               WHERE receipt_id > ? ORDER BY receipt_id LIMIT ?";
+    let rows = sqlx::query(sql).bind(micros(age)).bind(above).bind(limit).fetch_all(conn).await?;
+    let mut page =
+        ReceiptPage { last: above, stay: above, is_end: rows.len() < limit as usize, ..ReceiptPage::default() };
+    let mut all_stay = true;
+    for row in &rows {
+        let (receipt_id, list, is_past): (u64, Option<String>, bool) =
+            (row.try_get(0)?, row.try_get(1)?, row.try_get(4)?);
+        let ids = list.as_deref().map(ids_from_json);
+        let is_young = ids.is_none() && is_past;
+        page.is_end |= is_young;
+        page.last = receipt_id;
+        if let Some(Ok(ids)) = ids {
+            page.old.push(OldReceipt { receipt_id, lane: row.try_get(2)?, sent_at: row.try_get(3)?, ids });
+        }
+        all_stay = all_stay && !is_young && page.old.is_empty();
+        if all_stay {
+            page.stay = receipt_id;
+        }
+    }
+    Ok(page)
 }
 
 /// Of these messages, sorted by lane and id, those that are to be sent again. Primary keys, no lock.
@@ -142,6 +169,43 @@ pub async fn inbox(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Res
     Ok(sqlx::query(sql).bind(micros(age)).bind(limit).execute(conn).await?.rows_affected())
 }
 
+/// Jobs `j` that ended longer ago than this, except replays of messages that are still there: their copies may need the job's
+/// destination.
+const OLD_JOBS: &str = "outbox_jobs j FORCE INDEX (outbox_jobs_open)
+    LEFT JOIN (SELECT DISTINCT job_id FROM outbox_replays) r ON r.job_id = j.job_id
+    WHERE j.ended_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND AND r.job_id IS NULL";
+
+/// Deletes jobs that ended longer ago than this, at most `limit`; returns how many. Index `outbox_jobs_open`, and all of
+/// `outbox_replays`, without a lock; then primary keys.
+pub async fn jobs(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Result<u64, sqlx::Error> {
+    let sql = format!("SELECT j.job_id FROM {OLD_JOBS} ORDER BY j.ended_at LIMIT ?");
+    let ids = sqlx::query_scalar(AssertSqlSafe(sql)).bind(micros(age)).bind(limit).fetch_all(&mut *conn).await?;
+    delete(conn, "outbox_jobs", "job_id", ids).await
+}
+
+/// Deletes rows of the audit that are older than this, at most `limit`; returns how many. Reads the table by its primary key, without a
+/// lock; then primary keys.
+pub async fn audit(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Result<u64, sqlx::Error> {
+    let sql = "SELECT audit_id FROM outbox_audit WHERE at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY audit_id LIMIT ?";
+    let ids = sqlx::query_scalar(sql).bind(micros(age)).bind(limit).fetch_all(&mut *conn).await?;
+    delete(conn, "outbox_audit", "audit_id", ids).await
+}
+
+/// Deletes rows by their primary key; returns how many.
+async fn delete(
+    conn: &mut MySqlConnection,
+    table: &'static str,
+    key: &'static str,
+    mut ids: Vec<u64>,
+) -> Result<u64, sqlx::Error> {
+    if ids.is_empty() {
+        return Ok(0);
+    }
+    ids.sort_unstable();
+    let replies = sql!("DELETE FROM {table} WHERE {ids}", table, ids = id_list(key, &ids)).run(conn).await?;
+    Ok(replies.first().map_or(0, |reply| reply.done.rows_affected()))
+}
+
 /// Rows that are older than their retention.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OldRows {
@@ -173,6 +237,25 @@ pub async fn old_inbox(conn: &mut MySqlConnection, age: Duration, most: u32) -> 
     let sql = "SELECT COUNT(*), COUNT(*), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(processed_at)) FROM \
                (SELECT processed_at FROM inbox_processed FORCE INDEX (inbox_processed_at) \
                WHERE processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY processed_at LIMIT ?) counted";
+    let counts = sqlx::query_as(sql).bind(micros(age)).bind(most).fetch_one(conn).await?;
+    Ok(OldRows::of(counts, most))
+}
+
+/// Counts jobs that [`jobs`] deletes, up to `most`. The same reads.
+pub async fn old_jobs(conn: &mut MySqlConnection, age: Duration, most: u32) -> Result<OldRows, sqlx::Error> {
+    let sql = format!(
+        "SELECT COUNT(*), COUNT(*), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(ended_at)) FROM \
+         (SELECT j.ended_at FROM {OLD_JOBS} ORDER BY j.ended_at LIMIT ?) counted"
+    );
+    let counts = sqlx::query_as(AssertSqlSafe(sql)).bind(micros(age)).bind(most).fetch_one(conn).await?;
+    Ok(OldRows::of(counts, most))
+}
+
+/// Counts rows of the audit that are older than this, among the first `most`. Primary key, as many rows; no lock.
+pub async fn old_audit(conn: &mut MySqlConnection, age: Duration, most: u32) -> Result<OldRows, sqlx::Error> {
+    let sql = "SELECT COUNT(*), COUNT(old_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(old_at)) FROM \
+               (SELECT IF(at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, at, NULL) AS old_at \
+               FROM outbox_audit ORDER BY audit_id LIMIT ?) looked_at";
     let counts = sqlx::query_as(sql).bind(micros(age)).bind(most).fetch_one(conn).await?;
     Ok(OldRows::of(counts, most))
 }

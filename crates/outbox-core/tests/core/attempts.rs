@@ -131,7 +131,7 @@ async fn failures_go_with_their_message(flavor: Flavor) -> Result<()> {
     ensure!(jobs::carry_out(&mut db, &batch).await?);
     sqlx::raw_sql("SET timestamp = 2147000000").execute(&mut db).await?;
     let age = Duration::from_secs(60);
-    ensure!(purge::sent(&mut db, age, 10).await? == (2, 1) && purge::dead(&mut db, age, 10).await? == 1);
+    ensure!(purge::sent(&mut db, age, &mut 0, 10).await? == (2, 1) && purge::dead(&mut db, age, 10).await? == 1);
     for table in ["outbox_messages", "outbox_attempts", "outbox_replays"] {
         let left = format!("SELECT CAST(SUM(id) AS SIGNED) FROM {table}");
         ensure!(database.number(&left).await? == 4, "{table} has rows of other messages than the fourth");

@@ -361,7 +361,7 @@ async fn a_purge_deletes_only_what_a_receipt_names(flavor: Flavor) -> Result<()>
     let settlement = Settlement { sent: vec![(2, String::new())], ..Settlement::default() };
     settle(&mut db, held, &settlement).await?;
     sqlx::raw_sql("SET timestamp = 2147000000").execute(&mut db).await?;
-    assert_eq!(purge::sent(&mut db, Duration::from_secs(60), 10).await?, (1, 1));
+    assert_eq!(purge::sent(&mut db, Duration::from_secs(60), &mut 0, 10).await?, (1, 1));
     assert_eq!(database.number("SELECT COUNT(*) FROM outbox_messages WHERE id IN (1, 3)").await?, 2);
     assert_eq!(counts(&database).await?, [2, 0, 0, 0, 0]);
     Ok(())
