@@ -104,7 +104,7 @@ fn every_guarantee_names_a_test_that_exists_or_says_that_there_is_none() -> Resu
     Ok(())
 }
 
-/// The pages' code is in a file that compiles, but for its indentation. Code on the crates' own pages is in doctests.
+/// The pages' code is in a file that compiles, but for its indentation, and README's begins with what it imports. Code on the crates' own pages is in doctests.
 #[test]
 fn the_code_of_the_pages_compiles() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -120,6 +120,7 @@ fn the_code_of_the_pages_compiles() -> Result<()> {
         for block in page.split("```rust\n").skip(1) {
             let (code, _) = block.split_once("```").with_context(|| format!("a block of {path} has no end"))?;
             ensure!(compiled.contains(&lines(code)), "{path} has code that stands in no file:\n{code}");
+            ensure!(path != "README.md" || code.starts_with("use "), "README.md has code without its imports:\n{code}");
             blocks += 1;
         }
     }
