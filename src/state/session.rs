@@ -132,7 +132,7 @@ impl Session {
         match refusal(error) {
             None => self.context.health.dependency("database", Err(describe(error))),
             Some(Refusal::Contention | Refusal::RolledBack) => {}
-            Some(Refusal::Unavailable | Refusal::Setup | Refusal::Call) => self.context.health.refused(describe(error)),
+            Some(_) => self.context.health.refused(describe(error)),
         }
     }
 

@@ -1,9 +1,13 @@
 //! The claims of a worker: each runs in a task of its own.
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use outbox_consumer::{Failure, Handler};
-use outbox_core::store::settle::Settlement;
+use outbox_core::store::{
+    losses::{Loss, Losses, Streak},
+    settle::Settlement,
+};
+use parking_lot::Mutex;
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
@@ -34,7 +38,13 @@ pub(super) struct Claims<H> {
     pub(super) after_dead: AfterDead,
     /// Receives claims whose transaction was rolled back: a settler writes what follows from that.
     pub(super) finished: mpsc::UnboundedSender<Finished>,
+    pub(super) losses: Losses,
+    /// The messages whose last outcome here was a loss.
+    pub(super) streaks: Mutex<HashMap<u64, Streak>>,
 }
+
+/// Most messages whose losses are remembered: after that all begin anew, also those that another process has done.
+const MOST_STREAKS: usize = 10_000;
 
 impl<H: Handler> Claims<H> {
     /// Works until the claimers have stopped and everything in flight is finished.
@@ -106,6 +116,10 @@ impl<H: Handler> Claims<H> {
         self.context.leases.remove(claimed.tenure.lease);
         settle::read_on(&self.context, claimed.tenure.lane, &claimed.tenure.queued);
         settle::count(&self.context, &done.settlement);
+        for (id, _) in &done.settlement.sent {
+            self.losses.done();
+            self.streaks.lock().remove(id);
+        }
         let metrics = &self.context.metrics;
         metrics.published_messages_total.with_label_values(&[NAME]).inc_by(done.settlement.sent.len() as u64);
         metrics.publish_duration_seconds.with_label_values(&[NAME]).observe(began.elapsed().as_secs_f64());
@@ -127,6 +141,18 @@ impl<H: Handler> Claims<H> {
             messages = claimed.rows.len(),
             "the lease was lost before the commit: the work is rolled back, and another process does it again"
         );
+    }
+
+    /// Notes that the connection or the statement of a message's work was ended. Returns how often that was so in a row, and
+    /// the failure: one that spends an attempt, if the message is the cause.
+    pub(super) fn lose(&self, id: u64, loss: Loss, failure: Failure) -> (u32, Failure) {
+        let mut streaks = self.streaks.lock();
+        if streaks.len() >= MOST_STREAKS {
+            streaks.clear();
+        }
+        let streak = streaks.entry(id).or_default();
+        let failure = if self.losses.lost(streak, loss) { streak.tell(&failure).into() } else { failure };
+        (streak.length, failure)
     }
 
     /// Returns the outcome of a message whose work failed. `attempts` were spent before.

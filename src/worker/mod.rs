@@ -31,7 +31,7 @@ mod turn;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 pub use outbox_consumer::{BoxError, Delivery, Failure, Handler, Router, Unknown, handler_fn, stop_signal};
-use outbox_core::sqlx::mysql::MySqlConnectOptions;
+use outbox_core::{sqlx::mysql::MySqlConnectOptions, store::losses::Losses};
 use tokio::{
     sync::{Mutex, mpsc, watch},
     task::JoinSet,
@@ -197,11 +197,22 @@ fn start<H: Handler>(
     let reader = Reader::new(context, Routes::new(&[route(after_dead)]));
     let database = context.login.options().ok().and_then(|options| options.get_database().map(str::to_owned));
     let capacity = ahead.capacity();
-    let worker = Claims { context: Arc::clone(context), ahead, reader, handler, database, after_dead, finished };
-    let settler = Settler { context: Arc::clone(context), queue: Arc::new(Mutex::new(queue)), settled };
+    let (context, losses, streaks) = (Arc::clone(context), Losses::default(), parking_lot::Mutex::default());
+    let settler = Settler { context: Arc::clone(&context), queue: Arc::new(Mutex::new(queue)), settled };
+    let worker = Claims {
+        context: Arc::clone(&context),
+        ahead,
+        reader,
+        handler,
+        database,
+        after_dead,
+        finished,
+        losses,
+        streaks,
+    };
 
     let mut tasks = JoinSet::new();
-    tasks.spawn(lanes::run(Arc::clone(context), capacity, open, claims));
+    tasks.spawn(lanes::run(context, capacity, open, claims));
     tasks.spawn(worker.run(claimed));
     tasks.spawn(async move {
         settler.run().await;

@@ -17,6 +17,7 @@ use outbox_core::{
     sqlx,
     store::{
         claim::Pending,
+        losses::{loss, loss_of_handler},
         settle::Settlement,
         work::{self, Finish},
     },
@@ -165,6 +166,11 @@ impl<'a, H: Handler> Turn<'a, H> {
             Ok(Err(_panic)) => (Failure::from("the handler panicked"), false),
             Err(_elapsed) => (Failure::from(format!("the handler took longer than {limit:?}")), false),
         };
+        // The next call would finish a call that was cancelled half-way.
+        let database = self.claims.database.as_deref();
+        let undone =
+            if usable { self.session.run("undo", async |db| work::undo(db, database).await).await } else { Ok(false) };
+        let failure = self.charge(row, failure, undone.as_ref().err());
         let (fate, error) = (self.claims.decide(&failure, &delivery.contents.topic, row.attempts), failure.to_string());
         if matches!(failure, Failure::After(_)) {
             tracing::debug!(message_id = %delivery.id, ?fate, "the work of a message is put off");
@@ -174,12 +180,20 @@ impl<'a, H: Handler> Turn<'a, H> {
                 "the work of a message failed"
             );
         }
-        // The next call would finish a call that was cancelled half-way.
-        let database = self.claims.database.as_deref();
-        if usable && matches!(self.session.run("undo", async |db| work::undo(db, database).await).await, Ok(true)) {
-            return Ok(Some((fate, error)));
+        if matches!(undone, Ok(true)) { Ok(Some((fate, error))) } else { Err(Undone::by(row.id, fate, error)) }
+    }
+
+    /// Notes whether a failure is a loss. One that is the message's own becomes a failure that spends an attempt.
+    fn charge(&self, row: Pending, failure: Failure, undone: Option<&sqlx::Error>) -> Failure {
+        let loss = match &failure {
+            Failure::Retry(error) => loss_of_handler(error.as_ref(), undone),
+            _ => None,
+        };
+        if let Some(loss) = loss {
+            return self.claims.lose(row.id, loss, failure).1;
         }
-        Err(Undone::by(row.id, fate, error))
+        self.claims.streaks.lock().remove(&row.id);
+        failure
     }
 
     /// Settles under the fence, and commits.
@@ -206,8 +220,16 @@ impl<'a, H: Handler> Turn<'a, H> {
 
     /// Returns what follows from a failed call. If the database refused it, all messages are parked, so that they do
     /// not come back at once. If the database did not answer, they are released: the release waits for a commit that
-    /// may be in flight, and does nothing after it.
+    /// may be in flight, and does nothing after it. If that is so again and again after the work of the same message, that
+    /// message waits, or spends an attempt.
     fn refused(&self, error: &sqlx::Error) -> Undone {
+        if let (Some(loss), Some(last)) = (loss(error), self.last) {
+            let (length, failure) = self.claims.lose(last.id, loss, Failure::requeue(describe(error)));
+            if length > 1 {
+                let fate = self.claims.decide(&failure, UNKNOWN, last.attempts);
+                return Undone::by(last.id, fate, failure.to_string());
+            }
+        }
         let mut settlement = Settlement::default();
         if error.as_database_error().is_some() {
             for row in &self.claimed.rows {

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use outbox_core::sqlx;
-use outbox_relay::config::AfterDead;
+use outbox_relay::{
+    config::AfterDead,
+    operate::why::{self, Reference},
+};
 use testkit::{
     database::Database,
     on_both_databases,
@@ -20,6 +23,8 @@ on_both_databases!(
     what_a_handler_leaves_in_its_session_meets_no_other,
     no_message_is_lost_in_a_session_that_a_handler_has_left,
     a_failure_that_passes_costs_no_attempt,
+    a_killed_statement_costs_no_attempt,
+    a_connection_that_ends_again_and_again_at_one_message_spends_its_attempts,
     a_handler_puts_a_message_off_for_no_attempt_and_at_most_a_day,
     a_dead_message_can_hold_its_key_and_no_other,
 );
@@ -139,6 +144,37 @@ async fn a_failure_that_passes_costs_no_attempt(flavor: Flavor) -> Result<()> {
     let parked = worker.stop().await?.retries_scheduled_total.with_label_values(&["parked"]).get();
     assert_eq!((does.tries(&sent[0]), parked), (7, 6));
     stage.assert_done_once(&sent).await
+}
+
+async fn a_killed_statement_costs_no_attempt(flavor: Flavor) -> Result<()> {
+    let stage = Stage::new(flavor).await?;
+    let sent = [tasks(4, 4, "killed"), tasks(4, 4, "ok")].concat();
+    stage.commit(&sent).await?;
+    let worker = start(stage.worker(), &Does::new(&stage))?;
+    stage.wait_until_drained().await?;
+    worker.stop().await?;
+    assert_eq!(stage.database.number("SELECT COUNT(*) FROM outbox_dead").await?, 0);
+    stage.assert_done_once(&sent).await
+}
+
+/// Five losses are free; then each spends one of three attempts. The first of several messages that no other outlives pays, too.
+async fn a_connection_that_ends_again_and_again_at_one_message_spends_its_attempts(flavor: Flavor) -> Result<()> {
+    for (payload, others) in [("hangs up", 0), ("is cut", 5)] {
+        let stage = Stage::new(flavor).await?;
+        let (lost, fine) = (task("a", payload), [tasks(others, 5, "ok"), vec![task("a", "ok")]].concat());
+        stage.commit(&[&[lost.clone()], fine.as_slice()].concat()).await?;
+        let does = Does::new(&stage);
+        let worker = start(stage.worker(), &does)?;
+        stage.wait_until_drained().await?;
+        worker.stop().await?;
+        assert_eq!(does.tries(&lost), 8, "{payload}");
+        let mut db = stage.database.connect().await?;
+        let why = why::why(&mut db, Reference::Uuid(lost.id)).await?;
+        assert_eq!((why.state, &*why.cause, why.attempts), ("dead", "attempts_exhausted", Some(3)));
+        ensure!(why.why.contains("ended 8 times in a row at this message, and not at others"), "{}", why.why);
+        stage.assert_done_once(&fine).await?;
+    }
+    Ok(())
 }
 
 async fn a_handler_puts_a_message_off_for_no_attempt_and_at_most_a_day(flavor: Flavor) -> Result<()> {

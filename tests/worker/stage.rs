@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Message, Outbox, Uuid,
-    sqlx::{self, Connection as _, MySqlConnection, MySqlPool},
+    sqlx::{self, AssertSqlSafe, Connection as _, MySqlConnection, MySqlPool},
 };
 use outbox_relay::{
     config::RetryConfig,
@@ -200,6 +200,13 @@ impl Handler for Work {
             b"refuse" => return Err(Failure::dead("it is not understood")),
             b"flaky" if tries == 1 => return Err("it works the next time".into()),
             b"passing" if tries <= 6 => return Err(anyhow::Error::from(sqlx::Error::PoolTimedOut).into()),
+            b"killed" if tries <= 4 => sqlx::raw_sql("KILL QUERY CONNECTION_ID()").execute(&mut *tx).await.map(drop)?,
+            b"hangs up" => sqlx::raw_sql("KILL CONNECTION_ID()").execute(&mut *tx).await.map(drop)?,
+            // Like work elsewhere that takes longer than the server waits.
+            b"is cut" => {
+                let id: u64 = sqlx::query_scalar("SELECT CONNECTION_ID()").fetch_one(&mut *tx).await?;
+                sqlx::raw_sql(AssertSqlSafe(format!("KILL {id}"))).execute(&self.0.pool).await?;
+            }
             b"later" if tries <= 6 => return Err(Failure::After(Duration::from_millis(20))),
             b"never now" => return Err(Failure::After(Duration::MAX)),
             b"panic" => assert!(tries > 1, "a bug of the handler, on purpose"),

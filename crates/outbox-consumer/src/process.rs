@@ -6,7 +6,10 @@ use futures_util::FutureExt as _;
 use outbox_core::{
     Claim, Inbox, InboxError, InboxTransaction, REPLAY_HEADER, Sequence,
     sqlx::{self, MySqlConnection, MySqlPool},
-    store::inbox::{DeadDelivery, delete_dead, insert_dead, insert_dead_mark},
+    store::{
+        inbox::{DeadDelivery, delete_dead, insert_dead, insert_dead_mark},
+        losses::{Loss, Losses, Streak, loss, loss_of_handler},
+    },
 };
 use tokio::{
     sync::Semaphore,
@@ -50,6 +53,8 @@ pub(crate) struct Obituary {
 /// Why a message was not processed this time.
 enum Unprocessed {
     Failed(Failure),
+    /// The call or its connection was ended.
+    Lost(Failure, Loss),
     /// The inbox did not answer, which is never the message's fault.
     NotTried(InboxError),
     /// An earlier message of its key is missing.
@@ -79,6 +84,7 @@ pub(crate) struct Processor<H> {
     pub(crate) delivery_limit: u32,
     pub(crate) starts: Starts,
     pub(crate) unfinished: Unfinished,
+    pub(crate) losses: Losses,
 }
 
 impl<H: Handler> Processor<H> {
@@ -106,10 +112,10 @@ impl<H: Handler> Processor<H> {
             if stop.run_until_cancelled(sleep_until(progress.until)).await.is_none() {
                 return Verdict::Undecided;
             }
+            let Some(outcome) = self.attempt(delivery, stop).await else { return Verdict::Undecided };
             let failures = &mut progress.failures;
-            let Some(failure) = self.attempt(delivery, stop).await else { return Verdict::Undecided };
             *failures += 1;
-            let (failure, next) = match failure {
+            let (failure, next) = match self.charge(outcome, &mut progress.streak) {
                 Ok(()) => return Verdict::Done,
                 Err(Unprocessed::Early) => {
                     return self.pause(*failures, stop).await.map_or(Verdict::Undecided, |()| Verdict::Later);
@@ -119,7 +125,7 @@ impl<H: Handler> Processor<H> {
                     return self.give_up(delivery, obituary, stop).await;
                 }
                 Err(Unprocessed::NotTried(error)) => (Failure::from(error), Next::Again { counted: false }),
-                Err(Unprocessed::Failed(failure)) => {
+                Err(Unprocessed::Failed(failure) | Unprocessed::Lost(failure, _)) => {
                     let next = self.options.retry.next(&failure, delivery.attempt, self.can_requeue);
                     let is_last = !matches!(next, Next::Again { counted: false }) && self.is_near_its_limit(delivery);
                     (failure, if is_last { Next::Dead("returned") } else { next })
@@ -149,6 +155,19 @@ impl<H: Handler> Processor<H> {
             };
             progress.until = Instant::now() + wait;
         }
+    }
+
+    /// Notes an outcome. A loss that is the message's own becomes a failure that spends an attempt.
+    fn charge(&self, outcome: Result<(), Unprocessed>, streak: &mut Streak) -> Result<(), Unprocessed> {
+        match outcome {
+            Err(Unprocessed::Lost(failure, loss)) if self.losses.lost(streak, loss) => {
+                return Err(Failure::from(streak.tell(&failure)).into());
+            }
+            Err(Unprocessed::Lost(..)) => {}
+            Ok(()) => self.losses.done(),
+            Err(_) => *streak = Streak::default(),
+        }
+        outcome
     }
 
     /// Whether RabbitMQ may drop the message while it waits: connections and processes end now and then.
@@ -200,11 +219,11 @@ impl<H: Handler> Processor<H> {
         match step {
             SequenceStep::Process => {}
             SequenceStep::Wait => {
-                self.undo(tx).await;
+                self.undo(tx).await.ok();
                 return Err(Unprocessed::Early);
             }
             SequenceStep::Refuse => {
-                self.undo(tx).await;
+                self.undo(tx).await.ok();
                 self.tell(delivery, seen, step);
                 return Err(Unprocessed::Dead("sequence", "its number is not the next one of its key".to_owned()));
             }
@@ -214,8 +233,7 @@ impl<H: Handler> Processor<H> {
         match timeout(limit, handling).await {
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err(failure))) => {
-                self.undo(tx).await;
-                return Err(failure.into());
+                return Err(lost(failure, self.undo(tx).await.err().as_ref()));
             }
             Ok(Err(_panic)) => return Err(Failure::from("the handler panicked").into()),
             Err(_elapsed) => return Err(Failure::from(format!("the handler took longer than {limit:?}")).into()),
@@ -226,7 +244,10 @@ impl<H: Handler> Processor<H> {
             deleted.map_err(Unprocessed::NotTried)?;
         }
         crash::point("before_commit");
-        self.in_time(tx.commit()).await?;
+        self.in_time(tx.commit()).await.map_err(|error| match cause(&error).and_then(loss) {
+            Some(loss) => Unprocessed::Lost(error.into(), loss),
+            None => error.into(),
+        })?;
         crash::point("before_acknowledge");
         self.tell(delivery, seen, step);
         self.options.metrics.count(self.consumer(), "first");
@@ -235,10 +256,9 @@ impl<H: Handler> Processor<H> {
     }
 
     /// Rolls a transaction back. Its findings hold, even if a statement has lost the connection.
-    pub(crate) async fn undo(&self, tx: InboxTransaction) {
-        if let Err(error) = self.in_time(tx.rollback()).await {
-            tracing::debug!(%error, "a transaction ends with its connection");
-        }
+    pub(crate) async fn undo(&self, tx: InboxTransaction) -> Result<(), InboxError> {
+        let undone = self.in_time(tx.rollback()).await;
+        undone.inspect_err(|error| tracing::debug!(%error, "a transaction ends with its connection"))
     }
 
     /// A host that has vanished sends neither a reply nor an error. A call that times out here ends with its
@@ -343,4 +363,20 @@ impl<H: Handler> Processor<H> {
             }
         }
     }
+}
+
+/// Returns the outcome of a handler's failure, whose roll-back ended so.
+fn lost(failure: Failure, undone: Option<&InboxError>) -> Unprocessed {
+    let loss = match &failure {
+        Failure::Retry(error) => loss_of_handler(error.as_ref(), undone.and_then(cause)),
+        _ => None,
+    };
+    match loss {
+        Some(loss) => Unprocessed::Lost(failure, loss),
+        None => failure.into(),
+    }
+}
+
+fn cause(error: &InboxError) -> Option<&sqlx::Error> {
+    if let InboxError::Database(cause) = error { Some(cause) } else { None }
 }

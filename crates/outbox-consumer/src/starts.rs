@@ -65,7 +65,7 @@ impl<H: Handler> Processor<H> {
 
     async fn is_new(&self, id: Uuid) -> Result<bool, InboxError> {
         let Claim::First(tx) = self.in_time(self.inbox.admit(&self.pool, id)).await? else { return Ok(false) };
-        self.undo(tx).await;
+        self.undo(tx).await.ok();
         Ok(true)
     }
 

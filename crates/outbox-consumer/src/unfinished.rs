@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use outbox_core::Uuid;
+use outbox_core::{Uuid, store::losses::Streak};
 use tokio::time::{Duration, Instant};
 
 /// Most messages that are remembered: those of many windows.
@@ -23,11 +23,13 @@ pub(crate) struct Progress {
     pub(crate) failures: u32,
     /// The end of its wait.
     pub(crate) until: Instant,
+    /// The losses in a row of its connection or statement.
+    pub(crate) streak: Streak,
 }
 
 impl Progress {
     fn new() -> Self {
-        Self { attempt: 1, failures: 0, until: Instant::now() }
+        Self { attempt: 1, failures: 0, until: Instant::now(), streak: Streak::default() }
     }
 }
 

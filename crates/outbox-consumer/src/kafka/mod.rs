@@ -12,7 +12,7 @@ mod wire;
 
 use std::collections::BTreeMap;
 
-use outbox_core::{Inbox, sqlx::MySqlPool};
+use outbox_core::{Inbox, sqlx::MySqlPool, store::losses::Losses};
 use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
 use tokio::sync::Semaphore;
 
@@ -141,6 +141,7 @@ impl Consumer {
             delivery_limit: 0,
             starts: Starts::default(),
             unfinished: Unfinished::default(),
+            losses: Losses::default(),
         };
         let group = group::Group::join(&config, &topics, window, processor, dead)?;
         purging.beside(group.run(stop)).await

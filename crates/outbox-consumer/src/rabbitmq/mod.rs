@@ -6,7 +6,7 @@ mod wire;
 use std::sync::Arc;
 
 use lapin::{types::ShortString, uri::AMQPUri};
-use outbox_core::{Inbox, sqlx::MySqlPool};
+use outbox_core::{Inbox, sqlx::MySqlPool, store::losses::Losses};
 use tokio::{sync::Semaphore, time::sleep};
 
 use self::session::{ConsumerSession, NoQueue, QueueAddress};
@@ -128,6 +128,7 @@ impl Consumer {
             delivery_limit: self.delivery_limit,
             starts: Starts::default(),
             unfinished: Unfinished::default(),
+            losses: Losses::default(),
         });
         let processor = Arc::clone(&crew.processor);
         tokio::spawn(async move { processor.forget_old_starts().await });

@@ -265,6 +265,12 @@ impl Handler for Work {
                 Ok(())
             }
             b"passing" if tries <= 6 => Err(anyhow::Error::from(sqlx::Error::PoolTimedOut).into()),
+            b"killed" if tries <= 4 => {
+                sqlx::raw_sql("KILL QUERY CONNECTION_ID()").execute(&mut *tx).await.map(drop).map_err(Failure::from)
+            }
+            b"hangs up" => {
+                sqlx::raw_sql("KILL CONNECTION_ID()").execute(&mut *tx).await.map(drop).map_err(Failure::from)
+            }
             b"later" if tries <= 6 => Err(Failure::After(Duration::from_millis(5))),
             b"after" => Err(Failure::After(Failure::LONGEST_IN_MEMORY)),
             b"leave" if self.0.requeues => Err(Failure::requeue("somebody else may do it")),

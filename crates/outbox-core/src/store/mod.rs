@@ -33,6 +33,7 @@ pub mod instances;
 pub mod jobs;
 pub mod lanes;
 pub mod lease;
+pub mod losses;
 pub mod messages;
 pub mod migrate;
 pub mod named;
