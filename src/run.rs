@@ -302,7 +302,7 @@ async fn look_at_database(context: &Context) -> Result<Option<String>, RunError>
             Ok(problem)
         }
         Err(error @ (SchemaError::Newer { .. } | SchemaError::Changed { .. })) => Err(error.into()),
-        Err(SchemaError::Database(error)) => Ok(Some(session::describe(&error))),
+        Err(SchemaError::Database(error)) => Ok(Some(session::trouble(&mut connection, &error).await)),
         Err(error) => Ok(Some(error.to_string())),
     }
 }
@@ -319,7 +319,7 @@ async fn take_lanes(context: &Context, connection: &mut MySqlConnection) -> Resu
                 )));
             }
             Ok(_) => {}
-            Err(error) => return Ok(Some(session::describe(&error))),
+            Err(error) => return Ok(Some(session::trouble(connection, &error).await)),
         }
     }
     Ok(None)

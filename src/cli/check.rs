@@ -63,7 +63,7 @@ fn row((checked, found): Finding) -> [Value; 3] {
 
 async fn look_at_database(config: &Config) -> anyhow::Result<String> {
     let mut connection = database::connect(config).await?;
-    let findings = tables::start_up(&mut connection, config).await;
+    let findings = database::within(&mut connection, async |db| Ok(tables::start_up(db, config).await)).await?;
     let sentences = |severe: bool| {
         let found = findings.iter().filter(|it| (it.severity == Severity::Problem) == severe);
         found.map(|it| it.evidence.as_str()).collect::<Vec<_>>().join("; ")

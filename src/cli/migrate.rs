@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use outbox_core::{MIGRATOR, SCHEMA_VERSION, store::migrate};
+use outbox_core::{MIGRATOR, SCHEMA_VERSION, sqlx::MySqlConnection, store::migrate};
 use serde_json::Value;
 
 use super::{
@@ -49,7 +49,8 @@ impl Migrate {
 
 async fn up(options: &Arguments) -> anyhow::Result<bool> {
     let mut connection = database::connect(&options.database()?).await?;
-    let due = outbox_core::migrations_due(&mut connection).await.context(NOT_APPLIED)?;
+    let due = async |db: &mut MySqlConnection| outbox_core::migrations_due(db).await.context(NOT_APPLIED);
+    let due = database::within(&mut connection, due).await?;
     // Where there are no tables yet, all of them are the plan.
     let is_new = due.len() == MIGRATOR.iter().count() && due.iter().all(|due| !due.work.contains("applied"));
     let plan = due.iter().filter(|_| !is_new);
@@ -69,7 +70,10 @@ async fn baseline(options: &Arguments) -> anyhow::Result<bool> {
 
 async fn status(format: Format, options: &Arguments) -> anyhow::Result<bool> {
     let mut connection = database::connect(&options.database()?).await?;
-    let record = migrate::applied(&mut connection).await.context("the record of migrations cannot be read")?;
+    let record = database::within(&mut connection, async |db| {
+        migrate::applied(db).await.context("the record of migrations cannot be read")
+    });
+    let record = record.await?;
     let record = record.unwrap_or_default();
     let own = MIGRATOR.iter().map(|own| {
         let state = match record.iter().find(|row| row.success && row.version == own.version) {

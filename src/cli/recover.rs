@@ -38,10 +38,11 @@ impl Recover {
     /// Shows the plan. Carries it out if that is wanted and no process is in the way.
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<bool> {
         let mut connection = database::connect(config).await?;
-        check_schema(&mut connection).await?;
-        let plan = recover::plan(&mut connection).await.map_err(|error| failed(&error))?;
+        database::within(&mut connection, async |db| Ok(check_schema(db).await?)).await?;
+        let plan = async |db: &mut MySqlConnection| recover::plan(db).await.map_err(|error| failed(&error));
+        let plan = database::within(&mut connection, plan).await?;
         self.show(&plan)?;
-        refuse_beside_others(&mut connection).await?;
+        database::within(&mut connection, refuse_beside_others).await?;
         if self.yes {
             recover::recover(&mut connection, &plan, self.margin).await.map_err(|error| failed(&error))?;
             output::note(&format!("Epoch {} has begun. Start relays, workers and services.", plan.new_epoch))?;

@@ -11,6 +11,7 @@ use outbox_core::{
     sqlx::{self, MySqlConnection},
     store::{
         self,
+        locked::{self, TableLock},
         refusal::{Refusal, refusal},
     },
 };
@@ -88,9 +89,10 @@ impl Session {
     ) -> Result<T, sqlx::Error> {
         let started = Instant::now();
         let outcome = self.attempt(deadline, work).await;
+        let lock = if outcome.as_ref().is_err_and(locked::is_lock_wait) { self.table_lock().await } else { None };
         let duration = &self.context.metrics.db_call_duration_seconds;
         duration.with_label_values(&[operation]).observe(started.elapsed().as_secs_f64());
-        self.report(operation, &outcome);
+        self.report(operation, &outcome, lock);
         outcome
     }
 
@@ -116,7 +118,15 @@ impl Session {
         within(self.context.config.relay.settle_deadline, call).await
     }
 
-    fn report<T>(&mut self, operation: &'static str, outcome: &Result<T, sqlx::Error>) {
+    /// Finds the table whose lock a call has waited for; `None` if it was the lock of a row.
+    async fn table_lock(&mut self) -> Option<TableLock> {
+        let mut connection = self.connection.take()?;
+        let found = self.in_time(locked::find(&mut connection)).await.ok()?;
+        self.connection = Some(connection);
+        found
+    }
+
+    fn report<T>(&mut self, operation: &'static str, outcome: &Result<T, sqlx::Error>, lock: Option<TableLock>) {
         let Err(error) = outcome else {
             if self.failed {
                 tracing::info!(operation, "the database answers again");
@@ -126,13 +136,19 @@ impl Session {
             return self.context.health.dependency("database", Ok(()));
         };
         self.failed = true;
-        let kind = if error.as_database_error().is_some() { "refused" } else { "lost" };
+        let kind = match (&lock, error.as_database_error()) {
+            (Some(_), _) => "locked",
+            (None, Some(_)) => "refused",
+            (None, None) => "lost",
+        };
         self.context.metrics.db_errors_total.with_label_values(&[operation, kind]).inc();
-        tracing::warn!(operation, kind, error = %describe(error), "a database call failed");
+        let text = lock.map_or_else(|| describe(error), |lock| lock.to_string());
+        tracing::warn!(operation, kind, error = text, "a database call failed");
         match refusal(error) {
-            None => self.context.health.dependency("database", Err(describe(error))),
+            _ if kind == "locked" => self.context.health.refused(text),
+            None => self.context.health.dependency("database", Err(text)),
             Some(Refusal::Contention | Refusal::RolledBack) => {}
-            Some(_) => self.context.health.refused(describe(error)),
+            Some(_) => self.context.health.refused(text),
         }
     }
 
@@ -247,6 +263,12 @@ impl DerefMut for Loan<'_> {
 /// Opens a connection and sets it up for the relay.
 pub async fn connect(context: &Context) -> Result<MySqlConnection, sqlx::Error> {
     database::connect(&context.login).await
+}
+
+/// Does the same as [`describe`], and names the table if the error is a wait for the lock of one.
+pub(crate) async fn trouble(db: &mut MySqlConnection, error: &sqlx::Error) -> String {
+    let lock = if locked::is_lock_wait(error) { locked::find(db).await.ok().flatten() } else { None };
+    lock.map_or_else(|| describe(error), |lock| lock.to_string())
 }
 
 /// Returns the text of an error, with the remedy if one is known. The server's message is cut, because it may quote a

@@ -42,6 +42,7 @@ mod schema;
 mod sessions;
 mod settings;
 mod stage;
+mod table_locks;
 mod takeover;
 mod throttled;
 mod traces;

@@ -166,7 +166,7 @@ impl Api {
                 (StatusCode::SERVICE_UNAVAILABLE, "the database cannot be used: see the log of `relay api`".to_owned())
             })?;
             let process = Answering { via: "api", config: &self.config };
-            let answer = operation.answer(&mut db, &process).await;
+            let answer = database::within(&mut db, async |db| operation.answer(db, &process).await).await;
             answer.map_err(|error| (StatusCode::UNPROCESSABLE_ENTITY, told(&error).to_string()))
         };
         let late = |_| (StatusCode::GATEWAY_TIMEOUT, "the database did not answer in time".to_owned());

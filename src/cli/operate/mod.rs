@@ -150,7 +150,9 @@ impl Operate {
             let answer = match &mut source {
                 Source::Api(client) => client.ask(request).await?,
                 Source::Database(db, config) => {
-                    operation.answer(db, &Answering { via: "cli", config }).await.map_err(|error| told(&error))?
+                    let process = Answering { via: "cli", config };
+                    let answer = database::within(db, async |db| operation.answer(db, &process).await).await;
+                    answer.map_err(|error| told(&error))?
                 }
             };
             operation.show(&answer)?;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::Context as _;
 use async_trait::async_trait;
 use clap::Args;
-use outbox_core::sqlx::MySqlConnection;
+use outbox_core::{sqlx::MySqlConnection, store::locked};
 use serde_json::{Value, json};
 
 use super::{Answering, Operation};
@@ -34,7 +34,11 @@ pub(crate) struct Status {
 impl Operation for Status {
     async fn answer(&self, db: &mut MySqlConnection, _: &Answering<'_>) -> anyhow::Result<Value> {
         let judged = judged(db).await.context("the queue cannot be counted")?;
-        let verdict = verdict(&judged);
+        let mut verdict = verdict(&judged);
+        // One that lets this account read.
+        if let Some(lock) = locked::find(db).await.context("the locks of tables cannot be found")? {
+            verdict.extend([" Relays wait: ", &lock.to_string(), "."]);
+        }
         let Judged { stats, lanes, instances } = judged;
         let lanes: Vec<_> = lanes.into_iter().map(|(_, status)| status).collect();
         #[expect(clippy::cast_precision_loss, reason = "a lag in seconds needs no more than 53 bits")]

@@ -123,7 +123,7 @@ pub const METRICS: &[Metric] = &[
         "counter",
         "outbox_relay_db_errors_total",
         &["operation", "kind"],
-        "Database calls that failed: lost (connection or deadline) or refused (by the server).",
+        "Database calls that failed: lost (connection or deadline), refused (by the server) or locked (another session has locked a table).",
     ),
     metric(
         "gauge",

@@ -24,7 +24,7 @@ use std::{
 use outbox_core::{
     sqlx,
     store::{
-        doctor,
+        doctor, locked,
         refusal::{Refusal, refusal},
     },
 };
@@ -162,6 +162,10 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>, topics: 
             return;
         }
     };
+    // Each later check would wait.
+    if let Ok(Some(lock)) = locked::find(&mut db).await {
+        return findings.push(tables::table_locked(&lock));
+    }
     match server::examine(&mut db, &login).await {
         Ok(found) => findings.extend(found),
         Err(error) => findings.push(not_read("The server's settings", &error)),

@@ -8,7 +8,9 @@ use outbox_core::{
     store::{
         controls,
         counters::{self, Behind},
-        doctor, floor, session,
+        doctor, floor,
+        locked::{self, TableLock},
+        session,
         stats::{LaneStats, Waiting},
     },
 };
@@ -26,9 +28,20 @@ use crate::{config::Config, state::session::describe};
 /// How much longer than their retention receipts may stay.
 const PURGE: Duration = Duration::from_hours(24);
 
+/// The finding on a table that another session has locked.
+pub(super) fn table_locked(lock: &TableLock) -> Finding {
+    let matters = "Relays wait, and so do services that write to the table.";
+    Finding::problem("table_locked", lock.to_string()).matters(matters)
+}
+
 /// Runs the checks of a relay's start and of `relay check --connect`: tables, counters, and one server for reads and writes.
 pub(crate) async fn start_up(db: &mut MySqlConnection, config: &Config) -> Vec<Finding> {
     let failed = |error: sqlx::Error| Finding::problem("database_failed", describe(&error));
+    match locked::find(db).await {
+        Ok(None) => {}
+        Ok(Some(lock)) => return vec![table_locked(&lock)],
+        Err(error) => return vec![failed(error)],
+    }
     match check_schema(db).await {
         Ok(()) => {}
         Err(SchemaError::Database(error)) => return vec![failed(error)],

@@ -143,12 +143,14 @@ async fn database(arena: &mut Arena) -> Result<()> {
 }
 
 async fn locked(arena: &mut Arena) -> Result<()> {
+    // A shorter deadline ends a call before the server ends its wait for the table.
+    arena.settings = arena.settings.clone().set("relay", "lease", "15s").set("relay", "settle_deadline", "5s");
     let watch = Watch::normal(arena, None).await?;
     arena.strike().await?;
     let mut console = arena.database.plain().await?;
     sqlx::raw_sql("LOCK TABLES outbox_jobs WRITE").execute(&mut console).await?;
-    let stuck = due(arena, "OutboxLoopStuck", 15, 260);
-    watch.fires(arena, &[stuck]).await?;
+    let locked = due(arena, "OutboxTableLocked", 15, 75);
+    watch.fires(arena, &[locked]).await?;
     sqlx::raw_sql("UNLOCK TABLES").execute(&mut console).await?;
     Ok(())
 }
@@ -331,8 +333,10 @@ async fn instances(arena: &Arena) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     /// Their times are hours, or no fault raises them: `dashboards/tests` alone tests them.
-    const NOT_RAISED: [&str; 5] = [
+    const NOT_RAISED: [&str; 6] = [
         "OutboxDeadMessagesDeletedSoon",
+        // A locked table has its own alert, which keeps this one silent.
+        "OutboxLoopStuck",
         "OutboxPurgeStuck",
         "OutboxConsumerGap",
         "OutboxInboxTooShort",

@@ -33,6 +33,7 @@ pub mod instances;
 pub mod jobs;
 pub mod lanes;
 pub mod lease;
+pub mod locked;
 pub mod losses;
 pub mod messages;
 pub mod migrate;
