@@ -85,7 +85,17 @@ fn of_number(number: u16) -> Option<&'static str> {
         3118 | 4151 => "the account is locked: ALTER USER … ACCOUNT UNLOCK",
         3955 => "the account is blocked after failed logins: correct the password, then ALTER USER … ACCOUNT UNLOCK",
         1290 | 1836 => "the server is read-only, as a replica is: let `database.url` name the primary",
-        3032 => "the server is in offline mode: when its maintenance is over, SET GLOBAL offline_mode = OFF",
+        3032 | 4312 | 4313 => {
+            "the server is in offline mode: when its maintenance is over, SET GLOBAL offline_mode = OFF"
+        }
+        1064 => {
+            "what answers does not know the relay's statements: a proxy that takes only one statement in a text, or a server before \
+             MySQL 8.0.13 or MariaDB 10.6: allow multi-statements in the proxy, or let `database.url` name a server"
+        }
+        1461 => {
+            "the server has no prepared statement left: look for a client that does not close its own (performance_schema.\
+             prepared_statements_instances), or SET GLOBAL max_prepared_stmt_count to more"
+        }
         1665 => "the server logs statements, and rows are needed at READ COMMITTED: SET GLOBAL binlog_format = ROW",
         3159 => "the server demands TLS (require_secure_transport): remove ssl-mode from `database.url`",
         _ => return None,
@@ -268,6 +278,12 @@ const MANAGEMENT: &[(&str, &str)] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_proxy_without_multi_statements_and_exhausted_prepared_statements_are_told() {
+        assert!(of_number(1064).is_some_and(|told| told.contains("allow multi-statements in the proxy")));
+        assert!(of_number(1461).is_some_and(|told| told.contains("max_prepared_stmt_count")));
+    }
 
     /// For servers that no test can start here; the others are in tests/connect/login.rs.
     #[test]

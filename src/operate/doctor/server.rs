@@ -105,10 +105,12 @@ impl Settings<'_> {
     fn version(&self) -> Option<Finding> {
         let version = self.text("version");
         let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
-        let release = (numbers.next()?, numbers.next()?);
-        let (name, least) = if self.is_mariadb { ("MariaDB", (10, 6)) } else { ("MySQL", (8, 0)) };
+        // Aurora does not name the third number.
+        let release = [numbers.next()?, numbers.next()?, numbers.next().unwrap_or(u32::MAX)];
+        let (name, least, told) =
+            if self.is_mariadb { ("MariaDB", [10, 6, 0], "10.6") } else { ("MySQL", [8, 0, 13], "8.0.13") };
         let problem = Finding::problem("server_version", format!("The server is {name} {version}."))
-            .fix(format!("Upgrade it: the statements need {name} {}.{}.", least.0, least.1));
+            .fix(format!("Upgrade it: the statements need {name} {told}."));
         (release < least).then_some(problem)
     }
 
@@ -146,8 +148,16 @@ impl Settings<'_> {
     fn read_only(&self) -> Option<Finding> {
         let problem = Finding::problem("read_only", "The server is read-only: a replica, or made so for a while.")
             .matters("A relay cannot claim.")
-            .fix("Correct the host in `database.url`. If this is the primary:")
-            .sql("SET GLOBAL read_only = OFF;");
+            .fix("Let `database.url` name the primary.");
+        // A member of a group is made writable by the group, and InnoDB at its start. A write by hand would part it from the others.
+        let is_free = self.text("group_replication_group_name").is_empty() && !self.is_on("innodb_read_only");
+        let problem = if is_free {
+            problem
+                .fix("Let `database.url` name the primary. If this is the primary:")
+                .sql("SET GLOBAL read_only = OFF;")
+        } else {
+            problem
+        };
         (self.is_on("read_only") || self.is_on("innodb_read_only")).then_some(problem)
     }
 
@@ -243,11 +253,12 @@ mod tests {
     #[test]
     fn each_setting_has_its_finding() {
         let found = |server: &Server, host: i64| settings(server, host).iter().map(|it| it.finding).collect::<Vec<_>>();
-        for version in ["8.4.3", "9.7.1", "8.0.mysql_aurora.3.05", "10.11.6-MariaDB-log", "11.8.2-MariaDB"] {
+        for version in ["8.0.13", "8.4.3", "9.7.1", "8.0.mysql_aurora.3.05", "10.11.6-MariaDB-log", "11.8.2-MariaDB"] {
             assert_eq!(found(&server(version, &[]), 0), [""; 0], "{version}");
         }
-        assert_eq!(found(&server("5.7.44-log", &[]), 0), ["server_version"]);
-        assert_eq!(found(&server("10.5.9-MariaDB", &[]), 0), ["server_version"]);
+        for version in ["5.7.44-log", "8.0.0", "8.0.12", "10.5.9-MariaDB"] {
+            assert_eq!(found(&server(version, &[]), 0), ["server_version"], "{version}");
+        }
         for (name, value, finding) in [
             ("innodb_flush_log_at_trx_commit", "2", "not_durable"),
             ("sync_binlog", "0", "binlog_not_durable"),
@@ -264,6 +275,17 @@ mod tests {
         let command = |version| settings(&server(version, &[("sync_binlog", "0")]), 0).pop().and_then(|it| it.command);
         assert_eq!(command("8.4.3").as_deref(), Some("SET PERSIST sync_binlog = 1;"));
         assert_eq!(command("10.11.6-MariaDB").as_deref(), Some("SET GLOBAL sync_binlog = 1;"));
+    }
+
+    #[test]
+    fn no_member_of_a_group_is_made_writable_by_hand() {
+        let command = |variables: &[(&str, &str)]| {
+            settings(&server("8.4.3", variables), 0).pop().map(|it| (it.finding, it.command.is_some()))
+        };
+        assert_eq!(command(&[("read_only", "ON")]), Some(("read_only", true)));
+        assert_eq!(command(&[("innodb_read_only", "ON")]), Some(("read_only", false)));
+        let group = ("group_replication_group_name", "b7c0a2de-0000-4000-8000-000000000000");
+        assert_eq!(command(&[("read_only", "ON"), group]), Some(("read_only", false)));
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub async fn server(conn: &mut MySqlConnection) -> Result<Server, sqlx::Error> {
     let sql = "SELECT CAST(CURRENT_USER() AS CHAR), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
     let (account, now) = sqlx::query_as(sql).fetch_one(&mut *conn).await?;
     let sql = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', \
-               'binlog_format', 'read_only', 'innodb_read_only', 'transaction_read_only', 'tx_read_only', 'max_connections', \
+               'binlog_format', 'read_only', 'innodb_read_only', 'group_replication_group_name', 'transaction_read_only', 'tx_read_only', 'max_connections', \
                'max_allowed_packet', 'innodb_page_size')";
     let variables: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&mut *conn).await?;
     let variables = variables.into_iter().map(|(name, value)| (name.to_lowercase(), value)).collect();
