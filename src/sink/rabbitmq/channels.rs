@@ -64,9 +64,9 @@ impl Channels {
         self.ended.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether no further channel can be opened: another connection is needed.
+    /// Whether fewer numbers are left than places: another connection is needed.
     pub(super) fn are_spent(&self) -> bool {
-        self.ended.load(Ordering::SeqCst) >= self.numbers
+        self.ended.load(Ordering::SeqCst) + self.places.len() > self.numbers
     }
 
     /// Whether as many are open as may be.
