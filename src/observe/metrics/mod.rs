@@ -176,21 +176,25 @@ impl Metrics {
             registry: make.0,
             destinations: Mutex::default(),
         };
+        metrics.start_at_zero();
+        Ok(Arc::new(metrics))
+    }
+
+    /// Makes series whose labels are known, so that a rate shows the first increment.
+    fn start_at_zero(&self) {
         for (counter, values) in [
-            (&metrics.claims_total, &["claimed", "empty", "conflict", "error"][..]),
-            (&metrics.lease_renewals_total, &["renewed", "lost", "error", "locked"]),
-            (&metrics.possible_duplicates_total, &["takeover", "unconfirmed", "resent"]),
+            (&self.claims_total, &["claimed", "empty", "conflict", "error"][..]),
+            (&self.lease_renewals_total, &["renewed", "lost", "error", "locked"]),
+            (&self.possible_duplicates_total, &["takeover", "unconfirmed", "resent"]),
             (
-                &metrics.purged_messages_total,
+                &self.purged_messages_total,
                 &["outbox_messages", "outbox_dead", "inbox_processed", "outbox_jobs", "outbox_audit", "outbox_leases"],
             ),
         ] {
-            // From 0 on, so that a rate shows the first increment.
             for value in values {
                 drop(counter.with_label_values(&[value]));
             }
         }
-        Ok(Arc::new(metrics))
     }
 
     /// Returns the label of a destination: its name, or `other` if 200 others have series.
