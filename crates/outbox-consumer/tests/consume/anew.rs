@@ -18,17 +18,19 @@ use crate::stage::{Does, PATIENCE, Running, Stage, messages};
 
 const EVENTS: &str = "outbox_inbox_broker_events_total";
 
-/// A topic with one partition, and a consumer of which the third message waits for an hour.
+/// A topic with one partition, and a consumer of which the sixth message waits for an hour.
 async fn waiting() -> Result<(Stage, Running)> {
     let (address, name) = (Broker::Kafka.address().await?, format!("test-{}", Uuid::now_v7()));
     create_topic(&address, &name, 1).await?;
     let stage = Stage::with(Topic::of_kafka(&address, &name)).await?;
     let hour = Duration::from_hours(1);
     let consumer = Stage::start_kafka(stage.kafka()?.retry(Retry::new(hour, hour, 99)), &Does::work())?;
-    stage.topic.send(&[Sending::new("a", "ok"), Sending::new("b", "ok"), Sending::new("waits", "never")]).await?;
-    stage.wait_for(2).await?;
+    let mut sent = messages(5, 5, "ok");
+    sent.push(Sending::new("waits", "never"));
+    stage.topic.send(&sent).await?;
+    stage.wait_for(5).await?;
     consumer.wait_for_metric("outbox_inbox_messages_total", "failed", 1.0).await?;
-    committed(&stage, 2).await?;
+    committed(&stage, 5).await?;
     Ok((stage, consumer))
 }
 
@@ -67,9 +69,13 @@ async fn a_topic_that_is_made_again_while_a_message_waits_is_read_from_its_start
     delete_topic(address, name).await?;
     until(PATIENCE, "the topic", || create_topic(address, name, 1)).await?;
     stage.topic.send(&messages(4, 4, "ok")).await?;
-    stage.wait_for(2 + 4).await?;
-    // The position of the new topic, and not that of the message that still waits.
+    stage.wait_for(5 + 4).await?;
+    // The position of the new topic, although it is lower than the one that was committed before.
     committed(&stage, 4).await?;
+    // One of them has the offset of the message that waits.
+    stage.topic.send(&messages(4, 4, "ok")).await?;
+    stage.wait_for(5 + 8).await?;
+    committed(&stage, 8).await?;
     ensure!(consumer.labelled(EVENTS, "event", "begun_anew") >= 1.0, "it is not counted");
     consumer.stop().await
 }
@@ -88,8 +94,8 @@ async fn offsets_that_an_operator_resets_while_a_message_waits_are_followed() ->
     consumer.stop().await?;
     as_member(&stage, reset).await??;
     let consumer = stage.consume(&Does::work())?;
-    consumer.wait_for_metric("outbox_inbox_messages_total", "duplicate", 2.0).await?;
-    committed(&stage, 3).await?;
-    assert_eq!(stage.effects().await?.len(), 2, "the third message is dead");
+    consumer.wait_for_metric("outbox_inbox_messages_total", "duplicate", 5.0).await?;
+    committed(&stage, 6).await?;
+    assert_eq!(stage.effects().await?.len(), 5, "the sixth message is dead");
     consumer.stop().await
 }

@@ -47,7 +47,7 @@ async fn the_messages_of_a_frozen_node_of_kafka_come_from_the_others() -> Result
     stage.wait_for(sent.len()).await?;
     cluster.resume().await?;
     stage.assert_once_and_in_order(&sent).await?;
-    consumer.stop().await
+    consumer.stop_and(|it| assert!(it.labelled("outbox_inbox_broker_events_total", "event", "begun_anew") < 0.5)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

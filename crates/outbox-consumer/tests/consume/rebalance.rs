@@ -42,7 +42,9 @@ async fn a_rebalance_under_load_loses_and_doubles_no_effect() -> Result<()> {
     stage.wait_for(sent.len()).await?;
     stage.assert_once_and_in_order(&sent).await?;
     for member in members {
-        member.stop().await?;
+        member
+            .stop_and(|it| assert!(it.labelled("outbox_inbox_broker_events_total", "event", "begun_anew") < 0.5))
+            .await?;
     }
     assert_committed_to_the_end(&stage).await
 }
