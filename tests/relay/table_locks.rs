@@ -47,7 +47,6 @@ async fn a_locked_table_is_named_and_costs_no_connections(flavor: Flavor) -> Res
         })
         .await?;
     }
-    let (before, failed) = (database.number(CONNECTIONS).await?, errors(&relays).await?);
     let mut console = database.plain().await?;
     for how in ["READ", "WRITE"] {
         sqlx::raw_sql(sqlx::AssertSqlSafe(format!("LOCK TABLES outbox_claims {how}"))).execute(&mut console).await?;
@@ -62,6 +61,7 @@ async fn a_locked_table_is_named_and_costs_no_connections(flavor: Flavor) -> Res
         })
         .await?;
     }
+    let (before, failed) = (database.number(CONNECTIONS).await?, errors(&relays).await?);
     let viewer = client(database.url_as(Account::Operator)?);
     for words in ["status", "why 1", "messages list", "pending list", "keys blocked", "jobs", "purge --dry-run"] {
         let told = told(&viewer, words).await?;
