@@ -10,6 +10,7 @@ GRANT INSERT, SELECT, UPDATE (processed_at), DELETE ON inbox_processed TO 'outbo
 GRANT INSERT, SELECT, DELETE ON inbox_dead TO 'outbox_consumer'@'%';
 GRANT INSERT, SELECT, UPDATE, DELETE ON inbox_sequence TO 'outbox_consumer'@'%';
 GRANT INSERT, SELECT, UPDATE, DELETE ON inbox_started TO 'outbox_consumer'@'%';
+GRANT SELECT, UPDATE (last_id, taken_at, busy_until, ended_at, processed, failed) ON inbox_retries TO 'outbox_consumer'@'%';
 
 -- One purging process at a time, and other named leases.
 GRANT SELECT, INSERT, UPDATE ON outbox_leases TO 'outbox_consumer'@'%';

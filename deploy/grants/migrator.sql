@@ -15,6 +15,7 @@ GRANT CREATE, ALTER, DROP, INDEX ON inbox_processed TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON inbox_dead      TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON inbox_sequence  TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON inbox_started   TO 'outbox_migrator'@'%';
+GRANT CREATE, ALTER, DROP, INDEX ON inbox_retries   TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_key_sequence TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX, SELECT, INSERT, UPDATE ON outbox_schema TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_epochs   TO 'outbox_migrator'@'%';

@@ -1,5 +1,5 @@
--- What an operator needs: the rights of viewer.sql, and those to order what relays then do (`relay dead retry`, `release` and `discard`,
--- `delayed retry`, `replay`, `jobs stop`, `pause`, `resume`). It reads no key, header or payload (of `traceparent` the id of the
+-- What an operator needs: the rights of viewer.sql, and those to order what relays and consumers then do (`relay dead retry`, `release`
+-- and `discard`, `delayed retry`, `replay`, `jobs stop`, `pause`, `resume`, `inbox retry`). It reads no key, header or payload (of `traceparent` the id of the
 -- trace, through a view), and changes no message and no row of the audit.
 -- With `relay replay --to` it decides to which destination of the brokers the relays send contents again.
 --
@@ -28,6 +28,7 @@ GRANT SELECT (consumer, message_id, topic, event_type, attempts, died_at, reason
 -- session alone, and relays carry out no job without its row in the audit.
 GRANT SELECT, INSERT (action, filter, per_second, created_at, next_at), UPDATE (ended_at, is_stopped) ON outbox_jobs TO 'outbox_operator'@'%';
 GRANT SELECT, INSERT, DELETE ON outbox_controls TO 'outbox_operator'@'%';
+GRANT SELECT, INSERT (consumer, message_id, last_id, ordered_at, busy_until) ON inbox_retries TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_audit TO 'outbox_operator'@'%';
 GRANT INSERT ON outbox_audit_entries TO 'outbox_operator'@'%';
 

@@ -21,6 +21,7 @@ GRANT INSERT, SELECT, UPDATE (processed_at) ON inbox_processed TO 'outbox_servic
 GRANT INSERT, SELECT, DELETE ON inbox_dead TO 'outbox_service'@'%';
 GRANT INSERT, SELECT, UPDATE ON inbox_sequence TO 'outbox_service'@'%';
 GRANT INSERT, SELECT, UPDATE, DELETE ON inbox_started TO 'outbox_service'@'%';
+GRANT SELECT, UPDATE (last_id, taken_at, busy_until, ended_at, processed, failed) ON inbox_retries TO 'outbox_service'@'%';
 
 -- Named leases, for services that use them.
 GRANT SELECT, INSERT, UPDATE ON outbox_leases TO 'outbox_service'@'%';

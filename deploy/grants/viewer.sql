@@ -22,6 +22,7 @@ GRANT SELECT ON outbox_attempts TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_leases TO 'outbox_viewer'@'%';
 GRANT SELECT ON inbox_processed TO 'outbox_viewer'@'%';
 GRANT SELECT (consumer, message_id, topic, event_type, attempts, died_at, reason, error) ON inbox_dead TO 'outbox_viewer'@'%';
+GRANT SELECT ON inbox_retries TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_jobs    TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_audit   TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_controls TO 'outbox_viewer'@'%';

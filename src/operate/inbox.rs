@@ -1,8 +1,9 @@
 //! The consumers of the inbox in this database.
 
 use outbox_core::{
+    Uuid,
     sqlx::{self, MySqlConnection},
-    store::{consumers, find},
+    store::{consumers, find, inbox_retries, jobs::Actor},
 };
 use serde::Serialize;
 
@@ -120,4 +121,69 @@ pub async fn dead(
         error: row.error,
     };
     Ok(consumers::dead(db, wanted, limit).await?.into_iter().map(message).collect())
+}
+
+/// Orders a consumer to retry the messages that are dead there, or one of them. Returns the number of the order and that of the
+/// messages; the first is `None` if there are none.
+///
+/// # Errors
+///
+/// If the database fails. End the connection then: it may have an open transaction.
+pub async fn retry(
+    db: &mut MySqlConnection,
+    (consumer, message_id): (&str, Option<Uuid>),
+    actor: &Actor<'_>,
+) -> Result<(Option<u64>, u64), sqlx::Error> {
+    let messages = inbox_retries::retryable(db, consumer, message_id).await?;
+    if messages == 0 {
+        return Ok((None, 0));
+    }
+    Ok((Some(inbox_retries::order(db, (consumer, message_id), messages, actor).await?), messages))
+}
+
+/// An order to retry messages that are dead at a consumer. Its names are stable; times are RFC 3339, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Retry {
+    /// Its number.
+    pub retry: u64,
+    /// The consumer.
+    pub consumer: String,
+    /// The message; `None`: all that were dead at the time of the order.
+    pub message_id: Option<String>,
+    /// `waits for the consumer`: none has begun yet. Then `running`, then `done`.
+    pub state: &'static str,
+    /// Messages that were processed.
+    pub processed: u64,
+    /// Messages that are still dead. The log of the consumer has the errors.
+    pub failed: u64,
+    /// The time of the order.
+    pub ordered_at: String,
+    /// When the consumer last began with a message.
+    pub taken_at: Option<String>,
+    /// When it was done with all.
+    pub ended_at: Option<String>,
+}
+
+/// Lists the newest orders to retry messages that are dead at consumers.
+///
+/// # Errors
+///
+/// If the database fails.
+pub async fn retries(db: &mut MySqlConnection, limit: u32) -> Result<Vec<Retry>, sqlx::Error> {
+    let retry = |row: inbox_retries::RetryRow| Retry {
+        retry: row.retry_id,
+        consumer: row.consumer,
+        message_id: row.message_id.map(|id| id.to_string()),
+        state: match (row.taken_at, row.ended_at) {
+            (_, Some(_)) => "done",
+            (Some(_), None) => "running",
+            (None, None) => "waits for the consumer",
+        },
+        processed: row.processed,
+        failed: row.failed,
+        ordered_at: time(row.ordered_at),
+        taken_at: row.taken_at.map(time),
+        ended_at: row.ended_at.map(time),
+    };
+    Ok(inbox_retries::retries(db, limit).await?.into_iter().map(retry).collect())
 }

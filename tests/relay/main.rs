@@ -17,6 +17,7 @@ mod frozen;
 mod gauges;
 mod hand_edited;
 mod hands;
+mod inbox_retry;
 mod jobs;
 mod journey;
 mod keys;

@@ -41,14 +41,18 @@ pub(crate) struct Crew<H, T> {
     pub(crate) stop: CancellationToken,
     keys: Keys<u64, Job<T>>,
     tasks: JoinSet<FinishedTask<T>>,
+    /// Carries out the orders of operators.
+    retries: JoinSet<()>,
     in_flight: i64,
 }
 
 impl<H: Handler, T: Acknowledge> Crew<H, T> {
     pub(crate) fn new(processor: Processor<H>) -> Self {
         processor.options.metrics.begin(processor.consumer());
-        let (stop, keys, tasks) = (CancellationToken::new(), Keys::new(), JoinSet::new());
-        Self { processor: Arc::new(processor), stop, keys, tasks, in_flight: 0 }
+        let (processor, stop, mut retries) = (Arc::new(processor), CancellationToken::new(), JoinSet::new());
+        let (retrying, ends) = (Arc::clone(&processor), stop.clone());
+        retries.spawn(async move { retrying.carry_out_retries(&ends).await });
+        Self { processor, stop, keys: Keys::new(), tasks: JoinSet::new(), retries, in_flight: 0 }
     }
 
     /// Starts a message, now or when the earlier ones of its key are decided.
@@ -112,10 +116,12 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
                     Err(error) => tracing::error!(%error, "while stopping"),
                 }
             }
+            while self.retries.join_next().await.is_some() {}
         };
         if timeout(deadline, all).await.is_err() {
             tracing::warn!(messages = self.tasks.len(), "not all messages were decided within the stop deadline");
             self.tasks.detach_all();
+            self.retries.detach_all();
             self.processor.forgive().await;
         }
     }

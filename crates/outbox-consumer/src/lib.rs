@@ -27,6 +27,7 @@ mod properties;
 mod purge;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
+mod retries;
 mod retry;
 mod retry_dead;
 mod router;

@@ -268,6 +268,20 @@ impl<H: Handler> Processor<H> {
         reply.unwrap_or_else(|elapsed| Err(sqlx::Error::Io(io::Error::from(elapsed)).into()))
     }
 
+    /// Runs calls of the database in a transaction of their own.
+    pub(crate) async fn in_transaction<T>(
+        &self,
+        work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, InboxError> {
+        let call = Box::pin(async {
+            let mut tx = InboxTransaction::begin(&self.pool).await?;
+            let done = work(&mut tx).await?;
+            tx.commit().await?;
+            Ok(done)
+        });
+        self.in_time(call).await
+    }
+
     /// Notes the number of a sequenced message, and returns the next step.
     async fn follow(
         &self,

@@ -1,7 +1,7 @@
 use outbox_core::{
-    Inbox, InboxError, Uuid,
-    sqlx::{Connection as _, MySqlConnection, MySqlPool},
-    store::inbox::{BEGIN, Kept, delete_dead, lock_dead, redate_mark, release},
+    Inbox, InboxTransaction, Uuid,
+    sqlx::{MySqlConnection, MySqlPool},
+    store::inbox::{Kept, delete_dead, lock_dead, redate_mark},
 };
 
 use crate::{Delivery, Failure, Handler, sequence};
@@ -36,19 +36,24 @@ pub struct Retried {
 /// [`SequencePolicy::Refuse`]: crate::SequencePolicy::Refuse
 pub async fn retry_dead(pool: &MySqlPool, consumer: &str, handler: &impl Handler) -> Result<Retried, Failure> {
     let (mut retried, mut after, inbox) = (Retried::default(), Uuid::nil(), Inbox::new(consumer)?);
-    let mut connection = pool.acquire().await?;
     loop {
-        let mut tx = connection.begin_with(BEGIN).await?;
-        let Some(kept) = lock_dead(&mut tx, consumer, after).await? else { return Ok(retried) };
+        let mut tx = InboxTransaction::begin(pool).await?;
+        let Some(kept) = lock_dead(&mut tx, consumer, after).await? else {
+            tx.rollback().await?;
+            return Ok(retried);
+        };
         let delivery = delivery(kept);
         after = delivery.id;
-        match again(&mut tx, &inbox, handler, &delivery).await {
-            Ok(is_new) => {
-                tx.commit().await?;
-                retried.processed += u64::from(is_new);
-            }
+        let outcome = match again(&mut tx, &inbox, handler, &delivery).await {
+            Ok(is_new) => tx.commit().await.map(|()| is_new).map_err(Failure::from),
             Err(failure) => {
                 tx.rollback().await?;
+                Err(failure)
+            }
+        };
+        match outcome {
+            Ok(is_new) => retried.processed += u64::from(is_new),
+            Err(failure) => {
                 retried.failed += 1;
                 tracing::warn!(message_id = %after, consumer, error = %failure, "a message stays dead");
             }
@@ -57,7 +62,7 @@ pub async fn retry_dead(pool: &MySqlPool, consumer: &str, handler: &impl Handler
 }
 
 /// The work of one transaction. False: the message was processed after its death.
-async fn again(
+pub(crate) async fn again(
     tx: &mut MySqlConnection,
     inbox: &Inbox,
     handler: &impl Handler,
@@ -71,14 +76,11 @@ async fn again(
         inbox.follow(tx, &delivery.contents.topic, key, number).await?;
     }
     handler.handle(tx, delivery).await?;
-    if !release(tx).await? {
-        return Err(InboxError::TransactionEnded.into());
-    }
     delete_dead(tx, inbox.consumer(), delivery.id).await?;
     Ok(true)
 }
 
-fn delivery(kept: Kept) -> Delivery {
+pub(crate) fn delivery(kept: Kept) -> Delivery {
     Delivery {
         attempt: kept.attempts.saturating_add(1),
         place: "inbox_dead".to_owned(),

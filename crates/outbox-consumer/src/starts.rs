@@ -15,7 +15,7 @@ use std::{
 };
 
 use outbox_core::{
-    Claim, InboxError, InboxTransaction, Uuid,
+    Claim, InboxError, Uuid,
     sqlx::{Error, MySqlConnection},
     store::{
         inbox::{forget_old_starts, note_start, set_starts, starts},
@@ -114,13 +114,7 @@ impl<H: Handler> Processor<H> {
         &self,
         work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, Error>,
     ) -> Result<Option<T>, InboxError> {
-        let call = Box::pin(async {
-            let mut tx = InboxTransaction::begin(&self.pool).await?;
-            let done = work(&mut tx).await?;
-            tx.commit().await?;
-            Ok(done)
-        });
-        match self.in_time(call).await {
+        match self.in_transaction(work).await {
             Ok(done) => Ok(Some(done)),
             Err(InboxError::Database(error)) if refusal(&error) == Some(Refusal::Setup) => {
                 if !self.starts.refused.swap(true, Ordering::Relaxed) {

@@ -3,14 +3,17 @@
 use anyhow::Context as _;
 use async_trait::async_trait;
 use clap::{Args, Subcommand};
-use outbox_core::sqlx::MySqlConnection;
-use serde_json::Value;
+use outbox_core::{Uuid, sqlx::MySqlConnection};
+use serde_json::{Value, json};
 
-use super::{Answering, Operation};
+use super::{
+    Answering, Operation, Role,
+    by::{By, refused},
+};
 use crate::{
-    cli::output::Format,
+    cli::output::{self, Format},
     operate::{
-        inbox::{dead, list, outcomes},
+        inbox::{dead, list, outcomes, retries, retry},
         why::Reference,
     },
 };
@@ -24,6 +27,10 @@ pub(crate) enum Inbox {
     Dead(ListDead),
     /// Say which consumers have processed a message, or given it up
     Show(ShowOutcomes),
+    /// Order a consumer to retry messages that it has given up on
+    Retry(RetryDead),
+    /// List the orders to retry such messages, with their progress
+    Retries(ListRetries),
 }
 
 /// How to print them.
@@ -37,7 +44,7 @@ const DEAD_EXAMPLES: &str = "Examples:
   relay inbox dead
   relay inbox dead --consumer billing --reason attempts
 
-The service puts them back: `retry_dead` of mysql-outbox-consumer. `relay dead` is for messages that relays gave up on.";
+To retry them: relay inbox retry. `relay dead` is for messages that relays gave up on.";
 
 /// Which messages.
 #[derive(Debug, Args)]
@@ -70,9 +77,49 @@ pub(crate) struct ShowOutcomes {
     format: Format,
 }
 
+const RETRY_EXAMPLES: &str = "A running consumer of this name and release begins within some seconds, and gives each message to its handler once:
+  relay inbox retry --consumer billing --all --because 'the tax service is back'
+  relay inbox retry --consumer billing 0190a8e4-0000-7000-8000-000000000000 --because 'the order is repaired'
+  relay inbox retries
+
+A message that was too large to be kept is left out.";
+
+/// Which messages.
+#[derive(Debug, Args)]
+#[command(after_help = RETRY_EXAMPLES, mut_arg("because", |because| because.required(true)))]
+pub(crate) struct RetryDead {
+    /// The consumer
+    #[arg(long)]
+    consumer: String,
+    /// The message, by its UUID
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    message: Option<Uuid>,
+    /// All messages of the consumer that are dead now
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    by: By,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// How many.
+#[derive(Debug, Args)]
+pub(crate) struct ListRetries {
+    /// Most orders to list, the newest first
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    limit: u32,
+    #[command(flatten)]
+    format: Format,
+}
+
 #[async_trait]
 impl Operation for Inbox {
-    async fn answer(&self, db: &mut MySqlConnection, _: &Answering<'_>) -> anyhow::Result<Value> {
+    fn role(&self) -> Role {
+        if matches!(self, Self::Retry(_)) { Role::Operator } else { Role::Viewer }
+    }
+
+    async fn answer(&self, db: &mut MySqlConnection, process: &Answering<'_>) -> anyhow::Result<Value> {
         let failed = "the inbox cannot be read";
         match self {
             Self::List(_) => Ok(serde_json::to_value(list(db).await.context(failed)?)?),
@@ -84,6 +131,16 @@ impl Operation for Inbox {
                 let outcomes = outcomes(db, it.message).await.context(failed)?;
                 Ok(serde_json::to_value(outcomes.context("no message has this number: give its UUID")?)?)
             }
+            Self::Retry(RetryDead { consumer, message, by, .. }) => {
+                let actor = by.actor(process).context("give --because")?;
+                let (number, messages) =
+                    retry(db, (consumer.as_str(), *message), &actor).await.map_err(|error| refused(&error))?;
+                let number = number.with_context(|| {
+                    format!("the consumer `{consumer}` keeps no such dead message: see `relay inbox dead`")
+                })?;
+                Ok(json!({"retry": number, "messages": messages}))
+            }
+            Self::Retries(it) => Ok(serde_json::to_value(retries(db, it.limit).await.context(failed)?)?),
         }
     }
 
@@ -95,6 +152,22 @@ impl Operation for Inbox {
                 it.format.list(columns, answer)
             }
             Self::Show(it) => it.format.list(["consumer", "outcome", "at", "reason", "error"], answer),
+            Self::Retry(RetryDead { consumer, format, .. }) => {
+                if format.json(answer)? {
+                    return Ok(());
+                }
+                let number = |name| answer.get(name).and_then(Value::as_u64).unwrap_or_default();
+                Ok(output::note(&format!(
+                    "Retry {} of {} messages is ordered, and waits for a running consumer `{consumer}`: relay inbox retries",
+                    number("retry"),
+                    number("messages")
+                ))?)
+            }
+            Self::Retries(it) => {
+                let columns =
+                    ["retry", "consumer", "message_id", "state", "processed", "failed", "ordered_at", "ended_at"];
+                it.format.list(columns, answer)
+            }
         }
     }
 }

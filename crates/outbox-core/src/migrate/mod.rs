@@ -23,10 +23,10 @@ pub use self::{
 use crate::store::migrate::{RECORD, note_in_script};
 
 /// The number of the newest migration that this version knows: its version of the tables.
-pub const SCHEMA_VERSION: i64 = 36;
+pub const SCHEMA_VERSION: i64 = 37;
 
 /// The migrations as text: number, name, SQL. One statement each.
-pub const MIGRATIONS: [(i64, &str, &str); 34] = [
+pub const MIGRATIONS: [(i64, &str, &str); 35] = [
     (1, "messages", include_str!("../../migrations/0001_messages.sql")),
     (2, "pending", include_str!("../../migrations/0002_pending.sql")),
     (3, "delayed", include_str!("../../migrations/0003_delayed.sql")),
@@ -61,6 +61,7 @@ pub const MIGRATIONS: [(i64, &str, &str); 34] = [
     (32, "lane_kind", include_str!("../../migrations/0032_lane_kind.sql")),
     (33, "listed_traces", include_str!("../../migrations/0033_listed_traces.sql")),
     (36, "audit_entries", include_str!("../../migrations/0036_audit_entries.sql")),
+    (37, "inbox_retries", include_str!("../../migrations/0037_inbox_retries.sql")),
 ];
 
 /// The migrations for `#[sqlx::test(migrator = "outbox_core::MIGRATOR")]`: sqlx applies them to an empty database.

@@ -93,7 +93,7 @@ pub struct DeadDelivery<'a> {
 }
 
 /// The reason of a dead message whose payload is not kept.
-const TOO_LARGE: &str = "too_large";
+pub(super) const TOO_LARGE: &str = "too_large";
 /// A message of fewer bytes fits into a request: no server in use has a `max_allowed_packet` below 1 MiB.
 const ALWAYS_FITS: usize = 512 << 10;
 /// The most bytes of the request besides key, headers and payload, rounded up: names, types, reason, error text.

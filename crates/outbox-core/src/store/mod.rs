@@ -29,6 +29,7 @@ pub mod floor;
 pub mod held;
 pub mod inbox;
 pub mod inbox_purge;
+pub mod inbox_retries;
 pub mod instances;
 pub mod jobs;
 pub mod lanes;

@@ -6,7 +6,7 @@ use super::{NO_SUCH_TABLE, error_number};
 
 /// The tables, but for the record of migrations. A service may have others that begin with `outbox_`.
 pub(super) const TABLES: &str = "outbox_messages,outbox_pending,outbox_delayed,outbox_claims,outbox_head,outbox_sent,outbox_dead,outbox_leases,\
-                      outbox_key_sequence,outbox_schema,outbox_epochs,outbox_jobs,outbox_audit,outbox_controls,outbox_instances,outbox_replays,outbox_attempts,inbox_processed,inbox_dead,inbox_sequence,inbox_started";
+                      outbox_key_sequence,outbox_schema,outbox_epochs,outbox_jobs,outbox_audit,outbox_controls,outbox_instances,outbox_replays,outbox_attempts,inbox_processed,inbox_dead,inbox_sequence,inbox_started,inbox_retries";
 
 /// The smallest version of a reader and of a writer that the tables serve; `None` if it is not recorded. One row, no
 /// lock.
