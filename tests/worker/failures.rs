@@ -162,7 +162,7 @@ async fn a_connection_that_ends_again_and_again_at_one_message_spends_its_attemp
     for (payload, others) in [("hangs up", 0), ("is cut", 5)] {
         let stage = Stage::new(flavor).await?;
         let (lost, fine) = (task("a", payload), [tasks(others, 5, "ok"), vec![task("a", "ok")]].concat());
-        stage.commit(&[&[lost.clone()], fine.as_slice()].concat()).await?;
+        stage.commit(&[std::slice::from_ref(&lost), fine.as_slice()].concat()).await?;
         let does = Does::new(&stage);
         let worker = start(stage.worker(), &does)?;
         stage.wait_until_drained().await?;

@@ -7,7 +7,7 @@ use outbox_consumer::Failure;
 use outbox_core::sqlx::{self, Connection as _, MySqlConnection};
 use testkit::{
     accounts::Account,
-    consume::{Broker, Topic},
+    consume::{Broker, Sending, Topic},
     database::Database,
     on_both_databases,
     servers::{Flavor, MySql},
@@ -31,12 +31,12 @@ async fn a_killed_statement_is_not_a_messages_fault_and_a_connection_that_ends_a
     let killed = messages(4, 4, "killed");
     stage.topic.send(&killed).await?;
     stage.wait_for(killed.len()).await?;
-    let (lost, fine) = (messages(1, 1, "hangs up"), messages(2, 1, "ok"));
-    stage.topic.send(&[lost.as_slice(), fine.as_slice()].concat()).await?;
+    let (lost, fine) = (Sending::new("key 0", "hangs up"), messages(2, 1, "ok"));
+    stage.topic.send(&[std::slice::from_ref(&lost), fine.as_slice()].concat()).await?;
     stage.wait_for(7).await?;
     stage.assert_once_and_in_order(&[killed, fine].concat()).await?;
     // Five losses are free, and each further one spends one of three attempts.
-    assert_eq!(does.tries(lost[0].id.context("no id")?), 8);
+    assert_eq!(does.tries(lost.id.context("no id")?), 8);
     let told = "SELECT COUNT(*) FROM inbox_dead WHERE attempts = 3 AND reason = 'attempts' \
                 AND error LIKE '%ended 8 times in a row at this message%'";
     assert_eq!(stage.database.number(told).await?, 1);
