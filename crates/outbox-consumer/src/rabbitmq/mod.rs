@@ -3,24 +3,21 @@
 mod session;
 mod wire;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use lapin::{types::ShortString, uri::AMQPUri};
 use outbox_core::{Inbox, sqlx::MySqlPool, store::losses::Losses};
 use tokio::{sync::Semaphore, time::sleep};
 
-use self::session::{ConsumerSession, NoQueue, QueueAddress};
+use self::session::{ConsumerSession, Delivered, NoQueue, QueueAddress};
 use crate::{
     BoxError, ConsumerError, Handler, Metrics, Retry, crew::Crew, lines, options::Options, process::Processor,
     purge::Purging, starts::Starts, unfinished::Unfinished,
 };
 
 /// Waits between two attempts to connect: at most 100 ms at first, 5 s later.
-const RECONNECT: Retry = Retry {
-    base: std::time::Duration::from_millis(100),
-    max: std::time::Duration::from_secs(5),
-    max_attempts: u32::MAX,
-};
+const RECONNECT: Retry =
+    Retry { base: Duration::from_millis(100), max: Duration::from_secs(5), max_attempts: u32::MAX };
 /// Seconds between heartbeats, unless the URL has another number: a dead connection is noticed after two of them.
 const HEARTBEAT: u16 = 10;
 /// The largest frame in bytes that is offered, unless the URL has another: RabbitMQ's own default. The driver makes
@@ -152,23 +149,37 @@ impl Consumer {
                 }
                 Err(error) => error,
             };
-            // A message whose task has ended would hold its key for ever.
-            let error: BoxError = match error.downcast::<ConsumerError>() {
-                Ok(bug) => {
-                    crew.wind_down(|_| {}).await;
-                    return Err(*bug);
+            let next = match error.downcast::<ConsumerError>() {
+                // A message whose task has ended would hold its key for ever.
+                Ok(bug) => Err(*bug),
+                Err(error) => {
+                    failures += 1;
+                    report(crew.processor.consumer(), &crew.processor.options.metrics, &error);
+                    pause(&mut crew, RECONNECT.wait(failures), stop.as_mut()).await
                 }
-                Err(error) => error,
             };
-            failures += 1;
-            report(crew.processor.consumer(), &crew.processor.options.metrics, &error);
-            tokio::select! {
-                () = sleep(RECONNECT.wait(failures)) => {}
-                () = &mut stop => {
-                    crew.wind_down(|_| {}).await;
-                    return Ok(());
-                }
+            if !matches!(next, Ok(true)) {
+                crew.wind_down(|_| {}).await;
+                return next.map(drop);
             }
+        }
+    }
+}
+
+/// Waits for the next try to connect. Meanwhile the messages of the lost connection end, and count as in flight no longer.
+/// False: `stop` has ended.
+async fn pause<H: Handler>(
+    crew: &mut Crew<H, Delivered>,
+    time: Duration,
+    mut stop: impl Future<Output = ()> + Unpin,
+) -> Result<bool, ConsumerError> {
+    let time = sleep(time);
+    tokio::pin!(time);
+    loop {
+        tokio::select! {
+            () = &mut time => return Ok(true),
+            () = &mut stop => return Ok(false),
+            Some(finished) = crew.next() => drop(finished?),
         }
     }
 }
