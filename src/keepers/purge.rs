@@ -29,7 +29,7 @@ const ROWS: u32 = 1000;
 /// Most reads of receipts in a pass: it may find many that stay.
 const READS: usize = 100;
 
-/// What a pass leaves for the next one.
+/// The state between two passes.
 struct Position {
     /// Receipts up to this number stay. They are looked at again with each sweep.
     above: u64,

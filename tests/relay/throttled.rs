@@ -34,7 +34,7 @@ async fn a_throttled_kafka_gets_few_messages_twice_and_is_named() -> Result<()> 
     backlog(&stage, 2400).await?;
     let relay = stage.relay()?;
     relay.wait_for_log(PATIENCE, "Kafka throttles this client").await?;
-    // What the broker takes is known after the first deadline.
+    // The rate of the broker is known after the first deadline.
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) >= 1500 FROM outbox_sent_messages").await?;
     let first = relay.metrics().await?.sum(POSSIBLE);
     stage.drain_and_judge(&Expectations::new().at_least(2400).duplicates(120)).await?;

@@ -11,7 +11,7 @@ use tokio::time::{Duration, Instant};
 
 /// Most messages that are remembered: those of many windows.
 const MOST: usize = 10_000;
-/// A message that has not come again for so long after its wait is at another process.
+/// The time after its wait when a message that did not come again counts as another process's.
 const FORGET: Duration = Duration::from_secs(3600);
 
 /// How far a message has come.

@@ -121,7 +121,7 @@ impl Finding {
     }
 }
 
-/// What a destination that takes nothing means for its messages.
+/// The consequence of a destination that takes nothing.
 const WAITS: &str = "Its messages wait for relay.unroutable_grace, or for relay.first_destination_grace if it has never taken one; then \
                      some of them are dead.";
 

@@ -225,7 +225,7 @@ impl<H: Handler> Group<H> {
         self.crew.processor.options.metrics.broker_event(name, "begun_anew");
         let position = partition.offsets.position();
         self.store(place, position);
-        // What librdkafka commits by itself is never lower than what it has committed.
+        // librdkafka commits by itself no position below its last one.
         let mut list = TopicPartitionList::with_capacity(1);
         let committed = list
             .add_partition_offset(&place.0, place.1, Offset::Offset(position))

@@ -1,4 +1,4 @@
-//! What a consumer says of its broker: enough to see what it lacks, and not the same without end.
+//! The log of a consumer names what its broker lacks, and repeats it a limited number of times.
 
 use std::time::Duration;
 

@@ -21,7 +21,7 @@ pub enum Loss {
     Silent,
 }
 
-/// What the messages of a process have met.
+/// The finished and the lost messages of a process.
 #[derive(Debug, Default)]
 pub struct Losses {
     done: AtomicU64,

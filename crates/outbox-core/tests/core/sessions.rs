@@ -1,4 +1,4 @@
-//! What a session inherits from its server, from `init_connect` or from a handler: every variable is decided.
+//! Variables that a session inherits from its server, from `init_connect` or from a handler: each is decided.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
