@@ -134,6 +134,7 @@ fn questions(topic: &str, sent: &str, dead: &str) -> Vec<(String, String)> {
         ("inbox list".to_owned(), "inbox/list".to_owned()),
         ("inbox dead --consumer billing".to_owned(), "inbox/dead?consumer=billing".to_owned()),
         (format!("inbox show {dead}"), format!("inbox/show?message={dead}")),
+        ("inbox retries".to_owned(), "inbox/retries".to_owned()),
         ("dead list --error queue".to_owned(), "dead/list?error=queue".to_owned()),
         ("dead list --group-by error".to_owned(), "dead/list?group_by=error".to_owned()),
         (format!("delayed list --limit 1 --topic {topic}"), format!("delayed/list?limit=1&topic={topic}")),
@@ -193,7 +194,7 @@ async fn the_api_gives_the_answers_of_the_command_line(flavor: Flavor) -> Result
         asked.insert(path.split('?').next().unwrap_or_default().to_owned());
     }
     // The others give orders, or do not end.
-    asked.extend(["jobs/stop", "pause", "resume", "messages/tail"].map(str::to_owned));
+    asked.extend(["inbox/retry", "jobs/stop", "pause", "resume", "messages/tail"].map(str::to_owned));
     let page = include_str!("../../docs/api.md");
     let known: BTreeSet<_> =
         page.lines().filter_map(|line| line.strip_prefix("| `/")?.split('`').next().map(str::to_owned)).collect();
