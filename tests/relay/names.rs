@@ -106,6 +106,12 @@ async fn messages_of_a_key_keep_their_order_and_numbers_whatever_their_routing_k
     let (log, gate, stop) = (Log::default(), Arc::new(Semaphore::new(0)), CancellationToken::new());
     let consumer = consume(&stage, &exchange, handler(&log, &gate), &stop).await?;
     wait_for_done(&log, &["notes behind them in the queue"]).await?;
+    let has_begun = || async {
+        let begun = log.lock().begun.clone();
+        ensure!(begun.iter().any(|it| it == "orders wait 1"), "{begun:?}");
+        Ok(())
+    };
+    until(PATIENCE, "the first message", has_begun).await?;
     let begun: Vec<_> = log.lock().begun.iter().filter(|text| text.starts_with("orders")).cloned().collect();
     assert_eq!(begun, ["orders wait 1"], "two messages of a key at the same time");
     gate.close();

@@ -50,7 +50,11 @@ async fn all_is_sent(url: &str, queue: &Arc<Destination>) -> Result<()> {
             let outcomes = sink.publish(&[messages.clone(), missing].concat(), soon()).await;
             let (sent, refused) = outcomes.split_at(messages.len());
             *left.lock() = messages.into_iter().zip(sent).filter(|(_, it)| it.is_err()).map(|(it, _)| it).collect();
-            let is_unavailable = |outcome: &Outcome| matches!(outcome, Err(PublishError::Unavailable(_)));
+            let is_unavailable = |outcome: &Outcome| match outcome {
+                Err(PublishError::Unavailable(_)) => true,
+                Err(PublishError::Unconfirmed(text)) => text.contains("number of channels opened"),
+                _ => false,
+            };
             let is_unroutable = |outcome: &Outcome| matches!(outcome, Err(PublishError::Unroutable { .. }));
             let unexpected = sent.iter().find(|it| !it.is_ok() && !is_unavailable(it));
             let unexpected = unexpected.or_else(|| refused.iter().find(|it| !is_unroutable(it) && !is_unavailable(it)));
