@@ -201,6 +201,16 @@ impl Database {
         open(&self.url_as(account)?).await
     }
 
+    /// Opens a connection of a program that sets its session as relays do.
+    ///
+    /// # Errors
+    /// When the server cannot be reached.
+    pub async fn session_of(&self, account: Account) -> Result<MySqlConnection> {
+        let mut connection = self.connect_as(account).await?;
+        outbox_core::store::session::prepare(&mut connection).await?;
+        Ok(connection)
+    }
+
     /// Opens a connection for set-up and assertions, whatever the server's defaults are.
     ///
     /// # Errors

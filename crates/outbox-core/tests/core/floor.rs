@@ -32,7 +32,7 @@ async fn an_open_transaction_that_has_enqueued_is_seen(flavor: Flavor) -> Result
     // Other tests write on the same server, so that the oldest writer may be older, but not younger; its time is in seconds.
     // The server may show a list that is a tenth of a second old.
     until(PATIENCE, "the writer to show", || async {
-        let writer = oldest_writer(&mut database.connect_as(Account::RelayWithProcess).await?).await?;
+        let writer = oldest_writer(&mut database.session_of(Account::RelayWithProcess).await?).await?;
         let latest = before.at_micros + 60_000_000;
         anyhow::ensure!(
             matches!(writer, OldestWriter::Since(at) if at < latest) || writer == OldestWriter::Unknown,
@@ -58,7 +58,7 @@ async fn the_question_is_answered_while_somebody_runs_a_statement_with_bytes(fla
     });
     // It waits for a lock in the middle of `INSERT … VALUES ('c', <16 bytes>)`.
     database.wait_for_lock_waits(flavor, 1).await?;
-    let mut relay = database.connect_as(Account::RelayWithProcess).await?;
+    let mut relay = database.session_of(Account::RelayWithProcess).await?;
     let mut answers = Vec::new();
     for _ in 0..5 {
         sqlx::raw_sql("DO SLEEP(0.15)").execute(&mut relay).await?;
@@ -85,7 +85,7 @@ async fn tell_a_start(url: &str, meanwhile: impl FnOnce() -> Result<()>) -> Resu
     let after = sample(&mut relay).await?.at_micros;
     meanwhile()?;
     let told = until(PATIENCE, "the writer to show", || async {
-        match oldest_writer(&mut database.connect_as(Account::RelayWithProcess).await?).await? {
+        match oldest_writer(&mut database.session_of(Account::RelayWithProcess).await?).await? {
             OldestWriter::Since(at) if before - at <= EARLY => Ok(at),
             OldestWriter::Since(at) => anyhow::bail!("told {} s early", (before - at) / 1_000_000),
             other => anyhow::bail!("{other:?}"),

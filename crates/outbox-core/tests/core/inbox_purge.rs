@@ -11,11 +11,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Inbox, InboxPurge, Sequence,
-    sqlx::{Connection as _, MySqlConnection, MySqlPool, raw_sql},
-    store::{
-        inbox_purge::{self, KeyPosition},
-        session,
-    },
+    sqlx::{Connection as _, MySqlPool, raw_sql},
+    store::inbox_purge::{self, KeyPosition},
 };
 use testkit::{
     accounts::Account,
@@ -142,17 +139,11 @@ async fn one_process_purges_and_another_takes_its_place(flavor: Flavor) -> Resul
     Ok(())
 }
 
-async fn purging(database: &Database) -> Result<MySqlConnection> {
-    let mut connection = database.connect_as(Account::Consumer).await?;
-    session::prepare(&mut connection).await?;
-    Ok(connection)
-}
-
 /// As a handler holds the key of its message, and `retry_dead` its message.
 async fn what_a_transaction_holds_is_left_out(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     database.execute(ROWS).await?;
-    let (mut handler, mut purge) = (database.connect().await?, purging(&database).await?);
+    let (mut handler, mut purge) = (database.connect().await?, database.session_of(Account::Consumer).await?);
     let mut tx = handler.begin().await?;
     for held in [
         "SELECT 1 FROM inbox_dead WHERE consumer = 'a' AND message_id = CAST('old 2' AS BINARY(16)) FOR UPDATE",
@@ -175,7 +166,7 @@ async fn keys_of_a_consumer_that_keeps_refused_messages_stay(flavor: Flavor) -> 
     let database = Database::create(flavor).await?;
     database.execute(ROWS).await?;
     database.execute("UPDATE inbox_dead SET reason = 'sequence' WHERE consumer = 'b' LIMIT 1").await?;
-    let (mut purge, mut at, mut deleted) = (purging(&database).await?, KeyPosition::default(), 0);
+    let (mut purge, mut at, mut deleted) = (database.session_of(Account::Consumer).await?, KeyPosition::default(), 0);
     loop {
         let (rows, last) = inbox_purge::sequences(&mut purge, HOUR, &at, 2).await?;
         deleted += rows;
@@ -191,8 +182,11 @@ async fn keys_of_a_consumer_that_keeps_refused_messages_stay(flavor: Flavor) -> 
 
 async fn a_purged_key_begins_anew_and_no_earlier(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (inbox, mut consumer, mut purge) =
-        (Inbox::new("c")?, database.connect_as(Account::Consumer).await?, purging(&database).await?);
+    let (inbox, mut consumer, mut purge) = (
+        Inbox::new("c")?,
+        database.connect_as(Account::Consumer).await?,
+        database.session_of(Account::Consumer).await?,
+    );
     let mut follow = async |number: u64| {
         let mut tx = consumer.begin().await?;
         let seen = inbox.follow(&mut tx, "t", b"k", number).await?;

@@ -5,13 +5,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Message, Outbox,
-    sqlx::{Connection as _, MySqlConnection, raw_sql},
+    sqlx::{Connection as _, raw_sql},
     store::{
         jobs::{self, Actor, Batch, Change, NewJob},
-        purge, session,
+        purge,
     },
 };
-use testkit::{database::Database, on_both_databases, servers::Flavor};
+use testkit::{accounts::Account, database::Database, on_both_databases, servers::Flavor};
 
 on_both_databases!(
     a_dead_message_that_is_being_put_back_is_kept,
@@ -29,12 +29,6 @@ const BACK: &str = "INSERT INTO outbox_pending (lane, id, key_hash, bytes) \
                     SELECT lane, id, key_hash, bytes FROM outbox_dead WHERE lane = 0 AND id = 1; \
                     DELETE FROM outbox_dead WHERE lane = 0 AND id = 1";
 
-async fn relay(database: &Database) -> Result<MySqlConnection> {
-    let mut connection = database.connect().await?;
-    session::prepare(&mut connection).await?;
-    Ok(connection)
-}
-
 async fn enqueued(database: &Database, messages: usize) -> Result<()> {
     let mut connection = database.plain().await?;
     let mut tx = connection.begin().await?;
@@ -46,7 +40,7 @@ async fn a_dead_message_that_is_being_put_back_is_kept(flavor: Flavor) -> Result
     let database = Database::create(flavor).await?;
     enqueued(&database, 3).await?;
     database.execute(DEAD).await?;
-    let (mut operator, mut relay) = (database.connect().await?, relay(&database).await?);
+    let (mut operator, mut relay) = (database.connect().await?, database.session_of(Account::Owner).await?);
     let mut back = operator.begin().await?;
     raw_sql(BACK).execute(&mut *back).await?;
     let age = Duration::from_secs(3600);
@@ -64,7 +58,7 @@ async fn a_dead_message_that_is_being_purged_is_not_put_back(flavor: Flavor) -> 
     let database = Database::create(flavor).await?;
     enqueued(&database, 1).await?;
     database.execute(DEAD).await?;
-    let (mut purging, mut relay) = (database.connect().await?, relay(&database).await?);
+    let (mut purging, mut relay) = (database.connect().await?, database.session_of(Account::Owner).await?);
     let order = NewJob { action: "retry", filter: "{}", per_second: 1, messages: 1 };
     jobs::order(&mut relay, &order, &Actor { name: "me", via: "test", reason: "test" }).await?;
     database.execute("UPDATE outbox_jobs SET next_at = UTC_TIMESTAMP(6)").await?;
@@ -107,7 +101,10 @@ async fn a_sent_message_that_is_to_be_sent_again_is_kept(flavor: Flavor) -> Resu
     ] {
         database.execute(text).await?;
     }
-    ensure!(purge::sent(&mut relay(&database).await?, Duration::from_secs(3600), &mut 0, 1000).await? == (1, 1));
+    ensure!(
+        purge::sent(&mut database.session_of(Account::Owner).await?, Duration::from_secs(3600), &mut 0, 1000).await?
+            == (1, 1)
+    );
     ensure!(
         database.number("SELECT COUNT(*) FROM outbox_messages WHERE id < 4").await? == 3,
         "a message that waits is gone"
@@ -133,7 +130,7 @@ async fn receipts_without_messages_are_purged_and_unreadable_ones_hold_up_nobody
     for (claim, ids) in unreadable.into_iter().chain([(3, "'[]'"), (4, "'[]'"), (20_000, "CONCAT('[', id, ']')")]) {
         database.execute(&mark(claim, ids)).await?;
     }
-    let mut relay = relay(&database).await?;
+    let mut relay = database.session_of(Account::Owner).await?;
     let age = Duration::from_secs(3600);
     ensure!(purge::sent(&mut relay, age, &mut 0, 2).await? == (3, 1));
     ensure!(purge::sent(&mut relay, age, &mut 0, 2).await? == (0, 0));

@@ -9,7 +9,7 @@ use outbox_core::{
         stats,
     },
 };
-use testkit::{database::Database, on_both_databases, servers::Flavor};
+use testkit::{accounts::Account, database::Database, on_both_databases, servers::Flavor};
 
 /// A message of a hundred seconds for each number; those from 8 on were scheduled.
 const MESSAGES: &str = "INSERT INTO outbox_messages (id, message_id, topic, created_at, due_at) \
@@ -70,7 +70,7 @@ async fn a_reason_has_the_error_of_most_of_its_messages(flavor: Flavor) -> Resul
 
 async fn a_destination_that_worked_before_is_known_by_its_receipts(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let mut db = database.connect().await?;
+    let mut db = database.session_of(Account::Relay).await?;
     ensure!(!find::has_lately_sent(&mut db, "orders/").await?, "there is no receipt");
     let receipt = "INSERT INTO outbox_sent (receipt_id, claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) VALUES";
     let values = |number: u64, places: &str| {

@@ -40,7 +40,6 @@ const GLOBAL_MARIADB: &[(&str, &str)] = &[
     ("idle_transaction_timeout", "30"),
     ("in_predicate_conversion_threshold", "2"),
     ("old_mode", "'NO_DUP_KEY_WARNINGS_WITH_IGNORE,ZERO_DATE_TIME_CAST'"),
-    ("sql_if_exists", "1"),
 ];
 
 const OWN: &[(&str, &str)] = &[
@@ -72,6 +71,7 @@ const OWN_MARIADB: &[(&str, &str)] = &[
     ("idle_write_transaction_timeout", "1"),
     ("idle_readonly_transaction_timeout", "1"),
     ("tmp_disk_table_size", "1024"),
+    ("sql_if_exists", "1"),
     ("sql_mode", "'ORACLE,NO_BACKSLASH_ESCAPES,HIGH_NOT_PRECEDENCE,SIMULTANEOUS_ASSIGNMENT,EMPTY_STRING_IS_NULL'"),
 ];
 
