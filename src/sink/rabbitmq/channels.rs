@@ -10,6 +10,7 @@ use std::{
 
 use lapin::{Channel, Connection, Error, ErrorKind, options::ConfirmSelectOptions};
 use tokio::{
+    runtime::Handle,
     sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore},
     time::{sleep, timeout_at},
 };
@@ -18,11 +19,25 @@ use super::session::{ChannelFailure, in_time, soft};
 
 /// The pause before lapin is asked again for a channel.
 const PAUSE: Duration = Duration::from_millis(10);
+/// The time for which an ended channel counts. RabbitMQ counts those of a user by events: behind their ends by milliseconds on an idle
+/// node, and no answer tells when.
+const COUNTED: Duration = Duration::from_secs(1);
 
-/// An open channel, which counts until it is dropped.
+/// An open channel, which counts for a second after it is dropped.
 pub(super) struct Open {
     pub(super) channel: Channel,
-    _counted: OwnedSemaphorePermit,
+    counted: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let (Some(counted), Ok(runtime)) = (self.counted.take(), Handle::try_current()) {
+            runtime.spawn(async move {
+                sleep(COUNTED).await;
+                drop(counted);
+            });
+        }
+    }
 }
 
 /// The channels of a connection.
@@ -125,7 +140,7 @@ impl Channels {
                 opened => break opened.inspect_err(|failure| self.refused(failure))?,
             }
         };
-        *place = Some(Open { channel: channel.clone(), _counted: counted });
+        *place = Some(Open { channel: channel.clone(), counted: Some(counted) });
         Ok(channel)
     }
 

@@ -282,7 +282,6 @@ async fn attempt(
         Round::Killed(_) => {
             session.forget_exchanges();
             session.channels().has_ended();
-            // It no longer counts.
             place.take().map(|mut place| place.take());
         }
         Round::Late(_) if session.has_confirmed_lately(began) => {
