@@ -81,7 +81,7 @@ async fn a_channel_that_the_broker_does_not_open_ends_no_round_of_others() -> Re
     let others = async {
         let mut outcomes = Vec::new();
         while Instant::now() < deadline {
-            outcomes.extend(sink.publish(&some(&good, 20), soon()).await);
+            outcomes.extend(sink.publish(&some(&good, 20), deadline).await);
         }
         outcomes
     };

@@ -290,7 +290,7 @@ async fn attempt(
         Round::Late(_) | Round::Lost(_) => session.give_up(),
     }
     if let Some(open) = left {
-        session::leave(open, GOODBYE);
+        session::leave(open);
     }
     Ok(ended)
 }

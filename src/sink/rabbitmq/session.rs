@@ -270,11 +270,12 @@ impl BrokerSession {
     }
 }
 
-/// Ends a channel that confirms nothing; messages on it may still arrive.
-pub(super) fn leave(open: Open, deadline: Duration) {
+/// Ends a channel that confirms nothing; messages on it may still arrive. It counts until the broker has ended it, which a queue
+/// that does not answer holds up for as long as the connection lasts.
+pub(super) fn leave(open: Open) {
     tokio::spawn(async move {
-        if in_time(Instant::now() + deadline, open.channel.close(200, ShortString::default())).await.is_err() {
-            tracing::debug!("a channel to RabbitMQ did not end in time");
+        if let Err(error) = open.channel.close(200, ShortString::default()).await {
+            tracing::debug!(%error, "a channel to RabbitMQ did not end");
         }
     });
 }
