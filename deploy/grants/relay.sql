@@ -20,7 +20,7 @@ GRANT SELECT ON outbox_key_sequence TO 'outbox_relay'@'%';
 GRANT SELECT ON outbox_epochs TO 'outbox_relay'@'%';
 
 -- Housekeeping: one purging relay at a time, the inbox's retention, the version check.
-GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_leases TO 'outbox_relay'@'%';
+GRANT SELECT, INSERT, UPDATE ON outbox_leases TO 'outbox_relay'@'%';
 GRANT SELECT, DELETE ON inbox_processed TO 'outbox_relay'@'%';
 GRANT SELECT ON outbox_migrations TO 'outbox_relay'@'%';
 GRANT SELECT ON outbox_schema TO 'outbox_relay'@'%';

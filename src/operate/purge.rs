@@ -18,7 +18,7 @@ use crate::config::Retention;
 const BUDGET: u32 = 100_000;
 /// Receipts of one read.
 const PAGE: u32 = 200;
-/// The retention of heartbeats, pauses and ended leases, in seconds.
+/// The retention of heartbeats and pauses, in seconds.
 const DAY: u64 = 86_400;
 
 /// The effect of the purge, if it ran now. Its names are stable; times are RFC 3339, by the database's clock.
@@ -33,7 +33,7 @@ pub struct Forecast {
 /// Rows of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Kind {
-    /// `sent`, `dead`, `inbox`, `jobs`, `audit`, `instances`, `pauses` or `leases`.
+    /// `sent`, `dead`, `inbox`, `jobs`, `audit`, `instances` or `pauses`.
     pub kind: &'static str,
     /// Their retention in seconds; `None`: for ever.
     pub retention_seconds: Option<u64>,
@@ -73,9 +73,8 @@ pub async fn forecast(db: &mut MySqlConnection, keep: &Retention) -> Result<Fore
             _ => Kind::of(kind, age, purge::old_audit(db, age, BUDGET).await?),
         });
     }
-    let [instances, pauses] = instances::forgotten(db).await?;
-    let of_a_day = [("instances", instances), ("pauses", pauses), ("leases", named::forgotten(db).await?)];
-    kinds.extend(of_a_day.map(|(kind, rows)| Kind {
+    let counts = instances::forgotten(db).await?;
+    kinds.extend(["instances", "pauses"].into_iter().zip(counts).map(|(kind, rows)| Kind {
         kind,
         retention_seconds: Some(DAY),
         rows,

@@ -188,7 +188,7 @@ impl Metrics {
             (&self.possible_duplicates_total, &["takeover", "unconfirmed", "resent"]),
             (
                 &self.purged_messages_total,
-                &["outbox_messages", "outbox_dead", "inbox_processed", "outbox_jobs", "outbox_audit", "outbox_leases"],
+                &["outbox_messages", "outbox_dead", "inbox_processed", "outbox_jobs", "outbox_audit"],
             ),
         ] {
             for value in values {

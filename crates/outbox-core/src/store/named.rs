@@ -1,16 +1,12 @@
-//! Named leases: one row each, which stays for a day after the lease ends. A deleted row leaves its fence in a row of
-//! the outbox, so that fences only grow.
+//! Named leases: one row each, which stays when the lease ends, so that its fence only grows.
 //!
 //! No statement takes a time from its caller, only lengths: the database's clock alone decides the end of a lease.
 
 use std::time::Duration;
 
-use sqlx::{Connection as _, MySqlConnection, Row as _, mysql::MySqlRow};
+use sqlx::{MySqlConnection, Row as _};
 
-use super::{
-    LOCK_WAIT, error_number,
-    text::{Hex, Text, sql},
-};
+use super::{LOCK_WAIT, error_number, text::sql};
 
 /// The row of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,52 +38,9 @@ pub async fn look(conn: &mut MySqlConnection, name: &str) -> Result<Option<Row>,
 /// of tenures within a second, the distance of two epochs.
 pub(super) const FENCES: u64 = 1_000_000;
 
-/// The row with the highest fence of all deleted ones.
-const PAST: &str = "outbox/past";
-/// Leases of services that ended a day ago. One that was released is as old as can be.
-const ENDED: &str = "lease_until < UTC_TIMESTAMP(6) - INTERVAL 1 DAY AND name NOT LIKE 'outbox/%'";
-
-/// Deletes leases of services that ended a day ago, at most `limit`; returns how many. Leases of the outbox stay: there are few.
-/// Reads the table, and leaves out rows that a transaction has locked; primary keys; one transaction.
-pub async fn forget(conn: &mut MySqlConnection, limit: u32) -> Result<u64, sqlx::Error> {
-    let text = sql!(
-        "SELECT name, fence FROM outbox_leases WHERE {ended} LIMIT {limit} FOR UPDATE SKIP LOCKED",
-        ended = ENDED,
-        limit
-    );
-    let mut tx = conn.begin().await?;
-    let replies = text.run(&mut tx).await?;
-    let row = |row: &MySqlRow| -> Result<(String, u64), sqlx::Error> { Ok((row.try_get(0)?, row.try_get(1)?)) };
-    let rows: Vec<_> = replies.iter().flat_map(|reply| &reply.rows).map(row).collect::<Result<_, _>>()?;
-    let Some(fence) = rows.iter().map(|(_, fence)| *fence).max() else { return tx.rollback().await.map(|()| 0) };
-    let text = sql!(
-        "INSERT INTO outbox_leases (name, owner, lease_until, fence) VALUES ({past}, '', '1970-01-01', {fence})
-            ON DUPLICATE KEY UPDATE fence = GREATEST(fence, VALUES(fence));
-        DELETE FROM outbox_leases WHERE name IN ({names})",
-        past = ascii(PAST),
-        fence,
-        names = Text::joined(rows.iter().map(|(name, _)| ascii(name)), ", "),
-    );
-    text.run(&mut tx).await?;
-    tx.commit().await?;
-    Ok(rows.len() as u64)
-}
-
-/// A name in the character set of its column.
-fn ascii(name: &str) -> Text {
-    sql!("_ascii {name}", name = Hex(name.as_bytes()))
-}
-
-/// Counts the leases that [`forget`] deletes. Reads the table; no lock.
-pub async fn forgotten(conn: &mut MySqlConnection) -> Result<u64, sqlx::Error> {
-    let replies = sql!("SELECT COUNT(*) FROM outbox_leases WHERE {ended}", ended = ENDED).run(conn).await?;
-    let row = replies.first().and_then(|reply| reply.rows.first()).ok_or(sqlx::Error::RowNotFound)?;
-    row.try_get::<i64, _>(0).map(i64::unsigned_abs)
-}
-
-/// Takes a lease without a row, and returns its fence. That is above those of deleted rows, and not below the first of the epoch: the
-/// lease may have been held after the snapshot that was restored. `None` if another owner was faster. Primary key, two
-/// rows; reads the last epoch.
+/// Takes a lease that no owner ever held, and returns its fence. That is the first of the epoch, because a missing
+/// lease may have been held after the snapshot that was restored. `None` if another owner was faster. Primary key, one
+/// row; reads the last epoch.
 pub async fn create(
     conn: &mut MySqlConnection,
     name: &str,
@@ -95,10 +48,9 @@ pub async fn create(
     length: Duration,
 ) -> Result<Option<u64>, sqlx::Error> {
     // Not in one statement: MariaDB refuses an insert (1020) beside a row that is younger than what the statement has read.
-    let sql = "SELECT CAST(COALESCE(MAX(epoch), 0) AS UNSIGNED), \
-               CAST(COALESCE((SELECT fence FROM outbox_leases WHERE name = ?), 0) AS UNSIGNED) FROM outbox_epochs";
-    let (epoch, past): (u64, u64) = sqlx::query_as(sql).bind(PAST).fetch_one(&mut *conn).await?;
-    let (fence, micros) = (epoch.saturating_mul(FENCES).max(past) + 1, super::enqueue::micros(length));
+    let sql = "SELECT CAST(COALESCE(MAX(epoch), 0) AS UNSIGNED) FROM outbox_epochs";
+    let epoch: u64 = sqlx::query_scalar(sql).fetch_one(&mut *conn).await?;
+    let (fence, micros) = (epoch.saturating_mul(FENCES) + 1, super::enqueue::micros(length));
     let sql = "INSERT IGNORE INTO outbox_leases (name, owner, lease_until, fence) \
                VALUES (?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, ?)";
     let done = sqlx::query(sql).bind(name).bind(owner).bind(micros).bind(fence).execute(conn).await?;
