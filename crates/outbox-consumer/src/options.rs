@@ -58,8 +58,8 @@ macro_rules! common_options {
             self
         }
 
-        /// How long the inbox remembers: `retention.inbox` of the relay, 7 days by default; zero is for ever. Only used to warn of
-        /// messages that can come again, or have come, after that. [`Self::purge_inbox`] sets it too.
+        /// How long the inbox remembers: `retention.inbox` of the relay, 7 days by default; zero is for ever. It decides how long the dead
+        /// row of a message that was processed meanwhile stays, and warns of messages that can come again, or have come, after that. [`Self::purge_inbox`] sets it too.
         #[must_use]
         pub fn inbox_retention(mut self, time: std::time::Duration) -> Self {
             self.options.inbox_retention = time;

@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use outbox_core::{
     InboxError, InboxTransaction, Uuid,
     store::{
-        inbox::lock_dead,
+        inbox::{is_dead, lock_dead},
         inbox_retries::{OpenRetry, before, end, next, note, open, take},
         refusal::{Refusal, refusal},
     },
@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Failure, Handler,
+    Failure, Handler, lines,
     process::Processor,
     retry_dead::{again, delivery},
 };
@@ -29,12 +29,15 @@ impl<H: Handler> Processor<H> {
     /// Carries out orders until `stop` is cancelled: of all processes of the consumer one at a time, so that messages of a key keep
     /// their order.
     pub(crate) async fn carry_out_retries(&self, stop: &CancellationToken) {
+        const TEXT: &str =
+            "orders of `relay inbox retry` are not carried out: migrate, and grant what deploy/grants has";
         loop {
             match self.carry_out(stop).await {
                 Ok(()) => {}
                 Err(InboxError::Database(error)) if refusal(&error) == Some(Refusal::Setup) => {
-                    tracing::warn!(%error, "orders of `relay inbox retry` are not carried out: migrate, grant what deploy/grants has, and restart");
-                    return;
+                    if lines::shown(self.consumer(), TEXT) {
+                        tracing::warn!(%error, consumer = self.consumer(), "{TEXT}");
+                    }
                 }
                 Err(error) => tracing::debug!(%error, "orders of operators cannot be read"),
             }
@@ -70,11 +73,14 @@ impl<H: Handler> Processor<H> {
     async fn retry_one(&self, retry: &OpenRetry, id: Uuid) -> Result<(), Failure> {
         let work = async {
             let mut tx = InboxTransaction::begin(&self.pool).await?;
-            // Another retry may have been faster.
-            if let Some(kept) =
-                lock_dead(&mut tx, self.consumer(), before(id)).await?.filter(|kept| kept.message_id == id)
-            {
-                again(&mut tx, &self.inbox, &self.handler, &delivery(kept)).await?;
+            let kept = lock_dead(&mut tx, self.consumer(), before(id)).await?.filter(|kept| kept.message_id == id);
+            match kept {
+                Some(kept) => drop(again(&mut tx, &self.inbox, &self.handler, &delivery(kept)).await?),
+                None if is_dead(&mut tx, self.consumer(), id).await? => {
+                    return Err("another transaction works on it".into());
+                }
+                // Another retry was faster.
+                None => {}
             }
             note(&mut tx, retry.retry_id, true).await?;
             Ok::<(), Failure>(tx.commit().await?)

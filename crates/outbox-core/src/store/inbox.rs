@@ -164,6 +164,13 @@ pub async fn lock_dead(conn: &mut MySqlConnection, consumer: &str, after: Uuid) 
     .transpose()
 }
 
+/// Whether a message of a consumer is dead. Primary key, one row; no lock.
+pub async fn is_dead(conn: &mut MySqlConnection, consumer: &str, message_id: Uuid) -> Result<bool, sqlx::Error> {
+    let sql = "SELECT 1 FROM inbox_dead WHERE consumer = ? AND message_id = ?";
+    let query = sqlx::query(sql).bind(consumer).bind(message_id.as_bytes().as_slice());
+    Ok(query.fetch_optional(conn).await?.is_some())
+}
+
 /// Deletes a dead message of a consumer. Primary key, one row.
 pub async fn delete_dead(conn: &mut MySqlConnection, consumer: &str, message_id: Uuid) -> Result<(), sqlx::Error> {
     let sql = "DELETE FROM inbox_dead WHERE consumer = ? AND message_id = ?";

@@ -114,10 +114,11 @@ pub async fn open(conn: &mut MySqlConnection, consumer: &str) -> Result<Option<O
     Ok(row.try_get::<bool, _>(3)?.then_some(retry))
 }
 
-/// The next message of an order. Primary key, the rows of the consumer up to it; no lock.
+/// The next message of an order. Later gaps of a sequenced key are of the same order: while it is carried out they die with each message
+/// that comes. Primary key, the rows of the consumer up to it; no lock.
 pub async fn next(conn: &mut MySqlConnection, consumer: &str, retry: &OpenRetry) -> Result<Option<Uuid>, sqlx::Error> {
     let sql = "SELECT message_id FROM inbox_dead WHERE consumer = ? AND message_id > ? AND message_id <= ? AND reason <> ? \
-               AND died_at <= (SELECT ordered_at FROM inbox_retries WHERE retry_id = ?) ORDER BY message_id LIMIT 1";
+               AND (reason = 'sequence' OR died_at <= (SELECT ordered_at FROM inbox_retries WHERE retry_id = ?)) ORDER BY message_id LIMIT 1";
     let last = retry.message_id.unwrap_or(Uuid::max());
     let query = sqlx::query_scalar(sql).bind(consumer).bind(retry.last_id.as_bytes().as_slice());
     let query = query.bind(last.as_bytes().as_slice()).bind(TOO_LARGE).bind(retry.retry_id);
