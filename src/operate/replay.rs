@@ -176,7 +176,14 @@ pub async fn plan(
     per_second: u32,
 ) -> Result<ReplayPlan, sqlx::Error> {
     let mut plan = ReplayPlan { is_complete: true, to: filter.to.clone(), ..ReplayPlan::default() };
-    let oldest = oldest(db, filter, kept).await?;
+    let mut oldest = oldest(db, kept).await?;
+    // The purge deletes a message with its first receipt, and a message that is asked for by its number may be taken by a later one. A
+    // job does not look at all receipts again: the hour of the plan is enough for it.
+    if let Some(id) = filter.id
+        && replay::first_sent(db, id).await?.is_some_and(|at| at < oldest)
+    {
+        oldest = i64::MAX;
+    }
     let (mut above, mut looked_at, mut seen, mut only_again) = (filter.above, 0, BTreeSet::new(), BTreeSet::new());
     'receipts: loop {
         let receipts = replay::receipts(db, above, PAGE).await?;
@@ -268,19 +275,13 @@ pub async fn lacks_sink(
     Ok(instances::list(db).await?.into_iter().find(lacks))
 }
 
-/// Messages that were sent before this time may be purged soon. `kept` is their retention; zero: for ever. The purge deletes a message
-/// with its first receipt, and a message that is asked for by its number may be taken by a later one.
-async fn oldest(db: &mut MySqlConnection, filter: &SentFilter, kept: Duration) -> Result<i64, sqlx::Error> {
+/// Messages that were sent before this time may be purged soon. `kept` is their retention; zero: for ever.
+async fn oldest(db: &mut MySqlConnection, kept: Duration) -> Result<i64, sqlx::Error> {
     if kept.is_zero() {
         return Ok(i64::MIN);
     }
     let kept = i64::try_from(kept.saturating_sub(MARGIN).as_micros()).unwrap_or(i64::MAX);
-    let oldest = replay::now(db).await?.saturating_sub(kept);
-    let first = match filter.id {
-        Some(id) => replay::first_sent(db, id).await?,
-        None => None,
-    };
-    Ok(if first.is_some_and(|at| at < oldest) { i64::MAX } else { oldest })
+    Ok(replay::now(db).await?.saturating_sub(kept))
 }
 
 /// Orders a replay; returns the number of its job. Relays begin within seconds, and carry out one replay after the other.
@@ -316,7 +317,7 @@ pub(super) async fn next(
     filter: &SentFilter,
     kept: Duration,
 ) -> Result<Part, sqlx::Error> {
-    let oldest = oldest(db, filter, kept).await?;
+    let oldest = oldest(db, kept).await?;
     let start = filter.above.max(job.last.1);
     let receipts = replay::receipts(db, start, PAGE).await?;
     let mut part = Part { last: start, is_last: receipts.len() < PAGE as usize, ..Part::default() };

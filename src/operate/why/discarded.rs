@@ -15,7 +15,9 @@ pub(super) fn by(jobs: &[JobRow], id: Option<u64>) -> Option<Verdict> {
         let why = format!("Job {job_id} has discarded it, for {actor}: {reason}.");
         return Some(Verdict::new("unknown", "discarded", why).remedy("relay jobs"));
     }
-    let JobRow { job_id, actor, reason, done, filter, .. } = discards().next()?;
+    let is_of_another =
+        |job: &&JobRow| serde_json::from_str::<Filter>(&job.filter).is_ok_and(|it| it.id.is_some() && id.is_some());
+    let JobRow { job_id, actor, reason, done, filter, .. } = discards().find(|job| !is_of_another(job))?;
     let why = format!(
         "No message of this outbox has this id. Job {job_id} may have discarded it, with {done} messages, for {actor} ({reason}): \
          {filter}. Or it was never committed, its transaction is still open, or it was purged after its retention."

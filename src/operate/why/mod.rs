@@ -7,6 +7,7 @@ use outbox_core::{
         find::{self, ClaimRow, Found, MAX_BEFORE, StateRow, StateTable},
         jobs,
         read::Mark,
+        refusal::{Refusal, refusal},
     },
 };
 use serde::Serialize;
@@ -104,7 +105,12 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
     let live = Live::read(db).await?;
     let mut verdict = verdict(&found, &live);
     if verdict.state == "unknown" {
-        verdict = discarded::by(&jobs::list(db, discarded::JOBS).await?, id).unwrap_or(verdict);
+        // An account may lack the rights on the audit.
+        let jobs = match jobs::list(db, discarded::JOBS).await {
+            Err(error) if refusal(&error) == Some(Refusal::Setup) => Vec::new(),
+            jobs => jobs?,
+        };
+        verdict = discarded::by(&jobs, id).unwrap_or(verdict);
     }
     let Verdict { state, cause, why, remedy } = verdict;
     let (row, message) = (found.states.first(), found.message.as_ref());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, MySqlConnection, Row as _, SqlSafeStr as _};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, MySqlConnection, Row as _, SqlSafeStr as _, SqlStr};
 
 use super::{
     NO_PRIVILEGE, NO_TEXT, VIEW_UNUSABLE, error_number,
@@ -51,12 +51,17 @@ pub async fn take_role(conn: &mut MySqlConnection, role: &str) -> Result<(), sql
     sqlx::raw_sql(AssertSqlSafe(format!("SET ROLE {role}"))).execute(conn).await.map(drop)
 }
 
-/// The views that cannot be read, because the account that made them is missing or lacks privileges. A restore under another name,
+/// The views that cannot be read or, as that of the audit, written, because the account that made them is missing or lacks privileges. A restore under another name,
 /// or on another server, brings neither. Reads no row.
 pub async fn unusable_views(conn: &mut MySqlConnection) -> Result<Vec<&'static str>, sqlx::Error> {
     let mut unusable = Vec::new();
-    for view in ["outbox_claimed_messages", "outbox_sent_messages", "outbox_listed_messages"] {
-        match sqlx::query(AssertSqlSafe(format!("SELECT 1 FROM {view} LIMIT 0"))).execute(&mut *conn).await {
+    for (view, sql) in [
+        ("outbox_claimed_messages", "SELECT 1 FROM outbox_claimed_messages LIMIT 0"),
+        ("outbox_sent_messages", "SELECT 1 FROM outbox_sent_messages LIMIT 0"),
+        ("outbox_listed_messages", "SELECT 1 FROM outbox_listed_messages LIMIT 0"),
+        ("outbox_audit_entries", "INSERT INTO outbox_audit_entries (actor) VALUES ('')"),
+    ] {
+        match conn.prepare(SqlStr::from_static(sql)).await {
             Err(error) if error_number(&error).is_some_and(|number| VIEW_UNUSABLE.contains(&number)) => {
                 unusable.push(view);
             }
