@@ -1,6 +1,7 @@
 //! A sink on a thread of its own. A call that blocks its thread holds up this sink alone, and is named.
 
 use std::{
+    panic::{AssertUnwindSafe, resume_unwind},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -17,7 +18,7 @@ use tokio::{
     time::timeout_at,
 };
 
-use super::{KeyOrder, Outcome, Outgoing, PublishError, Sink};
+use super::{GRACE, KeyOrder, Outcome, Outgoing, PublishError, Sink};
 
 /// The time that a close may take.
 const CLOSING: Duration = Duration::from_secs(5);
@@ -59,13 +60,13 @@ impl Apart {
         let has_begun = Arc::clone(&begun);
         let call = async move {
             if !has_begun.swap(true, SeqCst) {
-                reply.send(work.await).ok();
+                reply.send(AssertUnwindSafe(work).catch_unwind().await).ok();
             }
         };
-        // It fails if the sink has panicked, or the system has no thread left.
+        // It fails if the system has no thread left.
         self.jobs.get_or_init(|| start(&self.name)).send(Box::new(|| call.boxed())).ok();
         match timeout_at(deadline.into(), answer).await {
-            Ok(Ok(answer)) => Ok(answer),
+            Ok(Ok(answer)) => Ok(answer.unwrap_or_else(|panic| resume_unwind(panic))),
             _ if begun.swap(true, SeqCst) => {
                 tracing::error!(sink = self.name, "the sink did not keep its deadline: it may block its thread");
                 Err(Missed::NotEnded)
@@ -131,7 +132,7 @@ impl Sink for Apart {
             };
             (outcomes, failed.load(SeqCst))
         };
-        match self.call(deadline, work).await {
+        match self.call(deadline + GRACE / 2, work).await {
             Ok((outcomes, failed)) => {
                 self.known.fetch_max(failed, SeqCst);
                 outcomes
@@ -146,7 +147,7 @@ impl Sink for Apart {
 
     async fn check(&self, deadline: Instant) -> Result<(), PublishError> {
         let sink = Arc::clone(&self.sink);
-        self.call(deadline, async move { sink.check(deadline).await })
+        self.call(deadline + GRACE / 2, async move { sink.check(deadline).await })
             .await
             .unwrap_or_else(|_missed| Err(self.blocked()))
     }
