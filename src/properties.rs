@@ -130,6 +130,7 @@ pub(crate) fn outgoing() -> impl Strategy<Value = Outgoing> {
             },
             created_at_micros: made.1,
             destination: Arc::new(Destination { sink: "s".into(), target: place.0, routing_key: place.1 }),
+            progress: None,
         }
     })
 }

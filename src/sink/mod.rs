@@ -7,6 +7,7 @@ pub mod conformance;
 pub mod kafka;
 pub(crate) mod make;
 pub mod null;
+pub(crate) mod progress;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 pub mod stdout;
@@ -22,6 +23,7 @@ use outbox_core::Contents;
 use uuid::Uuid;
 
 pub use self::make::Feed;
+use self::progress::Progress;
 
 /// The time beyond its deadline after which a sink's call is given up.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
@@ -40,6 +42,8 @@ pub struct Outgoing {
     pub created_at_micros: i64,
     /// The destination that its route gives it.
     pub destination: Arc<Destination>,
+    /// Takes the confirm of the message before its batch ends, if the publisher wants to know.
+    pub(crate) progress: Option<Progress>,
 }
 
 /// The place to which a sink delivers a message, as the route resolved it.

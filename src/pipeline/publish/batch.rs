@@ -8,9 +8,9 @@ use std::{
 use crate::{
     pipeline::publish::{
         item::{Item, Tag},
-        room::{self, Ended},
+        room,
     },
-    sink::{Destination, GRACE, KeyOrder, Outcome, Outgoing, PublishError, Sink},
+    sink::{Destination, GRACE, Outcome, Outgoing, PublishError, Sink, progress::Progress},
 };
 
 /// Messages that go to a sink together.
@@ -29,8 +29,7 @@ impl Batch {
     pub(super) async fn publish(self, sink: Option<Arc<dyn Sink>>, deadline: Instant) -> Done {
         let started = Instant::now();
         let (outgoing, tags): (Vec<_>, Vec<_>) = self.items.into_iter().map(|item| (item.outgoing, item.tag)).unzip();
-        let order = sink.iter().zip(outgoing.first()).map(|(sink, first)| sink.key_order(first)).next();
-        let one_in_flight = order == Some(KeyOrder::OneInFlight);
+        let progress = outgoing.first().and_then(|first| first.progress.clone());
         let outcomes = match sink {
             Some(sink) => publish(&*sink, &outgoing, deadline).await,
             None => Vec::new(),
@@ -41,8 +40,8 @@ impl Batch {
         let destinations = outgoing.into_iter().map(|message| message.destination);
         let outcomes = tags.into_iter().zip(destinations).zip(outcomes);
         let outcomes = outcomes.map(|((tag, destination), outcome)| (tag, destination, outcome)).collect();
-        let (outlet, took, is_try) = (self.outlet, started.elapsed(), self.is_try);
-        Done { outlet, started, took, is_try, one_in_flight, outcomes, counts }
+        let (outlet, took) = (self.outlet, started.elapsed());
+        Done { outlet, started, took, progress, outcomes, counts }
     }
 }
 
@@ -53,9 +52,8 @@ pub struct Done {
     /// The time at which the batch was handed in.
     pub started: Instant,
     pub(super) took: Duration,
-    pub(super) is_try: bool,
-    /// Whether the sink leaves the order of a key to the publisher.
-    one_in_flight: bool,
+    /// The progress of the batch; a batch of tries has none.
+    pub(super) progress: Option<Progress>,
     /// The outcome of each message, and its destination.
     pub outcomes: Vec<(Tag, Arc<Destination>, Outcome)>,
     /// Messages and bytes by target.
@@ -67,18 +65,6 @@ impl Done {
     #[must_use]
     pub fn is_late(&self, deadline: Duration) -> bool {
         is_late(self.took, deadline)
-    }
-
-    /// Returns what the batch shows about the sink, with these numbers of its messages.
-    pub(super) fn ended(&self, confirmed: usize, unconfirmed: usize, deadline: Duration) -> Ended {
-        let load = self.counts.iter().map(|(_, messages, bytes)| room::load(*messages, *bytes)).sum::<usize>();
-        // A broker that refuses for the time being does so at once, however much is in flight. But a pipelined sink gives up
-        // its younger batches at once if one is late.
-        let is_late = self.is_late(deadline);
-        let refused = if self.one_in_flight && !is_late { unconfirmed } else { 0 };
-        let answered = load / self.outcomes.len().max(1) * (confirmed + refused);
-        let is_given_up = unconfirmed > refused;
-        Ended { started: self.started, took: self.took, load, answered, is_given_up, is_late }
     }
 }
 

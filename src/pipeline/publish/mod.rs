@@ -42,6 +42,9 @@ use crate::{
     },
 };
 
+/// The pause between two looks whether the sinks have room for messages.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// The publisher, owned by one task.
 pub struct Publisher {
     context: Arc<Context>,
@@ -90,6 +93,7 @@ impl Publisher {
                     self.destinations.reached(self.outlets.name(outlet));
                 }
                 _ = minutes.tick() => self.destinations.forget(Instant::now()),
+                () = tokio::time::sleep(LOOK), if self.outlets.want_room() => {}
                 () = hurry.cancelled(), if self.waiting() => self.give_up(),
             }
             self.start();

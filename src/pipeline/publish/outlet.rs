@@ -34,9 +34,9 @@ struct Outlet {
 
 impl Outlet {
     /// Returns the number of messages that the sink would take now.
-    fn next_size(&self) -> usize {
-        let most = if self.on_the_way < self.feed.batches { self.feed.batch } else { 0 };
-        self.room.fits(self.ready.iter().take(most).map(load))
+    fn next_size(&mut self) -> usize {
+        let most = if self.up && self.on_the_way < self.feed.batches { self.feed.batch } else { 0 };
+        self.room.fits(self.ready.iter().take(most).map(load), Instant::now())
     }
 }
 
@@ -74,7 +74,8 @@ impl Outlets {
         }
         let outlet = |feed: Feed| {
             let (ready, since) = (VecDeque::new(), Instant::now());
-            Outlet { feed, ready, on_the_way: 0, room: Room::new(since), up: false, outages: 0, since }
+            let room = Room::new(context.config.relay.publish_deadline);
+            Outlet { feed, ready, on_the_way: 0, room, up: false, outages: 0, since }
         };
         let outlets = feeds.into_iter().map(outlet).collect::<Vec<_>>();
         let outlets = Self { context: Arc::clone(context), outlets, names, reached, open };
@@ -121,18 +122,20 @@ impl Outlets {
 
     /// Returns the next batch that a sink would take.
     pub fn next_batch(&mut self) -> Option<Batch> {
-        let i = self.outlets.iter().position(|outlet| outlet.up && outlet.next_size() > 0)?;
+        let sizes = self.outlets.iter_mut().map(Outlet::next_size);
+        let (i, size) = sizes.enumerate().find(|(_, size)| *size > 0)?;
         let outlet = self.outlets.get_mut(i)?;
-        let size = outlet.next_size();
         Some(Batch { outlet: i, items: outlet.ready.drain(..size).collect(), is_try: false })
     }
 
     /// Publishes a batch.
-    pub fn publish(&mut self, batch: Batch) -> impl Future<Output = Done> + Send + 'static + use<> {
+    pub fn publish(&mut self, mut batch: Batch) -> impl Future<Output = Done> + Send + 'static + use<> {
         let sink = self.outlets.get_mut(batch.outlet).map(|outlet| {
             if !batch.is_try {
                 outlet.on_the_way += 1;
-                outlet.room.take(batch.items.iter().map(load).sum());
+                let (messages, load) = (batch.items.len(), batch.items.iter().map(load).sum());
+                let progress = outlet.room.take(messages, load, Instant::now());
+                batch.items.iter_mut().for_each(|item| item.outgoing.progress = Some(progress.clone()));
             }
             Arc::clone(&outlet.feed.sink)
         });
@@ -143,9 +146,6 @@ impl Outlets {
     /// Notes the outcome of a batch, for the metrics and for the state of the sink.
     pub fn note(&mut self, done: &Done) {
         let Some(outlet) = self.outlets.get_mut(done.outlet) else { return };
-        if !done.is_try {
-            outlet.on_the_way -= 1;
-        }
         let metrics = &self.context.metrics;
         let name = outlet.feed.name.as_str();
         metrics.publish_duration_seconds.with_label_values(&[name]).observe(done.took.as_secs_f64());
@@ -184,9 +184,10 @@ impl Outlets {
             outlet.outages = 0;
         }
         // A try does not show how much the sink takes.
-        if !done.is_try {
-            let deadline = self.context.config.relay.publish_deadline;
-            outlet.room.give_back(done.ended(confirmed, unconfirmed, deadline), deadline);
+        if let Some(progress) = &done.progress {
+            outlet.on_the_way -= 1;
+            let is_late = unconfirmed > 0 && done.is_late(self.context.config.relay.publish_deadline);
+            outlet.room.give_back(progress, confirmed, is_late, Instant::now());
         }
         if let Some(reason) = down {
             self.down(done.outlet, &reason);
@@ -265,6 +266,13 @@ impl Outlets {
             }
         }
         taken
+    }
+
+    /// Whether messages wait for room: a confirm may make room before its batch ends.
+    #[must_use]
+    pub fn want_room(&self) -> bool {
+        let wants = |it: &Outlet| it.up && !it.ready.is_empty() && it.on_the_way < it.feed.batches;
+        self.outlets.iter().any(wants)
     }
 
     /// Whether messages wait here.

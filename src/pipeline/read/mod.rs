@@ -259,6 +259,7 @@ fn ready(row: Pending, message: Stored, route: Resolved, policy: Policy) -> Resu
         contents: message.contents,
         created_at_micros: message.created_at_micros,
         destination: route.destination,
+        progress: None,
     };
     add_epoch(&mut outgoing.contents.headers, message.epoch);
     envelope::wrap(&mut outgoing, route.envelope, &route.source)?;

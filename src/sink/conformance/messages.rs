@@ -38,6 +38,7 @@ impl Draft {
             },
             created_at_micros: CREATED_AT_MICROS,
             destination: Arc::clone(destination),
+            progress: None,
         })
     }
 

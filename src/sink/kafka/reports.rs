@@ -26,7 +26,7 @@ use super::{
     throttling::Throttling,
     written::Written,
 };
-use crate::sink::{Outcome, Outgoing, PublishError};
+use crate::sink::{Outcome, Outgoing, PublishError, progress::Progress};
 
 // The number that each message carries through librdkafka has a pointer's width and holds two 32-bit numbers.
 const _: () = assert!(usize::BITS == 64, "the Kafka sink needs a 64-bit platform");
@@ -49,6 +49,7 @@ pub(super) enum Report {
 pub(super) struct BatchReports {
     reports: Mutex<Vec<Report>>,
     keys: Vec<u64>,
+    progress: Option<Progress>,
     /// Reports still to come, and one more until all messages are handed over.
     left: AtomicUsize,
     done: Notify,
@@ -56,11 +57,12 @@ pub(super) struct BatchReports {
 }
 
 impl BatchReports {
-    fn new(keys: Vec<u64>) -> Self {
+    fn new(messages: &[&Outgoing]) -> Self {
         Self {
-            reports: Mutex::new(vec![Report::None; keys.len()]),
-            left: AtomicUsize::new(keys.len() + 1),
-            keys,
+            reports: Mutex::new(vec![Report::None; messages.len()]),
+            left: AtomicUsize::new(messages.len() + 1),
+            keys: messages.iter().map(|message| message.key_hash).collect(),
+            progress: messages.first().and_then(|message| message.progress.clone()),
             done: Notify::new(),
             failed: AtomicBool::new(false),
         }
@@ -69,6 +71,9 @@ impl BatchReports {
     fn record(&self, index: usize, report: Report) {
         if let Some(slot) = self.reports.lock().get_mut(index) {
             *slot = report;
+        }
+        if matches!(report, Report::Sent { .. }) {
+            self.progress.iter().for_each(|progress| progress.confirmed(Instant::now()));
         }
         self.count_down(1);
     }
@@ -97,7 +102,7 @@ impl Reports {
     /// Opens a batch of these messages.
     pub(super) fn open(self: &Arc<Self>, messages: &[&Outgoing]) -> OpenBatch {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let batch = Arc::new(BatchReports::new(messages.iter().map(|message| message.key_hash).collect()));
+        let batch = Arc::new(BatchReports::new(messages));
         self.batches.lock().insert(number, Arc::clone(&batch));
         OpenBatch { reports: Arc::clone(self), number, batch }
     }

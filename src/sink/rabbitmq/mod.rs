@@ -200,12 +200,7 @@ impl Sink for RabbitMq {
         for (index, message) in batch.iter().enumerate() {
             match wire::publish(message) {
                 Ok(publish) => {
-                    ready.push(ReadyPublish {
-                        index,
-                        publish,
-                        payload: message.contents.payload.as_deref().unwrap_or(&[]),
-                        has_key: has_key(message),
-                    });
+                    ready.push(ReadyPublish { index, publish, message, has_key: has_key(message) });
                 }
                 Err(error) => known.push((index, Err(error))),
             }

@@ -18,7 +18,7 @@ use super::{
     wire::Publish,
 };
 use crate::{
-    sink::{Outcome, PublishError, Receipt},
+    sink::{Outcome, Outgoing, PublishError, Receipt},
     state::explain::{Trouble, explain},
 };
 
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(super) struct ReadyPublish<'a> {
     pub(super) index: usize,
     pub(super) publish: Publish,
-    pub(super) payload: &'a [u8],
+    pub(super) message: &'a Outgoing,
     /// Whether the routing key has the message's key in it, which no error shows.
     pub(super) has_key: bool,
 }
@@ -88,7 +88,12 @@ pub(super) async fn run(
 async fn publish(channel: &Channel, message: &ReadyPublish<'_>) -> lapin::Result<Confirmation> {
     let Publish { exchange, routing_key, properties, .. } = message.publish.clone();
     let options = BasicPublishOptions { mandatory: true, immediate: false };
-    channel.basic_publish(exchange, routing_key, options, message.payload, properties).await?.await
+    let payload = message.message.contents.payload.as_deref().unwrap_or(&[]);
+    let confirm = channel.basic_publish(exchange, routing_key, options, payload, properties).await?.await?;
+    if confirm.is_ack() {
+        message.message.progress.iter().for_each(|progress| progress.confirmed(Instant::now()));
+    }
+    Ok(confirm)
 }
 
 /// Returns the outcomes of messages, some or all of them confirmed.

@@ -30,6 +30,7 @@ fn message(content_type: Option<&str>, payload: Option<&[u8]>, headers: &[(&str,
         },
         created_at_micros: TIME,
         destination: Arc::new(Destination { sink: "s".into(), target: "mytopic".into(), routing_key: String::new() }),
+        progress: None,
     }
 }
 

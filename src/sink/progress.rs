@@ -1,0 +1,117 @@
+//! What a sink has confirmed of the messages in flight. A batch ends with its slowest message; a sink that says earlier
+//! which messages are confirmed lets others go meanwhile.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Mutex, MutexGuard};
+
+/// The messages of which the part that was confirmed quickly is remembered, as a moving average.
+const REMEMBERED: f32 = 32.0;
+
+/// The progress of a batch, with each of its messages.
+#[derive(Debug, Clone)]
+pub(crate) struct Progress {
+    confirms: Arc<Mutex<Confirms>>,
+    batch: u64,
+}
+
+impl Progress {
+    /// Notes that the broker has confirmed one message of the batch.
+    pub(crate) fn confirmed(&self, now: Instant) {
+        self.confirms.lock().confirmed(self.batch, 1, now);
+    }
+
+    /// Notes the end of the batch, of which this number of messages is confirmed. Returns the batch with what was not.
+    pub(crate) fn ended(&self, confirmed: usize, now: Instant) -> Option<Flight> {
+        let mut confirms = self.confirms.lock();
+        let known = confirms.flights.iter().find(|it| it.batch == self.batch).map_or(0, |it| it.confirmed);
+        confirms.confirmed(self.batch, confirmed.saturating_sub(known), now);
+        let position = confirms.flights.iter().position(|it| it.batch == self.batch)?;
+        Some(confirms.flights.swap_remove(position))
+    }
+}
+
+/// A batch in flight.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flight {
+    batch: u64,
+    pub(crate) started: Instant,
+    /// The load of each message, and the number of messages.
+    each: usize,
+    messages: usize,
+    confirmed: usize,
+    /// The loads that were confirmed before, in all and quickly.
+    before: [u64; 2],
+}
+
+impl Flight {
+    pub(crate) fn left(&self) -> usize {
+        self.each * self.messages.saturating_sub(self.confirmed)
+    }
+
+    /// Returns the loads that were confirmed since the batch began, in all and quickly.
+    pub(crate) fn meanwhile(&self, confirms: &Confirms) -> [u64; 2] {
+        [confirms.load - self.before[0], confirms.quick - self.before[1]]
+    }
+}
+
+/// The confirms of a sink.
+#[derive(Debug)]
+pub(crate) struct Confirms {
+    /// The longest time after which a confirm is quick.
+    quickly: Duration,
+    pub(crate) flights: Vec<Flight>,
+    next: u64,
+    /// The loads that were confirmed, in all and quickly.
+    load: u64,
+    quick: u64,
+    /// The part of the last messages that was confirmed quickly.
+    recent: f32,
+}
+
+impl Confirms {
+    pub(crate) fn new(quickly: Duration) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self { quickly, flights: Vec::new(), next: 0, load: 0, quick: 0, recent: 0.0 }))
+    }
+
+    /// Notes a batch that is handed over.
+    pub(crate) fn begin(this: &Arc<Mutex<Self>>, messages: usize, load: usize, now: Instant) -> Progress {
+        let mut confirms: MutexGuard<'_, Self> = this.lock();
+        let (batch, before) = (confirms.next, [confirms.load, confirms.quick]);
+        confirms.next += 1;
+        let each = load / messages.max(1);
+        confirms.flights.push(Flight { batch, started: now, each, messages, confirmed: 0, before });
+        Progress { confirms: Arc::clone(this), batch }
+    }
+
+    /// Returns the load that was confirmed quickly, in all.
+    pub(crate) fn quick(&self) -> u64 {
+        self.quick
+    }
+
+    /// Returns the load in flight. If the sink confirms most messages quickly, those that wait longer are stuck: a
+    /// partition without leader, a slow queue. They say nothing about the others, and take no room.
+    pub(crate) fn in_flight(&self, now: Instant) -> usize {
+        let is_quick = self.recent >= 0.5;
+        let counts = |it: &&Flight| !is_quick || now.saturating_duration_since(it.started) <= self.quickly;
+        self.flights.iter().filter(counts).map(Flight::left).sum()
+    }
+
+    fn confirmed(&mut self, batch: u64, messages: usize, now: Instant) {
+        let Some(flight) = self.flights.iter_mut().find(|it| it.batch == batch) else { return };
+        let messages = messages.min(flight.messages - flight.confirmed);
+        flight.confirmed += messages;
+        let load = (flight.each * messages) as u64;
+        let is_quick = now.saturating_duration_since(flight.started) <= self.quickly;
+        self.load += load;
+        self.quick += if is_quick { load } else { 0 };
+        let target = if is_quick { 1.0 } else { 0.0 };
+        // After so many alike the average is theirs.
+        for _ in 0..messages.min(100) {
+            self.recent += (target - self.recent) / REMEMBERED;
+        }
+    }
+}
