@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lapin::{Channel, Connection, Error, ErrorKind, options::ConfirmSelectOptions};
+use futures_util::future::join_all;
+use lapin::{Channel, Connection, Error, ErrorKind, options::ConfirmSelectOptions, types::ShortString};
 use tokio::{
     runtime::Handle,
     sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore},
@@ -52,6 +53,8 @@ pub(crate) struct Channels {
     numbers: usize,
     /// The channels that the broker has ended.
     ended: AtomicUsize,
+    /// The channels that were left, and have not ended yet.
+    left: Arc<AtomicUsize>,
 }
 
 impl Channels {
@@ -60,8 +63,8 @@ impl Channels {
         let numbers = usize::from(numbers);
         let most = most.min(numbers);
         let places = (0..places.min(most).max(1)).map(|_| Mutex::default()).collect();
-        let (limit, ended) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(0));
-        Self { places, free: Arc::new(Semaphore::new(most)), most, limit, numbers, ended }
+        let (limit, ended, left) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(0), Arc::default());
+        Self { places, free: Arc::new(Semaphore::new(most)), most, limit, numbers, ended, left }
     }
 
     /// Returns the number of places.
@@ -79,9 +82,24 @@ impl Channels {
         self.ended.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether fewer numbers are left than places: another connection is needed.
+    /// Whether fewer numbers or channels remain than places: another connection is needed.
     pub(super) fn are_spent(&self) -> bool {
-        self.ended.load(Ordering::SeqCst) + self.places.len() > self.numbers
+        let [ended, left] = [&self.ended, &*self.left].map(|count| count.load(Ordering::SeqCst) + self.places.len());
+        ended > self.numbers || left > self.most
+    }
+
+    /// Ends a channel that confirms nothing; messages on it may still arrive. It counts until the broker has ended it, which a queue
+    /// that does not answer holds up for as long as the connection lasts.
+    pub(super) fn leave(&self, open: Open) {
+        let left = Arc::clone(&self.left);
+        left.fetch_add(1, Ordering::SeqCst);
+        tokio::spawn(async move {
+            if let Err(error) = open.channel.close(200, ShortString::default()).await {
+                tracing::debug!(%error, "a channel to RabbitMQ did not end");
+            }
+            drop(open);
+            left.fetch_sub(1, Ordering::SeqCst);
+        });
     }
 
     /// Whether as many are open as may be.
@@ -103,10 +121,20 @@ impl Channels {
         }
     }
 
-    /// Opens a channel in each place.
-    pub(super) async fn open_all(&self, connection: &Connection, deadline: Instant) -> Result<(), ChannelFailure> {
-        for place in &self.places {
-            self.open(&mut *place.lock().await, connection, deadline).await?;
+    /// Opens a channel in each place: one after the other, or together, which does not show how many the broker allows.
+    pub(super) async fn open_all(
+        &self,
+        connection: &Connection,
+        is_together: bool,
+        deadline: Instant,
+    ) -> Result<(), ChannelFailure> {
+        let at_once = if is_together { self.places.len() } else { 1 };
+        let open = async |place: &Mutex<Option<Open>>| {
+            self.open(&mut *place.lock().await, connection, deadline).await.map(drop)
+        };
+        for places in self.places.chunks(at_once) {
+            // All of them: another channel's error may come before the one that names the limit.
+            join_all(places.iter().map(open)).await.into_iter().collect::<Result<(), _>>()?;
         }
         Ok(())
     }

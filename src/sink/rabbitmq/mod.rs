@@ -285,7 +285,7 @@ async fn attempt(
         Round::Late(_) | Round::Lost(_) => session.give_up(),
     }
     if let Some(open) = left {
-        session::leave(open);
+        session.channels().leave(open);
     }
     Ok(ended)
 }

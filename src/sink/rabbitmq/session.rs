@@ -15,7 +15,7 @@ use lapin::{
 use parking_lot::{Mutex as SyncMutex, MutexGuard};
 use tokio::{
     task::spawn_blocking,
-    time::{sleep, sleep_until, timeout_at},
+    time::{sleep, timeout_at},
 };
 
 use super::{
@@ -33,8 +33,10 @@ use crate::{
 
 /// The time for which a round has a channel for itself.
 const LONG: Duration = Duration::from_secs(1);
-/// The first pause before a connection with fewer channels.
+/// The first pause before the next connection, after one on which the broker has refused a channel.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The time after which a refusal shows a limit, and no channels of an ended connection.
+const COUNTED: Duration = Duration::from_millis(500);
 
 /// The reason why a call on a connection failed.
 pub(crate) enum ChannelFailure {
@@ -79,16 +81,20 @@ impl BrokerSession {
         mut most: usize,
         deadline: Instant,
     ) -> Result<Self, ChannelFailure> {
-        let mut pauses = Backoff::new(PAUSE, LONG);
+        let (mut pauses, mut refused) = (Backoff::new(PAUSE, LONG), None);
         loop {
             let session = Self::open(config, name, most, deadline).await?;
-            let opened = session.channels.open_all(&session.connection, deadline).await;
-            let again = Instant::now() + pauses.next();
+            let opened = session.channels.open_all(&session.connection, refused.is_none(), deadline).await;
+            let (now, pause) = (Instant::now(), pauses.next());
             match (opened, session.channels.limit()) {
-                (Err(_), Some(limit)) if again < deadline => most = limit.max(1),
+                (Err(_), Some(limit)) if now + pause < deadline => {
+                    if now >= *refused.get_or_insert(now) + COUNTED {
+                        most = limit.max(1);
+                    }
+                }
                 (opened, _) => return opened.map(|()| session),
             }
-            sleep_until(again.into()).await;
+            sleep(pause).await;
         }
     }
 
@@ -268,16 +274,6 @@ impl BrokerSession {
     fn known(&self) -> MutexGuard<'_, HashSet<String>> {
         self.exchanges.lock()
     }
-}
-
-/// Ends a channel that confirms nothing; messages on it may still arrive. It counts until the broker has ended it, which a queue
-/// that does not answer holds up for as long as the connection lasts.
-pub(super) fn leave(open: Open) {
-    tokio::spawn(async move {
-        if let Err(error) = open.channel.close(200, ShortString::default()).await {
-            tracing::debug!(%error, "a channel to RabbitMQ did not end");
-        }
-    });
 }
 
 pub(super) async fn in_time<T>(
