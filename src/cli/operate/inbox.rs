@@ -82,7 +82,7 @@ const RETRY_EXAMPLES: &str = "A running consumer of this name and release begins
   relay inbox retry --consumer billing 0190a8e4-0000-7000-8000-000000000000 --because 'the order is repaired'
   relay inbox retries
 
-A message that was too large to be kept is left out.";
+A message that was too large to be kept is left out. An order cannot be taken back; it waits while the consumer is stopped.";
 
 /// Which messages.
 #[derive(Debug, Args)]
