@@ -156,7 +156,7 @@ async fn a_renewal_whose_machine_vanishes_lets_go_of_its_claims(flavor: Flavor) 
     session::prepare(&mut lost).await?;
     proxy.black_hole_after(|request| request.windows(11).any(|part| part == b"SKIP LOCKED"));
     let renewing =
-        tokio::spawn(async move { lease::renew(&mut lost, &[held], Duration::from_secs(3)).await.map(drop) });
+        tokio::spawn(async move { lease::renew(&mut lost, &[held], Duration::from_secs(10)).await.map(drop) });
     let lock = async || database.execute("SELECT claim_id FROM outbox_claims FOR UPDATE NOWAIT").await;
     until(PATIENCE, "the claim to be locked", || async {
         ensure!(lock().await.is_err());
