@@ -4,7 +4,7 @@
 
 use anyhow::{Result, ensure};
 use outbox_consumer::{Failure, Handler, Retry, handler_fn, rabbitmq};
-use outbox_core::sqlx::{self, MySqlPool};
+use outbox_core::sqlx::{self, Connection as _, MySqlPool};
 use testkit::{
     accounts::Account,
     consume::{Broker, Sending},
@@ -67,17 +67,30 @@ async fn a_running_consumer_retries_what_is_dead_at_the_order_of_an_operator(fla
     let waiting = operator.json("inbox retries", &[]).await?;
     ensure!(waiting[0]["state"] == "waits for the consumer" && waiting[0]["retry"] == all["retry"], "{waiting:#}");
 
+    // Another transaction works on one of them.
+    let (mut other, sql) = (
+        stage.database.plain().await?,
+        "SELECT 1 FROM inbox_dead WHERE consumer = 'billing' AND message_id = ? FOR UPDATE",
+    );
+    let mut held = other.begin().await?;
+    sqlx::query(sql).bind(sent[2].id.unwrap_or_default().as_bytes().as_slice()).execute(&mut *held).await?;
     let stop = CancellationToken::new();
     let consumer = start(&stage, false, &stop).await?;
-    stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM inbox_retries WHERE ended_at IS NULL").await?;
+    let ended = "SELECT COUNT(*) = 0 FROM inbox_retries WHERE ended_at IS NULL";
+    stage.database.wait_for(PATIENCE, ended).await?;
     let done = operator.json("inbox retries", &[]).await?;
     let counts = |order: usize| [&done[order]["processed"], &done[order]["failed"]].map(ToString::to_string);
-    ensure!(counts(1) == ["1", "0"] && counts(0) == ["1", "2"] && done[0]["state"] == "done", "{done:#}");
+    ensure!(counts(1) == ["1", "0"] && counts(0) == ["0", "3"] && done[0]["state"] == "done", "{done:#}");
+    held.rollback().await?;
+    operator.json("inbox retry --consumer billing --all", &because).await?;
+    stage.database.wait_for(PATIENCE, ended).await?;
+    let done = operator.json("inbox retries", &[]).await?;
+    ensure!([&done[0]["processed"], &done[0]["failed"]].map(ToString::to_string) == ["1", "2"], "{done:#}");
     ensure!(stage.database.number("SELECT COUNT(*) FROM test_effects").await? == 2, "effects");
     ensure!(stage.database.number("SELECT COUNT(*) FROM inbox_dead").await? == 2, "dead messages");
     let audit = operator.json("audit", &[]).await?;
     let found = [&audit[0]["action"], &audit[0]["target"], &audit[0]["messages"]].map(ToString::to_string);
-    ensure!(found == ["\"inbox-retry\"", "\"billing\"", "4"], "{audit:#}");
+    ensure!(found == ["\"inbox-retry\"", "\"billing\"", "3"], "{audit:#}");
     stop.cancel();
     consumer.await?
 }

@@ -1,10 +1,14 @@
 //! A message has one effect, however often it is delivered.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use anyhow::Result;
-use outbox_core::{Claim, Inbox, InboxError, Uuid, sqlx::Connection as _};
-use testkit::{database::Database, inbox::process_one, on_both_databases, servers::Flavor};
+use anyhow::{Context as _, Result};
+use outbox_core::{
+    Claim, Inbox, InboxError, Uuid,
+    sqlx::Connection as _,
+    store::{inbox_retries, jobs::Actor},
+};
+use testkit::{accounts::Account, database::Database, inbox::process_one, on_both_databases, servers::Flavor};
 use tokio::{sync::Barrier, task::JoinSet};
 
 on_both_databases!(
@@ -12,6 +16,7 @@ on_both_databases!(
     a_duplicate_waits_for_the_first_and_is_first_when_that_one_rolls_back,
     consumers_do_not_share_their_memory,
     claiming_outside_a_transaction_is_refused,
+    an_order_takes_gaps_that_die_later_and_no_other_later_death,
 );
 
 async fn concurrent_duplicates_have_one_effect(flavor: Flavor) -> Result<()> {
@@ -92,4 +97,25 @@ fn a_consumers_name_can_be_stored() {
         assert!(matches!(Inbox::new(name), Err(InboxError::InvalidConsumer)), "{name:?}");
     }
     assert!(Inbox::new("x".repeat(100)).is_ok());
+}
+
+async fn an_order_takes_gaps_that_die_later_and_no_other_later_death(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let dead = "INSERT INTO inbox_dead (consumer, message_id, topic, attempts, died_at, reason) VALUES \
+        ('c', UNHEX(LPAD('1', 32, '0')), 't', 1, UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE, 'attempts'), \
+        ('c', UNHEX(LPAD('2', 32, '0')), 't', 1, UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE, 'attempts'), \
+        ('c', UNHEX(LPAD('3', 32, '0')), 't', 1, UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE, 'sequence')";
+    database.execute(dead).await?;
+    let mut db = database.session_of(Account::Owner).await?;
+    let actor = Actor { name: "alice", via: "test", reason: "x" };
+    inbox_retries::order(&mut db, ("c", None), 3, &actor).await?;
+    let mut taken = Vec::new();
+    loop {
+        let retry = inbox_retries::open(&mut db, "c").await?.context("it is open")?;
+        let Some(id) = inbox_retries::next(&mut db, "c", &retry).await? else { break };
+        assert!(inbox_retries::take(&mut db, &retry, id, Duration::ZERO).await?);
+        taken.push(id.as_u128());
+    }
+    assert_eq!(taken, [1, 3]);
+    Ok(())
 }
