@@ -1,15 +1,12 @@
-//! What a sink has confirmed of the messages in flight. A batch ends with its slowest message; a sink that says earlier
-//! which messages are confirmed lets others go meanwhile.
+//! The confirms of the messages in flight, one by one. A batch ends with its slowest message. If the sink reports each
+//! confirm at once, the publisher can send other messages in its place.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, MutexGuard};
-
-/// The messages of which the part that was confirmed quickly is remembered, as a moving average.
-const REMEMBERED: f32 = 32.0;
+use parking_lot::Mutex;
 
 /// The progress of a batch, with each of its messages.
 #[derive(Debug, Clone)]
@@ -24,7 +21,7 @@ impl Progress {
         self.confirms.lock().confirmed(self.batch, 1, now);
     }
 
-    /// Notes the end of the batch, of which this number of messages is confirmed. Returns the batch with what was not.
+    /// Notes the end of the batch, of which this number of messages is confirmed. Returns the batch; `None` if it had ended.
     pub(crate) fn ended(&self, confirmed: usize, now: Instant) -> Option<Flight> {
         let mut confirms = self.confirms.lock();
         let known = confirms.flights.iter().find(|it| it.batch == self.batch).map_or(0, |it| it.confirmed);
@@ -48,7 +45,7 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    pub(crate) fn left(&self) -> usize {
+    fn left(&self) -> usize {
         self.each * self.messages.saturating_sub(self.confirmed)
     }
 
@@ -63,23 +60,23 @@ impl Flight {
 pub(crate) struct Confirms {
     /// The longest time after which a confirm is quick.
     quickly: Duration,
-    pub(crate) flights: Vec<Flight>,
+    flights: Vec<Flight>,
     next: u64,
     /// The loads that were confirmed, in all and quickly.
     load: u64,
     quick: u64,
-    /// The part of the last messages that was confirmed quickly.
-    recent: f32,
+    /// The start of the newest batch with a quick confirm.
+    newest: Option<Instant>,
 }
 
 impl Confirms {
     pub(crate) fn new(quickly: Duration) -> Arc<Mutex<Self>> {
-        Arc::new(Mutex::new(Self { quickly, flights: Vec::new(), next: 0, load: 0, quick: 0, recent: 0.0 }))
+        Arc::new(Mutex::new(Self { quickly, flights: Vec::new(), next: 0, load: 0, quick: 0, newest: None }))
     }
 
     /// Notes a batch that is handed over.
     pub(crate) fn begin(this: &Arc<Mutex<Self>>, messages: usize, load: usize, now: Instant) -> Progress {
-        let mut confirms: MutexGuard<'_, Self> = this.lock();
+        let mut confirms = this.lock();
         let (batch, before) = (confirms.next, [confirms.load, confirms.quick]);
         confirms.next += 1;
         let each = load / messages.max(1);
@@ -92,12 +89,12 @@ impl Confirms {
         self.quick
     }
 
-    /// Returns the load in flight. If the sink confirms most messages quickly, those that wait longer are stuck: a
-    /// partition without leader, a slow queue. They say nothing about the others, and take no room.
+    /// Returns the load in flight. Messages are stuck if they wait longer than a later message, or one of their own batch, that was
+    /// confirmed quickly: a partition without leader, a slow queue. They take no room. A broker that throttles confirms in order.
     pub(crate) fn in_flight(&self, now: Instant) -> usize {
-        let is_quick = self.recent >= 0.5;
-        let counts = |it: &&Flight| !is_quick || now.saturating_duration_since(it.started) <= self.quickly;
-        self.flights.iter().filter(counts).map(Flight::left).sum()
+        let is_old = |it: &Flight| now.saturating_duration_since(it.started) > self.quickly;
+        let is_stuck = |it: &&Flight| is_old(it) && self.newest.is_some_and(|newest| it.started <= newest);
+        self.flights.iter().filter(|it| !is_stuck(it)).map(Flight::left).sum()
     }
 
     fn confirmed(&mut self, batch: u64, messages: usize, now: Instant) {
@@ -105,13 +102,10 @@ impl Confirms {
         let messages = messages.min(flight.messages - flight.confirmed);
         flight.confirmed += messages;
         let load = (flight.each * messages) as u64;
-        let is_quick = now.saturating_duration_since(flight.started) <= self.quickly;
         self.load += load;
-        self.quick += if is_quick { load } else { 0 };
-        let target = if is_quick { 1.0 } else { 0.0 };
-        // After so many alike the average is theirs.
-        for _ in 0..messages.min(100) {
-            self.recent += (target - self.recent) / REMEMBERED;
+        if messages > 0 && now.saturating_duration_since(flight.started) <= self.quickly {
+            self.quick += load;
+            self.newest = self.newest.max(Some(flight.started));
         }
     }
 }

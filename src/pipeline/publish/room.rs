@@ -157,7 +157,7 @@ mod tests {
     /// A broker that takes ten seconds of its rate at once, and then the rate.
     #[test]
     fn what_a_throttled_broker_cannot_confirm_in_time_is_not_handed_over() {
-        for rate in [50_000, 100_000, 1_000_000] {
+        for rate in [10_000, 100_000, 1_000_000] {
             let mut until = 0;
             let [confirmed, lost] = drained(|_, now| {
                 until = until.max(now.saturating_sub(10_000)) + u64::from(BYTES) * 1000 / rate;

@@ -32,11 +32,15 @@ struct Slow {
     order: KeyOrder,
     answer: Notify,
     batches: Mutex<Vec<Vec<u64>>>,
+    /// Whether the first batch does not end before the second begins, though all its messages but one are confirmed.
+    is_stuck: bool,
+    second: Notify,
 }
 
 impl Slow {
     fn new(order: KeyOrder) -> Arc<Self> {
-        Arc::new(Self { order, answer: Notify::new(), batches: Mutex::default() })
+        let (answer, batches, second) = (Notify::new(), Mutex::default(), Notify::new());
+        Arc::new(Self { order, answer, batches, is_stuck: false, second })
     }
 }
 
@@ -52,8 +56,15 @@ impl Sink for Slow {
             batches.push(batch.iter().map(|message| message.message_id.as_u64_pair().1).collect());
             batches.len() == 1
         };
-        if first {
+        if first && self.is_stuck {
+            let confirmed = batch.iter().skip(1).flat_map(|message| &message.progress);
+            confirmed.for_each(|progress| progress.confirmed(Instant::now()));
+            self.second.notified().await;
+            self.batches.lock().push(Vec::new());
+        } else if first {
             self.answer.notified().await;
+        } else {
+            self.second.notify_one();
         }
         let number = |message: &Outgoing| message.message_id.as_u64_pair().1;
         let too_many = batch.len() > TAKES;
@@ -132,10 +143,14 @@ async fn published(claims: &[(Duration, &[(u64, u64)])]) -> (Vec<Vec<u64>>, Vec<
     published_to(Slow::new(KeyOrder::Pipelined), claims).await
 }
 
-/// Returns the batch sizes of a sink of this order for messages without keys.
-async fn sizes(order: KeyOrder, messages: impl Iterator<Item = u64>) -> Vec<usize> {
+/// Returns the batch sizes of a sink for messages without keys.
+async fn sizes_of(sink: Arc<Slow>, messages: impl Iterator<Item = u64>) -> Vec<usize> {
     let messages: Vec<_> = messages.map(|id| (id, 0)).collect();
-    published_to(Slow::new(order), &[(LONG, &messages)]).await.0.iter().map(Vec::len).collect()
+    published_to(sink, &[(LONG, &messages)]).await.0.iter().map(Vec::len).collect()
+}
+
+async fn sizes(order: KeyOrder, messages: impl Iterator<Item = u64>) -> Vec<usize> {
+    sizes_of(Slow::new(order), messages).await
 }
 
 async fn published_to(sink: Arc<Slow>, claims: &[(Duration, &[(u64, u64)])]) -> (Vec<Vec<u64>>, Vec<u64>) {
@@ -155,7 +170,8 @@ async fn published_by(
     let (finished, _at_the_settlers) = mpsc::unbounded_channel();
     let (_settlers, settled) = mpsc::unbounded_channel();
     let slow: Arc<dyn Sink> = Arc::<Slow>::clone(&sink);
-    let feed = Feed { name: "slow".into(), sink: slow, batches: 1, batch: 10 };
+    let (batches, batch) = if sink.is_stuck { (2, 100) } else { (1, 10) };
+    let feed = Feed { name: "slow".into(), sink: slow, batches, batch };
     let outlets = Outlets::new(context, vec![feed], events, open);
     let publisher = Publisher::new(context, outlets, finished);
     let all_there = Arc::clone(&sink);
@@ -239,6 +255,14 @@ async fn a_message_that_was_sent_reads_the_queue_of_its_key_on() {
 #[tokio::test]
 async fn a_sink_that_confirms_nothing_in_time_gets_less_at_a_time_and_more_again() {
     assert_eq!(sizes(KeyOrder::Pipelined, 1..=40).await, [10, 1, 1, 1, 1, 2, 3, 4, 6, 9, 1, 1]);
+}
+
+/// The first room has 64 messages.
+#[tokio::test]
+async fn a_confirm_makes_room_before_its_batch_ends() {
+    let mut sink = Slow::new(KeyOrder::Pipelined);
+    Arc::get_mut(&mut sink).unwrap().is_stuck = true;
+    assert_eq!(sizes_of(sink, 1..=80).await, [64, 16, 0], "the first batch ends behind the second");
 }
 
 #[tokio::test]
