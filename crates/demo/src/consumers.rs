@@ -3,11 +3,18 @@
 use std::sync::Arc;
 
 use outbox_consumer::{ConsumerError, Delivery, Failure, Handler, kafka, rabbitmq};
-use outbox_core::sqlx::{MySqlConnection, MySqlPool};
+use outbox_core::{
+    Event as _,
+    sqlx::{MySqlConnection, MySqlPool},
+};
 use testkit::consume::Broker;
 use tokio_util::sync::CancellationToken;
 
-use crate::{events::Order, tables, tally::Intake};
+use crate::{
+    events::{Order, OrderPlaced, ReceiptDue},
+    tables,
+    tally::Intake,
+};
 
 /// A consumer, by its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +39,14 @@ impl Role {
         match self {
             Self::Billing => "billing",
             Self::Mailer => "mailer",
+        }
+    }
+
+    /// The topic of its messages in the outbox.
+    pub(crate) fn topic(self) -> &'static str {
+        match self {
+            Self::Billing => OrderPlaced::TOPIC,
+            Self::Mailer => ReceiptDue::TOPIC,
         }
     }
 

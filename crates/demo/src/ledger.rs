@@ -37,18 +37,19 @@ struct Account {
 }
 
 impl Ledger {
-    /// Makes it up. Each consumer comes with its topic or queue.
+    /// Makes it up.
     pub(crate) async fn new<'a>(
         pool: &MySqlPool,
         sales: &Sales,
-        intakes: impl IntoIterator<Item = (&'a str, &'a Intake)>,
+        intakes: impl IntoIterator<Item = &'a Intake>,
     ) -> Result<Self> {
         let (orders, entries) = (tables::orders(pool).await?, sales.ledger().entries());
         let messages = sales.messages().into_iter().filter(|(_, order)| orders.contains(order));
         let business: HashSet<_> = messages.map(|(id, _)| id).collect();
         let mut accounts = Vec::new();
-        for (topic, intake) in intakes {
-            let own: Vec<Entry> = entries.iter().filter(|entry| entry.contents.topic == topic).cloned().collect();
+        for intake in intakes {
+            let is_own = |entry: &&Entry| entry.contents.topic == intake.role.topic();
+            let own: Vec<Entry> = entries.iter().filter(is_own).cloned().collect();
             let (effects, processed) =
                 (tables::effects(pool, intake.role).await?, tables::processed(pool, intake.role.name()).await?);
             let tables = Tables { business: business.clone(), effects, processed, ..Tables::default() };
@@ -127,7 +128,7 @@ mod tests {
     fn ledger() -> Ledger {
         let (sales, intake) = (Sales::default(), Intake::new(Role::Billing).unwrap());
         let event = OrderPlaced(Order { id: 1, customer: 1, number: 1, amount_cents: 100, placed_at: 0 });
-        sales.open(1, &[draft("orders", Uuid::nil(), &event, 1).unwrap()]).committed();
+        sales.open(1, &[draft(Uuid::nil(), &event, 1).unwrap()]).committed();
         let account = Account::new(Role::Billing, &sales.ledger().entries(), &intake, &Tables::default());
         Ledger { committed: 1, sales: sales.count(), accounts: vec![account; 2] }
     }

@@ -26,10 +26,10 @@ pub(crate) struct OrderService {
     pub(crate) pool: MySqlPool,
     pub(crate) outbox: Outbox,
     pub(crate) sales: Arc<Sales>,
-    /// The topic of orders on Kafka; `None` without Kafka.
-    pub(crate) kafka: Option<String>,
-    /// The same for receipts on RabbitMQ.
-    pub(crate) rabbitmq: Option<String>,
+    /// Whether orders go to Kafka.
+    pub(crate) kafka: bool,
+    /// Whether receipts go to RabbitMQ.
+    pub(crate) rabbitmq: bool,
 }
 
 impl OrderService {
@@ -39,15 +39,15 @@ impl OrderService {
         let mut tx = self.pool.begin().await?;
         let order = tables::insert_order(&mut tx, customer, amount_cents, now()).await?;
         let mut drafts = Vec::new();
-        if let Some(topic) = &self.kafka {
+        if self.kafka {
             let event = OrderPlaced(order);
             let id = self.outbox.enqueue(&mut tx, &event).await?;
-            drafts.push(draft(topic, id, &event, order.number)?);
+            drafts.push(draft(id, &event, order.number)?);
         }
-        if let Some(topic) = &self.rabbitmq {
+        if self.rabbitmq {
             let event = ReceiptDue(order);
             let id = self.outbox.enqueue(&mut tx, &event).await?;
-            drafts.push(draft(topic, id, &event, order.number)?);
+            drafts.push(draft(id, &event, order.number)?);
         }
         let entry = self.sales.open(order.id, &drafts);
         if declined {

@@ -72,8 +72,7 @@ impl Shop {
         while let Some(ended) = consumers.join_next().await {
             ended?.context("a consumer has ended")?;
         }
-        let names = self.topics.iter().map(Topic::name);
-        Ledger::new(&self.pool, &sales, names.zip(self.intakes.iter().map(AsRef::as_ref))).await
+        Ledger::new(&self.pool, &sales, self.intakes.iter().map(AsRef::as_ref)).await
     }
 
     /// Sends the latest messages once more, as a relay does that could not note that they were sent.
@@ -87,13 +86,13 @@ impl Shop {
 
     async fn sell(&self, sales: &Arc<Sales>, stop: &CancellationToken) {
         let (enough, start) = (stop.child_token(), Instant::now());
-        let at = |broker| self.topics.iter().find(|topic| topic.broker() == broker).map(|it| it.name().to_owned());
+        let has = |broker| self.topics.iter().any(|topic| topic.broker() == broker);
         let service = OrderService {
             pool: self.pool.clone(),
             outbox: Outbox::new(),
             sales: Arc::clone(sales),
-            kafka: at(Broker::Kafka),
-            rabbitmq: at(Broker::RabbitMq),
+            kafka: has(Broker::Kafka),
+            rabbitmq: has(Broker::RabbitMq),
         };
         let mut sellers = JoinSet::new();
         for _ in 0..SELLERS {

@@ -82,10 +82,10 @@ pub(crate) struct SalesCount {
     pub(crate) failed: u64,
 }
 
-/// The message of an event as it must arrive at the topic or queue of this name.
-pub(crate) fn draft<E: Event>(topic: &str, id: Uuid, event: &E, number: u64) -> Result<Draft> {
+/// The message of an event as a handler must get it: with the topic of the outbox, whatever the topic or queue at the broker is.
+pub(crate) fn draft<E: Event>(id: Uuid, event: &E, number: u64) -> Result<Draft> {
     let payload = event.payload().map_err(|error| anyhow!(error))?;
-    let draft = Draft { id, ..Draft::new(topic, payload) }.described(E::TYPE, E::CONTENT_TYPE);
+    let draft = Draft { id, ..Draft::new(E::TOPIC, payload) }.described(E::TYPE, E::CONTENT_TYPE);
     Ok(draft.key(event.key().unwrap_or_default(), number))
 }
 
