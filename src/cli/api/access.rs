@@ -100,7 +100,8 @@ impl Access {
         };
         let token = text(headers, header::AUTHORIZATION.as_str()).and_then(|token| token.strip_prefix("Bearer "));
         let Some(token) = token else { return refuse("a token is needed: Authorization: Bearer …") };
-        let lines = match read(file) {
+        // Its file system may hang: other requests go on.
+        let lines = match tokio::task::block_in_place(|| read(file)) {
             Ok(lines) => lines,
             Err(problem) => {
                 tracing::error!(file = %file.display(), problem, "the tokens cannot be read");

@@ -182,7 +182,7 @@ fn lane_findings(lane: &LaneStats, judged: &LaneStatus) -> Vec<Finding> {
         _ => {}
     }
     for waiting @ Waiting { reason, messages, .. } in &lane.delayed {
-        let Some(remedy) = why::remedy(reason) else { continue };
+        let Some(remedy) = why::remedy(reason, &waiting.error) else { continue };
         let (cause, count) = (status::cause(waiting), count(*messages, "waits", "wait"));
         let evidence = format!("In lane {number}, {count} ({reason}){cause}.");
         findings.push(
@@ -193,8 +193,8 @@ fn lane_findings(lane: &LaneStats, judged: &LaneStatus) -> Vec<Finding> {
     }
     if lane.dead > 0 {
         let evidence = format!("In lane {number}, {}.", count(lane.dead, "is dead", "are dead"));
-        let risk =
-            Finding::risk("dead_messages", evidence).matters("They are not published, and the retention deletes them.");
+        let risk = Finding::risk("dead_messages", evidence)
+            .matters("They are not published, and the retention deletes those that hold no key.");
         findings.push(
             risk.fix("Look for the cause, then retry, release or discard them.")
                 .shell(format!("relay dead list --group-by error --lane {number}")),

@@ -290,7 +290,7 @@ fn pending(found: &Found, row: &StateRow, live: &Live) -> Verdict {
     let relays = if serving == 1 { "1 live relay serves".to_owned() } else { format!("{serving} live relays serve") };
     let why = format!("{none} {relays} the lane.{refused}");
     if live.has_no_sink(lane) {
-        return Verdict { remedy: remedy("parked").map(str::to_owned), ..Verdict::new("pending", "sink", why) };
+        return Verdict { remedy: remedy("parked", "").map(str::to_owned), ..Verdict::new("pending", "sink", why) };
     }
     Verdict::new("pending", "stuck", why).remedy("relay instances, relay doctor; the relay's log and its /readyz")
 }
@@ -334,25 +334,26 @@ fn delayed(found: &Found, row: &StateRow) -> Verdict {
             format!(
                 "Its sink, destination or handler takes nothing{error}. It is tried again {next}, without a spent attempt."
             ),
-            remedy(reason),
+            remedy(reason, &error),
         ),
         "snoozed" => (format!("Its handler has put it off. It is tried again {next}, without a spent attempt."), None),
         "paused" => (
             format!("Its sink or destination is paused{error}. It is tried again {next}, without a spent attempt."),
-            remedy(reason),
+            remedy(reason, &error),
         ),
         "unroutable" => (
             format!("Its destination takes nothing{error}. It is tried again {next}, without a spent attempt."),
-            remedies::of_refusal(&error),
+            remedy(reason, &error),
         ),
-        "no_route" => {
-            (format!("No route of the relay matches its topic {topic}. It is tried again {next}."), remedy(reason))
-        }
+        "no_route" => (
+            format!("No route of the relay matches its topic {topic}. It is tried again {next}."),
+            remedy(reason, &error),
+        ),
         "no_sink" => (
             format!("A replay sends it to a sink that the relay lacks{error}. It is tried again {next}."),
-            remedy(reason),
+            remedy(reason, &error),
         ),
-        "unread" => (format!("The relay could not read it{error}. It is tried again {next}."), remedy(reason)),
+        "unread" => (format!("The relay could not read it{error}. It is tried again {next}."), remedy(reason, &error)),
         other => (format!("It waits ({other}){error}. It is tried again {next}."), None),
     };
     let remedy = remedy.map(str::to_owned);

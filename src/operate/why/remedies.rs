@@ -10,17 +10,12 @@ const REFUSALS: [(&str, &str); 3] = [
     ("", "create the destination or correct the route: docs/runbook.md#outboxdestinationrefuses"),
 ];
 
-/// The remedy for a message whose destination refuses with this error.
-pub(super) fn of_refusal(error: &str) -> Option<&'static str> {
-    REFUSALS.iter().find(|(words, _)| error.contains(words)).map(|(_, remedy)| *remedy)
-}
-
-/// The remedy for a message that waits for this reason; `None` if it needs none.
-pub(in crate::operate) fn remedy(reason: &str) -> Option<&'static str> {
+/// The remedy for a message that waits for this reason, with this error; `None` if it needs none.
+pub(in crate::operate) fn remedy(reason: &str, error: &str) -> Option<&'static str> {
     Some(match reason {
         "parked" => "treat the broker or the handler: docs/runbook.md#outboxsinkdisconnected",
         "paused" => "relay controls, then relay resume",
-        "unroutable" => "create the destination or correct the route: docs/runbook.md#outboxdestinationrefuses",
+        "unroutable" => return REFUSALS.iter().find(|(words, _)| error.contains(words)).map(|(_, remedy)| *remedy),
         "no_route" => "add a route for its topic to the configuration, and restart the relays",
         "no_sink" => "give the relays of its lane this sink in the configuration, and restart them",
         "unread" => "look for this id in the relay's log",

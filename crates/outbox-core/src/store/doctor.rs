@@ -65,8 +65,8 @@ pub async fn unusable_views(conn: &mut MySqlConnection) -> Result<Vec<&'static s
             Err(error) if error_number(&error).is_some_and(|number| VIEW_UNUSABLE.contains(&number)) => {
                 unusable.push(view);
             }
-            // A missing privilege on the view is a finding of its own.
-            Err(error) if error.as_database_error().is_none() => return Err(error),
+            // A missing view or privilege is a finding of its own.
+            Err(error) if refusal(&error) != Some(Refusal::Setup) => return Err(error),
             _ => {}
         }
     }

@@ -8,8 +8,10 @@ use crate::{Contents, SequenceNumber, Statement};
 
 /// Opens a transaction with the mark that [`release`] looks for, in one round trip. Its session is the service's, and keeps
 /// these settings: no cut answer, no other end than the one asked for, the true time, no end of a transaction while its
-/// handler works. Time limits of statements and locks are the service's own.
-pub const BEGIN: &str = "SET SESSION sql_select_limit = 18446744073709551615, SESSION completion_type = 0, timestamp = DEFAULT \
+/// handler works, and no wait for a locked table that outlasts the consumer's deadline of 60 s: a server does not notice
+/// that the client has left. Other time limits are the service's own.
+pub const BEGIN: &str = "SET SESSION sql_select_limit = 18446744073709551615, SESSION completion_type = 0, timestamp = DEFAULT, \
+    SESSION lock_wait_timeout = LEAST(@@SESSION.lock_wait_timeout, 50) \
     /*M! , SESSION idle_transaction_timeout = 0, SESSION idle_readonly_transaction_timeout = 0, \
     SESSION idle_write_transaction_timeout = 0 */; START TRANSACTION READ WRITE; SAVEPOINT outbox_inbox";
 

@@ -6,6 +6,7 @@ use sqlx::{MySqlConnection, Row as _};
 
 use super::{
     LOCK_WAIT, error_number,
+    refusal::{Refusal, refusal},
     schema::TABLES,
     text::{Name, Text, sql},
 };
@@ -73,21 +74,23 @@ pub async fn find(conn: &mut MySqlConnection) -> Result<Option<TableLock>, sqlx:
 
 async fn is_locked(conn: &mut MySqlConnection, table: &str) -> Result<bool, sqlx::Error> {
     // No rows, no lock of a row. It waits for the locks of a table that a write waits for.
-    let refused = waits(conn, sql!("DELETE FROM {table} WHERE FALSE", table = Name(table))).await?;
-    // Without the right to delete: the locks that a read waits for.
-    let read = || sql!("SELECT 1 FROM {table} LIMIT 0", table = Name(table));
-    match refused {
-        Some(waits) => Ok(waits),
-        None => Ok(waits(conn, read()).await?.unwrap_or_default()),
+    match waits(conn, sql!("DELETE FROM {table} WHERE FALSE", table = Name(table))).await {
+        // Without the right to delete, or on a server that takes no writes: the locks that a read waits for.
+        Err(error) if error.as_database_error().is_some() => {}
+        outcome => return outcome,
+    }
+    match waits(conn, sql!("SELECT 1 FROM {table} LIMIT 0", table = Name(table))).await {
+        // The account may not see it: it cannot tell.
+        Err(error) if refusal(&error) == Some(Refusal::Setup) => Ok(false),
+        outcome => outcome,
     }
 }
 
-/// Whether a statement waits for a table; `None` if the server refuses it for another reason.
-async fn waits(conn: &mut MySqlConnection, text: Text) -> Result<Option<bool>, sqlx::Error> {
+/// Whether a statement waits for a table.
+async fn waits(conn: &mut MySqlConnection, text: Text) -> Result<bool, sqlx::Error> {
     match text.run(conn).await {
-        Ok(_) => Ok(Some(false)),
-        Err(error) if is_lock_wait(&error) => Ok(Some(true)),
-        Err(error) if error.as_database_error().is_some() => Ok(None),
+        Ok(_) => Ok(false),
+        Err(error) if is_lock_wait(&error) => Ok(true),
         Err(error) => Err(error),
     }
 }

@@ -2,7 +2,12 @@
 
 use sqlx::{AssertSqlSafe, Executor as _, MySqlConnection, SqlSafeStr as _, SqlStr};
 
-use super::{LOCK_WAIT, NO_SUCH_COLUMN, NO_SUCH_TABLE, catalogue::ObjectKind, error_number};
+use super::{
+    LOCK_WAIT, NO_SUCH_COLUMN, NO_SUCH_TABLE,
+    catalogue::ObjectKind,
+    error_number,
+    refusal::{Refusal, refusal},
+};
 
 /// The record of migrations: the columns are those of sqlx, which may write it, too.
 pub(crate) const RECORD: &str = "CREATE TABLE IF NOT EXISTS outbox_migrations (
@@ -110,12 +115,12 @@ pub(crate) async fn run(conn: &mut MySqlConnection, sql: SqlStr) -> Result<(), s
 /// The server's error if the account lacks a privilege for a statement that reads or writes rows. The statement is only
 /// prepared.
 pub(crate) async fn denied_rows(conn: &mut MySqlConnection, sql: String) -> Result<Option<String>, sqlx::Error> {
-    refusal(conn.prepare(AssertSqlSafe(sql).into_sql_str()).await.map(drop))
+    denial(conn.prepare(AssertSqlSafe(sql).into_sql_str()).await.map(drop))
 }
 
 /// The same for the record.
 pub(crate) async fn denied_note(conn: &mut MySqlConnection) -> Result<Option<String>, sqlx::Error> {
-    refusal(conn.prepare(SqlStr::from_static(NOTE)).await.map(drop))
+    denial(conn.prepare(SqlStr::from_static(NOTE)).await.map(drop))
 }
 
 /// The same for the creation of a table or view. The statement always fails, because two of its columns have one name;
@@ -129,20 +134,20 @@ pub(crate) async fn denied_creation(
         ObjectKind::Table => format!("CREATE TABLE {name} (a INT, a INT)"),
         ObjectKind::View => format!("CREATE OR REPLACE VIEW {name} AS SELECT 1 AS a, 1 AS a"),
     };
-    refusal(run(conn, AssertSqlSafe(sql).into_sql_str()).await)
+    denial(run(conn, AssertSqlSafe(sql).into_sql_str()).await)
 }
 
 /// The same for a change of a table. The statement always fails: there is no such column.
 pub(crate) async fn denied_alteration(conn: &mut MySqlConnection, table: &str) -> Result<Option<String>, sqlx::Error> {
     let sql = format!("ALTER TABLE {table} DROP COLUMN outbox_no_such_column");
-    refusal(run(conn, AssertSqlSafe(sql).into_sql_str()).await)
+    denial(run(conn, AssertSqlSafe(sql).into_sql_str()).await)
 }
 
-/// The server's error if it denies a command. Its other errors are not about privileges.
-fn refusal(outcome: Result<(), sqlx::Error>) -> Result<Option<String>, sqlx::Error> {
+/// The server's error if it denies a command. Of a command that it did not look at, nothing is known.
+fn denial(outcome: Result<(), sqlx::Error>) -> Result<Option<String>, sqlx::Error> {
     match outcome {
         Err(error) if is_denial(&error) => Ok(error.as_database_error().map(|error| error.message().to_owned())),
-        Err(error) if error.as_database_error().is_none() => Err(error),
+        Err(error) if matches!(refusal(&error), None | Some(Refusal::Unavailable | Refusal::Doubtful)) => Err(error),
         Ok(()) | Err(_) => Ok(None),
     }
 }

@@ -17,6 +17,7 @@ on_both_databases!(
     admitting_that_is_cancelled_leaves_nothing,
     a_transaction_that_the_server_has_ended_is_not_committed,
     messages_are_enqueued_in_the_transaction_of_the_one_that_causes_them,
+    no_wait_for_a_locked_table_outlasts_a_consumers_deadline,
 );
 
 async fn pool(database: &Database, connections: u32) -> Result<MySqlPool> {
@@ -145,5 +146,19 @@ async fn messages_are_enqueued_in_the_transaction_of_the_one_that_causes_them(fl
     let caused = Outbox::new().enqueue(&mut tx, Message::new("t", "committed")).await?;
     tx.commit().await?;
     assert_eq!(database.tables().await?.messages, [caused].into());
+    Ok(())
+}
+
+/// The server goes on waiting when the consumer has given up and left: each try would cost a connection.
+async fn no_wait_for_a_locked_table_outlasts_a_consumers_deadline(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (pool, inbox) = (pool(&database, 1).await?, Inbox::new("c")?);
+    for (own, seconds) in [(1000, 50), (7, 7)] {
+        sqlx::query("SET SESSION lock_wait_timeout = ?").bind(own).execute(&pool).await?;
+        let mut tx = first(&inbox, &pool, Uuid::now_v7()).await?;
+        let found: u64 = sqlx::query_scalar("SELECT @@SESSION.lock_wait_timeout").fetch_one(&mut *tx).await?;
+        assert_eq!(found, seconds);
+        tx.commit().await?;
+    }
     Ok(())
 }
