@@ -8,7 +8,7 @@ use serde_json::Value;
 use testkit::servers::cache::repository;
 use tokio::process::Command;
 
-use crate::tools::{cargo, output, watch};
+use crate::tools::{cargo, output, packages, watch};
 
 /// The keys that a published manifest must have, besides name and version.
 const FIELDS: [&str; 7] = ["description", "license", "repository", "readme", "keywords", "categories", "rust_version"];
@@ -56,10 +56,8 @@ pub(crate) async fn check() -> Result<String> {
 
 /// The manifests of the crates that may be published.
 async fn published() -> Result<Vec<Value>> {
-    let metadata = output(&mut cargo(["metadata", "--no-deps", "--format-version=1"])).await?;
-    let metadata: Value = serde_json::from_str(&metadata)?;
-    let packages = metadata.get("packages").and_then(Value::as_array).context("cargo metadata lists no packages")?;
-    Ok(packages.iter().filter(|package| package.get("publish").is_none_or(Value::is_null)).cloned().collect())
+    let packages = packages().await?.into_iter();
+    Ok(packages.filter(|package| package.get("publish").is_none_or(Value::is_null)).collect())
 }
 
 fn text<'a>(manifest: &'a Value, field: &str) -> Result<&'a str> {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 use testkit::servers::Kind;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::time::timeout;
@@ -16,7 +17,7 @@ use tokio::time::timeout;
 use crate::fleet::Fleet;
 use crate::steps::{Step, all_passed, step, summary};
 use crate::test_output::Counts;
-use crate::tools::{Group, cargo, watch};
+use crate::tools::{Group, cargo, packages, watch};
 use crate::{api, dashboards, deny, package};
 
 /// Tests without output for this duration hang: each wait in them has a limit, and the longest takes two minutes.
@@ -62,9 +63,7 @@ impl Test {
 async fn everything(steps: &mut Vec<Step>) {
     match checks(steps).await {
         Ok(mut fleet) => {
-            let workspace = ["--workspace", "--no-fail-fast"].map(str::to_owned);
-            steps.push(step("tests", tests(&mut fleet, &[workspace.to_vec()])).await);
-            // The hostile world has every setting of the odd one.
+            steps.push(step("tests", async { tests(&mut fleet, &other_tests().await?).await }).await);
             steps.push(step("hostile servers", on(World::Hostile, Ok(fleet), statements())).await);
         }
         Err(error) => steps.push(step("tests", async { Err(error) }).await),
@@ -83,16 +82,33 @@ async fn on(world: World, fleet: Result<Fleet>, calls: Vec<Vec<String>>) -> Resu
     tests(&mut fleet?.in_world(world).await?, &calls).await
 }
 
-/// The suites that cover every statement: the tests of `mysql-outbox-core`, and the relay's delivery tests. They are chosen
-/// from the whole workspace, so that nothing is built with other features.
+/// The suites that cover every statement: the tests of `mysql-outbox-core`, and the relay's delivery tests. They run on hostile
+/// servers alone, which have every setting of the odd ones: whatever depends on a setting shows there.
 fn statements() -> Vec<Vec<String>> {
-    let call =
-        |suite: &[&str]| ["--workspace", "--no-fail-fast"].iter().chain(suite).map(|&word| word.to_owned()).collect();
-    vec![call(&["--test=core"]), call(&DELIVERY)]
+    vec![call(["--test=core"]), call(["--test=relay", "--"].into_iter().chain(DELIVERY))]
 }
 
-const DELIVERY: [&str; 8] =
-    ["--test=relay", "--", "delivery::", "lanes::", "lock_waits::", "order::", "rows_touched::", "takeover::"];
+const DELIVERY: [&str; 6] = ["delivery::", "lanes::", "lock_waits::", "order::", "rows_touched::", "takeover::"];
+
+/// All other tests of the workspace.
+async fn other_tests() -> Result<Vec<Vec<String>>> {
+    let packages = packages().await?;
+    let targets = packages.iter().filter_map(|package| package.get("targets")?.as_array()).flatten();
+    let is_test = |target: &&Value| target.pointer("/kind/0").is_some_and(|kind| kind == "test");
+    let suites = targets.filter(is_test).filter_map(|target| target.get("name")?.as_str());
+    let others = suites.filter(|suite| !["core", "relay"].contains(suite)).map(|suite| format!("--test={suite}"));
+    let beside = DELIVERY.into_iter().flat_map(|module| ["--skip", module]);
+    Ok(vec![
+        call(["--lib", "--bins"].map(str::to_owned).into_iter().chain(others)),
+        call(["--test=relay", "--"].into_iter().chain(beside)),
+        call(["--doc"]),
+    ])
+}
+
+/// Suites are chosen from the whole workspace, so that nothing is built with other features.
+fn call<A: Into<String>>(suites: impl IntoIterator<Item = A>) -> Vec<String> {
+    ["--workspace", "--no-fail-fast"].map(str::to_owned).into_iter().chain(suites.into_iter().map(Into::into)).collect()
+}
 
 /// Everything before the tests, which wait for both lanes.
 async fn checks(steps: &mut Vec<Step>) -> Result<Fleet> {

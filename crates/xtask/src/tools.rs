@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::Value;
 use tokio::process::Command;
 
 /// Runs a command whose output the user follows in the terminal.
@@ -36,6 +37,16 @@ pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Comma
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(testkit::servers::cache::repository());
     command
+}
+
+/// The packages of the workspace, as `cargo metadata` shows them.
+pub(crate) async fn packages() -> Result<Vec<Value>> {
+    let metadata = output(&mut cargo(["metadata", "--no-deps", "--format-version=1"])).await?;
+    let mut metadata: Value = serde_json::from_str(&metadata)?;
+    match metadata.get_mut("packages").map(Value::take) {
+        Some(Value::Array(packages)) => Ok(packages),
+        _ => bail!("cargo metadata lists no packages"),
+    }
 }
 
 fn name(command: &Command) -> String {
