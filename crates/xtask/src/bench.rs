@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::Args;
-use tokio::process::Command;
 
-use crate::run::Run;
+use crate::run::{Run, asks_for_help};
+use crate::tools::{cargo, watch};
 
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
@@ -18,19 +18,23 @@ pub(crate) struct Bench {
 impl Bench {
     /// Runs the measuring program with the servers' addresses.
     pub(crate) async fn run(self) -> Result<ExitCode> {
-        Run::new([vec![optimised("bench").await?], self.arguments].concat()).run().await
+        Run::new([vec![program("bench", &self.arguments).await?], self.arguments].concat()).run().await
     }
 }
 
-/// Builds the relay and the programs that measure it with optimisation. Returns the path of one of them.
-pub(crate) async fn optimised(program: &str) -> Result<String> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    // One build for all: separate builds would choose other features of their dependencies.
-    let build = ["build", "--quiet", "--release", "-p", "mysql-outbox-relay", "-p", "bench", "-p", "faults", "--bins"];
-    if !Command::new(cargo).args(build).status().await?.success() {
-        bail!("the relay and the measuring programs do not build");
-    }
+/// Builds the relay and the programs that measure it with optimisation, which takes minutes, or without for a help text. Returns the path
+/// of one of them.
+pub(crate) async fn program(name: &str, arguments: &[String]) -> Result<String> {
     let debug = std::env::current_exe()?;
     let target = debug.parent().and_then(std::path::Path::parent).context("this program is in no target folder")?;
-    Ok(target.join("release").join(program).display().to_string())
+    // One build for all: separate builds would choose other features of their dependencies.
+    let (options, folder) = if asks_for_help(arguments) {
+        ("--workspace --bins", "debug")
+    } else {
+        ("--release -p mysql-outbox-relay -p bench -p faults --bins", "release")
+    };
+    watch(cargo(["build", "--quiet"].into_iter().chain(options.split(' '))))
+        .await
+        .context("the relay and the measuring programs do not build")?;
+    Ok(target.join(folder).join(name).display().to_string())
 }

@@ -38,13 +38,17 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// A small shop on real servers: orders, two relays of which one is killed, consumers, and a ledger.
+    #[command(disable_help_flag = true)]
     Demo(demo::Demo),
     /// Measure a backlog's drain, latency under a steady load, and the costs of an idle relay, sequenced keys and large
     /// tables.
+    #[command(disable_help_flag = true)]
     Bench(bench::Bench),
     /// Break everything that can break under a relay, and count the results.
+    #[command(disable_help_flag = true)]
     Faults(faults::Faults),
     /// Two relays under a steady load for hours: their resources must not grow, and no message may be lost.
+    #[command(disable_help_flag = true)]
     Soak(soak::Soak),
     /// Start MySQL, MariaDB, Kafka and RabbitMQ in the background and print their addresses.
     Up(up::Up),

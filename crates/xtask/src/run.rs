@@ -76,6 +76,7 @@ impl Run {
 
     async fn servers(&self) -> Result<Servers> {
         match State::read().filter(|_| self.shared) {
+            _ if self.shared && asks_for_help(&self.command) => Ok(Servers::None),
             Some(state) => Ok(Servers::Up(state)),
             None if self.shared => Ok(Servers::Started(Fleet::start_only(&self.kinds).await?)),
             None => Ok(Servers::Started(Fleet::start().await?)),
@@ -83,8 +84,14 @@ impl Run {
     }
 }
 
+/// Whether a command of this project is asked for its help, and for no work.
+pub(crate) fn asks_for_help(arguments: &[String]) -> bool {
+    arguments.iter().any(|it| it == "--help" || it == "-h")
+}
+
 /// The source of the command's servers. Servers that were started stop when this is dropped.
 enum Servers {
+    None,
     Up(State),
     Started(Fleet),
 }
@@ -93,7 +100,7 @@ impl Servers {
     /// Waits until a server that was started for the command ends on its own, and returns why.
     async fn broken(&mut self) -> anyhow::Error {
         match self {
-            Self::Up(_) => pending().await,
+            Self::None | Self::Up(_) => pending().await,
             Self::Started(fleet) => fleet.broken().await,
         }
     }
@@ -101,6 +108,7 @@ impl Servers {
     /// An address from the user takes precedence.
     fn variables(&self) -> impl Iterator<Item = (String, String)> {
         let servers = match self {
+            Self::None => Vec::new(),
             Self::Up(state) => state.servers.clone(),
             Self::Started(fleet) => fleet.endpoints(),
         };

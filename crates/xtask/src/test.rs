@@ -18,7 +18,7 @@ use crate::fleet::Fleet;
 use crate::steps::{Step, all_passed, step, summary};
 use crate::test_output::Counts;
 use crate::tools::{Group, cargo, packages, watch};
-use crate::{api, dashboards, deny, package};
+use crate::{api, dashboards, demo, deny, package};
 
 /// Tests without output for this duration hang: each wait in them has a limit, and the longest takes two minutes.
 /// `cargo test PACKAGE` may build for a while first.
@@ -63,6 +63,7 @@ impl Test {
 async fn everything(steps: &mut Vec<Step>) {
     match checks(steps).await {
         Ok(mut fleet) => {
+            steps.push(step("demo", demo::check(&fleet)).await);
             steps.push(step("tests", async { tests(&mut fleet, &other_tests().await?).await }).await);
             steps.push(step("hostile servers", on(World::Hostile, Ok(fleet), statements())).await);
         }
