@@ -38,6 +38,8 @@ use crate::{
 
 /// The shortest time to commit and to leave the group, where messages at work have taken the rest of the stop deadline.
 const LEAVE: Duration = Duration::from_secs(5);
+/// As librdkafka's `auto.commit.interval.ms` here.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A partition while this member has it.
 struct Partition {
@@ -50,7 +52,16 @@ struct Partition {
     paused: bool,
     /// Whether messages behind others of their key had filled their room at the pause.
     overflowed: bool,
+    anew: Option<Anew>,
     stop: CancellationToken,
+}
+
+/// A partition that has begun anew at an earlier offset, and has not come back to its last one.
+#[derive(Clone, Copy)]
+struct Anew {
+    /// The offset that was expected.
+    expected: i64,
+    next_commit: Instant,
 }
 
 /// The place of a message.
@@ -180,7 +191,7 @@ impl<H: Handler> Group<H> {
             *turn += 1;
             let (offsets, queued, in_doubt) = (Offsets::default(), Arc::default(), Arc::new(AtomicUsize::new(window)));
             let stop = stop.child_token();
-            Partition { turn: *turn, offsets, queued, in_doubt, paused: false, overflowed: false, stop }
+            Partition { turn: *turn, offsets, queued, in_doubt, paused: false, overflowed: false, anew: None, stop }
         })
     }
 
@@ -223,16 +234,9 @@ impl<H: Handler> Group<H> {
             "the partition begins anew at an earlier offset: was its topic made again, or restored?"
         );
         self.crew.processor.options.metrics.broker_event(name, "begun_anew");
+        partition.anew = Some(Anew { expected, next_commit: Instant::now() });
         let position = partition.offsets.position();
         self.store(place, position);
-        // librdkafka commits by itself no position below its last one.
-        let mut list = TopicPartitionList::with_capacity(1);
-        let committed = list
-            .add_partition_offset(&place.0, place.1, Offset::Offset(position))
-            .and_then(|()| self.consumer.commit(&list, CommitMode::Async));
-        if let Err(error) = committed {
-            tracing::debug!(%error, topic = place.0, partition = place.1, "cannot commit the new beginning");
-        }
     }
 
     fn finished(&mut self, finished: &FinishedTask<Record>) {
@@ -252,10 +256,23 @@ impl<H: Handler> Group<H> {
     }
 
     /// Stores the position from which another member would go on.
-    fn store(&self, (topic, partition): &Place, position: i64) {
+    fn store(&mut self, place: &Place, position: i64) {
+        let (topic, partition) = (place.0.as_str(), place.1);
         // librdkafka adds the one.
-        if let Err(error) = self.consumer.store_offset(topic, *partition, position - 1) {
+        if let Err(error) = self.consumer.store_offset(topic, partition, position - 1) {
             tracing::debug!(%error, topic, partition, "the partition was given up meanwhile");
+        }
+        // librdkafka commits by itself no position up to its last one. A commit may fail: the next position is committed, too.
+        let Some(state) = self.partitions.get_mut(place) else { return };
+        state.anew = state.anew.filter(|anew| anew.expected >= position);
+        let Some(anew) = state.anew.as_mut().filter(|anew| anew.next_commit <= Instant::now()) else { return };
+        anew.next_commit = Instant::now() + COMMIT_INTERVAL;
+        let mut list = TopicPartitionList::with_capacity(1);
+        let committed = list
+            .add_partition_offset(topic, partition, Offset::Offset(position))
+            .and_then(|()| self.consumer.commit(&list, CommitMode::Async));
+        if let Err(error) = committed {
+            tracing::debug!(%error, topic, partition, "cannot commit a position after a new beginning");
         }
     }
 
