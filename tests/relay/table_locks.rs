@@ -1,7 +1,8 @@
 //! Another session has locked a table of the outbox: relays and commands name it, and take no more connections.
 
 use anyhow::{Result, ensure};
-use outbox_core::sqlx;
+use outbox_core::sqlx::{self, Executor as _};
+use tempfile::NamedTempFile;
 use testkit::{
     accounts::Account,
     database::Database,
@@ -68,6 +69,10 @@ async fn a_locked_table_is_named_and_costs_no_connections(flavor: Flavor) -> Res
         ensure!(!told.contains("Lock wait"), "{words}: {told}");
         ensure!(words != "status" || told.contains(NAMED), "{words}: {told}");
     }
+    let file = NamedTempFile::new()?;
+    std::fs::write(&file, settings.render(1)?)?;
+    let checked = told(&client(&*url), &format!("check --connect --config {}", file.path().display())).await?;
+    ensure!(checked.contains(NAMED), "{checked}");
     let found = examine(&settings).await?;
     ensure!(found.contains_key("table_locked"), "{found:?}");
     if flavor == Flavor::MySql {
@@ -83,5 +88,16 @@ async fn a_locked_table_is_named_and_costs_no_connections(flavor: Flavor) -> Res
     .await?;
     let connections = database.number(CONNECTIONS).await?;
     ensure!(connections <= before + 4, "{connections} connections, {before} before");
-    Ok(())
+    sqlx::raw_sql("UNLOCK TABLES; BEGIN; SELECT 1 FROM outbox_claims LIMIT 1").execute(&mut console).await?;
+    let mut waits = database.plain().await?;
+    let alters =
+        tokio::spawn(async move { waits.execute("ALTER TABLE outbox_claims COMMENT = 'tried'").await.map(drop) });
+    until(PATIENCE, "the ALTER that waits for a reader to be named", || async {
+        let status = told(&client(&*url), "status").await?;
+        ensure!(status.contains(NAMED), "{status}");
+        Ok(())
+    })
+    .await?;
+    sqlx::raw_sql("ROLLBACK").execute(&mut console).await?;
+    Ok(alters.await??)
 }
