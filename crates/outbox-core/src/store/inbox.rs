@@ -11,7 +11,7 @@ use crate::{Contents, SequenceNumber, Statement};
 /// handler works, and no wait for a locked table that outlasts the consumer's deadline of 60 s: a server does not notice
 /// that the client has left. Other time limits are the service's own.
 pub const BEGIN: &str = "SET SESSION sql_select_limit = 18446744073709551615, SESSION completion_type = 0, timestamp = DEFAULT, \
-    SESSION lock_wait_timeout = LEAST(@@SESSION.lock_wait_timeout, 50) \
+    SESSION lock_wait_timeout = CAST(LEAST(@@SESSION.lock_wait_timeout, 50) AS UNSIGNED) \
     /*M! , SESSION idle_transaction_timeout = 0, SESSION idle_readonly_transaction_timeout = 0, \
     SESSION idle_write_transaction_timeout = 0 */; START TRANSACTION READ WRITE; SAVEPOINT outbox_inbox";
 
