@@ -16,7 +16,7 @@ use crate::{
     stage::{PATIENCE, client, start},
 };
 
-on_both_databases!(a_locked_table_is_named_and_costs_no_connections);
+on_both_databases!(a_locked_table_is_named_and_costs_no_connections, an_alter_that_waits_for_a_reader_is_named);
 
 const NAMED: &str = "another session has locked outbox_claims";
 const CONNECTIONS: &str = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE()";
@@ -88,16 +88,23 @@ async fn a_locked_table_is_named_and_costs_no_connections(flavor: Flavor) -> Res
     .await?;
     let connections = database.number(CONNECTIONS).await?;
     ensure!(connections <= before + 4, "{connections} connections, {before} before");
-    sqlx::raw_sql("UNLOCK TABLES; BEGIN; SELECT 1 FROM outbox_claims LIMIT 1").execute(&mut console).await?;
-    let mut waits = database.plain().await?;
+    Ok(())
+}
+
+/// It bars all others, although it has no lock yet.
+async fn an_alter_that_waits_for_a_reader_is_named(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let operator = client(database.url_as(Account::Operator)?);
+    let (mut reader, mut waits) = (database.plain().await?, database.plain().await?);
+    sqlx::raw_sql("BEGIN; SELECT 1 FROM outbox_claims LIMIT 1").execute(&mut reader).await?;
     let alters =
         tokio::spawn(async move { waits.execute("ALTER TABLE outbox_claims COMMENT = 'tried'").await.map(drop) });
-    until(PATIENCE, "the ALTER that waits for a reader to be named", || async {
-        let status = told(&client(&*url), "status").await?;
+    until(PATIENCE, "the ALTER to be named", || async {
+        let status = told(&operator, "status").await?;
         ensure!(status.contains(NAMED), "{status}");
         Ok(())
     })
     .await?;
-    sqlx::raw_sql("ROLLBACK").execute(&mut console).await?;
+    sqlx::raw_sql("ROLLBACK").execute(&mut reader).await?;
     Ok(alters.await??)
 }

@@ -28,7 +28,8 @@ impl Demo {
 
 /// Runs the shop for some seconds: the first command of every user has to end well.
 pub(crate) async fn check(fleet: &Fleet) -> Result<String> {
-    build().await?;
+    // With the features that the tests have enabled, nothing is built twice.
+    watch(cargo(["build", "--quiet", "--workspace", "--tests", "--bin=relay", "--bin=demo"])).await?;
     let mut shop = Command::new(program()?);
     shop.args(["--seconds", "6"]).envs(fleet.endpoints().into_iter().map(|server| (server.variable, server.address)));
     quietly(shop).await.map(|()| String::new())
