@@ -15,8 +15,8 @@ mod normal;
 mod properties;
 mod protocol;
 mod relay;
-pub mod standing;
 mod state;
+pub mod tail;
 
 pub use protocol::{Event, Flaw, Protocol};
 pub use state::{Action, State};

@@ -1,9 +1,10 @@
-//! States that differ only in the numbers of their versions, turns, claims and tokens are one state.
+//! States that differ only in the numbers of their versions, claims and tokens are one state.
 
 use super::{
     database::{Claim, Request, Settle},
     relay::Holding,
     state::State,
+    stream::Entry,
 };
 
 /// Shows all numbers of a kind.
@@ -12,9 +13,15 @@ type Visit = fn(&mut State, &mut dyn FnMut(&mut u64));
 /// Forgets what no relay can ask for, and numbers the rest in its order: only equality matters.
 pub(super) fn normalise(state: &mut State) {
     let State { db, relays, .. } = &mut *state;
+    let mut shown = db.log.len();
+    for stream in relays.iter().filter_map(|relay| relay.stream.as_ref()) {
+        shown = shown.min(stream.at);
+    }
+    db.log.drain(..shown);
+    relays.iter_mut().filter_map(|relay| relay.stream.as_mut()).for_each(|stream| stream.at -= shown);
     db.receipts.retain(|receipt| relays.iter().any(|relay| relay.claim() == Some(*receipt)));
     state.db.receipts.sort_unstable();
-    for visit in [versions as Visit, turns, claims, tokens] {
+    for visit in [versions as Visit, claims, tokens] {
         let mut numbers = vec![0];
         visit(state, &mut |number| numbers.push(*number));
         numbers.sort_unstable();
@@ -44,17 +51,8 @@ fn versions(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
     }
 }
 
-fn turns(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
-    visit(&mut state.db.turn);
-    for relay in &mut state.relays {
-        relay.look.iter_mut().for_each(|look| visit(&mut look.turn));
-        relay.low.iter_mut().for_each(|(turn, _)| visit(turn));
-    }
-    settlements(state, |settle| settle.low.iter_mut().for_each(|(turn, _)| visit(turn)));
-}
-
 fn settlements(state: &mut State, mut visit: impl FnMut(&mut Settle)) {
-    state.relays.iter_mut().flat_map(|relay| &mut relay.unsure).for_each(&mut visit);
+    state.relays.iter_mut().flat_map(|relay| relay.unsure.iter_mut().chain(&mut relay.texts)).for_each(&mut visit);
     for request in &mut state.requests {
         if let Request::Settle(settle) = request {
             visit(settle);
@@ -73,9 +71,15 @@ fn claims(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
     rows(state, |claim| visit(&mut claim.id));
     state.db.receipts.iter_mut().for_each(&mut *visit);
     settlements(state, |settle| visit(&mut settle.claim));
+    for entry in &mut state.db.log {
+        if let Entry::Settled { claim, successor, .. } = entry {
+            visit(claim);
+            successor.iter_mut().for_each(|it| visit(&mut it.claim));
+        }
+    }
     state.closing.iter_mut().for_each(|(claim, ..)| visit(claim));
     for relay in &mut state.relays {
-        if let Holding::Standing { claim, .. } | Holding::List { claim, .. } = &mut relay.holding {
+        if let Holding::Tail { claim, .. } | Holding::List { claim, .. } = &mut relay.holding {
             visit(claim);
         }
     }
@@ -84,6 +88,11 @@ fn claims(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
 fn tokens(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
     rows(state, |claim| visit(&mut claim.token));
     state.closing.iter_mut().for_each(|(_, token, _)| visit(token));
+    for entry in &mut state.db.log {
+        if let Entry::Begun { token } | Entry::Shut { token } = entry {
+            visit(token);
+        }
+    }
     for request in &mut state.requests {
         if let Request::Make { token, .. } = request {
             visit(token);
@@ -92,7 +101,7 @@ fn tokens(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
     for relay in &mut state.relays {
         match &mut relay.holding {
             Holding::Nothing => {}
-            Holding::Finding { token } | Holding::Standing { token, .. } | Holding::List { token, .. } => visit(token),
+            Holding::Finding { token } | Holding::Tail { token, .. } | Holding::List { token, .. } => visit(token),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The whole state, the actions, and their effects.
 
 use super::{
-    Standing, StandingFlaw,
-    database::{Claim, Database, Kind, Next, Request, Settle},
-    relay::{Found, Holding, Relay, Rows},
+    Tail, TailFlaw,
+    database::{Claim, Database, Request, Settle},
+    relay::{Holding, Relay, Rows},
 };
 use crate::ids::Ids;
 
@@ -12,19 +12,29 @@ use crate::ids::Ids;
 pub enum Action {
     /// A service inserts a message and keeps its transaction open.
     Insert(u64),
+    /// A service prepares its transaction (XA).
+    Prepare(u64),
     /// A service commits.
     Commit(u64),
+    /// Reads see what the log has shown.
+    Show,
+    /// A service rolls back.
+    RollBack(u64),
     /// A look reads.
     Read(usize),
-    /// The reply of a look arrives: a relay takes rows if it has a standing claim.
-    Take(usize),
+    /// The reply of a look arrives, and the relay begins its tail with these rows.
+    Begin(usize),
+    /// The stream shows the next event.
+    Next(usize),
+    /// The stream of a tail breaks.
+    Break(usize),
     /// The reply of a look arrives, and the relay makes a list of its rows.
     List(usize),
-    /// The reply of a look arrives, and the relay makes a standing claim.
+    /// The reply of a look arrives, and the relay makes a tail.
     Make(usize),
     /// The same, and the reply to that is lost.
     LoseMakeReply(usize),
-    /// A relay asks for the standing claim whose reply was lost.
+    /// A relay asks for the tail whose reply was lost.
     Find(usize),
     /// A message is handed to the broker.
     Send(usize, u64),
@@ -38,7 +48,7 @@ pub enum Action {
     Settle(usize),
     /// The same, and the reply is lost.
     LoseSettleReply(usize),
-    /// A relay ends its standing claim: a list follows, or nothing.
+    /// A relay ends its tail: a list follows, or nothing.
     End(usize),
     /// The same, and the reply is lost.
     LoseEndReply(usize),
@@ -46,7 +56,7 @@ pub enum Action {
     Ask(usize),
     /// A relay renews its lease.
     Renew(usize),
-    /// A relay closes the standing claim.
+    /// A relay closes the tail.
     Close,
     /// A relay reads the rows that the owner of the closed claim may have.
     ReadClosed,
@@ -54,6 +64,10 @@ pub enum Action {
     ListClosed,
     /// A closed claim whose lease has passed is deleted, because it has too many rows for a list.
     Drop(u64),
+    /// A relay of an earlier release takes over a tail, as an empty list.
+    DropByEarlier(u64),
+    /// A relay finds that the lane is sealed without a tail.
+    Unseal,
     /// The lease of a claim passes.
     Expire(u64),
     /// The same, and its owner is suspended: by its own clock no time has passed.
@@ -81,7 +95,7 @@ pub(super) enum Event {
     OutOfOrder,
     Adopted,
     Listed,
-    PutBackUnderStanding,
+    PutBackUnderTail,
     /// A settlement wrote about rows that its claim does not have.
     Unfenced,
 }
@@ -101,15 +115,15 @@ pub struct State {
     pub(super) closing: Option<(u64, u64, Ids)>,
     /// Messages that were taken over, or of which the broker gave no answer: only these may arrive twice.
     pub(super) announced: Ids,
-    /// Whether a lease passed while its owner was suspended.
-    pub(super) has_zombie: bool,
 }
 
 impl State {
-    pub(super) fn new(protocol: &Standing) -> Self {
+    pub(super) fn new(protocol: &Tail) -> Self {
         Self {
             db: Database { low: protocol.last() + 1, ..Database::default() },
-            relays: vec![Relay::default(); usize::from(protocol.relays)],
+            relays: (0..protocol.relays)
+                .map(|at| Relay { is_earlier: protocol.has_earlier && at == 0, ..Relay::default() })
+                .collect(),
             requests: Vec::new(),
             astray: Ids::default(),
             delivered: Ids::default(),
@@ -118,44 +132,43 @@ impl State {
             tokens: 0,
             closing: None,
             announced: Ids::default(),
-            has_zombie: false,
         }
     }
 
-    pub(super) fn apply(&mut self, protocol: &Standing, action: &Action) {
+    pub(super) fn apply(&mut self, protocol: &Tail, action: &Action) {
         self.event = Event::None;
         match *action {
-            Action::Insert(id) => self.db.open.insert(id),
-            Action::Commit(id) => {
+            Action::Insert(id) => self.db.insert(protocol, id),
+            Action::Prepare(id) => {
                 self.db.open.remove(id);
-                self.db.committed.insert(id);
-                self.db.pending.insert(id);
+                self.db.prepared.insert(id);
             }
-            Action::Execute(request) => {
-                let request = self.requests.remove(request);
-                match request {
-                    Request::Settle(settle) => drop(self.execute(protocol, &settle)),
-                    Request::Make { version, low, token, mark } => {
-                        self.db.claim((version, low), token, Ids::default(), mark);
-                    }
+            Action::Commit(id) => self.db.commit(protocol, id),
+            Action::Show => self.db.show(),
+            Action::RollBack(id) => {
+                self.db.open.remove(id);
+                self.db.rolled_back.insert(id);
+            }
+            Action::Execute(request) => match self.requests.remove(request) {
+                Request::Settle(settle) => drop(self.execute(protocol, &settle)),
+                Request::Make { version, low, token, mark } => {
+                    self.db.claim(protocol, (version, low), token, Ids::default(), mark);
                 }
-            }
+            },
             Action::Arrive(id) => {
                 self.astray.remove(id);
                 self.deliver(protocol, id);
             }
             Action::PutBack(id) => {
-                if self.db.standing().is_some() {
-                    self.event = Event::PutBackUnderStanding;
+                if self.db.tail().is_some() {
+                    self.event = Event::PutBackUnderTail;
                 }
                 self.db.put_back(id);
             }
-            Action::Close => {
-                self.db.claims.iter_mut().filter(|it| it.kind == Kind::Open).for_each(|it| it.kind = Kind::Closed);
-            }
+            Action::Close => self.db.close(protocol),
             Action::ReadClosed => {
                 let rows = self.db.pending.without(self.db.listed());
-                let claim = self.db.standing().map(|it| (it.id, it.token, it.mark));
+                let claim = self.db.tail().map(|it| (it.id, it.token, it.mark));
                 self.closing =
                     claim.map(|(id, token, mark)| (id, token, rows.iter().filter(|id| *id <= mark).collect()));
             }
@@ -165,36 +178,44 @@ impl State {
                     self.event = Event::Listed;
                 }
             }
-            Action::Drop(claim) => {
+            Action::Drop(claim) | Action::DropByEarlier(claim) => {
+                self.db.show();
                 self.announced = self.announced.union(self.db.of_claim(claim));
-                self.db.claims.retain(|it| it.id != claim);
+                self.db.suspects = self.db.suspects.union(self.db.of_claim(claim).both(self.db.pending));
+                self.db.delete(claim);
+                self.db.unseal(protocol, matches!(action, Action::Drop(_)));
             }
+            Action::Unseal => self.db.unseal(protocol, true),
             Action::Expire(claim) => self.expire(claim, true),
             Action::ExpireUnseen(claim) => self.expire(claim, false),
             Action::TakeOver(claim) => {
-                let found = self.db.claims.iter().position(|it| it.id == claim);
-                if let Some(Claim { messages, .. }) = found.map(|at| self.db.claims.remove(at)) {
-                    self.db.suspects = self.db.suspects.union(messages.both(self.db.pending));
-                    self.announced = self.announced.union(messages);
+                self.db.show();
+                if let Some(claim) = self.db.delete(claim) {
+                    self.db.suspects = self.db.suspects.union(claim.messages.both(self.db.pending));
+                    self.announced = self.announced.union(claim.messages);
                 }
             }
             _ => self.relay(protocol, action),
         }
     }
 
-    fn relay(&mut self, protocol: &Standing, action: &Action) {
+    fn relay(&mut self, protocol: &Tail, action: &Action) {
         let Self { db, relays, requests, .. } = self;
         match *action {
-            Action::Read(at) => with(relays, at, |relay| relay.read(protocol, db)),
-            Action::Take(at) => with(relays, at, |relay| {
-                relay.found(protocol);
+            Action::Read(at) => with(relays, at, |relay| relay.read(db)),
+            Action::Begin(at) => with(relays, at, |relay| relay.begin(protocol, &db.log)),
+            Action::Next(at) => with(relays, at, |relay| {
+                let before = relay.on_the_way;
+                relay.next(protocol, &db.log);
+                self.astray = self.astray.union(before.without(relay.on_the_way));
             }),
+            Action::Break(at) => with(relays, at, |relay| relay.stream = None),
             Action::List(at) | Action::Make(at) | Action::LoseMakeReply(at) => self.claim(protocol, at, action),
             Action::Find(at) => with(relays, at, |relay| {
                 if let Holding::Finding { token } = relay.holding {
                     // A request that has not executed by now is void.
                     db.version += 1;
-                    relay.adopt(db.of_token(token));
+                    relay.adopt(protocol, db.of_token(token));
                 }
             }),
             Action::Send(at, id) => with(relays, at, |relay| {
@@ -211,35 +232,39 @@ impl State {
                 self.astray.insert(id);
                 self.announced.insert(id);
             }
-            Action::Renew(at) => self.renew(at),
+            Action::Renew(at) => self.renew(protocol, at),
             Action::Settle(at) | Action::End(at) => self.settle(protocol, at, matches!(action, Action::End(_))),
             Action::LoseSettleReply(at) | Action::LoseEndReply(at) => with(relays, at, |relay| {
                 let is_end = matches!(action, Action::LoseEndReply(_));
                 relay.unsure = if is_end { relay.ending() } else { relay.settlement(protocol) };
                 requests.extend(relay.unsure.clone().map(Request::Settle));
+                relay.texts.extend(relay.unsure.clone());
+                if is_end {
+                    relay.ends_taking(protocol);
+                }
             }),
             Action::Ask(at) => self.ask(protocol, at),
             Action::Crash(at) => with(relays, at, |relay| {
                 self.astray = self.astray.union(relay.on_the_way);
-                let looks = relay.looks;
-                *relay = Relay { looks, ..Relay::default() };
+                *relay = Relay { looks: relay.looks, is_earlier: relay.is_earlier, ..Relay::default() };
             }),
             _ => {}
         }
     }
 
     /// A relay without a claim makes one of what its look has found.
-    fn claim(&mut self, protocol: &Standing, at: usize, action: &Action) {
+    fn claim(&mut self, protocol: &Tail, at: usize, action: &Action) {
         let Self { db, relays, requests, tokens, .. } = self;
         let Some(relay) = relays.get_mut(at) else { return };
-        let Found::Rows(rows) = relay.found(protocol) else { return };
+        let Some(rows) = relay.found(protocol) else { return };
         *tokens += 1;
-        let may_list = !rows.is_held || protocol.is(StandingFlaw::OthersClaim);
-        let may_stand = !rows.has_suspects && (!rows.is_held || protocol.is(StandingFlaw::TwoStanding));
+        let has_tail = rows.claims.iter().any(Claim::stands);
+        let is_free = rows.claims.is_empty() || protocol.is(TailFlaw::ListsBeside) && !has_tail;
+        let may_tail = is_free && (!rows.has_suspects || protocol.is(TailFlaw::TakeOversIgnored));
         match action {
-            Action::List(_) if may_list => list(db, relay, &rows, *tokens),
-            Action::Make(_) if may_stand => make(db, relay, &rows, *tokens),
-            Action::LoseMakeReply(_) if may_stand => {
+            Action::List(_) if relay.is_earlier || !has_tail => list(protocol, db, relay, &rows, *tokens),
+            Action::Make(_) if may_tail => make(protocol, db, relay, &rows, *tokens),
+            Action::LoseMakeReply(_) if may_tail => {
                 let Rows { version, low, mark, .. } = rows;
                 requests.push(Request::Make { version, low, token: *tokens, mark });
                 relay.holding = Holding::Finding { token: *tokens };
@@ -248,13 +273,14 @@ impl State {
         }
     }
 
-    fn deliver(&mut self, protocol: &Standing, id: u64) {
-        let is_later = |other: u64| other > id && protocol.key(other) == protocol.key(id);
+    fn deliver(&mut self, protocol: &Tail, id: u64) {
+        let is_missing =
+            |other: u64| other < id && protocol.key(other) == protocol.key(id) && !self.delivered.contains(other);
         self.event = if self.delivered.contains(id) && self.announced.contains(id) {
             Event::Duplicate
         } else if self.delivered.contains(id) {
             Event::Unannounced
-        } else if self.delivered.iter().any(is_later) {
+        } else if self.db.committed.iter().any(is_missing) {
             Event::OutOfOrder
         } else {
             Event::None
@@ -268,20 +294,21 @@ impl State {
         let Some(claim) = db.claims.iter_mut().find(|it| it.id == claim) else { return };
         claim.expired = true;
         let token = Some(claim.token);
-        relays.iter_mut().filter(|relay| is_seen && relay.token() == token).for_each(|relay| relay.lasts = false);
-        self.has_zombie |= !is_seen;
+        for relay in relays.iter_mut().filter(|relay| relay.token() == token) {
+            (relay.lasts, relay.has_slept) = (relay.lasts && !is_seen, !is_seen);
+        }
     }
 
-    fn renew(&mut self, at: usize) {
+    fn renew(&mut self, protocol: &Tail, at: usize) {
         let Some(relay) = self.relays.get_mut(at) else { return };
         let claim = relay.claim();
         match self.db.claims.iter_mut().find(|it| Some(it.id) == claim) {
             Some(claim) => (claim.expired, relay.lasts) = (false, true),
-            None => self.go_on(at),
+            None => self.go_on(protocol, at),
         }
     }
 
-    fn settle(&mut self, protocol: &Standing, at: usize, is_end: bool) {
+    fn settle(&mut self, protocol: &Tail, at: usize, is_end: bool) {
         let Some(relay) = self.relays.get(at) else { return };
         let Some(settle) = (if is_end { relay.ending() } else { relay.settlement(protocol) }) else { return };
         let lasts = self.execute(protocol, &settle);
@@ -292,7 +319,7 @@ impl State {
     }
 
     /// Executes a settlement. Returns whether its claim was live.
-    fn execute(&mut self, protocol: &Standing, settle: &Settle) -> bool {
+    fn execute(&mut self, protocol: &Tail, settle: &Settle) -> bool {
         let (pending, own) = (self.db.pending, self.db.of_claim(settle.claim));
         let is_live = self.db.settle(protocol, settle);
         if !pending.without(self.db.pending).without(own).is_empty() {
@@ -302,13 +329,10 @@ impl State {
     }
 
     /// Finds out what became of a settlement without a reply.
-    fn ask(&mut self, protocol: &Standing, at: usize) {
+    fn ask(&mut self, protocol: &Tail, at: usize) {
         let Some(settle) = self.relays.get_mut(at).and_then(|relay| relay.unsure.take()) else { return };
         if self.db.claims.iter().any(|claim| claim.id == settle.claim) && !self.db.receipts.contains(&settle.claim) {
-            with(&mut self.relays, at, |relay| {
-                relay.lost += 1;
-                relay.ends |= settle.is_end();
-            });
+            with(&mut self.relays, at, |relay| relay.ends |= settle.is_end());
         } else {
             self.answered(protocol, at, &settle);
         }
@@ -316,32 +340,36 @@ impl State {
 
     /// This settlement or another one of the same claim is executed, or the claim is gone. A receipt names only the claim; the
     /// successor tells which text was executed. Texts without a successor have the same outcomes.
-    fn answered(&mut self, protocol: &Standing, at: usize, settle: &Settle) {
+    fn answered(&mut self, protocol: &Tail, at: usize, settle: &Settle) {
         let token = self.relays.get(at).and_then(Relay::token);
         let found = token.and_then(|token| self.db.of_token(token));
-        let is_it = match settle.next {
-            Next::End => found.is_none(),
-            _ => found.is_some_and(|claim| claim.text == settle.text),
-        };
-        let is_done = self.db.receipts.contains(&settle.claim) && (is_it || protocol.is(StandingFlaw::TextsAlike));
+        let is_done = self.db.receipts.contains(&settle.claim);
         with(&mut self.relays, at, |relay| {
-            if is_done {
-                relay.settled(settle);
+            let texts = relay.texts.clone();
+            let mut sent = texts.iter().chain([settle]).filter(|sent| sent.claim == settle.claim);
+            let executed = match found {
+                Some(_) if protocol.is(TailFlaw::TextsAlike) => Some(settle),
+                Some(claim) => sent.find(|sent| sent.text == claim.text),
+                // Without a successor nothing is in flight any more.
+                None => None,
+            };
+            if let Some(executed) = executed.filter(|_| is_done) {
+                relay.settled(protocol, executed);
             }
         });
-        self.go_on(at);
+        self.go_on(protocol, at);
     }
 
     /// A relay goes on with the claim that has its token, if there is one: a successor, or a list that another relay has made.
-    fn go_on(&mut self, at: usize) {
+    fn go_on(&mut self, protocol: &Tail, at: usize) {
         let Some(relay) = self.relays.get_mut(at) else { return };
         let found = relay.token().and_then(|token| self.db.of_token(token));
         if found.is_none() {
             self.astray = self.astray.union(relay.on_the_way);
-        } else if found.is_some_and(|claim| !claim.stands()) && matches!(relay.holding, Holding::Standing { .. }) {
+        } else if found.is_some_and(|claim| !claim.stands()) && matches!(relay.holding, Holding::Tail { .. }) {
             self.event = Event::Adopted;
         }
-        relay.adopt(found);
+        relay.adopt(protocol, found);
     }
 }
 
@@ -351,19 +379,22 @@ fn with(relays: &mut [Relay], at: usize, act: impl FnOnce(&mut Relay)) {
     }
 }
 
-fn list(db: &mut Database, relay: &mut Relay, rows: &Rows, token: u64) {
+fn list(protocol: &Tail, db: &mut Database, relay: &mut Relay, rows: &Rows, token: u64) {
     let messages: Ids = rows.free.iter().take(2).collect();
     if messages.is_empty() {
         return;
     }
-    if let Some(claim) = db.claim((rows.version, rows.low), token, messages, 0) {
+    if let Some(claim) = db.claim(protocol, (rows.version, rows.low), token, messages, 0) {
         (relay.holding, relay.lasts, relay.ready) = (Holding::List { claim, token }, true, messages);
     }
 }
 
-fn make(db: &mut Database, relay: &mut Relay, rows: &Rows, token: u64) {
+fn make(protocol: &Tail, db: &mut Database, relay: &mut Relay, rows: &Rows, token: u64) {
     let mark = rows.mark;
-    if let Some(claim) = db.claim((rows.version, rows.low), token, Ids::default(), mark) {
-        (relay.holding, relay.lasts) = (Holding::Standing { claim, token, mark }, true);
+    if let Some(claim) = db.claim(protocol, (rows.version, rows.low), token, Ids::default(), mark) {
+        (relay.holding, relay.lasts) = (Holding::Tail { claim, token, mark }, true);
+        if let Some(stream) = &mut relay.stream {
+            stream.is_read = protocol.is(TailFlaw::PendingUnread);
+        }
     }
 }

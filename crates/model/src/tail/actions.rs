@@ -1,7 +1,7 @@
 //! The actions that are possible next.
 
 use super::{
-    Standing, StandingFlaw,
+    Tail, TailFlaw,
     database::Kind,
     relay::Holding,
     state::{Action, State},
@@ -19,22 +19,33 @@ impl Action {
                 | Self::LoseEndReply(_)
                 | Self::Expire(_)
                 | Self::ExpireUnseen(_)
+                | Self::RollBack(_)
+                | Self::Break(_)
                 | Self::Crash(_)
         )
     }
 }
 
 /// A service takes the lock of the business row before it inserts: a key has one open transaction.
-pub(super) fn services(protocol: &Standing, state: &State, actions: &mut Vec<Action>) {
+pub(super) fn services(protocol: &Tail, state: &State, actions: &mut Vec<Action>) {
     let db = &state.db;
     let next = db.inserted().last().unwrap_or(0) + 1;
-    if next <= protocol.last() && db.open.iter().all(|id| protocol.key(id) != protocol.key(next)) {
+    if next <= protocol.last() && db.unfinished().iter().all(|id| protocol.key(id) != protocol.key(next)) {
         actions.push(Action::Insert(next));
     }
-    actions.extend(db.open.iter().map(Action::Commit));
+    actions.extend(db.unfinished().iter().map(Action::Commit));
+    if !db.unseen.is_empty() {
+        actions.push(Action::Show);
+    }
+    if protocol.has_prepared {
+        actions.extend(db.open.iter().map(Action::Prepare));
+    }
+    if state.faults > 0 {
+        actions.extend(db.open.iter().map(Action::RollBack));
+    }
 }
 
-pub(super) fn database(protocol: &Standing, state: &State, actions: &mut Vec<Action>) {
+pub(super) fn database(protocol: &Tail, state: &State, actions: &mut Vec<Action>) {
     let db = &state.db;
     for claim in &db.claims {
         if !claim.expired && state.faults > 0 {
@@ -48,8 +59,11 @@ pub(super) fn database(protocol: &Standing, state: &State, actions: &mut Vec<Act
         }
         if claim.kind == Kind::Open {
             actions.push(Action::Close);
+            if claim.expired && protocol.has_earlier {
+                actions.push(Action::DropByEarlier(claim.id));
+            }
         }
-        let is_early = claim.kind == Kind::Open && protocol.is(StandingFlaw::ListedBeforeClose);
+        let is_early = claim.kind == Kind::Open && protocol.is(TailFlaw::ListedBeforeClose);
         if (claim.kind == Kind::Closed || is_early) && state.closing.is_none() {
             actions.push(Action::ReadClosed);
         }
@@ -57,26 +71,42 @@ pub(super) fn database(protocol: &Standing, state: &State, actions: &mut Vec<Act
     if state.closing.is_some() {
         actions.push(Action::ListClosed);
     }
+    if db.is_sealed && db.tail().is_none() {
+        actions.push(Action::Unseal);
+    }
     actions.extend(db.delayed.iter().map(Action::PutBack));
     actions.extend((0..state.requests.len()).map(Action::Execute));
     actions.extend(state.astray.iter().map(Action::Arrive));
 }
 
-pub(super) fn relay(protocol: &Standing, state: &State, at: usize, actions: &mut Vec<Action>) {
+pub(super) fn relay(protocol: &Tail, state: &State, at: usize, actions: &mut Vec<Action>) {
     let (Some(relay), faults) = (state.relays.get(at), state.faults > 0) else { return };
     match (&relay.look, &relay.holding) {
-        (None, Holding::Nothing | Holding::Standing { .. }) if relay.looks < protocol.looks => {
-            actions.push(Action::Read(at));
-        }
-        (Some(look), _) if look.is_half => actions.push(Action::Read(at)),
+        (None, Holding::Nothing) if relay.looks < protocol.looks => actions.push(Action::Read(at)),
         (Some(_), Holding::Nothing) => {
-            actions.extend([Action::List(at), Action::Make(at)]);
-            if faults {
-                actions.push(Action::LoseMakeReply(at));
+            actions.push(Action::List(at));
+            if !relay.is_earlier {
+                actions.push(Action::Make(at));
+                if faults {
+                    actions.push(Action::LoseMakeReply(at));
+                }
             }
         }
-        (Some(_), _) => actions.push(Action::Take(at)),
-        (None, _) => {}
+        _ => {}
+    }
+    if let (Some(stream), Holding::Tail { .. }) = (&relay.stream, &relay.holding) {
+        match &relay.look {
+            Some(_) => actions.push(Action::Begin(at)),
+            None if !stream.is_read => actions.push(Action::Read(at)),
+            None => {}
+        }
+        let is_next = stream.is_read || protocol.is(TailFlaw::EventsBeforeRead);
+        if is_next && stream.at < state.db.log.len() {
+            actions.push(Action::Next(at));
+        }
+        if faults {
+            actions.push(Action::Break(at));
+        }
     }
     if let Holding::Finding { .. } = relay.holding {
         actions.push(Action::Find(at));
@@ -94,7 +124,7 @@ pub(super) fn relay(protocol: &Standing, state: &State, at: usize, actions: &mut
     }
 }
 
-fn claims(protocol: &Standing, state: &State, at: usize, actions: &mut Vec<Action>) {
+fn claims(protocol: &Tail, state: &State, at: usize, actions: &mut Vec<Action>) {
     let (Some(relay), faults) = (state.relays.get(at), state.faults > 0) else { return };
     if relay.unsure.is_some() {
         actions.push(Action::Ask(at));

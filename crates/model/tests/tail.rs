@@ -1,0 +1,109 @@
+//! The tail holds in every state of a bounded world, and does not where one of its protections is missing.
+
+mod common;
+
+use common::{check, found};
+use model::tail::{Tail, TailFlaw};
+
+/// Two relays, whose marks are one above what they have seen.
+fn world(keys: &[u64], faults: u8, looks: u8) -> Tail {
+    let (has_earlier, has_prepared, flaw) = (false, false, None);
+    Tail { keys: keys.to_vec(), relays: 2, faults, looks, ahead: 1, has_earlier, has_prepared, flaw }
+}
+
+/// One relay; claims are closed and listed all the same.
+fn alone(keys: &[u64], faults: u8, looks: u8) -> Tail {
+    Tail { relays: 1, ..world(keys, faults, looks) }
+}
+
+/// One of the relays is of an earlier release.
+fn upgrade(keys: &[u64], faults: u8, looks: u8) -> Tail {
+    Tail { has_earlier: true, ..world(keys, faults, looks) }
+}
+
+fn prepared(world: Tail) -> Tail {
+    Tail { has_prepared: true, ..world }
+}
+
+#[test]
+fn with_one_message_and_faults_every_invariant_holds() {
+    check(world(&[1], 1, 1));
+    check(world(&[1], 0, 2));
+    check(upgrade(&[1], 1, 1));
+}
+
+#[test]
+fn with_two_messages_every_invariant_holds() {
+    check(world(&[1, 1], 0, 1));
+    check(world(&[1, 2], 0, 1));
+    check(alone(&[1, 2], 1, 1));
+    check(alone(&[1, 1, 1], 0, 1));
+    check(prepared(alone(&[1, 1], 0, 2)));
+}
+
+#[test]
+fn with_two_messages_and_a_fault_every_invariant_holds_and_everything_is_seen() {
+    let seen = check(alone(&[1, 1], 1, 2));
+    assert_eq!(
+        seen,
+        [
+            "a duplicate",
+            "a list in place of a tail",
+            "a list that its owner finds",
+            "a retry under a tail",
+            "everything delivered and settled",
+        ]
+    );
+    larger();
+}
+
+/// With `./dev model`: more of everything. Minutes, and gigabytes of memory.
+fn larger() {
+    if std::env::var_os("OUTBOX_MODEL_LARGE").is_none() {
+        return;
+    }
+    check(world(&[1, 1], 1, 1));
+    check(world(&[1, 2], 1, 1));
+    check(upgrade(&[1, 1], 1, 1));
+    check(world(&[1], 2, 1));
+    check(prepared(world(&[1, 1], 1, 1)));
+    check(alone(&[1, 1, 1], 1, 1));
+}
+
+macro_rules! flaws {
+    ($($name:ident: $flaw:ident, $world:expr, $property:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            check($world);
+            let found = found(Tail { flaw: Some(TailFlaw::$flaw), ..$world });
+            assert!(found.contains(&$property), "found by {found:?}");
+        }
+    )*};
+}
+
+flaws! {
+    a_stream_that_is_opened_after_the_claim: StreamOpenedLate, alone(&[1, 1], 0, 1), "lease";
+    events_from_before_the_claim: EarlierEventsCount, alone(&[1], 0, 3), "no duplicate unannounced";
+    rows_that_were_there_before: PendingUnread, alone(&[1, 1], 0, 1), "order";
+    events_that_are_applied_before_the_read: EventsBeforeRead, alone(&[1, 1], 0, 1), "order";
+    rows_that_are_taken_before_their_commit: TakenBeforeCommit, alone(&[1], 1, 1), "no phantom";
+    rows_of_a_prepared_transaction: PreparedForgotten, prepared(alone(&[1, 1], 0, 1)), "memory";
+    a_close_that_the_owner_does_not_see: CloseUnseen, world(&[1], 0, 1), "lease";
+    rows_that_are_taken_without_a_look_at_the_own_claim: OwnRowUnread, world(&[1], 0, 1), "lease";
+    a_tail_beside_lists: ListsBeside, world(&[1, 1], 0, 1), "memory";
+    a_claim_that_outlives_its_settlement: RowKept, alone(&[1], 2, 1), "lease";
+    a_receipt_of_an_earlier_text: TextsAlike, alone(&[1, 1], 2, 1), "memory";
+    a_closed_claim_with_an_open_successor: KindNotCopied, world(&[1, 2], 0, 1), "lease";
+    rows_that_are_forgotten_at_the_reply: IdsForgotten, alone(&[1], 0, 1), "no duplicate unannounced";
+    failures_that_are_forgotten_at_the_reply: KeysForgotten, alone(&[1, 1], 1, 1), "order";
+    arrivals_of_a_held_key_that_are_left_alone: ArrivalsLeft, alone(&[1, 1], 1, 1), "memory";
+    rows_that_are_taken_after_an_end_was_sent: TakesWhileEnding, world(&[1], 1, 1), "lease";
+    rows_above_the_mark: AboveMark, Tail { ahead: 0, ..world(&[1], 0, 1) }, "lease";
+    a_list_that_was_read_before_the_claim_was_closed: ListedBeforeClose, world(&[1, 2], 0, 1), "lease";
+    delayed_rows_that_are_read_without_locks: DelayedUnlocked, alone(&[1], 1, 1), "no loss";
+    rows_that_were_taken_over_and_are_taken_without_a_list: TakeOversIgnored, alone(&[1], 1, 2), "suspects in lists";
+    an_earlier_release_that_is_not_locked_out: NoSeal, upgrade(&[1], 0, 1), "one holder";
+    an_earlier_release_that_is_let_in_at_the_close: UnsealedAtClose, upgrade(&[1], 0, 1), "one holder";
+    a_version_that_an_earlier_look_has_read: VersionRepeats, upgrade(&[1], 1, 1), "one holder";
+    a_settlement_of_a_claim_that_is_gone: NoFence, alone(&[1], 2, 1), "fence";
+}
