@@ -1,0 +1,161 @@
+//! The conditions under which the log can be read, and shows nothing that a crash or a failover takes back.
+
+use std::{collections::HashMap, fmt};
+
+use mysql_async::{Conn, Error, Row, prelude::Queryable as _};
+
+/// Why there is no stream.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Refused {
+    /// In one word.
+    pub reason: Reason,
+    text: String,
+}
+
+impl Refused {
+    pub(crate) fn new(reason: Reason, text: impl Into<String>) -> Self {
+        Self { reason, text: text.into() }
+    }
+}
+
+/// Why there is no stream, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// `log_bin = OFF`.
+    Off,
+    /// The log has statements, not rows.
+    Format,
+    /// The log has parts of rows.
+    Image,
+    /// A crash of the server may lose commits that the log has shown.
+    NotDurable,
+    /// Commits may become visible in another order than that of the log.
+    Unordered,
+    /// A failover may lose commits that the log has shown.
+    SemiSynchronous,
+    /// Several nodes write.
+    Galera,
+    /// The log is compressed in a way that is not understood.
+    Compressed,
+    /// The log leaves this schema out.
+    Filtered,
+    /// The account may not read the log.
+    Privilege,
+    /// The server cannot be reached.
+    Unavailable,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Self::Off => "off",
+            Self::Format => "format",
+            Self::Image => "image",
+            Self::NotDurable => "not_durable",
+            Self::Unordered => "unordered",
+            Self::SemiSynchronous => "semi_synchronous",
+            Self::Galera => "galera",
+            Self::Compressed => "compressed",
+            Self::Filtered => "filtered",
+            Self::Privilege => "privilege",
+            Self::Unavailable => "unavailable",
+        })
+    }
+}
+
+/// The values that a variable must have where the server knows it, and the reason otherwise.
+const WANTED: [(&str, &[&str], Reason); 8] = [
+    ("log_bin", &["ON"], Reason::Off),
+    ("binlog_format", &["ROW"], Reason::Format),
+    ("binlog_row_image", &["FULL"], Reason::Image),
+    ("sync_binlog", &["1"], Reason::NotDurable),
+    // MariaDB's 3 writes as often.
+    ("innodb_flush_log_at_trx_commit", &["1", "3"], Reason::NotDurable),
+    ("binlog_order_commits", &["ON"], Reason::Unordered),
+    ("wsrep_on", &["OFF"], Reason::Galera),
+    ("log_bin_compress", &["OFF"], Reason::Compressed),
+];
+/// The names of a source of semi-synchronous replicas.
+const SEMI_SYNCHRONOUS: [&str; 2] = ["rpl_semi_sync_source", "rpl_semi_sync_master"];
+
+/// Where a stream begins.
+pub(crate) struct Start {
+    pub(crate) server: String,
+    pub(crate) file: String,
+    pub(crate) position: u64,
+}
+
+/// Looks at the conditions, and at the end of the log.
+pub(crate) async fn look(connection: &mut Conn, schema: &str) -> Result<Start, Refused> {
+    let semi_synchronous = SEMI_SYNCHRONOUS.iter().flat_map(|it| [format!("{it}_enabled"), format!("{it}_wait_point")]);
+    let names = WANTED.iter().map(|(name, ..)| *name).chain(["server_uuid", "server_uid", "hostname", "port"]);
+    let names: Vec<String> = names.map(str::to_owned).chain(semi_synchronous).map(|name| format!("'{name}'")).collect();
+    let sql = format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({})", names.join(", "));
+    let variables: Vec<(String, String)> = connection.query(sql).await?;
+    let variables: HashMap<String, String> = variables.into_iter().collect();
+    judge(&variables)?;
+    let (file, position, only, never) = end(connection).await?;
+    if position > u64::from(u32::MAX) {
+        return Err(Refused::new(
+            Reason::Unavailable,
+            "the binary log's file has more than 4 GiB: it ends with the next commit",
+        ));
+    }
+    let is_named = |list: &str| list.split(',').any(|name| name.eq_ignore_ascii_case(schema));
+    if !only.is_empty() && !is_named(&only) || is_named(&never) {
+        return Err(Refused::new(Reason::Filtered, format!("the binary log leaves the schema {schema} out")));
+    }
+    let value = |name: &str| variables.get(name).filter(|value| !value.is_empty()).cloned();
+    let place = || format!("{}:{}", value("hostname").unwrap_or_default(), value("port").unwrap_or_default());
+    let server = value("server_uuid").or_else(|| value("server_uid")).unwrap_or_else(place);
+    Ok(Start { server, file, position })
+}
+
+fn judge(variables: &HashMap<String, String>) -> Result<(), Refused> {
+    let needs = |name: &str, wanted: &[&str], reason| match variables.get(name) {
+        Some(value) if wanted.iter().all(|it| !value.eq_ignore_ascii_case(it)) => {
+            let text = format!("{name} = {value}: a stream of the binary log needs {}", wanted.join(" or "));
+            Err(Refused::new(reason, text))
+        }
+        _ => Ok(()),
+    };
+    for (name, wanted, reason) in WANTED {
+        needs(name, wanted, reason)?;
+    }
+    // A source that waits for a replica before the commit shows commits that a failover loses, and that no session has seen.
+    let enabled =
+        |it: &&&str| variables.get(&format!("{it}_enabled")).is_some_and(|value| value.eq_ignore_ascii_case("ON"));
+    for name in SEMI_SYNCHRONOUS.iter().filter(enabled) {
+        needs(&format!("{name}_wait_point"), &["AFTER_COMMIT"], Reason::SemiSynchronous)?;
+    }
+    Ok(())
+}
+
+/// The file and the position of the end, the schemas that the log has, and those that it leaves out.
+async fn end(connection: &mut Conn) -> Result<(String, u64, String, String), Refused> {
+    let row: Result<Option<Row>, Error> = connection.query_first("SHOW BINARY LOG STATUS").await;
+    // The name before MySQL 8.2, and of MariaDB.
+    let row = match row {
+        Err(Error::Server(error)) if error.code == 1064 => connection.query_first("SHOW MASTER STATUS").await,
+        row => row,
+    };
+    let row: Option<Row> = row?;
+    let text = |at: usize| row.as_ref().and_then(|row| row.get_opt::<String, _>(at)?.ok()).unwrap_or_default();
+    let position = row.as_ref().and_then(|row| row.get_opt::<u64, _>(1)?.ok());
+    match position {
+        Some(position) => Ok((text(0), position, text(2), text(3))),
+        None => Err(Refused::new(Reason::Off, "the server has no binary log")),
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        let reason = match &error {
+            // Access denied: to the server, to a database, a table, a column, or for lack of a privilege.
+            Error::Server(error) if [1044, 1045, 1142, 1143, 1227].contains(&error.code) => Reason::Privilege,
+            _ => Reason::Unavailable,
+        };
+        Self::new(reason, error.to_string())
+    }
+}
