@@ -34,6 +34,14 @@ pub(super) struct Claim {
 }
 
 impl Claim {
+    pub(super) fn list(token: u64, messages: Ids) -> Self {
+        Self { id: 0, token, kind: Kind::List, messages, mark: 0, text: 0, expired: false }
+    }
+
+    pub(super) fn tail(token: u64, mark: u64) -> Self {
+        Self { kind: Kind::Open, mark, ..Self::list(token, Ids::default()) }
+    }
+
     pub(super) fn stands(&self) -> bool {
         self.kind != Kind::List
     }
@@ -188,27 +196,19 @@ impl Database {
         self.next_claim
     }
 
-    /// Makes a list or, without messages, a tail, if the version is that of the look.
-    pub(super) fn claim(
-        &mut self,
-        protocol: &Tail,
-        (version, low): (u64, u64),
-        token: u64,
-        messages: Ids,
-        mark: u64,
-    ) -> Option<u64> {
+    /// Makes a list or a tail, if the version is that of the look.
+    pub(super) fn claim(&mut self, protocol: &Tail, (version, low): (u64, u64), claim: Claim) -> Option<u64> {
         self.show();
         if self.version != version || self.is_sealed {
             return None;
         }
         self.version += 1;
         self.low = self.low.max(low);
-        let kind = if messages.is_empty() { Kind::Open } else { Kind::List };
-        if kind == Kind::Open {
+        if claim.stands() {
             self.is_sealed = !protocol.is(TailFlaw::NoSeal);
-            self.log.push(Entry::Begun { token });
+            self.log.push(Entry::Begun { token: claim.token });
         }
-        Some(self.add(Claim { id: 0, token, kind, messages, mark, text: 0, expired: false }))
+        Some(self.add(claim))
     }
 
     /// Settles a claim if it is live. Returns whether it was.

@@ -74,7 +74,9 @@ fn claims(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
     for entry in &mut state.db.log {
         if let Entry::Settled { claim, successor, .. } = entry {
             visit(claim);
-            successor.iter_mut().for_each(|it| visit(&mut it.claim));
+            for it in successor.iter_mut() {
+                visit(&mut it.claim);
+            }
         }
     }
     state.closing.iter_mut().for_each(|(claim, ..)| visit(claim));

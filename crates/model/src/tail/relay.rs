@@ -64,8 +64,6 @@ pub(super) struct Relay {
     pub unsure: Option<Settle>,
     /// The texts about the live claim whose replies were lost: any of them may be executed late.
     pub texts: Vec<Settle>,
-    /// Whether such a text ends the claim.
-    pub ends: bool,
 }
 
 /// Rows that a relay without a claim may take.
@@ -262,7 +260,7 @@ impl Relay {
         let (claim, next) = match self.holding {
             Holding::Tail { claim, mark, .. } => {
                 let has_late = self.stream.as_ref().is_some_and(|stream| !stream.late.is_empty());
-                if self.ends || self.outcomes.all().is_empty() && !has_late {
+                if self.texts.iter().any(Settle::is_end) || self.outcomes.all().is_empty() && !has_late {
                     return None;
                 }
                 (claim, Next::Tail(mark.max(self.seen + protocol.ahead)))
@@ -303,7 +301,6 @@ impl Relay {
 
     fn succeed(&mut self, protocol: &Tail, successor: Option<Successor>) {
         self.texts.clear();
-        self.ends = false;
         let Some(token) = self.token() else { return };
         match successor {
             Some(Successor { claim, kind: Kind::List, .. }) => {

@@ -152,7 +152,7 @@ impl State {
             Action::Execute(request) => match self.requests.remove(request) {
                 Request::Settle(settle) => drop(self.execute(protocol, &settle)),
                 Request::Make { version, low, token, mark } => {
-                    self.db.claim(protocol, (version, low), token, Ids::default(), mark);
+                    self.db.claim(protocol, (version, low), Claim::tail(token, mark));
                 }
             },
             Action::Arrive(id) => {
@@ -178,13 +178,8 @@ impl State {
                     self.event = Event::Listed;
                 }
             }
-            Action::Drop(claim) | Action::DropByEarlier(claim) => {
-                self.db.show();
-                self.announced = self.announced.union(self.db.of_claim(claim));
-                self.db.suspects = self.db.suspects.union(self.db.of_claim(claim).both(self.db.pending));
-                self.db.delete(claim);
-                self.db.unseal(protocol, matches!(action, Action::Drop(_)));
-            }
+            Action::Drop(claim) => self.drop_tail(protocol, claim, true),
+            Action::DropByEarlier(claim) => self.drop_tail(protocol, claim, false),
             Action::Unseal => self.db.unseal(protocol, true),
             Action::Expire(claim) => self.expire(claim, true),
             Action::ExpireUnseen(claim) => self.expire(claim, false),
@@ -250,6 +245,16 @@ impl State {
             }),
             _ => {}
         }
+    }
+
+    /// Only its own release knows of seals.
+    fn drop_tail(&mut self, protocol: &Tail, claim: u64, unseals: bool) {
+        self.db.show();
+        let rows = self.db.of_claim(claim);
+        self.announced = self.announced.union(rows);
+        self.db.suspects = self.db.suspects.union(rows.both(self.db.pending));
+        self.db.delete(claim);
+        self.db.unseal(protocol, unseals);
     }
 
     /// A relay without a claim makes one of what its look has found.
@@ -331,9 +336,8 @@ impl State {
     /// Finds out what became of a settlement without a reply.
     fn ask(&mut self, protocol: &Tail, at: usize) {
         let Some(settle) = self.relays.get_mut(at).and_then(|relay| relay.unsure.take()) else { return };
-        if self.db.claims.iter().any(|claim| claim.id == settle.claim) && !self.db.receipts.contains(&settle.claim) {
-            with(&mut self.relays, at, |relay| relay.ends |= settle.is_end());
-        } else {
+        let may_come = self.db.claims.iter().any(|claim| claim.id == settle.claim);
+        if !may_come || self.db.receipts.contains(&settle.claim) {
             self.answered(protocol, at, &settle);
         }
     }
@@ -384,14 +388,14 @@ fn list(protocol: &Tail, db: &mut Database, relay: &mut Relay, rows: &Rows, toke
     if messages.is_empty() {
         return;
     }
-    if let Some(claim) = db.claim(protocol, (rows.version, rows.low), token, messages, 0) {
+    if let Some(claim) = db.claim(protocol, (rows.version, rows.low), Claim::list(token, messages)) {
         (relay.holding, relay.lasts, relay.ready) = (Holding::List { claim, token }, true, messages);
     }
 }
 
 fn make(protocol: &Tail, db: &mut Database, relay: &mut Relay, rows: &Rows, token: u64) {
     let mark = rows.mark;
-    if let Some(claim) = db.claim(protocol, (rows.version, rows.low), token, Ids::default(), mark) {
+    if let Some(claim) = db.claim(protocol, (rows.version, rows.low), Claim::tail(token, mark)) {
         (relay.holding, relay.lasts) = (Holding::Tail { claim, token, mark }, true);
         if let Some(stream) = &mut relay.stream {
             stream.is_read = protocol.is(TailFlaw::PendingUnread);
