@@ -62,12 +62,11 @@ fn larger() {
     if std::env::var_os("OUTBOX_MODEL_LARGE").is_none() {
         return;
     }
-    check(world(&[1, 1], 1, 1));
-    check(world(&[1, 2], 1, 1));
-    check(upgrade(&[1, 1], 1, 1));
-    check(world(&[1], 2, 1));
-    check(prepared(world(&[1, 1], 1, 1)));
     check(alone(&[1, 1, 1], 1, 1));
+    check(world(&[1], 2, 1));
+    check(upgrade(&[1, 1], 0, 1));
+    check(prepared(world(&[1, 1], 0, 1)));
+    check(world(&[1, 1], 1, 1));
 }
 
 macro_rules! flaws {
