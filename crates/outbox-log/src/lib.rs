@@ -1,5 +1,5 @@
 //! Reads the tables of an outbox from the binary log of `MySQL` or `MariaDB`, in the order of the commits. Rows of other tables are
-//! not decoded. No program uses this yet: `ARCHITECTURE.md` has the design.
+//! not decoded, but the driver unpacks each compressed transaction as a whole. No program uses this yet: `ARCHITECTURE.md` has the design.
 //!
 //! The log shows a commit before its COMMIT returns, and some milliseconds before other sessions see its rows. What it shows stays true
 //! after a crash of the server only under the conditions of [`Refused`].
@@ -52,7 +52,7 @@ pub struct Log {
     server: String,
     columns: rows::Columns,
     tables: HashMap<u64, Table>,
-    /// What the transaction has changed so far.
+    /// The changes of the present transaction so far.
     changes: Vec<Change>,
     /// Whether a transaction has begun whose end was not shown.
     is_open: bool,

@@ -282,7 +282,7 @@ async fn a_table_that_was_changed_ends_the_stream(flavor: Flavor) -> Result<()> 
     Ok(())
 }
 
-/// What stands in the log in place of rows.
+/// Statements in place of rows, and a rollback to a savepoint that stays in the log.
 async fn what_shows_no_rows_ends_the_stream(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     database.execute("CREATE TABLE beside (id INT) ENGINE = MyISAM").await?;

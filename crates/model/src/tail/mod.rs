@@ -16,7 +16,7 @@ mod relay;
 mod state;
 mod stream;
 
-pub use self::state::{Action, State};
+pub use self::{actions::Action, state::State};
 
 /// A bounded world.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ pub enum TailFlaw {
     TextsAlike,
     /// The successor of a closed row is open, and is listed in place of its predecessor.
     KindNotCopied,
-    /// What is written as delayed is read without locks.
+    /// A settlement reads the rows that it delays without locks.
     DelayedUnlocked,
     /// A settled row is forgotten at the reply, and not at the event of its removal.
     IdsForgotten,

@@ -1,88 +1,12 @@
-//! The whole state, the actions, and their effects.
+//! The whole state, and the effects of the actions.
 
 use super::{
     Tail, TailFlaw,
+    actions::Action,
     database::{Claim, Database, Request, Settle},
     relay::{Holding, Relay, Rows},
 };
 use crate::ids::Ids;
-
-/// An action. Relays are named by their index, messages and claims by their ids.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// A service inserts a message and keeps its transaction open.
-    Insert(u64),
-    /// A service prepares its transaction (XA).
-    Prepare(u64),
-    /// A service commits.
-    Commit(u64),
-    /// Reads see what the log has shown.
-    Show,
-    /// A service rolls back.
-    RollBack(u64),
-    /// A look reads.
-    Read(usize),
-    /// The reply of a look arrives, and the relay begins its tail with these rows.
-    Begin(usize),
-    /// The stream shows the next event.
-    Next(usize),
-    /// The stream of a tail breaks.
-    Break(usize),
-    /// The reply of a look arrives, and the relay makes a list of its rows.
-    List(usize),
-    /// The reply of a look arrives, and the relay makes a tail.
-    Make(usize),
-    /// The same, and the reply to that is lost.
-    LoseMakeReply(usize),
-    /// A relay asks for the tail whose reply was lost.
-    Find(usize),
-    /// A message is handed to the broker.
-    Send(usize, u64),
-    /// The broker confirms it.
-    Confirm(usize, u64),
-    /// The broker has certainly not taken it.
-    Refuse(usize, u64),
-    /// No answer in time: it may arrive later.
-    TimeOut(usize, u64),
-    /// Outcomes are written.
-    Settle(usize),
-    /// The same, and the reply is lost.
-    LoseSettleReply(usize),
-    /// A relay ends its tail: a list follows, or nothing.
-    End(usize),
-    /// The same, and the reply is lost.
-    LoseEndReply(usize),
-    /// A relay asks for its settlement.
-    Ask(usize),
-    /// A relay renews its lease.
-    Renew(usize),
-    /// A relay closes the tail.
-    Close,
-    /// A relay reads the rows that the owner of the closed claim may have.
-    ReadClosed,
-    /// It turns the claim into a list of these rows.
-    ListClosed,
-    /// A closed claim whose lease has passed is deleted, because it has too many rows for a list.
-    Drop(u64),
-    /// A relay of an earlier release takes over a tail, as an empty list.
-    DropByEarlier(u64),
-    /// A relay finds that the lane is sealed without a tail.
-    Unseal,
-    /// The lease of a claim passes.
-    Expire(u64),
-    /// The same, and its owner is suspended: by its own clock no time has passed.
-    ExpireUnseen(u64),
-    /// A list whose lease has passed is taken over.
-    TakeOver(u64),
-    /// A delayed message is due.
-    PutBack(u64),
-    /// A process dies, and another starts in its place.
-    Crash(usize),
-    /// A text whose reply was lost is executed.
-    Execute(usize),
-    /// A message that got no answer reaches the broker after all.
-    Arrive(u64),
-}
 
 /// The last step's effect, if a property depends on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

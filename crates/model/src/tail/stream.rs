@@ -1,4 +1,4 @@
-//! What a relay has of the binary log: the state of the lane at its position.
+//! A stream of the binary log, with the state of the lane at its position.
 
 use super::database::Kind;
 use crate::ids::Ids;
