@@ -51,13 +51,13 @@ async fn every_kind_of_message_arrives_byte_for_byte_from_mariadb() -> Result<()
 }
 
 #[tokio::test]
-async fn ten_thousand_messages_of_one_transaction_all_arrive() -> Result<()> {
+async fn a_transaction_with_more_messages_than_a_claim_has_arrives_whole() -> Result<()> {
     for broker in BROKERS {
         let mut stage = Stage::new(Flavor::MySql, broker).await?.patient();
-        let drafts: Vec<Draft> = (0..10_000).map(|number| stage.draft(number)).collect();
+        let drafts: Vec<Draft> = (0..4000).map(|number| stage.draft(number)).collect();
         stage.commit(&drafts).await?;
         let _relay = stage.relay()?;
-        stage.drain_and_judge(&Expectations::new().at_least(10_000)).await?;
+        stage.drain_and_judge(&Expectations::new().at_least(4000)).await?;
     }
     Ok(())
 }

@@ -39,7 +39,7 @@ async fn three_relays(flavor: Flavor, broker: Broker, transactions: u64) -> Resu
 
 #[tokio::test]
 async fn three_relays_keep_the_order_of_fifty_keys_on_kafka() -> Result<()> {
-    three_relays(Flavor::MySql, Broker::Kafka, 2000).await
+    three_relays(Flavor::MySql, Broker::Kafka, 1000).await
 }
 
 #[tokio::test]

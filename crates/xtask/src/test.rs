@@ -121,10 +121,8 @@ async fn checks(steps: &mut Vec<Step>) -> Result<Fleet> {
 
 /// The libraries with fewer features than the workspace enables together. Kafka is left out: its C library would be
 /// built once more.
-const FEATURES: [&[&str]; 6] = [
+const FEATURES: [&[&str]; 4] = [
     &["--package=mysql-outbox-core", "--no-default-features"],
-    &["--package=mysql-outbox-core", "--no-default-features", "--features=derive"],
-    &["--package=mysql-outbox-consumer"],
     &["--package=mysql-outbox-consumer", "--features=rabbitmq"],
     &["--package=mysql-outbox-relay", "--no-default-features", "--features=kafka"],
     &["--package=mysql-outbox-relay", "--no-default-features", "--features=rabbitmq"],
