@@ -8,6 +8,8 @@
 //! The other modules are hidden. They exist for the model of the protocol and for tests, and change without notice. An
 //! operator's questions and orders are a stable interface as commands with `--format json`, and over HTTP.
 
+#[doc(hidden)]
+pub mod binlog;
 pub mod cli;
 pub mod config;
 mod error;

@@ -121,7 +121,7 @@ impl Relay {
         let (open, is_open) = watch::channel(false);
 
         let mut tasks = JoinSet::new();
-        tasks.spawn(lanes::run(Arc::clone(&context), capacity, is_open, claims));
+        tasks.spawn(lanes::run(Arc::clone(&context), capacity, is_open, (claims, settled.clone())));
         let reader = Arc::new(Reader::new(&context, self.routes));
         let reads = in_order(claimed, relay.readers, move |claim| {
             let reader = Arc::clone(&reader);
@@ -135,8 +135,12 @@ impl Relay {
         });
         let queue = Arc::new(Mutex::new(queue));
         for _ in 0..relay.settlers {
-            let settler =
-                Settler { context: Arc::clone(&context), queue: Arc::clone(&queue), settled: settled.clone() };
+            let settler = Settler {
+                context: Arc::clone(&context),
+                queue: Arc::clone(&queue),
+                settled: settled.clone(),
+                tail: None,
+            };
             tasks.spawn(async move {
                 settler.run().await;
                 Ok(())
@@ -256,7 +260,7 @@ async fn release_rest(context: &Arc<Context>) {
     let mut session = Session::new(context);
     let release = async |db: &mut MySqlConnection| {
         let mut claims = lease::of_owner(db, &context.owner).await?;
-        claims.retain(|claim| abandoned.iter().all(|tenure| tenure.lease != *claim));
+        claims.retain(|claim| !abandoned.iter().any(|tenure| tenure.is(*claim)));
         if claims.is_empty() { Ok(0) } else { lease::release(db, &claims).await }
     };
     match session.run("release", release).await {

@@ -6,7 +6,7 @@
 --   mysql shop < deploy/grants/migrator.sql
 -- A release that adds a table says so in CHANGELOG.md and adds its line here.
 
-GRANT CREATE, ALTER, DROP, INDEX ON outbox_pending  TO 'outbox_migrator'@'%';
+GRANT CREATE, ALTER, DROP, INDEX, SELECT ON outbox_pending TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_delayed  TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX, INSERT ON outbox_head TO 'outbox_migrator'@'%';
 GRANT CREATE, ALTER, DROP, INDEX ON outbox_dead     TO 'outbox_migrator'@'%';

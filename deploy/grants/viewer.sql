@@ -10,7 +10,7 @@ GRANT SELECT (id, message_id, topic, event_type, created_at, due_at, expires_at)
 GRANT SELECT ON outbox_pending TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_delayed TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_dead    TO 'outbox_viewer'@'%';
-GRANT SELECT (claim_id, lane, owner, lease_until, claimed_at, message_ids) ON outbox_claims TO 'outbox_viewer'@'%';
+GRANT SELECT (claim_id, lane, owner, lease_until, claimed_at, message_ids, kind, mark) ON outbox_claims TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_sent    TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_claimed_messages TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_sent_messages    TO 'outbox_viewer'@'%';

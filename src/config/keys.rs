@@ -80,6 +80,7 @@ pub(super) const SINK_TYPES: Words<SinkType, 4> = [
     ("stdout", SinkType::Stdout),
     ("null", SinkType::Null),
 ];
+pub(super) const TAILS: Words<bool, 2> = [("auto", true), ("off", false)];
 pub(super) const ORDERS: Words<bool, 2> = [("strict", false), ("pipelined", true)];
 pub(super) const ON_REJECTED: Words<OnRejected, 2> = [("dead", OnRejected::Dead), ("retry", OnRejected::Retry)];
 pub(super) const AFTER_DEAD: Words<AfterDead, 2> = [("skip", AfterDead::Skip), ("block", AfterDead::Block)];
@@ -167,6 +168,8 @@ section! {
         settlers: Count(1, 64) = Default "2";
         /// The shortest time from one small claim of a lane to the next: a shorter one publishes sooner, and costs the database more.
         claim_interval: Duration = Default "8ms";
+        /// Whether one relay at a time may take a lane without a backlog for itself, and read its rows from the binary log: messages leave within a millisecond or two, at less cost. `auto`: where the server allows it (see docs/deployment.md).
+        tail: Words(TAILS: bool) = Default "auto";
         /// The longest pause between two looks into an empty queue; three times as long after ten seconds without a message.
         poll_interval: Duration = Default "100ms";
         /// How long a stop may take before messages in flight are given up.

@@ -180,6 +180,7 @@ mod tests {
             quiet: 0,
             counted: None,
             counting: counting.map(|seconds| seconds * 1_000_000),
+            tail: None,
         }
     }
 

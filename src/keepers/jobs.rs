@@ -60,7 +60,9 @@ async fn beat(context: &Context, session: &mut Session) {
     // A process may be switched off once it holds no message: none that is not read yet, and none that is sent and not settled.
     let tenures = context.leases.all();
     let held: usize = tenures.iter().filter(|tenure| !tenure.is_abandoned()).map(|tenure| tenure.ids.len()).sum();
+    let tail = context.stream.told();
     let beat = Beat {
+        tail: tail.as_deref(),
         instance: &context.owner,
         role: context.role.name(),
         version: env!("CARGO_PKG_VERSION"),

@@ -11,7 +11,12 @@ use outbox_core::{
     store::lease::{self, ClaimLease},
 };
 
-use crate::state::{context::Context, crash, leases::Tenure, session::Session};
+use crate::state::{
+    context::Context,
+    crash,
+    leases::{TailTenure, Tenure},
+    session::Session,
+};
 
 /// Longest pause between two renewals, however long a lease is: the loop must show that it is alive.
 pub(crate) const LONGEST: Duration = Duration::from_secs(20);
@@ -25,10 +30,12 @@ pub async fn run(context: Arc<Context>) {
         tokio::time::sleep((context.config.relay.lease / 3).min(LONGEST)).await;
         loop {
             let mut tenures = context.leases.all();
-            tenures.retain(|tenure| !tenure.is_abandoned());
+            tenures.retain(|tenure| !tenure.is_abandoned() && !tenure.stands);
+            let tails = context.leases.tails();
             context.alive("renew");
             // All claims in flight depend on it: after a lost connection, the next try does not wait for the next turn.
-            if tenures.is_empty() || renew(&context, &mut session, &tenures).await.is_ok() {
+            let is_idle = tenures.is_empty() && tails.is_empty();
+            if is_idle || renew(&context, &mut session, &tenures, &tails).await.is_ok() {
                 break;
             }
             session.pause().await;
@@ -36,8 +43,15 @@ pub async fn run(context: Arc<Context>) {
     }
 }
 
-async fn renew(context: &Context, session: &mut Session, tenures: &[Arc<Tenure>]) -> Result<(), sqlx::Error> {
-    let leases: Vec<ClaimLease> = tenures.iter().map(|tenure| tenure.lease).collect();
+async fn renew(
+    context: &Context,
+    session: &mut Session,
+    tenures: &[Arc<Tenure>],
+    tails: &[TailTenure],
+) -> Result<(), sqlx::Error> {
+    // A settlement renews a tail, too, unless its tables are locked.
+    let tail_leases = tails.iter().map(|tail| tail.lease);
+    let leases: Vec<ClaimLease> = tenures.iter().map(|tenure| tenure.lease).chain(tail_leases).collect();
     // The server starts the lease after this moment, so the lease lasts at least until then.
     let until = Instant::now() + context.config.relay.lease;
     let time = context.config.relay.lease;
@@ -49,6 +63,7 @@ async fn renew(context: &Context, session: &mut Session, tenures: &[Arc<Tenure>]
     }
     let lease::Renewed { prolonged, standing } = renewed?;
     let [prolonged, standing] = [prolonged, standing].map(HashSet::<ClaimLease>::from_iter);
+    tails.iter().filter(|tail| prolonged.contains(&tail.lease)).for_each(|tail| tail.prolong(until));
     for tenure in tenures {
         if prolonged.contains(&tenure.lease) {
             tenure.prolong(until);

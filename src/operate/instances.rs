@@ -41,6 +41,8 @@ pub struct Instance {
     pub sinks: BTreeMap<String, Option<String>>,
     /// Messages that were claimed and not settled, at its last heartbeat.
     pub in_flight: u32,
+    /// The lanes that it reads from the binary log, or the reason why it reads none: a word, a colon and a sentence.
+    pub tail: Option<String>,
     /// The time of its first heartbeat.
     pub started_at: String,
     /// The time of its last heartbeat.
@@ -105,6 +107,7 @@ fn instance(row: &InstanceRow, controls: &[ControlRow]) -> Instance {
         lanes: lanes(row),
         sinks: sinks(row),
         in_flight: row.in_flight,
+        tail: row.tail.clone(),
         started_at: time(row.started_at),
         seen_at: time(row.seen_at),
     }
@@ -184,6 +187,7 @@ mod tests {
             quiet,
             counted: None,
             counting: None,
+            tail: None,
         }
     }
 

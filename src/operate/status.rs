@@ -128,6 +128,9 @@ fn counted(count: usize, one: &str, more: &str) -> String {
 
 fn status(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> LaneStatus {
     let (state, mut verdict) = judge(lane, pause, live);
+    if let Some(owner) = &lane.tailed_by {
+        verdict = format!("{verdict} {owner} tails it.");
+    }
     // Where nothing is due, nothing is tried, and the reason may be an old one.
     let refused = if lane.pending > 0 { live.refused(lane.lane) } else { Vec::new() };
     for sentence in refused.into_iter().chain(waiting(lane)).chain(dead(lane)) {
@@ -249,6 +252,8 @@ mod tests {
             "unserved",
             "None was sent in the last minute: 1 message has been due for 1 min 30 s; no live relay serves it.",
         );
+        let tailed = LaneStats { tailed_by: Some("a/1".to_owned()), ..lane.clone() };
+        check(&tailed, None, "idle", "Nothing is due. a/1 tails it.");
         let new = LaneStats { lag: 3 * SECOND, ..unserved.clone() };
         check(
             &new,

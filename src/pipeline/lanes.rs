@@ -16,7 +16,10 @@ use tokio::{
 
 use crate::{
     error::RunError,
-    pipeline::claim::{Claimed, Claimer},
+    pipeline::{
+        claim::{Claimed, Claimer},
+        settle::Settled,
+    },
     state::{
         capacity::Capacity,
         context::Context,
@@ -70,7 +73,7 @@ pub async fn run(
     context: Arc<Context>,
     capacity: Capacity,
     open: watch::Receiver<bool>,
-    claims: mpsc::Sender<Claimed>,
+    (claims, settled): (mpsc::Sender<Claimed>, mpsc::UnboundedSender<Settled>),
 ) -> Result<(), RunError> {
     let mut session = Session::new(&context);
     let (sessions, idle) = (Arc::new(Sessions::new(&context, CONNECTIONS)), Arc::new(Idle::default()));
@@ -109,6 +112,7 @@ pub async fn run(
                     capacity: capacity.clone(),
                     open: open.clone(),
                     claims: claims.clone(),
+                    settled: settled.clone(),
                     last_pass: Arc::new(AtomicU64::new(0)),
                     sessions: Arc::clone(&sessions),
                     idle: Arc::clone(&idle),

@@ -7,3 +7,4 @@ pub mod publish;
 pub mod read;
 pub mod retry;
 pub mod settle;
+pub mod tail;

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::BoxFuture};
 use outbox_core::{
     sqlx,
     store::{
@@ -22,7 +22,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use crate::{
     observe::traces::ClaimTrace,
-    pipeline::claim::Claimed,
+    pipeline::{claim::Claimed, tail::Tail},
     state::{capacity::Share, context::Context, crash, leases::Tenure, session::Session},
 };
 
@@ -48,12 +48,14 @@ pub struct Settled {
 /// The time for which a settler waits for more claims. No message waits for it, and a commit costs the server as much
 /// as a hundred rows.
 const LINGER: Duration = Duration::from_millis(40);
+/// The same under a tail, where no claim waits for a place either.
+const LINGER_OF_TAIL: Duration = Duration::from_millis(100);
 /// This many messages are worth a commit: a wait for more would only keep room from new ones.
 const ENOUGH: usize = 2000;
 /// Most claims of one round trip.
-const MAX_CLAIMS: usize = 32;
+pub(super) const MAX_CLAIMS: usize = 32;
 /// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
-const MAX_TEXT: usize = 2 << 20;
+pub(super) const MAX_TEXT: usize = 2 << 20;
 /// After this number of refusals caused by the call itself, a group is settled claim by claim. The same for lock waits: a claim
 /// of which another session has locked a row is set aside, and does not hold up the others.
 const MAX_REFUSALS: u32 = 3;
@@ -79,8 +81,24 @@ impl Finished {
         Self { tenure: claimed.tenure, settlement, last_pass: claimed.last_pass, queued, trace, _count: claimed.count }
     }
 
-    fn lease(&self) -> ClaimLease {
+    pub(crate) fn lease(&self) -> ClaimLease {
         self.tenure.lease
+    }
+
+    pub(crate) fn settlement(&self) -> &Settlement {
+        &self.settlement
+    }
+
+    /// Whether an earlier part of the tail among these has one of its keys.
+    fn is_behind<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> bool {
+        let shares = |other: &Self| self.tenure.keys.iter().any(|key| other.tenure.keys.binary_search(key).is_ok());
+        self.tenure.stands && others.into_iter().any(|other| other.lease() < self.lease() && shares(other))
+    }
+
+    /// Whether some of its messages have no outcome to write, and are pending as before.
+    pub(crate) fn releases(&self) -> bool {
+        let Settlement { sent, delayed, dead } = &self.settlement;
+        sent.len() + delayed.len() + dead.len() < self.tenure.ids.len()
     }
 
     /// Whether no message has an outcome to write: then the claim only needs to be released.
@@ -98,6 +116,8 @@ pub struct Settler {
     pub queue: Arc<Mutex<mpsc::UnboundedReceiver<Finished>>>,
     /// Reports settled, lost and abandoned claims to the publisher.
     pub settled: mpsc::UnboundedSender<Settled>,
+    /// The tail whose parts it settles; `None`: claims of their own.
+    pub tail: Option<Arc<Tail>>,
 }
 
 impl Settler {
@@ -105,17 +125,36 @@ impl Settler {
     pub async fn run(self) {
         let mut session = Session::new(&self.context);
         let (mut locked, mut again_at) = (VecDeque::new(), tokio::time::Instant::now());
+        // Parts of a tail that are behind others.
+        let mut behind = Vec::new();
         loop {
-            let group = self.collect((!locked.is_empty()).then_some(again_at)).await;
-            if group.is_empty() && locked.is_empty() {
+            // The queue of a tail does not end.
+            if locked.is_empty() && self.tail.as_ref().is_some_and(|tail| tail.is_done()) {
                 break;
+            }
+            let again = (!locked.is_empty()).then_some(again_at);
+            let soon = (!behind.is_empty()).then(|| tokio::time::Instant::now() + LINGER);
+            let mut group = self.collect(self.time(again.into_iter().chain(soon).min())).await;
+            if group.is_empty() && locked.is_empty() && self.tail.is_none() {
+                break;
+            }
+            if let Some(tail) = &self.tail {
+                behind.extend(group);
+                (group, behind) = tail.in_order(behind);
+                if !locked.is_empty() {
+                    tail.end();
+                }
+                if group.is_empty() {
+                    tail.keep(&mut session).await;
+                }
             }
             if !group.is_empty() {
                 crash::point("before_settle");
                 locked.extend(self.settle(&mut session, group, MAX_LOCK_WAITS).await);
             }
             let is_time = again_at <= tokio::time::Instant::now() || self.context.stop.is_cancelled();
-            if is_time && let Some(finished) = locked.pop_front() {
+            let next = locked.iter().position(|it| !it.is_behind(&locked));
+            if is_time && let Some(finished) = next.and_then(|at| locked.remove(at)) {
                 let still = self.settle(&mut session, vec![finished], 1).await;
                 let pause = if still.is_empty() { Duration::ZERO } else { LOCKED_PAUSE };
                 again_at = tokio::time::Instant::now() + pause;
@@ -124,16 +163,19 @@ impl Settler {
         }
     }
 
-    /// Waits for a claim, and then shortly for more. Returns none at `until`, at a stop if there is such a time, or if the queue
-    /// has ended.
-    async fn collect(&self, until: Option<tokio::time::Instant>) -> Vec<Finished> {
-        let time = async {
-            match until {
-                Some(until) => drop(self.context.stop.run_until_cancelled(tokio::time::sleep_until(until)).await),
-                None => std::future::pending().await,
-            }
-        };
-        let mut time = std::pin::pin!(time);
+    /// Waits until there is something to do beside the queue: a locked claim at `again`, at a stop at once, or a tail.
+    fn time(&self, again: Option<tokio::time::Instant>) -> Option<BoxFuture<'_, ()>> {
+        match &self.tail {
+            Some(tail) => Some(tail.due(again).boxed()),
+            None => again
+                .map(|again| self.context.stop.run_until_cancelled(tokio::time::sleep_until(again)).map(drop).boxed()),
+        }
+    }
+
+    /// Waits for a claim, and then shortly for more. Returns none at `time`, or if the queue has ended.
+    async fn collect(&self, time: Option<BoxFuture<'_, ()>>) -> Vec<Finished> {
+        let is_timed = time.is_some();
+        let mut time = time.unwrap_or_else(|| std::future::pending().boxed());
         let received = async {
             let mut queue = self.queue.lock().await;
             let first = queue.recv().await;
@@ -146,7 +188,7 @@ impl Settler {
         };
         let Some(first) = first else {
             drop(queue);
-            if until.is_some() {
+            if is_timed {
                 time.await;
             }
             return Vec::new();
@@ -154,7 +196,11 @@ impl Settler {
         let mut text = settle::text_size(&first.settlement);
         let mut messages = first.tenure.ids.len();
         let mut group = vec![first];
-        let linger = if self.context.stop.is_cancelled() { Duration::ZERO } else { LINGER };
+        let linger = match self.tail {
+            _ if self.context.stop.is_cancelled() => Duration::ZERO,
+            Some(_) => LINGER_OF_TAIL,
+            None => LINGER,
+        };
         let until = tokio::time::Instant::now() + linger;
         while group.len() < MAX_CLAIMS && text < MAX_TEXT && messages < ENOUGH {
             let Ok(Some(more)) = tokio::time::timeout_at(until, queue.recv()).await else { break };
@@ -197,7 +243,7 @@ impl Settler {
                 return self.one_by_one(session, group).await;
             }
             if lock_waits >= most_waits {
-                let claim_id = group.first().map(|finished| finished.lease().claim_id);
+                let claim_id = group.first().map(|finished| finished.tenure.claim_id);
                 tracing::warn!(claim_id, "another session has locked a row of a claim, which is settled later");
                 return group;
             }
@@ -212,6 +258,9 @@ impl Settler {
     }
 
     async fn write(&self, session: &mut Session, group: &[Finished], way: Way) -> Result<Vec<ClaimLease>, sqlx::Error> {
+        if let Some(tail) = &self.tail {
+            return tail.write(session, group, way).await;
+        }
         let (empty, full): (Vec<_>, Vec<_>) = group.iter().partition(|finished| finished.is_empty());
         let mut standing = Vec::new();
         if !full.is_empty() {
@@ -234,23 +283,30 @@ impl Settler {
         if group.is_empty() {
             return Ok(Vec::new());
         }
+        if let Some(tail) = &self.tail {
+            return tail.ask(session, group).await;
+        }
         let leases: Vec<ClaimLease> = group.iter().map(Finished::lease).collect();
         session.run("settled", async |db| settle::settled(db, &leases).await).await
     }
 
     /// Settles each claim for itself; returns those of which another session has locked a row.
-    async fn one_by_one(&self, session: &mut Session, group: Vec<Finished>) -> Vec<Finished> {
+    async fn one_by_one(&self, session: &mut Session, mut group: Vec<Finished>) -> Vec<Finished> {
         let mut locked = Vec::new();
+        group.sort_unstable_by_key(Finished::lease);
         for finished in group {
-            locked.extend(Box::pin(self.settle(session, vec![finished], 1)).await);
+            let waits = finished.is_behind(&locked);
+            let group = vec![finished];
+            locked.extend(if waits { group } else { Box::pin(self.settle(session, group, 1)).await });
         }
         locked
     }
 
     /// Leaves a claim that the server refuses to its lease: the relay that takes it over counts an attempt for each message.
     fn abandon(&self, finished: &Finished) {
-        tracing::error!(claim_id = finished.lease().claim_id, "a claim cannot be settled: it is left to its lease");
+        tracing::error!(claim_id = finished.tenure.claim_id, "a claim cannot be settled: it is left to its lease");
         finished.tenure.abandon();
+        self.tail.iter().for_each(|tail| tail.end());
         self.tell(finished);
         self.trace(finished, "abandoned");
     }
@@ -259,7 +315,7 @@ impl Settler {
     fn close(&self, group: Vec<Finished>, ended: &[ClaimLease], started: Instant) -> Vec<Finished> {
         let (done, open): (Vec<_>, Vec<_>) = group.into_iter().partition(|finished| ended.contains(&finished.lease()));
         for finished in done {
-            self.count(&finished.settlement);
+            count(&self.context, &finished.settlement);
             self.observe("settled", started);
             self.forget(&finished);
             self.trace(&finished, "settled");
@@ -270,6 +326,10 @@ impl Settler {
     /// Closes claims that are neither live nor settled.
     fn close_lost(&self, group: Vec<Finished>, started: Instant) {
         for finished in group {
+            if finished.tenure.is_abandoned() {
+                self.abandon(&finished);
+                continue;
+            }
             self.lost(&finished);
             self.observe("lost", started);
             self.forget(&finished);
@@ -290,6 +350,9 @@ impl Settler {
 
     fn tell(&self, finished: &Finished) {
         let lease = finished.lease();
+        if let Some(tail) = &self.tail {
+            return tail.closed(lease);
+        }
         let pass = finished.last_pass.load(Ordering::Acquire);
         // No receiver: the relay is ending.
         self.settled.send(Settled { lease, pass }).ok();
@@ -303,7 +366,7 @@ impl Settler {
             self.context.metrics.leases_lost_total.inc();
         }
         tracing::warn!(
-            claim_id = finished.lease().claim_id,
+            claim_id = finished.tenure.claim_id,
             sent,
             "the lease was lost before the claim was settled: nothing was written, another relay sends its messages again"
         );
@@ -313,10 +376,6 @@ impl Settler {
         if let (Some(traces), Some(trace)) = (&self.context.traces, &finished.trace) {
             traces.claim(trace, &finished.settlement, outcome);
         }
-    }
-
-    fn count(&self, settlement: &Settlement) {
-        count(&self.context, settlement);
     }
 
     fn observe(&self, outcome: &str, started: Instant) {

@@ -14,7 +14,7 @@ use crate::{
     config::Config,
     observe::{health::Health, metrics::Metrics, traces::Traces},
     sink::Destination,
-    state::{controls::Controls, database::Login, leases::HeldClaims, queues::Queues, role::Role},
+    state::{controls::Controls, database::Login, leases::HeldClaims, queues::Queues, role::Role, stream::Stream},
 };
 
 /// The shared state of a running relay.
@@ -36,6 +36,8 @@ pub struct Context {
     pub queues: Queues,
     /// The pauses of operators.
     pub controls: Controls,
+    /// The stream of the binary log.
+    pub stream: Stream,
     /// Destinations that refuse and took no message of this process: whether another one has seen them work. `None`: not asked yet.
     pub(crate) unproven: Mutex<HashMap<Arc<Destination>, Option<bool>>>,
     /// No message with a smaller id can still be committed.
@@ -65,6 +67,7 @@ impl Context {
             health,
             leases: HeldClaims::default(),
             queues: Queues::new(!role.shares_keys(), config.relay.claim_messages),
+            stream: Stream::default(),
             unproven: Mutex::default(),
             floor: AtomicU64::new(0),
             nudge: Notify::new(),

@@ -6,7 +6,7 @@
 //! writes in any case: a process that was paused past its lease changes nothing.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -20,8 +20,10 @@ use parking_lot::Mutex;
 /// A claim that this process holds or held.
 #[derive(Debug)]
 pub struct Tenure {
-    /// The claim and its token.
+    /// The claim and its token. Parts of a tail are numbered instead.
     pub lease: ClaimLease,
+    /// The number of the claim in the database; of a part, when its rows were taken.
+    pub claim_id: u64,
     /// The lane.
     pub lane: u16,
     /// The messages, in order.
@@ -30,7 +32,9 @@ pub struct Tenure {
     pub keys: Vec<u64>,
     /// Keys whose queue must be read on after one of their messages is sent.
     pub queued: Vec<u64>,
-    until: Mutex<Instant>,
+    /// Whether it is a part of a tail: only its token is in the database.
+    pub stands: bool,
+    until: Arc<Mutex<Instant>>,
     lost: AtomicBool,
     leaving: AtomicBool,
     returns: AtomicBool,
@@ -43,8 +47,39 @@ impl Tenure {
     pub fn new(lease: ClaimLease, lane: u16, ids: Vec<u64>, keys: Vec<u64>, until: Instant) -> Self {
         let (lost, leaving, returns) = (AtomicBool::default(), AtomicBool::default(), AtomicBool::new(true));
         let abandoned = AtomicBool::default();
-        let queued = Vec::new();
-        Self { lease, lane, ids, keys, queued, until: Mutex::new(until), lost, leaving, returns, abandoned }
+        let (queued, until) = (Vec::new(), Arc::new(Mutex::new(until)));
+        Self {
+            lease,
+            claim_id: lease.claim_id,
+            lane,
+            ids,
+            keys,
+            queued,
+            stands: false,
+            until,
+            lost,
+            leaving,
+            returns,
+            abandoned,
+        }
+    }
+
+    /// Makes it a part of this tail, all of whose parts share a lease.
+    #[must_use]
+    pub fn standing(self, claim_id: u64, until: &Arc<Mutex<Instant>>) -> Self {
+        Self { stands: true, claim_id, until: Arc::clone(until), ..self }
+    }
+
+    /// Whether this claim in the database is it, or the tail that it is a part of.
+    #[must_use]
+    pub fn is(&self, lease: ClaimLease) -> bool {
+        if self.stands { self.lease.lease_token == lease.lease_token } else { self.lease == lease }
+    }
+
+    /// Whether the claim is among these.
+    #[must_use]
+    pub fn is_in(&self, live: &HashSet<ClaimLease>) -> bool {
+        if self.stands { live.iter().any(|lease| self.is(*lease)) } else { live.contains(&self.lease) }
     }
 
     /// Whether the lease surely lasts for this duration.
@@ -98,37 +133,81 @@ impl Tenure {
     }
 }
 
+/// The claim of a tail, and the time until which its lease lasts at least.
+#[derive(Debug, Clone)]
+pub struct TailTenure {
+    /// The claim.
+    pub lease: ClaimLease,
+    until: Arc<Mutex<Instant>>,
+}
+
+impl TailTenure {
+    /// Notes a renewal.
+    pub fn prolong(&self, until: Instant) {
+        let mut last = self.until.lock();
+        *last = until.max(*last);
+    }
+}
+
 /// The claims that this process holds.
 #[derive(Debug, Default)]
-pub struct HeldClaims(Mutex<BTreeMap<ClaimLease, Arc<Tenure>>>);
+pub struct HeldClaims {
+    claims: Mutex<BTreeMap<ClaimLease, Arc<Tenure>>>,
+    /// The tails, by their tokens.
+    tails: Mutex<HashMap<u64, TailTenure>>,
+}
 
 impl HeldClaims {
     /// Adds a claim.
     pub fn insert(&self, tenure: &Arc<Tenure>) {
-        self.0.lock().insert(tenure.lease, Arc::clone(tenure));
+        self.claims.lock().insert(tenure.lease, Arc::clone(tenure));
+    }
+
+    /// Adds a tail, or its successor. Only its parts are claims of their own here.
+    pub fn stand(&self, lease: ClaimLease, until: &Arc<Mutex<Instant>>) {
+        self.tails.lock().insert(lease.lease_token, TailTenure { lease, until: Arc::clone(until) });
+    }
+
+    /// The tails, to be renewed.
+    #[must_use]
+    pub fn tails(&self) -> Vec<TailTenure> {
+        self.tails.lock().values().cloned().collect()
+    }
+
+    /// Forgets a tail that is over.
+    pub fn end_standing(&self, token: u64) {
+        self.tails.lock().remove(&token);
+    }
+
+    /// Whether this process still renews or settles this claim of the database.
+    #[must_use]
+    pub fn keeps(&self, lease: ClaimLease) -> bool {
+        let is_kept = |tenure: &Arc<Tenure>| tenure.is(lease) && !tenure.is_abandoned();
+        self.tails.lock().contains_key(&lease.lease_token) || self.claims.lock().values().any(is_kept)
     }
 
     /// Forgets a claim that was settled, released or lost.
     pub fn remove(&self, lease: ClaimLease) -> Option<Arc<Tenure>> {
-        self.0.lock().remove(&lease)
+        self.claims.lock().remove(&lease)
     }
 
     /// Forgets the abandoned claims of a lane that are no longer among the live ones.
     pub fn sweep(&self, lane: u16, live: &[ClaimLease]) {
-        let gone = |tenure: &Tenure| tenure.lane == lane && tenure.is_abandoned() && !live.contains(&tenure.lease);
-        self.0.lock().retain(|_, tenure| !gone(tenure));
+        let live: HashSet<ClaimLease> = live.iter().copied().collect();
+        let gone = |tenure: &Tenure| tenure.lane == lane && tenure.is_abandoned() && !tenure.is_in(&live);
+        self.claims.lock().retain(|_, tenure| !gone(tenure));
     }
 
     /// Returns all claims.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Tenure>> {
-        self.0.lock().values().map(Arc::clone).collect()
+        self.claims.lock().values().map(Arc::clone).collect()
     }
 
     /// Returns the claims of a lane.
     #[must_use]
     pub fn of_lane(&self, lane: u16) -> Vec<Arc<Tenure>> {
-        self.0.lock().values().filter(|tenure| tenure.lane == lane).map(Arc::clone).collect()
+        self.claims.lock().values().filter(|tenure| tenure.lane == lane).map(Arc::clone).collect()
     }
 }
 

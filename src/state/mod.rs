@@ -13,3 +13,4 @@ pub mod leases;
 pub mod queues;
 pub mod role;
 pub mod session;
+pub mod stream;

@@ -198,7 +198,12 @@ fn start<H: Handler>(
     let database = context.login.options().ok().and_then(|options| options.get_database().map(str::to_owned));
     let capacity = ahead.capacity();
     let (context, losses, streaks) = (Arc::clone(context), Losses::default(), parking_lot::Mutex::default());
-    let settler = Settler { context: Arc::clone(&context), queue: Arc::new(Mutex::new(queue)), settled };
+    let settler = Settler {
+        context: Arc::clone(&context),
+        queue: Arc::new(Mutex::new(queue)),
+        settled: settled.clone(),
+        tail: None,
+    };
     let worker = Claims {
         context: Arc::clone(&context),
         ahead,
@@ -212,7 +217,7 @@ fn start<H: Handler>(
     };
 
     let mut tasks = JoinSet::new();
-    tasks.spawn(lanes::run(context, capacity, open, claims));
+    tasks.spawn(lanes::run(context, capacity, open, (claims, settled)));
     tasks.spawn(worker.run(claimed));
     tasks.spawn(async move {
         settler.run().await;

@@ -247,7 +247,7 @@ async fn the_others_arrive(stage: &mut Stage, reason: &str) -> Result<()> {
 }
 
 /// Makes one more exchange with a queue, and a route to it.
-async fn beside(stage: &mut Stage) -> Result<String> {
+pub(crate) async fn beside(stage: &mut Stage) -> Result<String> {
     let name = stage.topic.beside(None).await?;
     let route = [("topics", name.as_str()), ("sink", "rabbitmq"), ("exchange", &name), ("routing_key", "{topic}")];
     stage.settings = stage.settings.clone().first_route(route);

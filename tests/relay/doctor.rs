@@ -70,7 +70,7 @@ impl Clinic {
         let clock = Clock::new()?;
         let server = options.clock(&clock).start().await?;
         let mut stage = Stage::with(Database::create_on(&server.url()).await?, Topic::create(Broker::Kafka).await?)?;
-        stage.settings = Settings::new(&stage.database.url_as(Account::RelayWithProcess)?)
+        stage.settings = Settings::new(&stage.database.url_as(Account::RelayWithTail)?)
             .kafka(stage.topic.address())
             .rabbitmq(&Broker::RabbitMq.address().await?)
             .route([("topics", stage.topic.name()), ("sink", "kafka"), ("topic", "{topic}")])
@@ -132,13 +132,16 @@ async fn each_broken_server_or_account_is_found(flavor: Flavor) -> Result<()> {
     clinic.case("read_only", "SET GLOBAL read_only = ON", printed()).await?;
     clinic.case("read_only_default", "SET GLOBAL TRANSACTION READ ONLY", printed()).await?;
 
-    let account = "'outbox_relay_process'@'%'";
+    let account = "'outbox_relay_tail'@'%'";
     let revoke = format!(
-        "REVOKE DELETE ON outbox_pending FROM {account}; REVOKE UPDATE (lease_until) ON outbox_claims FROM {account}"
+        "REVOKE DELETE ON outbox_claims FROM {account}; REVOKE UPDATE (takeovers) ON outbox_pending FROM {account}"
     );
     let missing = clinic.case("privilege_missing", &revoke, printed()).await?;
     let lines = missing["command"].as_str().unwrap_or_default().lines().count();
     ensure!(lines == 2, "{missing:#}");
+    let unread = clinic.case("no_tail", &format!("REVOKE REPLICATION SLAVE ON *.* FROM {account}"), printed()).await?;
+    ensure!(unread["evidence"].as_str().unwrap_or_default().contains("(privilege)"), "{unread:#}");
+    clinic.case("no_tail", "SET GLOBAL binlog_row_image = MINIMAL", printed()).await?;
     clinic.case("transactions_unseen", &format!("REVOKE PROCESS ON *.* FROM {account}"), printed()).await?;
     let view = "CREATE OR REPLACE DEFINER = {} VIEW outbox_claimed_messages AS SELECT id FROM outbox_messages";
     let mended = view.replace("{}", "CURRENT_USER");

@@ -3,6 +3,7 @@
 
 mod accounts;
 mod api;
+mod binlog;
 mod canary;
 mod contract;
 mod controls;
@@ -44,6 +45,7 @@ mod sessions;
 mod settings;
 mod stage;
 mod table_locks;
+mod tail;
 mod takeover;
 mod throttled;
 mod traces;

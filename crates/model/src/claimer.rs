@@ -245,6 +245,7 @@ impl Look {
     fn seen(&self, protocol: &Protocol) -> Seen {
         let rows = |ids: Ids| ids.iter().map(|id| pending(protocol, id)).collect();
         Seen {
+            has_tail: false,
             version: Some(self.version),
             low: self.low,
             leases: self.claim_ids.iter().copied().map(lease).collect(),

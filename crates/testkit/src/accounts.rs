@@ -24,6 +24,8 @@ pub enum Account {
     Relay,
     /// The same with `PROCESS`.
     RelayWithProcess,
+    /// The same, and it may read the binary log: `deploy/grants/tail.sql`.
+    RelayWithTail,
     /// A service: `deploy/grants/service.sql`, and its own tables.
     Service,
     /// A consumer with a database of its own: `deploy/grants/consumer.sql`.
@@ -38,13 +40,22 @@ pub enum Account {
 }
 
 impl Account {
-    const ALL: [Self; 7] =
-        [Self::Relay, Self::RelayWithProcess, Self::Service, Self::Consumer, Self::Worker, Self::Operator, Self::Owner];
+    const ALL: [Self; 8] = [
+        Self::Relay,
+        Self::RelayWithProcess,
+        Self::RelayWithTail,
+        Self::Service,
+        Self::Consumer,
+        Self::Worker,
+        Self::Operator,
+        Self::Owner,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Relay => "outbox_relay",
             Self::RelayWithProcess => "outbox_relay_process",
+            Self::RelayWithTail => "outbox_relay_tail",
             Self::Service => "outbox_service",
             Self::Consumer => "outbox_consumer",
             Self::Worker => "outbox_worker",
@@ -61,6 +72,11 @@ impl Account {
             // With `PROCESS` enabled, as the file describes.
             Self::RelayWithProcess => {
                 RELAY.replace("-- GRANT", "GRANT").replace("'outbox_relay'", "'outbox_relay_process'")
+            }
+            Self::RelayWithTail => {
+                let both =
+                    [&RELAY.replace("-- GRANT", "GRANT"), include_str!("../../../deploy/grants/tail.sql")].concat();
+                both.replace("'outbox_relay'", "'outbox_relay_tail'")
             }
             Self::Service => SERVICE.to_owned(),
             Self::Worker => {

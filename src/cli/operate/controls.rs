@@ -193,7 +193,8 @@ impl Operation for Instances {
     }
 
     fn show(&self, answer: &Value) -> anyhow::Result<()> {
-        let columns = ["instance", "role", "state", "in_flight", "lanes", "sinks", "version", "started_at", "seen_at"];
+        let columns =
+            ["instance", "role", "state", "in_flight", "lanes", "sinks", "tail", "version", "started_at", "seen_at"];
         if self.format.json(answer)? {
             return Ok(());
         }
@@ -203,6 +204,10 @@ impl Operation for Instances {
                 && *lanes == json!([])
             {
                 *lanes = "all".into();
+            }
+            if let Some(tail @ Value::String(_)) = instance.get_mut("tail") {
+                // The word: the sentence is in the answer.
+                *tail = tail.as_str().and_then(|tail| tail.split(':').next()).map_or(Value::Null, Value::from);
             }
             let sinks = instance.get_mut("sinks").and_then(Value::as_object_mut);
             sinks.into_iter().flatten().filter(|(_, why)| why.is_null()).for_each(|(_, why)| *why = "ok".into());

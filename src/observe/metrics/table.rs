@@ -99,6 +99,14 @@ pub const METRICS: &[Metric] = &[
         "Messages that may have been or will be sent twice: takeover, unconfirmed, or resent by the sink itself.",
     ),
     metric("gauge", "outbox_relay_lanes", &[], "Lanes that had messages since the relay was started."),
+    metric("gauge", "outbox_relay_tailed_lanes", &[], "Lanes whose rows this relay takes from the binary log."),
+    metric(
+        "counter",
+        "outbox_relay_tail_ends_total",
+        &["reason"],
+        "Tails that have ended, or were not made, by the reason in one word: see docs/deployment.md.",
+    ),
+    metric("counter", "outbox_relay_tail_missed_total", &[], "Pending rows that the binary log did not show."),
     metric("gauge", "outbox_relay_sink_connected", &["sink"], "1 while the sink takes messages."),
     metric(
         "gauge",

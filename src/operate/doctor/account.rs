@@ -110,12 +110,15 @@ fn missing(lacking: &[(String, String)], activation: Option<String>, account: &s
         .sql(lacking.iter().map(grant).collect::<Vec<_>>().join("\n"))
 }
 
+/// What `deploy/grants` gives a relay beyond tables, as MySQL and MariaDB name it.
+const HARMLESS: [&str; 5] = ["USAGE", "PROCESS", "REPLICATION SLAVE", "REPLICATION CLIENT", "BINLOG MONITOR"];
+
 /// The privileges of a line of SHOW GRANTS that go beyond tables, and their object. Nothing else of a line is shown: it may hold
 /// the hash of a password.
 fn beyond(grant: &str) -> Option<(Vec<&str>, &str)> {
     let (list, rest) = grant.strip_prefix("GRANT ")?.split_once(" ON ")?;
     let object = rest.split_once(" TO ")?.0;
-    let harmless = |name: &&str| !matches!(*name, "USAGE" | "PROCESS");
+    let harmless = |name: &&str| !HARMLESS.contains(name);
     let mut names: Vec<_> = privileges(list).map(|(name, _)| name).filter(harmless).collect();
     if grant.ends_with("WITH GRANT OPTION") {
         names.push("GRANT OPTION");
@@ -196,7 +199,7 @@ mod tests {
         let command = |grant: &str| excessive(grant, "'relay'@'%'").and_then(|it| it.command);
         for sound in [
             "GRANT USAGE ON *.* TO `relay`@`%` IDENTIFIED BY PASSWORD '*S3CRET'",
-            "GRANT PROCESS ON *.* TO `relay`@`%`",
+            "GRANT PROCESS, REPLICATION SLAVE, BINLOG MONITOR ON *.* TO `relay`@`%`",
             "GRANT SELECT, DELETE ON `shop`.`outbox_messages` TO `relay`@`%`",
             "GRANT `role`@`%` TO `relay`@`%`",
         ] {

@@ -15,6 +15,7 @@ mod rabbitmq;
 mod server;
 mod sizes;
 pub(crate) mod tables;
+mod tail;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -192,6 +193,7 @@ async fn look_at_database(config: &Config, findings: &mut Vec<Finding>, topics: 
             Ok(found) => findings.extend(found),
             Err(error) => findings.push(not_read("The queue", &error)),
         }
+        findings.extend(tail::examine(&mut db, config, findings).await);
         match doctor::topics(&mut db).await {
             Ok(found) => *topics = found,
             Err(error) => findings.push(not_read("The topics in use", &error)),

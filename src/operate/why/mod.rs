@@ -8,6 +8,7 @@ use outbox_core::{
         jobs,
         read::Mark,
         refusal::{Refusal, refusal},
+        tail::Kind,
     },
 };
 use serde::Serialize;
@@ -223,6 +224,24 @@ fn ended(found: &Found) -> Verdict {
 
 fn claimed(found: &Found, claim: &ClaimRow) -> Verdict {
     let (owner, ago) = (&claim.owner, found.now - claim.lease_until);
+    if ago < 0 && claim.kind == Kind::Closed {
+        let why = format!(
+            "Relay {owner} had the tail of its lane, which was closed {} ago, and may have published it. The tail becomes a \
+             list within seconds. Another relay takes that over after {}.",
+            span(found.now - claim.claimed_at),
+            at(claim.lease_until)
+        );
+        return Verdict::new("claimed", "closed", why);
+    }
+    if ago < 0 && claim.kind == Kind::Open {
+        let why = format!(
+            "Relay {owner} tails its lane, and publishes it or takes it next. The tail was written {} ago, its lease \
+             lasts until {}.",
+            span(found.now - claim.claimed_at),
+            at(claim.lease_until)
+        );
+        return Verdict::new("claimed", "tailed", why);
+    }
     if ago < 0 {
         let since = span(found.now - claim.claimed_at);
         let why = format!(

@@ -40,7 +40,12 @@ fn delayed(seconds: i64, reason: &str) -> Found {
 }
 
 fn claim(seconds: i64) -> ClaimRow {
-    ClaimRow { owner: "a".to_owned(), claimed_at: NOW - 40 * SECOND, lease_until: NOW + seconds * SECOND }
+    ClaimRow {
+        owner: "a".to_owned(),
+        claimed_at: NOW - 40 * SECOND,
+        lease_until: NOW + seconds * SECOND,
+        kind: Kind::List,
+    }
 }
 
 fn receipt() -> ReceiptRow {
@@ -87,6 +92,14 @@ fn a_claimed_message_has_its_relay() {
     let claimed = |seconds| Found { claims: vec![claim(seconds)], ..pending() };
     check(&claimed(20), "claimed/claimed", "a has claimed it, 40 s ago, and publishes it", "");
     check(&claimed(20), "claimed/claimed", "Its lease lasts until 2023-11-14T22:13:40Z", "");
+    let tailed = |kind| Found { claims: vec![ClaimRow { kind, ..claim(20) }], ..pending() };
+    check(&tailed(Kind::Closed), "claimed/closed", "which was closed 40 s ago, and may have published it.", "");
+    check(
+        &tailed(Kind::Open),
+        "claimed/tailed",
+        "a tails its lane, and publishes it or takes it next. The tail was",
+        "",
+    );
     check(&claimed(-3), "claimed/lease_ended", "ended 3 s ago", "");
     check(&claimed(-70), "claimed/lease_ended", "None has.", "start a relay");
 }

@@ -56,7 +56,7 @@ impl Foreign {
         let live: HashSet<ClaimLease> = seen.leases.iter().copied().collect();
         let mut barred = Barred::default();
         for tenure in own {
-            let stands = live.contains(&tenure.lease);
+            let stands = tenure.is_in(&live);
             let returns = !stands && tenure.may_return();
             if stands || returns {
                 barred.ids.extend(&tenure.ids);

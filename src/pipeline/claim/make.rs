@@ -90,7 +90,7 @@ impl Claimer {
     }
 
     /// Looks for the claims after an error: asks until the database answers, or the lease has passed.
-    async fn find(&self, tokens: &[u64], until: Instant) -> Option<Vec<ClaimLease>> {
+    pub(super) async fn find(&self, tokens: &[u64], until: Instant) -> Option<Vec<ClaimLease>> {
         let mut pauses = session::pauses();
         loop {
             tokio::time::sleep(pauses.next()).await;
@@ -124,6 +124,6 @@ pub(super) fn kib(rows: &[Pending]) -> usize {
 }
 
 /// Returns a lease token that no other claim has; 0 means none.
-fn token() -> u64 {
+pub(super) fn token() -> u64 {
     rand::random::<u64>().max(1)
 }

@@ -1,10 +1,12 @@
 //! The claimer of a lane: looks for pending rows and claims them, pass after pass.
 
+mod follow;
 mod foreign;
 mod held;
 mod make;
 mod pace;
 mod past;
+mod tail;
 pub mod window;
 
 use std::{
@@ -21,6 +23,7 @@ use outbox_core::{
         claim::{self, Look, Pending, Seen},
         lanes,
         read::Stored,
+        tail::{self as store_tail, SEALED},
     },
 };
 use tokio::sync::{mpsc, watch};
@@ -29,10 +32,14 @@ pub use self::foreign::{Foreign, claimed_ids};
 use self::{
     make::kib,
     past::Past,
+    tail::Tails,
     window::{Limits, Selection, Start},
 };
 use crate::{
-    pipeline::lanes::Idle,
+    pipeline::{
+        lanes::Idle,
+        settle::{Finished, Settled},
+    },
     state::{
         backoff::Backoff,
         capacity::{Capacity, Share},
@@ -64,6 +71,10 @@ pub struct Claimed {
     pub count: Share,
     /// Its share of the bytes in flight, in KiB, held until it is published.
     pub bytes: Share,
+    /// Messages that go into the queues of their keys, sorted: under a tail, earlier ones hold these.
+    pub behind: Vec<u64>,
+    /// The queue of its settler, if it is a part of a tail.
+    pub settler: Option<mpsc::UnboundedSender<Finished>>,
 }
 
 /// The outcome of a pass.
@@ -77,6 +88,8 @@ enum Pass {
     Deferred,
     /// Another relay changed the lane first.
     Conflict,
+    /// The lane has a tail.
+    Tailed,
 }
 
 /// The claimer of one lane.
@@ -91,6 +104,8 @@ pub struct Claimer {
     pub open: watch::Receiver<bool>,
     /// Receives the claims.
     pub claims: mpsc::Sender<Claimed>,
+    /// Reports settled claims to the publisher.
+    pub settled: mpsc::UnboundedSender<Settled>,
     /// The number of the pass that began last.
     pub last_pass: Arc<AtomicU64>,
     /// Connections, shared with the claimers of other lanes.
@@ -107,6 +122,7 @@ struct Memory {
     /// Until then there are too many held keys to read them one after the other.
     many_held_until: Instant,
     past: Past,
+    tails: Tails,
     /// For looks that start at the first row.
     patience: Patience,
     last_message_at: Instant,
@@ -130,6 +146,7 @@ impl Claimer {
             full_look_at: now,
             many_held_until: now,
             past: Past::new(),
+            tails: Tails::new(),
             patience: Patience::new(&self.context),
             last_message_at: now,
             pauses: session::pauses(),
@@ -143,7 +160,12 @@ impl Claimer {
             let outcome = self.pass(&mut memory, session, count, bytes).await;
             let pause = self.judge(&mut memory, &outcome, started);
             let Some(()) = stop.run_until_cancelled(self.rest(pause)).await else { break };
+            if self.tail(&mut memory.tails).await {
+                memory.foreign.forget_ids();
+                memory.full_look_at = Instant::now();
+            }
         }
+        memory.tails.finish().await;
     }
 
     /// Waits until there is a sink to publish to, and the lane is not paused.
@@ -176,6 +198,14 @@ impl Claimer {
             session.run("create_head", async |db| lanes::create_head(db, self.lane).await).await?;
             return Ok(Pass::Empty);
         };
+        memory.tails.saw(&seen);
+        if seen.has_tail {
+            return Ok(Pass::Tailed);
+        }
+        if version == SEALED {
+            session.run("tail", async |db| store_tail::unseal(db, self.lane).await).await?;
+            return Ok(Pass::Conflict);
+        }
         match (selection.claims.is_empty(), selection.behind.is_empty()) {
             (true, true) if without.is_empty() => return Ok(Pass::Empty),
             (true, true) => return Ok(Pass::Deferred),
@@ -210,8 +240,8 @@ impl Claimer {
             let rows: Vec<Pending> = rows.extract_if(.., |row| is_mine(row.id)).collect();
             let messages = messages.as_mut().map(|all| all.extract_if(.., |it| is_mine(it.id)).collect());
             let (count, bytes) = (count.split(self.context.role.of_claim(rows.len())), bytes.split(kib(&rows)));
-            let last_pass = Arc::clone(&self.last_pass);
-            Claimed { tenure, pass, times, last_pass, rows, messages, count, bytes }
+            let (last_pass, behind, settler) = (Arc::clone(&self.last_pass), Vec::new(), None);
+            Claimed { tenure, pass, times, last_pass, rows, messages, count, bytes, behind, settler }
         });
         let claims: Vec<Claimed> = claims.collect();
         // The room that they do not need is free.
@@ -256,9 +286,9 @@ impl Claimer {
             return Ok(None);
         }
         let mut barred = memory.foreign.bar(&seen, &own);
-        if !self.context.role.shares_keys() {
-            barred.keys.extend(own.iter().flat_map(|tenure| &tenure.keys));
-        }
+        // The list that a tail has become has ever higher numbers, and a replay sends a key in the order of its claims.
+        let apart = own.iter().filter(|tenure| tenure.stands || !self.context.role.shares_keys());
+        barred.keys.extend(apart.flat_map(|tenure| &tenure.keys));
         self.context.leases.sweep(self.lane, &seen.leases);
         barred.held = self.held(memory, session, &seen).await?;
         barred.crowded = self.context.queues.crowded(self.lane);

@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use outbox_core::sqlx;
+use outbox_core::{sqlx, store::tail};
 
 use super::{Claimer, Memory, Pass};
 
 /// A lane without a message for this duration is idle.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// The pause between two looks whether another relay still has a tail.
+const TAILED: Duration = Duration::from_millis(100);
 
 /// The pause before the next pass.
 pub(super) enum Pause {
@@ -17,6 +20,8 @@ pub(super) enum Pause {
     UntilNudged(Instant),
     /// Until the shared search of idle lanes finds a row.
     Idle,
+    /// Until the lane has no tail.
+    Tailed,
 }
 
 impl Claimer {
@@ -30,12 +35,14 @@ impl Claimer {
                 metrics.claimed_messages_total.inc_by(*messages as u64);
                 metrics.claim_duration_seconds.observe(started.elapsed().as_secs_f64());
                 memory.last_message_at = now;
+                memory.tails.claimed(*messages < relay.claim_messages / 8);
                 let is_small = *messages < relay.claim_messages / 8;
                 // Other relays have their turn even if a pass takes longer than the interval.
                 let until = (started + interval).max(now + interval / 4);
                 ("claimed", if is_small { Pause::Until(until) } else { Pause::None })
             }
             Ok(Pass::Deferred) => ("empty", Pause::None),
+            Ok(Pass::Tailed) => ("empty", Pause::Tailed),
             // Claimers that race without a pause lose half of their compare-and-sets.
             Ok(Pass::Conflict) => ("conflict", Pause::Until(now + interval.mul_f64(rand::random()))),
             Ok(Pass::Empty) => {
@@ -65,6 +72,17 @@ impl Claimer {
                 tokio::time::timeout_at(until.into(), self.context.nudge.notified()).await.ok();
             }
             Pause::Idle => self.idle.wait(self.lane).await,
+            Pause::Tailed => loop {
+                tokio::time::sleep(TAILED).await;
+                let mut session = self.sessions.take().await;
+                let is_tailed = session.run("tail", async |db| tail::is_tailed(db, self.lane).await).await;
+                self.context.alive("claim");
+                match is_tailed {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(_logged) => session.pause().await,
+                }
+            },
         }
     }
 }

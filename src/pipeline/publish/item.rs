@@ -73,7 +73,7 @@ fn trace(claimed: &Claimed, messages: &mut [(Pending, Step)]) -> Option<ClaimTra
     let traced: Vec<_> = traced.collect();
     let ((started, at), tenure) = (claimed.times, &claimed.tenure);
     (!traced.is_empty()).then(|| ClaimTrace {
-        claim_id: tenure.lease.claim_id,
+        claim_id: tenure.claim_id,
         lane: tenure.lane,
         messages: tenure.ids.len(),
         started,

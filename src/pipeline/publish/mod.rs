@@ -390,7 +390,9 @@ impl Publisher {
         let Some(InFlight { claimed, mut settlement, queued, trace, .. }) = self.claims.remove(&lease) else { return };
         settlement.sent.sort_unstable_by_key(|(id, _)| *id);
         // The settlers outlive the publisher.
-        self.finished.send(Finished::new(claimed, settlement, queued, trace)).ok();
+        let settler = claimed.settler.clone();
+        let finished = Finished::new(claimed, settlement, queued, trace);
+        settler.as_ref().unwrap_or(&self.finished).send(finished).ok();
     }
 
     /// Releases what has not started, because the deadline of the stop is near.

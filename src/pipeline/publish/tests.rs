@@ -117,8 +117,10 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
         last_pass: Arc::default(),
         rows: Vec::new(),
         messages: None,
+        behind: Vec::new(),
         count,
         bytes,
+        settler: None,
     };
     let messages = messages.iter().map(|&(id, key_hash)| {
         let outgoing = Outgoing {

@@ -72,6 +72,8 @@ const NO_ROUTE_WAIT: Duration = Duration::from_secs(60);
 /// The wait of a message that the database does not return. While the relay finds such a message, it reads nothing else
 /// for about a minute.
 const UNREAD_WAIT: Duration = Duration::from_secs(600);
+/// The time for which a message that the log has shown, and that reads do not see, is waited for.
+const UNSEEN: Duration = Duration::from_secs(2);
 /// After this number of leases a message is set aside, even if only its transfer breaks.
 const STUCK: u32 = 20;
 
@@ -123,19 +125,29 @@ impl Reader {
     /// Reads a claim. Retries until the database answers or the lease is lost; then releases the messages not read.
     pub async fn read(&self, mut claimed: Claimed) -> ReadClaim {
         if let Some(stored) = claimed.messages.take() {
-            let messages = self.prepare(claimed.tenure.lane, &claimed.rows, stored);
+            let messages = self.prepare(&claimed, &claimed.rows, stored);
             return ReadClaim { claimed, messages };
         }
         // Pings go through another connection: their success must not shorten the pauses.
         let (mut session, mut witness) = (self.sessions.take().await, self.sessions.take().await);
-        let mut blame = Blame::new(self.context.config.relay.lease, Instant::now());
+        let started = Instant::now();
+        let mut blame = Blame::new(self.context.config.relay.lease, started);
         let (mut rest, mut most, mut messages) = (&*claimed.rows, claimed.rows.len(), Vec::new());
         while !rest.is_empty() && claimed.tenure.lasts(Duration::ZERO) {
             let (rows, behind) = rest.split_at(most.min(rest.len()));
             let ids: Vec<u64> = rows.iter().map(|row| row.id).collect();
-            let error = match session.run("read", async |db| read::messages(db, &ids).await).await {
+            let is_shown = claimed.settler.is_some();
+            let read = async |db: &mut _| {
+                if is_shown { read::shown(db, &ids).await } else { read::messages(db, &ids).await }
+            };
+            let error = match session.run("read", read).await {
+                // The log shows rows before reads see their messages.
+                Ok(stored) if is_shown && stored.len() < rows.len() && started.elapsed() < UNSEEN => {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    continue;
+                }
                 Ok(stored) => {
-                    messages.extend(self.prepare(claimed.tenure.lane, rows, stored));
+                    messages.extend(self.prepare(&claimed, rows, stored));
                     (rest, most) = (behind, most * 2);
                     blame.begin(Instant::now());
                     continue;
@@ -172,12 +184,19 @@ impl Reader {
         ReadClaim { claimed, messages }
     }
 
-    fn prepare(&self, lane: u16, rows: &[Pending], stored: Vec<Stored>) -> Vec<(Pending, Step)> {
+    fn prepare(&self, claimed: &Claimed, rows: &[Pending], stored: Vec<Stored>) -> Vec<(Pending, Step)> {
         let mut stored = stored.into_iter().peekable();
         let step = |row: &Pending| {
-            let Some(message) = stored.next_if(|message| message.id == row.id) else { return (*row, missing()) };
+            let Some(message) = stored.next_if(|message| message.id == row.id) else {
+                // A usual claim decides on a message that the log has shown: its look has seen the row.
+                let is_shown = claimed.settler.is_some();
+                return (*row, if is_shown { Step::Decided(Disposition::Release, String::new()) } else { missing() });
+            };
             let row = spent(*row, &message);
-            (row, self.step(lane, row, message))
+            if claimed.behind.binary_search(&row.id).is_ok() {
+                return (row, Step::Decided(Disposition::Behind, String::new()));
+            }
+            (row, self.step(claimed.tenure.lane, row, message))
         };
         rows.iter().map(step).collect()
     }
@@ -316,8 +335,10 @@ mod tests {
             last_pass: Arc::default(),
             rows: vec![Pending { id: 7, key_hash: 0, bytes: 1, attempts: 0, takeovers: 0 }],
             messages: None,
+            behind: Vec::new(),
             count: pool.take(0).await,
             bytes: pool.take(0).await,
+            settler: None,
         };
         let read = reader.read(claimed).await;
         assert!(matches!(*read.messages, [(_, Step::Decided(Disposition::Release, _))]));

@@ -23,10 +23,10 @@ pub use self::{
 use crate::store::migrate::{RECORD, note_in_script};
 
 /// The number of the newest migration that this version knows: its version of the tables.
-pub const SCHEMA_VERSION: i64 = 37;
+pub const SCHEMA_VERSION: i64 = 41;
 
 /// The migrations as text: number, name, SQL. One statement each.
-pub const MIGRATIONS: [(i64, &str, &str); 35] = [
+pub const MIGRATIONS: [(i64, &str, &str); 39] = [
     (1, "messages", include_str!("../../migrations/0001_messages.sql")),
     (2, "pending", include_str!("../../migrations/0002_pending.sql")),
     (3, "delayed", include_str!("../../migrations/0003_delayed.sql")),
@@ -62,6 +62,10 @@ pub const MIGRATIONS: [(i64, &str, &str); 35] = [
     (33, "listed_traces", include_str!("../../migrations/0033_listed_traces.sql")),
     (36, "audit_entries", include_str!("../../migrations/0036_audit_entries.sql")),
     (37, "inbox_retries", include_str!("../../migrations/0037_inbox_retries.sql")),
+    (38, "tails", include_str!("../../migrations/0038_tails.sql")),
+    (39, "claimed_rows", include_str!("../../migrations/0039_claimed_rows.sql")),
+    (40, "sealed_lanes", include_str!("../../migrations/0040_sealed_lanes.sql")),
+    (41, "instance_tails", include_str!("../../migrations/0041_instance_tails.sql")),
 ];
 
 /// The migrations for `#[sqlx::test(migrator = "outbox_core::MIGRATOR")]`: sqlx applies them to an empty database.

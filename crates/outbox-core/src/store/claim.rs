@@ -9,6 +9,7 @@ use super::{
     lease::ClaimLease,
     queue::UNDATED,
     read::{self, Stored},
+    tail,
     text::{Digits, Hex, Ids, Reply, Text, listed, sql},
 };
 
@@ -76,6 +77,8 @@ pub struct Seen {
     pub claims: Vec<ForeignClaim>,
     /// Claims of other owners that were not read whole, because their number was known.
     pub passed: Vec<ClaimLease>,
+    /// Whether the lane has a tail: then nobody claims.
+    pub has_tail: bool,
     /// Candidates, by id.
     pub fresh: Vec<Pending>,
     /// Rows in the gaps, by id.
@@ -108,7 +111,7 @@ pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, s
     let others = others.unwrap_or_default();
     let text = sql!(
         "SELECT 0, version, low, low, NULL, NULL, NULL FROM outbox_head WHERE lane = {lane}
-        UNION ALL SELECT 1, claim_id, lease_token, claim_id, owner,
+        UNION ALL SELECT 1, claim_id, lease_token, kind, owner,
             IF(claim_id > {known} AND owner <> {owner}, message_ids, NULL),
             IF(claim_id > {known} AND owner <> {owner}, key_hashes, NULL)
             FROM outbox_claims WHERE claim_id > {gone} AND lane = {lane}
@@ -159,7 +162,9 @@ impl Seen {
         let lease = ClaimLease { claim_id: row.try_get(1)?, lease_token: row.try_get(2)? };
         self.leases.push(lease);
         let holder: &str = row.try_get(4)?;
-        if let (Some(ids), Some(packed)) = (row.try_get(5)?, row.try_get::<Option<&[u8]>, _>(6)?) {
+        if row.try_get::<u64, _>(3)? > 0 {
+            self.has_tail = true;
+        } else if let (Some(ids), Some(packed)) = (row.try_get(5)?, row.try_get::<Option<&[u8]>, _>(6)?) {
             self.claims.push(ForeignClaim {
                 lease,
                 owner: holder.to_owned(),
@@ -325,8 +330,9 @@ pub async fn find(
     lease_tokens: &[u64],
 ) -> Result<Vec<ClaimLease>, sqlx::Error> {
     let text = sql!(
-        "UPDATE outbox_head SET version = version + 1, claimer = 0 WHERE lane = {lane};
+        "UPDATE outbox_head SET version = {raised}, claimer = 0 WHERE lane = {lane};
         SELECT claim_id, lease_token FROM outbox_claims WHERE owner = {owner} AND lease_token IN ({tokens})",
+        raised = tail::RAISED,
         lane,
         owner = Hex(owner.as_bytes()),
         tokens = Ids(lease_tokens),

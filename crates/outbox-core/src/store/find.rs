@@ -11,6 +11,7 @@ use super::{
     read::{self, Mark},
     replay::ELSEWHERE,
     stats::first_of_the_last_minute,
+    tail::Kind,
 };
 
 /// All rows about one message at one moment. Times are microseconds since 1970, by the database's clock.
@@ -149,15 +150,17 @@ impl StateRow {
     }
 }
 
-/// A claim that lists the message.
+/// A claim that lists the message, or a tail up to a mark above it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimRow {
     /// The owner.
     pub owner: String,
-    /// When it was claimed.
+    /// When it was claimed. A tail: when it was written last.
     pub claimed_at: i64,
     /// The end of its lease.
     pub lease_until: i64,
+    /// Its kind. Under a tail the message may be in flight, or may be taken next.
+    pub kind: Kind,
 }
 
 /// A broker's confirmation.
@@ -256,10 +259,12 @@ pub(super) async fn states(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Ve
 
 async fn claims(conn: &mut MySqlConnection, id: u64) -> Result<Vec<ClaimRow>, sqlx::Error> {
     let sql = "SELECT owner, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', claimed_at), \
-               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', lease_until) FROM outbox_claimed_messages WHERE id = ? ORDER BY claim_id";
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', lease_until), CAST(kind AS UNSIGNED) FROM outbox_claimed_messages WHERE id = ? \
+               ORDER BY claim_id";
     let rows = sqlx::query(sql).bind(id).fetch_all(conn).await?;
     let claim = |row: &MySqlRow| {
-        Ok(ClaimRow { owner: row.try_get(0)?, claimed_at: row.try_get(1)?, lease_until: row.try_get(2)? })
+        let (claimed_at, lease_until, kind) = (row.try_get(1)?, row.try_get(2)?, Kind::of(row.try_get(3)?));
+        Ok(ClaimRow { owner: row.try_get(0)?, claimed_at, lease_until, kind })
     };
     rows.iter().map(claim).collect()
 }

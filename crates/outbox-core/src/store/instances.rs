@@ -19,15 +19,17 @@ pub struct Beat<'a> {
     pub sinks: &'a str,
     /// Messages that are claimed and not settled.
     pub in_flight: u32,
+    /// Which lanes it reads from the binary log, or why none; at most 500 characters are kept.
+    pub tail: Option<&'a str>,
 }
 
 /// Writes a heartbeat. Primary key, one row.
 pub async fn beat(conn: &mut MySqlConnection, beat: &Beat<'_>) -> Result<(), sqlx::Error> {
-    let sql = "INSERT INTO outbox_instances (instance, role, version, lanes, sinks, in_flight, started_at, seen_at) \
-               VALUES (?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE \
-               lanes = VALUES(lanes), sinks = VALUES(sinks), in_flight = VALUES(in_flight), seen_at = VALUES(seen_at)";
+    let sql = "INSERT INTO outbox_instances (instance, role, version, lanes, sinks, in_flight, tail, started_at, seen_at) \
+               VALUES (?, ?, ?, ?, ?, ?, LEFT(?, 500), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE \
+               lanes = VALUES(lanes), sinks = VALUES(sinks), in_flight = VALUES(in_flight), tail = VALUES(tail), seen_at = VALUES(seen_at)";
     let query = sqlx::query(sql).bind(beat.instance).bind(beat.role).bind(beat.version).bind(beat.lanes);
-    query.bind(beat.sinks).bind(beat.in_flight).execute(conn).await.map(drop)
+    query.bind(beat.sinks).bind(beat.in_flight).bind(beat.tail).execute(conn).await.map(drop)
 }
 
 /// Notes that a process begins to count the queue. False: it has no heartbeat yet. Primary key, one row.
@@ -73,6 +75,8 @@ pub struct InstanceRow {
     pub counted: Option<Counted>,
     /// Microseconds since it began to count last.
     pub counting: Option<i64>,
+    /// Which lanes it reads from the binary log, or why none.
+    pub tail: Option<String>,
 }
 
 /// The content of the queue at a moment.
@@ -88,7 +92,7 @@ pub struct Counted {
 pub async fn list(conn: &mut MySqlConnection) -> Result<Vec<InstanceRow>, sqlx::Error> {
     let sql = "SELECT instance, role, version, lanes, sinks, in_flight, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', started_at), \
                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', seen_at), TIMESTAMPDIFF(MICROSECOND, seen_at, UTC_TIMESTAMP(6)), counts, \
-               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', counted_at), TIMESTAMPDIFF(MICROSECOND, counting_at, UTC_TIMESTAMP(6)) \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', counted_at), TIMESTAMPDIFF(MICROSECOND, counting_at, UTC_TIMESTAMP(6)), tail \
                FROM outbox_instances ORDER BY seen_at DESC, instance";
     let row = |row: &MySqlRow| {
         Ok(InstanceRow {
@@ -106,6 +110,7 @@ pub async fn list(conn: &mut MySqlConnection) -> Result<Vec<InstanceRow>, sqlx::
                 _ => None,
             },
             counting: row.try_get(11)?,
+            tail: row.try_get(12)?,
         })
     };
     sqlx::query(sql).fetch_all(conn).await?.iter().map(row).collect()

@@ -7,6 +7,7 @@ use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 use super::{
     enqueue::micros,
     replay::{Again, values},
+    tail,
     text::{Ids, Text, Utf8, listed, sql},
 };
 
@@ -231,8 +232,9 @@ fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
     let head = |lanes: BTreeSet<u64>| {
         sql!(
             "; UPDATE outbox_jobs j STRAIGHT_JOIN outbox_head h ON h.lane IN ({lanes})
-                SET h.version = h.version + 1, h.claimer = 0, h.low = LEAST(h.low, {smallest}) WHERE {fenced}",
+                SET h.version = {raised}, h.claimer = 0, h.low = LEAST(h.low, {smallest}) WHERE {fenced}",
             lanes = Ids(&lanes),
+            raised = tail::RAISED,
             smallest = batch.ids.iter().copied().min().unwrap_or(0),
             fenced = *fenced,
         )

@@ -114,16 +114,20 @@ pub struct Expired {
     pub lane: u16,
     /// The messages that it covers; none if the list was edited by hand and cannot be read.
     pub message_ids: Vec<u64>,
+    /// The mark of a tail, which names no message; 0 for lists.
+    pub mark: u64,
 }
 
 /// Most claims that [`expired`] returns.
 pub const MOST_EXPIRED: usize = 20;
 
 /// The claims above this one whose lease has passed, at most [`MOST_EXPIRED`] by their number, read without locks: a locking
-/// read would wait for every claim that is being settled. Reads the live claims.
+/// read would wait for every claim that is being settled. Of tails only those that nobody has turned into a list for ten
+/// seconds: they have too many rows. Reads the live claims.
 pub async fn expired(conn: &mut MySqlConnection, above: u64) -> Result<Vec<Expired>, sqlx::Error> {
-    let sql = "SELECT claim_id, lease_token, owner, lane, message_ids FROM outbox_claims \
-               WHERE claim_id > ? AND lease_until < UTC_TIMESTAMP(6) ORDER BY claim_id LIMIT ?";
+    let sql = "SELECT claim_id, lease_token, owner, lane, message_ids, CAST(IF(kind = 0, 0, mark) AS UNSIGNED) FROM outbox_claims \
+               WHERE claim_id > ? AND lease_until < UTC_TIMESTAMP(6) \
+               AND (kind = 0 OR kind = 2 AND claimed_at < UTC_TIMESTAMP(6) - INTERVAL 10 SECOND) ORDER BY claim_id LIMIT ?";
     let rows = sqlx::query(sql).bind(above).bind(MOST_EXPIRED as u64).fetch_all(conn).await?;
     let expired = |row: &MySqlRow| {
         Ok(Expired {
@@ -131,6 +135,7 @@ pub async fn expired(conn: &mut MySqlConnection, above: u64) -> Result<Vec<Expir
             owner: row.try_get(2)?,
             lane: row.try_get(3)?,
             message_ids: ids_from_json(row.try_get(4)?).unwrap_or_default(),
+            mark: row.try_get(5)?,
         })
     };
     rows.iter().map(expired).collect()

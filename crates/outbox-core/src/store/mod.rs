@@ -54,6 +54,7 @@ pub mod sequence;
 pub mod session;
 pub mod settle;
 pub mod stats;
+pub mod tail;
 pub(crate) mod text;
 pub mod unsent;
 pub mod work;

@@ -6,6 +6,7 @@ use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
 use super::{
     enqueue::micros,
+    tail,
     text::{listed, sql},
 };
 
@@ -59,13 +60,14 @@ pub(super) async fn put_back(
     condition: &'static str,
 ) -> Result<u64, sqlx::Error> {
     let text = sql!(
-        "BEGIN; UPDATE outbox_head SET version = version + 1, claimer = 0, low = LEAST(low, {smallest}) WHERE lane = {lane};
+        "BEGIN; UPDATE outbox_head SET version = {raised}, claimer = 0, low = LEAST(low, {smallest}) WHERE lane = {lane};
         INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts)
             SELECT d.lane, d.id, d.key_hash, d.bytes, d.attempts FROM {ids}
             STRAIGHT_JOIN outbox_delayed d FORCE INDEX (PRIMARY) ON d.id = l.id{condition} AND d.lane = {lane};
         DELETE d FROM {ids}
             STRAIGHT_JOIN outbox_delayed d FORCE INDEX (PRIMARY) ON d.id = l.id{condition} AND d.lane = {lane}
             STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = d.lane AND p.id = d.id; COMMIT",
+        raised = tail::RAISED,
         smallest = ids.iter().copied().min().unwrap_or(0),
         lane,
         ids = listed(ids),

@@ -51,6 +51,12 @@ pub async fn messages(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Sto
     decoded(conn, ids, &replies).await
 }
 
+/// Does the same for messages that the binary log has shown. The result also lacks those that reads do not see yet.
+pub async fn shown(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Stored>, sqlx::Error> {
+    let replies = text(ids).run(conn).await?;
+    all(conn, &replies).await
+}
+
 /// The number of statements of [`text`].
 pub(crate) const STATEMENTS: usize = 2;
 
@@ -72,6 +78,15 @@ pub(crate) async fn decoded(
     ids: &[u64],
     replies: &[Reply],
 ) -> Result<Vec<Stored>, sqlx::Error> {
+    let messages = all(conn, replies).await?;
+    // A message that is missing dies. So a second answer must name it: a cut one has fewer rows.
+    if messages.len() < ids.len() && messages.len() + missing(conn, ids).await? < ids.len() {
+        return Err(sqlx::Error::Protocol("the server cut the answer to a read, as sql_select_limit does".to_owned()));
+    }
+    Ok(messages)
+}
+
+async fn all(conn: &mut MySqlConnection, replies: &[Reply]) -> Result<Vec<Stored>, sqlx::Error> {
     let [messages, epochs] = replies else {
         return Err(sqlx::Error::Protocol("the server did not answer both statements".to_owned()));
     };
@@ -80,10 +95,6 @@ pub(crate) async fn decoded(
     // No recovery has the epoch 0. (A NULL would make the columns decimal on MariaDB.)
     let has_replays = epochs.contains(&(0, 0));
     let mut messages: Vec<_> = messages.rows.iter().map(|row| stored(row, &epochs)).collect::<Result<_, _>>()?;
-    // A message that is missing dies. So a second answer must name it: a cut one has fewer rows.
-    if messages.len() < ids.len() && messages.len() + missing(conn, ids).await? < ids.len() {
-        return Err(sqlx::Error::Protocol("the server cut the answer to a read, as sql_select_limit does".to_owned()));
-    }
     if has_replays && !messages.is_empty() {
         mark(conn, &mut messages).await?;
     }

@@ -124,13 +124,19 @@ pub(super) fn ended(replies: &[Reply]) -> Result<Vec<ClaimLease>, sqlx::Error> {
 
 /// The text of a settlement.
 pub(crate) fn settlement(claims: &[(ClaimLease, &Settlement)], way: Way) -> Text {
+    settlement_with(claims, way, None)
+}
+
+/// [`settlement`] with further statements behind the receipts.
+pub(super) fn settlement_with(claims: &[(ClaimLease, &Settlement)], way: Way, next: Option<Text>) -> Text {
     let leases: Vec<ClaimLease> = claims.iter().map(|(lease, _)| *lease).collect();
     sql!(
         "SET SESSION innodb_lock_wait_timeout = 1; BEGIN; SAVEPOINT outbox_settle;
         SELECT c.claim_id, c.lease_token FROM {claims} FOR UPDATE{receipts};
-        RELEASE SAVEPOINT outbox_settle{outcomes}; COMMIT",
+        RELEASE SAVEPOINT outbox_settle{next}{outcomes}; COMMIT",
         claims = fence(&leases),
         receipts = mark_sent(claims),
+        next = Text::joined(next, ""),
         outcomes = write(claims, way),
     )
 }
@@ -235,7 +241,7 @@ fn insert_sent(marks: &[(ClaimLease, &Settlement, Vec<u8>)]) -> Text {
     let rows = marks.iter().map(|(lease, Settlement { sent, .. }, receipts)| {
         let ids = sent.iter().map(|(id, _)| *id);
         sql!(
-            "SELECT c.claim_id, c.lease_token, c.lane, c.owner, c.claimed_at, UTC_TIMESTAMP(6), '[{ids}]', {receipts}
+            "SELECT c.claim_id, c.lease_token, c.lane, c.owner, IF(c.kind = 0, c.claimed_at, UTC_TIMESTAMP(6)), UTC_TIMESTAMP(6), '[{ids}]', {receipts}
             FROM outbox_claims c WHERE c.claim_id = {claim_id} AND c.lease_token = {lease_token}",
             ids = Ids(ids),
             receipts = Hex(receipts),

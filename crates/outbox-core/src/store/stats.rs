@@ -119,7 +119,9 @@ pub struct LaneStats {
     pub lag: i64,
     /// Owners with a live claim.
     pub owners: u64,
-    /// Messages with a live claim. A claim whose list was made unreadable by hand covers none.
+    /// The owner that takes its messages from the binary log.
+    pub tailed_by: Option<String>,
+    /// Messages with a live claim, or below the mark of a tail. A claim whose list was made unreadable by hand covers none.
     pub leased: u64,
     /// Claims whose lease has passed and that no relay has taken over.
     pub expired_leases: u64,
@@ -180,10 +182,18 @@ pub async fn lanes(conn: &mut MySqlConnection) -> Result<Vec<LaneStats>, sqlx::E
     dead(conn, &mut lanes).await?;
     let sql = "SELECT lane, CAST(COUNT(DISTINCT IF(lease_until >= UTC_TIMESTAMP(6), owner, NULL)) AS UNSIGNED), \
                CAST(SUM(lease_until < UTC_TIMESTAMP(6)) AS UNSIGNED), CAST(SUM(IF(lease_until >= UTC_TIMESTAMP(6) AND \
-               JSON_VALID(message_ids), JSON_LENGTH(message_ids), 0)) AS UNSIGNED) FROM outbox_claims GROUP BY lane";
+               JSON_VALID(message_ids), JSON_LENGTH(message_ids), 0)) AS UNSIGNED), MAX(IF(kind = 1, owner, NULL)) \
+               FROM outbox_claims GROUP BY lane";
     for row in sqlx::query(sql).fetch_all(&mut *conn).await? {
         let lane = lanes.of(row.try_get(0)?);
         (lane.owners, lane.expired_leases, lane.leased) = (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
+        lane.tailed_by = row.try_get(4)?;
+    }
+    let sql = "SELECT c.lane, CAST(COUNT(*) AS UNSIGNED) FROM outbox_claims c JOIN outbox_pending p ON p.lane = c.lane AND p.id <= c.mark \
+               WHERE c.kind > 0 AND c.lease_until >= UTC_TIMESTAMP(6) GROUP BY c.lane";
+    for row in sqlx::query(sql).fetch_all(&mut *conn).await? {
+        let below: u64 = row.try_get(1)?;
+        lanes.of(row.try_get(0)?).leased += below;
     }
     let first = first_of_the_last_minute(conn).await?;
     let sql = "SELECT lane, CAST(COALESCE(SUM(IF(sent_at > UTC_TIMESTAMP(6) - INTERVAL 10 SECOND AND JSON_VALID(message_ids), \

@@ -27,5 +27,6 @@ mod schedule;
 mod sequence;
 mod sessions;
 mod stats;
+mod tail;
 mod trace;
 mod upgrade;

@@ -152,16 +152,19 @@ async fn the_views_show_one_row_for_each_message(flavor: Flavor) -> Result<()> {
         [(4, "[7,8]", r#"["t/0@1","t/1@5"]"#), (5, "[9]", "no list"), (6, "no list", r#"["t/1@6"]"#)]
     {
         let sql = format!(
-            "INSERT INTO outbox_claims VALUES ({id}, 0, 'me', 9, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '{ids}', ''); \
+            "INSERT INTO outbox_claims VALUES ({id}, 0, 'me', 9, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '{ids}', '', 0, 0); \
              INSERT INTO outbox_sent VALUES ({id}, {id}, 9, 0, 'me', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '{ids}', '{receipts}')"
         );
         database.execute(&sql).await?;
     }
+    let standing = "INSERT INTO outbox_claims VALUES (10, 3, 'me', 9, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[]', '', 1, 21); \
+        INSERT INTO outbox_pending (lane, id, key_hash, bytes) VALUES (3, 20, 0, 1), (3, 21, 0, 1), (3, 22, 0, 1), (4, 20, 0, 1)";
+    database.execute(standing).await?;
     let mut connection = database.connect().await?;
     let claimed: Vec<(u64, u64)> = sqlx::query_as("SELECT id, claim_id FROM outbox_claimed_messages ORDER BY id")
         .fetch_all(&mut connection)
         .await?;
-    assert_eq!(claimed, [(7, 4), (8, 4), (9, 5)]);
+    assert_eq!(claimed, [(7, 4), (8, 4), (9, 5), (20, 10), (21, 10)]);
     let sent: Vec<(u64, Option<String>)> =
         sqlx::query_as("SELECT id, receipt FROM outbox_sent_messages ORDER BY id").fetch_all(&mut connection).await?;
     assert_eq!(sent, [(7, Some("t/0@1".to_owned())), (8, Some("t/1@5".to_owned())), (9, None)]);

@@ -30,6 +30,21 @@ impl Flavor {
             Self::MariaDb => Kind::MariaDb,
         }
     }
+
+    /// A query of the connections that read the binary log for the default database. (`MySQL` cannot list statements with bytes in
+    /// `information_schema.processlist`.)
+    #[must_use]
+    pub fn streams(self) -> &'static str {
+        match self {
+            Self::MySql => {
+                "SELECT CAST(processlist_id AS SIGNED) FROM performance_schema.threads \
+                 WHERE processlist_db = DATABASE() AND processlist_command LIKE 'Binlog Dump%'"
+            }
+            Self::MariaDb => {
+                "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE db = DATABASE() AND command LIKE 'Binlog Dump%'"
+            }
+        }
+    }
 }
 
 /// The options of a test that differ from the defaults.

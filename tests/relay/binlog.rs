@@ -1,19 +1,19 @@
 //! Streams of real servers.
 
-use std::{
-    collections::BTreeSet,
-    sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use mysql_async::Opts;
 use outbox_core::{
     Message, Outbox,
     sqlx::{self, AssertSqlSafe, Connection as _, Executor as _, MySqlConnection},
+    store::read,
 };
-use outbox_log::{Change, End, Ended, Log, Pending, Reason};
+use outbox_relay::{
+    binlog::{Change, End, Ended, Log, Reason, Refused, What},
+    config::{Inputs, load_for_database},
+};
 use testkit::{
+    accounts::Account,
     database::Database,
     on_both_databases,
     servers::{Flavor, MySqlOptions},
@@ -22,6 +22,7 @@ use testkit::{
 on_both_databases!(
     commits_come_in_their_order_and_nothing_else,
     all_changes_of_a_message_are_shown,
+    contents_are_those_of_the_tables,
     a_prepared_transaction_shows_its_rows_at_its_preparation,
     each_missing_condition_is_named,
     an_account_without_the_privilege_is_named,
@@ -32,22 +33,39 @@ on_both_databases!(
     a_stream_outlives_what_is_not_about_the_outbox,
 );
 
-/// The address and the schema of a database.
-fn place(url: &str) -> Result<(Opts, String)> {
-    let address = url.split('?').next().unwrap_or_default();
-    let (_, schema) = address.rsplit_once('/').context("an address without a database")?;
-    Ok((Opts::from_url(address)?, schema.to_owned()))
-}
-
-/// A number that no other stream has.
-fn server_id() -> u32 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    4_000_000_000 + NEXT.fetch_add(1, Ordering::Relaxed)
+/// Opens a stream with the login of this address.
+async fn try_open(url: &str) -> Result<Log, Refused> {
+    let mut inputs = Inputs::default();
+    inputs.variables.push(("RELAY__DATABASE__URL".to_owned(), url.to_owned()));
+    let Ok(loaded) = load_for_database(&inputs) else { unreachable!("an address is a configuration") };
+    Log::open(&loaded.config.database, "relay-1").await
 }
 
 async fn open(database: &Database) -> Result<Log> {
-    let (login, schema) = place(database.url())?;
-    Ok(Log::open(login, &schema, server_id(), "relay-1").await?)
+    Ok(try_open(database.url()).await?)
+}
+
+/// Why there is no stream.
+async fn refused(url: &str) -> Result<Refused> {
+    try_open(url).await.err().context("it is open")
+}
+
+/// The changes of the next transaction, in words.
+async fn next(log: &mut Log) -> Result<Vec<String>> {
+    let (end, changes) = match log.next().await? {
+        End::Committed(changes) => ("", changes),
+        End::Prepared(changes) => ("prepared: ", changes),
+        End::PreparedCommitted => return Ok(vec!["a prepared one is committed".to_owned()]),
+    };
+    let word = |Change { lane, what }: &Change| match what {
+        What::Pending(row, message) => {
+            let payload =
+                message.as_ref().map(|it| String::from_utf8_lossy(it.contents.payload.as_deref().unwrap_or_default()));
+            format!("{end}{lane} pending {row:?} {payload:?}")
+        }
+        other => format!("{end}{lane} {other:?}"),
+    };
+    Ok(changes.iter().map(word).collect())
 }
 
 /// Waits until the stream has ended, and returns why.
@@ -65,8 +83,8 @@ async fn pending(log: &mut Log, transactions: usize) -> Result<Vec<u64>> {
     let mut ids = Vec::new();
     for _ in 0..transactions {
         match log.next().await? {
-            End::Committed(changes) => ids.extend(changes.iter().filter_map(|change| match change {
-                Change::Pending(Pending { id, .. }) => Some(*id),
+            End::Committed(changes) => ids.extend(changes.iter().filter_map(|change| match &change.what {
+                What::Pending(row, _) => Some(row.id),
                 _ => None,
             })),
             other => anyhow::bail!("{other:?}"),
@@ -126,7 +144,7 @@ async fn all_changes_of_a_message_are_shown(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let mut log = open(&database).await?;
     // Each number with its highest bit: the log of MariaDB does not say that they have no sign.
-    let (lane, id, key_hash, bytes) = (65_535, 1 << 63 | 7, u64::MAX, u32::MAX);
+    let (lane, id, key_hash, bytes) = (65_535, 1_u64 << 63 | 7, u64::MAX, u32::MAX);
     let texts = [
         format!("INSERT INTO outbox_pending VALUES ({lane}, {id}, {key_hash}, {bytes}, 32768, 0)"),
         format!("UPDATE outbox_pending SET takeovers = 255 WHERE lane = {lane} AND id = {id}"),
@@ -135,24 +153,70 @@ async fn all_changes_of_a_message_are_shown(flavor: Flavor) -> Result<()> {
              VALUES ({lane}, {id}, {key_hash}, '9999-12-31', 1, 'behind'); COMMIT"
         ),
         "DELETE FROM outbox_delayed".to_owned(),
+        // It holds no key.
         format!(
             "INSERT INTO outbox_dead VALUES ({lane}, {id}, {key_hash}, 0, 0, '2026-01-01', 0, 'rejected', NULL, 'a')"
         ),
+        format!(
+            "INSERT INTO outbox_claims VALUES ({id}, {lane}, 'a', {key_hash}, '2026-01-01', '2026-01-01', '[]', '', 1, 9)"
+        ),
+        "UPDATE outbox_claims SET kind = 2".to_owned(),
     ];
     for text in &texts {
         database.execute(text).await?;
     }
-    let row = |takeovers| Pending { lane, id, key_hash, bytes, attempts: 32_768, takeovers };
-    let waits = |holds_key| outbox_log::Waiting { lane, id, key_hash, holds_key };
+    let row = |takeovers| {
+        format!(
+            "{lane} pending Pending {{ id: {id}, key_hash: {key_hash}, bytes: {bytes}, attempts: 32768, takeovers: {takeovers} }} None"
+        )
+    };
+    let [removed, claimed, ended] = [format!("{lane} Removed({id})"), "Claimed".to_owned(), "ClaimEnded".to_owned()];
+    let held = format!("Held {{ id: {id}, key_hash: {key_hash} }}");
+    let lease = format!("ClaimLease {{ claim_id: {id}, lease_token: {key_hash} }}");
     let expected = [
-        vec![Change::Pending(row(0))],
-        vec![Change::Removed(row(0)), Change::Pending(row(255))],
-        vec![Change::Removed(row(255)), Change::Waits(waits(true))],
-        vec![Change::WaitsNoMore(waits(true))],
-        vec![Change::Waits(waits(false))],
+        vec![row(0)],
+        vec![removed.clone(), row(255)],
+        vec![removed, format!("{lane} Holds({held})")],
+        vec![format!("{lane} HoldsNoMore({held})")],
+        vec![format!("{lane} {claimed}({lease}, Open)")],
+        vec![format!("{lane} {ended}({lease})"), format!("{lane} {claimed}({lease}, Closed)")],
     ];
     for changes in expected {
-        assert_eq!(log.next().await?, End::Committed(changes));
+        assert_eq!(next(&mut log).await?, changes);
+    }
+    Ok(())
+}
+
+/// All of a message but its times, as reads find it.
+async fn contents_are_those_of_the_tables(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let mut connection = database.plain().await?;
+    let mut log = open(&database).await?;
+    let full = Message::new("orders", vec![0, 255, 10]).key("k\u{e9}").event_type("t\u{fc}").content_type("a/b");
+    let full = full.header("traceparent", "\u{1f600}").header("b", "\"");
+    let later = Message::new("orders", "{}").expires_after(Duration::from_secs(60));
+    let mut tx = connection.begin().await?;
+    Outbox::new().enqueue_all(&mut tx, [full, Message::tombstone("orders").key("k")]).await?;
+    // The log leaves out the zeros at its end.
+    tx.execute("INSERT INTO outbox_messages (message_id, topic, payload) VALUES (x'01020304050607080910111213140000', 'orders', '')").await?;
+    tx.execute("INSERT INTO outbox_pending (id) VALUES (LAST_INSERT_ID())").await?;
+    Outbox::new().enqueue(&mut tx, later).await?;
+    tx.commit().await?;
+    let End::Committed(changes) = log.next().await? else { anyhow::bail!("it is not committed") };
+    let shown: Vec<_> = changes
+        .into_iter()
+        .filter_map(|change| match change.what {
+            What::Pending(row, message) => Some((row.id, message)),
+            _ => None,
+        })
+        .collect();
+    let ids: Vec<u64> = shown.iter().map(|(id, _)| *id).collect();
+    let mut stored = read::messages(&mut connection, &ids).await?;
+    assert_eq!(shown.last().map(|(_, message)| message.is_some()), Some(false), "the database's clock decides on it");
+    for ((_, message), stored) in shown.into_iter().zip(&mut stored).take(3) {
+        let message = message.context("without contents")?;
+        stored.waited_micros = 0;
+        assert_eq!(format!("{message:?}"), format!("{stored:?}"));
     }
     Ok(())
 }
@@ -169,17 +233,16 @@ async fn a_prepared_transaction_shows_its_rows_at_its_preparation(flavor: Flavor
     {
         connection.execute(AssertSqlSafe(text)).await?;
     }
-    let row = Pending { lane: 0, id: 7, key_hash: 0, bytes: 0, attempts: 0, takeovers: 0 };
-    assert_eq!(log.next().await?, End::Prepared(vec![Change::Pending(row)]));
+    let row = |id| format!("0 pending Pending {{ id: {id}, key_hash: 0, bytes: 0, attempts: 0, takeovers: 0 }} None");
+    assert_eq!(next(&mut log).await?, [format!("prepared: {}", row(7))]);
     connection.execute(AssertSqlSafe(format!("XA COMMIT '{name}'"))).await?;
-    assert_eq!(log.next().await?, End::PreparedCommitted);
-    let row = Pending { id: 8, ..row };
+    assert_eq!(next(&mut log).await?, ["a prepared one is committed"]);
     let insert = "INSERT INTO outbox_pending (id) VALUES (8)";
     for text in [format!("XA START '{name}'"), insert.into(), format!("XA END '{name}'")] {
         connection.execute(AssertSqlSafe(text)).await?;
     }
     connection.execute(AssertSqlSafe(format!("XA COMMIT '{name}' ONE PHASE"))).await?;
-    assert_eq!(log.next().await?, End::Committed(vec![Change::Pending(row)]));
+    assert_eq!(next(&mut log).await?, [row(8)]);
     Ok(())
 }
 
@@ -207,43 +270,32 @@ async fn each_missing_condition_is_named(flavor: Flavor) -> Result<()> {
     };
     for (name, bad, good, reason) in both.iter().chain(own) {
         database.execute(&format!("SET GLOBAL {name} = {bad}")).await?;
-        let (login, schema) = place(database.url())?;
-        let refused = Log::open(login, &schema, server_id(), "").await.err().context(*name)?;
+        let refused = refused(database.url()).await.context(*name)?;
         ensure!(refused.reason == *reason && refused.to_string().contains(bad), "{name}: {refused:?}");
         database.execute(&format!("SET GLOBAL {name} = {good}")).await?;
         drop(open(&database).await.context(*name)?);
     }
     let server = MySqlOptions::new(flavor).buffer_pool_mib(64).arg("--skip-log-bin").start().await?;
     let database = Database::create_on(&server.url()).await?;
-    let (login, schema) = place(database.url())?;
-    let refused = Log::open(login, &schema, server_id(), "").await.err().context("no log")?;
-    ensure!(refused.reason == Reason::Off, "{refused:?}");
+    let found = refused(database.url()).await?;
+    ensure!(found.reason == Reason::Off, "{found:?}");
     let server = MySqlOptions::new(flavor).buffer_pool_mib(64).arg("--binlog-ignore-db=hidden").start().await?;
     Database::create_empty_on(&server.url()).await?.execute("CREATE DATABASE hidden").await?;
     let hidden = Database::at(&format!("{}hidden?ssl-mode=disabled", server.url()));
     outbox_core::migrate(&mut hidden.plain().await?).await?;
-    let (login, schema) = place(hidden.url())?;
-    let refused = Log::open(login, &schema, server_id(), "").await.err().context("a hidden schema")?;
-    ensure!(refused.reason == Reason::Filtered, "{refused:?}");
+    let found = refused(hidden.url()).await?;
+    ensure!(found.reason == Reason::Filtered, "{found:?}");
     Ok(())
 }
 
 async fn an_account_without_the_privilege_is_named(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (_, schema) = place(database.url())?;
-    let account = format!("'{}'@'%'", schema.chars().rev().take(30).collect::<String>());
-    let user = account.split('\'').nth(1).unwrap_or_default();
-    database
-        .execute(&format!("CREATE USER {account} IDENTIFIED BY 'secret'; GRANT SELECT ON {schema}.* TO {account}"))
-        .await?;
-    let (login, schema) = place(&database.url().replacen("root@", &format!("{user}:secret@"), 1))?;
-    let refused = Log::open(login.clone(), &schema, server_id(), "").await.err().context("no privilege")?;
-    ensure!(refused.reason == Reason::Privilege, "{refused:?}");
-    let wrong = mysql_async::OptsBuilder::from_opts(login.clone()).pass(Some("wrong"));
-    let refused = Log::open(wrong.into(), &schema, server_id(), "").await.err().context("no login")?;
-    ensure!(refused.reason == Reason::Privilege, "{refused:?}");
-    database.execute(&format!("GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {account}")).await?;
-    let mut log = Log::open(login, &schema, server_id(), "").await?;
+    let url = database.url_as(Account::Relay)?;
+    let found = refused(&url).await?;
+    ensure!(found.reason == Reason::Privilege, "{found:?}");
+    let found = refused(&url.replacen(":correct", ":wrong", 1)).await?;
+    ensure!(found.reason == Reason::Privilege, "{found:?}");
+    let mut log = try_open(&database.url_as(Account::RelayWithTail)?).await?;
     database.execute("INSERT INTO outbox_pending (id) VALUES (7)").await?;
     assert_eq!(pending(&mut log, 1).await?, [7]);
     Ok(())
@@ -252,11 +304,7 @@ async fn an_account_without_the_privilege_is_named(flavor: Flavor) -> Result<()>
 async fn a_stream_that_is_killed_ends(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let mut log = open(&database).await?;
-    let (_, schema) = place(database.url())?;
-    let find = format!(
-        "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE db = '{schema}' AND command LIKE 'Binlog Dump%'"
-    );
-    let thread = database.number(&find).await?;
+    let thread = database.number(flavor.streams()).await?;
     database.execute(&format!("KILL {thread}")).await?;
     let ended = log.next().await.err().context("it goes on")?;
     ensure!(matches!(ended, Ended::Lost(_)), "{ended:?}");
@@ -273,12 +321,10 @@ async fn a_table_that_was_changed_ends_the_stream(flavor: Flavor) -> Result<()> 
     database.execute("INSERT INTO outbox_pending (id) VALUES (8)").await?;
     ensure!(why(&mut log).await?.contains("outbox_pending.bytes"));
     database.execute("ALTER TABLE outbox_pending ADD COLUMN beside INT").await?;
-    let (login, schema) = place(database.url())?;
-    drop(Log::open(login, &schema, server_id(), "").await?);
+    drop(open(&database).await?);
     database.execute("ALTER TABLE outbox_pending DROP COLUMN bytes").await?;
-    let (login, schema) = place(database.url())?;
-    let refused = Log::open(login, &schema, server_id(), "").await.err().context("a table without a column")?;
-    ensure!(refused.to_string().contains("outbox_pending"), "{refused}");
+    let found = refused(database.url()).await?;
+    ensure!(found.to_string().contains("outbox_pending"), "{found}");
     Ok(())
 }
 

@@ -1,10 +1,11 @@
 //! Reads the tables of an outbox from the binary log of `MySQL` or `MariaDB`, in the order of the commits. Rows of other tables are
-//! not decoded, but the driver unpacks each compressed transaction as a whole. No program uses this yet: `ARCHITECTURE.md` has the design.
+//! not decoded, but the driver unpacks each compressed transaction as a whole.
 //!
 //! The log shows a commit before its COMMIT returns, and some milliseconds before other sessions see its rows. What it shows stays true
 //! after a crash of the server only under the conditions of [`Refused`].
 
 mod conditions;
+mod login;
 mod rows;
 
 use std::{
@@ -21,15 +22,19 @@ use mysql_async::{
     },
     prelude::Queryable as _,
 };
+use tokio::time::Instant;
 
+pub(crate) use self::conditions::judge;
 pub use self::{
     conditions::{Reason, Refused},
-    rows::{Change, Pending, Waiting},
+    rows::{Change, Held, What},
 };
 use self::{
     conditions::{Start, look},
-    rows::Table,
+    rows::{Row, Table},
 };
+use crate::config::Database;
+use outbox_core::{Contents, store::read::Stored};
 
 /// The server sends a heartbeat when nothing was written for this time.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -38,9 +43,11 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// The time for all statements before a stream.
 const OPENING: Duration = Duration::from_secs(10);
 /// The largest event, also of other tables. The driver holds it as a whole.
-const LARGEST: usize = 32 << 20;
-/// Most changes of one transaction, of 40 bytes each.
+const LARGEST: usize = 8 << 20;
+/// Most changes of one transaction, of 100 bytes each.
 const MOST: usize = 100_000;
+/// Most bytes of the contents of one transaction that are kept. The others are read from the tables.
+const MOST_CONTENTS: usize = 1 << 20;
 /// The event with which a transaction of `MariaDB` begins.
 const GTID: u8 = 162;
 /// Most prepared transactions without a change of the outbox that are remembered.
@@ -51,9 +58,14 @@ pub struct Log {
     stream: BinlogStream,
     server: String,
     columns: rows::Columns,
+    /// When the server has sent something last.
+    heard: Instant,
     tables: HashMap<u64, Table>,
     /// The changes of the present transaction so far.
     changes: Vec<Change>,
+    /// Messages of the present transaction, and their bytes.
+    messages: HashMap<u64, Box<Stored>>,
+    bytes: usize,
     /// Whether a transaction has begun whose end was not shown.
     is_open: bool,
     /// Whether it may have several events.
@@ -64,7 +76,7 @@ pub struct Log {
 }
 
 /// The end of a transaction, with its changes of the outbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum End {
     /// It was committed.
     Committed(Vec<Change>),
@@ -86,13 +98,30 @@ pub enum Ended {
 }
 
 impl Log {
-    /// Opens a stream that begins with the next commit. `server_id` must differ from those of the server, its replicas and other streams.
-    /// `name` is shown by `SHOW REPLICAS`.
+    /// Opens a stream that begins with the next commit. `name` is shown by `SHOW REPLICAS`.
     ///
     /// # Errors
     ///
     /// If a condition is not met, or the server cannot be reached. The conditions are those of this moment: settings may change later.
-    pub async fn open(login: Opts, schema: &str, server_id: u32, name: &str) -> Result<Self, Refused> {
+    pub async fn open(database: &Database, name: &str) -> Result<Self, Refused> {
+        let refused = |error: String| Refused::new(Reason::Unavailable, error);
+        let database = database.clone();
+        let logins = tokio::task::spawn_blocking(move || login::logins(&database)).await;
+        let (logins, schema) =
+            logins.map_err(|error| refused(error.to_string()))?.map_err(|error| refused(error.to_string()))?;
+        let mut opened = Err(refused("no login".to_owned()));
+        for login in logins {
+            opened = Self::open_in_time(login, &schema, name).await;
+            if !opened.as_ref().is_err_and(|refused| refused.reason == Reason::Unavailable) {
+                break;
+            }
+        }
+        opened
+    }
+
+    async fn open_in_time(login: Opts, schema: &str, name: &str) -> Result<Self, Refused> {
+        // It must differ from those of the server, its replicas and other streams.
+        let server_id = rand::random::<u32>() | 1 << 31;
         let opened = tokio::time::timeout(OPENING, Self::open_now(login, schema, server_id, name)).await;
         opened.unwrap_or_else(|_elapsed| {
             Err(Refused::new(Reason::Unavailable, format!("the server does not answer within {OPENING:?}")))
@@ -102,9 +131,9 @@ impl Log {
     async fn open_now(login: Opts, schema: &str, server_id: u32, name: &str) -> Result<Self, Refused> {
         let login = OptsBuilder::from_opts(login).max_allowed_packet(Some(LARGEST));
         let mut connection = Conn::new(login).await?;
-        // Before the position: what is changed later is in the log.
-        let columns = rows::columns(&mut connection, schema).await?;
         let Start { server, file, position } = look(&mut connection, schema).await?;
+        // After the position: a change of the tables that this does not see is in the log.
+        let columns = rows::columns(&mut connection, schema).await?;
         let nanos = HEARTBEAT.as_nanos();
         connection
             .query_drop(format!("SET @master_heartbeat_period = {nanos}, @source_heartbeat_period = {nanos}"))
@@ -120,8 +149,11 @@ impl Log {
             stream,
             server,
             columns,
+            heard: Instant::now(),
             tables: HashMap::new(),
             changes: Vec::new(),
+            messages: HashMap::new(),
+            bytes: 0,
             is_open: false,
             is_in_transaction: false,
             xa: Vec::new(),
@@ -138,7 +170,7 @@ impl Log {
         &self.server
     }
 
-    /// Waits for the end of the next transaction. Transactions without a change of the outbox are left out. May not be cancelled.
+    /// Waits for the end of the next transaction. Transactions without a change of the outbox are left out. May be cancelled.
     ///
     /// # Errors
     ///
@@ -153,8 +185,11 @@ impl Log {
     }
 
     async fn event(&mut self) -> Result<Event, Ended> {
-        match tokio::time::timeout(SILENCE, self.stream.next()).await {
-            Ok(Some(Ok(event))) => Ok(event),
+        match tokio::time::timeout_at(self.heard + SILENCE, self.stream.next()).await {
+            Ok(Some(Ok(event))) => {
+                self.heard = Instant::now();
+                Ok(event)
+            }
             Ok(Some(Err(error))) => Err(Ended::Lost(error.to_string())),
             Ok(None) => Err(Ended::Lost("the server has closed it".to_owned())),
             Err(_elapsed) => Err(Ended::Lost(format!("no heartbeat for {SILENCE:?}"))),
@@ -209,7 +244,8 @@ impl Log {
     }
 
     fn end(&mut self) -> Vec<Change> {
-        (self.is_open, self.is_in_transaction) = (false, false);
+        (self.is_open, self.is_in_transaction, self.bytes) = (false, false, 0);
+        self.messages.clear();
         std::mem::take(&mut self.changes)
     }
 
@@ -232,7 +268,21 @@ impl Log {
         let map = map.ok_or_else(|| Ended::Unreadable("rows of a table that was not named".to_owned()))?;
         for row in rows.rows(map) {
             let (before, after) = row.map_err(|error| Ended::Unreadable(error.to_string()))?;
-            table.changed(before.as_ref(), after.as_ref(), &mut self.changes)?;
+            for row in table.changed(before.as_ref(), after.as_ref())?.into_iter().flatten() {
+                match row {
+                    Row::Message(message) => {
+                        self.bytes += size(&message);
+                        if self.bytes <= MOST_CONTENTS {
+                            self.messages.insert(message.id, message);
+                        }
+                    }
+                    Row::Change(Change { lane, what: What::Pending(pending, _) }) => {
+                        let message = self.messages.remove(&pending.id);
+                        self.changes.push(Change { lane, what: What::Pending(pending, message) });
+                    }
+                    Row::Change(change) => self.changes.push(change),
+                }
+            }
             if self.changes.len() > MOST {
                 return Err(Ended::Unreadable(format!("a transaction with more than {MOST} changes")));
             }
@@ -297,6 +347,13 @@ impl Log {
             _ => Err(Ended::Unreadable(format!("its kind is {number}"))),
         }
     }
+}
+
+/// The bytes that a message takes.
+fn size(message: &Stored) -> usize {
+    let Contents { key, headers, payload, .. } = &message.contents;
+    let headers: usize = headers.iter().map(|(name, value)| name.len() + value.len() + 48).sum();
+    size_of::<Stored>() + headers + [key, payload].into_iter().flatten().map(Vec::len).sum::<usize>()
 }
 
 /// Only rows show what a statement has changed.

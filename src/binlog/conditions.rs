@@ -1,6 +1,6 @@
 //! The conditions under which the log can be read, and shows nothing that a crash or a failover takes back.
 
-use std::{collections::HashMap, fmt};
+use std::collections::HashMap;
 
 use mysql_async::{Conn, Error, Row, prelude::Queryable as _};
 
@@ -10,12 +10,14 @@ use mysql_async::{Conn, Error, Row, prelude::Queryable as _};
 pub struct Refused {
     /// In one word.
     pub reason: Reason,
+    /// The variable of the server that has another value than this one.
+    pub wanted: Option<(&'static str, &'static str)>,
     text: String,
 }
 
 impl Refused {
     pub(crate) fn new(reason: Reason, text: impl Into<String>) -> Self {
-        Self { reason, text: text.into() }
+        Self { reason, wanted: None, text: text.into() }
     }
 }
 
@@ -35,37 +37,42 @@ pub enum Reason {
     /// A failover may lose commits that the log has shown.
     SemiSynchronous,
     /// Several nodes write.
-    Galera,
+    SeveralNodes,
     /// The log is compressed in a way that is not understood.
     Compressed,
     /// The log leaves this schema out.
     Filtered,
     /// The account may not read the log.
     Privilege,
+    /// The log has shown something that cannot be read.
+    Unreadable,
     /// The server cannot be reached.
     Unavailable,
 }
 
-impl fmt::Display for Reason {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(match self {
+impl Reason {
+    /// The reason in one word.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
             Self::Off => "off",
             Self::Format => "format",
             Self::Image => "image",
             Self::NotDurable => "not_durable",
             Self::Unordered => "unordered",
             Self::SemiSynchronous => "semi_synchronous",
-            Self::Galera => "galera",
+            Self::SeveralNodes => "several_nodes",
             Self::Compressed => "compressed",
             Self::Filtered => "filtered",
             Self::Privilege => "privilege",
+            Self::Unreadable => "unreadable",
             Self::Unavailable => "unavailable",
-        })
+        }
     }
 }
 
 /// The values that a variable must have where the server knows it, and the reason otherwise.
-const WANTED: [(&str, &[&str], Reason); 8] = [
+const WANTED: [(&str, &[&str], Reason); 10] = [
     ("log_bin", &["ON"], Reason::Off),
     ("binlog_format", &["ROW"], Reason::Format),
     ("binlog_row_image", &["FULL"], Reason::Image),
@@ -73,11 +80,18 @@ const WANTED: [(&str, &[&str], Reason); 8] = [
     // MariaDB's 3 writes as often.
     ("innodb_flush_log_at_trx_commit", &["1", "3"], Reason::NotDurable),
     ("binlog_order_commits", &["ON"], Reason::Unordered),
-    ("wsrep_on", &["OFF"], Reason::Galera),
+    ("wsrep_on", &["OFF"], Reason::SeveralNodes),
+    // Of group replication, where it is loaded.
+    ("group_replication_single_primary_mode", &["ON"], Reason::SeveralNodes),
+    // The driver unpacks each transaction as a whole, whatever its size.
+    ("binlog_transaction_compression", &["OFF"], Reason::Compressed),
     ("log_bin_compress", &["OFF"], Reason::Compressed),
 ];
-/// The names of a source of semi-synchronous replicas.
-const SEMI_SYNCHRONOUS: [&str; 2] = ["rpl_semi_sync_source", "rpl_semi_sync_master"];
+/// Whether the server is a source of semi-synchronous replicas, and when it waits for them: the names of two releases.
+const SEMI_SYNCHRONOUS: [(&str, &str); 2] = [
+    ("rpl_semi_sync_source_enabled", "rpl_semi_sync_source_wait_point"),
+    ("rpl_semi_sync_master_enabled", "rpl_semi_sync_master_wait_point"),
+];
 
 /// Where a stream begins.
 pub(crate) struct Start {
@@ -88,13 +102,12 @@ pub(crate) struct Start {
 
 /// Looks at the conditions, and at the end of the log.
 pub(crate) async fn look(connection: &mut Conn, schema: &str) -> Result<Start, Refused> {
-    let semi_synchronous = SEMI_SYNCHRONOUS.iter().flat_map(|it| [format!("{it}_enabled"), format!("{it}_wait_point")]);
+    let semi_synchronous = SEMI_SYNCHRONOUS.iter().flat_map(|(enabled, point)| [*enabled, *point]);
     let names = WANTED.iter().map(|(name, ..)| *name).chain(["server_uuid", "server_uid", "hostname", "port"]);
-    let names: Vec<String> = names.map(str::to_owned).chain(semi_synchronous).map(|name| format!("'{name}'")).collect();
+    let names: Vec<String> = names.chain(semi_synchronous).map(|name| format!("'{name}'")).collect();
     let sql = format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({})", names.join(", "));
     let variables: Vec<(String, String)> = connection.query(sql).await?;
-    let variables: HashMap<String, String> = variables.into_iter().collect();
-    judge(&variables)?;
+    let server = judge(variables)?;
     let (file, position, only, never) = end(connection).await?;
     if position > u64::from(u32::MAX) {
         return Err(Refused::new(
@@ -106,17 +119,17 @@ pub(crate) async fn look(connection: &mut Conn, schema: &str) -> Result<Start, R
     if !only.is_empty() && !is_named(&only) || is_named(&never) {
         return Err(Refused::new(Reason::Filtered, format!("the binary log leaves the schema {schema} out")));
     }
-    let value = |name: &str| variables.get(name).filter(|value| !value.is_empty()).cloned();
-    let place = || format!("{}:{}", value("hostname").unwrap_or_default(), value("port").unwrap_or_default());
-    let server = value("server_uuid").or_else(|| value("server_uid")).unwrap_or_else(place);
     Ok(Start { server, file, position })
 }
 
-fn judge(variables: &HashMap<String, String>) -> Result<(), Refused> {
-    let needs = |name: &str, wanted: &[&str], reason| match variables.get(name) {
+/// Judges the variables of a server. Returns its identity.
+pub(crate) fn judge(variables: Vec<(String, String)>) -> Result<String, Refused> {
+    let variables: HashMap<String, String> = variables.into_iter().collect();
+    let needs = |name: &'static str, wanted: &[&'static str], reason| match variables.get(name) {
         Some(value) if wanted.iter().all(|it| !value.eq_ignore_ascii_case(it)) => {
             let text = format!("{name} = {value}: a stream of the binary log needs {}", wanted.join(" or "));
-            Err(Refused::new(reason, text))
+            let first = wanted.first().copied().unwrap_or_default();
+            Err(Refused { wanted: Some((name, first)), ..Refused::new(reason, text) })
         }
         _ => Ok(()),
     };
@@ -124,12 +137,13 @@ fn judge(variables: &HashMap<String, String>) -> Result<(), Refused> {
         needs(name, wanted, reason)?;
     }
     // A source that waits for a replica before the commit shows commits that a failover loses, and that no session has seen.
-    let enabled =
-        |it: &&&str| variables.get(&format!("{it}_enabled")).is_some_and(|value| value.eq_ignore_ascii_case("ON"));
-    for name in SEMI_SYNCHRONOUS.iter().filter(enabled) {
-        needs(&format!("{name}_wait_point"), &["AFTER_COMMIT"], Reason::SemiSynchronous)?;
+    let is_on = |name: &str| variables.get(name).is_some_and(|value| value.eq_ignore_ascii_case("ON"));
+    for (_, point) in SEMI_SYNCHRONOUS.iter().filter(|(enabled, _)| is_on(enabled)) {
+        needs(point, &["AFTER_COMMIT"], Reason::SemiSynchronous)?;
     }
-    Ok(())
+    let value = |name: &str| variables.get(name).filter(|value| !value.is_empty()).cloned();
+    let place = || format!("{}:{}", value("hostname").unwrap_or_default(), value("port").unwrap_or_default());
+    Ok(value("server_uuid").or_else(|| value("server_uid")).unwrap_or_else(place))
 }
 
 /// The file and the position of the end, the schemas that the log has, and those that it leaves out.

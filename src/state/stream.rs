@@ -1,0 +1,240 @@
+//! The stream of the binary log, which the lanes of this process share.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use crate::{
+    binlog::{Change, End, Ended, Log, Reason, Refused, What},
+    state::context::Context,
+};
+
+/// Most transactions of a lane that wait for it.
+const MOST: usize = 10_000;
+/// Most KiB of contents that wait. The contents of further messages are read from the tables.
+const CONTENTS: usize = 8 << 10;
+/// A stream that no lane needs for this time ends.
+const UNUSED: Duration = Duration::from_secs(60);
+/// The time before a stream that was refused is asked for again.
+const REFUSED: Duration = Duration::from_secs(60);
+/// Most tails of a process: each has a connection, and a commit in each second.
+const TAILS: usize = 8;
+
+/// The changes of a lane in one transaction.
+pub struct Transaction {
+    /// In their order.
+    pub changes: Vec<Change>,
+    /// The room that the contents take.
+    room: Vec<OwnedSemaphorePermit>,
+}
+
+/// What the stream shows a lane.
+pub enum Event {
+    /// A transaction was committed.
+    Committed(Transaction),
+    /// A prepared transaction was committed. It may be about the lane.
+    PreparedCommitted,
+}
+
+/// A lane's part of the stream.
+pub struct Joined {
+    /// The identity of the server.
+    pub server: String,
+    /// What is committed from now on. It ends with the stream, or if the lane is too slow.
+    pub events: mpsc::Receiver<Event>,
+}
+
+/// The stream of a process, if it has one.
+pub struct Stream {
+    state: Mutex<State>,
+    tails: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct State {
+    phase: Phase,
+    /// Distinguishes a stream from the ones before.
+    number: u64,
+    lanes: HashMap<u16, mpsc::Sender<Event>>,
+    /// The lanes that have a tail of this process.
+    tailed: BTreeSet<u16>,
+    /// Why the last tail has ended, or was not made.
+    why_not: Option<String>,
+}
+
+#[derive(Default)]
+enum Phase {
+    #[default]
+    Closed,
+    Opening,
+    /// With the identity of the server.
+    Open(String),
+    Refused(Instant, Refused),
+}
+
+impl Default for Stream {
+    fn default() -> Self {
+        Self { state: Mutex::default(), tails: Arc::new(Semaphore::new(TAILS)) }
+    }
+}
+
+impl Stream {
+    /// Notes that a lane has a tail of this process.
+    pub fn begins(&self, lane: u16) {
+        self.state.lock().tailed.insert(lane);
+    }
+
+    /// Notes why a lane has no tail of this process (any more): a word, and a sentence.
+    pub fn ends(&self, lane: u16, word: &str, sentence: &str) {
+        let mut state = self.state.lock();
+        state.tailed.remove(&lane);
+        let why_not = format!("{word}: {sentence}");
+        if state.why_not.as_ref() != Some(&why_not) {
+            tracing::info!(lane, why = why_not, "the lane is not read from the binary log now");
+            state.why_not = Some(why_not);
+        }
+    }
+
+    /// Says which lanes have a tail of this process, or why none has: a word, and a sentence. `None`: there was no reason for one yet.
+    #[must_use]
+    pub fn told(&self) -> Option<String> {
+        let state = self.state.lock();
+        match state.tailed.len() {
+            0 => state.why_not.clone(),
+            1 => Some(format!("tailing: lane {} is read from the binary log", state.tailed.first()?)),
+            lanes => Some(format!("tailing: {lanes} lanes are read from the binary log")),
+        }
+    }
+
+    /// Takes the place of a tail, if there is one.
+    #[must_use]
+    pub fn place(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.tails).try_acquire_owned().ok()
+    }
+
+    /// Shows a lane the commits from now on. `None`: the stream is not open yet, and a task opens it.
+    pub fn join(context: &Arc<Context>, lane: u16) -> Result<Option<Joined>, Refused> {
+        let mut state = context.stream.state.lock();
+        match &state.phase {
+            Phase::Open(server) => {
+                let (sender, events) = mpsc::channel(MOST);
+                let server = server.clone();
+                state.lanes.insert(lane, sender);
+                Ok(Some(Joined { server, events }))
+            }
+            Phase::Opening => Ok(None),
+            Phase::Refused(at, refused) if at.elapsed() < REFUSED => Err(refused.clone()),
+            Phase::Refused(..) | Phase::Closed => {
+                state.phase = Phase::Opening;
+                state.number += 1;
+                let (number, context) = (state.number, Arc::clone(context));
+                tokio::spawn(run(number, context));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Gives up the stream: it does not show what this process writes.
+    pub fn give_up(&self) {
+        let mut state = self.state.lock();
+        if let Phase::Open(_) = state.phase {
+            state.close(Phase::Closed);
+        }
+    }
+}
+
+impl State {
+    fn close(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.number += 1;
+        self.lanes.clear();
+    }
+}
+
+/// Opens the stream, and hands its events to their lanes, until it ends or no lane needs it.
+async fn run(number: u64, context: Arc<Context>) {
+    let opened = context.stop.run_until_cancelled(Log::open(&context.config.database, &context.owner)).await;
+    let phase = match opened {
+        Some(Ok(log)) => {
+            context.stream.state.lock().phase = Phase::Open(log.server().to_owned());
+            pump(log, number, &context).await
+        }
+        Some(Err(refused)) => Phase::Refused(Instant::now(), refused),
+        None => Phase::Closed,
+    };
+    let mut state = context.stream.state.lock();
+    if state.number == number {
+        state.close(phase);
+    }
+}
+
+async fn pump(mut log: Log, number: u64, context: &Context) -> Phase {
+    let room = Arc::new(Semaphore::new(CONTENTS));
+    let mut tick = tokio::time::interval(Duration::from_secs(1));
+    let mut used = Instant::now();
+    loop {
+        let end = tokio::select! {
+            end = log.next() => Some(end),
+            _ = tick.tick() => None,
+        };
+        let mut state = context.stream.state.lock();
+        if state.number != number {
+            return Phase::Closed;
+        }
+        match end {
+            Some(Ok(End::Committed(changes))) => state.committed(&room, changes),
+            Some(Ok(End::Prepared(_))) => {}
+            Some(Ok(End::PreparedCommitted)) => {
+                state.lanes.retain(|_, events| events.try_send(Event::PreparedCommitted).is_ok());
+            }
+            // The next one would show the same.
+            Some(Err(ended @ Ended::Unreadable(_))) => {
+                return Phase::Refused(Instant::now(), Refused::new(Reason::Unreadable, ended.to_string()));
+            }
+            Some(Err(ended)) => {
+                tracing::debug!(%ended);
+                return Phase::Closed;
+            }
+            None => {
+                state.lanes.retain(|_, events| !events.is_closed());
+                if !state.lanes.is_empty() {
+                    used = Instant::now();
+                } else if used.elapsed() > UNUSED || context.stop.is_cancelled() {
+                    return Phase::Closed;
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    fn committed(&mut self, room: &Arc<Semaphore>, changes: Vec<Change>) {
+        let mut by_lane: HashMap<u16, Transaction> = HashMap::new();
+        for mut change in changes {
+            if !self.lanes.contains_key(&change.lane) {
+                continue;
+            }
+            let new = || Transaction { changes: Vec::new(), room: Vec::new() };
+            let transaction = by_lane.entry(change.lane).or_insert_with(new);
+            if let What::Pending(row, message @ Some(_)) = &mut change.what {
+                match Arc::clone(room).try_acquire_many_owned(row.bytes / 1024 + 1) {
+                    Ok(taken) => transaction.room.push(taken),
+                    Err(_none) => *message = None,
+                }
+            }
+            transaction.changes.push(change);
+        }
+        for (lane, transaction) in by_lane {
+            let events = self.lanes.get(&lane);
+            if events.is_none_or(|events| events.try_send(Event::Committed(transaction)).is_err()) {
+                // It is too slow, or has ended.
+                self.lanes.remove(&lane);
+            }
+        }
+    }
+}
