@@ -2,9 +2,12 @@
 
 mod common;
 
-use std::{collections::BTreeSet, sync::Mutex};
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, PoisonError},
+};
 
-use common::{check, found};
+use common::{check, is_found};
 use model::tail::{Tail, TailFlaw};
 
 /// Two relays, whose marks are one above what they have seen.
@@ -27,10 +30,17 @@ fn prepared(world: Tail) -> Tail {
     Tail { has_prepared: true, ..world }
 }
 
-/// Checks a world once for all tests that share it. They wait: each check uses all processors.
+static CHECKED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Checks a world once for all tests that share it. They wait: each check uses all processors. Larger worlds of two relays take minutes,
+/// and are left to `./dev model`.
 fn sound(world: Tail) {
-    static CHECKED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut checked = CHECKED.lock().expect("a world that is not sound");
+    let is_small = world.keys.len() == 1 && world.faults == 0 && world.looks == 1;
+    let is_large = world.relays > 1 && !world.has_earlier && !is_small || world.keys.len() > 1 && world.faults > 1;
+    if is_large && std::env::var_os("OUTBOX_MODEL_LARGE").is_none() {
+        return;
+    }
+    let mut checked = CHECKED.lock().unwrap_or_else(PoisonError::into_inner);
     if checked.insert(format!("{world:?}")) {
         check(world);
     }
@@ -38,18 +48,20 @@ fn sound(world: Tail) {
 
 #[test]
 fn with_one_message_and_faults_every_invariant_holds() {
-    check(world(&[1], 1, 1));
-    check(world(&[1], 0, 2));
-    check(upgrade(&[1], 1, 1));
+    sound(world(&[1], 0, 1));
+    sound(alone(&[1], 2, 1));
+    sound(world(&[1], 1, 1));
+    sound(world(&[1], 0, 2));
+    sound(upgrade(&[1], 1, 1));
 }
 
 #[test]
 fn with_two_messages_every_invariant_holds() {
-    check(world(&[1, 1], 0, 1));
+    sound(world(&[1, 1], 0, 1));
     sound(world(&[1, 2], 0, 1));
-    check(alone(&[1, 2], 1, 1));
-    check(alone(&[1, 1, 1], 0, 1));
-    check(prepared(alone(&[1, 1], 0, 2)));
+    sound(alone(&[1, 2], 1, 1));
+    sound(alone(&[1, 1, 1], 0, 1));
+    sound(prepared(alone(&[1, 1], 0, 2)));
 }
 
 #[test]
@@ -85,8 +97,7 @@ macro_rules! flaws {
         #[test]
         fn $name() {
             sound($world);
-            let found = found(Tail { flaw: Some(TailFlaw::$flaw), ..$world });
-            assert!(found.contains(&$property), "found by {found:?}");
+            assert!(is_found(Tail { flaw: Some(TailFlaw::$flaw), ..$world }, $property), "not found by {}", $property);
         }
     )*};
 }

@@ -25,12 +25,10 @@ pub enum Action {
     Break(usize),
     /// The reply of a look arrives, and the relay makes a list of its rows.
     List(usize),
-    /// The reply of a look arrives, and the relay makes a tail.
+    /// The reply of a look arrives, and the relay makes a tail, which is forming.
     Make(usize),
     /// The same, and the reply to that is lost.
     LoseMakeReply(usize),
-    /// A relay asks for the tail whose reply was lost.
-    Find(usize),
     /// A message is handed to the broker.
     Send(usize, u64),
     /// The broker confirms it.
@@ -129,7 +127,7 @@ pub(super) fn database(protocol: &Tail, state: &State, actions: &mut Vec<Action>
         if claim.kind == Kind::Closed && claim.expired {
             actions.push(Action::Drop(claim.id));
         }
-        if claim.kind == Kind::Open {
+        if matches!(claim.kind, Kind::Open | Kind::Forming) {
             actions.push(Action::Close);
             if claim.expired && protocol.has_earlier {
                 actions.push(Action::DropByEarlier(claim.id));
@@ -166,7 +164,7 @@ pub(super) fn relay(protocol: &Tail, state: &State, at: usize, actions: &mut Vec
         }
         _ => {}
     }
-    if let (Some(stream), Holding::Tail { .. }) = (&relay.stream, &relay.holding) {
+    if let (Some(stream), Holding::Tail { is_open: true, .. }) = (&relay.stream, &relay.holding) {
         match &relay.look {
             Some(_) => actions.push(Action::Begin(at)),
             None if !stream.is_read => actions.push(Action::Read(at)),
@@ -179,9 +177,6 @@ pub(super) fn relay(protocol: &Tail, state: &State, at: usize, actions: &mut Vec
         if faults {
             actions.push(Action::Break(at));
         }
-    }
-    if let Holding::Finding { .. } = relay.holding {
-        actions.push(Action::Find(at));
     }
     actions.extend(relay.sendable(protocol).iter().map(|id| Action::Send(at, id)));
     for id in relay.on_the_way.iter() {
@@ -202,7 +197,7 @@ fn claims(protocol: &Tail, state: &State, at: usize, actions: &mut Vec<Action>) 
         actions.push(Action::Ask(at));
         return;
     }
-    if relay.settlement(protocol).is_some() {
+    if relay.settlement(protocol, &state.db).is_some() {
         actions.push(Action::Settle(at));
         if faults {
             actions.push(Action::LoseSettleReply(at));

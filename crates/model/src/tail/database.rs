@@ -15,6 +15,8 @@ pub(super) enum Kind {
     Open,
     /// A tail, whose owner may only settle.
     Closed,
+    /// A tail that keeps others from claims until the lists that are there have ended.
+    Forming,
 }
 
 /// A row of `outbox_claims`.
@@ -38,8 +40,8 @@ impl Claim {
         Self { id: 0, token, kind: Kind::List, messages, mark: 0, text: 0, expired: false }
     }
 
-    pub(super) fn tail(token: u64, mark: u64) -> Self {
-        Self { kind: Kind::Open, mark, ..Self::list(token, Ids::default()) }
+    pub(super) fn forming(token: u64) -> Self {
+        Self { kind: Kind::Forming, ..Self::list(token, Ids::default()) }
     }
 
     pub(super) fn stands(&self) -> bool {
@@ -69,7 +71,7 @@ impl Outcomes {
 /// A text whose reply was lost: it may be executed at any time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Request {
-    Make { version: u64, low: u64, token: u64, mark: u64 },
+    Make { token: u64 },
     Settle(Settle),
 }
 
@@ -85,7 +87,7 @@ pub(super) struct Settle {
 
 impl Settle {
     pub(super) const fn is_end(&self) -> bool {
-        !matches!(self.next, Next::Tail(_))
+        !matches!(self.next, Next::Tail(_) | Next::Open(_))
     }
 }
 
@@ -94,6 +96,8 @@ impl Settle {
 pub(super) enum Next {
     /// Nothing.
     End,
+    /// An open tail up to this mark, if it is still forming.
+    Open(u64),
     /// A tail up to this mark.
     Tail(u64),
     /// A list of what is in flight.
@@ -196,18 +200,30 @@ impl Database {
         self.next_claim
     }
 
-    /// Makes a list or a tail, if the version is that of the look.
-    pub(super) fn claim(&mut self, protocol: &Tail, (version, low): (u64, u64), claim: Claim) -> Option<u64> {
+    /// Whether the lane has no list.
+    pub(super) fn is_alone(&self) -> bool {
+        self.claims.iter().all(Claim::stands)
+    }
+
+    /// Seals the lane, and makes a tail that is forming, if the lane has none.
+    pub(super) fn form(&mut self, protocol: &Tail, token: u64) -> Option<u64> {
+        self.show();
+        if self.is_sealed || self.tail().is_some() {
+            return None;
+        }
+        self.version += 1;
+        self.is_sealed = !protocol.is(TailFlaw::NoSeal);
+        Some(self.add(Claim::forming(token)))
+    }
+
+    /// Makes a list, if the version is that of the look.
+    pub(super) fn claim(&mut self, (version, low): (u64, u64), claim: Claim) -> Option<u64> {
         self.show();
         if self.version != version || self.is_sealed {
             return None;
         }
         self.version += 1;
         self.low = self.low.max(low);
-        if claim.stands() {
-            self.is_sealed = !protocol.is(TailFlaw::NoSeal);
-            self.log.push(Entry::Begun { token: claim.token });
-        }
         Some(self.add(claim))
     }
 
@@ -247,12 +263,16 @@ impl Database {
         let old = self.claims.remove(at);
         let text = settle.text;
         let new = match &settle.next {
+            Next::Open(mark) if old.kind == Kind::Forming => {
+                self.log.push(Entry::Begun { token: old.token });
+                Claim { kind: Kind::Open, mark: *mark, text, expired: false, ..old }
+            }
             Next::Tail(mark) if protocol.is(TailFlaw::RowKept) => {
                 let mark = old.mark.max(*mark);
                 self.claims.push(Claim { mark, ..old });
                 return Some(Successor { claim: old.id, kind: old.kind, mark });
             }
-            Next::Tail(mark) => {
+            Next::Open(mark) | Next::Tail(mark) => {
                 let kind = if protocol.is(TailFlaw::KindNotCopied) { Kind::Open } else { old.kind };
                 Claim { kind, mark: *mark, text, expired: false, ..old }
             }
@@ -270,7 +290,7 @@ impl Database {
 
     pub(super) fn close(&mut self, protocol: &Tail) {
         self.show();
-        for claim in self.claims.iter_mut().filter(|it| it.kind == Kind::Open) {
+        for claim in self.claims.iter_mut().filter(|it| matches!(it.kind, Kind::Open | Kind::Forming)) {
             claim.kind = Kind::Closed;
             self.log.push(Entry::Shut { token: claim.token });
         }
@@ -303,7 +323,7 @@ impl Database {
     pub(super) fn delete(&mut self, claim: u64) -> Option<Claim> {
         let at = self.claims.iter().position(|it| it.id == claim)?;
         let claim = self.claims.remove(at);
-        if claim.kind == Kind::Open {
+        if matches!(claim.kind, Kind::Open | Kind::Forming) {
             self.log.push(Entry::Shut { token: claim.token });
         }
         Some(claim)

@@ -44,11 +44,6 @@ pub(super) fn normalise(state: &mut State) {
 fn versions(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
     visit(&mut state.db.version);
     state.relays.iter_mut().filter_map(|relay| relay.look.as_mut()).for_each(|look| visit(&mut look.version));
-    for request in &mut state.requests {
-        if let Request::Make { version, .. } = request {
-            visit(version);
-        }
-    }
 }
 
 fn settlements(state: &mut State, mut visit: impl FnMut(&mut Settle)) {
@@ -96,14 +91,14 @@ fn tokens(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
         }
     }
     for request in &mut state.requests {
-        if let Request::Make { token, .. } = request {
+        if let Request::Make { token } = request {
             visit(token);
         }
     }
     for relay in &mut state.relays {
         match &mut relay.holding {
             Holding::Nothing => {}
-            Holding::Finding { token } | Holding::Tail { token, .. } | Holding::List { token, .. } => visit(token),
+            Holding::Tail { token, .. } | Holding::List { token, .. } => visit(token),
         }
     }
 }

@@ -12,14 +12,12 @@ use crate::ids::Ids;
 pub(super) enum Holding {
     #[default]
     Nothing,
-    /// The reply of the text that makes a tail was lost.
-    Finding {
-        token: u64,
-    },
     Tail {
         claim: u64,
         token: u64,
         mark: u64,
+        /// Whether it was opened, as far as the relay knows.
+        is_open: bool,
     },
     List {
         claim: u64,
@@ -71,9 +69,6 @@ pub(super) struct Relay {
 pub(super) struct Rows {
     pub version: u64,
     pub free: Ids,
-    pub has_suspects: bool,
-    /// The mark of a tail.
-    pub mark: u64,
     /// `low` after the claim.
     pub low: u64,
     /// The live claims.
@@ -95,7 +90,7 @@ impl Relay {
     /// The claim as it knows it.
     pub(super) fn claim(&self) -> Option<u64> {
         match self.holding {
-            Holding::Nothing | Holding::Finding { .. } => None,
+            Holding::Nothing => None,
             Holding::Tail { claim, .. } | Holding::List { claim, .. } => Some(claim),
         }
     }
@@ -103,7 +98,7 @@ impl Relay {
     pub(super) fn token(&self) -> Option<u64> {
         match self.holding {
             Holding::Nothing => None,
-            Holding::Finding { token } | Holding::Tail { token, .. } | Holding::List { token, .. } => Some(token),
+            Holding::Tail { token, .. } | Holding::List { token, .. } => Some(token),
         }
     }
 
@@ -144,8 +139,6 @@ impl Relay {
         Some(Rows {
             version: look.version,
             free: free.without(protocol.of_keys(listed)),
-            has_suspects: !look.suspects.is_empty(),
-            mark: self.seen + protocol.ahead,
             low: highest + 1,
             claims: look.claims,
         })
@@ -164,8 +157,10 @@ impl Relay {
         stream.held = stream.held.union(look.delayed);
         let new = look.pending.without(listed).without(stream.known);
         stream.known = stream.known.union(look.pending);
+        // Such rows are sent under claims that name them.
+        let has_suspects = !look.suspects.is_empty() && !protocol.is(TailFlaw::TakeOversIgnored);
         let is_open = look.claims.iter().any(|claim| claim.token == token && claim.kind == Kind::Open);
-        if !is_open && !protocol.is(TailFlaw::OwnRowUnread) {
+        if has_suspects || !is_open && !protocol.is(TailFlaw::OwnRowUnread) {
             stream.phase = Phase::Over;
             return;
         }
@@ -255,9 +250,16 @@ impl Relay {
     }
 
     /// The settlement that can be written now.
-    pub(super) fn settlement(&self, protocol: &Tail) -> Option<Settle> {
+    pub(super) fn settlement(&self, protocol: &Tail, db: &Database) -> Option<Settle> {
         let open = self.in_flight();
         let (claim, next) = match self.holding {
+            Holding::Tail { claim, is_open: false, .. } => {
+                let is_free = db.is_alone() || protocol.is(TailFlaw::ListsBeside);
+                if self.texts.iter().any(Settle::is_end) || !is_free {
+                    return None;
+                }
+                (claim, Next::Open(self.seen + protocol.ahead))
+            }
             Holding::Tail { claim, mark, .. } => {
                 let has_late = self.stream.as_ref().is_some_and(|stream| !stream.late.is_empty());
                 if self.texts.iter().any(Settle::is_end) || self.outcomes.all().is_empty() && !has_late {
@@ -310,7 +312,11 @@ impl Relay {
                 self.holding = Holding::List { claim, token };
             }
             Some(Successor { claim, kind, mark }) => {
-                self.holding = Holding::Tail { claim, token, mark };
+                let was_open = matches!(self.holding, Holding::Tail { is_open: true, .. });
+                self.holding = Holding::Tail { claim, token, mark, is_open: was_open || kind != Kind::Forming };
+                if let Some(stream) = self.stream.as_mut().filter(|_| !was_open && kind == Kind::Open) {
+                    stream.is_read = protocol.is(TailFlaw::PendingUnread);
+                }
                 let Some(stream) = &mut self.stream else { return };
                 if kind == Kind::Closed {
                     stream.phase = Phase::Over;

@@ -75,9 +75,7 @@ impl State {
             }
             Action::Execute(request) => match self.requests.remove(request) {
                 Request::Settle(settle) => drop(self.execute(protocol, &settle)),
-                Request::Make { version, low, token, mark } => {
-                    self.db.claim(protocol, (version, low), Claim::tail(token, mark));
-                }
+                Request::Make { token } => drop(self.db.form(protocol, token)),
             },
             Action::Arrive(id) => {
                 self.astray.remove(id);
@@ -130,13 +128,6 @@ impl State {
             }),
             Action::Break(at) => with(relays, at, |relay| relay.stream = None),
             Action::List(at) | Action::Make(at) | Action::LoseMakeReply(at) => self.claim(protocol, at, action),
-            Action::Find(at) => with(relays, at, |relay| {
-                if let Holding::Finding { token } = relay.holding {
-                    // A request that has not executed by now is void.
-                    db.version += 1;
-                    relay.adopt(protocol, db.of_token(token));
-                }
-            }),
             Action::Send(at, id) => with(relays, at, |relay| {
                 relay.ready.remove(id);
                 relay.on_the_way.insert(id);
@@ -155,7 +146,7 @@ impl State {
             Action::Settle(at) | Action::End(at) => self.settle(protocol, at, matches!(action, Action::End(_))),
             Action::LoseSettleReply(at) | Action::LoseEndReply(at) => with(relays, at, |relay| {
                 let is_end = matches!(action, Action::LoseEndReply(_));
-                relay.unsure = if is_end { relay.ending() } else { relay.settlement(protocol) };
+                relay.unsure = if is_end { relay.ending() } else { relay.settlement(protocol, db) };
                 requests.extend(relay.unsure.clone().map(Request::Settle));
                 relay.texts.extend(relay.unsure.clone());
                 if is_end {
@@ -188,16 +179,11 @@ impl State {
         let Some(rows) = relay.found(protocol) else { return };
         *tokens += 1;
         let has_tail = rows.claims.iter().any(Claim::stands);
-        let is_free = rows.claims.is_empty() || protocol.is(TailFlaw::ListsBeside) && !has_tail;
-        let may_tail = is_free && (!rows.has_suspects || protocol.is(TailFlaw::TakeOversIgnored));
         match action {
-            Action::List(_) if relay.is_earlier || !has_tail => list(protocol, db, relay, &rows, *tokens),
-            Action::Make(_) if may_tail => make(protocol, db, relay, &rows, *tokens),
-            Action::LoseMakeReply(_) if may_tail => {
-                let Rows { version, low, mark, .. } = rows;
-                requests.push(Request::Make { version, low, token: *tokens, mark });
-                relay.holding = Holding::Finding { token: *tokens };
-            }
+            Action::List(_) if relay.is_earlier || !has_tail => list(db, relay, &rows, *tokens),
+            Action::Make(_) if !has_tail => form(protocol, db, relay, *tokens),
+            // It may be executed late, and is nobody's.
+            Action::LoseMakeReply(_) if !has_tail => requests.push(Request::Make { token: *tokens }),
             _ => {}
         }
     }
@@ -239,7 +225,7 @@ impl State {
 
     fn settle(&mut self, protocol: &Tail, at: usize, is_end: bool) {
         let Some(relay) = self.relays.get(at) else { return };
-        let Some(settle) = (if is_end { relay.ending() } else { relay.settlement(protocol) }) else { return };
+        let Some(settle) = (if is_end { relay.ending() } else { relay.settlement(protocol, &self.db) }) else { return };
         let lasts = self.execute(protocol, &settle);
         self.answered(protocol, at, &settle);
         if let Some(relay) = self.relays.get_mut(at) {
@@ -307,22 +293,18 @@ fn with(relays: &mut [Relay], at: usize, act: impl FnOnce(&mut Relay)) {
     }
 }
 
-fn list(protocol: &Tail, db: &mut Database, relay: &mut Relay, rows: &Rows, token: u64) {
+fn list(db: &mut Database, relay: &mut Relay, rows: &Rows, token: u64) {
     let messages: Ids = rows.free.iter().take(2).collect();
     if messages.is_empty() {
         return;
     }
-    if let Some(claim) = db.claim(protocol, (rows.version, rows.low), Claim::list(token, messages)) {
+    if let Some(claim) = db.claim((rows.version, rows.low), Claim::list(token, messages)) {
         (relay.holding, relay.lasts, relay.ready) = (Holding::List { claim, token }, true, messages);
     }
 }
 
-fn make(protocol: &Tail, db: &mut Database, relay: &mut Relay, rows: &Rows, token: u64) {
-    let mark = rows.mark;
-    if let Some(claim) = db.claim(protocol, (rows.version, rows.low), Claim::tail(token, mark)) {
-        (relay.holding, relay.lasts) = (Holding::Tail { claim, token, mark }, true);
-        if let Some(stream) = &mut relay.stream {
-            stream.is_read = protocol.is(TailFlaw::PendingUnread);
-        }
+fn form(protocol: &Tail, db: &mut Database, relay: &mut Relay, token: u64) {
+    if let Some(claim) = db.form(protocol, token) {
+        (relay.holding, relay.lasts) = (Holding::Tail { claim, token, mark: 0, is_open: false }, true);
     }
 }

@@ -12,7 +12,7 @@ pub(super) enum Entry {
     PreparedCommitted,
     /// A delayed message is pending again.
     PutBack(u64),
-    /// A tail was made.
+    /// A tail was opened.
     Begun { token: u64 },
     /// A tail was closed, or has ended without a settlement.
     Shut { token: u64 },
