@@ -20,7 +20,7 @@ const SAMPLE: &str = "(SELECT id FROM outbox_pending ORDER BY id LIMIT 5) \
     UNION (SELECT id FROM outbox_pending ORDER BY id DESC LIMIT 5) \
     UNION (SELECT id FROM outbox_delayed ORDER BY id LIMIT 5) UNION (SELECT id FROM outbox_dead ORDER BY id LIMIT 5)";
 /// The causes that explain a pending or delayed message. `stuck` is none: then live relays do nothing for no known reason.
-const CAUSES: [&str; 18] = [
+const CAUSES: [&str; 20] = [
     "paused",
     "behind",
     "expired",
@@ -38,6 +38,8 @@ const CAUSES: [&str; 18] = [
     "no_route",
     "unread",
     "claimed",
+    "tailed",
+    "closed",
     "lease_ended",
 ];
 

@@ -23,7 +23,7 @@ pub(super) fn first_case(mut row: Row) -> Row {
 fn raised(row: &str) -> &'static [&'static str] {
     match row {
         "R2" => &["OutboxRelayAbsent", LAG],
-        "R3" | "R5" | "T1" => &[LEASES],
+        "R3" | "R5" | "S1" | "T1" => &[LEASES],
         "D1" | "D2" | "D6" | "DR2" | "DR3" => &[UNREACHABLE, LEASES, LAG],
         "DR1" => &["OutboxRelayAbsent", UNREACHABLE, LAG],
         "K1" | "A1" => &[DISCONNECTED, FAILURES, LAG],

@@ -24,6 +24,7 @@ mod relay_frozen;
 mod relay_killed;
 mod relay_starved;
 mod rolling_restart;
+mod tails;
 mod two_releases;
 mod unroutable;
 
@@ -44,6 +45,8 @@ pub fn all() -> Vec<Row> {
         relay_killed::all(),
         relay_frozen::row(),
         rolling_restart::row(),
+        tails::owners(),
+        tails::others(),
         relay_starved::row(),
         database_down::row(),
         database_unreachable::row(),

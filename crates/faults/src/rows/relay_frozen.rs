@@ -23,6 +23,7 @@ use super::relay_killed::BEYOND;
 
 /// The server's number for "deadlock found".
 const DEADLOCK: u16 = 1213;
+const LOCK_WAIT: u16 = 1205;
 /// The number of tries to freeze a relay whose claim another takes over.
 const ROUNDS: usize = 5;
 
@@ -135,8 +136,9 @@ async fn settled(arena: &Arena) -> Result<()> {
     session::prepare(&mut connection).await?;
     loop {
         match sqlx::raw_sql("SELECT claim_id FROM outbox_claims FOR UPDATE").execute(&mut connection).await {
-            // A relay that settles several claims may lock them in another order.
-            Err(error) if error_number(&error) == Some(DEADLOCK) => {}
+            // A relay that settles several claims may lock them in another order. One that is frozen within a renewal keeps its locks
+            // until the server ends its session.
+            Err(error) if matches!(error_number(&error), Some(DEADLOCK | LOCK_WAIT)) => {}
             Err(error) => return Err(error.into()),
             Ok(_) => return Ok(connection.close().await?),
         }

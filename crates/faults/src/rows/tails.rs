@@ -1,0 +1,240 @@
+//! S1 and S2: relays with tails. S1 strikes their owner, S2 repeats cases of other rows.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use futures_util::FutureExt as _;
+use outbox_core::{sqlx, store::tail};
+use rand::RngExt as _;
+use testkit::{
+    accounts::Account,
+    consume::Broker,
+    ledger::Draft,
+    load,
+    proxy::Direction,
+    servers::{Flavor, until},
+};
+
+use super::{
+    between::before_the_database, commit_unanswered, database_down, relay_frozen, relay_killed::BEYOND, rolling_restart,
+};
+use crate::{
+    arena::{Arena, LEASE, PATIENCE, Pace},
+    row::{Case, Row, Strike},
+};
+
+/// The time limit for other relays to close the claim of a dead owner, to list it, and to go on.
+const LANE: Duration = Duration::from_secs(5);
+/// The number of times an owner is struck.
+const ROUNDS: u32 = 4;
+/// Messages of a backlog.
+const BACKLOG: usize = 3000;
+
+pub(super) fn owners() -> Row {
+    let cases = || {
+        [
+            Case::new("killed", |arena| killed(arena).boxed()),
+            Case::new("0.5 leases", |arena| frozen(arena, 0.5).boxed()),
+            Case::new("1.5 leases", |arena| frozen(arena, 1.5).boxed()),
+            Case::new("3 leases", |arena| frozen(arena, 3.0).boxed()),
+            Case::new("cut off", |arena| cut_off(arena).boxed()),
+            Case::new("closed", |arena| closed(arena).boxed()),
+            Case::new("logs rotated and purged", |arena| rotated(arena).boxed()),
+            Case::new("a backlog", |arena| backlog(arena).boxed()),
+        ]
+    };
+    let others = cases().map(|case| case.on(Flavor::MariaDb, Broker::RabbitMq));
+    let killed = [
+        Case::new("stream killed", |arena| stream_killed(arena, Flavor::MySql).boxed()),
+        Case::new("stream killed", |arena| stream_killed(arena, Flavor::MariaDb).boxed())
+            .on(Flavor::MariaDb, Broker::RabbitMq),
+    ];
+    Row {
+        id: "S1",
+        fault: "the owner of a tail is killed, frozen for 0.5 to 3 leases, or cut off from the database; the tail is closed; its stream is killed; logs are rotated and purged; a backlog comes and goes",
+        shows: "the lane goes on within 5 s; duplicates only of what the owner held; none without a death",
+        cases: cases().into_iter().chain(others).chain(killed).map(tailed).map(in_short).collect(),
+    }
+}
+
+/// One case belongs to the short form.
+fn in_short(case: Case) -> Case {
+    if case.name == "stream killed" && case.flavor == Flavor::MariaDb { case.short() } else { case }
+}
+
+pub(super) fn others() -> Row {
+    let rows = [rolling_restart::row(), database_down::row(), commit_unanswered::row()];
+    let cases = rows.into_iter().flat_map(|row| {
+        row.cases.into_iter().map(move |case| Case { name: format!("{} {}", row.id, case.name), short: false, ..case })
+    });
+    // A settlement renews a tail, and there are no claims and looks under one.
+    let others = ["reply to a renewal cut", "reply to a claim cut", "reply to a look cut"];
+    let cases = cases.filter(|case| others.iter().all(|name| !case.name.ends_with(name)));
+    Row {
+        id: "S2",
+        fault: "the cases of R4, D1 and D3, with tails",
+        shows: "what they show without",
+        cases: cases.map(tailed).collect(),
+    }
+}
+
+/// The case with tails.
+fn tailed(case: Case) -> Case {
+    let inner = Arc::new(case.strike);
+    let strike: Strike = Box::new(move |arena| {
+        arena.publishers = 1;
+        let inner = Arc::clone(&inner);
+        async move {
+            arena.account = Account::RelayWithTail;
+            arena.settings = arena.settings.clone().set("database", "url", arena.database.url_as(arena.account)?);
+            inner(arena).await?;
+            let tails = arena.metric("outbox_relay_tail_ends_total", "").await
+                + arena.metric("outbox_relay_tailed_lanes", "").await;
+            arena.witness("a tail", tails > 0.0);
+            let missed = arena.metric("outbox_relay_tail_missed_total", "").await;
+            ensure!(missed < 0.5, "the log did not show {missed} rows");
+            Ok(())
+        }
+        .boxed()
+    });
+    Case { strike, ..case }
+}
+
+/// Waits for a tail, and puts its owner first.
+async fn owner_first(arena: &mut Arena) -> Result<()> {
+    let sql = "SELECT owner FROM outbox_claims WHERE kind = 1";
+    let mut connection = arena.database.connect_as_admin().await?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let owner: Option<String> = sqlx::query_scalar(sql).fetch_optional(&mut connection).await?;
+        let is_it = |pid: u32| owner.as_ref().is_some_and(|owner| owner.contains(&format!("-{pid}/")));
+        if let Some(at) = arena.relays.iter().position(|relay| is_it(relay.pid())) {
+            arena.relays.swap(0, at);
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "no relay has a tail");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn killed(arena: &mut Arena) -> Result<()> {
+    arena.start().await?;
+    for _ in 0..ROUNDS {
+        owner_first(arena).await?;
+        let wait = Duration::from_millis(arena.random.random_range(0..500));
+        tokio::time::sleep(wait).await;
+        let victim = arena.relays.swap_remove(0);
+        let death = arena.kill(victim).await?;
+        arena.may_be_sent_twice(death.held);
+        arena.recovered(death.at, LANE).await?;
+        arena.taken_over(death.pid, death.at, LEASE + BEYOND).await?;
+        arena.start_relays(1)?;
+    }
+    Ok(())
+}
+
+async fn frozen(arena: &mut Arena, factor: f64) -> Result<()> {
+    arena.start().await?;
+    for _ in 0..ROUNDS {
+        owner_first(arena).await?;
+        let held = relay_frozen::pause(arena).await?;
+        arena.struck(true);
+        arena.may_be_sent_twice(held);
+        tokio::time::sleep(LEASE.mul_f64(factor)).await;
+        arena.relays.first().context("no relay runs")?.resume()?;
+        arena.recovered(Instant::now(), LANE).await?;
+    }
+    let takeovers = arena.metric("outbox_relay_lease_takeovers_total", "").await;
+    arena.witness("a take-over", factor < 1.0 || takeovers > 0.0);
+    Ok(())
+}
+
+async fn cut_off(arena: &mut Arena) -> Result<()> {
+    let direct = arena.settings.clone();
+    let proxy = before_the_database(arena).await?;
+    arena.start_relays(1)?;
+    arena.start_load().await?;
+    owner_first(arena).await?;
+    let victim = arena.relays.remove(0);
+    arena.settings = direct;
+    arena.start_relays(2)?;
+    arena.working().await?;
+    for direction in Direction::BOTH {
+        proxy.black_hole(direction);
+    }
+    let cut_off = Instant::now();
+    let held = arena.claimed_by(Some(victim.pid())).await?;
+    arena.struck(!held.is_empty());
+    arena.may_be_sent_twice(held);
+    arena.recovered(cut_off, LANE).await?;
+    arena.taken_over(victim.pid(), cut_off, LEASE + BEYOND).await?;
+    proxy.heal();
+    arena.relays.push(victim);
+    arena.recovered(Instant::now(), LANE).await
+}
+
+async fn closed(arena: &mut Arena) -> Result<()> {
+    arena.start().await?;
+    for _ in 0..2 * ROUNDS {
+        owner_first(arena).await?;
+        arena.struck(true);
+        let mut connection = arena.database.connect_as_admin().await?;
+        for stale in tail::all(&mut connection).await? {
+            tail::close(&mut connection, stale.tail.lease, Duration::ZERO).await?;
+        }
+        arena.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_claims WHERE kind = 2").await?;
+    }
+    arena.recovered(Instant::now(), LANE).await
+}
+
+/// Ends the server's threads of all streams.
+async fn stream_killed(arena: &mut Arena, flavor: Flavor) -> Result<()> {
+    arena.start().await?;
+    for round in 1..=ROUNDS {
+        owner_first(arena).await?;
+        let mut connection = arena.database.connect_as_admin().await?;
+        let threads: Vec<i64> = sqlx::query_scalar(flavor.streams()).fetch_all(&mut connection).await?;
+        for thread in threads {
+            // One may have ended by itself.
+            arena.database.execute(&format!("KILL {thread}")).await.ok();
+        }
+        arena.struck(true);
+        until(PATIENCE, "the end of the tail", || async {
+            let ended = arena.metric("outbox_relay_tail_ends_total", "reason=\"stream\"").await;
+            ensure!(ended > f64::from(round) - 0.5, "{ended} have ended");
+            Ok(())
+        })
+        .await?;
+        arena.recovered(Instant::now(), LANE).await?;
+    }
+    Ok(())
+}
+
+async fn rotated(arena: &mut Arena) -> Result<()> {
+    arena.start().await?;
+    for _ in 0..ROUNDS {
+        owner_first(arena).await?;
+        arena.struck(true);
+        arena.database.execute("FLUSH BINARY LOGS; PURGE BINARY LOGS BEFORE NOW()").await?;
+        arena.recovered(Instant::now(), LANE).await?;
+    }
+    Ok(())
+}
+
+async fn backlog(arena: &mut Arena) -> Result<()> {
+    arena.start().await?;
+    for _ in 0..ROUNDS {
+        owner_first(arena).await?;
+        arena.struck(true);
+        let messages = if arena.setup.pace == Pace::Full { BACKLOG } else { BACKLOG / 3 };
+        let drafts: Vec<Draft> =
+            (0..messages).map(|number| Draft::new(arena.topic.name(), number.to_string())).collect();
+        load::commit(&arena.producers, &arena.ledger, &drafts, |message| message).await?;
+        let pending = "SELECT COUNT(*) < 100 FROM outbox_pending";
+        arena.database.wait_for(PATIENCE, pending).await?;
+    }
+    arena.recovered(Instant::now(), LANE).await
+}
