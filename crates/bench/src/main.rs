@@ -57,6 +57,9 @@ struct Common {
     /// The relay's program. By default the one beside this program.
     #[arg(long, global = true, value_name = "FILE")]
     relay: Option<PathBuf>,
+    /// The relay may not read the binary log: it makes no tails.
+    #[arg(long, global = true)]
+    no_tail: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]

@@ -32,6 +32,7 @@ pub(crate) struct Stage {
     /// The destinations of the load.
     pub(crate) topics: Vec<String>,
     program: PathBuf,
+    account: Account,
     mysql: Option<u32>,
     broker: Option<u32>,
 }
@@ -45,6 +46,7 @@ impl Stage {
         Ok(Self {
             mysql: pid(database.url()),
             broker: pid(topic.address()),
+            account: if common.no_tail { Account::Relay } else { Account::RelayWithTail },
             program: common.relay.clone().unwrap_or(beside),
             database,
             topics: vec![topic.name().to_owned()],
@@ -87,7 +89,7 @@ impl Stage {
 
     /// The default settings, except for the log.
     pub(crate) fn settings(&self, null: bool) -> Result<Settings> {
-        let settings = Settings::new(&self.database.url_as(Account::Relay)?);
+        let settings = Settings::new(&self.database.url_as(self.account)?);
         let settings = if null {
             settings.null().route([("topics", "*"), ("sink", "null")])
         } else {
