@@ -103,7 +103,15 @@ pub(crate) struct Start {
 /// Looks at the conditions, and at the end of the log.
 pub(crate) async fn look(connection: &mut Conn, schema: &str) -> Result<Start, Refused> {
     let semi_synchronous = SEMI_SYNCHRONOUS.iter().flat_map(|(enabled, point)| [*enabled, *point]);
-    let names = WANTED.iter().map(|(name, ..)| *name).chain(["server_uuid", "server_uid", "hostname", "port"]);
+    let names = WANTED.iter().map(|(name, ..)| *name).chain([
+        "server_uuid",
+        "server_uid",
+        "version",
+        "hostname",
+        "port",
+        "rpl_semi_sync_slave_enabled",
+        "init_rpl_role",
+    ]);
     let names: Vec<String> = names.chain(semi_synchronous).map(|name| format!("'{name}'")).collect();
     let sql = format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({})", names.join(", "));
     let variables: Vec<(String, String)> = connection.query(sql).await?;
@@ -140,6 +148,11 @@ pub(crate) fn judge(variables: Vec<(String, String)>) -> Result<String, Refused>
     let is_on = |name: &str| variables.get(name).is_some_and(|value| value.eq_ignore_ascii_case("ON"));
     for (_, point) in SEMI_SYNCHRONOUS.iter().filter(|(enabled, _)| is_on(enabled)) {
         needs(point, &["AFTER_COMMIT"], Reason::SemiSynchronous)?;
+    }
+    // A replica of MariaDB takes back, at its next start, prepared transactions that its log has shown (MDEV-21117, MDEV-33465).
+    if variables.get("version").is_some_and(|version| version.contains("MariaDB")) {
+        needs("rpl_semi_sync_slave_enabled", &["OFF"], Reason::SemiSynchronous)?;
+        needs("init_rpl_role", &["MASTER"], Reason::SemiSynchronous)?;
     }
     let value = |name: &str| variables.get(name).filter(|value| !value.is_empty()).cloned();
     let place = || format!("{}:{}", value("hostname").unwrap_or_default(), value("port").unwrap_or_default());

@@ -24,11 +24,11 @@ use super::{
 pub struct Change {
     /// The lane.
     pub lane: u16,
-    /// What has changed.
+    /// The change.
     pub what: What,
 }
 
-/// What a change is about.
+/// The kind of a change, and its row.
 #[derive(Debug)]
 pub enum What {
     /// A message is pending. With its contents, if the same transaction has written them, and it has neither a date nor an expiry.

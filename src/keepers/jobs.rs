@@ -61,6 +61,7 @@ async fn beat(context: &Context, session: &mut Session) {
     let tenures = context.leases.all();
     let held: usize = tenures.iter().filter(|tenure| !tenure.is_abandoned()).map(|tenure| tenure.ids.len()).sum();
     let tail = context.stream.told();
+    context.health.tail(tail.clone());
     let beat = Beat {
         tail: tail.as_deref(),
         instance: &context.owner,

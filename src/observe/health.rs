@@ -21,6 +21,8 @@ pub struct Health {
     dependencies: Mutex<BTreeMap<&'static str, Result<(), String>>>,
     /// Each with the reason why it takes nothing.
     sinks: Mutex<BTreeMap<String, Option<String>>>,
+    /// What the relay says of its tails.
+    tail: Mutex<Option<String>>,
     /// The last refusal of the database, and its time.
     refused: Mutex<Option<(Instant, String)>>,
 }
@@ -39,6 +41,7 @@ impl Health {
             loops: Mutex::default(),
             dependencies: Mutex::new([starting].into()),
             sinks: Mutex::default(),
+            tail: Mutex::default(),
             refused: Mutex::default(),
         })
     }
@@ -88,6 +91,16 @@ impl Health {
     pub(crate) fn sinks_down(&self) -> Vec<String> {
         let sinks = self.sinks.lock();
         sinks.iter().filter_map(|(name, trouble)| Some(format!("sink {name}: {}", trouble.as_ref()?))).collect()
+    }
+
+    /// Notes which lanes this relay tails, or why none.
+    pub(crate) fn tail(&self, told: Option<String>) {
+        *self.tail.lock() = told;
+    }
+
+    /// Returns which lanes this relay tails, or why none. `None`: there was no reason for a tail yet.
+    pub(crate) fn told(&self) -> Option<String> {
+        self.tail.lock().clone()
     }
 
     /// Notes that the database refused a call, though it answers others: for example, it is read-only.

@@ -157,10 +157,12 @@ async fn livez(State(sources): State<Sources>) -> impl IntoResponse {
 }
 
 /// Sinks that take nothing are shown, and the relay is ready all the same. Otherwise a roll-out that corrects the settings of a broker
-/// would wait for this broker.
+/// would wait for this broker. The last line says which lanes it tails, or why none.
 async fn readyz(State(sources): State<Sources>) -> impl IntoResponse {
     let reasons = sources.health.reasons();
-    page(reasons.is_empty(), &[reasons, sources.health.sinks_down()].concat())
+    let (status, mut body) = page(reasons.is_empty(), &[reasons, sources.health.sinks_down()].concat());
+    body.extend(sources.health.told().map(|tail| format!("tail: {tail}\n")));
+    (status, body)
 }
 
 fn page(is_ok: bool, lines: &[String]) -> (StatusCode, String) {
@@ -223,6 +225,8 @@ mod tests {
         );
         server.1.sink("relay", None);
         assert!(server.get("/readyz").await.ends_with("\r\n\r\nok\n"));
+        server.1.tail(Some("privilege: it may not read the log".to_owned()));
+        assert!(server.get("/readyz").await.ends_with("\r\n\r\nok\ntail: privilege: it may not read the log\n"));
         server.1.dependency("relay", Err("stopping".to_owned()));
         assert!(server.get("/readyz").await.starts_with("HTTP/1.1 503"));
     }

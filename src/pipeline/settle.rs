@@ -53,7 +53,9 @@ const LINGER_OF_TAIL: Duration = Duration::from_millis(100);
 /// This many messages are worth a commit: a wait for more would only keep room from new ones.
 const ENOUGH: usize = 2000;
 /// Most claims of one round trip.
-pub(super) const MAX_CLAIMS: usize = 32;
+const MAX_CLAIMS: usize = 32;
+/// The same of the parts of a tail, which are settled as one claim.
+pub(super) const MAX_PARTS: usize = 1000;
 /// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
 pub(super) const MAX_TEXT: usize = 2 << 20;
 /// After this number of refusals caused by the call itself, a group is settled claim by claim. The same for lock waits: a claim
@@ -142,7 +144,7 @@ impl Settler {
                 behind.extend(group);
                 (group, behind) = tail.in_order(behind);
                 if !locked.is_empty() {
-                    tail.end();
+                    tail.end("locked");
                 }
                 if group.is_empty() {
                     tail.keep(&mut session).await;
@@ -202,7 +204,8 @@ impl Settler {
             None => LINGER,
         };
         let until = tokio::time::Instant::now() + linger;
-        while group.len() < MAX_CLAIMS && text < MAX_TEXT && messages < ENOUGH {
+        let most = if self.tail.is_some() { MAX_PARTS } else { MAX_CLAIMS };
+        while group.len() < most && text < MAX_TEXT && messages < ENOUGH {
             let Ok(Some(more)) = tokio::time::timeout_at(until, queue.recv()).await else { break };
             text += settle::text_size(&more.settlement);
             messages += more.tenure.ids.len();
@@ -306,7 +309,7 @@ impl Settler {
     fn abandon(&self, finished: &Finished) {
         tracing::error!(claim_id = finished.tenure.claim_id, "a claim cannot be settled: it is left to its lease");
         finished.tenure.abandon();
-        self.tail.iter().for_each(|tail| tail.end());
+        self.tail.iter().for_each(|tail| tail.end("error"));
         self.tell(finished);
         self.trace(finished, "abandoned");
     }

@@ -1,6 +1,9 @@
 //! Streams of real servers.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
@@ -16,8 +19,11 @@ use testkit::{
     accounts::Account,
     database::Database,
     on_both_databases,
+    proxy::{Direction, Proxy},
     servers::{Flavor, MySqlOptions},
 };
+
+use crate::stage::PATIENCE;
 
 on_both_databases!(
     commits_come_in_their_order_and_nothing_else,
@@ -27,6 +33,7 @@ on_both_databases!(
     each_missing_condition_is_named,
     an_account_without_the_privilege_is_named,
     a_stream_that_is_killed_ends,
+    a_stream_without_a_sign_of_life_ends,
     a_table_that_was_changed_ends_the_stream,
     rows_without_all_columns_end_the_stream,
     what_shows_no_rows_ends_the_stream,
@@ -309,6 +316,22 @@ async fn a_stream_that_is_killed_ends(flavor: Flavor) -> Result<()> {
     let ended = log.next().await.err().context("it goes on")?;
     ensure!(matches!(ended, Ended::Lost(_)), "{ended:?}");
     Ok(())
+}
+
+/// The server is behind a path that swallows everything. The relay asks for the next event again and again.
+async fn a_stream_without_a_sign_of_life_ends(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let proxy = Proxy::start(database.url()).await?;
+    let mut log = try_open(proxy.address()).await?;
+    proxy.black_hole(Direction::ToClient);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match tokio::time::timeout(Duration::from_millis(100), log.next()).await {
+            Ok(Err(Ended::Lost(_))) => return Ok(()),
+            Ok(other) => anyhow::bail!("{other:?}"),
+            Err(_elapsed) => ensure!(Instant::now() < deadline, "it goes on"),
+        }
+    }
 }
 
 async fn a_table_that_was_changed_ends_the_stream(flavor: Flavor) -> Result<()> {

@@ -3,14 +3,18 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use outbox_core::store::tail;
+use outbox_core::{
+    Outbox,
+    sqlx::{self, Connection as _},
+    store::tail,
+};
 use testkit::{
     accounts::Account,
     consume::{Broker, Topic},
     database::Database,
     judge::Expectations,
     ledger::Draft,
-    load::Load,
+    load::{self, Load},
     on_both_databases,
     relay::{Metrics, Relay},
     servers::{Flavor, RabbitMq, until},
@@ -26,6 +30,7 @@ on_both_databases!(
     a_tail_of_a_dead_relay_becomes_a_list_and_is_taken_over,
     a_frozen_owner_takes_nothing_more_once_it_goes_on,
     a_tail_that_is_closed_again_and_again_costs_nothing,
+    a_message_that_the_log_does_not_show_is_sent_and_counted_and_ends_the_tail,
 );
 
 const TAILED: &str = "SELECT COUNT(*) = 1 FROM outbox_claims WHERE kind = 1";
@@ -137,6 +142,30 @@ async fn a_tail_that_is_closed_again_and_again_costs_nothing(flavor: Flavor) -> 
         stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_claims WHERE kind = 2").await?;
     }
     work(&relays, 50.0).await?;
+    load.stop().await?;
+    stage.drain_and_judge(&Expectations::new().at_least(100)).await
+}
+
+async fn a_message_that_the_log_does_not_show_is_sent_and_counted_and_ends_the_tail(flavor: Flavor) -> Result<()> {
+    let mut stage = stage(flavor, Broker::Kafka).await?;
+    let load = trickle(&stage).start(&stage.database, &stage.ledger).await?;
+    let [mut owner, other] = owner_and_other(&stage).await?;
+    // The tail must still be there when the sweep comes.
+    other.kill()?;
+    let mut hidden = stage.database.connect_as_admin().await?;
+    sqlx::query("SET sql_log_bin = 0").execute(&mut hidden).await?;
+    let drafts = [Draft::new(stage.topic.name(), "hidden")];
+    let mut tx = hidden.begin().await?;
+    let opened = stage.ledger.open(&drafts);
+    Outbox::new().enqueue_all(&mut tx, drafts.iter().map(Draft::message)).await?;
+    load::insert_business_rows(&mut tx, &drafts).await?;
+    tx.commit().await?;
+    opened.committed();
+    let missed = |metrics: &Metrics| {
+        metrics.sum("outbox_relay_tail_missed_total") > 0.5
+            && metrics.sum_where("outbox_relay_tail_ends_total", r#"reason="missed""#) > 0.5
+    };
+    owner.wait_for_metrics(PATIENCE, "a missed message", missed).await?;
     load.stop().await?;
     stage.drain_and_judge(&Expectations::new().at_least(100)).await
 }

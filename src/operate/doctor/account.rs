@@ -110,7 +110,7 @@ fn missing(lacking: &[(String, String)], activation: Option<String>, account: &s
         .sql(lacking.iter().map(grant).collect::<Vec<_>>().join("\n"))
 }
 
-/// What `deploy/grants` gives a relay beyond tables, as MySQL and MariaDB name it.
+/// Privileges beyond tables that `deploy/grants` gives a relay, as MySQL and MariaDB name them.
 const HARMLESS: [&str; 5] = ["USAGE", "PROCESS", "REPLICATION SLAVE", "REPLICATION CLIENT", "BINLOG MONITOR"];
 
 /// The privileges of a line of SHOW GRANTS that go beyond tables, and their object. Nothing else of a line is shown: it may hold

@@ -1,8 +1,8 @@
-//! What the binary log shows of a lane is handed on, as long as nothing ends the tail.
+//! Hands on the rows of a lane that the binary log shows, as long as nothing ends the tail.
 
 use std::{
     collections::{HashSet, VecDeque},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -88,9 +88,8 @@ impl Claimer {
         let behind = arrivals.iter().filter(|it| it.is_behind).map(|it| it.row.id).collect();
         let queued = arrivals.iter().filter(|it| it.has_queue).map(|it| it.row.key_hash).collect();
         let messages = arrivals.into_iter().filter_map(|arrival| Some(clock.stored(*arrival.message?))).collect();
-        let Some(tenure) = tail.take(&rows, queued) else { return false };
+        let Some((tenure, pass)) = tail.take(&rows, queued) else { return false };
         let now = Instant::now();
-        let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
         self.context.metrics.claimed_messages_total.inc_by(rows.len() as u64);
         crash::point("after_claim");
         let (count, bytes) = (count.split(rows.len()), bytes.split(kib(&rows)));
@@ -109,8 +108,13 @@ pub(super) struct Followed<'a> {
     /// Rows that are not handed on yet.
     waiting: VecDeque<Arrival>,
     clock: Clock<'a>,
+    began_at: Instant,
     looked_at: Instant,
     swept_at: Instant,
+    /// How long the last sweep took.
+    sweep: Duration,
+    /// Whether the stream may have more that is not applied yet.
+    has_more: bool,
     /// The largest id at that time, and the rows up to the one before that were not known.
     swept: u64,
     unknown: HashSet<u64>,
@@ -126,9 +130,12 @@ impl<'a> Followed<'a> {
             swept: lane.seen,
             lane,
             waiting: arrivals.into(),
-            clock: Clock { begun, at: now },
+            clock: Clock { now: begun.now, at: now, epochs: &begun.epochs },
+            began_at: now,
             looked_at: now,
             swept_at: now,
+            sweep: Duration::ZERO,
+            has_more: false,
             unknown: HashSet::new(),
         }
     }
@@ -138,7 +145,7 @@ impl<'a> Followed<'a> {
         self.waiting.extend(self.lane.raise(self.tail.claim().mark));
         self.tail.saw(self.lane.seen, self.lane.is_late());
         if self.lane.is_over() || !self.tail.is_open() {
-            return Err(("closed", Duration::ZERO));
+            return Err((self.tail.why(), Duration::ZERO));
         }
         if self.lane.held_rows >= MOST as usize {
             return Err(("held", CROWDED));
@@ -164,23 +171,29 @@ impl<'a> Followed<'a> {
 
     async fn look(&mut self, claimer: &Claimer) -> Result<(), Ended> {
         claimer.context.alive("claim");
-        if self.tail.is_blind() || !self.lane.is_open() && self.clock.at.elapsed() > SHOWN {
+        let is_blind = self.tail.is_blind() && !self.has_more;
+        if is_blind || !self.lane.is_open() && self.began_at.elapsed() > SHOWN {
             return Err(("blind", CROWDED));
         }
         claimer.is_free()?;
-        if self.swept_at.elapsed() > SWEEP {
+        // A sweep reads past deleted rows, which an old snapshot keeps.
+        if self.swept_at.elapsed() > SWEEP.max(20 * self.sweep) {
+            let began_at = Instant::now();
             self.sweep(claimer).await?;
             (self.swept_at, self.swept) = (Instant::now(), self.lane.seen);
+            self.sweep = began_at.elapsed();
         }
         Ok(())
     }
 
-    /// Looks for rows that the log did not show. A row that is not known in two looks is one: the log shows a settlement before reads
-    /// see it.
+    /// Looks for rows that the log did not show: those that are not known in two looks, because the log shows a settlement before reads
+    /// see it. Also sets the clock.
     async fn sweep(&mut self, claimer: &Claimer) -> Result<(), Ended> {
         claimer.is_allowed(self.server).await?;
         let (mut session, range) = (claimer.sessions.take().await, (claimer.lane, self.swept));
-        let found = session.run("tail", async |db| tail::up_to(db, range, SWEPT).await).await.unwrap_or_default();
+        let found = session.run("tail", async |db| tail::up_to(db, range, SWEPT).await).await;
+        let (found, now) = found.map_err(|_logged| ("error", REST))?;
+        (self.clock.now, self.clock.at) = (now, Instant::now());
         let unknown = found.into_iter().filter(|id| !self.lane.knows(*id)).collect();
         let missed = std::mem::replace(&mut self.unknown, unknown).intersection(&self.unknown).count();
         if missed == 0 {
@@ -197,6 +210,7 @@ impl<'a> Followed<'a> {
 
     /// Applies an event, and those that are there already.
     pub(super) fn apply(&mut self, event: Option<Event>, events: &mut mpsc::Receiver<Event>) -> Result<(), Ended> {
+        self.has_more = false;
         let mut event = event.ok_or(TryRecvError::Disconnected);
         for left in (0..DRAINED).rev() {
             match event {
@@ -207,6 +221,7 @@ impl<'a> Followed<'a> {
                 Err(TryRecvError::Empty) => break,
             }
             if left == 0 {
+                self.has_more = true;
                 break;
             }
             event = events.try_recv();
@@ -215,18 +230,20 @@ impl<'a> Followed<'a> {
     }
 }
 
-/// The clock and the epochs of the database, as they were when the tail began.
+/// The clock of the database, as it was at a moment, and the epochs.
 struct Clock<'a> {
-    begun: &'a Begun,
+    /// Microseconds since 1970.
+    now: i64,
     at: Instant,
+    epochs: &'a [(u64, u64)],
 }
 
 impl Clock<'_> {
     /// Completes a message of the log.
     fn stored(&self, message: Stored) -> Stored {
         let elapsed = i64::try_from(self.at.elapsed().as_micros()).unwrap_or(i64::MAX);
-        let waited_micros = self.begun.now.saturating_add(elapsed).saturating_sub(message.created_at_micros);
-        let epochs = self.begun.epochs.iter().filter(|(first, _)| *first <= message.id);
+        let waited_micros = self.now.saturating_add(elapsed).saturating_sub(message.created_at_micros);
+        let epochs = self.epochs.iter().filter(|(first, _)| *first <= message.id);
         let epoch = epochs.map(|(_, epoch)| *epoch).max().unwrap_or(0);
         Stored { waited_micros, epoch, ..message }
     }

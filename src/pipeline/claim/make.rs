@@ -90,7 +90,7 @@ impl Claimer {
     }
 
     /// Looks for the claims after an error: asks until the database answers, or the lease has passed.
-    pub(super) async fn find(&self, tokens: &[u64], until: Instant) -> Option<Vec<ClaimLease>> {
+    async fn find(&self, tokens: &[u64], until: Instant) -> Option<Vec<ClaimLease>> {
         let mut pauses = session::pauses();
         loop {
             tokio::time::sleep(pauses.next()).await;

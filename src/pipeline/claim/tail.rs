@@ -40,12 +40,15 @@ pub(super) const CROWDED: Duration = Duration::from_secs(30);
 const MOST_PENDING: usize = 1000;
 pub(super) const MOST: u32 = 10_000;
 /// Ends after which the stream is not trusted any more.
-const GIVES_UP: [&str; 3] = ["blind", "other_server", "missed"];
+const GIVES_UP: [&str; 2] = ["blind", "other_server"];
+/// Each of these ends in a row doubles the rest, as often as this: a try stalls the lane for seconds.
+const MOST_GIVEN_UP: u32 = 5;
 
 /// The tails of a claimer: whether the next claim may be one.
 pub(super) struct Tails {
     settling: JoinSet<()>,
     small_claims: u32,
+    given_up: u32,
     claimed_at: Instant,
     rests_until: Instant,
     /// The largest id that a look has seen.
@@ -55,7 +58,7 @@ pub(super) struct Tails {
 impl Tails {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self { settling: JoinSet::new(), small_claims: 0, claimed_at: now, rests_until: now, seen: 0 }
+        Self { settling: JoinSet::new(), small_claims: 0, given_up: 0, claimed_at: now, rests_until: now, seen: 0 }
     }
 
     /// Notes the ids that a look has seen.
@@ -112,16 +115,19 @@ fn sentence(word: &str) -> &'static str {
         "blind" => "the binary log does not show what this relay writes: a proxy or a filter is in between",
         "closed" => "another relay has closed it, because it was silent",
         "crowded" => "claims of other relays were not settled in time",
+        "elsewhere" => "messages wait that another relay may have the sink or the route of",
         "error" => "the database has refused a statement",
         "held" => "too many messages wait for their keys",
         "idle" => "few messages come, so that a look costs less",
-        "lost" => "it has ended while it was made",
+        "locked" => "another session has locked a row of a message",
+        "lost" => "its claim was lost",
         "missed" => "the binary log did not show a message, as with sql_log_bin = 0",
         "other_server" => "the stream of the binary log is of another server than the connections",
         "paused" => "the lane is paused, or no sink takes messages",
         "prepared" => {
             "a prepared transaction (XA) was committed, and the binary log does not say which messages it has"
         }
+        "released" => "messages were not published, and are claimed anew",
         "stop" => "the relay stops",
         "stream" => "the stream of the binary log has ended",
         "taken" => "another relay has the lane",
@@ -132,29 +138,29 @@ fn sentence(word: &str) -> &'static str {
 }
 
 impl Claimer {
-    /// Serves the lane by a tail, if it is time for one, until something ends that. Returns whether it was.
+    /// Serves the lane by a tail, if it is time for one, until something ends that. Returns whether it did.
     pub(super) async fn tail(&self, tails: &mut Tails) -> bool {
         if !self.context.config.relay.tail || !self.context.role.shares_keys() || !tails.are_due() {
             return false;
         }
-        let (why, rest) = match Stream::join(&self.context, self.lane) {
+        let (is_tailed, (why, rest)) = match Stream::join(&self.context, self.lane) {
             // It is being opened.
             Ok(None) => return false,
             Ok(Some(joined)) => {
                 let ended = self.serve_by_tail(tails, joined).await.unwrap_or_else(|ended| ended);
                 self.context.stream.ends(self.lane, ended.0, sentence(ended.0));
-                ended
+                (true, ended)
             }
             Err(refused) => {
                 self.context.stream.ends(self.lane, refused.reason.word(), &refused.to_string());
-                (refused.reason.word(), REST)
+                (false, (refused.reason.word(), CROWDED))
             }
         };
         self.context.metrics.tail_ends_total.with_label_values(&[why]).inc();
         // Lanes that have lost the stream together do not begin together.
         let rest = rest.mul_f64(1.0 + rand::random::<f64>() / 4.0);
         (tails.small_claims, tails.rests_until) = (0, Instant::now() + rest);
-        true
+        is_tailed
     }
 
     async fn serve_by_tail(&self, tails: &mut Tails, mut joined: Joined) -> Result<Ended, Ended> {
@@ -166,15 +172,22 @@ impl Claimer {
                 self.context.stream.begins(self.lane);
                 let ended = self.follow(&tail, &begun, &mut joined).await;
                 self.context.metrics.tailed_lanes.dec();
+                if !GIVES_UP.contains(&ended.0) {
+                    tails.given_up = 0;
+                }
                 ended
             }
             Err(ended) => ended,
         };
-        if GIVES_UP.contains(&why) {
+        let rest = if GIVES_UP.contains(&why) {
             self.context.stream.give_up();
-        }
+            tails.given_up = (tails.given_up + 1).min(MOST_GIVEN_UP);
+            rest * (1 << (tails.given_up - 1))
+        } else {
+            rest
+        };
         drop(joined);
-        tail.end();
+        tail.end(why);
         let own = tails.ended(&tail).await;
         Ok((why, rest.max(own)))
     }
@@ -203,7 +216,7 @@ impl Claimer {
                 Ok(true) => return Ok(tail),
                 Ok(false) if started.elapsed() < FORMING => tokio::time::sleep(Duration::from_millis(5)).await,
                 _ => {
-                    tail.end();
+                    tail.end("crowded");
                     tails.ended(&tail).await;
                     return Err(("crowded", CROWDED));
                 }

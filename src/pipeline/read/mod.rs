@@ -138,12 +138,13 @@ impl Reader {
             let ids: Vec<u64> = rows.iter().map(|row| row.id).collect();
             let is_shown = claimed.settler.is_some();
             let read = async |db: &mut _| {
-                if is_shown { read::shown(db, &ids).await } else { read::messages(db, &ids).await }
+                if is_shown { read::shown(db, claimed.tenure.lane, &ids).await } else { read::messages(db, &ids).await }
             };
             let error = match session.run("read", read).await {
                 // The log shows rows before reads see their messages.
                 Ok(stored) if is_shown && stored.len() < rows.len() && started.elapsed() < UNSEEN => {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    // Most are seen within 5 ms.
+                    tokio::time::sleep((started.elapsed() / 2).clamp(UNSEEN / 2000, UNSEEN / 20)).await;
                     continue;
                 }
                 Ok(stored) => {

@@ -23,7 +23,7 @@ pub struct Arrival {
     pub has_queue: bool,
 }
 
-/// What the owner knows of its lane.
+/// The lane as the owner of its tail knows it.
 #[derive(Debug)]
 pub struct LaneState {
     token: u64,
@@ -101,8 +101,7 @@ impl LaneState {
     fn claimed(&mut self, kind: Kind) {
         self.phase = match kind {
             Kind::Open if self.phase == Phase::Before => Phase::Open,
-            Kind::Open => self.phase,
-            Kind::Forming => Phase::Before,
+            Kind::Open | Kind::Forming => self.phase,
             Kind::List | Kind::Closed => Phase::Over,
         };
     }
@@ -244,6 +243,14 @@ mod tests {
         assert_eq!(apply(&mut lane, [pending(14, 5)]), [(14, true)]);
         assert_eq!(apply(&mut lane, [What::HoldsNoMore(held(12)), pending(15, 5)]), [(15, false)]);
         assert_eq!(lane.held_rows, 0);
+    }
+
+    #[test]
+    fn a_row_whose_key_has_a_queue_says_so() {
+        let (mut lane, _) = open(&[], &[(9, 5)]);
+        let changes = [pending(3, 5), pending(12, 5), pending(13, 6)].map(|what| Change { lane: 0, what });
+        let queues: Vec<bool> = lane.apply(changes.into()).iter().map(|arrival| arrival.has_queue).collect();
+        assert_eq!(queues, [true, true, false]);
     }
 
     #[test]

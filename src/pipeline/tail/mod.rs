@@ -155,8 +155,9 @@ impl Tail {
         self.state.lock().unshown.front().is_some_and(|settled| settled.at.elapsed() > BLIND)
     }
 
-    /// Takes rows up to the mark. The queues of the keys `queued` are read on after them. `None` if nothing may be taken.
-    pub(crate) fn take(&self, rows: &[Pending], queued: Vec<u64>) -> Option<Arc<Tenure>> {
+    /// Takes rows up to the mark, and numbers the pass. The queues of the keys `queued` are read on after them. `None` if nothing may
+    /// be taken.
+    pub(crate) fn take(&self, rows: &[Pending], queued: Vec<u64>) -> Option<(Arc<Tenure>, u64)> {
         let mut state = self.state.lock();
         if state.phase != Phase::Open || state.claim.kind != Kind::Open {
             return None;
@@ -176,14 +177,15 @@ impl Tail {
         let tenure = Arc::new(tenure);
         // Under the lock: a list of what is in flight has all of it.
         self.context.leases.insert(&tenure);
-        Some(tenure)
+        // Also under the lock: an end of the tail in another thread lifts the blocks of failures for later passes alone.
+        Some((tenure, self.last_pass.fetch_add(1, Ordering::AcqRel) + 1))
     }
 
-    /// Ends the claim, which takes nothing more. The rows in flight become a list. The stream is not read on.
-    pub(crate) fn end(&self) {
+    /// Ends the claim for this reason, in one word. It takes nothing more. The rows in flight become a list. The stream is not read on.
+    pub(crate) fn end(&self, why: &'static str) {
         let mut state = self.state.lock();
         if state.phase < Phase::Ending {
-            state.end();
+            state.end(why);
             self.changed.notify_one();
         }
         let parts = state.show(u64::MAX);
@@ -197,6 +199,11 @@ impl Tail {
     pub(crate) async fn ended(&self) -> Duration {
         self.until(|state| state.phase == Phase::Over || state.claim.kind == Kind::List).await;
         self.state.lock().rest
+    }
+
+    /// Why it has ended, in one word. What the log shows of an end comes before the reply to a statement.
+    pub(crate) fn why(&self) -> &'static str {
+        self.state.lock().why.unwrap_or("closed")
     }
 
     /// Whether it takes rows.
@@ -330,17 +337,17 @@ impl Tail {
         let open = self.parts(claim.lease_token, group);
         if open.is_empty() && group.is_empty() && state.phase == Phase::Open && state.taken + IDLE <= now {
             state.rest = Duration::ZERO;
-            state.end();
+            state.end("idle");
         }
         // Another relay may have the sink or route of these messages: it gets its turn when they are due again.
         let delayed = group.iter().flat_map(|finished| &finished.settlement().delayed);
         if let Some(wait) = delayed.filter(|it| ELSEWHERE.contains(&it.reason)).filter_map(|it| it.wait).max() {
             state.rest = state.rest.max(wait + REST);
-            state.end();
+            state.end("elsewhere");
         }
         // A released row is pending as before, and the log does not show it again.
         if group.iter().any(Finished::releases) {
-            state.end();
+            state.end("released");
         }
         let last_mark = state.sent.iter().filter_map(|sent| sent.mark).max().unwrap_or(state.claim.mark);
         state.measure(now);
@@ -350,7 +357,7 @@ impl Tail {
             (Phase::Forming, Kind::Forming) => Next::Same(last_mark + 1),
             (Phase::Open, Kind::Open) => Next::Same(mark),
             _ => {
-                state.end();
+                state.end("closed");
                 let mut ids: Vec<u64> = open.iter().flat_map(|part| &part.ids).copied().collect();
                 let mut keys: Vec<u64> = open.iter().flat_map(|part| &part.keys).copied().collect();
                 for numbers in [&mut ids, &mut keys] {
@@ -388,7 +395,7 @@ impl Tail {
         match state.claim.kind {
             Kind::Open if state.phase == Phase::Opening => state.phase = Phase::Open,
             Kind::Open | Kind::Forming => {}
-            Kind::Closed | Kind::List => state.end(),
+            Kind::Closed | Kind::List => state.end("closed"),
         }
         let is_rest = group.is_empty() || executed.is_some();
         if state.claim.kind == Kind::List && is_rest && !open.is_empty() && open.iter().all(|part| part.is_abandoned())
@@ -407,7 +414,11 @@ impl Tail {
 
     /// Ends all writing of the claim.
     fn leave(&self, state: &mut State) {
+        state.end("lost");
         state.phase = Phase::Over;
         self.context.leases.end_standing(state.claim.lease.lease_token);
     }
 }
+
+#[cfg(test)]
+mod tests;

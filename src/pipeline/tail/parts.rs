@@ -1,4 +1,4 @@
-//! Parts of a standing claim that are settled together.
+//! Parts of a tail that are settled together.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,7 +8,7 @@ use std::{
 use outbox_core::store::{lease::ClaimLease, settle::Settlement};
 
 use crate::{
-    pipeline::settle::{Finished, MAX_CLAIMS, MAX_TEXT},
+    pipeline::settle::{Finished, MAX_PARTS, MAX_TEXT},
     state::leases::Tenure,
 };
 
@@ -20,7 +20,7 @@ pub(super) fn behind(parts: &[Arc<Tenure>], finished: &HashMap<ClaimLease, usize
         let first = part.ids.first().copied().unwrap_or(0);
         let follows = part.keys.iter().all(|key| last_ids.get(key).is_none_or(|last| *last < first));
         let size = finished.get(&part.lease).copied();
-        let fits = at < behind.len() + MAX_CLAIMS && text < MAX_TEXT;
+        let fits = at < behind.len() + MAX_PARTS && text < MAX_TEXT;
         let last = match size {
             Some(size) if follows && fits => {
                 text += size;
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_settlement_takes_so_many_parts() {
-        let ids: Vec<[u64; 1]> = (1..=MAX_CLAIMS as u64 + 2).map(|id| [id]).collect();
+        let ids: Vec<[u64; 1]> = (1..=MAX_PARTS as u64 + 2).map(|id| [id]).collect();
         let parts: Vec<(&[u64], &[u64])> = ids.iter().map(|id| (&id[..], &[][..])).collect();
         let finished: Vec<u64> = ids.iter().flatten().copied().collect();
         assert_eq!(waiting(&parts, &finished).len(), 2);

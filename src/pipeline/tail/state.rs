@@ -38,6 +38,8 @@ pub(super) struct State {
     pub(super) ahead: u64,
     pub(super) needs_mark: bool,
     pub(super) phase: Phase,
+    /// Why it has ended, in one word.
+    pub(super) why: Option<&'static str>,
     /// How long no tail follows.
     pub(super) rest: Duration,
     /// The settlements of the claim as it is now that were sent. Any of them may be executed.
@@ -94,6 +96,7 @@ impl State {
             ahead: FEWEST,
             needs_mark: false,
             phase: Phase::Forming,
+            why: None,
             rest: REST,
             sent: Vec::new(),
             settled: Vec::new(),
@@ -113,8 +116,10 @@ impl State {
         }
     }
 
-    pub(super) fn end(&mut self) {
+    /// Ends it. The first reason counts.
+    pub(super) fn end(&mut self, why: &'static str) {
         self.phase = self.phase.max(Phase::Ending);
+        self.why.get_or_insert(why);
     }
 
     /// Takes over the state that the database has. Returns the settlement that was executed.
@@ -134,7 +139,9 @@ impl State {
         if let Some(Sent { at, parts, .. }) = &executed {
             self.settled.extend(parts);
             if before.claim_id > self.shown && self.phase <= Phase::Open {
-                self.unshown.push_back(Unshown { claim_id: before.claim_id, at: *at, parts: parts.clone() });
+                // From the reply on: the commit may have taken long.
+                let at = Instant::now();
+                self.unshown.push_back(Unshown { claim_id: before.claim_id, at, parts: parts.clone() });
             }
             self.written = *at;
         }

@@ -1,6 +1,6 @@
 //! Reading claimed messages.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 use uuid::Uuid;
@@ -51,10 +51,21 @@ pub async fn messages(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Sto
     decoded(conn, ids, &replies).await
 }
 
-/// Does the same for messages that the binary log has shown. The result also lacks those that reads do not see yet.
-pub async fn shown(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Stored>, sqlx::Error> {
-    let replies = text(ids).run(conn).await?;
-    all(conn, &replies).await
+/// Does the same for messages of a lane that the binary log has shown. The result also lacks those whose pending row reads do not see yet:
+/// the transaction of that row may have changed other tables, too, such as a replay.
+pub async fn shown(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result<Vec<Stored>, sqlx::Error> {
+    let pending = sql!(
+        "SELECT p.id FROM {ids} STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = {lane} AND p.id = l.id",
+        ids = listed(ids),
+        lane,
+    );
+    let replies = Text::joined([pending, text(ids)], "; ").run(conn).await?;
+    let (pending, replies) = replies.split_first().unzip();
+    let rows = pending.into_iter().flat_map(|pending| &pending.rows);
+    let pending: HashSet<u64> = rows.map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    let mut messages = all(conn, replies.unwrap_or_default()).await?;
+    messages.retain(|message| pending.contains(&message.id));
+    Ok(messages)
 }
 
 /// The number of statements of [`text`].

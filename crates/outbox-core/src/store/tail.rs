@@ -262,7 +262,7 @@ fn successor(claim: ClaimLease, next: &Next, lease: Duration) -> Text {
     }
 }
 
-/// What a tail begins with.
+/// The state of a lane when its tail begins.
 #[derive(Debug, Default)]
 pub struct Begun {
     /// The pending rows.
@@ -330,10 +330,24 @@ pub async fn variables(conn: &mut MySqlConnection) -> Result<Vec<(String, String
     sqlx::query_as("SHOW GLOBAL VARIABLES").fetch_all(conn).await
 }
 
-/// The ids of pending rows of a lane up to this one, at most `limit`. A range of the primary key.
-pub async fn up_to(conn: &mut MySqlConnection, (lane, id): (u16, u64), limit: u32) -> Result<Vec<u64>, sqlx::Error> {
-    let sql = "SELECT id FROM outbox_pending WHERE lane = ? AND id <= ? ORDER BY id LIMIT ?";
-    sqlx::query_scalar(sql).bind(lane).bind(id).bind(limit).fetch_all(conn).await
+/// The ids of pending rows of a lane up to this one, at most `limit`, and the time in microseconds since 1970. A range of the primary
+/// key.
+pub async fn up_to(
+    conn: &mut MySqlConnection,
+    (lane, id): (u16, u64),
+    limit: u32,
+) -> Result<(Vec<u64>, i64), sqlx::Error> {
+    let text = sql!(
+        "SELECT id FROM outbox_pending WHERE lane = {lane} AND id <= {id} ORDER BY id LIMIT {limit};
+        SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+        lane,
+        id,
+        limit,
+    );
+    let replies = text.run(conn).await?;
+    let [pending, now] = &*replies else { return Err(sqlx::Error::RowNotFound) };
+    let ids = pending.rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    Ok((ids, now.rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?))
 }
 
 /// Whether the lane has a tail. Reads the live claims, without locks.

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
+    REPLAY_HEADER,
     sqlx::MySqlConnection,
     store::{
         claim::{self, Look, NewClaim, NewClaims},
         find,
         lease::ClaimLease,
-        promote,
+        promote, read,
         settle::{Delayed, Settlement, Way},
         stats,
         tail::{self, Found, Kind, Next},
@@ -23,7 +24,9 @@ on_both_databases!(
     a_settlement_counts_once_and_leaves_a_successor,
     a_closed_tail_stays_closed_and_becomes_a_list,
     a_sealed_lane_has_no_other_claims_until_its_tail_ends,
+    a_replay_that_reads_do_not_see_yet_is_not_read,
     a_row_that_reads_do_not_see_yet_is_delayed_all_the_same,
+    the_successor_of_a_list_is_numbered_under_the_lock_of_the_head,
 );
 
 const MARK: u64 = 3;
@@ -82,10 +85,12 @@ async fn a_closed_tail_stays_closed_and_becomes_a_list(flavor: Flavor) -> Result
     ensure!(!tail::close(&mut db, first, Duration::ZERO).await?, "it was closed twice");
     // The owner's next text is about a claim that is gone, and it finds the closed one.
     let found = settle(&mut db, first, sent(&[1]), &Next::Same(9)).await?;
-    let closed = found.claim.context("no closed tail")?;
+    let mut closed = found.claim.context("no closed tail")?;
     ensure!(!found.is_settled && closed.kind == Kind::Closed, "{found:?}");
-    let closed = settle(&mut db, closed.lease, sent(&[1]), &Next::Open(10)).await?.claim.context("no successor")?;
-    assert_eq!(closed.kind, Kind::Closed);
+    for next in [Next::Same(9), Next::Open(10)] {
+        closed = settle(&mut db, closed.lease, sent(&[1]), &next).await?.claim.context("no successor")?;
+        assert_eq!(closed.kind, Kind::Closed);
+    }
     ensure!(tail::list(&mut db, closed.lease, (&[2, 3], &[5])).await?, "no list was made");
     ensure!(!tail::list(&mut db, closed.lease, (&[2, 3], &[5])).await?, "a second list was made");
     let found = tail::found(&mut db, "me", closed.lease).await?;
@@ -132,6 +137,23 @@ async fn a_sealed_lane_has_no_other_claims_until_its_tail_ends(flavor: Flavor) -
     Ok(())
 }
 
+/// A job sends a message again: its old row is seen before its mark.
+async fn a_replay_that_reads_do_not_see_yet_is_not_read(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 1).await?;
+    database.execute("DELETE FROM outbox_pending").await?;
+    let mut job = database.connect_as_admin().await?;
+    let again = "BEGIN; INSERT INTO outbox_replays (id, job_id) VALUES (1, 7); \
+                 INSERT INTO outbox_pending (lane, id, key_hash, bytes) VALUES (0, 1, 5, 1)";
+    outbox_core::sqlx::raw_sql(again).execute(&mut job).await?;
+    ensure!(read::shown(&mut db, 0, &[1]).await?.is_empty(), "a message without its mark was read");
+    outbox_core::sqlx::raw_sql("COMMIT").execute(&mut job).await?;
+    let read = read::shown(&mut db, 0, &[1, 2]).await?;
+    let headers: Vec<_> = read.iter().flat_map(|message| &message.contents.headers).collect();
+    ensure!(headers.iter().any(|(name, value)| name == REPLAY_HEADER && value == "7"), "{headers:?}");
+    ensure!(read::shown(&mut db, 1, &[1]).await?.is_empty(), "the row is of another lane");
+    Ok(())
+}
+
 /// A transaction that holds a lock on the row stands for one that the log shows and that is not committed for others yet.
 async fn a_row_that_reads_do_not_see_yet_is_delayed_all_the_same(flavor: Flavor) -> Result<()> {
     let (database, mut db) = with_messages(flavor, 1).await?;
@@ -141,16 +163,24 @@ async fn a_row_that_reads_do_not_see_yet_is_delayed_all_the_same(flavor: Flavor)
     outbox_core::sqlx::raw_sql(insert).execute(&mut service).await?;
     let behind = Settlement { delayed: vec![Delayed::behind(2)], ..Settlement::default() };
     let settled = tokio::spawn(async move { settle(&mut db, tail, behind, &Next::Same(9)).await });
-    let waits = match flavor {
-        Flavor::MySql => {
-            "SELECT COUNT(*) FROM performance_schema.data_lock_waits w JOIN performance_schema.data_locks l \
-             ON l.engine_lock_id = w.requesting_engine_lock_id WHERE l.object_schema = DATABASE()"
-        }
-        Flavor::MariaDb => "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
-    };
-    database.wait_for(LEASE, waits).await?;
+    database.wait_for_lock_waits(flavor, 1).await?;
     outbox_core::sqlx::raw_sql("COMMIT").execute(&mut service).await?;
     ensure!(settled.await??.is_settled, "nothing was settled");
     assert_eq!(counts(&database).await?[..2], [1, 1]);
+    Ok(())
+}
+
+/// A look passes claims by whose numbers are below those that it has seen. A claim that is being made has the lock.
+async fn the_successor_of_a_list_is_numbered_under_the_lock_of_the_head(flavor: Flavor) -> Result<()> {
+    let (database, mut db) = with_messages(flavor, 2).await?;
+    let tail = open(&mut db).await?;
+    let list = |ids: &[u64], mark| Next::List { ids: ids.to_vec(), keys: Vec::new(), mark };
+    let first = settle(&mut db, tail, Settlement::default(), &list(&[1, 2], 9)).await?.claim.context("no list")?;
+    let mut other = database.connect_as_admin().await?;
+    outbox_core::sqlx::raw_sql("BEGIN; SELECT * FROM outbox_head FOR UPDATE").execute(&mut other).await?;
+    let settled = tokio::spawn(async move { settle(&mut db, first.lease, sent(&[1]), &list(&[2], 10)).await });
+    database.wait_for_lock_waits(flavor, 1).await?;
+    outbox_core::sqlx::raw_sql("COMMIT").execute(&mut other).await?;
+    ensure!(settled.await??.is_settled, "nothing was settled");
     Ok(())
 }

@@ -35,7 +35,7 @@ const GLOBAL_MYSQL: &[(&str, &str)] = &[
     ("session_track_state_change", "ON"),
     ("session_track_gtids", "'ALL_GTIDS'"),
     ("default_collation_for_utf8mb4", "utf8mb4_general_ci"),
-    // What MySQL's manual advises on few processors.
+    // MySQL's manual advises it on few processors.
     ("innodb_log_writer_threads", "OFF"),
 ];
 const GLOBAL_MARIADB: &[(&str, &str)] = &[
