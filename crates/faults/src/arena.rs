@@ -115,8 +115,6 @@ pub struct Arena {
     pub largest: usize,
     /// Lanes of its keys.
     pub lanes: u16,
-    /// How many relays publish from a lane at a time.
-    pub publishers: usize,
     /// The running relays.
     pub relays: Vec<Relay>,
     /// The running consumers.
@@ -166,14 +164,24 @@ pub struct Arena {
     pub(crate) seed: u64,
 }
 
+/// The account of the relays. Half of those without tails go without the optional privilege `PROCESS`.
+fn account(tails: bool, broker: Broker) -> Account {
+    match broker {
+        _ if tails => Account::RelayWithTail,
+        Broker::Kafka => Account::Relay,
+        Broker::RabbitMq => Account::RelayWithProcess,
+    }
+}
+
 impl Arena {
     /// Starts the case's own servers, and makes a database and a topic.
     pub async fn new(case: &Case, setup: &Setup, seed: u64) -> Result<Self> {
         let ground = Ground::new(case).await?;
         let (database, topic) = (ground.database(case.flavor).await?, ground.topic(case.broker).await?);
         let watch = if setup.alerts { Some(Watch::start(setup.faster).await?) } else { None };
-        // The privilege is optional: half of the cases go without it.
-        let account = if case.broker == Broker::Kafka { Account::Relay } else { Account::RelayWithProcess };
+        let mut random = chance::random(seed);
+        // Half of the runs have tails.
+        let account = account(random.random(), case.broker);
         Ok(Self {
             settings: Settings::new(&database.url_as(account)?)
                 .with_broker_of(&topic)
@@ -190,7 +198,6 @@ impl Arena {
             rate: if setup.pace == Pace::Full { 300.0 } else { 100.0 },
             largest: 65_536,
             lanes: 1,
-            publishers: RELAYS,
             relays: Vec::new(),
             consumers: None,
             proxies: Vec::new(),
@@ -208,7 +215,7 @@ impl Arena {
             restored: Restored::default(),
             drains_within: DRAINED,
             usage: Vec::new(),
-            random: chance::random(seed),
+            random,
             setup: setup.clone(),
             watch,
             load: None,
@@ -220,6 +227,18 @@ impl Arena {
             twice: None,
             seed,
         })
+    }
+
+    /// Lets relays have tails, or not, whatever the seed says.
+    pub fn with_tails(&mut self, tails: bool) -> Result<()> {
+        self.account = account(tails, self.topic.broker());
+        self.settings = self.settings.clone().set("database", "url", self.database.url_as(self.account)?);
+        Ok(())
+    }
+
+    /// Whether a lane may have a tail: then one relay at a time publishes from it.
+    fn has_tails(&self) -> bool {
+        self.account == Account::RelayWithTail
     }
 
     /// Starts relays, consumers and the load, and waits until all of them work.
@@ -281,9 +300,9 @@ impl Arena {
     pub async fn working(&mut self) -> Result<()> {
         let published = |m: &Metrics| m.sum("outbox_relay_published_messages_total") > 0.0;
         let looked = |m: &Metrics| m.sum_where("outbox_relay_claims_total", "result=\"empty\"") > 0.0;
-        let is_one = self.publishers == 1;
+        let tails = self.has_tails();
         for relay in &mut self.relays {
-            relay.wait_for_metrics(PATIENCE, "work", |m| published(m) || is_one && looked(m)).await?;
+            relay.wait_for_metrics(PATIENCE, "work", |m| published(m) || tails && looked(m)).await?;
         }
         Ok(())
     }
@@ -298,11 +317,9 @@ impl Arena {
         .await
     }
 
-    /// Prepares for a fault: waits until messages are in flight, or a relay has a tail.
+    /// Prepares for a fault: waits until messages are in flight. A tail counts: its owner may have taken any message.
     pub async fn strike(&mut self) -> Result<()> {
-        let claims = "SELECT COUNT(*) FROM outbox_claims";
-        let tails = "SELECT COUNT(*) FROM outbox_claims WHERE kind = 1";
-        self.database.wait_for(PATIENCE, if self.publishers == 1 { tails } else { claims }).await?;
+        self.database.wait_for(PATIENCE, "SELECT COUNT(*) FROM outbox_claims").await?;
         self.struck(true);
         Ok(())
     }
@@ -377,7 +394,7 @@ impl Arena {
         }
         self.within("the recovery of every relay", healed.elapsed(), bound);
         self.explained().await?;
-        if self.publishers == 1 {
+        if self.has_tails() {
             return Ok(());
         }
         for (relay, before) in self.relays.iter_mut().zip(before) {

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Uuid,
     sqlx::{self, Row as _},
+    store::tail,
 };
 use testkit::relay::{Relay, Settings};
 
@@ -17,6 +18,9 @@ use crate::arena::{Arena, PATIENCE};
 
 /// The signal of a process that ends itself at a named point, and of a panic.
 pub(crate) const ABORT: i32 = rustix::process::Signal::ABORT.as_raw();
+
+/// After this time another relay's tail is closed, so that a relay with a crash point gets messages.
+const TURN: Duration = Duration::from_secs(3);
 
 /// A relay that has died.
 #[derive(Debug)]
@@ -55,11 +59,31 @@ impl Arena {
     /// Starts one more relay with settings that make it die, and waits for its death.
     pub async fn doomed(&mut self, settings: &Settings) -> Result<Death> {
         let mut relay = self.relay(settings)?;
-        let (status, log) = (relay.wait_for_end(PATIENCE).await?, relay.log()?);
+        // Another relay's tail has all messages.
+        let turns = async {
+            loop {
+                tokio::time::sleep(TURN).await;
+                self.close_tails().await?;
+            }
+        };
+        let status = tokio::select! {
+            status = relay.wait_for_end(PATIENCE) => status?,
+            error = turns => return error,
+        };
+        let log = relay.log()?;
         ensure!(status.signal() == Some(ABORT), "a relay that was to die ended with {status}\n{log}");
         self.complete = false;
         self.unwatch(&relay)?;
         self.dead(&relay).await
+    }
+
+    /// Closes all tails, as relays do whose owner is silent.
+    pub async fn close_tails(&self) -> Result<()> {
+        let mut connection = self.database.connect_as_admin().await?;
+        for stale in tail::all(&mut connection).await? {
+            tail::close(&mut connection, stale.tail.lease, Duration::ZERO).await?;
+        }
+        Ok(())
     }
 
     /// Reads the relay no longer: another may get its port.

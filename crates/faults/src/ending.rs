@@ -143,6 +143,8 @@ impl Arena {
             self.pages.push(relay.get("/metrics").await?.1);
             self.retired.push(metrics);
         }
+        let missed: f64 = self.retired.iter().map(|metrics| metrics.sum("outbox_relay_tail_missed_total")).sum();
+        ensure!(missed < 0.5, "the log did not show {missed} rows");
         self.counts.moved.extend(self.retired.iter().flat_map(Metrics::moved).map(str::to_owned));
         Ok(Totals::of(&self.retired, self.complete))
     }

@@ -55,6 +55,8 @@ pub(super) fn row() -> Row {
 }
 
 async fn freeze(arena: &mut Arena, factor: f64) -> Result<()> {
+    // S1 freezes the owner of a tail. Beside one, the first relay may have nothing for ever.
+    arena.with_tails(false)?;
     arena.start().await?;
     let mut fenced = 0.0;
     for _ in 0..ROUNDS {
@@ -87,6 +89,7 @@ async fn freeze(arena: &mut Arena, factor: f64) -> Result<()> {
 
 /// Pauses a relay at this point with its first claim, until another has taken it over.
 async fn freeze_at(arena: &mut Arena, point: &str, sent: bool) -> Result<()> {
+    arena.with_tails(false)?;
     arena.start_relays(2)?;
     arena.start_load().await?;
     arena.working().await?;

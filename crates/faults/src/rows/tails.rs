@@ -1,4 +1,4 @@
-//! S1 and S2: relays with tails. S1 strikes their owner, S2 repeats cases of other rows.
+//! S1: the owner of a tail.
 
 use std::{
     sync::Arc,
@@ -7,20 +7,18 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use futures_util::FutureExt as _;
-use outbox_core::{sqlx, store::tail};
+use outbox_core::sqlx;
 use rand::RngExt as _;
 use testkit::{
-    accounts::Account,
     consume::Broker,
     ledger::Draft,
     load,
     proxy::Direction,
+    relay::Relay,
     servers::{Flavor, until},
 };
 
-use super::{
-    between::before_the_database, commit_unanswered, database_down, relay_frozen, relay_killed::BEYOND, rolling_restart,
-};
+use super::{between::before_the_database, relay_frozen, relay_killed::BEYOND};
 use crate::{
     arena::{Arena, LEASE, PATIENCE, Pace},
     row::{Case, Row, Strike},
@@ -33,7 +31,7 @@ const ROUNDS: u32 = 4;
 /// Messages of a backlog.
 const BACKLOG: usize = 3000;
 
-pub(super) fn owners() -> Row {
+pub(super) fn row() -> Row {
     let cases = || {
         [
             Case::new("killed", |arena| killed(arena).boxed()),
@@ -65,37 +63,17 @@ fn in_short(case: Case) -> Case {
     if case.name == "stream killed" && case.flavor == Flavor::MariaDb { case.short() } else { case }
 }
 
-pub(super) fn others() -> Row {
-    let rows = [rolling_restart::row(), database_down::row(), commit_unanswered::row()];
-    let cases = rows.into_iter().flat_map(|row| {
-        row.cases.into_iter().map(move |case| Case { name: format!("{} {}", row.id, case.name), short: false, ..case })
-    });
-    // A settlement renews a tail, and there are no claims and looks under one.
-    let others = ["reply to a renewal cut", "reply to a claim cut", "reply to a look cut"];
-    let cases = cases.filter(|case| others.iter().all(|name| !case.name.ends_with(name)));
-    Row {
-        id: "S2",
-        fault: "the cases of R4, D1 and D3, with tails",
-        shows: "what they show without",
-        cases: cases.map(tailed).collect(),
-    }
-}
-
 /// The case with tails.
 fn tailed(case: Case) -> Case {
     let inner = Arc::new(case.strike);
     let strike: Strike = Box::new(move |arena| {
-        arena.publishers = 1;
         let inner = Arc::clone(&inner);
         async move {
-            arena.account = Account::RelayWithTail;
-            arena.settings = arena.settings.clone().set("database", "url", arena.database.url_as(arena.account)?);
+            arena.with_tails(true)?;
             inner(arena).await?;
             let tails = arena.metric("outbox_relay_tail_ends_total", "").await
                 + arena.metric("outbox_relay_tailed_lanes", "").await;
             arena.witness("a tail", tails > 0.0);
-            let missed = arena.metric("outbox_relay_tail_missed_total", "").await;
-            ensure!(missed < 0.5, "the log did not show {missed} rows");
             Ok(())
         }
         .boxed()
@@ -106,26 +84,24 @@ fn tailed(case: Case) -> Case {
 /// Waits for a tail, and puts its owner first.
 async fn owner_first(arena: &mut Arena) -> Result<()> {
     let sql = "SELECT owner FROM outbox_claims WHERE kind = 1";
-    let mut connection = arena.database.connect_as_admin().await?;
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    let at = until(PATIENCE, "a tail", || async {
+        let mut connection = arena.database.connect_as_admin().await?;
         let owner: Option<String> = sqlx::query_scalar(sql).fetch_optional(&mut connection).await?;
-        let is_it = |pid: u32| owner.as_ref().is_some_and(|owner| owner.contains(&format!("-{pid}/")));
-        if let Some(at) = arena.relays.iter().position(|relay| is_it(relay.pid())) {
-            arena.relays.swap(0, at);
-            return Ok(());
-        }
-        ensure!(Instant::now() < deadline, "no relay has a tail");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        let owner = owner.context("no relay has a tail")?;
+        let is_owner = |relay: &Relay| owner.contains(&format!("-{}/", relay.pid()));
+        arena.relays.iter().position(is_owner).context("another process has the tail")
+    });
+    let at = at.await?;
+    arena.relays.swap(0, at);
+    Ok(())
 }
 
 async fn killed(arena: &mut Arena) -> Result<()> {
     arena.start().await?;
     for _ in 0..ROUNDS {
         owner_first(arena).await?;
-        let wait = Duration::from_millis(arena.random.random_range(0..500));
-        tokio::time::sleep(wait).await;
+        // At any moment between two settlements.
+        tokio::time::sleep(Duration::from_millis(arena.random.random_range(0..500))).await;
         let victim = arena.relays.swap_remove(0);
         let death = arena.kill(victim).await?;
         arena.may_be_sent_twice(death.held);
@@ -181,10 +157,7 @@ async fn closed(arena: &mut Arena) -> Result<()> {
     for _ in 0..2 * ROUNDS {
         owner_first(arena).await?;
         arena.struck(true);
-        let mut connection = arena.database.connect_as_admin().await?;
-        for stale in tail::all(&mut connection).await? {
-            tail::close(&mut connection, stale.tail.lease, Duration::ZERO).await?;
-        }
+        arena.close_tails().await?;
         arena.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_claims WHERE kind = 2").await?;
     }
     arena.recovered(Instant::now(), LANE).await

@@ -1,11 +1,16 @@
 //! A3: RabbitMQ returns a tenth of the messages.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use futures_util::FutureExt as _;
-use testkit::{consume::Broker, ledger::Draft, load, servers::Flavor};
+use testkit::{
+    consume::Broker,
+    ledger::Draft,
+    load,
+    servers::{Flavor, until},
+};
 
 use crate::{
-    arena::Arena,
+    arena::{Arena, PATIENCE},
     row::{Case, Row},
 };
 
@@ -37,6 +42,14 @@ async fn strike(arena: &mut Arena) -> Result<()> {
         load::commit(&arena.database, &arena.ledger, &drafts, |message| message).await?;
         arena.strike().await?;
     }
+    // Where all destinations in use refuse, none of their messages is rejected: one goes on taking messages.
+    until(PATIENCE, "dead messages", async || {
+        load::commit(&arena.database, &arena.ledger, &[Draft::new(arena.topic.name(), "routable")], |it| it).await?;
+        let dead = arena.database.number("SELECT COUNT(*) FROM outbox_dead").await?;
+        ensure!(usize::try_from(dead)? == unroutable.len(), "{dead} messages are dead");
+        Ok(())
+    })
+    .await?;
     arena.expected = arena.expected.clone().dead(unroutable);
     Ok(())
 }

@@ -146,6 +146,7 @@ async fn start(options: &Options, plan: Plan) -> Result<Arena> {
     };
     let case = Case::new("soak", |_| async { Ok(()) }.boxed()).on(Flavor::MySql, broker);
     let mut arena = Arena::new(&case, &setup, options.seed.into()).await?;
+    arena.with_tails(true)?;
     (arena.rate, arena.largest) = (plan.rate, options.largest);
     (arena.faults_due, arena.in_flight_due) = (0, false);
     arena.duplicates_are_announced();
