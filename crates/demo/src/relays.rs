@@ -119,7 +119,8 @@ impl Relay {
 
     async fn wait_until_ready(&mut self) -> Result<()> {
         let start = Instant::now();
-        while !matches!(timeout(ANSWER, get(self.port, "/readyz")).await, Ok(Ok((200, ref page))) if page == "ok\n") {
+        while !matches!(timeout(ANSWER, get(self.port, "/readyz")).await, Ok(Ok((200, ref page))) if page.starts_with("ok\n"))
+        {
             if self.child.try_wait()?.is_some() || start.elapsed() > READY {
                 bail!("{} is not ready; its log:\n{}", self.name, std::fs::read_to_string(&self.log)?);
             }
