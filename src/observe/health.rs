@@ -21,7 +21,7 @@ pub struct Health {
     dependencies: Mutex<BTreeMap<&'static str, Result<(), String>>>,
     /// Each with the reason why it takes nothing.
     sinks: Mutex<BTreeMap<String, Option<String>>>,
-    /// What the relay says of its tails.
+    /// The lanes that this relay tails, or the reason why it tails none.
     tail: Mutex<Option<String>>,
     /// The last refusal of the database, and its time.
     refused: Mutex<Option<(Instant, String)>>,

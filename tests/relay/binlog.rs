@@ -267,6 +267,7 @@ async fn each_missing_condition_is_named(flavor: Flavor) -> Result<()> {
         Flavor::MySql => &[("binlog_order_commits", "OFF", "ON", Reason::Unordered)],
         Flavor::MariaDb => &[
             ("log_bin_compress", "ON", "OFF", Reason::Compressed),
+            ("rpl_semi_sync_slave_enabled", "ON", "OFF", Reason::SemiSynchronous),
             (
                 "rpl_semi_sync_master_enabled = ON, GLOBAL rpl_semi_sync_master_wait_point",
                 "AFTER_SYNC",

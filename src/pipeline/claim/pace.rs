@@ -72,22 +72,25 @@ impl Claimer {
                 tokio::time::timeout_at(until.into(), self.context.nudge.notified()).await.ok();
             }
             Pause::Idle => self.idle.wait(self.lane).await,
-            Pause::Tailed => {
-                let mut wait = TAILED;
-                loop {
-                    tokio::time::sleep(wait).await;
-                    let mut session = self.sessions.take().await;
-                    let asked_at = Instant::now();
-                    let is_tailed = session.run("tail", async |db| tail::is_tailed(db, self.lane).await).await;
-                    // It reads past deleted rows, which an old snapshot keeps.
-                    wait = TAILED.max(20 * asked_at.elapsed());
-                    self.context.alive("claim");
-                    match is_tailed {
-                        Ok(true) => {}
-                        Ok(false) => break,
-                        Err(_logged) => session.pause().await,
-                    }
-                }
+            Pause::Tailed => self.stand_by().await,
+        }
+    }
+
+    /// Waits until the lane has no tail.
+    async fn stand_by(&self) {
+        let mut wait = TAILED;
+        loop {
+            tokio::time::sleep(wait).await;
+            let mut session = self.sessions.take().await;
+            let asked_at = Instant::now();
+            let is_tailed = session.run("tail", async |db| tail::is_tailed(db, self.lane).await).await;
+            // The question reads past deleted rows, which an old snapshot keeps.
+            wait = TAILED.max(20 * asked_at.elapsed());
+            self.context.alive("claim");
+            match is_tailed {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(_logged) => session.pause().await,
             }
         }
     }

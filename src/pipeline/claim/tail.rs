@@ -41,13 +41,14 @@ const MOST_PENDING: usize = 1000;
 pub(super) const MOST: u32 = 10_000;
 /// Ends after which the stream is not trusted any more.
 const GIVES_UP: [&str; 2] = ["blind", "other_server"];
-/// Each of these ends in a row doubles the rest, as often as this: a try stalls the lane for seconds.
+/// Each of these ends in a row doubles the rest, up to this one: a try stalls the lane for seconds.
 const MOST_GIVEN_UP: u32 = 5;
 
 /// The tails of a claimer: whether the next claim may be one.
 pub(super) struct Tails {
     settling: JoinSet<()>,
     small_claims: u32,
+    /// The ends of [`GIVES_UP`] in a row.
     given_up: u32,
     claimed_at: Instant,
     rests_until: Instant,
