@@ -1,16 +1,15 @@
 //! Finds lanes with messages, and gives each a claimer. One look at all idle lanes replaces a look at each.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     ops::Range,
     sync::{Arc, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
 use outbox_core::{sqlx, store::lanes};
-use parking_lot::Mutex;
 use tokio::{
-    sync::{Notify, mpsc, watch},
+    sync::{mpsc, watch},
     task::JoinSet,
 };
 
@@ -24,6 +23,7 @@ use crate::{
         capacity::Capacity,
         context::Context,
         session::{Patience, Session, Sessions},
+        stream::Stream,
     },
 };
 
@@ -38,34 +38,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// After this duration without a message in any lane, the pause between two looks is [`WHEN_QUIET`] times as long.
 const QUIET: Duration = Duration::from_secs(10);
 const WHEN_QUIET: u32 = 3;
+/// The pause while the binary log shows which lanes have a message. A look finds what it does not show.
+const SHOWN: Duration = Duration::from_secs(3);
 /// At this number of lanes the log warns: each has only a part of the room for messages in flight.
 const MANY: usize = 256;
-
-/// The idle lanes.
-#[derive(Debug, Default)]
-pub struct Idle(Mutex<BTreeMap<u16, Arc<Notify>>>);
-
-impl Idle {
-    /// Waits until a look finds a message in the lane.
-    pub async fn wait(&self, lane: u16) {
-        let seen = Arc::clone(self.0.lock().entry(lane).or_default());
-        seen.notified().await;
-    }
-
-    fn wake(&self, lane: u16) {
-        if let Some(seen) = self.0.lock().remove(&lane) {
-            seen.notify_one();
-        }
-    }
-
-    fn contains(&self, lane: u16) -> bool {
-        self.0.lock().contains_key(&lane)
-    }
-
-    fn count(&self) -> usize {
-        self.0.lock().len()
-    }
-}
 
 /// Starts a claimer for every lane with messages that this relay serves, until the relay is stopped. Then waits for all
 /// claimers.
@@ -76,13 +52,13 @@ pub async fn run(
     (claims, settled): (mpsc::Sender<Claimed>, mpsc::UnboundedSender<Settled>),
 ) -> Result<(), RunError> {
     let mut session = Session::new(&context);
-    let (sessions, idle) = (Arc::new(Sessions::new(&context, CONNECTIONS)), Arc::new(Idle::default()));
+    let (sessions, idle) = (Arc::new(Sessions::new(&context, CONNECTIONS)), &context.idle);
     let (mut served, mut claimers) = (BTreeSet::new(), JoinSet::new());
     let (mut wait, mut known, mut found_at) = (Duration::ZERO, None, Instant::now());
-    let (mut patience, mut foreign) = (Patience::new(&context), BTreeSet::new());
+    let (mut patience, mut foreign, mut was_shown) = (Patience::new(&context), BTreeSet::new(), None);
     // A nudge during the look counts, too.
     let mut nudged = Box::pin(context.nudge.notified());
-    while let Some(()) = context.stop.run_until_cancelled(next(wait, nudged.as_mut())).await {
+    while let Some(is_nudged) = context.stop.run_until_cancelled(next(wait, nudged.as_mut())).await {
         nudged.set(context.nudge.notified());
         nudged.as_mut().enable();
         if known.is_none() {
@@ -91,15 +67,30 @@ pub async fn run(
             let lanes = known.iter().flatten().filter(|lane| is_served(&context, **lane));
             lanes.for_each(|lane| capacity.serve(*lane));
         }
-        let Ok((lanes, took)) = find(&context, (&mut session, &mut patience), (&served, &foreign), &idle).await else {
+        // Before the look: what is committed after it is shown.
+        if found_at.elapsed() > QUIET {
+            Stream::keep(&context);
+        }
+        let shown = context.stream.number();
+        if shown.is_some() && shown != was_shown {
+            // This stream does not show what was pending before.
+            idle.wake_all();
+        }
+        was_shown = shown;
+        let Ok((lanes, took)) = find(&context, (&mut session, &mut patience), (&served, &foreign)).await else {
             wait = LONGEST_PAUSE;
             continue;
         };
         if idle.count() < served.len() || !lanes.is_empty() {
             found_at = Instant::now();
         }
-        let pause = context.config.relay.poll_interval * if found_at.elapsed() > QUIET { WHEN_QUIET } else { 1 };
-        wait = pause.max((took * PAUSE).min(LONGEST_PAUSE));
+        let times = if found_at.elapsed() > QUIET { WHEN_QUIET } else { 1 };
+        wait = match context.config.relay.poll_interval * times {
+            // A row may be shown before a look sees it.
+            pause if shown.is_some() && !is_nudged => pause.max(SHOWN),
+            pause => pause,
+        };
+        wait = wait.max((took * PAUSE).min(LONGEST_PAUSE));
         for (lane, kind) in lanes {
             if kind != context.role.name() {
                 tracing::warn!(lane, "the lane belongs to {kind}s: this {} leaves it alone", context.role.name());
@@ -115,7 +106,6 @@ pub async fn run(
                     settled: settled.clone(),
                     last_pass: Arc::new(AtomicU64::new(0)),
                     sessions: Arc::clone(&sessions),
-                    idle: Arc::clone(&idle),
                 };
                 claimers.spawn(claimer.run());
                 context.metrics.lanes.inc();
@@ -137,15 +127,15 @@ fn is_served(context: &Context, lane: u16) -> bool {
     named.is_empty() || named.contains(&lane)
 }
 
-/// Waits for this duration, or until something is enqueued in this process.
-async fn next(wait: Duration, nudged: impl Future<Output = ()>) {
+/// Waits for this duration, or for a nudge. Returns whether there was one.
+async fn next(wait: Duration, nudged: impl Future<Output = ()>) -> bool {
     let nudged = async {
         tokio::time::sleep(PACE).await;
         nudged.await;
     };
     tokio::select! {
-        () = tokio::time::sleep(wait) => {}
-        () = nudged => {}
+        () = tokio::time::sleep(wait) => false,
+        () = nudged => true,
     }
 }
 
@@ -155,9 +145,8 @@ async fn find(
     context: &Context,
     (session, patience): (&mut Session, &mut Patience),
     (served, foreign): (&BTreeSet<u16>, &BTreeSet<u16>),
-    idle: &Idle,
 ) -> Result<(Vec<(u16, String)>, Duration), sqlx::Error> {
-    let busy = served.iter().filter(|lane| !idle.contains(**lane)).chain(foreign).copied().collect();
+    let busy = served.iter().filter(|lane| !context.idle.contains(**lane)).chain(foreign).copied().collect();
     let (mut ranges, mut found) = (others(&context.config.relay.lanes, &busy), Vec::new());
     let mut longest = Duration::ZERO;
     while !ranges.is_empty() {
@@ -166,7 +155,9 @@ async fn find(
         let lanes = find.await?;
         longest = longest.max(started.elapsed());
         for lane in &lanes {
-            idle.wake(*lane);
+            if served.contains(lane) {
+                context.idle.wake(*lane);
+            }
         }
         let above = |range: &Range<u32>| {
             let lane = lanes.iter().map(|lane| u32::from(*lane)).find(|lane| range.contains(lane))?;
@@ -210,21 +201,5 @@ mod tests {
         assert_eq!(others(&[], &[].into()).first(), Some(&(0..65_536)));
         assert_eq!(others(&[], &[0, 7, 65_535].into()), [1..7, 8..65_535]);
         assert_eq!(others(&[3, 9, 4], &[9].into()), [3..4, 4..5]);
-    }
-
-    #[tokio::test]
-    async fn a_lane_that_was_seen_is_idle_no_more() {
-        let idle = Arc::new(Idle::default());
-        let waits = tokio::spawn({
-            let idle = Arc::clone(&idle);
-            async move { idle.wait(7).await }
-        });
-        while !idle.contains(7) {
-            tokio::task::yield_now().await;
-        }
-        idle.wake(8);
-        idle.wake(7);
-        waits.await.unwrap();
-        assert!(!idle.contains(7));
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     config::Config,
     observe::{health::Health, metrics::Metrics, traces::Traces},
     sink::Destination,
-    state::{controls::Controls, database::Login, leases::HeldClaims, queues::Queues, role::Role, stream::Stream},
+    state::{controls::Controls, database::Login, idle::Idle, leases::HeldClaims, queues::Queues, role::Role, stream::Stream},
 };
 
 /// The shared state of a running relay.
@@ -36,6 +36,8 @@ pub struct Context {
     pub queues: Queues,
     /// The pauses of operators.
     pub controls: Controls,
+    /// The lanes that wait for a message.
+    pub idle: Idle,
     /// The stream of the binary log.
     pub stream: Stream,
     /// Destinations that refuse and took no message of this process: whether another one has seen them work. `None`: not asked yet.
@@ -67,6 +69,7 @@ impl Context {
             health,
             leases: HeldClaims::default(),
             queues: Queues::new(!role.shares_keys(), config.relay.claim_messages),
+            idle: Idle::default(),
             stream: Stream::default(),
             unproven: Mutex::default(),
             floor: AtomicU64::new(0),

@@ -9,6 +9,7 @@ pub(crate) mod crash;
 pub mod database;
 pub(crate) mod explain;
 pub(crate) mod http;
+pub mod idle;
 pub mod leases;
 pub mod queues;
 pub mod role;

@@ -61,6 +61,8 @@ struct State {
     /// Distinguishes a stream from the ones before.
     number: u64,
     lanes: HashMap<u16, mpsc::Sender<Event>>,
+    /// When it was needed last.
+    used: Option<Instant>,
     /// The lanes that have a tail of this process.
     tailed: BTreeSet<u16>,
     /// Why the last tail has ended, or was not made.
@@ -127,16 +129,28 @@ impl Stream {
                 state.lanes.insert(lane, sender);
                 Ok(Some(Joined { server, events }))
             }
-            Phase::Opening => Ok(None),
             Phase::Refused(at, refused) if at.elapsed() < REFUSED => Err(refused.clone()),
-            Phase::Refused(..) | Phase::Closed => {
-                state.phase = Phase::Opening;
-                state.number += 1;
-                let (number, context) = (state.number, Arc::clone(context));
-                tokio::spawn(run(number, context));
+            _ => {
+                state.open(context);
                 Ok(None)
             }
         }
+    }
+
+    /// Opens the stream, or keeps it, although no lane has a tail: it wakes idle lanes.
+    pub fn keep(context: &Arc<Context>) {
+        if context.config.relay.tail && context.role.shares_keys() {
+            let mut state = context.stream.state.lock();
+            state.used = Some(Instant::now());
+            state.open(context);
+        }
+    }
+
+    /// The number of the open stream. Messages that are committed meanwhile wake their lanes.
+    #[must_use]
+    pub fn number(&self) -> Option<u64> {
+        let state = self.state.lock();
+        matches!(state.phase, Phase::Open(_)).then_some(state.number)
     }
 
     /// Gives up the stream: it does not show what this process writes.
@@ -149,6 +163,19 @@ impl Stream {
 }
 
 impl State {
+    /// Has a task open the stream, if there is none and it was not refused just now.
+    fn open(&mut self, context: &Arc<Context>) {
+        match &self.phase {
+            Phase::Open(_) | Phase::Opening => {}
+            Phase::Refused(at, _) if at.elapsed() < REFUSED => {}
+            Phase::Refused(..) | Phase::Closed => {
+                (self.phase, self.used) = (Phase::Opening, Some(Instant::now()));
+                self.number += 1;
+                tokio::spawn(run(self.number, Arc::clone(context)));
+            }
+        }
+    }
+
     fn close(&mut self, phase: Phase) {
         self.phase = phase;
         self.number += 1;
@@ -171,12 +198,14 @@ async fn run(number: u64, context: Arc<Context>) {
     if state.number == number {
         state.close(phase);
     }
+    drop(state);
+    // From now on it wakes no lane.
+    context.nudge.notify_waiters();
 }
 
 async fn pump(mut log: Log, number: u64, context: &Context) -> Phase {
     let room = Arc::new(Semaphore::new(CONTENTS));
     let mut tick = tokio::time::interval(Duration::from_secs(1));
-    let mut used = Instant::now();
     loop {
         let end = tokio::select! {
             end = log.next() => Some(end),
@@ -187,10 +216,11 @@ async fn pump(mut log: Log, number: u64, context: &Context) -> Phase {
             return Phase::Closed;
         }
         match end {
-            Some(Ok(End::Committed(changes))) => state.committed(&room, changes),
+            Some(Ok(End::Committed(changes))) => state.committed(&room, changes, context),
             Some(Ok(End::Prepared(_))) => {}
             Some(Ok(End::PreparedCommitted)) => {
                 state.lanes.retain(|_, events| events.try_send(Event::PreparedCommitted).is_ok());
+                context.idle.wake_all();
             }
             // The next one would show the same.
             Some(Err(ended @ Ended::Unreadable(_))) => {
@@ -203,8 +233,8 @@ async fn pump(mut log: Log, number: u64, context: &Context) -> Phase {
             None => {
                 state.lanes.retain(|_, events| !events.is_closed());
                 if !state.lanes.is_empty() {
-                    used = Instant::now();
-                } else if used.elapsed() > UNUSED || context.stop.is_cancelled() {
+                    state.used = Some(Instant::now());
+                } else if state.used.is_none_or(|used| used.elapsed() > UNUSED) || context.stop.is_cancelled() {
                     return Phase::Closed;
                 }
             }
@@ -213,10 +243,13 @@ async fn pump(mut log: Log, number: u64, context: &Context) -> Phase {
 }
 
 impl State {
-    fn committed(&mut self, room: &Arc<Semaphore>, changes: Vec<Change>) {
+    fn committed(&mut self, room: &Arc<Semaphore>, changes: Vec<Change>, context: &Context) {
         let mut by_lane: HashMap<u16, Transaction> = HashMap::new();
         for mut change in changes {
             if !self.lanes.contains_key(&change.lane) {
+                if matches!(change.what, What::Pending(..)) && !context.idle.wake(change.lane) {
+                    context.nudge.notify_waiters();
+                }
                 continue;
             }
             let new = || Transaction { changes: Vec::new(), room: Vec::new() };
@@ -234,6 +267,7 @@ impl State {
             if events.is_none_or(|events| events.try_send(Event::Committed(transaction)).is_err()) {
                 // It is too slow, or has ended.
                 self.lanes.remove(&lane);
+                context.idle.wake(lane);
             }
         }
     }

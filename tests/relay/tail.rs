@@ -1,6 +1,6 @@
 //! One relay at a time takes a lane without a backlog for itself, and takes its rows from the binary log.
 
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 use anyhow::{Result, ensure};
 use outbox_core::{
@@ -31,6 +31,7 @@ on_both_databases!(
     a_frozen_owner_takes_nothing_more_once_it_goes_on,
     a_tail_that_is_closed_again_and_again_costs_nothing,
     a_message_that_the_log_does_not_show_is_sent_and_counted_and_ends_the_tail,
+    idle_lanes_and_new_ones_are_woken_by_the_log,
 );
 
 const TAILED: &str = "SELECT COUNT(*) = 1 FROM outbox_claims WHERE kind = 1";
@@ -178,6 +179,30 @@ async fn a_message_that_the_log_does_not_show_is_sent_and_counted_and_ends_the_t
     owner.wait_for_metrics(PATIENCE, "a missed message", missed).await?;
     load.stop().await?;
     stage.drain_and_judge(&Expectations::new().at_least(100)).await
+}
+
+async fn idle_lanes_and_new_ones_are_woken_by_the_log(flavor: Flavor) -> Result<()> {
+    let mut stage = stage(flavor, Broker::Kafka).await?;
+    // Looks alone would find no message in time.
+    stage.settings = stage.settings.clone().set("relay", "poll_interval", "1h");
+    let load = trickle(&stage).start(&stage.database, &stage.ledger).await?;
+    let mut relay = stage.relay()?;
+    stage.database.wait_for(PATIENCE, TAILED).await?;
+    load.stop().await?;
+    let idle = |metrics: &Metrics| metrics.sum_where("outbox_relay_tail_ends_total", r#"reason="idle""#) > 0.5;
+    relay.wait_for_metrics(PATIENCE, "an idle end", idle).await?;
+    for lane in [0, 1, 1, 0] {
+        let looks = Cell::new(-1.0);
+        until(PATIENCE, "a lane in which nobody looks", || async {
+            let now = relay.metrics().await?.sum("outbox_relay_claims_total");
+            ensure!(now - looks.replace(now) < 0.5, "{now} looks");
+            Ok(())
+        })
+        .await?;
+        load::commit(&stage.database, &stage.ledger, &[stage.draft(0)], |message| message.lane(lane)).await?;
+        stage.database.wait_until_drained(PATIENCE).await?;
+    }
+    stage.judge(&Expectations::new().at_least(5)).await
 }
 
 #[tokio::test]

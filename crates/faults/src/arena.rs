@@ -115,6 +115,8 @@ pub struct Arena {
     pub largest: usize,
     /// Lanes of its keys.
     pub lanes: u16,
+    /// The longest time that a transaction of the load stays open after its messages.
+    pub held: Duration,
     /// The running relays.
     pub relays: Vec<Relay>,
     /// The running consumers.
@@ -198,6 +200,7 @@ impl Arena {
             rate: if setup.pace == Pace::Full { 300.0 } else { 100.0 },
             largest: 65_536,
             lanes: 1,
+            held: Duration::ZERO,
             relays: Vec::new(),
             consumers: None,
             proxies: Vec::new(),
@@ -279,7 +282,7 @@ impl Arena {
     /// Starts the load without consumers. A second load uses the keys of the first, which has ended.
     pub async fn start_producers(&mut self) -> Result<()> {
         let load = Load::standard(self.topic.name(), self.rate).payload(64..=self.largest).lanes(self.lanes);
-        self.load = Some(load.seed(self.seed).start(&self.producers, &self.ledger).await?);
+        self.load = Some(load.held(self.held).seed(self.seed).start(&self.producers, &self.ledger).await?);
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{self, error::TryRecvError};
 use super::{
     Claimed, Claimer,
     make::kib,
-    tail::{CROWDED, Ended, MOST},
+    tail::{Ended, LONG_REST, MOST},
 };
 use crate::{
     binlog::judge,
@@ -51,8 +51,8 @@ impl Claimer {
         let variables = self.sessions.take().await.run("tail", tail::variables).await;
         match judge(variables.map_err(|_logged| ("error", REST))?) {
             Ok(found) if found == server => Ok(()),
-            Ok(_) => Err(("other_server", CROWDED)),
-            Err(refused) => Err((refused.reason.word(), CROWDED)),
+            Ok(_) => Err(("other_server", LONG_REST)),
+            Err(refused) => Err((refused.reason.word(), LONG_REST)),
         }
     }
 
@@ -148,7 +148,7 @@ impl<'a> Followed<'a> {
             return Err((self.tail.why(), Duration::ZERO));
         }
         if self.lane.held_rows >= MOST as usize {
-            return Err(("held", CROWDED));
+            return Err(("held", LONG_REST));
         }
         if self.waiting.iter().any(|arrival| arrival.row.takeovers > 0) {
             return Err(("taken_over", REST));
@@ -173,7 +173,7 @@ impl<'a> Followed<'a> {
         claimer.context.alive("claim");
         let is_blind = self.tail.is_blind() && !self.has_more;
         if is_blind || !self.lane.is_open() && self.began_at.elapsed() > SHOWN {
-            return Err(("blind", CROWDED));
+            return Err(("blind", LONG_REST));
         }
         claimer.is_free()?;
         // A sweep reads past deleted rows, which an old snapshot keeps.
@@ -205,7 +205,7 @@ impl<'a> Followed<'a> {
             "the binary log did not show rows: the tail ends, and they are claimed"
         );
         claimer.context.metrics.tail_missed_total.inc_by(missed as u64);
-        Err(("missed", CROWDED))
+        Err(("missed", LONG_REST))
     }
 
     /// Applies an event, and those that are there already.

@@ -31,13 +31,13 @@ use tokio::sync::{mpsc, watch};
 pub use self::foreign::{Foreign, claimed_ids};
 use self::{
     make::kib,
+    pace::Pause,
     past::Past,
     tail::Tails,
     window::{Limits, Selection, Start},
 };
 use crate::{
     pipeline::{
-        lanes::Idle,
         settle::{Finished, Settled},
     },
     state::{
@@ -110,8 +110,6 @@ pub struct Claimer {
     pub last_pass: Arc<AtomicU64>,
     /// Connections, shared with the claimers of other lanes.
     pub sessions: Arc<Sessions>,
-    /// The claimers of idle lanes wait here.
-    pub idle: Arc<Idle>,
 }
 
 /// The claimer's state between passes.
@@ -119,6 +117,8 @@ struct Memory {
     foreign: Foreign,
     start: Start,
     full_look_at: Instant,
+    /// The last full look, if it saw neither a row nor a claim.
+    bare_at: Option<Instant>,
     /// Until then there are too many held keys to read them one after the other.
     many_held_until: Instant,
     past: Past,
@@ -144,6 +144,7 @@ impl Claimer {
             foreign: Foreign::default(),
             start: Start::default(),
             full_look_at: now,
+            bare_at: None,
             many_held_until: now,
             past: Past::new(),
             tails: Tails::new(),
@@ -159,7 +160,12 @@ impl Claimer {
             let started = Instant::now();
             let outcome = self.pass(&mut memory, session, count, bytes).await;
             let pause = self.judge(&mut memory, &outcome, started);
+            let is_idle = matches!(pause, Pause::Idle);
             let Some(()) = stop.run_until_cancelled(self.rest(pause)).await else { break };
+            if is_idle && self.context.stream.number().is_some() {
+                // The log may show a message before a look sees it.
+                memory.last_message_at = Instant::now();
+            }
             if self.tail(&mut memory.tails).await {
                 memory.foreign.forget_ids();
                 memory.full_look_at = Instant::now();
@@ -342,10 +348,13 @@ impl Claimer {
         } else {
             session.run("look", async |db| claim::look(db, &look).await).await
         };
+        let seen = looked?;
         if full {
             memory.full_look_at = Instant::now() + FULL_LOOK_EVERY.max(started.elapsed() * FULL_LOOK_PAUSE);
+            let is_bare = seen.fresh.is_empty() && seen.below.is_empty() && seen.leases.is_empty();
+            memory.bare_at = is_bare.then_some(started);
         }
-        Ok((looked?, below_limit))
+        Ok((seen, below_limit))
     }
 
     /// Counts claimed rows below the start: they were committed later than the floor allows.

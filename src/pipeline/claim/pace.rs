@@ -18,7 +18,7 @@ pub(super) enum Pause {
     Until(Instant),
     /// Until then, or until the next nudge.
     UntilNudged(Instant),
-    /// Until the shared search of idle lanes finds a row.
+    /// Until the shared search of idle lanes finds a row, or the binary log shows one.
     Idle,
     /// Until the lane has no tail.
     Tailed,
@@ -48,7 +48,10 @@ impl Claimer {
             Ok(Pass::Empty) => {
                 let quiet = now - memory.last_message_at;
                 let until = started + (quiet / 16).max(interval).min(relay.poll_interval);
-                ("empty", if quiet > IDLE { Pause::Idle } else { Pause::UntilNudged(until) })
+                // The log shows what becomes pending, and not which claims end without an outcome.
+                let is_bare = memory.bare_at > Some(memory.last_message_at);
+                let is_idle = quiet > IDLE && (is_bare || self.context.stream.number().is_none());
+                ("empty", if is_idle { Pause::Idle } else { Pause::UntilNudged(until) })
             }
             Err(_) => {
                 memory.foreign.forget_ids();
@@ -71,7 +74,7 @@ impl Claimer {
                 // After a nudge or the whole pause, the next look is due.
                 tokio::time::timeout_at(until.into(), self.context.nudge.notified()).await.ok();
             }
-            Pause::Idle => self.idle.wait(self.lane).await,
+            Pause::Idle => self.context.idle.wait(self.lane).await,
             Pause::Tailed => self.stand_by().await,
         }
     }

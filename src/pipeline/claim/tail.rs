@@ -35,21 +35,24 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// The time in which the other claims of the lane are settled.
 const FORMING: Duration = Duration::from_millis(300);
 /// The pause after claims that were not settled in that time.
-pub(super) const CROWDED: Duration = Duration::from_secs(30);
+const CROWDED: Duration = Duration::from_secs(2);
+/// The pause after an end that would come again.
+pub(super) const LONG_REST: Duration = Duration::from_secs(30);
 /// Most pending rows, and most messages that hold their key, of a lane that gets a tail.
 const MOST_PENDING: usize = 1000;
 pub(super) const MOST: u32 = 10_000;
 /// Ends after which the stream is not trusted any more.
 const GIVES_UP: [&str; 2] = ["blind", "other_server"];
-/// Each of these ends in a row doubles the rest, up to this one: a try stalls the lane for seconds.
-const MOST_GIVEN_UP: u32 = 5;
+/// Each of these ends in a row doubles the rest, up to this one: a try stalls the lane.
+const STALLS: [&str; 3] = ["blind", "other_server", "crowded"];
+const MOST_STALLS: u32 = 5;
 
 /// The tails of a claimer: whether the next claim may be one.
 pub(super) struct Tails {
     settling: JoinSet<()>,
     small_claims: u32,
-    /// The ends of [`GIVES_UP`] in a row.
-    given_up: u32,
+    /// The ends of [`STALLS`] in a row.
+    stalls: u32,
     claimed_at: Instant,
     rests_until: Instant,
     /// The largest id that a look has seen.
@@ -59,7 +62,7 @@ pub(super) struct Tails {
 impl Tails {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self { settling: JoinSet::new(), small_claims: 0, given_up: 0, claimed_at: now, rests_until: now, seen: 0 }
+        Self { settling: JoinSet::new(), small_claims: 0, stalls: 0, claimed_at: now, rests_until: now, seen: 0 }
     }
 
     /// Notes the ids that a look has seen.
@@ -154,10 +157,16 @@ impl Claimer {
             }
             Err(refused) => {
                 self.context.stream.ends(self.lane, refused.reason.word(), &refused.to_string());
-                (false, (refused.reason.word(), CROWDED))
+                (false, (refused.reason.word(), LONG_REST))
             }
         };
         self.context.metrics.tail_ends_total.with_label_values(&[why]).inc();
+        let rest = if STALLS.contains(&why) {
+            tails.stalls = (tails.stalls + 1).min(MOST_STALLS);
+            rest * (1 << (tails.stalls - 1))
+        } else {
+            rest
+        };
         // Lanes that have lost the stream together do not begin together.
         let rest = rest.mul_f64(1.0 + rand::random::<f64>() / 4.0);
         (tails.small_claims, tails.rests_until) = (0, Instant::now() + rest);
@@ -173,20 +182,16 @@ impl Claimer {
                 self.context.stream.begins(self.lane);
                 let ended = self.follow(&tail, &begun, &mut joined).await;
                 self.context.metrics.tailed_lanes.dec();
-                if !GIVES_UP.contains(&ended.0) {
-                    tails.given_up = 0;
+                if !STALLS.contains(&ended.0) {
+                    tails.stalls = 0;
                 }
                 ended
             }
             Err(ended) => ended,
         };
-        let rest = if GIVES_UP.contains(&why) {
+        if GIVES_UP.contains(&why) {
             self.context.stream.give_up();
-            tails.given_up = (tails.given_up + 1).min(MOST_GIVEN_UP);
-            rest * (1 << (tails.given_up - 1))
-        } else {
-            rest
-        };
+        }
         drop(joined);
         tail.end(why);
         let own = tails.ended(&tail).await;

@@ -30,6 +30,10 @@ const LANE: Duration = Duration::from_secs(5);
 const ROUNDS: u32 = 4;
 /// Messages of a backlog.
 const BACKLOG: usize = 3000;
+/// The longest time that a transaction stays open after its messages.
+const LATE: Duration = Duration::from_millis(500);
+/// Bytes of the rows that a foreign schema writes. The largest are more than a stream takes.
+const FOREIGN: [usize; 4] = [1 << 16, 1 << 20, 1 << 20, 12 << 20];
 
 pub(super) fn row() -> Row {
     let cases = || {
@@ -42,6 +46,8 @@ pub(super) fn row() -> Row {
             Case::new("closed", |arena| closed(arena).boxed()),
             Case::new("logs rotated and purged", |arena| rotated(arena).boxed()),
             Case::new("a backlog", |arena| backlog(arena).boxed()),
+            Case::new("late commits", |arena| late(arena).boxed()),
+            Case::new("a busy server", |arena| busy(arena).boxed()),
         ]
     };
     let others = cases().map(|case| case.on(Flavor::MariaDb, Broker::RabbitMq));
@@ -49,10 +55,12 @@ pub(super) fn row() -> Row {
         Case::new("stream killed", |arena| stream_killed(arena, Flavor::MySql).boxed()),
         Case::new("stream killed", |arena| stream_killed(arena, Flavor::MariaDb).boxed())
             .on(Flavor::MariaDb, Broker::RabbitMq),
+        Case::new("logs reset", |arena| reset(arena, "RESET BINARY LOGS AND GTIDS").boxed()),
+        Case::new("logs reset", |arena| reset(arena, "RESET MASTER").boxed()).on(Flavor::MariaDb, Broker::RabbitMq),
     ];
     Row {
         id: "S1",
-        fault: "the owner of a tail is killed, frozen for 0.5 to 3 leases, or cut off from the database; the tail is closed; its stream is killed; logs are rotated and purged; a backlog comes and goes",
+        fault: "the owner of a tail is killed, frozen for 0.5 to 3 leases, or cut off from the database; the tail is closed; its stream is killed; logs are rotated, purged and reset; a backlog comes and goes; transactions commit up to 0.5 s after their enqueues; another schema writes as fast as it can, also rows of 12 MiB",
         shows: "the lane goes on within 5 s; duplicates only of what the owner held; none without a death",
         cases: cases().into_iter().chain(others).chain(killed).map(tailed).map(in_short).collect(),
     }
@@ -210,4 +218,41 @@ async fn backlog(arena: &mut Arena) -> Result<()> {
         arena.database.wait_for(PATIENCE, pending).await?;
     }
     arena.recovered(Instant::now(), LANE).await
+}
+
+/// Lower ids commit after higher ones, and the tail is closed among them.
+async fn late(arena: &mut Arena) -> Result<()> {
+    arena.held = LATE;
+    closed(arena).await
+}
+
+/// Another schema of the server writes as fast as it can, and the stream has all of that.
+async fn busy(arena: &mut Arena) -> Result<()> {
+    let foreign = format!("foreign_{:08x}", arena.random.random::<u32>());
+    let create = format!("CREATE DATABASE {foreign}; CREATE TABLE {foreign}.t (id BIGINT AUTO_INCREMENT PRIMARY KEY, data LONGBLOB)");
+    arena.database.execute(&create).await?;
+    let mut writer = arena.database.connect_as_admin().await?;
+    let writes = async {
+        for bytes in FOREIGN.iter().cycle() {
+            let insert = format!("INSERT INTO {foreign}.t (data) VALUES (REPEAT('x', {bytes}))");
+            sqlx::query(sqlx::AssertSqlSafe(insert)).execute(&mut writer).await?;
+        }
+        Ok(())
+    };
+    tokio::select! {
+        ended = closed(arena) => ended?,
+        failed = writes => failed.map_err(|error: sqlx::Error| anyhow::anyhow!(error))?,
+    }
+    arena.database.execute(&format!("DROP DATABASE {foreign}")).await
+}
+
+async fn reset(arena: &mut Arena, statement: &str) -> Result<()> {
+    arena.start().await?;
+    for _ in 0..ROUNDS {
+        owner_first(arena).await?;
+        arena.struck(true);
+        arena.database.execute(statement).await?;
+        arena.recovered(Instant::now(), LANE).await?;
+    }
+    Ok(())
 }
