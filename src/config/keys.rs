@@ -170,7 +170,7 @@ section! {
         claim_interval: Duration = Default "8ms";
         /// Whether one relay at a time may take a lane without a backlog for itself, and read its rows from the binary log: messages leave within a millisecond or two, at less cost. `auto`: where the server allows it (see docs/deployment.md).
         tail: Words(TAILS: bool) = Default "auto";
-        /// The longest pause between two looks into an empty queue; three times as long after ten seconds without a message.
+        /// The longest pause between two looks into an empty queue; three times as long after ten seconds without a message, and three seconds where the binary log shows new messages (`relay.tail`).
         poll_interval: Duration = Default "100ms";
         /// How long a stop may take before messages in flight are given up.
         stop_deadline: Duration = Default "15s";

@@ -14,7 +14,9 @@ use crate::{
     config::Config,
     observe::{health::Health, metrics::Metrics, traces::Traces},
     sink::Destination,
-    state::{controls::Controls, database::Login, idle::Idle, leases::HeldClaims, queues::Queues, role::Role, stream::Stream},
+    state::{
+        controls::Controls, database::Login, idle::Idle, leases::HeldClaims, queues::Queues, role::Role, stream::Stream,
+    },
 };
 
 /// The shared state of a running relay.

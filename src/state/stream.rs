@@ -18,6 +18,8 @@ use crate::{
 const MOST: usize = 10_000;
 /// Most KiB of contents that wait. The contents of further messages are read from the tables.
 const CONTENTS: usize = 8 << 10;
+/// The log shows an own claim within this time.
+pub const BLIND: Duration = Duration::from_secs(2);
 /// A stream that no lane needs for this time ends.
 const UNUSED: Duration = Duration::from_secs(60);
 /// The time before a stream that was refused is asked for again.
@@ -63,6 +65,8 @@ struct State {
     lanes: HashMap<u16, mpsc::Sender<Event>>,
     /// When it was needed last.
     used: Option<Instant>,
+    /// When a claim was sent that it has not shown.
+    awaited: Option<Instant>,
     /// The lanes that have a tail of this process.
     tailed: BTreeSet<u16>,
     /// Why the last tail has ended, or was not made.
@@ -153,6 +157,12 @@ impl Stream {
         matches!(state.phase, Phase::Open(_)).then_some(state.number)
     }
 
+    /// Notes that a claim is being sent, or that none was made.
+    pub fn awaits(&self, claim: bool) {
+        let awaited = &mut self.state.lock().awaited;
+        *awaited = if claim { awaited.or_else(|| Some(Instant::now())) } else { None };
+    }
+
     /// Gives up the stream: it does not show what this process writes.
     pub fn give_up(&self) {
         let mut state = self.state.lock();
@@ -176,6 +186,11 @@ impl State {
         }
     }
 
+    fn opened(&mut self, server: &str) {
+        // A claim of before is not shown.
+        (self.phase, self.awaited) = (Phase::Open(server.to_owned()), None);
+    }
+
     fn close(&mut self, phase: Phase) {
         self.phase = phase;
         self.number += 1;
@@ -188,7 +203,7 @@ async fn run(number: u64, context: Arc<Context>) {
     let opened = context.stop.run_until_cancelled(Log::open(&context.config.database, &context.owner)).await;
     let phase = match opened {
         Some(Ok(log)) => {
-            context.stream.state.lock().phase = Phase::Open(log.server().to_owned());
+            context.stream.state.lock().opened(log.server());
             pump(log, number, &context).await
         }
         Some(Err(refused)) => Phase::Refused(Instant::now(), refused),
@@ -230,6 +245,11 @@ async fn pump(mut log: Log, number: u64, context: &Context) -> Phase {
                 tracing::debug!(%ended);
                 return Phase::Closed;
             }
+            // As after RESET MASTER: the server's thread reads a file that is gone, and sends heartbeats.
+            None if state.awaited.is_some_and(|at| at.elapsed() > BLIND) => {
+                let why = "the binary log does not show what this relay writes";
+                return Phase::Refused(Instant::now(), Refused::new(Reason::Unavailable, why));
+            }
             None => {
                 state.lanes.retain(|_, events| !events.is_closed());
                 if !state.lanes.is_empty() {
@@ -246,6 +266,9 @@ impl State {
     fn committed(&mut self, room: &Arc<Semaphore>, changes: Vec<Change>, context: &Context) {
         let mut by_lane: HashMap<u16, Transaction> = HashMap::new();
         for mut change in changes {
+            if matches!(change.what, What::Claimed(..)) {
+                self.awaited = None;
+            }
             if !self.lanes.contains_key(&change.lane) {
                 if matches!(change.what, What::Pending(..)) && !context.idle.wake(change.lane) {
                     context.nudge.notify_waiters();

@@ -171,9 +171,11 @@ impl<'a> Followed<'a> {
 
     async fn look(&mut self, claimer: &Claimer) -> Result<(), Ended> {
         claimer.context.alive("claim");
-        let is_blind = self.tail.is_blind() && !self.has_more;
-        if is_blind || !self.lane.is_open() && self.began_at.elapsed() > SHOWN {
+        if !self.lane.is_open() && self.began_at.elapsed() > SHOWN {
             return Err(("blind", LONG_REST));
+        }
+        if self.tail.is_blind() && !self.has_more {
+            return Err(("stream", REST));
         }
         claimer.is_free()?;
         // A sweep reads past deleted rows, which an old snapshot keeps.

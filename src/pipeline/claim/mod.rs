@@ -37,9 +37,7 @@ use self::{
     window::{Limits, Selection, Start},
 };
 use crate::{
-    pipeline::{
-        settle::{Finished, Settled},
-    },
+    pipeline::settle::{Finished, Settled},
     state::{
         backoff::Backoff,
         capacity::{Capacity, Share},
@@ -218,9 +216,12 @@ impl Claimer {
             (true, false) => return self.defer(&mut session, version, &selection.behind).await,
             _ => {}
         }
-        let Some(made) = self.claim(memory, session, version, &selection).await? else {
-            return Ok(Pass::Conflict);
-        };
+        self.context.stream.awaits(true);
+        let made = self.claim(memory, session, version, &selection).await;
+        if !matches!(made, Ok(Some(_))) {
+            self.context.stream.awaits(false);
+        }
+        let Some(made) = made? else { return Ok(Pass::Conflict) };
         // The claim is made: queues may be read on while the readers have no room for it.
         drop(rest);
         self.count_late(&selection, start.id());

@@ -42,7 +42,7 @@ pub(super) const LONG_REST: Duration = Duration::from_secs(30);
 const MOST_PENDING: usize = 1000;
 pub(super) const MOST: u32 = 10_000;
 /// Ends after which the stream is not trusted any more.
-const GIVES_UP: [&str; 2] = ["blind", "other_server"];
+const GIVES_UP: [&str; 3] = ["blind", "other_server", "stream"];
 /// Each of these ends in a row doubles the rest, up to this one: a try stalls the lane.
 const STALLS: [&str; 3] = ["blind", "other_server", "crowded"];
 const MOST_STALLS: u32 = 5;
@@ -122,7 +122,7 @@ fn sentence(word: &str) -> &'static str {
         "elsewhere" => "messages wait that another relay may have the sink or the route of",
         "error" => "the database has refused a statement",
         "held" => "too many messages wait for their keys",
-        "idle" => "few messages come, so that a look costs less",
+        "idle" => "few messages come: the binary log wakes the relay, which claims them",
         "locked" => "another session has locked a row of a message",
         "lost" => "its claim was lost",
         "missed" => "the binary log did not show a message, as with sql_log_bin = 0",
@@ -133,7 +133,7 @@ fn sentence(word: &str) -> &'static str {
         }
         "released" => "messages were not published, and are claimed anew",
         "stop" => "the relay stops",
-        "stream" => "the stream of the binary log has ended",
+        "stream" => "the stream of the binary log has ended, or shows nothing any more",
         "taken" => "another relay has the lane",
         "taken_over" => "a message was taken over from a dead relay, and is claimed with few others",
         "many" => "this relay has as many tails as it may have",

@@ -31,13 +31,11 @@ use self::{
 };
 use crate::{
     pipeline::settle::{Finished, Settled, send},
-    state::{context::Context, leases::Tenure, session::Session},
+    state::{context::Context, leases::Tenure, session::Session, stream::BLIND},
 };
 
 /// The time without a tail after one that ended for a reason.
 pub(crate) const REST: Duration = Duration::from_secs(10);
-/// The log shows an own settlement within this time.
-const BLIND: Duration = Duration::from_secs(2);
 /// Reasons of delays that may be this relay's own: then other relays get their turn.
 const ELSEWHERE: [&str; 5] = ["no_sink", "no_route", "parked", "unroutable", "unread"];
 
@@ -150,7 +148,7 @@ impl Tail {
         self.settled.send(Settled { lease, pass: self.last_pass.load(Ordering::Acquire) }).ok();
     }
 
-    /// Whether the log does not show what is written.
+    /// Whether the log does not show what is written any more.
     pub(crate) fn is_blind(&self) -> bool {
         self.state.lock().unshown.front().is_some_and(|settled| settled.at.elapsed() > BLIND)
     }

@@ -229,13 +229,15 @@ async fn late(arena: &mut Arena) -> Result<()> {
 /// Another schema of the server writes as fast as it can, and the stream has all of that.
 async fn busy(arena: &mut Arena) -> Result<()> {
     let foreign = format!("foreign_{:08x}", arena.random.random::<u32>());
-    let create = format!("CREATE DATABASE {foreign}; CREATE TABLE {foreign}.t (id BIGINT AUTO_INCREMENT PRIMARY KEY, data LONGBLOB)");
+    let create = format!(
+        "CREATE DATABASE {foreign}; CREATE TABLE {foreign}.t (id BIGINT AUTO_INCREMENT PRIMARY KEY, data LONGBLOB)"
+    );
     arena.database.execute(&create).await?;
-    let mut writer = arena.database.connect_as_admin().await?;
+    let mut connection = arena.database.connect_as_admin().await?;
     let writes = async {
         for bytes in FOREIGN.iter().cycle() {
             let insert = format!("INSERT INTO {foreign}.t (data) VALUES (REPEAT('x', {bytes}))");
-            sqlx::query(sqlx::AssertSqlSafe(insert)).execute(&mut writer).await?;
+            sqlx::query(sqlx::AssertSqlSafe(insert)).execute(&mut connection).await?;
         }
         Ok(())
     };
