@@ -46,6 +46,10 @@ pub enum Reason {
     Privilege,
     /// The log has shown something that cannot be read.
     Unreadable,
+    /// The log does not show what is written.
+    Blind,
+    /// Other tables write too much.
+    Busy,
     /// The server cannot be reached.
     Unavailable,
 }
@@ -66,6 +70,8 @@ impl Reason {
             Self::Filtered => "filtered",
             Self::Privilege => "privilege",
             Self::Unreadable => "unreadable",
+            Self::Blind => "blind",
+            Self::Busy => "busy",
             Self::Unavailable => "unavailable",
         }
     }

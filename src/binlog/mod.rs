@@ -58,6 +58,8 @@ pub struct Log {
     stream: BinlogStream,
     server: String,
     columns: rows::Columns,
+    /// Bytes of rows of other tables.
+    pub foreign: u64,
     /// When the server has sent something last.
     heard: Instant,
     tables: HashMap<u64, Table>,
@@ -149,6 +151,7 @@ impl Log {
             stream,
             server,
             columns,
+            foreign: 0,
             heard: Instant::now(),
             tables: HashMap::new(),
             changes: Vec::new(),
@@ -228,6 +231,10 @@ impl Log {
                 }
                 Ok(None)
             }
+            Some(EventData::RowsEvent(rows)) if !self.tables.contains_key(&rows.table_id()) => {
+                self.foreign += u64::from(event.header().event_size());
+                Ok(None)
+            }
             Some(EventData::RowsEvent(rows)) => self.rows(&rows).map(|()| None),
             Some(EventData::QueryEvent(query)) => self.query(query.schema_raw(), query.query_raw()),
             _ => Ok(None),
@@ -246,6 +253,8 @@ impl Log {
     fn end(&mut self) -> Vec<Change> {
         (self.is_open, self.is_in_transaction, self.bytes) = (false, false, 0);
         self.messages.clear();
+        // The next transaction names its tables again.
+        self.tables.clear();
         std::mem::take(&mut self.changes)
     }
 

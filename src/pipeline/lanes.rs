@@ -40,6 +40,8 @@ const QUIET: Duration = Duration::from_secs(10);
 const WHEN_QUIET: u32 = 3;
 /// The pause while the binary log shows which lanes have a message. A look finds what it does not show.
 const SHOWN: Duration = Duration::from_secs(3);
+/// Before the stream is closed for lack of use.
+const KEPT: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_millis(100);
 /// At this number of lanes the log warns: each has only a part of the room for messages in flight.
 const MANY: usize = 256;
@@ -117,12 +119,14 @@ impl Search {
             self.serve(lane, &kind);
         }
         self.context.alive("claim");
-        let times = if self.found_at.elapsed() > QUIET { WHEN_QUIET } else { 1 };
-        let pause = match self.context.config.relay.poll_interval * times {
-            pause if self.stream.is_none() => pause,
+        let pause = self.context.config.relay.poll_interval;
+        let pause = if self.stream.is_none() {
+            pause * if self.found_at.elapsed() > QUIET { WHEN_QUIET } else { 1 }
+        } else if is_nudged {
             // A row may be shown before a look sees it.
-            pause if is_nudged => pause.min(AGAIN),
-            pause => pause.max(SHOWN),
+            pause.min(AGAIN)
+        } else {
+            pause.clamp(SHOWN, KEPT)
         };
         pause.max((took * PAUSE).min(LONGEST_PAUSE))
     }
@@ -222,8 +226,9 @@ async fn next(wait: Duration, nudged: impl Future<Output = ()>) -> bool {
         nudged.await;
     };
     tokio::select! {
-        () = tokio::time::sleep(wait) => false,
+        biased;
         () = nudged => true,
+        () = tokio::time::sleep(wait) => false,
     }
 }
 

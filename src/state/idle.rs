@@ -39,9 +39,9 @@ impl Idle {
         is_known
     }
 
-    /// Wakes the lanes that wait.
+    /// Wakes all lanes, also those that are about to wait.
     pub fn wake_all(&self) {
-        for lane in self.0.lock().values_mut().filter(|lane| lane.waits) {
+        for lane in self.0.lock().values_mut() {
             lane.waits = false;
             lane.woken.notify_one();
         }

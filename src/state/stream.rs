@@ -18,12 +18,20 @@ use crate::{
 const MOST: usize = 10_000;
 /// Most KiB of contents that wait. The contents of further messages are read from the tables.
 const CONTENTS: usize = 8 << 10;
-/// The log shows an own claim within this time.
-pub const BLIND: Duration = Duration::from_secs(2);
+/// The log shows an own claim within this time, also behind large transactions of others.
+const UNSHOWN: Duration = Duration::from_secs(10);
+/// The time without a stream after one that has not.
+const BLIND: Duration = Duration::from_mins(5);
+/// Most bytes of other tables in a second, over a minute, and the time without a stream after more.
+const FOREIGN: u64 = 10 << 20;
+const BUSY: Duration = Duration::from_mins(10);
 /// A stream that no lane needs for this time ends.
 const UNUSED: Duration = Duration::from_secs(60);
-/// The time before a stream that was refused is asked for again.
+/// The time before a stream that was refused is asked for again; if only the server could not be reached; and between two streams.
 const REFUSED: Duration = Duration::from_secs(60);
+const UNAVAILABLE: Duration = Duration::from_secs(3);
+const APART: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_mins(1);
 /// Most tails of a process: each has a connection, and a commit in each second.
 const TAILS: usize = 8;
 
@@ -45,6 +53,8 @@ pub enum Event {
 
 /// A lane's part of the stream.
 pub struct Joined {
+    /// The number of the stream.
+    pub number: u64,
     /// The identity of the server.
     pub server: String,
     /// What is committed from now on. It ends with the stream, or if the lane is too slow.
@@ -65,12 +75,36 @@ struct State {
     lanes: HashMap<u16, mpsc::Sender<Event>>,
     /// When it was needed last.
     used: Option<Instant>,
-    /// When a claim was sent that it has not shown.
+    /// Bytes of other tables, also in streams before.
+    foreign: Rate,
+    /// When one was opened last.
+    opened: Option<Instant>,
+    /// The number of claims that it has shown, and when one was made that it has not.
+    claims: u64,
     awaited: Option<Instant>,
     /// The lanes that have a tail of this process.
     tailed: BTreeSet<u16>,
     /// Why the last tail has ended, or was not made.
     why_not: Option<String>,
+}
+
+/// A number of bytes a second.
+#[derive(Default)]
+struct Rate {
+    bytes: u64,
+    since: Option<Instant>,
+}
+
+impl Rate {
+    /// Adds bytes. Returns the rate, once a minute.
+    fn add(&mut self, bytes: u64) -> Option<u64> {
+        self.bytes += bytes;
+        let elapsed = self.since.get_or_insert_with(Instant::now).elapsed();
+        (elapsed > MINUTE).then(|| {
+            self.since = None;
+            std::mem::take(&mut self.bytes) / elapsed.as_secs()
+        })
+    }
 }
 
 #[derive(Default)]
@@ -80,6 +114,7 @@ enum Phase {
     Opening,
     /// With the identity of the server.
     Open(String),
+    /// Until then.
     Refused(Instant, Refused),
 }
 
@@ -131,9 +166,9 @@ impl Stream {
                 let (sender, events) = mpsc::channel(MOST);
                 let server = server.clone();
                 state.lanes.insert(lane, sender);
-                Ok(Some(Joined { server, events }))
+                Ok(Some(Joined { number: state.number, server, events }))
             }
-            Phase::Refused(at, refused) if at.elapsed() < REFUSED => Err(refused.clone()),
+            Phase::Refused(until, refused) if Instant::now() < *until => Err(refused.clone()),
             _ => {
                 state.open(context);
                 Ok(None)
@@ -157,38 +192,52 @@ impl Stream {
         matches!(state.phase, Phase::Open(_)).then_some(state.number)
     }
 
-    /// Notes that a claim is being sent, or that none was made.
-    pub fn awaits(&self, claim: bool) {
-        let awaited = &mut self.state.lock().awaited;
-        *awaited = if claim { awaited.or_else(|| Some(Instant::now())) } else { None };
+    /// The number of claims that the streams have shown.
+    #[must_use]
+    pub fn claims(&self) -> u64 {
+        self.state.lock().claims
     }
 
-    /// Gives up the stream: it does not show what this process writes.
-    pub fn give_up(&self) {
+    /// Notes that a claim was made, if none was shown since there were so many.
+    pub fn awaits(&self, claims: u64) {
         let mut state = self.state.lock();
-        if let Phase::Open(_) = state.phase {
+        if state.claims == claims {
+            state.awaited.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Gives up the stream of this number: it does not show what this process writes.
+    pub fn give_up(&self, number: u64) {
+        let mut state = self.state.lock();
+        if state.number == number {
             state.close(Phase::Closed);
         }
     }
 }
 
 impl State {
-    /// Has a task open the stream, if there is none and it was not refused just now.
+    /// Has a task open the stream, if there is none, and none was refused or opened just now.
     fn open(&mut self, context: &Arc<Context>) {
-        match &self.phase {
-            Phase::Open(_) | Phase::Opening => {}
-            Phase::Refused(at, _) if at.elapsed() < REFUSED => {}
-            Phase::Refused(..) | Phase::Closed => {
-                (self.phase, self.used) = (Phase::Opening, Some(Instant::now()));
-                self.number += 1;
-                tokio::spawn(run(self.number, Arc::clone(context)));
-            }
+        let is_time = match &self.phase {
+            Phase::Open(_) | Phase::Opening => false,
+            Phase::Refused(until, _) => *until <= Instant::now(),
+            Phase::Closed => self.opened.is_none_or(|at| at.elapsed() > APART),
+        };
+        if is_time {
+            (self.phase, self.used, self.opened) = (Phase::Opening, Some(Instant::now()), Some(Instant::now()));
+            self.number += 1;
+            tokio::spawn(run(Closing { number: self.number, context: Arc::clone(context), phase: Phase::Closed }));
         }
     }
 
     fn opened(&mut self, server: &str) {
-        // A claim of before is not shown.
-        (self.phase, self.awaited) = (Phase::Open(server.to_owned()), None);
+        self.phase = Phase::Open(server.to_owned());
+        self.shows_claim();
+    }
+
+    /// Those that were made before need not be shown any more.
+    fn shows_claim(&mut self) {
+        (self.claims, self.awaited) = (self.claims + 1, None);
     }
 
     fn close(&mut self, phase: Phase) {
@@ -199,28 +248,50 @@ impl State {
 }
 
 /// Opens the stream, and hands its events to their lanes, until it ends or no lane needs it.
-async fn run(number: u64, context: Arc<Context>) {
+async fn run(mut closing: Closing) {
+    let (number, context) = (closing.number, Arc::clone(&closing.context));
     let opened = context.stop.run_until_cancelled(Log::open(&context.config.database, &context.owner)).await;
-    let phase = match opened {
+    closing.phase = match opened {
         Some(Ok(log)) => {
             context.stream.state.lock().opened(log.server());
+            // The search looks for what was committed before.
+            context.nudge.notify_waiters();
             pump(log, number, &context).await
         }
-        Some(Err(refused)) => Phase::Refused(Instant::now(), refused),
+        Some(Err(refused)) if refused.reason == Reason::Unavailable => refusal(UNAVAILABLE, refused),
+        Some(Err(refused)) => refusal(REFUSED, refused),
         None => Phase::Closed,
     };
-    let mut state = context.stream.state.lock();
-    if state.number == number {
-        state.close(phase);
+}
+
+fn refusal(time: Duration, refused: Refused) -> Phase {
+    Phase::Refused(Instant::now() + time, refused)
+}
+
+/// A stream that is closed at the end of its task, also by a panic.
+struct Closing {
+    number: u64,
+    context: Arc<Context>,
+    /// What follows.
+    phase: Phase,
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let mut state = self.context.stream.state.lock();
+        if state.number == self.number {
+            state.close(std::mem::take(&mut self.phase));
+        }
+        drop(state);
+        // From now on it wakes no lane.
+        self.context.nudge.notify_waiters();
     }
-    drop(state);
-    // From now on it wakes no lane.
-    context.nudge.notify_waiters();
 }
 
 async fn pump(mut log: Log, number: u64, context: &Context) -> Phase {
     let room = Arc::new(Semaphore::new(CONTENTS));
     let mut tick = tokio::time::interval(Duration::from_secs(1));
+    let mut counted = 0;
     loop {
         let end = tokio::select! {
             end = log.next() => Some(end),
@@ -230,25 +301,33 @@ async fn pump(mut log: Log, number: u64, context: &Context) -> Phase {
         if state.number != number {
             return Phase::Closed;
         }
+        let foreign = log.foreign - std::mem::replace(&mut counted, log.foreign);
+        if let Some(rate) = state.foreign.add(foreign).filter(|rate| *rate > FOREIGN) {
+            let why = format!("other tables write {} MiB to the binary log in a second", rate >> 20);
+            return refusal(BUSY, Refused::new(Reason::Busy, why));
+        }
         match end {
             Some(Ok(End::Committed(changes))) => state.committed(&room, changes, context),
             Some(Ok(End::Prepared(_))) => {}
             Some(Ok(End::PreparedCommitted)) => {
                 state.lanes.retain(|_, events| events.try_send(Event::PreparedCommitted).is_ok());
-                context.idle.wake_all();
+                // Its rows came with its preparation.
+                context.nudge.notify_waiters();
             }
             // The next one would show the same.
             Some(Err(ended @ Ended::Unreadable(_))) => {
-                return Phase::Refused(Instant::now(), Refused::new(Reason::Unreadable, ended.to_string()));
+                return refusal(REFUSED, Refused::new(Reason::Unreadable, ended.to_string()));
             }
             Some(Err(ended)) => {
                 tracing::debug!(%ended);
                 return Phase::Closed;
             }
             // As after RESET MASTER: the server's thread reads a file that is gone, and sends heartbeats.
-            None if state.awaited.is_some_and(|at| at.elapsed() > BLIND) => {
-                let why = "the binary log does not show what this relay writes";
-                return Phase::Refused(Instant::now(), Refused::new(Reason::Unavailable, why));
+            None if state.awaited.is_some_and(|at| at.elapsed() > UNSHOWN) => {
+                return refusal(
+                    BLIND,
+                    Refused::new(Reason::Blind, "the binary log does not show what this relay writes"),
+                );
             }
             None => {
                 state.lanes.retain(|_, events| !events.is_closed());
@@ -267,7 +346,7 @@ impl State {
         let mut by_lane: HashMap<u16, Transaction> = HashMap::new();
         for mut change in changes {
             if matches!(change.what, What::Claimed(..)) {
-                self.awaited = None;
+                self.shows_claim();
             }
             if !self.lanes.contains_key(&change.lane) {
                 if matches!(change.what, What::Pending(..)) && !context.idle.wake(change.lane) {

@@ -240,7 +240,8 @@ impl Arena {
     }
 
     /// Whether a lane may have a tail: then one relay at a time publishes from it.
-    fn has_tails(&self) -> bool {
+    #[must_use]
+    pub fn has_tails(&self) -> bool {
         self.account == Account::RelayWithTail
     }
 

@@ -101,9 +101,10 @@ async fn one(row: &Row, case: &Case, plan: &Plan, seed: u64) -> Ran {
 async fn attempt(case: &Case, setup: &Setup, seed: u64) -> Result<Counts> {
     let mut arena = Arena::new(case, setup, seed).await.context("cannot make the arena")?;
     let struck = (case.strike)(&mut arena).await;
-    struck.with_context(|| format!("overdue until then: {:?}", arena.overdue))?;
+    let tails = if arena.has_tails() { "with tails" } else { "without tails" };
+    struck.with_context(|| format!("{tails}, overdue until then: {:?}", arena.overdue))?;
     if let Some(watch) = arena.watch.clone() {
         watch.ends(&mut arena, &case.alerts).await?;
     }
-    arena.finish().await
+    arena.finish().await.context(tails)
 }

@@ -33,8 +33,10 @@ use crate::{
 
 /// Without room for messages in flight for this time, a tail ends.
 const BUSY: Duration = Duration::from_millis(200);
-/// The log shows that the tail is open within this time.
+/// The log shows within this time that the tail is open, and what is settled.
 const SHOWN: Duration = Duration::from_secs(2);
+/// A stream that shows settlements later than this is behind the tables: a look finds rows sooner.
+const BEHIND: Duration = Duration::from_millis(200);
 /// A tail looks this often at what it does not wait for.
 pub(super) const TICK: Duration = Duration::from_millis(200);
 /// It looks this often for rows that the log did not show.
@@ -110,6 +112,8 @@ pub(super) struct Followed<'a> {
     clock: Clock<'a>,
     began_at: Instant,
     looked_at: Instant,
+    /// When the stream has shown something last.
+    heard_at: Instant,
     swept_at: Instant,
     /// How long the last sweep took.
     sweep: Duration,
@@ -133,6 +137,7 @@ impl<'a> Followed<'a> {
             clock: Clock { now: begun.now, at: now, epochs: &begun.epochs },
             began_at: now,
             looked_at: now,
+            heard_at: now,
             swept_at: now,
             sweep: Duration::ZERO,
             has_more: false,
@@ -174,8 +179,12 @@ impl<'a> Followed<'a> {
         if !self.lane.is_open() && self.began_at.elapsed() > SHOWN {
             return Err(("blind", LONG_REST));
         }
-        if self.tail.is_blind() && !self.has_more {
-            return Err(("stream", REST));
+        let lag = self.tail.lag();
+        if lag > SHOWN && !self.has_more {
+            return Err(("silent", REST));
+        }
+        if lag > BEHIND && self.heard_at.elapsed() < BEHIND {
+            return Err(("behind", REST));
         }
         claimer.is_free()?;
         // A sweep reads past deleted rows, which an old snapshot keeps.
@@ -216,7 +225,10 @@ impl<'a> Followed<'a> {
         let mut event = event.ok_or(TryRecvError::Disconnected);
         for left in (0..DRAINED).rev() {
             match event {
-                Ok(Event::Committed(Transaction { changes, .. })) => self.waiting.extend(self.lane.apply(changes)),
+                Ok(Event::Committed(Transaction { changes, .. })) => {
+                    self.heard_at = Instant::now();
+                    self.waiting.extend(self.lane.apply(changes));
+                }
                 // Its rows came with its preparation, and later messages of their keys may be in flight.
                 Ok(Event::PreparedCommitted) => return Err(("prepared", REST)),
                 Err(TryRecvError::Disconnected) => return Err(("stream", REST)),

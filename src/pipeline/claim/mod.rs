@@ -115,8 +115,8 @@ struct Memory {
     foreign: Foreign,
     start: Start,
     full_look_at: Instant,
-    /// The last full look, if it saw neither a row nor a claim.
-    bare_at: Option<Instant>,
+    /// Whether the last look was a full one, and saw neither a row nor a claim.
+    is_bare: bool,
     /// Until then there are too many held keys to read them one after the other.
     many_held_until: Instant,
     past: Past,
@@ -142,7 +142,7 @@ impl Claimer {
             foreign: Foreign::default(),
             start: Start::default(),
             full_look_at: now,
-            bare_at: None,
+            is_bare: false,
             many_held_until: now,
             past: Past::new(),
             tails: Tails::new(),
@@ -166,7 +166,7 @@ impl Claimer {
             }
             if self.tail(&mut memory.tails).await {
                 memory.foreign.forget_ids();
-                memory.full_look_at = Instant::now();
+                (memory.full_look_at, memory.last_message_at) = (Instant::now(), Instant::now());
             }
         }
         memory.tails.finish().await;
@@ -216,12 +216,11 @@ impl Claimer {
             (true, false) => return self.defer(&mut session, version, &selection.behind).await,
             _ => {}
         }
-        self.context.stream.awaits(true);
-        let made = self.claim(memory, session, version, &selection).await;
-        if !matches!(made, Ok(Some(_))) {
-            self.context.stream.awaits(false);
-        }
-        let Some(made) = made? else { return Ok(Pass::Conflict) };
+        let shown = self.context.stream.claims();
+        let Some(made) = self.claim(memory, session, version, &selection).await? else {
+            return Ok(Pass::Conflict);
+        };
+        self.context.stream.awaits(shown);
         // The claim is made: queues may be read on while the readers have no room for it.
         drop(rest);
         self.count_late(&selection, start.id());
@@ -349,12 +348,11 @@ impl Claimer {
         } else {
             session.run("look", async |db| claim::look(db, &look).await).await
         };
-        let seen = looked?;
         if full {
             memory.full_look_at = Instant::now() + FULL_LOOK_EVERY.max(started.elapsed() * FULL_LOOK_PAUSE);
-            let is_bare = seen.fresh.is_empty() && seen.below.is_empty() && seen.leases.is_empty();
-            memory.bare_at = is_bare.then_some(started);
         }
+        let seen = looked?;
+        memory.is_bare = full && seen.fresh.is_empty() && seen.below.is_empty() && seen.leases.is_empty();
         Ok((seen, below_limit))
     }
 

@@ -49,8 +49,7 @@ impl Claimer {
                 let quiet = now - memory.last_message_at;
                 let until = started + (quiet / 16).max(interval).min(relay.poll_interval);
                 // The log shows what becomes pending, and not which claims end without an outcome.
-                let is_bare = memory.bare_at > Some(memory.last_message_at);
-                let is_idle = quiet > IDLE && (is_bare || self.context.stream.number().is_none());
+                let is_idle = quiet > IDLE && (memory.is_bare || self.context.stream.number().is_none());
                 ("empty", if is_idle { Pause::Idle } else { Pause::UntilNudged(until) })
             }
             Err(_) => {

@@ -21,6 +21,7 @@ use super::{
     make::token,
 };
 use crate::{
+    binlog::Reason,
     pipeline::{
         settle::Settler,
         tail::{REST, Tail},
@@ -42,10 +43,12 @@ pub(super) const LONG_REST: Duration = Duration::from_secs(30);
 const MOST_PENDING: usize = 1000;
 pub(super) const MOST: u32 = 10_000;
 /// Ends after which the stream is not trusted any more.
-const GIVES_UP: [&str; 3] = ["blind", "other_server", "stream"];
+const GIVES_UP: [&str; 3] = ["blind", "other_server", "silent"];
 /// Each of these ends in a row doubles the rest, up to this one: a try stalls the lane.
-const STALLS: [&str; 3] = ["blind", "other_server", "crowded"];
+const STALLS: [&str; 5] = ["blind", "other_server", "crowded", "behind", "backlog"];
 const MOST_STALLS: u32 = 5;
+/// A tail of this age was worth its try.
+const WORTH: Duration = Duration::from_mins(1);
 
 /// The tails of a claimer: whether the next claim may be one.
 pub(super) struct Tails {
@@ -116,6 +119,7 @@ pub(super) type Ended = (&'static str, Duration);
 fn sentence(word: &str) -> &'static str {
     match word {
         "backlog" => "more messages come than are published at once, and claims of many messages cost less",
+        "behind" => "the binary log shows messages later than a look finds them",
         "blind" => "the binary log does not show what this relay writes: a proxy or a filter is in between",
         "closed" => "another relay has closed it, because it was silent",
         "crowded" => "claims of other relays were not settled in time",
@@ -132,8 +136,11 @@ fn sentence(word: &str) -> &'static str {
             "a prepared transaction (XA) was committed, and the binary log does not say which messages it has"
         }
         "released" => "messages were not published, and are claimed anew",
+        "silent" => {
+            "the stream of the binary log shows nothing any more: the logs were reset, or a proxy is in between"
+        }
         "stop" => "the relay stops",
-        "stream" => "the stream of the binary log has ended, or shows nothing any more",
+        "stream" => "the stream of the binary log has ended",
         "taken" => "another relay has the lane",
         "taken_over" => "a message was taken over from a dead relay, and is claimed with few others",
         "many" => "this relay has as many tails as it may have",
@@ -157,7 +164,8 @@ impl Claimer {
             }
             Err(refused) => {
                 self.context.stream.ends(self.lane, refused.reason.word(), &refused.to_string());
-                (false, (refused.reason.word(), LONG_REST))
+                let rest = if refused.reason == Reason::Unavailable { REST } else { LONG_REST };
+                (false, (refused.reason.word(), rest))
             }
         };
         self.context.metrics.tail_ends_total.with_label_values(&[why]).inc();
@@ -180,9 +188,10 @@ impl Claimer {
             Ok(begun) => {
                 self.context.metrics.tailed_lanes.inc();
                 self.context.stream.begins(self.lane);
+                let began_at = Instant::now();
                 let ended = self.follow(&tail, &begun, &mut joined).await;
                 self.context.metrics.tailed_lanes.dec();
-                if !STALLS.contains(&ended.0) {
+                if !STALLS.contains(&ended.0) || began_at.elapsed() > WORTH {
                     tails.stalls = 0;
                 }
                 ended
@@ -190,7 +199,7 @@ impl Claimer {
             Err(ended) => ended,
         };
         if GIVES_UP.contains(&why) {
-            self.context.stream.give_up();
+            self.context.stream.give_up(joined.number);
         }
         drop(joined);
         tail.end(why);

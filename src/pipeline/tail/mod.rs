@@ -31,7 +31,7 @@ use self::{
 };
 use crate::{
     pipeline::settle::{Finished, Settled, send},
-    state::{context::Context, leases::Tenure, session::Session, stream::BLIND},
+    state::{context::Context, leases::Tenure, session::Session},
 };
 
 /// The time without a tail after one that ended for a reason.
@@ -148,9 +148,9 @@ impl Tail {
         self.settled.send(Settled { lease, pass: self.last_pass.load(Ordering::Acquire) }).ok();
     }
 
-    /// Whether the log does not show what is written any more.
-    pub(crate) fn is_blind(&self) -> bool {
-        self.state.lock().unshown.front().is_some_and(|settled| settled.at.elapsed() > BLIND)
+    /// How long the log has not shown a settlement.
+    pub(crate) fn lag(&self) -> Duration {
+        self.state.lock().unshown.front().map_or(Duration::ZERO, |settled| settled.at.elapsed())
     }
 
     /// Takes rows up to the mark, and numbers the pass. The queues of the keys `queued` are read on after them. `None` if nothing may

@@ -292,7 +292,7 @@ async fn stranger(arena: &mut Arena) -> Result<()> {
     let canaries = arena.ground.topic(arena.topic.broker()).await?;
     let topic = canaries.name();
     let grants = include_str!("../../../../deploy/grants/canary.sql");
-    for account in ["outbox_relay", "outbox_relay_process"] {
+    for account in ["outbox_relay", "outbox_relay_process", "outbox_relay_tail"] {
         arena.database.execute(&grants.replace("outbox_relay", account)).await?;
     }
     let wrong = arena.settings.clone().null().first_route([("topics", topic), ("sink", "null")]);
