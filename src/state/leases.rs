@@ -32,6 +32,8 @@ pub struct Tenure {
     pub keys: Vec<u64>,
     /// Keys whose queue must be read on after one of their messages is sent.
     pub queued: Vec<u64>,
+    /// Of a part: the first and the last message of each key.
+    pub spans: BTreeMap<u64, (u64, u64)>,
     /// Whether it is a part of a tail: only its token is in the database.
     pub stands: bool,
     until: Arc<Mutex<Instant>>,
@@ -55,6 +57,7 @@ impl Tenure {
             ids,
             keys,
             queued,
+            spans: BTreeMap::new(),
             stands: false,
             until,
             lost,

@@ -201,7 +201,7 @@ async fn idle_lanes_and_new_ones_are_woken_by_the_log(flavor: Flavor) -> Result<
         |metrics: &Metrics| metrics.sum_where("outbox_relay_db_call_duration_seconds_count", r#"operation="lanes""#);
     for lane in [0, 1] {
         let looks = Cell::new((-1.0, Instant::now()));
-        until(PATIENCE, "an idle lane that is woken without a search", || async {
+        let woken = until(PATIENCE, "an idle lane that is woken without a search", || async {
             let before = relay.metrics().await?;
             let now = before.sum("outbox_relay_claims_total");
             let (last, since) = looks.get();
@@ -214,8 +214,8 @@ async fn idle_lanes_and_new_ones_are_woken_by_the_log(flavor: Flavor) -> Result<
             stage.database.wait_until_drained(PATIENCE).await?;
             ensure!(searches(&relay.metrics().await?) - searches(&before) < 0.5, "a search has found the message");
             Ok(())
-        })
-        .await?;
+        });
+        Box::pin(woken).await?;
     }
     stage.judge(&Expectations::new().at_least(3)).await
 }

@@ -5,7 +5,7 @@ mod parts;
 mod state;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -164,14 +164,17 @@ impl Tail {
         state.taken = now;
         state.parts += 1;
         let lease = ClaimLease { claim_id: state.parts, ..state.claim.lease };
-        let mut keys: Vec<u64> = rows.iter().map(|row| row.key_hash).filter(|key| *key != 0).collect();
-        keys.sort_unstable();
-        keys.dedup();
+        let mut spans = BTreeMap::new();
+        for row in rows.iter().filter(|row| row.key_hash != 0) {
+            let (first, last) = spans.entry(row.key_hash).or_insert((row.id, row.id));
+            (*first, *last) = (row.id.min(*first), row.id.max(*last));
+        }
+        let keys = spans.keys().copied().collect();
         let mut ids: Vec<u64> = rows.iter().map(|row| row.id).collect();
         ids.sort_unstable();
         let claim_id = state.claim.lease.claim_id;
         let mut tenure = Tenure::new(lease, self.lane, ids, keys, now).standing(claim_id, &self.until);
-        tenure.queued = queued;
+        (tenure.queued, tenure.spans) = (queued, spans);
         let tenure = Arc::new(tenure);
         // Under the lock: a list of what is in flight has all of it.
         self.context.leases.insert(&tenure);

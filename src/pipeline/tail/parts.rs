@@ -17,21 +17,16 @@ use crate::{
 pub(super) fn behind(parts: &[Arc<Tenure>], finished: &HashMap<ClaimLease, usize>) -> HashSet<ClaimLease> {
     let (mut behind, mut last_ids, mut text) = (HashSet::new(), HashMap::<u64, u64>::new(), 0);
     for (at, part) in parts.iter().enumerate() {
-        let first = part.ids.first().copied().unwrap_or(0);
-        let follows = part.keys.iter().all(|key| last_ids.get(key).is_none_or(|last| *last < first));
+        let follows = part.spans.iter().all(|(key, (first, _))| last_ids.get(key).is_none_or(|last| last < first));
         let size = finished.get(&part.lease).copied();
         let fits = at < behind.len() + MAX_PARTS && text < MAX_TEXT;
-        let last = match size {
-            Some(size) if follows && fits => {
-                text += size;
-                part.ids.last().copied().unwrap_or(0)
-            }
-            _ => {
-                behind.insert(part.lease);
-                u64::MAX
-            }
-        };
-        for key in &part.keys {
+        let size = size.filter(|_| follows && fits);
+        text += size.unwrap_or(0);
+        if size.is_none() {
+            behind.insert(part.lease);
+        }
+        for (key, (_, last)) in &part.spans {
+            let last = if size.is_some() { *last } else { u64::MAX };
             last_ids.entry(*key).and_modify(|id| *id = last.max(*id)).or_insert(last);
         }
     }
@@ -56,11 +51,13 @@ mod tests {
 
     use super::*;
 
-    /// The numbers of the parts that wait, of these finished ones with ids and keys.
-    fn waiting(parts: &[(&[u64], &[u64])], finished: &[u64]) -> Vec<u64> {
+    /// The numbers of the parts that wait, of these finished ones with ids and their keys.
+    fn waiting(parts: &[&[(u64, u64)]], finished: &[u64]) -> Vec<u64> {
         let lease = |claim_id| ClaimLease { claim_id, lease_token: 1 };
-        let part = |(number, (ids, keys)): (u64, &(&[u64], &[u64]))| {
-            Arc::new(Tenure::new(lease(number), 0, ids.to_vec(), keys.to_vec(), Instant::now()))
+        let part = |(number, rows): (u64, &&[(u64, u64)])| {
+            let mut part = Tenure::new(lease(number), 0, Vec::new(), Vec::new(), Instant::now());
+            part.spans = rows.iter().map(|(id, key)| (*key, (*id, *id))).collect();
+            Arc::new(part)
         };
         let parts: Vec<_> = (1..).zip(parts).map(part).collect();
         let finished: HashMap<_, _> = finished.iter().map(|number| (lease(*number), 0)).collect();
@@ -73,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_part_waits_for_earlier_ones_of_its_keys() {
-        let parts: [(&[u64], &[u64]); 4] = [(&[1, 2], &[7, 8]), (&[3], &[8]), (&[4], &[9]), (&[5], &[8, 9])];
+        let parts: [&[(u64, u64)]; 4] = [&[(1, 7), (2, 8)], &[(3, 8)], &[(4, 9)], &[(5, 8), (6, 9)]];
         assert_eq!(waiting(&parts, &[2, 3, 4]), [2, 4], "the first one is not finished");
         assert!(waiting(&parts, &[1, 2, 3, 4]).is_empty());
         assert!(waiting(&parts, &[1, 3]).is_empty());
@@ -81,16 +78,21 @@ mod tests {
 
     #[test]
     fn of_a_late_commit_only_another_settlement_tells_the_order() {
-        let parts: [(&[u64], &[u64]); 3] = [(&[5], &[7]), (&[4], &[7]), (&[3], &[])];
+        let parts: [&[(u64, u64)]; 3] = [&[(5, 7)], &[(4, 7)], &[]];
         assert_eq!(waiting(&parts, &[1, 2, 3]), [2]);
         assert!(waiting(&parts[1..], &[1, 2]).is_empty());
     }
 
     #[test]
+    fn the_order_of_other_keys_holds_no_part_back() {
+        assert!(waiting(&[&[(5, 7), (9, 8)], &[(7, 7)]], &[1, 2]).is_empty());
+        assert_eq!(waiting(&[&[(5, 7), (9, 8)], &[(7, 7), (6, 8)]], &[1, 2]), [2]);
+    }
+
+    #[test]
     fn a_settlement_takes_so_many_parts() {
-        let ids: Vec<[u64; 1]> = (1..=MAX_PARTS as u64 + 2).map(|id| [id]).collect();
-        let parts: Vec<(&[u64], &[u64])> = ids.iter().map(|id| (&id[..], &[][..])).collect();
-        let finished: Vec<u64> = ids.iter().flatten().copied().collect();
+        let parts: Vec<&[(u64, u64)]> = vec![&[]; MAX_PARTS + 2];
+        let finished: Vec<u64> = (1..=parts.len() as u64).collect();
         assert_eq!(waiting(&parts, &finished).len(), 2);
         assert_eq!(waiting(&parts, &finished[2..]).len(), 0);
     }
