@@ -36,7 +36,7 @@ const BUSY: Duration = Duration::from_millis(200);
 /// The log shows within this time that the tail is open, and what is settled.
 const SHOWN: Duration = Duration::from_secs(2);
 /// A stream that shows settlements later than this is behind the tables: a look finds rows sooner.
-const BEHIND: Duration = Duration::from_millis(200);
+const BEHIND: Duration = Duration::from_millis(500);
 /// A tail looks this often at what it does not wait for.
 pub(super) const TICK: Duration = Duration::from_millis(200);
 /// It looks this often for rows that the log did not show.

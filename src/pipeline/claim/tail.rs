@@ -46,7 +46,7 @@ pub(super) const MOST: u32 = 10_000;
 const GIVES_UP: [&str; 3] = ["blind", "other_server", "silent"];
 /// Each of these ends in a row doubles the rest, up to this one: a try stalls the lane.
 const STALLS: [&str; 5] = ["blind", "other_server", "crowded", "behind", "backlog"];
-const MOST_STALLS: u32 = 5;
+const MOST_STALLS: u32 = 3;
 /// A tail of this age was worth its try.
 const WORTH: Duration = Duration::from_mins(1);
 
