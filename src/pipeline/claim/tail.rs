@@ -33,7 +33,8 @@ use crate::{
 /// with longer pauses.
 const SMALL_CLAIMS: u32 = 3;
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
-/// The time in which the other claims of the lane are settled.
+/// The time in which the other claims of the lane are settled. A try after one that was too short gets twice as much, and a further one
+/// four times.
 const FORMING: Duration = Duration::from_millis(300);
 /// The pause after claims that were not settled in that time.
 const CROWDED: Duration = Duration::from_secs(2);
@@ -229,7 +230,9 @@ impl Claimer {
             drop(session);
             match is_alone {
                 Ok(true) => return Ok(tail),
-                Ok(false) if started.elapsed() < FORMING => tokio::time::sleep(Duration::from_millis(5)).await,
+                Ok(false) if started.elapsed() < FORMING * (1 << tails.stalls.min(2)) => {
+                    tokio::time::sleep(Duration::from_millis(5)).await
+                }
                 _ => {
                     tail.end("crowded");
                     tails.ended(&tail).await;
