@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outbox_core::store::lease::ClaimLease;
+use outbox_core::store::{claim::Pending, lease::ClaimLease};
 use parking_lot::Mutex;
 
 /// A claim that this process holds or held.
@@ -32,7 +32,7 @@ pub struct Tenure {
     pub keys: Vec<u64>,
     /// Keys whose queue must be read on after one of their messages is sent.
     pub queued: Vec<u64>,
-    /// Of a part: the first and the last message of each key.
+    /// The first and the last message of each key, if it is a part of a tail.
     pub spans: BTreeMap<u64, (u64, u64)>,
     /// Whether it is a part of a tail: only its token is in the database.
     pub stands: bool,
@@ -67,10 +67,19 @@ impl Tenure {
         }
     }
 
-    /// Makes it a part of this tail, all of whose parts share a lease.
+    /// Creates a part of a tail, all of whose parts share a lease. `claim_id` is the tail's number in the database.
     #[must_use]
-    pub fn standing(self, claim_id: u64, until: &Arc<Mutex<Instant>>) -> Self {
-        Self { stands: true, claim_id, until: Arc::clone(until), ..self }
+    pub fn part(lease: ClaimLease, claim_id: u64, lane: u16, rows: &[Pending], until: &Arc<Mutex<Instant>>) -> Self {
+        let mut spans = BTreeMap::new();
+        for row in rows.iter().filter(|row| row.key_hash != 0) {
+            let (first, last) = spans.entry(row.key_hash).or_insert((row.id, row.id));
+            (*first, *last) = (row.id.min(*first), row.id.max(*last));
+        }
+        let mut ids: Vec<u64> = rows.iter().map(|row| row.id).collect();
+        ids.sort_unstable();
+        let keys = spans.keys().copied().collect();
+        let part = Self::new(lease, lane, ids, keys, Instant::now());
+        Self { claim_id, spans, stands: true, until: Arc::clone(until), ..part }
     }
 
     /// Whether this claim in the database is it, or the tail that it is a part of.

@@ -73,13 +73,13 @@ struct State {
     /// Distinguishes a stream from the ones before.
     number: u64,
     lanes: HashMap<u16, mpsc::Sender<Event>>,
-    /// When it was needed last.
+    /// When a lane or the search needed the stream last.
     used: Option<Instant>,
     /// Bytes of other tables, also in streams before.
     foreign: Rate,
-    /// When one was opened last.
+    /// When the last stream was opened.
     opened: Option<Instant>,
-    /// The number of claims that it has shown, and when one was made that it has not.
+    /// The number of claims that the streams have shown, and the time of a claim that was not shown.
     claims: u64,
     awaited: Option<Instant>,
     /// The lanes that have a tail of this process.
@@ -114,7 +114,7 @@ enum Phase {
     Opening,
     /// With the identity of the server.
     Open(String),
-    /// Until then.
+    /// No stream is asked for until this time.
     Refused(Instant, Refused),
 }
 
@@ -198,7 +198,8 @@ impl Stream {
         self.state.lock().claims
     }
 
-    /// Notes that a claim was made, if none was shown since there were so many.
+    /// Notes that this process has made a claim. `claims` is the number of [`Self::claims`] before: if it is still the same, the stream has
+    /// not shown the claim yet.
     pub fn awaits(&self, claims: u64) {
         let mut state = self.state.lock();
         if state.claims == claims {
@@ -235,7 +236,7 @@ impl State {
         self.shows_claim();
     }
 
-    /// Those that were made before need not be shown any more.
+    /// Notes that the stream shows a claim. It is not awaited any more.
     fn shows_claim(&mut self) {
         (self.claims, self.awaited) = (self.claims + 1, None);
     }
@@ -272,7 +273,7 @@ fn refusal(time: Duration, refused: Refused) -> Phase {
 struct Closing {
     number: u64,
     context: Arc<Context>,
-    /// What follows.
+    /// The phase of the stream after its end.
     phase: Phase,
 }
 

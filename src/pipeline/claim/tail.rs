@@ -231,7 +231,7 @@ impl Claimer {
             match is_alone {
                 Ok(true) => return Ok(tail),
                 Ok(false) if started.elapsed() < FORMING * (1 << tails.stalls.min(2)) => {
-                    tokio::time::sleep(Duration::from_millis(5)).await
+                    tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 _ => {
                     tail.end("crowded");

@@ -5,7 +5,7 @@ mod parts;
 mod state;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -160,22 +160,13 @@ impl Tail {
         if state.phase != Phase::Open || state.claim.kind != Kind::Open {
             return None;
         }
-        let now = Instant::now();
-        state.taken = now;
+        state.taken = Instant::now();
         state.parts += 1;
-        let lease = ClaimLease { claim_id: state.parts, ..state.claim.lease };
-        let mut spans = BTreeMap::new();
-        for row in rows.iter().filter(|row| row.key_hash != 0) {
-            let (first, last) = spans.entry(row.key_hash).or_insert((row.id, row.id));
-            (*first, *last) = (row.id.min(*first), row.id.max(*last));
-        }
-        let keys = spans.keys().copied().collect();
-        let mut ids: Vec<u64> = rows.iter().map(|row| row.id).collect();
-        ids.sort_unstable();
-        let claim_id = state.claim.lease.claim_id;
-        let mut tenure = Tenure::new(lease, self.lane, ids, keys, now).standing(claim_id, &self.until);
-        (tenure.queued, tenure.spans) = (queued, spans);
-        let tenure = Arc::new(tenure);
+        let claim = state.claim.lease;
+        let lease = ClaimLease { claim_id: state.parts, ..claim };
+        let mut part = Tenure::part(lease, claim.claim_id, self.lane, rows, &self.until);
+        part.queued = queued;
+        let tenure = Arc::new(part);
         // Under the lock: a list of what is in flight has all of it.
         self.context.leases.insert(&tenure);
         // Also under the lock: an end of the tail in another thread lifts the blocks of failures for later passes alone.

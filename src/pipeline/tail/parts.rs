@@ -49,15 +49,20 @@ pub(super) fn merged(group: &[Finished]) -> Settlement {
 mod tests {
     use std::time::Instant;
 
+    use outbox_core::store::claim::Pending;
+    use parking_lot::Mutex;
+
     use super::*;
 
     /// The numbers of the parts that wait, of these finished ones with ids and their keys.
     fn waiting(parts: &[&[(u64, u64)]], finished: &[u64]) -> Vec<u64> {
         let lease = |claim_id| ClaimLease { claim_id, lease_token: 1 };
+        let until = Arc::new(Mutex::new(Instant::now()));
+        let row =
+            |(id, key_hash): &(u64, u64)| Pending { id: *id, key_hash: *key_hash, bytes: 1, attempts: 0, takeovers: 0 };
         let part = |(number, rows): (u64, &&[(u64, u64)])| {
-            let mut part = Tenure::new(lease(number), 0, Vec::new(), Vec::new(), Instant::now());
-            part.spans = rows.iter().map(|(id, key)| (*key, (*id, *id))).collect();
-            Arc::new(part)
+            let rows: Vec<Pending> = rows.iter().map(row).collect();
+            Arc::new(Tenure::part(lease(number), 1, 0, &rows, &until))
         };
         let parts: Vec<_> = (1..).zip(parts).map(part).collect();
         let finished: HashMap<_, _> = finished.iter().map(|number| (lease(*number), 0)).collect();
