@@ -9,7 +9,7 @@ use std::{
 
 use parking_lot::Mutex as SyncMutex;
 use rdkafka::{
-    ClientConfig,
+    ClientConfig, TopicPartitionList,
     config::FromClientConfigAndContext,
     error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code},
     metadata::MetadataTopic,
@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout, timeout_at};
 
 use super::{
     fence::Ticket,
-    outcome, properties,
+    outcome, pause, properties,
     record::{check_topic, record},
     reports::{OpenBatch, Report, ReportContext, Reports, turned_away},
     written::{PartitionEntry, Written},
@@ -85,22 +85,50 @@ impl Producer {
     }
 
     /// Gives up every message that is not confirmed, until every one has its report. One purge may miss messages of a
-    /// partition that changes its leader meanwhile.
+    /// partition that changes its leader meanwhile: nothing is sent before the end.
     pub(super) async fn empty(self: Arc<Self>) {
+        let producer = Arc::clone(&self);
+        let pause = tokio::task::spawn_blocking(move || producer.pause());
+        // An error means that the runtime ends.
+        let Ok(paused) = pause.await else { return };
         loop {
             let producer = Arc::clone(&self);
-            // An error means that the runtime ends.
             tokio::task::spawn_blocking(move || producer.purge()).await.ok();
             if timeout(AGAIN, self.idle()).await.is_ok() {
-                return;
+                break;
             }
         }
+        tokio::task::spawn_blocking(move || self.resume(&paused)).await.ok();
+    }
+
+    /// Sends nothing more, and gives up every message that is not confirmed. Blocks.
+    pub(super) fn end(&self) {
+        self.pause();
+        self.purge();
     }
 
     /// Gives up every message that is not confirmed. Blocks.
-    pub(super) fn purge(&self) {
+    fn purge(&self) {
         if let Some(producer) = &self.0 {
             producer.purge(PurgeConfig::default().queue().inflight());
+        }
+    }
+
+    /// Stops sending, and returns the partitions that wait. Blocks.
+    fn pause(&self) -> TopicPartitionList {
+        let mut partitions = TopicPartitionList::new();
+        if let Some(producer) = &self.0 {
+            for (topic, count) in producer.context().0.written().partitions() {
+                partitions.add_partition_range(topic, 0, count - 1);
+            }
+            pause::pause(producer.client(), &partitions);
+        }
+        partitions
+    }
+
+    fn resume(&self, paused: &TopicPartitionList) {
+        if let Some(producer) = &self.0 {
+            pause::resume(producer.client(), paused);
         }
     }
 

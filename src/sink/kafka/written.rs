@@ -110,6 +110,11 @@ impl Written {
         self.on_the_way.retain(|_, opaque| !batch(*opaque));
     }
 
+    /// Returns the known topics, each with its number of partitions.
+    pub(super) fn partitions(&self) -> impl Iterator<Item = (&str, i32)> {
+        self.topics.iter().map(|(name, topic)| (name.as_str(), i32::try_from(topic.partitions).unwrap_or(i32::MAX)))
+    }
+
     /// Returns a topic that the brokers have or had.
     pub(super) fn any_topic(&self) -> Option<String> {
         self.topics.keys().next().cloned()
