@@ -71,7 +71,7 @@ async fn renew(
         } else if standing.contains(&tenure.lease) {
             // It is being settled or taken over; the next turn shows which.
             renewals.with_label_values(&["locked"]).inc();
-        } else if !tenure.leaves() && tenure.lose() {
+        } else if !tenure.is_settling() && tenure.lose() {
             renewals.with_label_values(&["lost"]).inc();
             context.metrics.leases_lost_total.inc();
             tracing::warn!(

@@ -7,10 +7,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -37,33 +34,45 @@ pub struct Tenure {
     /// Whether it is a part of a tail: only its token is in the database.
     pub stands: bool,
     until: Arc<Mutex<Instant>>,
-    lost: AtomicBool,
-    leaving: AtomicBool,
-    returns: AtomicBool,
-    abandoned: AtomicBool,
+    hold: Mutex<Hold>,
+}
+
+/// How this process holds a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    Held,
+    /// It is being settled, and may vanish from the database. `may_return`: some of its rows may be pending again then, those of unsent
+    /// messages.
+    Settling {
+        may_return: bool,
+    },
+    /// Another relay has taken it over.
+    Lost,
+    /// Its outcomes cannot be written back: it is left to its lease.
+    Abandoned,
+}
+
+impl Hold {
+    const fn is_ours(self) -> bool {
+        matches!(self, Self::Held | Self::Settling { .. })
+    }
 }
 
 impl Tenure {
     /// Creates a claim that is live at least until then.
     #[must_use]
     pub fn new(lease: ClaimLease, lane: u16, ids: Vec<u64>, keys: Vec<u64>, until: Instant) -> Self {
-        let (lost, leaving, returns) = (AtomicBool::default(), AtomicBool::default(), AtomicBool::new(true));
-        let abandoned = AtomicBool::default();
-        let (queued, until) = (Vec::new(), Arc::new(Mutex::new(until)));
         Self {
             lease,
             claim_id: lease.claim_id,
             lane,
             ids,
             keys,
-            queued,
+            queued: Vec::new(),
             spans: BTreeMap::new(),
             stands: false,
-            until,
-            lost,
-            leaving,
-            returns,
-            abandoned,
+            until: Arc::new(Mutex::new(until)),
+            hold: Mutex::new(Hold::Held),
         }
     }
 
@@ -97,7 +106,7 @@ impl Tenure {
     /// Whether the lease surely lasts for this duration.
     #[must_use]
     pub fn lasts(&self, time: Duration) -> bool {
-        !self.lost.load(Ordering::Acquire) && Instant::now() + time <= *self.until.lock()
+        self.hold.lock().is_ours() && Instant::now() + time <= *self.until.lock()
     }
 
     /// Notes a renewal: the lease lasts at least until then.
@@ -107,41 +116,45 @@ impl Tenure {
 
     /// Notes that the lease is lost. Returns whether it was not noted before.
     pub fn lose(&self) -> bool {
-        !self.lost.swap(true, Ordering::AcqRel)
+        let mut hold = self.hold.lock();
+        let is_new = hold.is_ours();
+        if is_new {
+            *hold = Hold::Lost;
+        }
+        is_new
     }
 
     /// Gives up a claim whose outcomes cannot be written back. It is not renewed, and its messages and those behind
     /// them are not claimed until another relay has taken it over.
     pub fn abandon(&self) {
-        self.lose();
-        // All of its messages are pending again after the take-over, whatever their outcomes.
-        self.returns.store(true, Ordering::Release);
-        self.abandoned.store(true, Ordering::Release);
+        *self.hold.lock() = Hold::Abandoned;
     }
 
     /// Whether the claim is left to its lease.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Ordering::Acquire)
+        *self.hold.lock() == Hold::Abandoned
     }
 
-    /// Notes that the claim is being settled and may vanish from the database. `returns`: some of its rows may be
+    /// Notes that the claim is being settled and may vanish from the database. `may_return`: some of its rows may be
     /// pending again then, those of unsent messages.
-    pub fn leave(&self, returns: bool) {
-        self.returns.store(returns, Ordering::Release);
-        self.leaving.store(true, Ordering::Release);
+    pub fn settle(&self, may_return: bool) {
+        let mut hold = self.hold.lock();
+        if hold.is_ours() {
+            *hold = Hold::Settling { may_return };
+        }
     }
 
     /// Whether the claim is being settled.
     #[must_use]
-    pub fn leaves(&self) -> bool {
-        self.leaving.load(Ordering::Acquire)
+    pub fn is_settling(&self) -> bool {
+        matches!(*self.hold.lock(), Hold::Settling { .. })
     }
 
-    /// Whether its rows may be pending again after the claim has vanished.
+    /// Whether its rows may be pending again after the claim has vanished. All those of a claim that is lost or abandoned are.
     #[must_use]
     pub fn may_return(&self) -> bool {
-        self.returns.load(Ordering::Acquire)
+        *self.hold.lock() != Hold::Settling { may_return: false }
     }
 }
 

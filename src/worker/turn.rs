@@ -203,7 +203,7 @@ impl<'a, H: Handler> Turn<'a, H> {
             return Err(Undone::released());
         }
         // From now on the claim may vanish: a renewal that misses it has lost nothing.
-        self.claimed.tenure.leave(true);
+        self.claimed.tenure.settle(true);
         let (lease, settlement) = (self.claimed.tenure.lease, &self.done.settlement);
         let database = self.claims.database.as_deref();
         let finish = self

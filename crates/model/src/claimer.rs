@@ -293,6 +293,6 @@ pub(crate) fn lease(claim_id: u64) -> ClaimLease {
 fn tenure(protocol: &Protocol, own: &Own) -> Arc<Tenure> {
     let until = Instant::now() + Duration::from_secs(1);
     let tenure = Tenure::new(lease(own.claim), 0, own.messages.iter().collect(), protocol.keys_of(own.messages), until);
-    tenure.leave(own.may_return);
+    tenure.settle(own.may_return);
     Arc::new(tenure)
 }

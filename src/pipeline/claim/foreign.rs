@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn ones_own_claims_bar_their_messages_and_where_rows_come_back_their_keys() {
         let (stands, vanished, settled, abandoned) = (own(1), own(2), own(3), own(4));
-        settled.leave(false);
-        abandoned.leave(false);
+        settled.settle(false);
+        abandoned.settle(false);
         abandoned.abandon();
         let seen = Seen { leases: vec![lease(1), lease(4)], ..Seen::default() };
         let barred = Foreign::default().bar(&seen, &[stands, vanished, settled, Arc::clone(&abandoned)]);

@@ -1,11 +1,11 @@
 //! The settlers: write the outcomes of claims back, many claims in one round trip.
 
+mod finished;
+mod tries;
+
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -14,28 +14,18 @@ use outbox_core::{
     sqlx,
     store::{
         lease::{self, ClaimLease},
-        refusal::{Refusal, refusal},
+        refusal::refusal,
         settle::{self, Settlement, Way},
     },
 };
 use tokio::sync::{Mutex, mpsc};
 
+pub use self::finished::Finished;
+use self::tries::{MAX_LOCK_WAITS, Next, Tries};
 use crate::{
-    observe::traces::ClaimTrace,
-    pipeline::{claim::Claimed, tail::Tail},
-    state::{capacity::Share, context::Context, crash, leases::Tenure, session::Session},
+    pipeline::tail::Tail,
+    state::{context::Context, crash, session::Session},
 };
-
-/// A claim whose messages all have an outcome.
-pub struct Finished {
-    tenure: Arc<Tenure>,
-    settlement: Settlement,
-    last_pass: Arc<AtomicU64>,
-    /// Keys whose queue must be read on afterwards.
-    queued: Vec<u64>,
-    trace: Option<Box<ClaimTrace>>,
-    _count: Share,
-}
 
 /// A claim that is settled, lost or abandoned.
 pub struct Settled {
@@ -58,57 +48,8 @@ const MAX_CLAIMS: usize = 32;
 pub(super) const MAX_PARTS: usize = 1000;
 /// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
 pub(super) const MAX_TEXT: usize = 2 << 20;
-/// After this number of refusals caused by the call itself, a group is settled claim by claim. The same for lock waits: a claim
-/// of which another session has locked a row is set aside, and does not hold up the others.
-const MAX_REFUSALS: u32 = 3;
-const MAX_LOCK_WAITS: u32 = 2;
 /// The pause before a settler tries one of its locked claims again: a try takes a second, and the queue waits meanwhile.
 const LOCKED_PAUSE: Duration = Duration::from_secs(2);
-
-impl Finished {
-    /// Wraps a claim whose messages all have an outcome. `queued` are the keys whose queue must be read on after its
-    /// settlement.
-    #[must_use]
-    pub(crate) fn new(
-        claimed: Claimed,
-        settlement: Settlement,
-        queued: Vec<u64>,
-        mut trace: Option<Box<ClaimTrace>>,
-    ) -> Self {
-        if let Some(trace) = &mut trace {
-            trace.finished = Instant::now();
-        }
-        // Nothing is written for a lost claim. Then its failed messages are pending again, too.
-        claimed.tenure.leave(settlement.sent.len() < claimed.tenure.ids.len());
-        Self { tenure: claimed.tenure, settlement, last_pass: claimed.last_pass, queued, trace, _count: claimed.count }
-    }
-
-    pub(crate) fn lease(&self) -> ClaimLease {
-        self.tenure.lease
-    }
-
-    pub(crate) fn settlement(&self) -> &Settlement {
-        &self.settlement
-    }
-
-    /// Whether an earlier part of the tail among these has one of its keys.
-    fn is_behind<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> bool {
-        let shares = |other: &Self| self.tenure.keys.iter().any(|key| other.tenure.keys.binary_search(key).is_ok());
-        self.tenure.stands && others.into_iter().any(|other| other.lease() < self.lease() && shares(other))
-    }
-
-    /// Whether some of its messages have no outcome to write, and are pending as before.
-    pub(crate) fn releases(&self) -> bool {
-        let Settlement { sent, delayed, dead } = &self.settlement;
-        sent.len() + delayed.len() + dead.len() < self.tenure.ids.len()
-    }
-
-    /// Whether no message has an outcome to write: then the claim only needs to be released.
-    fn is_empty(&self) -> bool {
-        let Settlement { sent, delayed, dead } = &self.settlement;
-        sent.is_empty() && delayed.is_empty() && dead.is_empty()
-    }
-}
 
 /// One settler; several share a queue.
 pub struct Settler {
@@ -216,47 +157,63 @@ impl Settler {
 
     /// Settles a group. Retries until the database has answered for each claim, but for those that have waited for a lock this
     /// number of times: returns these.
-    async fn settle(&self, session: &mut Session, mut group: Vec<Finished>, most_waits: u32) -> Vec<Finished> {
-        let (mut refusals, mut lock_waits, mut way) = (0, 0, Way::Ranges);
-        while !group.is_empty() {
-            let started = Instant::now();
-            let outcome = self.write(session, &group, way).await;
-            let answered = outcome.is_ok();
-            match outcome {
-                Ok(standing) => group = self.close(group, &standing, started),
-                Err(error) => {
-                    self.observe("error", started);
-                    // Ranges may meet rows that another transaction locks; a list of rows does not.
-                    way = Way::OneByOne;
-                    refusals += u32::from(refusal(&error) == Some(Refusal::Call));
-                    lock_waits += u32::from(refusal(&error) == Some(Refusal::Contention));
-                    session.pause().await;
-                }
-            }
-            let Ok(settled) = self.settled(session, &group).await else {
-                session.pause().await;
+    async fn settle(&self, session: &mut Session, group: Vec<Finished>, mut most_waits: u32) -> Vec<Finished> {
+        let mut groups = VecDeque::from([group]);
+        let mut locked = Vec::new();
+        while let Some(mut group) = groups.pop_front() {
+            if group.iter().any(|finished| finished.is_behind(&locked)) {
+                locked.extend(group);
                 continue;
-            };
-            group = self.close(group, &settled, started);
-            if answered {
-                self.close_lost(group, started);
-                break;
             }
-            if group.len() > 1 && (refusals >= MAX_REFUSALS || lock_waits >= most_waits) {
-                return self.one_by_one(session, group).await;
-            }
-            if lock_waits >= most_waits {
-                let claim_id = group.first().map(|finished| finished.tenure.claim_id);
-                tracing::warn!(claim_id, "another session has locked a row of a claim, which is settled later");
-                return group;
-            }
-            if let [finished] = group.as_slice()
-                && refusals >= MAX_REFUSALS
-            {
-                self.abandon(finished);
+            let mut tries = Tries::default();
+            loop {
+                group = self.settle_once(session, group, &mut tries).await;
+                match tries.next(group.len(), most_waits) {
+                    Next::Again => continue,
+                    Next::Done => {}
+                    Next::Split => {
+                        group.sort_unstable_by_key(Finished::lease);
+                        groups.extend(group.into_iter().map(|finished| vec![finished]));
+                        most_waits = 1;
+                    }
+                    Next::PutAside => {
+                        let claim_id = group.first().map(|finished| finished.tenure.claim_id);
+                        tracing::warn!(claim_id, "another session has locked a row of a claim, which is settled later");
+                        locked.extend(group);
+                    }
+                    Next::Abandon => group.iter().for_each(|finished| self.abandon(finished)),
+                }
                 break;
             }
         }
+        locked
+    }
+
+    /// Writes the outcomes of a group, and closes the claims that have ended. Returns the others: those that are as before.
+    async fn settle_once(&self, session: &mut Session, group: Vec<Finished>, tries: &mut Tries) -> Vec<Finished> {
+        let started = Instant::now();
+        let written = self.write(session, &group, tries.way()).await;
+        let is_written = written.is_ok();
+        let group = match written {
+            Ok(settled) => self.close(group, &settled, started),
+            Err(error) => {
+                self.observe("error", started);
+                tries.note(refusal(&error));
+                session.pause().await;
+                group
+            }
+        };
+        let settled = loop {
+            match self.settled(session, &group).await {
+                Ok(settled) => break settled,
+                Err(_) => session.pause().await,
+            }
+        };
+        let group = self.close(group, &settled, started);
+        if !is_written {
+            return group;
+        }
+        self.close_lost(group, started);
         Vec::new()
     }
 
@@ -291,18 +248,6 @@ impl Settler {
         }
         let leases: Vec<ClaimLease> = group.iter().map(Finished::lease).collect();
         session.run("settled", async |db| settle::settled(db, &leases).await).await
-    }
-
-    /// Settles each claim for itself; returns those of which another session has locked a row.
-    async fn one_by_one(&self, session: &mut Session, mut group: Vec<Finished>) -> Vec<Finished> {
-        let mut locked = Vec::new();
-        group.sort_unstable_by_key(Finished::lease);
-        for finished in group {
-            let waits = finished.is_behind(&locked);
-            let group = vec![finished];
-            locked.extend(if waits { group } else { Box::pin(self.settle(session, group, 1)).await });
-        }
-        locked
     }
 
     /// Leaves a claim that the server refuses to its lease: the relay that takes it over counts an attempt for each message.
