@@ -329,8 +329,9 @@ async fn take_lanes(context: &Context, connection: &mut MySqlConnection) -> Resu
     Ok(None)
 }
 
-/// Looks for a counter that is behind, and for a privilege to read, to settle or to learn of pauses that the account lacks, as with the
-/// GRANT files of an earlier release: such a relay would claim messages, and could not send or settle them, or would claim none.
+/// Looks for a counter that is behind, and for a privilege to read, to settle or to learn of pauses that the account
+/// lacks, as with the GRANT files of an earlier release: such a relay would claim messages, and could not send or
+/// settle them, or would claim none.
 async fn is_ready(connection: &mut MySqlConnection) -> Result<Option<counters::Behind>, sqlx::Error> {
     read::messages(connection, &[]).await?;
     settle::try_all(connection).await?;

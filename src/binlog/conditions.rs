@@ -150,12 +150,14 @@ pub(crate) fn judge(variables: Vec<(String, String)>) -> Result<String, Refused>
     for (name, wanted, reason) in WANTED {
         needs(name, wanted, reason)?;
     }
-    // A source that waits for a replica before the commit shows commits that a failover loses, and that no session has seen.
+    // A source that waits for a replica before the commit shows commits that a failover loses, and that no session has
+    // seen.
     let is_on = |name: &str| variables.get(name).is_some_and(|value| value.eq_ignore_ascii_case("ON"));
     for (_, point) in SEMI_SYNCHRONOUS.iter().filter(|(enabled, _)| is_on(enabled)) {
         needs(point, &["AFTER_COMMIT"], Reason::SemiSynchronous)?;
     }
-    // A replica of MariaDB takes back, at its next start, prepared transactions that its log has shown (MDEV-21117, MDEV-33465).
+    // A replica of MariaDB takes back, at its next start, prepared transactions that its log has shown (MDEV-21117,
+    // MDEV-33465).
     if variables.get("version").is_some_and(|version| version.contains("MariaDB")) {
         needs("rpl_semi_sync_slave_enabled", &["OFF"], Reason::SemiSynchronous)?;
         needs("init_rpl_role", &["MASTER"], Reason::SemiSynchronous)?;

@@ -1,8 +1,8 @@
-//! Reads the tables of an outbox from the binary log of `MySQL` or `MariaDB`, in the order of the commits. Rows of other tables are
-//! not decoded, but the driver unpacks each compressed transaction as a whole.
+//! Reads the tables of an outbox from the binary log of `MySQL` or `MariaDB`, in the order of the commits. Rows of
+//! other tables are not decoded, but the driver unpacks each compressed transaction as a whole.
 //!
-//! The log shows a commit before its COMMIT returns, and some milliseconds before other sessions see its rows. What it shows stays true
-//! after a crash of the server only under the conditions of [`Refused`].
+//! The log shows a commit before its COMMIT returns, and some milliseconds before other sessions see its rows. What it
+//! shows stays true after a crash of the server only under the conditions of [`Refused`].
 
 mod conditions;
 mod login;
@@ -104,7 +104,8 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// If a condition is not met, or the server cannot be reached. The conditions are those of this moment: settings may change later.
+    /// If a condition is not met, or the server cannot be reached. The conditions are those of this moment: settings
+    /// may change later.
     pub async fn open(database: &Database, name: &str) -> Result<Self, Refused> {
         let refused = |error: String| Refused::new(Reason::Unavailable, error);
         let database = database.clone();
@@ -142,7 +143,8 @@ impl Log {
             .await?;
         // Without this, MariaDB writes its events anew for the client, and fails at those of XA.
         connection.query_drop("SET @mariadb_slave_capability = 4").await?;
-        // With a name of its own, MySQL takes no other stream with this server id for an earlier one of the same client.
+        // With a name of its own, MySQL takes no other stream with this server id for an earlier one of the same
+        // client.
         connection.query_drop("SET @slave_uuid = UUID()").await?;
         connection.query_drop("SET @replica_uuid = @slave_uuid").await?;
         let request = BinlogStreamRequest::new(server_id).with_filename(file.as_bytes()).with_pos(position);
@@ -173,7 +175,8 @@ impl Log {
         &self.server
     }
 
-    /// Waits for the end of the next transaction. Transactions without a change of the outbox are left out. May be cancelled.
+    /// Waits for the end of the next transaction. Transactions without a change of the outbox are left out. May be
+    /// cancelled.
     ///
     /// # Errors
     ///
@@ -345,7 +348,8 @@ impl Log {
         match number {
             GTID => {
                 self.begin()?;
-                // After a number of 8 bytes and one of 4: whether it is a statement outside of transactions. Otherwise there is no BEGIN.
+                // After a number of 8 bytes and one of 4: whether it is a statement outside of transactions. Otherwise
+                // there is no BEGIN.
                 self.is_in_transaction = data.get(12).is_some_and(|flags| flags & 1 == 0);
                 Ok(())
             }

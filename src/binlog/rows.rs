@@ -1,4 +1,5 @@
-//! The rows of the outbox in the log. Columns are found by their names, and their types compared with those of the migrations.
+//! The rows of the outbox in the log. Columns are found by their names, and their types compared with those of the
+//! migrations.
 
 use std::collections::HashMap;
 
@@ -31,7 +32,8 @@ pub struct Change {
 /// The kind of a change, and its row.
 #[derive(Debug)]
 pub enum What {
-    /// A message is pending. With its contents, if the same transaction has written them, and it has neither a date nor an expiry.
+    /// A message is pending. With its contents, if the same transaction has written them, and it has neither a date nor
+    /// an expiry.
     Pending(Pending, Option<Box<Stored>>),
     /// This message is pending no more.
     Removed(u64),

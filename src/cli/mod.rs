@@ -97,7 +97,8 @@ enum Command {
     Doctor(doctor::Doctor),
     #[command(flatten)]
     Operate(operate::Operate),
-    /// Answer the commands from `status` to `audit` over HTTP, for programs and for people without an account of the database
+    /// Answer the commands from `status` to `audit` over HTTP, for programs and for people without an account of the
+    /// database
     #[command(after_help = API)]
     Api,
     /// After a restore or a failover: show what goes out again, and with --yes keep numbers from coming again
@@ -141,8 +142,8 @@ pub async fn main() -> ExitCode {
     }
 }
 
-/// Ends the program for wrong arguments. The usage of the error names arguments that a variable gives as if they were missing: so the
-/// arguments are read once more without variables.
+/// Ends the program for wrong arguments. The usage of the error names arguments that a variable gives as if they were
+/// missing: so the arguments are read once more without variables.
 fn refuse(error: &clap::Error) -> ! {
     if error.use_stderr() {
         Cli::command().mut_args(|argument| argument.env(Resettable::Reset)).get_matches();

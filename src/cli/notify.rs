@@ -40,7 +40,9 @@ impl Notifier {
     /// Reports until the process ends. Without progress of the relay's own loops there is no sign of life.
     pub(super) async fn run(self: Arc<Self>, health: Arc<Health>) {
         let every = self.watchdog.map(|time| time / 3);
-        let (mut is_started, mut told, mut signed) = (false, String::new(), None::<Instant>);
+        let mut is_started = false;
+        let mut told = String::new();
+        let mut signed = None::<Instant>;
         loop {
             let (reasons, stuck) = (health.reasons(), health.stuck());
             is_started = is_started || reasons.is_empty() && self.send("READY=1");

@@ -52,7 +52,8 @@ impl Format {
         Ok(text(&table(&columns, &picked(list, columns)))?)
     }
 
-    /// Prints these columns of further objects of a list, with their names above the first ones. As JSON, prints a line for each.
+    /// Prints these columns of further objects of a list, with their names above the first ones. As JSON, prints a line
+    /// for each.
     pub(super) fn lines<const N: usize>(
         self,
         columns: [&str; N],
@@ -67,7 +68,8 @@ impl Format {
         Ok(text(&table(columns_once, &picked(&Value::from(rows), columns)))?)
     }
 
-    /// Prints what is there of an object, and below it these columns of the list in it that has this name; or the object as JSON.
+    /// Prints what is there of an object, and below it these columns of the list in it that has this name; or the
+    /// object as JSON.
     pub(super) fn object_with_list<const N: usize>(
         self,
         object: &Value,
@@ -92,8 +94,8 @@ impl Format {
         Ok(self.list_below(object, name, columns)?)
     }
 
-    /// Prints these columns of the list in an object that has this name, if it is not empty, below the object. As JSON nothing: the
-    /// object has the list.
+    /// Prints these columns of the list in an object that has this name, if it is not empty, below the object. As JSON
+    /// nothing: the object has the list.
     pub(super) fn list_below<const N: usize>(self, object: &Value, name: &str, columns: [&str; N]) -> io::Result<()> {
         let rows = picked(object.get(name).unwrap_or(&Value::Null), columns);
         if rows.is_empty() || self.is_json() {

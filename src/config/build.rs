@@ -10,8 +10,9 @@ use super::{
     reader::SettingsReader,
 };
 
-/// The time that a Kafka broker has for a reply, in milliseconds as librdkafka takes them. Then its connection ends, and
-/// librdkafka asks another broker. It would ask a frozen one for a minute: it prefers the broker that it asked last.
+/// The time that a Kafka broker has for a reply, in milliseconds as librdkafka takes them. Then its connection ends,
+/// and librdkafka asks another broker. It would ask a frozen one for a minute: it prefers the broker that it asked
+/// last.
 fn patience(deadline: Duration) -> Secret {
     Secret::new(deadline.as_millis().clamp(10, 300_000).to_string())
 }
@@ -56,7 +57,8 @@ impl SettingsReader {
         Canary::read(self, "", (self.text(&key!("canary.topic")).map(str::to_owned),))
     }
 
-    /// Returns the given owner, or host and process id, in ASCII like the column. The running process adds a random part.
+    /// Returns the given owner, or host and process id, in ASCII like the column. The running process adds a random
+    /// part.
     fn owner(&self) -> String {
         self.text(&key!("relay.owner")).map_or_else(default_owner, str::to_owned)
     }

@@ -104,7 +104,9 @@ section! {
     /// Where the tables are.
     Database in "database";
     keys {
-        /// `mysql://user:password@host:port/database`, with `?socket=/path` for a Unix socket. Elsewhere than on this machine the server must have a certificate that is valid for its name, unless the URL says otherwise (`?ssl-mode=REQUIRED`); `?ssl-ca=/path` names an authority of your own.
+        /// `mysql://user:password@host:port/database`, with `?socket=/path` for a Unix socket. Elsewhere than on this
+        /// machine the server must have a certificate that is valid for its name, unless the URL says otherwise
+        /// (`?ssl-mode=REQUIRED`); `?ssl-ca=/path` names an authority of your own.
         url: Secret = Required "mysql://outbox_relay@db.example:3306/shop";
         /// A file with the URL.
         url_file: File = Optional "/run/secrets/database_url";
@@ -120,7 +122,8 @@ section! {
         password: Option<Secret>;
     }
     read {
-        /// Allows a password to go to another machine without TLS (`?ssl-mode=DISABLED`): the network between the two can read it.
+        /// Allows a password to go to another machine without TLS (`?ssl-mode=DISABLED`): the network between the two
+        /// can read it.
         plaintext: Switch = Default "false";
     }
 }
@@ -144,15 +147,20 @@ section! {
         lease: Duration = Default "30s";
         /// How long one publish may take.
         publish_deadline: Duration = Default "10s";
-        /// How long a settlement, or any other call of the database, may take; connecting has as long again. A read past millions of deleted rows gets up to 40 s.
+        /// How long a settlement, or any other call of the database, may take; connecting has as long again. A read
+        /// past millions of deleted rows gets up to 40 s.
         settle_deadline: Duration = Default "5s";
-        /// How long messages wait, without an attempt, for a destination that does not exist, has no queue, or refuses the relay. Then up to 100 of them are rejected, and the others wait until it takes one.
+        /// How long messages wait, without an attempt, for a destination that does not exist, has no queue, or refuses
+        /// the relay. Then up to 100 of them are rejected, and the others wait until it takes one.
         unroutable_grace: Duration = Default "30s";
-        /// The same for a destination that has never taken a message, if it is longer: after a first start the topics and queues may still have to be made.
+        /// The same for a destination that has never taken a message, if it is longer: after a first start the topics
+        /// and queues may still have to be made.
         first_destination_grace: Duration = Default "1h";
         /// The rest of the lease after both deadlines.
         safety: Duration = Default "5s";
-        /// The longest transaction that a service keeps open after it has enqueued. A longer one no longer holds back the floor. Where the relay may not see the server's open transactions (privilege PROCESS) the floor always waits this time.
+        /// The longest transaction that a service keeps open after it has enqueued. A longer one no longer holds back
+        /// the floor. Where the relay may not see the server's open transactions (privilege PROCESS) the floor always
+        /// waits this time.
         max_transaction_age: Duration = Default "60s";
         /// Most messages of one claim.
         claim_messages: Count(1, 10_000) = Default "3000";
@@ -166,11 +174,15 @@ section! {
         readers: Count(1, 64) = Default "2";
         /// Connections that write outcomes back.
         settlers: Count(1, 64) = Default "2";
-        /// The shortest time from one small claim of a lane to the next: a shorter one publishes sooner, and costs the database more.
+        /// The shortest time from one small claim of a lane to the next: a shorter one publishes sooner, and costs the
+        /// database more.
         claim_interval: Duration = Default "8ms";
-        /// Whether one relay at a time may take a lane without a backlog for itself, and read its rows from the binary log: messages leave within a millisecond or two, at less cost. `auto`: where the server allows it (see docs/deployment.md).
+        /// Whether one relay at a time may take a lane without a backlog for itself, and read its rows from the binary
+        /// log: messages leave within a millisecond or two, at less cost. `auto`: where the server allows it (see
+        /// docs/deployment.md).
         tail: Words(TAILS: bool) = Default "auto";
-        /// The longest pause between two looks into an empty queue; three times as long after ten seconds without a message, and three seconds where the binary log shows new messages (`relay.tail`).
+        /// The longest pause between two looks into an empty queue; three times as long after ten seconds without a
+        /// message, and three seconds where the binary log shows new messages (`relay.tail`).
         poll_interval: Duration = Default "100ms";
         /// How long a stop may take before messages in flight are given up.
         stop_deadline: Duration = Default "15s";
@@ -202,7 +214,8 @@ section! {
     read {
         /// Sent messages and their receipts.
         sent: Retention = Default "7d";
-        /// Dead messages, but for those that hold their key: these stay until an operator retries, releases or discards them.
+        /// Dead messages, but for those that hold their key: these stay until an operator retries, releases or discards
+        /// them.
         dead: Retention = Default "30d";
         /// Rows of the inbox. A message that is delivered again after that time takes effect again.
         inbox: Retention = Default "7d";
@@ -311,7 +324,8 @@ section! {
         sink: Text = Required "main";
         /// The outcome of a message that the broker rejects: dead at once, or tried again up to the limit of attempts.
         on_rejected: Words(ON_REJECTED: OnRejected) = Default "dead";
-        /// The effect of a dead message on the later ones of its key: they go on, or they wait until it is retried or discarded.
+        /// The effect of a dead message on the later ones of its key: they go on, or they wait until it is retried or
+        /// discarded.
         after_dead: Words(AFTER_DEAD: AfterDead) = Default "skip";
         /// The attribute `source` of CloudEvents, a URI reference; `{topic}` and `{lane}` are replaced.
         source: Text = Default "/{topic}";
@@ -323,7 +337,8 @@ section! {
         exchange: Text ["rabbitmq"] = Required "amq.topic";
         /// Routing key; `{topic}`, `{type}`, `{key}` and `{lane}` are replaced.
         routing_key: Text ["rabbitmq"] = Default "{topic}";
-        /// `strict`: one unconfirmed message per key. `pipelined`: several, which is faster for a hot key; after a nack or a lost connection its messages can be out of order.
+        /// `strict`: one unconfirmed message per key. `pipelined`: several, which is faster for a hot key; after a nack
+        /// or a lost connection its messages can be out of order.
         order: Words(ORDERS: bool) ["rabbitmq"] = Default "strict";
         /// The shape on the wire: docs/envelopes.md describes each.
         envelope: Words(ENVELOPES: fn(Binding) -> Envelope) = Default "raw";
@@ -331,7 +346,8 @@ section! {
         retry_base: Duration = Optional "1s";
         /// `retry.max` for messages of this route.
         retry_max: Duration = Optional "5m";
-        /// `retry.max_attempts` for messages of this route. A lower number ends messages at their next failure; a higher one brings none back.
+        /// `retry.max_attempts` for messages of this route. A lower number ends messages at their next failure; a
+        /// higher one brings none back.
         max_attempts: Count(1, 10_000) = Optional "20";
     }
 }

@@ -34,7 +34,8 @@ impl Deref for KeyPath {
     }
 }
 
-/// The path of a key: `key!("relay.lease")`, or `key!("sinks.*.type", name)`. A path that is not in the table does not compile.
+/// The path of a key: `key!("relay.lease")`, or `key!("sinks.*.type", name)`. A path that is not in the table does not
+/// compile.
 macro_rules! key {
     ($pattern:literal $(, $name:expr)*) => {{
         const { assert!($crate::config::path::is_known($pattern), "no key has this path") }

@@ -61,8 +61,8 @@ async fn pass(context: &Context, session: &mut Session, samples: &mut Samples) -
 }
 
 impl Samples {
-    /// Keeps a sample that was asked for and got at these times. If ids begin again lower down, after a restore or a failover to a
-    /// replica that lagged, the floor comes down with them. A look from a lower floor is harmless.
+    /// Keeps a sample that was asked for and got at these times. If ids begin again lower down, after a restore or a
+    /// failover to a replica that lagged, the floor comes down with them. A look from a lower floor is harmless.
     fn note(&mut self, floor: &AtomicU64, sample: Sample, (before, got): (Instant, Instant), max_age: Duration) {
         if floor.fetch_min(sample.max_id, Ordering::AcqRel) > sample.max_id {
             self.kept.clear();
@@ -85,9 +85,9 @@ impl Samples {
         }
     }
 
-    /// Returns the floor that the samples allow, if any, and uses those samples up. An id visible in a sample was given out
-    /// before it. So no smaller id can appear once no transaction that started before the sample is open, or none can be
-    /// any more by its age.
+    /// Returns the floor that the samples allow, if any, and uses those samples up. An id visible in a sample was given
+    /// out before it. So no smaller id can appear once no transaction that started before the sample is open, or none
+    /// can be any more by its age.
     fn raise(&mut self, now: Instant, age: Duration, max_age: Duration) -> Option<u64> {
         let horizon = now.checked_sub((age + MARGIN).min(max_age))?;
         let mut floor = None;
@@ -152,7 +152,9 @@ mod tests {
     #[test]
     fn a_step_of_the_databases_clock_does_not_raise_the_floor_over_an_open_transaction() {
         for step in [3600, -3600, -5] {
-            let (floor, mut samples, start) = (AtomicU64::new(0), Samples::default(), Instant::now());
+            let floor = AtomicU64::new(0);
+            let mut samples = Samples::default();
+            let start = Instant::now();
             let mut raised = None;
             for second in 1..=30 {
                 let now = start + Duration::from_secs(second);

@@ -1,5 +1,5 @@
-//! Sets the gauges of the queue. One relay counts and writes the numbers to its heartbeat, the others show these: so they are the
-//! same on all of them, and however many there are, the tables are counted once.
+//! Sets the gauges of the queue. One relay counts and writes the numbers to its heartbeat, the others show these: so
+//! they are the same on all of them, and however many there are, the tables are counted once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,8 +23,8 @@ use crate::{
 
 /// The pause between two counts of one relay.
 const EVERY: Duration = Duration::from_secs(8);
-/// After this time since the last count began, another relay counts. Larger than [`EVERY`], so that one relay goes on counting, and
-/// below 15 s, so that its death is noticed in this time.
+/// After this time since the last count began, another relay counts. Larger than [`EVERY`], so that one relay goes on
+/// counting, and below 15 s, so that its death is noticed in this time.
 const OVERDUE: Duration = Duration::from_secs(14);
 /// The states of lanes in which nothing is sent.
 const STALLED: [&str; 2] = ["stuck", "unserved"];
@@ -115,8 +115,8 @@ async fn look(db: &mut MySqlConnection, owner: &str) -> Result<Seen, sqlx::Error
     Ok(Seen { line, at, instances, wait })
 }
 
-/// Returns the pause before the next look; `None` if this relay is to count. A count that began in the future is from before a step of
-/// the database's clock.
+/// Returns the pause before the next look; `None` if this relay is to count. A count that began in the future is from
+/// before a step of the database's clock.
 fn wait(rows: &[InstanceRow], owner: &str) -> Option<Duration> {
     let begun = rows.iter().filter_map(|row| Some((u64::try_from(row.counting?).ok()?, row.instance == owner)));
     let (micros, is_own) = begun.min()?;

@@ -1,5 +1,5 @@
-//! Tells operators by heartbeats that this process runs, and carries out their jobs. All relays look for jobs, and a compare-and-set
-//! gives each batch to one of them.
+//! Tells operators by heartbeats that this process runs, and carries out their jobs. All relays look for jobs, and a
+//! compare-and-set gives each batch to one of them.
 
 use std::{
     sync::Arc,
@@ -57,7 +57,8 @@ async fn beat(context: &Context, session: &mut Session) {
     let relay = &context.config.relay;
     let lanes = serde_json::to_string(&relay.lanes).unwrap_or_default();
     let sinks = serde_json::to_string(&context.sinks()).unwrap_or_default();
-    // A process may be switched off once it holds no message: none that is not read yet, and none that is sent and not settled.
+    // A process may be switched off once it holds no message: none that is not read yet, and none that is sent and not
+    // settled.
     let tenures = context.leases.all();
     let held: usize = tenures.iter().filter(|tenure| !tenure.is_abandoned()).map(|tenure| tenure.ids.len()).sum();
     let tail = context.stream.told();
@@ -76,7 +77,8 @@ async fn beat(context: &Context, session: &mut Session) {
     ask(context, session).await;
 }
 
-/// Asks whether destinations that refuse have taken a message before: from this process before its restart, or from another one.
+/// Asks whether destinations that refuse have taken a message before: from this process before its restart, or from
+/// another one.
 async fn ask(context: &Context, session: &mut Session) {
     let unproven = context.unproven.lock().clone();
     let asked = unproven.into_iter().filter(|(_, answer)| answer.is_none()).map(|(destination, _)| destination);

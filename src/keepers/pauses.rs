@@ -12,7 +12,8 @@ use crate::state::{context::Context, controls::Target, session::Session};
 /// Pause between two looks for pauses. With the time of a look it is below the second within which a pause holds.
 const PAUSES: Duration = Duration::from_millis(500);
 
-/// Follows pauses until the relay is stopped. Nothing else is done here: a call that waits for a lock would delay a pause.
+/// Follows pauses until the relay is stopped. Nothing else is done here: a call that waits for a lock would delay a
+/// pause.
 pub async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     let mut pause = Duration::ZERO;
@@ -25,8 +26,8 @@ pub async fn run(context: Arc<Context>) {
     }
 }
 
-/// Reads the pauses. Before the first read that succeeds, no lane runs: a refusal does not mean that there is no pause. Messages in
-/// flight are finished.
+/// Reads the pauses. Before the first read that succeeds, no lane runs: a refusal does not mean that there is no pause.
+/// Messages in flight are finished.
 async fn read_pauses(context: &Context, session: &mut Session) -> Result<(), sqlx::Error> {
     let (rows, newest) = session.run("controls", async |db| controls::orders(db).await).await?;
     context.controls.set_newest_job(newest);

@@ -134,7 +134,9 @@ async fn pass(context: &Context, session: &mut Session, position: &mut Position)
     if is_sweep {
         position.above = 0;
     }
-    let (mut sent, mut dead, mut inbox) = (Ok((0, 0)), Ok(0), Ok(0));
+    let mut sent = Ok((0, 0));
+    let mut dead = Ok(0);
+    let mut inbox = Ok(0);
     if !keep.sent.is_zero() {
         sent = purge_sent(session, keep.sent, &mut position.above).await;
     }

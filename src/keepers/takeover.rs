@@ -80,8 +80,8 @@ async fn take_over(context: &Context, session: &mut Session, above: u64) -> Opti
     expired.last().filter(|_| expired.len() >= lease::MOST_EXPIRED).map(|claim| claim.lease.claim_id)
 }
 
-/// Closes tails whose owner is silent, and turns closed ones into lists. One that cannot be read hides no other. Returns
-/// whether it closed one.
+/// Closes tails whose owner is silent, and turns closed ones into lists. One that cannot be read hides no other.
+/// Returns whether it closed one.
 async fn watch(context: &Context, session: &mut Session) -> bool {
     let Ok(claims) = session.run("tail", tail::all).await else {
         session.pause().await;

@@ -121,7 +121,8 @@ impl Health {
         loops.iter().filter_map(stuck).collect()
     }
 
-    /// Returns why the relay is not ready; empty if it is. A relay whose database answers, and has the tables, is ready.
+    /// Returns why the relay is not ready; empty if it is. A relay whose database answers, and has the tables, is
+    /// ready.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
         let refused = self.refused.lock();

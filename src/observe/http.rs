@@ -103,8 +103,8 @@ struct Connection {
     is_answering: Arc<AtomicBool>,
 }
 
-/// Makes room for one more connection. If there are too many, it ends the oldest that waits for its client: clients that send nothing
-/// or read slowly must not keep a probe out. Returns false if all are being answered.
+/// Makes room for one more connection. If there are too many, it ends the oldest that waits for its client: clients
+/// that send nothing or read slowly must not keep a probe out. Returns false if all are being answered.
 fn make_room(open: &mut VecDeque<Connection>) -> bool {
     open.retain(|connection| !connection.task.is_finished());
     if open.len() < CONNECTIONS {
@@ -156,8 +156,8 @@ async fn livez(State(sources): State<Sources>) -> impl IntoResponse {
     page(stuck.is_empty(), &stuck)
 }
 
-/// Sinks that take nothing are shown, and the relay is ready all the same. Otherwise a roll-out that corrects the settings of a broker
-/// would wait for this broker. The last line says which lanes it tails, or why none.
+/// Sinks that take nothing are shown, and the relay is ready all the same. Otherwise a roll-out that corrects the
+/// settings of a broker would wait for this broker. The last line says which lanes it tails, or why none.
 async fn readyz(State(sources): State<Sources>) -> impl IntoResponse {
     let reasons = sources.health.reasons();
     let (status, mut body) = page(reasons.is_empty(), &[reasons, sources.health.sinks_down()].concat());

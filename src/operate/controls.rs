@@ -53,8 +53,8 @@ pub async fn list(db: &mut MySqlConnection) -> Result<Vec<Control>, sqlx::Error>
     Ok(controls::paused(db).await?.into_iter().map(Control::from).collect())
 }
 
-/// Pauses a lane, sink or destination, for a time or until an operator ends the pause. Relays follow within a second, and finish what is in flight.
-/// Returns the pause that this one replaces.
+/// Pauses a lane, sink or destination, for a time or until an operator ends the pause. Relays follow within a second,
+/// and finish what is in flight. Returns the pause that this one replaces.
 ///
 /// # Errors
 ///

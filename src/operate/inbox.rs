@@ -55,8 +55,8 @@ pub struct Outcome {
     pub error: Option<String>,
 }
 
-/// Lists the outcomes of a message at all consumers. `None`: there is no message with this number, which may have been purged; with
-/// its UUID it is found.
+/// Lists the outcomes of a message at all consumers. `None`: there is no message with this number, which may have been
+/// purged; with its UUID it is found.
 ///
 /// # Errors
 ///
@@ -101,7 +101,8 @@ pub struct DeadMessage {
     pub error: String,
 }
 
-/// Lists the newest messages that consumers gave up on, of one consumer and for one reason if they are given; among the newest 20,000.
+/// Lists the newest messages that consumers gave up on, of one consumer and for one reason if they are given; among the
+/// newest 20,000.
 ///
 /// # Errors
 ///
@@ -123,8 +124,8 @@ pub async fn dead(
     Ok(consumers::dead(db, wanted, limit).await?.into_iter().map(message).collect())
 }
 
-/// Orders a consumer to retry the messages that are dead there, or one of them. Returns the number of the order and that of the
-/// messages; the first is `None` if there are none.
+/// Orders a consumer to retry the messages that are dead there, or one of them. Returns the number of the order and
+/// that of the messages; the first is `None` if there are none.
 ///
 /// # Errors
 ///
@@ -141,7 +142,8 @@ pub async fn retry(
     Ok((Some(inbox_retries::order(db, (consumer, message_id), messages, actor).await?), messages))
 }
 
-/// An order to retry messages that are dead at a consumer. Its names are stable; times are RFC 3339, by the database's clock.
+/// An order to retry messages that are dead at a consumer. Its names are stable; times are RFC 3339, by the database's
+/// clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Retry {
     /// Its number.

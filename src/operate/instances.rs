@@ -31,7 +31,8 @@ pub struct Instance {
     pub instance: String,
     /// `relay` or `worker`.
     pub role: String,
-    /// `live`, `draining` (an operator has paused it), `drained` (and nothing is in flight since), or `gone` (no heartbeat for 30 s).
+    /// `live`, `draining` (an operator has paused it), `drained` (and nothing is in flight since), or `gone` (no
+    /// heartbeat for 30 s).
     pub state: &'static str,
     /// The release of its program.
     pub version: String,

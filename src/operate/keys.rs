@@ -84,8 +84,8 @@ pub async fn hash_of(db: &mut MySqlConnection, reference: Reference) -> Result<O
     messages::hash_of(db, id).await
 }
 
-/// Lists the unsent messages of the key with this hash, at most `limit`. Of the pending ones those behind a place: looks at 20,000
-/// rows at most.
+/// Lists the unsent messages of the key with this hash, at most `limit`. Of the pending ones those behind a place:
+/// looks at 20,000 rows at most.
 ///
 /// # Errors
 ///

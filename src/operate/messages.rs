@@ -188,8 +188,8 @@ fn listed(row: ListedRow) -> ListedMessage {
     }
 }
 
-/// Returns the key, headers and payload of a message, and records that; `None`: it is not there. Bytes that are no text are in
-/// hexadecimal digits, under a name with `_hex`.
+/// Returns the key, headers and payload of a message, and records that; `None`: it is not there. Bytes that are no text
+/// are in hexadecimal digits, under a name with `_hex`.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! An operator's questions and orders: reads, verdicts, plans and jobs as plain functions, for the command line and for programs. Texts
-//! from outside are given as they are: a program that prints them escapes them, see [`shown::shown`].
+//! An operator's questions and orders: reads, verdicts, plans and jobs as plain functions, for the command line and for
+//! programs. Texts from outside are given as they are: a program that prints them escapes them, see [`shown::shown`].
 
 pub mod audit;
 pub mod controls;

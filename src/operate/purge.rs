@@ -94,8 +94,12 @@ impl Kind {
 
 /// Counts the messages of old receipts, each once. One that a purge of an earlier receipt has deleted is counted again.
 async fn sent(db: &mut MySqlConnection, age: Duration) -> Result<Kind, sqlx::Error> {
-    let (mut ids, mut kept, mut oldest) = (HashSet::new(), HashSet::new(), None);
-    let (mut above, mut looked_at, mut is_complete) = (0, 0, true);
+    let mut ids = HashSet::new();
+    let mut kept = HashSet::new();
+    let mut oldest = None;
+    let mut above = 0;
+    let mut looked_at = 0;
+    let mut is_complete = true;
     loop {
         let page = purge::old_receipts(db, age, above, PAGE).await?;
         let receipts = page.old;

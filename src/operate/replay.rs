@@ -1,5 +1,5 @@
-//! Sends sent messages again: the plan first, then a job that relays carry out. The messages keep their ids and have the header
-//! `outbox-replay`.
+//! Sends sent messages again: the plan first, then a job that relays carry out. The messages keep their ids and have
+//! the header `outbox-replay`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -58,7 +58,8 @@ pub struct SentFilter {
     /// The message with this number in the tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// Where they go, as `sink/name`; `None`: to the destination of their route. Relays that do not know this leave the job to others.
+    /// Where they go, as `sink/name`; `None`: to the destination of their route. Relays that do not know this leave the
+    /// job to others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// Not those of these lanes, which belong to workers. Relays that do not know this leave the job to others.
@@ -73,8 +74,8 @@ pub struct SentFilter {
 }
 
 impl SentFilter {
-    /// Sets the claims whose messages are looked at, and leaves the lanes of workers out if no lane is named: workers have no inbox, so
-    /// each effect would happen again. Returns false if the one message was not sent.
+    /// Sets the claims whose messages are looked at, and leaves the lanes of workers out if no lane is named: workers
+    /// have no inbox, so each effect would happen again. Returns false if the one message was not sent.
     ///
     /// # Errors
     ///
@@ -107,8 +108,8 @@ impl SentFilter {
         self.topic.as_ref().is_none_or(|topic| *topic == message.topic) && self.id.is_none_or(|id| id == message.id)
     }
 
-    /// Whether a receipt is of the message's first way, and not of an earlier replay. That one would come behind later messages of its
-    /// key. A message that is asked for by its number is taken in any case.
+    /// Whether a receipt is of the message's first way, and not of an earlier replay. That one would come behind later
+    /// messages of its key. A message that is asked for by its number is taken in any case.
     fn takes_way(&self, receipt: &ReceiptRow, replayed_at: Option<i64>) -> bool {
         self.id.is_some() || replayed_at.is_none_or(|at| receipt.claimed_at < at)
     }
@@ -121,7 +122,8 @@ impl SentFilter {
 /// The effect of a replay, before it is ordered. Times are RFC 3339, by the database's clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ReplayPlan {
-    /// The number of messages. All of them arrive again: consumers with an inbox that has not forgotten them do nothing.
+    /// The number of messages. All of them arrive again: consumers with an inbox that has not forgotten them do
+    /// nothing.
     pub messages: u64,
     /// Whether all receipts were looked at; otherwise those of 100,000 messages were, and all numbers may be higher.
     pub is_complete: bool,
@@ -177,14 +179,17 @@ pub async fn plan(
 ) -> Result<ReplayPlan, sqlx::Error> {
     let mut plan = ReplayPlan { is_complete: true, to: filter.to.clone(), ..ReplayPlan::default() };
     let mut oldest = oldest(db, kept).await?;
-    // The purge deletes a message with its first receipt, and a message that is asked for by its number may be taken by a later one. A
-    // job does not look at all receipts again: the hour of the plan is enough for it.
+    // The purge deletes a message with its first receipt, and a message that is asked for by its number may be taken by
+    // a later one. A job does not look at all receipts again: the hour of the plan is enough for it.
     if let Some(id) = filter.id
         && replay::first_sent(db, id).await?.is_some_and(|at| at < oldest)
     {
         oldest = i64::MAX;
     }
-    let (mut above, mut looked_at, mut seen, mut only_again) = (filter.above, 0, BTreeSet::new(), BTreeSet::new());
+    let mut above = filter.above;
+    let mut looked_at = 0;
+    let mut seen = BTreeSet::new();
+    let mut only_again = BTreeSet::new();
     'receipts: loop {
         let receipts = replay::receipts(db, above, PAGE).await?;
         let is_last = receipts.len() < PAGE as usize;
@@ -260,7 +265,8 @@ impl ReplayPlan {
     }
 }
 
-/// Returns a live process that serves a lane of the plan and lacks the sink: the messages that it claims would wait for the sink.
+/// Returns a live process that serves a lane of the plan and lacks the sink: the messages that it claims would wait for
+/// the sink.
 ///
 /// # Errors
 ///
@@ -284,7 +290,8 @@ async fn oldest(db: &mut MySqlConnection, kept: Duration) -> Result<i64, sqlx::E
     Ok(replay::now(db).await?.saturating_sub(kept))
 }
 
-/// Orders a replay; returns the number of its job. Relays begin within seconds, and carry out one replay after the other.
+/// Orders a replay; returns the number of its job. Relays begin within seconds, and carry out one replay after the
+/// other.
 ///
 /// # Errors
 ///
@@ -309,8 +316,8 @@ pub(super) struct Part {
     pub(super) is_last: bool,
 }
 
-/// Finds the next messages of a replay: those of some claims. A message that several receipts name is taken once in a part, and in no
-/// other one, because the replay's mark is looked at.
+/// Finds the next messages of a replay: those of some claims. A message that several receipts name is taken once in a
+/// part, and in no other one, because the replay's mark is looked at.
 pub(super) async fn next(
     db: &mut MySqlConnection,
     job: &DueJob,
@@ -321,7 +328,9 @@ pub(super) async fn next(
     let start = filter.above.max(job.last.1);
     let receipts = replay::receipts(db, start, PAGE).await?;
     let mut part = Part { last: start, is_last: receipts.len() < PAGE as usize, ..Part::default() };
-    let (mut looked_at, mut count, mut ids) = (Vec::new(), 0, BTreeMap::<u16, BTreeSet<u64>>::new());
+    let mut looked_at = Vec::new();
+    let mut count = 0;
+    let mut ids = BTreeMap::<u16, BTreeSet<u64>>::new();
     for receipt in receipts {
         // Receipts of one claim stay together.
         let is_next = looked_at.last().is_some_and(|last: &ReceiptRow| last.claim_id < receipt.claim_id);

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-/// Escapes control characters, line separators, and the marks that change the direction of a text. So an error text of a broker
-/// forges no line, and hides nothing.
+/// Escapes control characters, line separators, and the marks that change the direction of a text. So an error text of
+/// a broker forges no line, and hides nothing.
 #[must_use]
 pub fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());

@@ -55,7 +55,9 @@ pub async fn lanes(db: &mut MySqlConnection) -> Result<Vec<LaneStatus>, sqlx::Er
 
 /// Does the same, and returns the counts, too.
 pub(crate) async fn judged(db: &mut MySqlConnection) -> Result<Judged, sqlx::Error> {
-    let (mut lanes, controls, live) = (stats::lanes(db).await?, controls::paused(db).await?, Live::read(db).await?);
+    let mut lanes = stats::lanes(db).await?;
+    let controls = controls::paused(db).await?;
+    let live = Live::read(db).await?;
     let stats = Stats::of(&lanes, &controls);
     let paused = |lane: u16| controls.iter().find(|it| it.kind == "lane" && it.name == lane.to_string());
     let named = controls.iter().filter(|it| it.kind == "lane").filter_map(|it| it.name.parse().ok());

@@ -229,8 +229,8 @@ pub async fn groups(
     Ok(Page { rows: counts.groups(), looked_at, next })
 }
 
-/// Shows the messages of interest behind a place to `visit`, until it returns false, the budget of rows is spent, or there are no
-/// more. Returns the rows that were looked at, and where more may be.
+/// Shows the messages of interest behind a place to `visit`, until it returns false, the budget of rows is spent, or
+/// there are no more. Returns the rows that were looked at, and where more may be.
 pub(super) async fn scan(
     db: &mut MySqlConnection,
     table: StateTable,

@@ -181,8 +181,8 @@ impl Search {
         }
     }
 
-    /// Wakes the idle lanes that have a pending row. Returns the other lanes with a pending row and no claimer, each with the
-    /// kind of processes that serve it, and the duration of the longest statement.
+    /// Wakes the idle lanes that have a pending row. Returns the other lanes with a pending row and no claimer, each
+    /// with the kind of processes that serve it, and the duration of the longest statement.
     async fn find(&mut self) -> Result<(Vec<(u16, String)>, Duration), sqlx::Error> {
         let (context, session) = (&self.context, &mut self.session);
         let busy = self.served.iter().filter(|lane| !context.idle.contains(**lane)).chain(&self.foreign);

@@ -23,7 +23,8 @@ pub enum Disposition {
         wait: Duration,
         /// Whether an attempt was spent.
         spent: bool,
-        /// `unconfirmed`, `rejected`, `turned_away`, `parked`, `snoozed`, `paused`, `unroutable`, `no_route`, `no_sink` or `unread`.
+        /// `unconfirmed`, `rejected`, `turned_away`, `parked`, `snoozed`, `paused`, `unroutable`, `no_route`, `no_sink`
+        /// or `unread`.
         reason: &'static str,
     },
     /// It waits in the queue of its key, behind an earlier message that waits or is dead.

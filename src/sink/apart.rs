@@ -45,7 +45,9 @@ enum Missed {
 
 impl Apart {
     pub(super) fn new(name: &str, sink: Arc<dyn Sink>) -> Self {
-        let (jobs, failed, known) = (OnceLock::new(), Arc::default(), AtomicU64::new(0));
+        let jobs = OnceLock::new();
+        let failed = Arc::default();
+        let known = AtomicU64::new(0);
         Self { name: name.to_owned(), sink, jobs, failed, known }
     }
 
@@ -119,7 +121,9 @@ impl Sink for Apart {
 
     async fn publish(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
         let (count, batch) = (batch.len(), batch.to_vec());
-        let (sink, failed, known) = (Arc::clone(&self.sink), Arc::clone(&self.failed), self.known.load(SeqCst));
+        let sink = Arc::clone(&self.sink);
+        let failed = Arc::clone(&self.failed);
+        let known = self.known.load(SeqCst);
         let work = async move {
             let is_pipelined = batch.first().is_some_and(|first| sink.key_order(first) != KeyOrder::OneInFlight);
             // The caller handed the batch in before it could know of a failure that the sink has returned.

@@ -19,8 +19,8 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Creates the feed of a sink, with at most this number of batches in flight, and of messages in a batch. The sink gets
-    /// a thread of its own, so that it holds up no other if it blocks.
+    /// Creates the feed of a sink, with at most this number of batches in flight, and of messages in a batch. The sink
+    /// gets a thread of its own, so that it holds up no other if it blocks.
     #[must_use]
     pub fn new(name: impl Into<String>, sink: Arc<dyn Sink>, batches: usize, batch: usize) -> Self {
         let name = name.into();

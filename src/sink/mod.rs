@@ -160,8 +160,8 @@ pub enum KeyOrder {
     OneInFlight,
 }
 
-/// A broker. The suite in `conformance` checks an implementation. Its calls may block: a sink of [`Feed::new`] has a thread
-/// of its own. A call that blocks delays the other calls of this sink.
+/// A broker. The suite in `conformance` checks an implementation. Its calls may block: a sink of [`Feed::new`] has a
+/// thread of its own. A call that blocks delays the other calls of this sink.
 #[async_trait]
 pub trait Sink: Send + Sync + 'static {
     /// Returns how much of the order of this message's key the sink keeps by itself at present.

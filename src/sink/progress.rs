@@ -21,7 +21,8 @@ impl Progress {
         self.confirms.lock().confirmed(self.batch, 1, now);
     }
 
-    /// Notes the end of the batch, of which this number of messages is confirmed. Returns the batch; `None` if it had ended.
+    /// Notes the end of the batch, of which this number of messages is confirmed. Returns the batch; `None` if it had
+    /// ended.
     pub(crate) fn ended(&self, confirmed: usize, now: Instant) -> Option<Flight> {
         let mut confirms = self.confirms.lock();
         let known = confirms.flights.iter().find(|it| it.batch == self.batch).map_or(0, |it| it.confirmed);
@@ -89,8 +90,9 @@ impl Confirms {
         self.quick
     }
 
-    /// Returns the load in flight. Messages are stuck if they wait longer than a later message, or one of their own batch, that was
-    /// confirmed quickly: a partition without leader, a slow queue. They take no room. A broker that throttles confirms in order.
+    /// Returns the load in flight. Messages are stuck if they wait longer than a later message, or one of their own
+    /// batch, that was confirmed quickly: a partition without leader, a slow queue. They take no room. A broker that
+    /// throttles confirms in order.
     pub(crate) fn in_flight(&self, now: Instant) -> usize {
         let is_old = |it: &Flight| now.saturating_duration_since(it.started) > self.quickly;
         let is_stuck = |it: &&Flight| is_old(it) && self.newest.is_some_and(|newest| it.started <= newest);

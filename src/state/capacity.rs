@@ -84,8 +84,8 @@ impl Pool {
         self.0.state.lock().held.entry(lane).or_default();
     }
 
-    /// Takes the most places of a share, or as many as are free and the reserves of other lanes leave. Waits until these
-    /// are at least the lane's reserve.
+    /// Takes the most places of a share, or as many as are free and the reserves of other lanes leave. Waits until
+    /// these are at least the lane's reserve.
     pub async fn take(&self, lane: u16) -> Share {
         loop {
             let returned = self.0.returned.notified();
@@ -99,9 +99,9 @@ impl Pool {
     fn try_take(&self, lane: u16) -> Option<usize> {
         let state = &mut *self.0.state.lock();
         state.held.entry(lane).or_default();
-        // The reserve of a single lane is the fewest places of a share, for a relay those of a claim. Of several lanes, each
-        // has at most that, and all have at most half of the places, but one each. The other half goes where it is needed. No
-        // lane has a reserve if there are more lanes than places.
+        // The reserve of a single lane is the fewest places of a share, for a relay those of a claim. Of several lanes,
+        // each has at most that, and all have at most half of the places, but one each. The other half goes where it is
+        // needed. No lane has a reserve if there are more lanes than places.
         let reserve = match state.held.len() {
             1 => state.fewest,
             lanes => (state.total / 2 / lanes).max(usize::from(lanes <= state.total)).min(state.fewest),

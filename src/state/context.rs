@@ -42,7 +42,8 @@ pub struct Context {
     pub idle: Idle,
     /// The stream of the binary log.
     pub stream: Stream,
-    /// Destinations that refuse and took no message of this process: whether another one has seen them work. `None`: not asked yet.
+    /// Destinations that refuse and took no message of this process: whether another one has seen them work. `None`:
+    /// not asked yet.
     pub(crate) unproven: Mutex<HashMap<Arc<Destination>, Option<bool>>>,
     /// No message with a smaller id can still be committed.
     pub floor: AtomicU64,

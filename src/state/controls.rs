@@ -18,7 +18,8 @@ use crate::sink::Destination;
 /// The bounds of the wait of a message whose sink or destination is paused.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// The pauses; `None` before the first read. Until then no lane runs, so that a pause holds for a process that has just started.
+/// The pauses; `None` before the first read. Until then no lane runs, so that a pause holds for a process that has just
+/// started.
 #[derive(Debug)]
 pub struct Controls {
     /// The name under which this process holds claims.
@@ -97,7 +98,8 @@ impl Controls {
         }
     }
 
-    /// Takes the present pauses; those of other processes do not matter. Returns those that are new, and those that have ended.
+    /// Takes the present pauses; those of other processes do not matter. Returns those that are new, and those that
+    /// have ended.
     #[must_use]
     pub fn set(&self, rows: &[ControlRow], now: Instant) -> (Vec<Target>, Vec<Target>) {
         let before = self.known.borrow().clone().unwrap_or_default();

@@ -8,8 +8,8 @@ use ureq::{
 };
 use url::Url;
 
-/// Returns a client for this address that trusts these authorities. It follows no redirect, and each request has this deadline. A
-/// status of failure is an answer, since its body says why.
+/// Returns a client for this address that trusts these authorities. It follows no redirect, and each request has this
+/// deadline. A status of failure is an answer, since its body says why.
 pub(crate) fn agent(url: &Url, authorities: RootCerts, deadline: Duration) -> Agent {
     Agent::config_builder()
         // No proxy may see a secret without TLS.

@@ -1,9 +1,9 @@
 //! The claims of this process, and whether it still holds them.
 //!
 //! A lease is the right to publish the messages of a claim and to write their outcomes back. The database's clock
-//! decides when it ends. By its own monotonic clock, this process only knows that a lease lasts at least `lease` from the
-//! moment at which the last renewal was *sent*. It starts no publish that could last longer. The token fences all its
-//! writes in any case: a process that was paused past its lease changes nothing.
+//! decides when it ends. By its own monotonic clock, this process only knows that a lease lasts at least `lease` from
+//! the moment at which the last renewal was *sent*. It starts no publish that could last longer. The token fences all
+//! its writes in any case: a process that was paused past its lease changes nothing.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -41,8 +41,8 @@ pub struct Tenure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
     Held,
-    /// It is being settled, and may vanish from the database. `may_return`: some of its rows may be pending again then, those of unsent
-    /// messages.
+    /// It is being settled, and may vanish from the database. `may_return`: some of its rows may be pending again then,
+    /// those of unsent messages.
     Settling {
         may_return: bool,
     },
@@ -151,7 +151,8 @@ impl Tenure {
         matches!(*self.hold.lock(), Hold::Settling { .. })
     }
 
-    /// Whether its rows may be pending again after the claim has vanished. All those of a claim that is lost or abandoned are.
+    /// Whether its rows may be pending again after the claim has vanished. All those of a claim that is lost or
+    /// abandoned are.
     #[must_use]
     pub fn may_return(&self) -> bool {
         *self.hold.lock() != Hold::Settling { may_return: false }
@@ -265,7 +266,9 @@ mod tests {
 
     #[test]
     fn a_claim_that_was_abandoned_is_kept_until_the_database_has_it_no_longer() {
-        let (leases, abandoned, other) = (HeldClaims::default(), held(1), held(2));
+        let leases = HeldClaims::default();
+        let abandoned = held(1);
+        let other = held(2);
         leases.insert(&abandoned);
         leases.insert(&other);
         abandoned.abandon();

@@ -102,8 +102,8 @@ impl Queues {
         self.want(key, Wanted { above: 0, rows: self.at_once });
     }
 
-    /// Leaves the queues of a lane alone until the guard is dropped. Each part that is put back makes a look void, and one
-    /// past many rows takes longer than such a part lasts.
+    /// Leaves the queues of a lane alone until the guard is dropped. Each part that is put back makes a look void, and
+    /// one past many rows takes longer than such a part lasts.
     pub(crate) fn rest(&self, lane: u16) -> Rest<'_> {
         self.resting.lock().insert(lane);
         Rest { queues: self, lane }

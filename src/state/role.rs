@@ -5,8 +5,8 @@
 pub enum Role {
     /// A relay publishes the messages of a key in order, also those of several claims. A pass makes one claim.
     Relay,
-    /// Each claim of a worker is a transaction of its own, and no two of its claims share a key. A pass makes as many as
-    /// there is room for.
+    /// Each claim of a worker is a transaction of its own, and no two of its claims share a key. A pass makes as many
+    /// as there is room for.
     Worker {
         /// Most messages of a claim. It takes this many places, however few messages it has.
         batch: usize,

@@ -27,7 +27,8 @@ const FOREIGN: u64 = 10 << 20;
 const BUSY: Duration = Duration::from_mins(10);
 /// A stream that no lane needs for this time ends.
 const UNUSED: Duration = Duration::from_secs(60);
-/// The time before a stream that was refused is asked for again; if only the server could not be reached; and between two streams.
+/// The time before a stream that was refused is asked for again; if only the server could not be reached; and between
+/// two streams.
 const REFUSED: Duration = Duration::from_secs(60);
 const UNAVAILABLE: Duration = Duration::from_secs(3);
 const APART: Duration = Duration::from_secs(1);
@@ -141,7 +142,8 @@ impl Stream {
         }
     }
 
-    /// Says which lanes have a tail of this process, or why none has: a word, and a sentence. `None`: there was no reason for one yet.
+    /// Says which lanes have a tail of this process, or why none has: a word, and a sentence. `None`: there was no
+    /// reason for one yet.
     #[must_use]
     pub fn told(&self) -> Option<String> {
         let state = self.state.lock();
@@ -198,8 +200,8 @@ impl Stream {
         self.state.lock().claims
     }
 
-    /// Notes that this process has made a claim. `claims` is the number of [`Self::claims`] before: if it is still the same, the stream has
-    /// not shown the claim yet.
+    /// Notes that this process has made a claim. `claims` is the number of [`Self::claims`] before: if it is still the
+    /// same, the stream has not shown the claim yet.
     pub fn awaits(&self, claims: u64) {
         let mut state = self.state.lock();
         if state.claims == claims {

@@ -1,5 +1,5 @@
-//! The places of a worker's claims: those at work, and those made ahead while the work is short. A claim costs a commit,
-//! which several claims of one pass share.
+//! The places of a worker's claims: those at work, and those made ahead while the work is short. A claim costs a
+//! commit, which several claims of one pass share.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,8 @@ const MOST_IN_ALL: usize = 64;
 const OF_A_PASS: usize = 1000;
 /// A claim that waits longer is released: the work is not short any more, and another worker may be free.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// No claim is made ahead for this time after a release: otherwise many would be released where short and long work alternate.
+/// No claim is made ahead for this time after a release: otherwise many would be released where short and long work
+/// alternate.
 const CALM: Duration = Duration::from_secs(10);
 
 pub(super) struct Ahead {

@@ -143,8 +143,8 @@ impl<H: Handler> Claims<H> {
         );
     }
 
-    /// Notes that the connection or the statement of a message's work was ended. Returns how often that was so in a row, and
-    /// the failure: one that spends an attempt, if the message is the cause.
+    /// Notes that the connection or the statement of a message's work was ended. Returns how often that was so in a
+    /// row, and the failure: one that spends an attempt, if the message is the cause.
     pub(super) fn lose(&self, id: u64, loss: Loss, failure: Failure) -> (u32, Failure) {
         let mut streaks = self.streaks.lock();
         if streaks.len() >= MOST_STREAKS {

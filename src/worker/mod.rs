@@ -197,7 +197,9 @@ fn start<H: Handler>(
     let reader = Reader::new(context, Routes::new(&[route(after_dead)]));
     let database = context.login.options().ok().and_then(|options| options.get_database().map(str::to_owned));
     let capacity = ahead.capacity();
-    let (context, losses, streaks) = (Arc::clone(context), Losses::default(), parking_lot::Mutex::default());
+    let context = Arc::clone(context);
+    let losses = Losses::default();
+    let streaks = parking_lot::Mutex::default();
     let settler = Settler {
         context: Arc::clone(&context),
         queue: Arc::new(Mutex::new(queue)),

@@ -1,4 +1,5 @@
-//! One claim's transaction: the work of its messages, one after the other, then their settlement under the claim's fence.
+//! One claim's transaction: the work of its messages, one after the other, then their settlement under the claim's
+//! fence.
 //!
 //! A failure that the handler returns is rolled back to the mark before its message, and settled with the others.
 //! The end of the transaction (a deadlock, a time-out, a panic) rolls everything back. Then the message that caused it
@@ -82,7 +83,9 @@ pub(super) struct Turn<'a, H> {
 
 impl<'a, H: Handler> Turn<'a, H> {
     pub(super) fn new(claims: &'a Claims<H>, session: &'a mut Session, claimed: &'a Claimed) -> Self {
-        let (began, done, held) = (Instant::now(), CommittedWork::default(), HashSet::new());
+        let began = Instant::now();
+        let done = CommittedWork::default();
+        let held = HashSet::new();
         Self { claims, session, claimed, began, done, held, last: None }
     }
 
@@ -220,8 +223,8 @@ impl<'a, H: Handler> Turn<'a, H> {
 
     /// Returns what follows from a failed call. If the database refused it, all messages are parked, so that they do
     /// not come back at once. If the database did not answer, they are released: the release waits for a commit that
-    /// may be in flight, and does nothing after it. If that is so again and again after the work of the same message, that
-    /// message waits, or spends an attempt.
+    /// may be in flight, and does nothing after it. If that is so again and again after the work of the same message,
+    /// that message waits, or spends an attempt.
     fn refused(&self, error: &sqlx::Error) -> Undone {
         if let (Some(loss), Some(last)) = (loss(error), self.last) {
             let (length, failure) = self.claims.lose(last.id, loss, Failure::requeue(describe(error)));

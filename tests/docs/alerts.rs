@@ -8,15 +8,16 @@ use anyhow::{Context as _, Result, ensure};
 use serde_yaml_ng::Value;
 use testkit::servers::{cache, promtool};
 
-/// The number of outboxes, or services, in which the same happens. Tests that last for hours take long: they have fewer.
+/// The number of outboxes, or services, in which the same happens. Tests that last for hours take long: they have
+/// fewer.
 const COPIES: usize = 100;
 const COPIES_FOR_HOURS: usize = 2;
 /// The alerts that other series of their instance keep silent, and the instances of their tests.
 const SILENCED: [&str; 2] = ["OutboxLoopStuck", "OutboxCanaryLost"];
 const INSTANCES: [&str; 3] = ["a", "b", "lost"];
 
-/// The instances of all have the same names, and those of another job what keeps alerts silent. So a rule that joins or groups
-/// without `job` mixes them.
+/// The instances of all have the same names, and those of another job what keeps alerts silent. So a rule that joins or
+/// groups without `job` mixes them.
 #[test]
 fn each_of_a_hundred_outboxes_raises_its_own_alerts() -> Result<()> {
     let dashboards = cache::repository().join("dashboards");

@@ -1,4 +1,5 @@
-//! The manifests in `deploy/kubernetes` are what the Kubernetes API takes, and their configuration is what a relay takes.
+//! The manifests in `deploy/kubernetes` are what the Kubernetes API takes, and their configuration is what a relay
+//! takes.
 
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail")]
 
@@ -22,7 +23,8 @@ const MIGRATION: &str = include_str!("../../deploy/kubernetes/migrate.yaml");
 /// The folder of the secrets in a pod.
 const SECRETS: &str = "/run/secrets/outbox";
 
-/// Returns the manifest of this kind. The types take unknown fields, and lose them: so it is compared with what they write.
+/// Returns the manifest of this kind. The types take unknown fields, and lose them: so it is compared with what they
+/// write.
 fn manifest<T: DeserializeOwned + Serialize>(kind: &str) -> T {
     manifest_of(MANIFESTS, kind)
 }

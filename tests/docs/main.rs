@@ -120,7 +120,8 @@ fn every_guarantee_has_tests_or_says_that_there_are_none() -> Result<()> {
     Ok(())
 }
 
-/// The pages' code is in a file that compiles, but for its indentation, and README's begins with what it imports. Code on the crates' own pages is in doctests.
+/// The pages' code is in a file that compiles, but for its indentation, and README's begins with what it imports. Code
+/// on the crates' own pages is in doctests.
 #[test]
 fn the_code_of_the_pages_compiles() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

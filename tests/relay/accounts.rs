@@ -42,7 +42,9 @@ async fn the_relay_does_its_work(flavor: Flavor) -> Result<()> {
     let mut stage = Stage::new(flavor, Broker::Kafka).await?;
     let url = account(&stage.database, &RELAY.replace("outbox_relay", "{user}")).await?;
     stage.settings = stage.settings.clone().set("database", "url", url.as_str()).set("retention", "sent", "1h");
-    let (plain, delayed, expired) = ([stage.draft(1)], [stage.draft(2)], [stage.draft(3)]);
+    let plain = [stage.draft(1)];
+    let delayed = [stage.draft(2)];
+    let expired = [stage.draft(3)];
     stage.commit(&plain).await?;
     let later = |message: outbox_core::Message| message.delay(Duration::from_millis(500));
     load::commit(&stage.database, &stage.ledger, &delayed, later).await?;

@@ -151,7 +151,10 @@ async fn all_changes_of_a_message_are_shown(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let mut log = open(&database).await?;
     // Each number with its highest bit: the log of MariaDB does not say that they have no sign.
-    let (lane, id, key_hash, bytes) = (65_535, 1_u64 << 63 | 7, u64::MAX, u32::MAX);
+    let lane = 65_535;
+    let id = 1_u64 << 63 | 7;
+    let key_hash = u64::MAX;
+    let bytes = u32::MAX;
     let texts = [
         format!("INSERT INTO outbox_pending VALUES ({lane}, {id}, {key_hash}, {bytes}, 32768, 0)"),
         format!("UPDATE outbox_pending SET takeovers = 255 WHERE lane = {lane} AND id = {id}"),

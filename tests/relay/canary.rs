@@ -45,7 +45,8 @@ async fn is_silent(relay: &Relay, database: &Database) -> Result<()> {
     Ok(())
 }
 
-/// Returns one broker of each kind that refuses the login, and one of each that does not run, with what is said of them.
+/// Returns one broker of each kind that refuses the login, and one of each that does not run, with what is said of
+/// them.
 async fn brokers() -> Result<[(&'static str, String, &'static str); 4]> {
     let kafka = |brokers: &str| {
         format!(

@@ -183,7 +183,9 @@ async fn a_rabbitmq_queue_that_confirms_nothing_holds_up_no_other() -> Result<()
         until(PATIENCE, what, are_as_wanted).await
     };
     // Without any other confirmation the relay would be right to drop the connection.
-    let (mut good, mut wanted, checked) = (0, 0.0, Cell::new(false));
+    let mut good = 0;
+    let mut wanted = 0.0;
+    let checked = Cell::new(false);
     let others = async {
         while !checked.get() {
             stage.commit(&(good..good + 20).map(|number| stage.draft(number)).collect::<Vec<_>>()).await?;

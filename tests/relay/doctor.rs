@@ -1,4 +1,5 @@
-//! `relay doctor` in set-ups that are broken on purpose: each has exactly its finding, and the printed command clears it.
+//! `relay doctor` in set-ups that are broken on purpose: each has exactly its finding, and the printed command clears
+//! it.
 
 #![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
 

@@ -1,4 +1,5 @@
-//! `relay replay --to`: messages that a replay sends elsewhere than their route does, with the account of `deploy/grants/operator.sql`.
+//! `relay replay --to`: messages that a replay sends elsewhere than their route does, with the account of
+//! `deploy/grants/operator.sql`.
 
 #![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
 

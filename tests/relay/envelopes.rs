@@ -42,7 +42,9 @@ async fn a_message_arrives_in_the_envelope_of_its_route_or_is_dead() -> Result<(
             let draft = Draft::new(stage.topic.name(), payload).unordered_key("7");
             draft.described("order.paid", "application/json").header("tenant", "blue")
         };
-        let (paid, broken, gone) = (order(r#"{"order":7}"#), order("{"), order("").tombstone());
+        let paid = order(r#"{"order":7}"#);
+        let broken = order("{");
+        let gone = order("").tombstone();
         let arrivals = arrivals(&mut stage, &[paid.clone(), broken.clone(), gone.clone()]).await?;
 
         let arrival = find(&arrivals, &paid)?;

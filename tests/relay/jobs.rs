@@ -1,4 +1,5 @@
-//! `relay dead retry|release|discard`, `relay jobs` and `relay audit`, with the account of `deploy/grants/operator.sql`.
+//! `relay dead retry|release|discard`, `relay jobs` and `relay audit`, with the account of
+//! `deploy/grants/operator.sql`.
 
 #![expect(clippy::indexing_slicing, reason = "a missing value of JSON is null")]
 
@@ -376,7 +377,9 @@ async fn a_batch_leaves_out_a_message_that_has_died_again_since_it_was_found(fla
         stage.database.execute(late).await?;
         let due = jobs::due(&mut db).await?;
         let job = due.first().context("no job is due")?;
-        let (last, pause, token) = ((0, id), Duration::ZERO, 7);
+        let last = (0, id);
+        let pause = Duration::ZERO;
+        let token = 7;
         let batch = Batch { job, change, lane: 0, ids: &[id], last, is_last: true, pause, token };
         ensure!(jobs::carry_out(&mut db, &batch).await?, "{action}: the batch was not carried out");
         let stays =

@@ -94,7 +94,9 @@ fn billing() -> impl Handler {
 
 /// Consumes the topic, or works on the lane without a broker.
 async fn consume(stage: &Stage, way: Option<Broker>, stop: CancellationToken) -> Result<JoinHandle<Result<()>>> {
-    let (address, name, stop) = (stage.topic.address(), stage.topic.name(), stop.cancelled_owned());
+    let address = stage.topic.address();
+    let name = stage.topic.name();
+    let stop = stop.cancelled_owned();
     let pool = MySqlPool::connect(&stage.database.url_as(Account::Service)?).await?;
     Ok(match way {
         Some(Broker::Kafka) => {

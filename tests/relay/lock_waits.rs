@@ -71,7 +71,9 @@ async fn claim(
     let message_ids: Vec<u64> = seen.fresh.iter().map(|row| row.id).collect();
     ensure!(message_ids.len() == messages as usize, "{seen:?}");
     let version = seen.version.context("the lane has a head")?;
-    let (message_ids, key_hashes, behind) = (&*message_ids, &[1][..], &[][..]);
+    let message_ids = &*message_ids;
+    let key_hashes = &[1][..];
+    let behind = &[][..];
     let new = NewClaims {
         lane: 0,
         version,
@@ -88,8 +90,9 @@ async fn claim(
 
 async fn settling_and_renewing_wait_for_no_open_transaction_and_no_other_settler(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (mut first, mut second, mut service) =
-        (relay(&database).await?, relay(&database).await?, database.plain().await?);
+    let mut first = relay(&database).await?;
+    let mut second = relay(&database).await?;
+    let mut service = database.plain().await?;
     committed(&database, 8, None).await?;
     let lease = Duration::from_secs(60);
     let (one, sent) = claim(&mut first, 0, 3, lease).await?;

@@ -45,13 +45,11 @@ async fn messages_are_found_by_topic_key_kind_state_and_time(flavor: Flavor) -> 
     let viewer = viewer(&stage).await?;
     let topic = stage.topic.name();
     let keyed = |number, key| stage.draft(number).unordered_key(key);
-    let (sent, dead, other, plain, elsewhere) = (
-        keyed(1, "größe 1"),
-        keyed(2, "größe 1"),
-        keyed(3, "k2"),
-        stage.draft(4),
-        Draft::new("elsewhere", "5").unordered_key("k2"),
-    );
+    let sent = keyed(1, "größe 1");
+    let dead = keyed(2, "größe 1");
+    let other = keyed(3, "k2");
+    let plain = stage.draft(4);
+    let elsewhere = Draft::new("elsewhere", "5").unordered_key("k2");
     let mut relay = stage.relay()?;
     commit(&stage, &sent, |message| message.event_type("order.paid")).await?;
     stage.database.wait_until_drained(PATIENCE).await?;

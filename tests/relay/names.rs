@@ -54,7 +54,9 @@ async fn consume(
 ) -> Result<JoinHandle<Result<()>>> {
     let (pool, address) =
         (MySqlPool::connect(&stage.database.url_as(Account::Service)?).await?, stage.topic.address().to_owned());
-    let (policy, stop, name) = (SequencePolicy::Refuse, stop.clone().cancelled_owned(), destination.to_owned());
+    let policy = SequencePolicy::Refuse;
+    let stop = stop.clone().cancelled_owned();
+    let name = destination.to_owned();
     Ok(match stage.topic.broker() {
         Broker::Kafka => {
             let consumer = kafka::Consumer::new(address, &name, pool)?.topic(&name).sequence(policy);
@@ -103,7 +105,9 @@ async fn messages_of_a_key_keep_their_order_and_numbers_whatever_their_routing_k
     send(&stage, [of_key("placed", "wait 1"), of_key("paid", "2"), of_key("placed", "3")]).await?;
     send(&stage, [Message::new("notes", b"behind them in the queue".to_vec()).event_type("made")]).await?;
 
-    let (log, gate, stop) = (Log::default(), Arc::new(Semaphore::new(0)), CancellationToken::new());
+    let log = Log::default();
+    let gate = Arc::new(Semaphore::new(0));
+    let stop = CancellationToken::new();
     let consumer = consume(&stage, &exchange, handler(&log, &gate), &stop).await?;
     wait_for_done(&log, &["notes behind them in the queue"]).await?;
     let has_begun = || async {

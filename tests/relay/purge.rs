@@ -18,9 +18,9 @@ on_both_databases!(
 
 const VIEWER: &str = include_str!("../../deploy/grants/viewer.sql");
 
-/// Six old messages: four are sent, and one of these twice; one more is sent and pending again, one dead. A young one of each kind.
-/// Old and young rows of the inbox, heartbeats, pauses, jobs and the audit. A message of the first job is still there. The first
-/// receipts are unreadable or from the future.
+/// Six old messages: four are sent, and one of these twice; one more is sent and pending again, one dead. A young one
+/// of each kind. Old and young rows of the inbox, heartbeats, pauses, jobs and the audit. A message of the first job is
+/// still there. The first receipts are unreadable or from the future.
 const ROWS: &str = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \
     WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 120) \
     SELECT 1000 + i, 1, 3, 'x', '2020-01-02', IF(i > 60, '2999-01-01', '2020-01-02'), IF(i > 60, '[1]', '[-1]'), '[]' FROM n; \

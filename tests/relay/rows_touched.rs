@@ -34,7 +34,8 @@ on_both_databases!(
 const BACKLOG: u64 = 5_000;
 const LANE: u16 = 0;
 
-/// Returns the rows that the session has read since the last call. (FLUSH STATUS would reset the counts of all sessions.)
+/// Returns the rows that the session has read since the last call. (FLUSH STATUS would reset the counts of all
+/// sessions.)
 async fn rows_read(db: &mut MySqlConnection) -> Result<u64> {
     let before: u64 =
         sqlx::query_scalar("SELECT CAST(COALESCE(@rows_read, 0) AS UNSIGNED)").fetch_one(&mut *db).await?;

@@ -22,8 +22,8 @@ async fn backlog(stage: &Stage, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Kafka's quotas leave ten seconds of their rate free. So the deadline is that of users: with a shorter one the free part
-/// would exceed it.
+/// Kafka's quotas leave ten seconds of their rate free. So the deadline is that of users: with a shorter one the free
+/// part would exceed it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_throttled_kafka_gets_few_messages_twice_and_is_named() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?;

@@ -70,7 +70,8 @@ async fn the_wire_has_the_documented_headers_key_and_time() -> Result<()> {
 async fn keys_go_to_the_partitions_of_java_clients() -> Result<()> {
     let harness = KafkaHarness::shared().await?;
     let topic = harness.destination().await?;
-    // Kafka's own test has these hashes: murmur2 of "foobar" is -790332482, and so on; without the sign, modulo 4 partitions.
+    // Kafka's own test has these hashes: murmur2 of "foobar" is -790332482, and so on; without the sign, modulo 4
+    // partitions.
     for (key, partition) in [("21", 0), ("foobar", 2), ("a-little-bit-longer-string", 3)] {
         let message = Draft::new(&topic, "").key(key.as_bytes()).build();
         let receipt = harness.sink().publish(&[message], soon()).await.remove(0)?;
@@ -448,7 +449,9 @@ async fn a_topic_that_confirms_nothing_costs_the_others_nothing() -> Result<()> 
     broker.partition_leader("silent", 0, None)?;
     // Long enough that some messages are in flight at any moment.
     broker.broker_round_trip_time(1, Duration::from_millis(20))?;
-    let (there, silent, sink) = (to("there"), to("silent"), sink(&broker.bootstrap_servers()));
+    let there = to("there");
+    let silent = to("silent");
+    let sink = sink(&broker.bootstrap_servers());
     conformance::publish(&sink, &numbered(&there, 0..100, 10)).await;
     let messages: Vec<_> = (0..3).map(|n: usize| Draft::new(&silent, n.to_string()).key(b"one").build()).collect();
     let deadline = Instant::now() + Duration::from_secs(4);

@@ -126,7 +126,9 @@ impl Record {
             let first = self.headers.first().is_some_and(|(it, _)| it == name);
             first.then(|| self.headers.remove(0).1)
         };
-        let (id, event_type, content_type) = (known("id"), known("type"), known("content-type"));
+        let id = known("id");
+        let event_type = known("type");
+        let content_type = known("content-type");
         known("outbox-topic").context("no topic")?;
         Ok(Arrived {
             message_id: id.context("no id")?.parse()?,

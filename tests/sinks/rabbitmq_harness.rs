@@ -166,7 +166,9 @@ impl Harness for RabbitHarness {
 }
 
 fn arrived(properties: &BasicProperties, body: &[u8]) -> Result<Arrived> {
-    let (mut key, mut tombstone, mut headers) = (None, false, Vec::new());
+    let mut key = None;
+    let mut tombstone = false;
+    let mut headers = Vec::new();
     for (name, value) in properties.headers().iter().flatten() {
         match (name.as_str(), value) {
             ("x-message-key", AMQPValue::LongString(bytes)) => key = Some(bytes.as_bytes().to_vec()),

@@ -158,7 +158,8 @@ async fn a_killed_statement_costs_no_attempt(flavor: Flavor) -> Result<()> {
     stage.assert_done_once(&sent).await
 }
 
-/// Five losses are free; then each spends one of three attempts. The first of several messages that no other outlives pays, too.
+/// Five losses are free; then each spends one of three attempts. The first of several messages that no other outlives
+/// pays, too.
 async fn a_connection_that_ends_again_and_again_at_one_message_spends_its_attempts(flavor: Flavor) -> Result<()> {
     for (payload, others) in [("hangs up", 0), ("is cut", 5)] {
         let stage = Stage::new(flavor).await?;

@@ -9,8 +9,8 @@ on_both_databases!(a_key_at_work_holds_up_no_other);
 
 async fn a_key_at_work_holds_up_no_other(flavor: Flavor) -> Result<()> {
     let stage = Stage::new(flavor).await?;
-    // Far more messages of `a` and `key 0` than fit into a claim are in front of the others, and of `a` more than a look
-    // sees.
+    // Far more messages of `a` and `key 0` than fit into a claim are in front of the others, and of `a` more than a
+    // look sees.
     let first = [task("a", "wait")];
     let behind: Vec<Task> = (0..1_000).map(|_| task("a", "ok")).collect();
     let others = [tasks(200, 1, "ok"), vec![task("b", "ok"), task("c", "ok")]].concat();

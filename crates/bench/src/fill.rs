@@ -54,7 +54,9 @@ impl Stage {
 
     /// Payloads are those of `setup::payload`. Keys are in no order, and not those of `setup::key`.
     async fn insert_messages(&self, db: &mut MySqlConnection, common: &Common, (first, count): Ids) -> Result<()> {
-        let (topic, keys, bytes) = (self.topic.name(), common.keys.max(1), common.bytes.max(20));
+        let topic = self.topic.name();
+        let keys = common.keys.max(1);
+        let bytes = common.bytes.max(20);
         let sql = format!(
             "INSERT INTO outbox_messages (id, message_id, topic, message_key, payload) \
              SELECT {first} + n, UNHEX(LPAD(HEX({first} + n), 32, '0')), '{topic}', \

@@ -168,7 +168,9 @@ pub(crate) async fn load(stage: &Stage, common: &Common, rate: u32, seconds: u32
     let mut connections = JoinSet::new();
     for connection in 0..CONNECTIONS {
         let mut db = stage.database.connect().await?;
-        let (common, topics, sent) = (common.clone(), stage.topics.clone(), Arc::clone(&sent));
+        let common = common.clone();
+        let topics = stage.topics.clone();
+        let sent = Arc::clone(&sent);
         connections.spawn(async move {
             let own = |number: &u64| key(*number, common.keys) % CONNECTIONS == connection;
             for number in (0..messages).filter(own) {

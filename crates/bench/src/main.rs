@@ -97,8 +97,8 @@ enum What {
         #[arg(long, default_value_t = 20)]
         seconds: u32,
     },
-    /// The time of an enqueue beside bare INSERTs, and the costs of sequenced keys for a service that locks its row after the
-    /// enqueue. Needs no relay.
+    /// The time of an enqueue beside bare INSERTs, and the costs of sequenced keys for a service that locks its row
+    /// after the enqueue. Needs no relay.
     Enqueue {
         /// Concurrent connections that write.
         #[arg(long, default_value_t = 8)]
@@ -140,8 +140,9 @@ enum What {
         #[arg(long, value_enum, value_name = "NEIGHBOUR")]
         only: Vec<neighbours::Neighbour>,
     },
-    /// An operator's reads on tables with millions of rows, and a drain beside them. The last line is one JSON object, with goals and
-    /// whether they are reached. Takes about six minutes and five gigabytes; --sent and --pending make it smaller.
+    /// An operator's reads on tables with millions of rows, and a drain beside them. The last line is one JSON object,
+    /// with goals and whether they are reached. Takes about six minutes and five gigabytes; --sent and --pending make
+    /// it smaller.
     Operate(operate::Size),
     /// Tables with millions of rows: drains, claims, an open snapshot, and the services' inserts beside the purge.
     /// Sends nothing to a broker. Takes about ten minutes and five gigabytes; --sent and --pending make it smaller.

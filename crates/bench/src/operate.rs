@@ -1,5 +1,5 @@
-//! An operator's reads on tables with millions of rows: their time, the rows that the server reads for them, and what they take
-//! from a relay that drains a backlog meanwhile. The sink confirms at once, so that no broker hides them.
+//! An operator's reads on tables with millions of rows: their time, the rows that the server reads for them, and what
+//! they take from a relay that drains a backlog meanwhile. The sink confirms at once, so that no broker hides them.
 
 use std::time::{Duration, Instant};
 

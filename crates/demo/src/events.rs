@@ -24,8 +24,8 @@ pub(crate) struct Order {
 #[event(topic = "orders", type = "order.placed", key = |event| event.0.customer.to_string())]
 pub(crate) struct OrderPlaced(pub(crate) Order);
 
-/// A customer gets a receipt: by way of RabbitMQ to the mailer. Mail is in a lane of its own: a mail server that is down
-/// must not hold up orders.
+/// A customer gets a receipt: by way of RabbitMQ to the mailer. Mail is in a lane of its own: a mail server that is
+/// down must not hold up orders.
 #[derive(Debug, Serialize, Event)]
 #[serde(transparent)]
 #[event(topic = "mail.receipt", type = "receipt.due", lane = 1, key = |event| event.0.customer.to_string())]

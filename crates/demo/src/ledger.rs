@@ -66,7 +66,9 @@ impl Ledger {
         ensure!(!self.accounts.is_empty(), "nobody consumed");
         for Account { role, report, .. } in &self.accounts {
             report.assert_ok(&Expectations::default())?;
-            let (name, messages, orders) = (role.name(), report.committed, self.committed);
+            let name = role.name();
+            let messages = report.committed;
+            let orders = self.committed;
             ensure!(messages == orders, "{orders} orders, and {messages} messages for {name}");
         }
         Ok(())

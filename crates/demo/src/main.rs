@@ -1,8 +1,9 @@
-//! A small shop on the outbox: an order service, two relays of which one is killed, and a consumer with an inbox on each
-//! broker. Ends with a ledger; exit status 1 if it does not add up.
+//! A small shop on the outbox: an order service, two relays of which one is killed, and a consumer with an inbox on
+//! each broker. Ends with a ledger; exit status 1 if it does not add up.
 //!
 //! A service's own code is in `orders.rs` (`place`: an order and its messages in one transaction) and in
-//! `consumers.rs` (`Clerk`: a message and its effect in one transaction). The rest is the show around them, and the tests' judge.
+//! `consumers.rs` (`Clerk`: a message and its effect in one transaction). The rest is the show around them, and the
+//! tests' judge.
 #![expect(clippy::print_stdout, reason = "it talks to a person")]
 
 mod consumers;

@@ -28,8 +28,8 @@ pub(crate) struct Options {
     /// Leave everything up at the end, and print the addresses.
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Start Prometheus and Alertmanager with the files of `dashboards`, print their addresses, and leave everything up at
-    /// the end.
+    /// Start Prometheus and Alertmanager with the files of `dashboards`, print their addresses, and leave everything up
+    /// at the end.
     #[arg(long)]
     pub(crate) observe: bool,
     /// A MySQL server, without a database.
@@ -62,8 +62,8 @@ impl Options {
         KILL_AFTER.min(self.total() / 2)
     }
 
-    /// Creates a topic on each broker that is wanted: Kafka's, or an exchange and a queue of RabbitMQ. The relay never does: a misspelt
-    /// topic would swallow messages.
+    /// Creates a topic on each broker that is wanted: Kafka's, or an exchange and a queue of RabbitMQ. The relay never
+    /// does: a misspelt topic would swallow messages.
     pub(crate) async fn topics(&self) -> Result<Vec<Topic>> {
         let mut topics = Vec::new();
         if self.broker != Brokers::Rabbitmq {
@@ -84,7 +84,8 @@ pub(crate) fn place(name: &str, url: &str) -> String {
     format!("{name} on {host}")
 }
 
-/// The configuration of the relays but for their names and listeners. The lease is short, so that the take-over can be watched.
+/// The configuration of the relays but for their names and listeners. The lease is short, so that the take-over can be
+/// watched.
 pub(crate) fn relay_settings(database: &str, topics: &[Topic]) -> Settings {
     let settings = Settings::new(database).unset("relay", "unroutable_grace");
     let settings = settings.unset("relay", "first_destination_grace").set("log", "level", "info");

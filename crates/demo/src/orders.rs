@@ -34,7 +34,8 @@ pub(crate) struct OrderService {
 
 impl OrderService {
     /// Places an order: its row and its messages are written in one transaction, so both are there or neither.
-    /// Returns whether it was paid: a declined order leaves nothing. What is to arrive is in the ledger before the commit.
+    /// Returns whether it was paid: a declined order leaves nothing. What is to arrive is in the ledger before the
+    /// commit.
     async fn place(&self, customer: u64, amount_cents: u64, declined: bool) -> Result<bool> {
         let mut tx = self.pool.begin().await?;
         let order = tables::insert_order(&mut tx, customer, amount_cents, now()).await?;

@@ -129,9 +129,9 @@ impl Relay {
         Ok(())
     }
 
-    /// Kills it at the worst moment: it holds claims of which messages have arrived, and has not noted that. Returns the claims, and
-    /// how many of their messages have arrived. A relay holds claims only for milliseconds at a time. So it is frozen, looked
-    /// at, and let go until it holds such claims.
+    /// Kills it at the worst moment: it holds claims of which messages have arrived, and has not noted that. Returns
+    /// the claims, and how many of their messages have arrived. A relay holds claims only for milliseconds at a time.
+    /// So it is frozen, looked at, and let go until it holds such claims.
     async fn kill_with_claims(&mut self, pool: &MySqlPool) -> Result<(Claims, u64)> {
         let mut held = (Claims::default(), 0);
         for tried in 1..=TRIES {

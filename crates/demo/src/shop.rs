@@ -50,8 +50,8 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
-    /// Places orders until the time has passed or `stop` is cancelled, waits until their messages have arrived, and returns
-    /// the ledger.
+    /// Places orders until the time has passed or `stop` is cancelled, waits until their messages have arrived, and
+    /// returns the ledger.
     pub(crate) async fn run(&self, relays: Vec<(&'static str, u16)>, stop: &CancellationToken) -> Result<Ledger> {
         let sales = Arc::new(Sales::new(&self.board));
         let closed = CancellationToken::new();
@@ -103,8 +103,8 @@ impl Shop {
         sellers.join_all().await;
     }
 
-    /// Waits until every order has arrived everywhere and the outbox is empty, or nothing has moved for a while. Dead messages are not
-    /// waited for: they are lost.
+    /// Waits until every order has arrived everywhere and the outbox is empty, or nothing has moved for a while. Dead
+    /// messages are not waited for: they are lost.
     async fn drain(&self) -> Result<()> {
         let committed = tables::orders(&self.pool).await?.len() as u64;
         let (mut moved, mut last) = (Instant::now(), None);

@@ -25,7 +25,9 @@ impl Ink {
 
 /// The first columns of a line.
 pub(crate) fn clip(line: &str, width: usize) -> String {
-    let (mut text, mut left, mut code) = (String::new(), width, false);
+    let mut text = String::new();
+    let mut left = width;
+    let mut code = false;
     for c in line.chars() {
         code |= c == '\x1b';
         if code || left > 0 {

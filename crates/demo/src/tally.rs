@@ -82,7 +82,8 @@ pub(crate) struct SalesCount {
     pub(crate) failed: u64,
 }
 
-/// The message of an event as a handler must get it: with the topic of the outbox, whatever the topic or queue at the broker is.
+/// The message of an event as a handler must get it: with the topic of the outbox, whatever the topic or queue at the
+/// broker is.
 pub(crate) fn draft<E: Event>(id: Uuid, event: &E, number: u64) -> Result<Draft> {
     let payload = event.payload().map_err(|error| anyhow!(error))?;
     let draft = Draft { id, ..Draft::new(E::TOPIC, payload) }.described(E::TYPE, E::CONTENT_TYPE);

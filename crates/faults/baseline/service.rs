@@ -1,8 +1,8 @@
-//! A service of the baseline: the load of its testkit, with its `outbox-core`. Row V1 puts this file into the baseline's tree and builds it
-//! there, so it uses what the baseline has and never changes.
+//! A service of the baseline: the load of its testkit, with its `outbox-core`. Row V1 puts this file into the
+//! baseline's tree and builds it there, so it uses what the baseline has and never changes.
 //!
-//! Arguments: the database's address, the topic, transactions a second, the seed, and the file that takes the ledger. It goes on until
-//! its standard input ends.
+//! Arguments: the database's address, the topic, transactions a second, the seed, and the file that takes the ledger.
+//! It goes on until its standard input ends.
 
 use std::{fs, io::Read as _};
 

@@ -19,7 +19,8 @@ const ANSWER: Duration = Duration::from_secs(1);
 const SAMPLE: &str = "(SELECT id FROM outbox_pending ORDER BY id LIMIT 5) \
     UNION (SELECT id FROM outbox_pending ORDER BY id DESC LIMIT 5) \
     UNION (SELECT id FROM outbox_delayed ORDER BY id LIMIT 5) UNION (SELECT id FROM outbox_dead ORDER BY id LIMIT 5)";
-/// The causes that explain a pending or delayed message. `stuck` is none: then live relays do nothing for no known reason.
+/// The causes that explain a pending or delayed message. `stuck` is none: then live relays do nothing for no known
+/// reason.
 const CAUSES: [&str; 20] = [
     "paused",
     "behind",
@@ -69,7 +70,8 @@ impl Arena {
         self.explained().await
     }
 
-    /// Notes the metrics that have moved, some only while the fault lasts. A relay that the fault has stopped does not answer.
+    /// Notes the metrics that have moved, some only while the fault lasts. A relay that the fault has stopped does not
+    /// answer.
     async fn sample(&mut self) {
         for relay in &self.relays {
             if let Ok(Ok(metrics)) = timeout(ANSWER, relay.metrics()).await {

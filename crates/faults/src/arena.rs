@@ -365,7 +365,8 @@ impl Arena {
     }
 
     /// Waits, after a repair, until a message is published and every relay looks again, or renews the messages it
-    /// holds. Then waits until every relay has published a message, if it has its turn: none may be left with a dead connection.
+    /// holds. Then waits until every relay has published a message, if it has its turn: none may be left with a dead
+    /// connection.
     pub async fn recovered(&mut self, healed: Instant, bound: Duration) -> Result<()> {
         // By the wall clock, as in the relays' gauges.
         let since = SystemTime::UNIX_EPOCH.elapsed()?.saturating_sub(healed.elapsed()).as_secs_f64();

@@ -81,7 +81,9 @@ impl Arena {
             let left = drained.as_ref().err().map(|left| format!(", {left:#}")).unwrap_or_default();
             let errors: Vec<&str> =
                 self.pages.iter().flat_map(|page| page.lines()).filter(|line| line.contains(" ERROR ")).collect();
-            let (announced, fenced, overdue) = (&totals.announced, totals.fenced, &self.overdue);
+            let announced = &totals.announced;
+            let fenced = totals.fenced;
+            let overdue = &self.overdue;
             format!("announced {announced:?}, claims lost {fenced}{left}, overdue {overdue:?}, errors {errors:?}")
         };
         let judged = report.assert_ok(&expected.late(late)).with_context(state);

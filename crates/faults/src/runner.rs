@@ -65,7 +65,9 @@ pub fn choose(rows: Vec<Row>, names: &[String], text: &str) -> Result<Vec<Row>> 
 
 /// Runs the cases of these rows, and shows each when it has ended.
 pub async fn run(rows: &[Row], plan: &Plan, show: impl Fn(&Ran)) -> Vec<Ran> {
-    let (start, mut done, mut seed) = (Instant::now(), Vec::new(), plan.seed);
+    let start = Instant::now();
+    let mut done = Vec::new();
+    let mut seed = plan.seed;
     let cases: Vec<(&Row, &Case)> = rows.iter().flat_map(|row| row.cases.iter().map(move |case| (row, case))).collect();
     loop {
         let seeds = seed..;

@@ -11,8 +11,8 @@ use testkit::servers::{Alertmanager, Prometheus, until};
 
 use crate::arena::{Arena, PATIENCE};
 
-/// The time limit for the alerts to end after the repair: for the relays, and for ranges of the rules, which are divided.
-/// A relay remembers a destination that refused for five minutes, if another relay gets its messages.
+/// The time limit for the alerts to end after the repair: for the relays, and for ranges of the rules, which are
+/// divided. A relay remembers a destination that refused for five minutes, if another relay gets its messages.
 const ENDS: Duration = Duration::from_mins(6);
 const ENDS_DIVIDED: Duration = Duration::from_mins(30);
 /// The alerts have ended when none has fired for this time.
@@ -46,12 +46,15 @@ impl Watch {
     pub(crate) async fn start(faster: u32) -> Result<Arc<Self>> {
         let (prometheus, alertmanager) = (Prometheus::faster(&[], faster).await?, Alertmanager::start().await?);
         prometheus.alert_to(&alertmanager)?;
-        let (relays, consumers, due) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let relays = Vec::new();
+        let consumers = Vec::new();
+        let due = BTreeSet::new();
         let seen = Mutex::new(Seen { relays, consumers, due, since: Instant::now() });
         Ok(Arc::new(Self { prometheus, alertmanager, seen }))
     }
 
-    /// Starts two relays with a load, and reads the consumer at this port. From then on, no alert may fire that is not due.
+    /// Starts two relays with a load, and reads the consumer at this port. From then on, no alert may fire that is not
+    /// due.
     pub(crate) async fn normal(arena: &mut Arena, consumer: Option<u16>) -> Result<Arc<Self>> {
         arena.start_relays(2)?;
         arena.start_load().await?;
@@ -117,7 +120,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits, after the repair, until no alert has fired for a while. None may have fired that was not due, but for `also`.
+    /// Waits, after the repair, until no alert has fired for a while. None may have fired that was not due, but for
+    /// `also`.
     pub(crate) async fn ends(&self, arena: &mut Arena, also: &[&str]) -> Result<()> {
         let mut lasting = LONG.to_vec();
         // No operator deals with the dead messages of a row that is not about them.

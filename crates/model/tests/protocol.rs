@@ -8,7 +8,10 @@ use model::{Flaw, Protocol};
 /// Two relays with one claim each.
 fn world(keys: &[u64], faults: u8) -> Protocol {
     let (claim_messages, of_key) = (2, usize::MAX);
-    let (keys, workers, looks_past, flaw) = (keys.to_vec(), false, false, None);
+    let keys = keys.to_vec();
+    let workers = false;
+    let looks_past = false;
+    let flaw = None;
     Protocol { keys, relays: 2, faults, claim_messages, of_key, workers, looks_past, claims: 1, passes: 2, flaw }
 }
 

@@ -12,7 +12,9 @@ use model::tail::{Tail, TailFlaw};
 
 /// Two relays, whose marks are one above what they have seen.
 fn world(keys: &[u64], faults: u8, looks: u8) -> Tail {
-    let (has_earlier, has_prepared, flaw) = (false, false, None);
+    let has_earlier = false;
+    let has_prepared = false;
+    let flaw = None;
     Tail { keys: keys.to_vec(), relays: 2, faults, looks, ahead: 1, has_earlier, has_prepared, flaw }
 }
 
@@ -32,8 +34,8 @@ fn prepared(world: Tail) -> Tail {
 
 static CHECKED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Checks a world once for all tests that share it. They wait: each check uses all processors. Larger worlds of two relays take minutes,
-/// and are left to `./dev model`.
+/// Checks a world once for all tests that share it. They wait: each check uses all processors. Larger worlds of two
+/// relays take minutes, and are left to `./dev model`.
 fn sound(world: Tail) {
     let is_small = world.keys.len() == 1 && world.faults == 0 && world.looks == 1;
     let is_large = world.relays > 1 && !world.has_earlier && !is_small || world.keys.len() > 1 && world.faults > 1;

@@ -49,7 +49,9 @@ pub(crate) struct Crew<H, T> {
 impl<H: Handler, T: Acknowledge> Crew<H, T> {
     pub(crate) fn new(processor: Processor<H>) -> Self {
         processor.options.metrics.begin(processor.consumer());
-        let (processor, stop, mut retries) = (Arc::new(processor), CancellationToken::new(), JoinSet::new());
+        let processor = Arc::new(processor);
+        let stop = CancellationToken::new();
+        let mut retries = JoinSet::new();
         let (retrying, ends) = (Arc::clone(&processor), stop.clone());
         retries.spawn(async move { retrying.carry_out_retries(&ends).await });
         Self { processor, stop, keys: Keys::new(), tasks: JoinSet::new(), retries, in_flight: 0 }

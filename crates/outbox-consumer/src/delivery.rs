@@ -28,8 +28,8 @@ pub struct Delivery {
     pub(crate) place: String,
     /// Why it cannot be a message of an outbox; it is dead at once.
     pub(crate) problem: Option<&'static str>,
-    /// How often RabbitMQ got it back without an answer, where the queue counts that. Before RabbitMQ 4.3 an answer that
-    /// gives it back counts, too.
+    /// How often RabbitMQ got it back without an answer, where the queue counts that. Before RabbitMQ 4.3 an answer
+    /// that gives it back counts, too.
     pub(crate) returns: u32,
     /// How often RabbitMQ has delivered it before, where the queue counts that.
     pub(crate) deliveries: u32,

@@ -22,8 +22,8 @@ pub enum Failure {
     /// It is to be tried again after this time, and no attempt is spent. Later messages of its key wait behind it. A
     /// worker puts it off for at most a day ([`Failure::LONGEST_AFTER`]). A consumer keeps it in memory and does not
     /// acknowledge it, so it tries again after ten minutes at most ([`Failure::LONGEST_IN_MEMORY`]). The waits of a
-    /// message are not counted: the handler must decide when it is too late. On RabbitMQ the queue's consumer time-out must be
-    /// longer (30 minutes by default), or the message goes back, and waits on when it comes again.
+    /// message are not counted: the handler must decide when it is too late. On RabbitMQ the queue's consumer time-out
+    /// must be longer (30 minutes by default), or the message goes back, and waits on when it comes again.
     After(Duration),
 }
 
@@ -75,8 +75,8 @@ impl<E: Into<BoxError> + 'static> From<E> for Failure {
     }
 }
 
-/// The error in a report of anyhow. The box that anyhow itself makes hides the type of the error, and the error from its
-/// own chain.
+/// The error in a report of anyhow. The box that anyhow itself makes hides the type of the error, and the error from
+/// its own chain.
 fn open(report: anyhow::Error) -> BoxError {
     let boxed = report.downcast::<BoxError>();
     boxed.unwrap_or_else(anyhow::Error::reallocate_into_boxed_dyn_error_without_backtrace)
@@ -98,8 +98,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// For `?` in a test or a command that calls a handler or [`retry_dead`](crate::retry_dead()). [`Failure`] takes any error by
-/// `?`, and so cannot be one itself: it would have to be made of itself.
+/// For `?` in a test or a command that calls a handler or [`retry_dead`](crate::retry_dead()). [`Failure`] takes any
+/// error by `?`, and so cannot be one itself: it would have to be made of itself.
 impl From<Failure> for anyhow::Error {
     fn from(failure: Failure) -> Self {
         match failure {

@@ -83,7 +83,8 @@ where
 ///
 /// The span continues the trace of the enqueue if `span` gives it the context that the message carries in its headers
 /// `traceparent` and `tracestate`, by the version of OpenTelemetry that the service has; the README shows how. After a
-/// failure that the handler returns, the fields `otel.status_code` and `error.type` of the span are set, where it has them.
+/// failure that the handler returns, the fields `otel.status_code` and `error.type` of the span are set, where it has
+/// them.
 pub fn in_span<H, F>(handler: H, span: F) -> impl Handler
 where
     H: Handler,

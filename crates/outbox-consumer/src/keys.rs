@@ -32,8 +32,8 @@ impl<K: std::hash::Hash + Eq, T> Keys<K, T> {
         next
     }
 
-    /// The message of this key that was at work is tried again, behind the last of those that must come before it. Returns the one
-    /// that may start now, which can be the same.
+    /// The message of this key that was at work is tried again, behind the last of those that must come before it.
+    /// Returns the one that may start now, which can be the same.
     pub(crate) fn later(&mut self, key: Option<&K>, message: T, before: impl Fn(&T) -> bool) -> Option<T> {
         let Some(waiting) = key.and_then(|key| self.0.get_mut(key)) else { return Some(message) };
         let place = waiting.iter().rposition(before).map_or(0, |last| last + 1);

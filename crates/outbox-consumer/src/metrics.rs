@@ -86,8 +86,8 @@ impl Metrics {
         Self::register(&Registry::new()).expect("the metrics are well formed")
     }
 
-    /// Puts the series of a consumer at 0, so that a rate shows the first event after the first scrape. The exception is
-    /// `window_short`: 0 would say that the topics were looked at.
+    /// Puts the series of a consumer at 0, so that a rate shows the first event after the first scrape. The exception
+    /// is `window_short`: 0 would say that the topics were looked at.
     pub(crate) fn begin(&self, consumer: &str) {
         for (counter, values) in [
             (&self.messages, &["first", "duplicate", "failed", "snoozed", "requeued", "dead", "late"][..]),

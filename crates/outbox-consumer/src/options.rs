@@ -50,25 +50,26 @@ macro_rules! common_options {
             self
         }
 
-        /// How many messages are at work at the same time, each of another key; 8 by default. Each has a connection of the pool;
-        /// messages that wait for their next attempt have none.
+        /// How many messages are at work at the same time, each of another key; 8 by default. Each has a connection of
+        /// the pool; messages that wait for their next attempt have none.
         #[must_use]
         pub fn concurrency(mut self, messages: usize) -> Self {
             self.options.concurrency = messages.max(1);
             self
         }
 
-        /// How long the inbox remembers: `retention.inbox` of the relay, 7 days by default; zero is for ever. It decides how long the dead
-        /// row of a message that was processed meanwhile stays, and warns of messages that can come again, or have come, after that. [`Self::purge_inbox`] sets it too.
+        /// How long the inbox remembers: `retention.inbox` of the relay, 7 days by default; zero is for ever. It
+        /// decides how long the dead row of a message that was processed meanwhile stays, and warns of messages that
+        /// can come again, or have come, after that. [`Self::purge_inbox`] sets it too.
         #[must_use]
         pub fn inbox_retention(mut self, time: std::time::Duration) -> Self {
             self.options.inbox_retention = time;
             self
         }
 
-        /// Purges the inbox while this consumer runs: for a database that no relay purges. By default nothing is purged, and the tables
-        /// grow. Of all processes with this setting one purges. An observer of the purge is replaced by the metric
-        /// `outbox_inbox_purged_rows_total`.
+        /// Purges the inbox while this consumer runs: for a database that no relay purges. By default nothing is
+        /// purged, and the tables grow. Of all processes with this setting one purges. An observer of the purge is
+        /// replaced by the metric `outbox_inbox_purged_rows_total`.
         #[must_use]
         pub fn purge_inbox(mut self, purge: outbox_core::InboxPurge) -> Self {
             self.options.inbox_retention = purge.processed_kept();
@@ -86,8 +87,8 @@ macro_rules! common_options {
         }
 
         /// How long a stop waits for messages at work, 15 s by default. A message that is still at work then goes on by
-        /// itself, is not acknowledged, and comes again as a duplicate. The end of the connection has what is left of this
-        /// time, and 5 s at least: brokers that are away do not hold the process.
+        /// itself, is not acknowledged, and comes again as a duplicate. The end of the connection has what is left of
+        /// this time, and 5 s at least: brokers that are away do not hold the process.
         #[must_use]
         pub fn stop_deadline(mut self, time: std::time::Duration) -> Self {
             self.options.stop_deadline = time;

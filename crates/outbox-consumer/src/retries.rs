@@ -26,8 +26,8 @@ const EVERY: Duration = Duration::from_secs(5);
 const COMMIT: Duration = Duration::from_secs(10);
 
 impl<H: Handler> Processor<H> {
-    /// Carries out orders until `stop` is cancelled: of all processes of the consumer one at a time, so that messages of a key keep
-    /// their order.
+    /// Carries out orders until `stop` is cancelled: of all processes of the consumer one at a time, so that messages
+    /// of a key keep their order.
     pub(crate) async fn carry_out_retries(&self, stop: &CancellationToken) {
         const TEXT: &str =
             "orders of `relay inbox retry` are not carried out: migrate, and grant what deploy/grants has";

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use crate::Failure;
 
-/// The number of attempts of a message, and the waits between them. Each wait is random, from half of its bound up to the
-/// bound.
+/// The number of attempts of a message, and the waits between them. Each wait is random, from half of its bound up to
+/// the bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Retry {
@@ -16,8 +16,8 @@ pub struct Retry {
 }
 
 impl Default for Retry {
-    /// 30 attempts, with bounds of 100 ms up to a minute: at least 10 minutes from the first to the last, at most 21. So an
-    /// outage of ten minutes, of a service that the handler calls, makes no message dead.
+    /// 30 attempts, with bounds of 100 ms up to a minute: at least 10 minutes from the first to the last, at most 21.
+    /// So an outage of ten minutes, of a service that the handler calls, makes no message dead.
     fn default() -> Self {
         Self { base: Duration::from_millis(100), max: Duration::from_secs(60), max_attempts: 30 }
     }

@@ -20,8 +20,8 @@ pub struct Retried {
 /// also deletes its row. For a command of the service, to be run by hand when the cause of the failures is repaired;
 /// consumers may run meanwhile. Later messages of a key have long been processed, unless [`SequencePolicy::Refuse`]
 /// made them wait here. The number of each processed message is noted, so the next one of its key is no longer refused.
-/// A message that stays dead does not hold back those behind it. One that was processed after its death, because the inbox
-/// had forgotten it when it came again, is only deleted. Messages whose payload was not kept (`too_large`) are
+/// A message that stays dead does not hold back those behind it. One that was processed after its death, because the
+/// inbox had forgotten it when it came again, is only deleted. Messages whose payload was not kept (`too_large`) are
 /// left out; where [`SequencePolicy::Refuse`] waits for the number of one, set the row of its key in `inbox_sequence`.
 ///
 /// ```no_run
@@ -35,7 +35,9 @@ pub struct Retried {
 ///
 /// [`SequencePolicy::Refuse`]: crate::SequencePolicy::Refuse
 pub async fn retry_dead(pool: &MySqlPool, consumer: &str, handler: &impl Handler) -> Result<Retried, Failure> {
-    let (mut retried, mut after, inbox) = (Retried::default(), Uuid::nil(), Inbox::new(consumer)?);
+    let mut retried = Retried::default();
+    let mut after = Uuid::nil();
+    let inbox = Inbox::new(consumer)?;
     loop {
         let mut tx = InboxTransaction::begin(pool).await?;
         let Some(kept) = lock_dead(&mut tx, consumer, after).await? else {

@@ -11,7 +11,8 @@ use crate::{Delivery, Failure, Handler, handler_fn};
 pub enum Unknown {
     /// It is dead at once, with the reason `refused`: for a consumer that should know all types.
     Dead,
-    /// It counts as processed, and is logged at the level DEBUG: for a topic with types that do not concern this consumer.
+    /// It counts as processed, and is logged at the level DEBUG: for a topic with types that do not concern this
+    /// consumer.
     Ignore,
 }
 
@@ -53,16 +54,16 @@ impl Router {
         Self { handlers: HashMap::new(), unknown }
     }
 
-    /// Gives messages of this type to a handler, which reads the payload itself. A second handler of a type replaces the
-    /// first.
+    /// Gives messages of this type to a handler, which reads the payload itself. A second handler of a type replaces
+    /// the first.
     #[must_use]
     pub fn route(mut self, event_type: impl Into<String>, handler: impl Handler) -> Self {
         self.handlers.insert(event_type.into(), Box::new(handler));
         self
     }
 
-    /// Reads the payload of messages of this type as JSON, and gives it to the closure. A payload that cannot be read is
-    /// [`Failure::Dead`], as by [`Delivery::json`].
+    /// Reads the payload of messages of this type as JSON, and gives it to the closure. A payload that cannot be read
+    /// is [`Failure::Dead`], as by [`Delivery::json`].
     #[must_use]
     pub fn on<T, F>(self, event_type: impl Into<String>, work: F) -> Self
     where
@@ -79,7 +80,8 @@ impl Router {
         self.route(event_type, handler)
     }
 
-    /// [`Router::on`] for [`Event::TYPE`] of an event that the sender shares with this service. Its payload must be JSON.
+    /// [`Router::on`] for [`Event::TYPE`] of an event that the sender shares with this service. Its payload must be
+    /// JSON.
     #[must_use]
     pub fn on_event<E, F>(self, work: F) -> Self
     where

@@ -1,8 +1,8 @@
 //! Messages that end their process, as with too large an allocation. Each process that follows would end as well.
 //!
 //! A message that may have ended a process is noted in `inbox_started` while another process works on it. Its row stays
-//! where that process ends, too. A message with [`ALONE`] such starts is worked on with no other of its consumer beside it,
-//! so that the guilty one is told from its neighbours. With [`MOST`] it is dead.
+//! where that process ends, too. A message with [`ALONE`] such starts is worked on with no other of its consumer beside
+//! it, so that the guilty one is told from its neighbours. With [`MOST`] it is dead.
 
 use std::{
     collections::HashMap,

@@ -1,5 +1,5 @@
-//! Messages that went back to their broker before they were decided: a lost connection, a rebalance, or a time-out of the
-//! broker does not begin their attempts and waits anew in this process.
+//! Messages that went back to their broker before they were decided: a lost connection, a rebalance, or a time-out of
+//! the broker does not begin their attempts and waits anew in this process.
 
 use std::{
     collections::HashMap,

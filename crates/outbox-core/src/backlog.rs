@@ -78,9 +78,9 @@ impl Outbox {
     /// How long the oldest due message has been waiting, counted from its enqueue; zero if none is due. For health
     /// checks, and to slow down before the limit [`Outbox::max_backlog_age`] is reached.
     ///
-    /// A reading is kept for five seconds and shared by the clones of this outbox: keep one outbox, and ask as often as you like.
-    /// The account needs to read `outbox_pending (lane, id)` and `outbox_messages (id, created_at)`. An error is the database's own and
-    /// is not kept: the next call asks again.
+    /// A reading is kept for five seconds and shared by the clones of this outbox: keep one outbox, and ask as often as
+    /// you like. The account needs to read `outbox_pending (lane, id)` and `outbox_messages (id, created_at)`. An error
+    /// is the database's own and is not kept: the next call asks again.
     pub async fn backlog(&self, conn: &mut MySqlConnection) -> Result<Duration, sqlx::Error> {
         self.watch.age(conn).await
     }

@@ -71,18 +71,20 @@ impl Outbox {
     }
 
     /// Writes a message in the open transaction of `conn`: `outbox.enqueue(&mut tx, &event)`. It is sent if and only if
-    /// the transaction commits. The server tells whether there is one; raw SQL may have opened it. Returns the message id. One round trip; up to four for more than 256 KiB. Statement
-    /// logs of the server show the message as hexadecimal digits.
+    /// the transaction commits. The server tells whether there is one; raw SQL may have opened it. Returns the message
+    /// id. One round trip; up to four for more than 256 KiB. Statement logs of the server show the message as
+    /// hexadecimal digits.
     ///
     /// With the feature `trace` (on by default) the message gets the headers `traceparent` and `tracestate` of the
     /// current OpenTelemetry span (W3C trace context), unless it has its own.
     ///
-    /// A [sequenced](Message::sequenced) message locks its key until the transaction ends. Two transactions that enqueue for two
-    /// such keys in opposite order deadlock, and the server ends one of them (error 1213): enqueue in the order of the
-    /// keys, or with [`Outbox::enqueue_all`], which locks the keys of its messages in one order.
+    /// A [sequenced](Message::sequenced) message locks its key until the transaction ends. Two transactions that
+    /// enqueue for two such keys in opposite order deadlock, and the server ends one of them (error 1213): enqueue in
+    /// the order of the keys, or with [`Outbox::enqueue_all`], which locks the keys of its messages in one order.
     ///
     /// After an error nothing of the message is written. After [`EnqueueError::Database`],
-    /// [`EnqueueError::TransactionEnded`] and [`EnqueueError::NotInTransaction`] roll back; after the others the transaction is still usable.
+    /// [`EnqueueError::TransactionEnded`] and [`EnqueueError::NotInTransaction`] roll back; after the others the
+    /// transaction is still usable.
     ///
     /// Not safe to cancel: after your own time-out around this call (or `select!`) roll back. A transaction that is
     /// committed nevertheless may hold the message, or (above 256 KiB) half of it. Half a message is never sent.
@@ -93,8 +95,8 @@ impl Outbox {
         Ok(id)
     }
 
-    /// Writes many messages, in this order, in few round trips: all or none, like [`Outbox::enqueue`]. The keys of sequenced
-    /// messages are locked in the order of topic and key, so that two such calls do not deadlock.
+    /// Writes many messages, in this order, in few round trips: all or none, like [`Outbox::enqueue`]. The keys of
+    /// sequenced messages are locked in the order of topic and key, so that two such calls do not deadlock.
     pub async fn enqueue_all<M: IntoMessage>(
         &self,
         conn: &mut MySqlConnection,
@@ -110,8 +112,8 @@ impl Outbox {
     /// The message as plain SQL, for a service that has its transaction in another library. Run the statements in their
     /// order, in the open transaction of the business row, on its connection. The transaction is not checked.
     ///
-    /// The limits of a message are checked here; `max_backlog_age` is not. No metric counts the message. A duplicate message id is
-    /// the server's error 1062 when the statements run.
+    /// The limits of a message are checked here; `max_backlog_age` is not. No metric counts the message. A duplicate
+    /// message id is the server's error 1062 when the statements run.
     ///
     /// Through a pool each statement would commit alone: a crash between two would leave a message that is never sent.
     /// A statement that gets into another transaction waits for the end of the message's own, and fails with error 1048

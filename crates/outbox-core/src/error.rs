@@ -9,8 +9,8 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnqueueError {
-    /// The connection has no open transaction, so the message would not commit or roll back with the business row. Where
-    /// raw SQL opened one, the server has ended it, as in [`EnqueueError::TransactionEnded`].
+    /// The connection has no open transaction, so the message would not commit or roll back with the business row.
+    /// Where raw SQL opened one, the server has ended it, as in [`EnqueueError::TransactionEnded`].
     #[error(
         "the connection is not in a transaction: call `begin()` and pass `&mut tx`; if raw SQL opened one, the server has \
          ended it: run the whole transaction again"
@@ -55,7 +55,8 @@ pub enum EnqueueError {
     /// them was written.
     #[error("a message with the id {0} exists already: it was enqueued before, or the id was chosen twice")]
     Duplicate(Uuid),
-    /// The oldest message has been waiting for too long: see [`crate::Outbox::max_backlog_age`]. The transaction is still usable.
+    /// The oldest message has been waiting for too long: see [`crate::Outbox::max_backlog_age`]. The transaction is
+    /// still usable.
     #[error(
         "a message has been waiting for {age:?}, the limit is {limit:?}: is a relay running, and is the broker there?"
     )]
@@ -71,8 +72,8 @@ pub enum EnqueueError {
 }
 
 impl EnqueueError {
-    /// The kind of error in one word, for metrics and logs: `not_in_transaction`, `transaction_ended`, `too_large`, `invalid`,
-    /// `encode`, `duplicate`, `backlog` or `database`.
+    /// The kind of error in one word, for metrics and logs: `not_in_transaction`, `transaction_ended`, `too_large`,
+    /// `invalid`, `encode`, `duplicate`, `backlog` or `database`.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {

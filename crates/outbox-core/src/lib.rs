@@ -57,5 +57,6 @@ pub use uuid::Uuid;
 /// The header of a message that an operator has sent again: the number of the job, see `relay replay`.
 pub const REPLAY_HEADER: &str = "outbox-replay";
 
-/// The header in which the relay sends the topic of the outbox, on Kafka and on RabbitMQ. A route gives the destination any name.
+/// The header in which the relay sends the topic of the outbox, on Kafka and on RabbitMQ. A route gives the destination
+/// any name.
 pub const TOPIC_HEADER: &str = "outbox-topic";

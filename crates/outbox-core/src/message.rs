@@ -56,8 +56,8 @@ impl Schedule {
 
 impl Message {
     /// A message with these bytes as its payload. The topic has 1 to 249 ASCII letters, digits, `.`, `_` and `-`, and
-    /// is neither `.` nor `..`. Nothing is checked here: a field outside its limits is [`EnqueueError::Invalid`](crate::EnqueueError::Invalid) at the
-    /// enqueue.
+    /// is neither `.` nor `..`. Nothing is checked here: a field outside its limits is
+    /// [`EnqueueError::Invalid`](crate::EnqueueError::Invalid) at the enqueue.
     #[must_use]
     pub fn new(topic: impl Into<String>, payload: impl Into<Vec<u8>>) -> Self {
         Self::with_payload(topic.into(), Some(payload.into()))
@@ -69,8 +69,8 @@ impl Message {
         Self::with_payload(topic.into(), None)
     }
 
-    /// A message with this value as JSON. [`EnqueueError::Encode`](crate::EnqueueError::Encode) if the value has no JSON form, like a map whose keys
-    /// are lists.
+    /// A message with this value as JSON. [`EnqueueError::Encode`](crate::EnqueueError::Encode) if the value has no
+    /// JSON form, like a map whose keys are lists.
     #[cfg(feature = "json")]
     pub fn json(topic: impl Into<String>, value: &impl serde_core::Serialize) -> Result<Self, crate::EnqueueError> {
         let payload = crate::to_json(value).map_err(crate::EnqueueError::Encode)?;
@@ -88,7 +88,8 @@ impl Message {
         }
     }
 
-    /// Messages of one topic with the same key are published in the order in which they were enqueued. At most 1,024 bytes.
+    /// Messages of one topic with the same key are published in the order in which they were enqueued. At most 1,024
+    /// bytes.
     #[must_use]
     pub fn key(mut self, key: impl Into<Vec<u8>>) -> Self {
         self.contents.key = Some(key.into());

@@ -20,8 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// that waits for ever and keeps its place in the pool.
 ///
 /// So a returned connection is rolled back and must answer a query within five seconds; otherwise it is closed. This
-/// costs two round trips for each return, and replaces an `after_release` that was set before; [`check_returned`] is the
-/// check for your own. It cannot repair one
+/// costs two round trips for each return, and replaces an `after_release` that was set before; [`check_returned`] is
+/// the check for your own. It cannot repair one
 /// case: sqlx closes without a time limit. So a large write that was cancelled while the server hangs keeps its place
 /// until the server or the network ends the connection.
 #[must_use]
@@ -29,8 +29,8 @@ pub fn cancel_safe(options: PoolOptions<MySql>) -> PoolOptions<MySql> {
     options.after_release(|connection, _| Box::pin(check_returned(connection)))
 }
 
-/// The check of [`cancel_safe`], for a pool with hooks of its own. Call it first in `after_release`, and return its error:
-/// the pool then closes the connection.
+/// The check of [`cancel_safe`], for a pool with hooks of its own. Call it first in `after_release`, and return its
+/// error: the pool then closes the connection.
 ///
 /// ```no_run
 /// # use outbox_core::{check_returned, sqlx::{self, mysql::MySqlPoolOptions}};
@@ -43,8 +43,8 @@ pub fn cancel_safe(options: PoolOptions<MySql>) -> PoolOptions<MySql> {
 /// });
 /// ```
 ///
-/// Rolls back, and asks the server for a number. Returns true; an error if the reply does not come within five seconds or is
-/// not that number. Two round trips.
+/// Rolls back, and asks the server for a number. Returns true; an error if the reply does not come within five seconds
+/// or is not that number. Two round trips.
 pub async fn check_returned(connection: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
     // A new number each time: the reply to an earlier query does not count.
     static QUESTION: AtomicU64 = AtomicU64::new(1);

@@ -27,7 +27,9 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
             const SEQUENCED: bool = true;
         )
     });
-    let (key, lane, delay) = (self::key(&library, &key), lane.map(self::lane), delay.map(self::delay));
+    let key = self::key(&library, &key);
+    let lane = lane.map(self::lane);
+    let delay = delay.map(self::delay);
     let name = &input.ident;
     let (generics, arguments, bounds) = input.generics.split_for_impl();
     Ok(quote! {

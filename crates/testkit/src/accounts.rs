@@ -30,7 +30,8 @@ pub enum Account {
     Service,
     /// A consumer with a database of its own: `deploy/grants/consumer.sql`.
     Consumer,
-    /// A service that runs a worker and enqueues in its handlers: the lines of a relay and of a service, and its own tables.
+    /// A service that runs a worker and enqueues in its handlers: the lines of a relay and of a service, and its own
+    /// tables.
     Worker,
     /// An operator: `deploy/grants/operator.sql`.
     Operator,

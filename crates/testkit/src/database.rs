@@ -108,8 +108,8 @@ impl Database {
         Ok(database)
     }
 
-    /// Migrates a database, and returns the statements that make its tables and views elsewhere: migrations take the server three times
-    /// as long.
+    /// Migrates a database, and returns the statements that make its tables and views elsewhere: migrations take the
+    /// server three times as long.
     async fn template(server: &str) -> Result<String> {
         let database = Self::create_empty_on(server).await?;
         let mut connection = database.plain().await?;

@@ -1,6 +1,7 @@
 //! The ledger of the producers: every message to be enqueued, and the outcome of its transaction.
 //!
-//! Its fields are those of `outbox_core::Contents`, in types of its own: the judge must not share a mistake of the product.
+//! Its fields are those of `outbox_core::Contents`, in types of its own: the judge must not share a mistake of the
+//! product.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

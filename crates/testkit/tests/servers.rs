@@ -220,7 +220,9 @@ async fn alertmanager_gets_alerts_and_leaves_out_what_follows_from_another_one()
     let alertmanager = Alertmanager::start().await.unwrap();
     let alert = |name: &str, job: &str| serde_json::json!({ "labels": { "alertname": name, "job": job } });
     let (database, sink) = ("OutboxDatabaseUnreachable", "OutboxSinkDisconnected");
-    let (stuck, stalled, dead) = ("OutboxLoopStuck", "OutboxStalled", "OutboxDeadMessages");
+    let stuck = "OutboxLoopStuck";
+    let stalled = "OutboxStalled";
+    let dead = "OutboxDeadMessages";
     let shop = [database, stuck, stalled, dead].map(|name| alert(name, "shop"));
     let mail = [sink, stuck, stalled, dead].map(|name| alert(name, "mail"));
     let alerts = [&shop[..], &mail, &[alert(stuck, "bank")]].concat();

@@ -22,8 +22,8 @@ impl Bench {
     }
 }
 
-/// Builds the relay and the programs that measure it with optimisation, which takes minutes, or without for a help text. Returns the path
-/// of one of them.
+/// Builds the relay and the programs that measure it with optimisation, which takes minutes, or without for a help
+/// text. Returns the path of one of them.
 pub(crate) async fn program(name: &str, arguments: &[String]) -> Result<String> {
     let debug = std::env::current_exe()?;
     let target = debug.parent().and_then(std::path::Path::parent).context("this program is in no target folder")?;

@@ -80,7 +80,9 @@ impl Fleet {
             }
             Err(error) => tracing::warn!(error = format!("{error:#}"), "without Alertmanager"),
         }
-        let (name, variable, address) = ("Prometheus".to_owned(), PROMETHEUS.to_owned(), prometheus.url());
+        let name = "Prometheus".to_owned();
+        let variable = PROMETHEUS.to_owned();
+        let address = prometheus.url();
         self.servers.push((Endpoint { name, variable, address, origin }, Some(Box::new(move || prometheus.check()))));
         Ok(self)
     }

@@ -218,7 +218,9 @@ impl Field {
         for test in &bug.tests {
             self.build(test).await?;
         }
-        let (start, mut caught_by, mut caught) = (Instant::now(), BTreeSet::new(), 0);
+        let start = Instant::now();
+        let mut caught_by = BTreeSet::new();
+        let mut caught = 0;
         for seed in (0..tries).map(|turn| first_seed.wrapping_add(turn)) {
             let mut failed = Vec::new();
             for test in &bug.tests {

@@ -83,8 +83,8 @@ async fn on(world: World, fleet: Result<Fleet>, calls: Vec<Vec<String>>) -> Resu
     tests(&mut fleet?.in_world(world).await?, &calls).await
 }
 
-/// The suites that cover every statement: the tests of `mysql-outbox-core`, and the relay's delivery tests. They run on hostile
-/// servers alone, which have every setting of the odd ones: whatever depends on a setting shows there.
+/// The suites that cover every statement: the tests of `mysql-outbox-core`, and the relay's delivery tests. They run on
+/// hostile servers alone, which have every setting of the odd ones: whatever depends on a setting shows there.
 fn statements() -> Vec<Vec<String>> {
     vec![call(["--test=core"]), call(["--test=relay", "--"].into_iter().chain(DELIVERY))]
 }

@@ -19,7 +19,8 @@ const STOP: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Args)]
 pub(crate) struct Up {
-    /// Also start Prometheus and Alertmanager with the files of `dashboards`. Prometheus reads a relay at its default address.
+    /// Also start Prometheus and Alertmanager with the files of `dashboards`. Prometheus reads a relay at its default
+    /// address.
     #[arg(long)]
     pub(crate) observe: bool,
 }

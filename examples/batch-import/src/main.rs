@@ -1,7 +1,7 @@
 //! Imports a file of orders: `DATABASE_URL=mysql://… cargo run -p batch-import -- orders.csv`.
 //!
-//! All rows and their messages are written in one transaction. If a line cannot be read, or the database refuses it, nothing of
-//! the file is written.
+//! All rows and their messages are written in one transaction. If a line cannot be read, or the database refuses it,
+//! nothing of the file is written.
 #![expect(clippy::print_stdout, reason = "it talks to a person")]
 
 use std::{

@@ -1,7 +1,7 @@
 //! A custom sink in one file: it posts each message to a URL. README.md describes the requests.
 //!
-//! Read it in this order. [`Webhook::publish`](Sink::publish) returns one outcome per message. `deliver` separates "surely did not
-//! arrive" from "may have arrived". `answered` maps an answer to an outcome.
+//! Read it in this order. [`Webhook::publish`](Sink::publish) returns one outcome per message. `deliver` separates
+//! "surely did not arrive" from "may have arrived". `answered` maps an answer to an outcome.
 
 use std::{
     fmt::Display,
@@ -59,7 +59,8 @@ impl Webhook {
         let connection = timeout_at(deadline.into(), self.connection()).await;
         let (mut connection, _place) =
             connection.unwrap_or_else(|_elapsed| Err(unavailable("no connection in time")))?;
-        // Nothing of the message was sent before this call. After it the message may have arrived, unless hyper returns the request.
+        // Nothing of the message was sent before this call. After it the message may have arrived, unless hyper returns
+        // the request.
         match timeout_at(deadline.into(), connection.try_send_request(request)).await {
             Ok(Ok(response)) => {
                 self.idle().push(connection);
@@ -115,8 +116,8 @@ impl Webhook {
 
 #[async_trait]
 impl Sink for Webhook {
-    /// Requests go out on several connections, so nothing keeps their order. The relay waits for each answer before it hands
-    /// over the next message of a key.
+    /// Requests go out on several connections, so nothing keeps their order. The relay waits for each answer before it
+    /// hands over the next message of a key.
     fn key_order(&self, _message: &Outgoing) -> KeyOrder {
         KeyOrder::OneInFlight
     }
@@ -151,14 +152,15 @@ fn answered(status: StatusCode, message: &Outgoing) -> Outcome {
     let said = format!("{}: {status}", message.destination.target);
     match status.as_u16() {
         200..=299 => Ok(Receipt::new(&said)),
-        // The receiver did not take the message, for no fault of the message: it has moved, or wants fewer requests ("too early",
-        // "too many requests"). The sink backs off, and no attempt is spent.
+        // The receiver did not take the message, for no fault of the message: it has moved, or wants fewer requests
+        // ("too early", "too many requests"). The sink backs off, and no attempt is spent.
         300..=399 | 425 | 429 => Err(PublishError::Unavailable(said)),
         code @ 400..=499 if !matches!(code, 408 | 409) => {
             Err(PublishError::Rejected { reason: "refused", detail: said })
         }
-        // The receiver may have taken the message before it failed. 5xx includes 503: proxies send it when a connection breaks after
-        // the request. 408: a part of the request came too late. 409: an earlier attempt is still in progress.
+        // The receiver may have taken the message before it failed. 5xx includes 503: proxies send it when a connection
+        // breaks after the request. 408: a part of the request came too late. 409: an earlier attempt is still in
+        // progress.
         _ => Err(PublishError::Unconfirmed(said)),
     }
 }

@@ -37,7 +37,8 @@ pub fn consumer(brokers: &str, group: &str, topic: &str) -> Result<StreamConsume
     Ok(consumer)
 }
 
-/// Consumes until `stop` ends or a record cannot be applied. That record's offset is not committed, so it is delivered again.
+/// Consumes until `stop` ends or a record cannot be applied. That record's offset is not committed, so it is delivered
+/// again.
 pub async fn run(consumer: &StreamConsumer, pool: &MySqlPool, stop: impl Future<Output = ()>) -> Result<()> {
     tokio::pin!(stop);
     loop {

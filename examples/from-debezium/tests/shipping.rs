@@ -54,8 +54,8 @@ impl Stage {
         Ok(tx.commit().await?)
     }
 
-    /// Reads the topic from its beginning with a new group, until this many different events have come. Returns the number of
-    /// events that were applied.
+    /// Reads the topic from its beginning with a new group, until this many different events have come. Returns the
+    /// number of events that were applied.
     async fn read(&self, pool: &MySqlPool, group: &str, events: usize) -> Result<usize> {
         let group = format!("{}-{group}", self.aggregate_type);
         let consumer = from_debezium::consumer(&self.brokers, &group, &self.topic())?;

@@ -1,7 +1,7 @@
 //! Records a mail for each receipt from RabbitMQ.
 //!
-//! A mail cannot be rolled back, so the handler writes a row, and a job sends it. The job may send it twice with the same
-//! `Message-ID`; mail servers recognise that as one mail.
+//! A mail cannot be rolled back, so the handler writes a row, and a job sends it. The job may send it twice with the
+//! same `Message-ID`; mail servers recognise that as one mail.
 
 use anyhow::{Context as _, Result};
 use outbox_consumer::{Delivery, Failure, Handler, rabbitmq, stop_signal};

@@ -1,4 +1,5 @@
-//! A shop that places orders, and a billing service that consumes its messages. `tests/service.rs` shows how to test both.
+//! A shop that places orders, and a billing service that consumes its messages. `tests/service.rs` shows how to test
+//! both.
 
 use outbox_consumer::{Delivery, Failure, Handler};
 use outbox_core::{EnqueueError, Event, Outbox};

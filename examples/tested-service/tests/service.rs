@@ -1,4 +1,5 @@
-//! The shop and the billing service, without broker and relay. `#[sqlx::test]` gives each test a database with the tables of the service.
+//! The shop and the billing service, without broker and relay. `#[sqlx::test]` gives each test a database with the
+//! tables of the service.
 
 use anyhow::Result;
 use outbox_consumer::{Delivery, Handler as _};

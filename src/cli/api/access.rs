@@ -78,8 +78,8 @@ impl Access {
         caller
     }
 
-    /// Refuses other names than those of this process: a page that a browser on this machine shows could have made its own name lead
-    /// here (DNS rebinding).
+    /// Refuses other names than those of this process: a page that a browser on this machine shows could have made its
+    /// own name lead here (DNS rebinding).
     fn check_host(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let host = text(headers, header::HOST.as_str()).unwrap_or_default();
         let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
@@ -180,8 +180,8 @@ struct Token {
     hash: String,
 }
 
-/// Reads the tokens: a line each, with a name, a role and the SHA-256 of the token. Reads them for each request, so that a token that is
-/// taken out is refused from then on.
+/// Reads the tokens: a line each, with a name, a role and the SHA-256 of the token. Reads them for each request, so
+/// that a token that is taken out is refused from then on.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! `relay api`: answers the commands of operators over HTTP, for programs and for people without an account of the database.
+//! `relay api`: answers the commands of operators over HTTP, for programs and for people without an account of the
+//! database.
 
 mod access;
 pub(super) mod client;

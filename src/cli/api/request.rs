@@ -25,7 +25,9 @@ pub(crate) struct Request {
 impl Request {
     /// Returns the command that was given, as a request.
     pub(crate) fn of(root: &clap::Command, matches: &ArgMatches) -> Self {
-        let (mut request, mut command, mut matches) = (Self::default(), root, matches);
+        let mut request = Self::default();
+        let mut command = root;
+        let mut matches = matches;
         while let Some((name, inner)) = matches.subcommand() {
             let Some(found) = command.find_subcommand(name) else { break };
             (command, matches) = (found, inner);

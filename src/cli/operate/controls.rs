@@ -75,7 +75,8 @@ fn time(text: &str) -> Result<Duration, &'static str> {
     duration(text).filter(|time| !time.is_zero()).ok_or("give a time such as 30m or 2h")
 }
 
-/// Refuses a process or a sink that there is not. Where neither the configuration nor a live relay has a sink, any name is taken.
+/// Refuses a process or a sink that there is not. Where neither the configuration nor a live relay has a sink, any name
+/// is taken.
 pub(super) async fn known(db: &mut MySqlConnection, config: &Config, target: &Target) -> anyhow::Result<()> {
     let live: Vec<_> = instances::list(db).await?.into_iter().filter(|it| it.state != "gone").collect();
     let (what, name, names): (_, _, BTreeSet<&str>) = match target {

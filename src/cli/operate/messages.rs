@@ -61,7 +61,9 @@ struct Which {
 
 impl Which {
     fn filter(&self) -> MessageFilter {
-        let (topic, key, event_type) = (self.topic.clone(), self.key.clone(), self.event_type.clone());
+        let topic = self.topic.clone();
+        let key = self.key.clone();
+        let event_type = self.event_type.clone();
         MessageFilter { topic, key, event_type, ..MessageFilter::default() }
     }
 }
@@ -190,7 +192,8 @@ impl Operation for Messages {
 }
 
 impl TailMessages {
-    /// Prints those that were not seen, the oldest first. A message that was committed late has a lower id than others before it.
+    /// Prints those that were not seen, the oldest first. A message that was committed late has a lower id than others
+    /// before it.
     fn show(&self, answer: &Value) -> anyhow::Result<()> {
         let rows: Vec<_> = answer.get("rows").and_then(Value::as_array).into_iter().flatten().rev().cloned().collect();
         let id = |row: &Value| row.get("id").and_then(Value::as_u64).unwrap_or_default();

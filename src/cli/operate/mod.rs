@@ -1,5 +1,5 @@
-//! The commands of operators. Each is a question or an order with an answer as JSON, so that the command line and `relay api` give
-//! the same one.
+//! The commands of operators. Each is a question or an order with an answer as JSON, so that the command line and
+//! `relay api` give the same one.
 
 mod by;
 mod controls;

@@ -63,7 +63,8 @@ pub(crate) struct Replay {
     /// Only those that were sent before this time
     #[arg(long, value_name = "TIME", value_parser = moment)]
     until: Option<Moment>,
-    /// Send them there instead of to the destination of their route, such as kafka/orders-repair or rabbitmq/exchange/routing-key
+    /// Send them there instead of to the destination of their route, such as kafka/orders-repair or
+    /// rabbitmq/exchange/routing-key
     #[arg(long, value_name = "SINK/NAME", value_parser = elsewhere)]
     to: Option<Target>,
     /// The text of --to again, needed with --yes

@@ -12,7 +12,8 @@ use prometheus::{
 
 pub use self::table::{METRICS, Metric};
 
-/// Most destinations that have series of their own; all others together are `other`. Routes can name one for each topic.
+/// Most destinations that have series of their own; all others together are `other`. Routes can name one for each
+/// topic.
 const DESTINATIONS: usize = 200;
 
 const FAST: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];

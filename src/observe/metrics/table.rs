@@ -1,6 +1,7 @@
 //! The table of all metrics.
 
-/// A metric: its name, its labels and what it means. The table from which all are made, and from which docs/metrics.md is.
+/// A metric: its name, its labels and what it means. The table from which all are made, and from which docs/metrics.md
+/// is.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Metric {

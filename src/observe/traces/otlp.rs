@@ -37,7 +37,8 @@ use crate::{
 const EXPORT: Duration = Duration::from_secs(10);
 /// The time in which the last spans must be gone when the relay ends.
 const ENDING: Duration = Duration::from_secs(2);
-/// Most spans that wait for a slow collector, each with [`LINKS`] at most: further ones are dropped. About 13 MB with 200 bytes a link.
+/// Most spans that wait for a slow collector, each with [`LINKS`] at most: further ones are dropped. About 13 MB with
+/// 200 bytes a link.
 const QUEUE: usize = 512;
 /// The number of spans after which an export begins: there is room for others meanwhile.
 const EXPORTED: usize = 128;
@@ -110,7 +111,9 @@ impl Traces {
         let context = self.propagator.extract_with_context(&Context::new(), &Headers(headers));
         let context = context.span().span_context().clone();
         // Without the state of the trace: that is a header's value, and long.
-        let (trace, span, flags) = (context.trace_id(), context.span_id(), context.trace_flags());
+        let trace = context.trace_id();
+        let span = context.span_id();
+        let flags = context.trace_flags();
         let link = || Link(SpanContext::new(trace, span, flags, true, TraceState::NONE));
         (context.is_valid() && context.is_sampled()).then(link)
     }
@@ -148,8 +151,8 @@ impl Traces {
         part(SpanBuilder::from_name("settle"), Status::Unset, (claim.finished, now));
     }
 
-    /// The span of a destination, with a link to each traced message. The routing key is left out, because it may have a part of the
-    /// message's key.
+    /// The span of a destination, with a link to each traced message. The routing key is left out, because it may have
+    /// a part of the message's key.
     fn send(&self, sink: &str, target: &str, messages: &[&Traced], failure: Option<&'static str>) -> SpanBuilder {
         let system = self.systems.get(sink).copied().unwrap_or("none");
         // The name of the default exchange in the conventions.

@@ -11,7 +11,8 @@ use super::Finding;
 const RELAY: &str = include_str!("../../../deploy/grants/relay.sql");
 const MATTERS: &str = "Whoever has the relay's password can read or change what is not the outbox's.";
 
-/// Looks at the privileges of this account, which is quoted. Takes a connection, because it changes the roles of the session.
+/// Looks at the privileges of this account, which is quoted. Takes a connection, because it changes the roles of the
+/// session.
 pub(super) async fn examine(
     mut db: MySqlConnection,
     account: &str,
@@ -78,8 +79,8 @@ async fn lacking(db: &mut MySqlConnection) -> Result<Vec<(String, String)>, sqlx
     Ok(lines)
 }
 
-/// The statement that activates a role at each login, if the account has one with which it lacks nothing. MariaDB has one active
-/// role at a time.
+/// The statement that activates a role at each login, if the account has one with which it lacks nothing. MariaDB has
+/// one active role at a time.
 async fn activation(
     db: &mut MySqlConnection,
     roles: Vec<String>,
@@ -113,8 +114,8 @@ fn missing(lacking: &[(String, String)], activation: Option<String>, account: &s
 /// Privileges beyond tables that `deploy/grants` gives a relay, as MySQL and MariaDB name them.
 const HARMLESS: [&str; 5] = ["USAGE", "PROCESS", "REPLICATION SLAVE", "REPLICATION CLIENT", "BINLOG MONITOR"];
 
-/// The privileges of a line of SHOW GRANTS that go beyond tables, and their object. Nothing else of a line is shown: it may hold
-/// the hash of a password.
+/// The privileges of a line of SHOW GRANTS that go beyond tables, and their object. Nothing else of a line is shown: it
+/// may hold the hash of a password.
 fn beyond(grant: &str) -> Option<(Vec<&str>, &str)> {
     let (list, rest) = grant.strip_prefix("GRANT ")?.split_once(" ON ")?;
     let object = rest.split_once(" TO ")?.0;
@@ -150,8 +151,8 @@ fn excessive(grant: &str, account: &str) -> Option<Finding> {
     Some(risk.fix("Run deploy/grants/relay.sql for this account, then take the rest away:").sql(command))
 }
 
-/// Judges SHOW GRANTS with a role, active or not: the account may take it. Others may have the same role, so that its privileges
-/// stay.
+/// Judges SHOW GRANTS with a role, active or not: the account may take it. Others may have the same role, so that its
+/// privileges stay.
 fn excessive_role(role: &str, with_role: &[String], own: &[String], account: &str) -> Option<Finding> {
     let is_own = |name: &str, object: &str| {
         own.iter().filter_map(|grant| beyond(grant)).any(|(names, on)| on == object && names.contains(&name))

@@ -59,7 +59,9 @@ pub(super) enum Reached {
 /// Follows the bindings from exchange to exchange, and alternate exchanges.
 pub(super) fn reached(api: &Management, exchange: &str, routing_key: Option<&str>) -> Result<Reached, Finding> {
     let (mut queues, mut seen) = (BTreeSet::new(), BTreeSet::new());
-    let (mut next, mut bindings, mut is_unsure) = (vec![exchange.to_owned()], 0, false);
+    let mut next = vec![exchange.to_owned()];
+    let mut bindings = 0;
+    let mut is_unsure = false;
     while let Some(name) = next.pop() {
         if name.is_empty() {
             queues.extend(routing_key.map(str::to_owned));

@@ -105,8 +105,8 @@ impl Management {
         let (user, vhost) = (quoted(&self.user), quoted(&self.vhost));
         let note = |why: &str| unchecked(&self.sink, &format!("the management API {why} ({status})"));
         match (status, path) {
-            // The commands that set tags and permissions replace those that the user has, and it may be the relay's: none is printed
-            // to be pasted.
+            // The commands that set tags and permissions replace those that the user has, and it may be the relay's:
+            // none is printed to be pasted.
             (401 | 403, _) => note(&format!("refuses the user {}", self.user)).fix(format!(
                 "Correct its password, or make a user for `management_url` with the tag monitoring. `rabbitmqctl set_user_tags {user}` \
                  replaces its tags."

@@ -1,5 +1,6 @@
-//! Looks at everything around a relay for what is wrong or may go wrong: settings and account of the database, its transactions, the
-//! tables and their rows, the brokers and their destinations. Each finding has its evidence, the reason why it matters, and the fix.
+//! Looks at everything around a relay for what is wrong or may go wrong: settings and account of the database, its
+//! transactions, the tables and their rows, the brokers and their destinations. Each finding has its evidence, the
+//! reason why it matters, and the fix.
 
 mod account;
 #[cfg(feature = "rabbitmq")]
@@ -126,7 +127,8 @@ impl Finding {
 const WAITS: &str = "Its messages wait for relay.unroutable_grace, or for relay.first_destination_grace if it has never taken one; then \
                      some of them are dead.";
 
-/// The exchanges or topics of a sink, each with a routing key, which is empty on Kafka; `None` if it depends on a message.
+/// The exchanges or topics of a sink, each with a routing key, which is empty on Kafka; `None` if it depends on a
+/// message.
 type Destinations = BTreeSet<(String, Option<String>)>;
 
 /// Looks at everything, the worst findings first. Changes nothing. What cannot be read is a finding, too.
@@ -212,8 +214,8 @@ fn not_read(what: &str, error: &sqlx::Error) -> Finding {
     Finding::new(severity, "not_checked", format!("{what} cannot be read: {}.", describe(error)))
 }
 
-/// The destinations of each sink that routes name, or that the newest messages have. Exchanges and topics that depend on a key or a
-/// lane are left out.
+/// The destinations of each sink that routes name, or that the newest messages have. Exchanges and topics that depend
+/// on a key or a lane are left out.
 fn destinations<'a>(config: &'a Config, topics: &[(String, Option<String>)]) -> BTreeMap<&'a str, Destinations> {
     let routes = Routes::new(&config.routes);
     let mut destinations: BTreeMap<&str, Destinations> = BTreeMap::new();

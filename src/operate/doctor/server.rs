@@ -149,7 +149,8 @@ impl Settings<'_> {
         let problem = Finding::problem("read_only", "The server is read-only: a replica, or made so for a while.")
             .matters("A relay cannot claim.")
             .fix("Let `database.url` name the primary.");
-        // A member of a group is made writable by the group, and InnoDB at its start. A write by hand would part it from the others.
+        // A member of a group is made writable by the group, and InnoDB at its start. A write by hand would part it
+        // from the others.
         let is_free = self.text("group_replication_group_name").is_empty() && !self.is_on("innodb_read_only");
         let problem = if is_free {
             problem

@@ -7,7 +7,8 @@ use super::Finding;
 /// A table that should be small: most rows, the reason, and the fix.
 type Bound = (&'static str, u64, &'static str, &'static str);
 
-/// Most of these tables have a few rows. Each bound is far above that, and below the size at which its reads take seconds.
+/// Most of these tables have a few rows. Each bound is far above that, and below the size at which its reads take
+/// seconds.
 const BOUNDS: [Bound; 9] = [
     // A thousand busy lanes have a claim each.
     (

@@ -34,7 +34,8 @@ pub(super) fn table_locked(lock: &TableLock) -> Finding {
     Finding::problem("table_locked", lock.to_string()).matters(matters)
 }
 
-/// Runs the checks of a relay's start and of `relay check --connect`: tables, counters, and one server for reads and writes.
+/// Runs the checks of a relay's start and of `relay check --connect`: tables, counters, and one server for reads and
+/// writes.
 pub(crate) async fn start_up(db: &mut MySqlConnection, config: &Config) -> Vec<Finding> {
     let failed = |error: sqlx::Error| Finding::problem("database_failed", describe(&error));
     match locked::find(db).await {
@@ -127,7 +128,9 @@ pub(super) async fn examine(db: &mut MySqlConnection, config: &Config) -> Result
         findings.push(risk.fix("Create that account, and run deploy/grants/migrator.sql for it."));
     }
     for pause in controls::paused(db).await? {
-        let (kind, name, actor) = (&pause.kind, &pause.name, &pause.actor);
+        let kind = &pause.kind;
+        let name = &pause.name;
+        let actor = &pause.actor;
         let reason = &pause.reason;
         let found = match pause.ends_at {
             None => {

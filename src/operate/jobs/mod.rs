@@ -1,4 +1,5 @@
-//! Jobs of operators: for delayed and dead messages, and replays of sent ones. The plan comes first. Relays carry the job out in batches.
+//! Jobs of operators: for delayed and dead messages, and replays of sent ones. The plan comes first. Relays carry the
+//! job out in batches.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -116,13 +117,15 @@ pub struct Plan {
     pub action: Action,
     /// The number of messages.
     pub messages: u64,
-    /// Whether all messages of the state were looked at; otherwise the first 100,000 were, and all numbers may be higher.
+    /// Whether all messages of the state were looked at; otherwise the first 100,000 were, and all numbers may be
+    /// higher.
     pub is_complete: bool,
     /// Their keys.
     pub keys: u64,
     /// Of the messages, those that an earlier attempt may have delivered: consumers with an inbox see them once.
     pub may_arrive_twice: u64,
-    /// Of the messages, those that may arrive behind later ones of their keys, which did not wait for them (`after_dead = "skip"`).
+    /// Of the messages, those that may arrive behind later ones of their keys, which did not wait for them
+    /// (`after_dead = "skip"`).
     pub may_break_order: u64,
     /// Later messages of their keys that wait for them now, counted up to 100,000.
     pub waiting: u64,
@@ -149,7 +152,9 @@ pub async fn plan(
     filter: &Filter,
     per_second: u32,
 ) -> Result<Plan, sqlx::Error> {
-    let (mut keys, mut holding, mut times) = (BTreeSet::new(), BTreeMap::<u16, BTreeSet<u64>>::new(), None);
+    let mut keys = BTreeSet::new();
+    let mut holding = BTreeMap::<u16, BTreeSet<u64>>::new();
+    let mut times = None;
     let mut plan = Plan {
         action,
         messages: 0,
@@ -231,9 +236,9 @@ pub struct Progress {
     pub is_last: bool,
 }
 
-/// Carries out one batch of a job that is due; returns `None` if none is. Any number of relays may do so at once. A job that this
-/// program cannot read is left to a newer one, and one whose batch fails lets the others go first. A job whose order is not in the audit
-/// is ended before its first batch. `kept` is the retention of sent messages.
+/// Carries out one batch of a job that is due; returns `None` if none is. Any number of relays may do so at once. A job
+/// that this program cannot read is left to a newer one, and one whose batch fails lets the others go first. A job
+/// whose order is not in the audit is ended before its first batch. `kept` is the retention of sent messages.
 ///
 /// # Errors
 ///

@@ -23,8 +23,8 @@ mod remedies;
 pub use reference::Reference;
 pub(super) use remedies::remedy;
 
-/// In microseconds: after this time without progress a relay is missing or stuck. Relays promote, take over and claim within
-/// seconds.
+/// In microseconds: after this time without progress a relay is missing or stuck. Relays promote, take over and claim
+/// within seconds.
 pub(super) const PATIENCE: i64 = 60_000_000;
 
 /// The answer. Its names are stable; times are RFC 3339, by the database's clock.
@@ -71,7 +71,8 @@ pub struct Why {
 pub struct Failure {
     /// When it was written.
     pub failed_at: String,
-    /// The number of the attempt. A death that spends none has the number of the next. An operator's retry counts from 1 again.
+    /// The number of the attempt. A death that spends none has the number of the next. An operator's retry counts from
+    /// 1 again.
     pub attempt: u16,
     /// The relay.
     pub owner: String,
@@ -167,8 +168,8 @@ impl Verdict {
     }
 }
 
-/// The decision. A live claim comes first: its relay decides what happens next. Then the tables of the states; a receipt decides
-/// only if there is no state, because a message can be put back after it was sent.
+/// The decision. A live claim comes first: its relay decides what happens next. Then the tables of the states; a
+/// receipt decides only if there is no state, because a message can be put back after it was sent.
 fn verdict(found: &Found, live: &Live) -> Verdict {
     let mut verdict = match (found.states.first(), found.claims.first()) {
         (Some(row), Some(claim)) if row.table == StateTable::Pending => claimed(found, claim),
@@ -259,7 +260,9 @@ fn claimed(found: &Found, claim: &ClaimRow) -> Verdict {
 
 fn pending(found: &Found, row: &StateRow, live: &Live) -> Verdict {
     if let Some(pause) = &found.paused {
-        let (lane, actor, reason) = (row.lane, &pause.actor, &pause.reason);
+        let lane = row.lane;
+        let actor = &pause.actor;
+        let reason = &pause.reason;
         let end = pause.ends_at.map_or_else(String::new, |end| format!(" The pause ends at {}.", at(end)));
         let why = format!("{actor} has paused lane {lane} at {}: {reason}.{end}", at(pause.paused_at));
         return Verdict::new("pending", "paused", why).remedy(format!("relay resume --lane {lane} --because …"));
@@ -314,7 +317,8 @@ fn pending(found: &Found, row: &StateRow, live: &Live) -> Verdict {
     Verdict::new("pending", "stuck", why).remedy("relay instances, relay doctor; the relay's log and its /readyz")
 }
 
-/// In microseconds: a process without heartbeat, of an earlier release, that works in the lane shows so within this time.
+/// In microseconds: a process without heartbeat, of an earlier release, that works in the lane shows so within this
+/// time.
 const QUIET: i64 = 10_000_000;
 
 /// For how long no relay has worked in the lane, in microseconds: none has a claim there, and none has sent a message.

@@ -197,8 +197,8 @@ impl<'a> Followed<'a> {
         Ok(())
     }
 
-    /// Looks for rows that the log did not show: those that are not known in two looks, because the log shows a settlement before reads
-    /// see it. Also sets the clock.
+    /// Looks for rows that the log did not show: those that are not known in two looks, because the log shows a
+    /// settlement before reads see it. Also sets the clock.
     async fn sweep(&mut self, claimer: &Claimer) -> Result<(), Ended> {
         claimer.is_allowed(self.server).await?;
         let (mut session, range) = (claimer.sessions.take().await, (claimer.lane, self.swept));

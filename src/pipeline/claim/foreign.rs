@@ -130,7 +130,10 @@ mod tests {
 
     #[test]
     fn ones_own_claims_bar_their_messages_and_where_rows_come_back_their_keys() {
-        let (stands, vanished, settled, abandoned) = (own(1), own(2), own(3), own(4));
+        let stands = own(1);
+        let vanished = own(2);
+        let settled = own(3);
+        let abandoned = own(4);
         settled.settle(false);
         abandoned.settle(false);
         abandoned.abandon();

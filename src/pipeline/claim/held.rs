@@ -13,8 +13,9 @@ use outbox_core::{
 use super::{Claimer, Memory};
 use crate::state::session::Session;
 
-/// For this many candidate keys the server is asked which of them are held back: 4 µs each, in both tables. For more, the held keys are
-/// read one after the other (0.2 ms each), and the candidates are asked for only if there are many of those, too.
+/// For this many candidate keys the server is asked which of them are held back: 4 µs each, in both tables. For more,
+/// the held keys are read one after the other (0.2 ms each), and the candidates are asked for only if there are many of
+/// those, too.
 const FEW_KEYS: usize = 64;
 const FEW_HELD: usize = 8;
 /// The time after a walk through too many held keys in which no other walk is tried.

@@ -246,7 +246,9 @@ impl Claimer {
             let rows: Vec<Pending> = rows.extract_if(.., |row| is_mine(row.id)).collect();
             let messages = messages.as_mut().map(|all| all.extract_if(.., |it| is_mine(it.id)).collect());
             let (count, bytes) = (count.split(self.context.role.of_claim(rows.len())), bytes.split(kib(&rows)));
-            let (last_pass, behind, settler) = (Arc::clone(&self.last_pass), Vec::new(), None);
+            let last_pass = Arc::clone(&self.last_pass);
+            let behind = Vec::new();
+            let settler = None;
             Claimed { tenure, pass, times, last_pass, rows, messages, count, bytes, behind, settler }
         });
         let claims: Vec<Claimed> = claims.collect();

@@ -29,12 +29,12 @@ use crate::{
     state::stream::{Joined, Stream},
 };
 
-/// After this number of small claims in a row, a relay makes a tail. That costs some commits, so that it is not worth it for claims
-/// with longer pauses.
+/// After this number of small claims in a row, a relay makes a tail. That costs some commits, so that it is not worth
+/// it for claims with longer pauses.
 const SMALL_CLAIMS: u32 = 3;
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
-/// The time in which the other claims of the lane are settled. A try after one that was too short gets twice as much, and a further one
-/// four times.
+/// The time in which the other claims of the lane are settled. A try after one that was too short gets twice as much,
+/// and a further one four times.
 const FORMING: Duration = Duration::from_millis(300);
 /// The pause after claims that were not settled in that time.
 const CROWDED: Duration = Duration::from_secs(2);

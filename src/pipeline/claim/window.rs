@@ -134,8 +134,8 @@ pub struct Selection {
 
 impl Selection {
     /// Ends a look: sets the lane's new `low`, and returns the start of the next look. `floor` as in [`Start::after`].
-    /// `left_out` is the start of this look if it left out rows. They are not below the lane's `low`, and not below this
-    /// start either, but for rows that were committed later than the floor allowed.
+    /// `left_out` is the start of this look if it left out rows. They are not below the lane's `low`, and not below
+    /// this start either, but for rows that were committed later than the floor allowed.
     #[must_use]
     pub fn end(&mut self, seen: &Seen, barred: &Barred, floor: u64, left_out: Option<Start>) -> Start {
         let claimed = barred.ids.iter().copied().min();
@@ -150,7 +150,10 @@ impl Selection {
 pub fn select(seen: &Seen, barred: &Barred, limits: &Limits) -> Selection {
     let cut = seen.below.len() >= limits.below;
     let fresh = if cut { &[] } else { seen.fresh.as_slice() };
-    let (mut selection, mut bytes, mut messages, mut is_full) = (Selection::default(), 0, limits.messages, false);
+    let mut selection = Selection::default();
+    let mut bytes = 0;
+    let mut messages = limits.messages;
+    let mut is_full = false;
     let (mut keys, mut divided) = (KeyRooms::default(), Divided::new(limits));
     for row in seen.below.iter().chain(fresh).filter(|row| !barred.ids.contains(&row.id)) {
         selection.low = selection.low.or(Some(row.id));

@@ -108,7 +108,9 @@ impl Publisher {
     /// Accepts a claim: notes the messages that need no publishing, and queues the rest.
     fn accept(&mut self, read: ReadClaim) {
         let ReadClaim { claimed, mut messages } = read;
-        let (lease, pass, lane) = (claimed.tenure.lease, claimed.pass, claimed.tenure.lane);
+        let lease = claimed.tenure.lease;
+        let pass = claimed.pass;
+        let lane = claimed.tenure.lane;
         self.chains.prune(lane, pass);
         self.context.metrics.in_flight_messages.add(i64::try_from(messages.len()).unwrap_or(0));
         self.claims.insert(lease, InFlight::new(claimed, &mut messages));
@@ -218,7 +220,9 @@ impl Publisher {
         let (time, now) = (relay.publish_deadline + relay.settle_deadline, Instant::now());
         // Keys with a message that is left out or goes out as a try, each with the outcome of the messages behind it.
         let mut held: HashMap<LaneKey, Disposition> = HashMap::new();
-        let (mut admitted, mut tries, mut left_out) = (Vec::with_capacity(items.len()), Vec::new(), Vec::new());
+        let mut admitted = Vec::with_capacity(items.len());
+        let mut tries = Vec::new();
+        let mut left_out = Vec::new();
         for item in items {
             let Origin { key, lease, .. } = item.tag.origin;
             let lasts = self.claims.get(&lease).is_some_and(|claim| claim.claimed.tenure.lasts(time));

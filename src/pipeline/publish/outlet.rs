@@ -83,8 +83,8 @@ impl Outlets {
         outlets
     }
 
-    /// Returns the outlet of a sink. Routes name only existing sinks, as the relay checks when it is made. Any other sink has no
-    /// outlet: its messages wait as if it were down, and never go to another one.
+    /// Returns the outlet of a sink. Routes name only existing sinks, as the relay checks when it is made. Any other
+    /// sink has no outlet: its messages wait as if it were down, and never go to another one.
     #[must_use]
     pub fn find(&self, sink: &str) -> usize {
         self.names.get(sink).copied().unwrap_or(usize::MAX)

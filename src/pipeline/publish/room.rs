@@ -1,13 +1,14 @@
 //! How much a sink may have in flight: what it confirms well within a deadline.
 //!
-//! A broker that throttles, a slow link and a slow queue take little in a second. Messages beyond that are not confirmed
-//! at the deadline, and are sent again. So the room begins small, and grows with the load that is confirmed early, if it
-//! is used. Kafka's quota leaves ten seconds of its rate free, and then each request waits for all that is in excess, so that the requests of
-//! several partitions wait several times as long. So the room grows by a sixteenth of that load, and by a 64th when it is known what the
-//! sink takes. A broker that takes 100,000 messages a second in 10 ms each needs 1 MB, which is there after 15 MB.
+//! A broker that throttles, a slow link and a slow queue take little in a second. Messages beyond that are not
+//! confirmed at the deadline, and are sent again. So the room begins small, and grows with the load that is confirmed
+//! early, if it is used. Kafka's quota leaves ten seconds of its rate free, and then each request waits for all that is
+//! in excess, so that the requests of several partitions wait several times as long. So the room grows by a sixteenth
+//! of that load, and by a 64th when it is known what the sink takes. A broker that takes 100,000 messages a second in
+//! 10 ms each needs 1 MB, which is there after 15 MB.
 //!
-//! If messages are late, the sink takes in a deadline what it has confirmed meanwhile: the room becomes half of that. But
-//! if it confirmed most of that early, it is not slow, and the late messages are stuck: a partition without leader.
+//! If messages are late, the sink takes in a deadline what it has confirmed meanwhile: the room becomes half of that.
+//! But if it confirmed most of that early, it is not slow, and the late messages are stuck: a partition without leader.
 
 use std::{
     sync::Arc,
@@ -20,8 +21,8 @@ use crate::sink::progress::{Confirms, Progress};
 
 /// The bytes that may be in flight at the start.
 const FIRST: usize = 64 * 1024;
-/// The part of an early confirmed load by which the room grows: below the first room; above it; and above a room of which it is known that
-/// the sink takes no more than twice as much in a deadline.
+/// The part of an early confirmed load by which the room grows: below the first room; above it; and above a room of
+/// which it is known that the sink takes no more than twice as much in a deadline.
 const GROWTH: [u64; 3] = [2, 16, 64];
 /// Each message counts as this many bytes and those of its payload.
 const EACH: usize = 1024;
@@ -61,7 +62,8 @@ impl Room {
         Confirms::begin(&self.confirms, messages, load, now)
     }
 
-    /// Notes the end of a batch of which this many messages are confirmed, and whether others were given up at the deadline.
+    /// Notes the end of a batch of which this many messages are confirmed, and whether others were given up at the
+    /// deadline.
     pub(super) fn give_back(&mut self, progress: &Progress, confirmed: usize, is_late: bool, now: Instant) {
         let Some(flight) = progress.ended(confirmed, now) else { return };
         let [load, early] = flight.meanwhile(&self.confirms.lock());
@@ -114,8 +116,8 @@ mod tests {
         left: usize,
     }
 
-    /// Drains an endless backlog for a minute. The broker confirms the message with this number, handed over in this millisecond, in
-    /// another one. Returns the messages that were confirmed, and those that were given up.
+    /// Drains an endless backlog for a minute. The broker confirms the message with this number, handed over in this
+    /// millisecond, in another one. Returns the messages that were confirmed, and those that were given up.
     fn drained(mut confirmed: impl FnMut(u64, u64) -> u64) -> [u64; 2] {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);

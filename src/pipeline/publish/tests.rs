@@ -39,7 +39,9 @@ struct Slow {
 
 impl Slow {
     fn new(order: KeyOrder) -> Arc<Self> {
-        let (answer, batches, second) = (Notify::new(), Mutex::default(), Notify::new());
+        let answer = Notify::new();
+        let batches = Mutex::default();
+        let second = Notify::new();
         Arc::new(Self { order, answer, batches, is_stuck: false, second })
     }
 }

@@ -95,8 +95,8 @@ impl Blame {
     }
 
     /// Notes that a message was not returned, beside a database that answers or does not. Returns whether it is set
-    /// aside: it is blamed only if it fails for a whole lease, each time beside a database that answers. One that stalls
-    /// returns nothing.
+    /// aside: it is blamed only if it fails for a whole lease, each time beside a database that answers. One that
+    /// stalls returns nothing.
     fn is_set_aside(&mut self, answers: bool, blameless: bool, now: Instant) -> bool {
         self.blamed_since = (answers && !blameless).then(|| self.blamed_since.unwrap_or(now));
         let lasts = |since: Instant, limit| now.saturating_duration_since(since) > limit;
@@ -132,7 +132,9 @@ impl Reader {
         let (mut session, mut witness) = (self.sessions.take().await, self.sessions.take().await);
         let started = Instant::now();
         let mut blame = Blame::new(self.context.config.relay.lease, started);
-        let (mut rest, mut most, mut messages) = (&*claimed.rows, claimed.rows.len(), Vec::new());
+        let mut rest = &*claimed.rows;
+        let mut most = claimed.rows.len();
+        let mut messages = Vec::new();
         while !rest.is_empty() && claimed.tenure.lasts(Duration::ZERO) {
             let (rows, behind) = rest.split_at(most.min(rest.len()));
             let ids: Vec<u64> = rows.iter().map(|row| row.id).collect();
@@ -309,7 +311,9 @@ mod tests {
 
     #[test]
     fn a_message_is_set_aside_only_if_it_fails_for_a_lease_beside_a_database_that_answers() {
-        let (lease, second, start) = (Duration::from_secs(10), Duration::from_secs(1), Instant::now());
+        let lease = Duration::from_secs(10);
+        let second = Duration::from_secs(1);
+        let start = Instant::now();
         let (answers, blameless) = (true, true);
         let mut blame = Blame::new(lease, start);
         assert!(!blame.is_set_aside(!answers, !blameless, start));

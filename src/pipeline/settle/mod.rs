@@ -48,7 +48,8 @@ const MAX_CLAIMS: usize = 32;
 pub(super) const MAX_PARTS: usize = 1000;
 /// Most bytes of one round trip: far below the smallest `max_allowed_packet` in use.
 pub(super) const MAX_TEXT: usize = 2 << 20;
-/// The pause before a settler tries one of its locked claims again: a try takes a second, and the queue waits meanwhile.
+/// The pause before a settler tries one of its locked claims again: a try takes a second, and the queue waits
+/// meanwhile.
 const LOCKED_PAUSE: Duration = Duration::from_secs(2);
 
 /// One settler; several share a queue.
@@ -155,8 +156,8 @@ impl Settler {
         group
     }
 
-    /// Settles a group. Retries until the database has answered for each claim, but for those that have waited for a lock this
-    /// number of times: returns these.
+    /// Settles a group. Retries until the database has answered for each claim, but for those that have waited for a
+    /// lock this number of times: returns these.
     async fn settle(&self, session: &mut Session, group: Vec<Finished>, mut most_waits: u32) -> Vec<Finished> {
         let mut groups = VecDeque::from([group]);
         let mut locked = Vec::new();
@@ -189,7 +190,8 @@ impl Settler {
         locked
     }
 
-    /// Writes the outcomes of a group, and closes the claims that have ended. Returns the others: those that are as before.
+    /// Writes the outcomes of a group, and closes the claims that have ended. Returns the others: those that are as
+    /// before.
     async fn settle_once(&self, session: &mut Session, group: Vec<Finished>, tries: &mut Tries) -> Vec<Finished> {
         let started = Instant::now();
         let written = self.write(session, &group, tries.way()).await;
@@ -250,7 +252,8 @@ impl Settler {
         session.run("settled", async |db| settle::settled(db, &leases).await).await
     }
 
-    /// Leaves a claim that the server refuses to its lease: the relay that takes it over counts an attempt for each message.
+    /// Leaves a claim that the server refuses to its lease: the relay that takes it over counts an attempt for each
+    /// message.
     fn abandon(&self, finished: &Finished) {
         tracing::error!(claim_id = finished.tenure.claim_id, "a claim cannot be settled: it is left to its lease");
         finished.tenure.abandon();

@@ -2,8 +2,8 @@
 
 use outbox_core::store::{refusal::Refusal, settle::Way};
 
-/// After this number of refusals caused by the call itself, a group is settled claim by claim. The same for lock waits: a claim
-/// of which another session has locked a row is set aside, and does not hold up the others.
+/// After this number of refusals caused by the call itself, a group is settled claim by claim. The same for lock waits:
+/// a claim of which another session has locked a row is set aside, and does not hold up the others.
 const MAX_REFUSALS: u32 = 3;
 pub(super) const MAX_LOCK_WAITS: u32 = 2;
 

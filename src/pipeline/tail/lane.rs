@@ -75,7 +75,8 @@ impl LaneState {
         (lane, arrivals)
     }
 
-    /// Applies a transaction. Removals count before rows that it makes pending: a promotion takes the row from where it holds its key.
+    /// Applies a transaction. Removals count before rows that it makes pending: a promotion takes the row from where it
+    /// holds its key.
     pub fn apply(&mut self, changes: Vec<Change>) -> Vec<Arrival> {
         let mut pending = Vec::new();
         for Change { what, .. } in changes {

@@ -55,7 +55,8 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Begins with a claim that was made after this moment. Finished parts go to `finished`, and settled ones to `settled`.
+    /// Begins with a claim that was made after this moment. Finished parts go to `finished`, and settled ones to
+    /// `settled`.
     pub(crate) fn new(
         context: &Arc<Context>,
         (lane, claim): (u16, TailClaim),
@@ -129,8 +130,8 @@ impl Tail {
         }
     }
 
-    /// Notes that the stream has shown the end of this own claim, and that all rows from before are taken: those do not know of the
-    /// failures that were settled with the claim.
+    /// Notes that the stream has shown the end of this own claim, and that all rows from before are taken: those do not
+    /// know of the failures that were settled with the claim.
     pub(crate) fn showed(&self, claim_id: u64) {
         let parts = {
             let mut state = self.state.lock();
@@ -141,8 +142,8 @@ impl Tail {
         }
     }
 
-    /// Tells the publisher that a part is settled, and that its failures hold their keys without it: rows that the stream shows from
-    /// now on are taken by what it has shown.
+    /// Tells the publisher that a part is settled, and that its failures hold their keys without it: rows that the
+    /// stream shows from now on are taken by what it has shown.
     fn tell(&self, lease: ClaimLease) {
         // No receiver: the relay is ending.
         self.settled.send(Settled { lease, pass: self.last_pass.load(Ordering::Acquire) }).ok();
@@ -153,8 +154,8 @@ impl Tail {
         self.state.lock().unshown.front().map_or(Duration::ZERO, |settled| settled.at.elapsed())
     }
 
-    /// Takes rows up to the mark, and numbers the pass. The queues of the keys `queued` are read on after them. `None` if nothing may
-    /// be taken.
+    /// Takes rows up to the mark, and numbers the pass. The queues of the keys `queued` are read on after them. `None`
+    /// if nothing may be taken.
     pub(crate) fn take(&self, rows: &[Pending], queued: Vec<u64>) -> Option<(Arc<Tenure>, u64)> {
         let mut state = self.state.lock();
         if state.phase != Phase::Open || state.claim.kind != Kind::Open {
@@ -169,11 +170,13 @@ impl Tail {
         let tenure = Arc::new(part);
         // Under the lock: a list of what is in flight has all of it.
         self.context.leases.insert(&tenure);
-        // Also under the lock: an end of the tail in another thread lifts the blocks of failures for later passes alone.
+        // Also under the lock: an end of the tail in another thread lifts the blocks of failures for later passes
+        // alone.
         Some((tenure, self.last_pass.fetch_add(1, Ordering::AcqRel) + 1))
     }
 
-    /// Ends the claim for this reason, in one word. It takes nothing more. The rows in flight become a list. The stream is not read on.
+    /// Ends the claim for this reason, in one word. It takes nothing more. The rows in flight become a list. The stream
+    /// is not read on.
     pub(crate) fn end(&self, why: &'static str) {
         let mut state = self.state.lock();
         if state.phase < Phase::Ending {
@@ -263,8 +266,8 @@ impl Tail {
         parts
     }
 
-    /// Splits off the parts that may be settled in one round trip. Of each key the earlier part is settled first, because a replay
-    /// follows the order of settlements.
+    /// Splits off the parts that may be settled in one round trip. Of each key the earlier part is settled first,
+    /// because a replay follows the order of settlements.
     pub(crate) fn in_order(&self, finished: Vec<Finished>) -> (Vec<Finished>, Vec<Finished>) {
         let (token, phase) = {
             let state = self.state.lock();
@@ -278,7 +281,8 @@ impl Tail {
         finished.into_iter().partition(|finished| !late.contains(&finished.lease()))
     }
 
-    /// Settles parts, and replaces the claim by its successor. Returns the parts if they are settled; none if the claim is lost.
+    /// Settles parts, and replaces the claim by its successor. Returns the parts if they are settled; none if the claim
+    /// is lost.
     pub(crate) async fn write(
         &self,
         session: &mut Session,
@@ -291,7 +295,9 @@ impl Tail {
             return Ok(settled);
         }
         let Some((claim, next)) = self.next(group) else { return Ok(Vec::new()) };
-        let (owner, lease, settlement) = (&self.context.owner, self.context.config.relay.lease, merged(group));
+        let owner = &self.context.owner;
+        let lease = self.context.config.relay.lease;
+        let settlement = merged(group);
         let settle = async |db: &mut _| {
             let text = tail::settle(db, (owner, self.lane), (claim, &settlement), (&next, lease), way);
             send("mid_settle", text).await

@@ -12,10 +12,12 @@ use crate::{
     state::leases::Tenure,
 };
 
-/// The parts in flight, in their order, that may not be settled with the other finished ones. Within a settlement only ids tell the
-/// order of a key.
+/// The parts in flight, in their order, that may not be settled with the other finished ones. Within a settlement only
+/// ids tell the order of a key.
 pub(super) fn behind(parts: &[Arc<Tenure>], finished: &HashMap<ClaimLease, usize>) -> HashSet<ClaimLease> {
-    let (mut behind, mut last_ids, mut text) = (HashSet::new(), HashMap::<u64, u64>::new(), 0);
+    let mut behind = HashSet::new();
+    let mut last_ids = HashMap::<u64, u64>::new();
+    let mut text = 0;
     for (at, part) in parts.iter().enumerate() {
         let follows = part.spans.iter().all(|(key, (first, _))| last_ids.get(key).is_none_or(|last| last < first));
         let size = finished.get(&part.lease).copied();

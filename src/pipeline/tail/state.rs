@@ -18,7 +18,8 @@ pub(super) const SILENCE: Duration = Duration::from_secs(1);
 const MEASURED: Duration = Duration::from_millis(200);
 /// A tail without a row for this time ends.
 pub(super) const IDLE: Duration = Duration::from_secs(10);
-/// The mark is as many ids above those seen as come in this time, and at least [`FEWEST`]: a take-over may send the rows below it again.
+/// The mark is as many ids above those seen as come in this time, and at least [`FEWEST`]: a take-over may send the
+/// rows below it again.
 pub(super) const AHEAD: Duration = Duration::from_secs(2);
 pub(super) const FEWEST: u64 = 100;
 
@@ -149,7 +150,8 @@ impl State {
         executed
     }
 
-    /// Notes that the log has shown the end of this claim, and of those before. Returns the parts that were settled with them.
+    /// Notes that the log has shown the end of this claim, and of those before. Returns the parts that were settled
+    /// with them.
     pub(super) fn show(&mut self, claim_id: u64) -> Vec<ClaimLease> {
         self.shown = self.shown.max(claim_id);
         let mut parts = Vec::new();

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// An open tail that has taken one row, and settled it in this claim's place. Returns the part, too, and the publisher's ear.
+/// An open tail that has taken one row, and settled it in this claim's place. Returns the part, too, and the
+/// publisher's ear.
 fn settled(shown_before: u64) -> (Tail, ClaimLease, mpsc::UnboundedReceiver<Settled>) {
     let lease = |claim_id| ClaimLease { claim_id, lease_token: 1 };
     let claim = |claim_id, mark| TailClaim { lease: lease(claim_id), kind: Kind::Open, mark };

@@ -173,8 +173,8 @@ pub(crate) fn end(client: impl Send + 'static) {
 /// The threads on which clients end.
 static ENDING: SyncMutex<Vec<JoinHandle<()>>> = SyncMutex::new(Vec::new());
 
-/// Waits until the clients that were dropped have ended, but not for longer than this. Where the process ends before, OpenSSL's
-/// state vanishes under their threads, and a good end becomes a crash. Blocks.
+/// Waits until the clients that were dropped have ended, but not for longer than this. Where the process ends before,
+/// OpenSSL's state vanishes under their threads, and a good end becomes a crash. Blocks.
 pub(crate) fn wait_until_ended(patience: Duration) {
     let until = Instant::now() + patience;
     while Instant::now() < until && ENDING.lock().iter().any(|thread| !thread.is_finished()) {
@@ -373,7 +373,9 @@ impl Entry {
         }
         self.down = None;
         let timeout = deadline.saturating_duration_since(Instant::now()).min(LOOKUP);
-        let (producer, name, doubts) = (self.producer(), topic.to_owned(), self.reports.written().doubts());
+        let producer = self.producer();
+        let name = topic.to_owned();
+        let doubts = self.reports.written().doubts();
         let answer = blocking(move || producer.look_up(&name, timeout)).await;
         match &answer {
             Ok(partitions) => self.reports.written().found(topic, *partitions, doubts),

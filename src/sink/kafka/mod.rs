@@ -5,8 +5,8 @@
 //! this producer; until then a key has only one message in flight. Idempotence does not cover a message that times out
 //! *alone*: later messages of its key would overtake it. So librdkafka has no time-out: a longer one would strike in a
 //! process that was suspended. At the deadline nothing more is handed over until the brokers have confirmed what they
-//! take. The rest belongs to partitions that take nothing. It is given up together, while nothing is sent, and goes back
-//! in order.
+//! take. The rest belongs to partitions that take nothing. It is given up together, while nothing is sent, and goes
+//! back in order.
 //!
 //! On the wire: key = message key, value = payload (null for a tombstone). Headers: `id` (the message id as UUID text),
 //! `type` and `content-type` if set, then the message's own in their order. The timestamp is the time of the enqueue by

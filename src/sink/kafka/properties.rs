@@ -7,12 +7,12 @@ use rdkafka::{ClientConfig, config::RDKafkaLogLevel, error::KafkaError, types::R
 use super::throttling::FIGURES;
 use crate::config;
 
-/// The longest wait for further messages: well below the shortest sensible deadline. librdkafka compares it with its own
-/// time-out only, which is off.
+/// The longest wait for further messages: well below the shortest sensible deadline. librdkafka compares it with its
+/// own time-out only, which is off.
 const MAX_LINGER_MS: f64 = 1000.0;
 
-/// The largest message in bytes, as librdkafka counts it before compression: Kafka's own default for a batch. It has room
-/// for the 1,000,000 bytes that `enqueue` takes by default, in each envelope.
+/// The largest message in bytes, as librdkafka counts it before compression: Kafka's own default for a batch. It has
+/// room for the 1,000,000 bytes that `enqueue` takes by default, in each envelope.
 pub(crate) const LARGEST: u64 = 1_048_588;
 
 /// Properties that the sink sets itself, each with the reason.
@@ -90,7 +90,8 @@ pub(super) fn consumer(config: &config::KafkaConfig) -> ClientConfig {
         client.set(name, &*value.current());
     }
     client.set("client.id", "outbox-relay-canary").set("bootstrap.servers", &config.brokers);
-    // librdkafka assigns no partition without the name of a group. It looks for the coordinator, and goes on without one.
+    // librdkafka assigns no partition without the name of a group. It looks for the coordinator, and goes on without
+    // one.
     client.set("group.id", "outbox-relay-canary").set("enable.auto.commit", "false");
     // It would warn of each property that only a producer has.
     client.set_log_level(RDKafkaLogLevel::Error);

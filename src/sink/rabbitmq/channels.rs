@@ -20,8 +20,8 @@ use super::session::{ChannelFailure, in_time, soft};
 
 /// The pause before lapin is asked again for a channel.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The time for which an ended channel counts. RabbitMQ counts those of a user by events: behind their ends by milliseconds on an idle
-/// node, and no answer tells when.
+/// The time for which an ended channel counts. RabbitMQ counts those of a user by events: behind their ends by
+/// milliseconds on an idle node, and no answer tells when.
 const COUNTED: Duration = Duration::from_secs(1);
 
 /// An open channel, which counts for a second after it is dropped.
@@ -63,7 +63,9 @@ impl Channels {
         let numbers = usize::from(numbers);
         let most = most.min(numbers);
         let places = (0..places.min(most).max(1)).map(|_| Mutex::default()).collect();
-        let (limit, ended, left) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(0), Arc::default());
+        let limit = AtomicUsize::new(usize::MAX);
+        let ended = AtomicUsize::new(0);
+        let left = Arc::default();
         Self { places, free: Arc::new(Semaphore::new(most)), most, limit, numbers, ended, left }
     }
 
@@ -88,8 +90,8 @@ impl Channels {
         ended > self.numbers || left > self.most
     }
 
-    /// Ends a channel that confirms nothing; messages on it may still arrive. It counts until the broker has ended it, which a queue
-    /// that does not answer holds up for as long as the connection lasts.
+    /// Ends a channel that confirms nothing; messages on it may still arrive. It counts until the broker has ended it,
+    /// which a queue that does not answer holds up for as long as the connection lasts.
     pub(super) fn leave(&self, open: Open) {
         let left = Arc::clone(&self.left);
         left.fetch_add(1, Ordering::SeqCst);

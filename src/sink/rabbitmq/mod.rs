@@ -263,7 +263,9 @@ async fn attempt(
         }
         PublishError::from(failure)
     })?;
-    let (mut place, mut left, began) = (Some(place), None, Instant::now());
+    let mut place = Some(place);
+    let mut left = None;
+    let began = Instant::now();
     let mut round = pin!(round::run(session, &channel, messages, deadline));
     let ended = tokio::select! {
         ended = &mut round => ended,

@@ -73,8 +73,8 @@ impl BrokerSession {
         Self::connect_within(config, name, usize::MAX, deadline).await
     }
 
-    /// Does the same with at most this many channels. The broker ends the connection that opens one too many for its user, and counts the
-    /// channels of an ended connection for a moment.
+    /// Does the same with at most this many channels. The broker ends the connection that opens one too many for its
+    /// user, and counts the channels of an ended connection for a moment.
     pub(super) async fn connect_within(
         config: &RabbitMqConfig,
         name: &str,
@@ -201,8 +201,8 @@ impl BrokerSession {
         self.exists(declare, deadline).await
     }
 
-    /// Returns why the broker takes no message of this login for the exchange, or for this routing key there. It judges the rights first,
-    /// and then refuses this message for its expiration, so no queue gets it.
+    /// Returns why the broker takes no message of this login for the exchange, or for this routing key there. It judges
+    /// the rights first, and then refuses this message for its expiration, so no queue gets it.
     pub(crate) async fn refuses(
         &self,
         exchange: &str,

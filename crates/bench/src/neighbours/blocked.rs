@@ -23,8 +23,8 @@ const BLOCK: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempt
 /// The time in which written rows are counted: longer than the pause of each loop that could write them.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// The rows that are written while the messages wait, the drain of others beside them, and their release. One key alone and many keys
-/// are drained first, to compare.
+/// The rows that are written while the messages wait, the drain of others beside them, and their release. One key alone
+/// and many keys are drained first, to compare.
 pub(super) async fn behind_a_blocked_key(common: &Common, size: Size) -> Result<Figures> {
     let (stage, settings) = stage(common).await?;
     let [one_key, many_keys, others, blocked] =

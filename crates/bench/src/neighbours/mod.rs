@@ -74,8 +74,9 @@ const EVEN: f64 = 0.9;
 /// one lane's.
 const CONNECTIONS: f64 = 16.0;
 const IDLE: f64 = 1.5;
-/// Goals beside a slow lane and beside a blocked key: the smallest share of the rate. Rows behind a blocked key: the largest number of
-/// rows that are written a second while nothing happens, and the smallest share of a drain's rate at which they are released.
+/// Goals beside a slow lane and beside a blocked key: the smallest share of the rate. Rows behind a blocked key: the
+/// largest number of rows that are written a second while nothing happens, and the smallest share of a drain's rate at
+/// which they are released.
 const NEARLY_ALL: f64 = 0.95;
 const QUIET: f64 = 1.0;
 const RELEASED: f64 = 0.5;

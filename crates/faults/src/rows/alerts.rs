@@ -38,7 +38,8 @@ use crate::{
 pub(super) const LATE: [&str; 2] = ["OutboxBudgetBurnsFast", "OutboxBudgetBurnsSlowly"];
 
 pub(super) fn row() -> Row {
-    // Messages wait for the whole fault, which is longer than the limit of the lag. With the real times the lane is stalled, too.
+    // Messages wait for the whole fault, which is longer than the limit of the lag. With the real times the lane is
+    // stalled, too.
     let killed = || {
         let case = Case::new("broker killed", |arena| broker(arena).boxed());
         case.may_raise(&[LATE[0], LATE[1], "OutboxLagHigh", "OutboxStalled"])
@@ -128,7 +129,8 @@ async fn frozen(arena: &mut Arena) -> Result<()> {
 
 async fn database(arena: &mut Arena) -> Result<()> {
     let proxy = before_the_database(arena).await?;
-    // The proxy is in this busy process: a relay's first calls on a connection can take a second, which is the usual deadline here.
+    // The proxy is in this busy process: a relay's first calls on a connection can take a second, which is the usual
+    // deadline here.
     arena.settings = arena.settings.clone().set("relay", "lease", "9s").set("relay", "settle_deadline", "3s");
     let watch = Watch::normal(arena, None).await?;
     arena.duplicates_are_announced();
@@ -175,7 +177,9 @@ async fn broker(arena: &mut Arena) -> Result<()> {
 async fn consume(topic: &Topic, handler: impl Handler) -> Result<u16> {
     let (registry, database) = (Registry::new(), Database::create(Flavor::MySql).await?);
     let pool = MySqlPool::connect(&database.url_as(Account::Service)?).await?;
-    let (address, name, metrics) = (topic.address(), topic.name(), outbox_consumer::Metrics::register(&registry)?);
+    let address = topic.address();
+    let name = topic.name();
+    let metrics = outbox_consumer::Metrics::register(&registry)?;
     match topic.broker() {
         Broker::Kafka => {
             let consumer = kafka::Consumer::new(address, &format!("mail-{name}"), pool)?.topic(name).metrics(metrics);
@@ -213,7 +217,9 @@ async fn too_large(arena: &mut Arena) -> Result<()> {
     (arena.rate, arena.largest) = (5.0, 1000);
     let watch = Watch::normal(arena, None).await?;
     arena.strike().await?;
-    let (database, ledger, topic) = (arena.database.clone(), arena.ledger.clone(), arena.topic.name().to_owned());
+    let database = arena.database.clone();
+    let ledger = arena.ledger.clone();
+    let topic = arena.topic.name().to_owned();
     let (enough, mut guilty) = (AtomicBool::new(false), Vec::new());
     let fails = async {
         let mut pace = tokio::time::interval(Duration::from_millis(500));

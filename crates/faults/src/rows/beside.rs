@@ -33,7 +33,8 @@ fn raised(row: &str) -> &'static [&'static str] {
         "Q1" => &[LAG],
         "Q2" => &[DEAD, FAILURES, LAG],
         "O1" => &["OutboxDestinationRefuses", DEAD, FAILURES, LAG],
-        // A loop waits for 8 s after a failure, and a tenth of its limit is 12 s: two failures in a row raise its alert.
+        // A loop waits for 8 s after a failure, and a tenth of its limit is 12 s: two failures in a row raise its
+        // alert.
         "N1" => &[UNREACHABLE, DISCONNECTED, LEASES, FAILURES, LAG, "OutboxLoopStuck"],
         _ => &[],
     }

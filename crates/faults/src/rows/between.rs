@@ -20,8 +20,8 @@ use crate::{
     ground::BrokerServer,
 };
 
-/// Connections that a relay keeps to its database: two readers, each with one that tells whether the database answers, two settlers, a
-/// claimer, and one for each of its nine loops.
+/// Connections that a relay keeps to its database: two readers, each with one that tells whether the database answers,
+/// two settlers, a claimer, and one for each of its nine loops.
 pub(super) const SESSIONS: u64 = 16;
 
 /// Puts a proxy between the relays and their database.

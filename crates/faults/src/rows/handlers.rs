@@ -136,9 +136,13 @@ async fn cancel(arena: &mut Arena) -> Result<()> {
     let service = Service::new(arena).await?;
     arena.strike().await?;
     let (seed, due) = (arena.random.random::<u64>(), if arena.setup.pace == Pace::Full { 2000 } else { 100 });
-    let (start, ended, committed) = (Instant::now(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let start = Instant::now();
+    let ended = Arc::new(AtomicU64::new(0));
+    let committed = Arc::new(AtomicU64::new(0));
     let tasks = (0..TASKS).map(|task| {
-        let (service, ended, committed) = (service.clone(), Arc::clone(&ended), Arc::clone(&committed));
+        let service = service.clone();
+        let ended = Arc::clone(&ended);
+        let committed = Arc::clone(&committed);
         let mut random = StdRng::seed_from_u64(seed.wrapping_add(task));
         tokio::spawn(async move {
             for number in 0.. {

@@ -139,8 +139,8 @@ async fn settled(arena: &Arena) -> Result<()> {
     session::prepare(&mut connection).await?;
     loop {
         match sqlx::raw_sql("SELECT claim_id FROM outbox_claims FOR UPDATE").execute(&mut connection).await {
-            // A relay that settles several claims may lock them in another order. One that is frozen within a renewal keeps its locks
-            // until the server ends its session.
+            // A relay that settles several claims may lock them in another order. One that is frozen within a renewal
+            // keeps its locks until the server ends its session.
             Err(error) if matches!(error_number(&error), Some(DEADLOCK | LOCK_WAIT)) => {}
             Err(error) => return Err(error.into()),
             Ok(_) => return Ok(connection.close().await?),

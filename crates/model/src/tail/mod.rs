@@ -1,12 +1,13 @@
-//! The tail as a state machine: a claim of one relay on all rows of a lane up to a mark, whose rows come from the binary log. No
-//! program has it yet: `ARCHITECTURE.md` has its rules.
+//! The tail as a state machine: a claim of one relay on all rows of a lane up to a mark, whose rows come from the
+//! binary log. No program has it yet: `ARCHITECTURE.md` has its rules.
 //!
-//! A tail is a row of `outbox_claims`, open or closed. Its owner takes rows as the log shows them, in the order of the commits, as
-//! long as the log shows no close. Every settlement replaces the row by a successor. Anybody may close the row, and then turn it into
-//! a list of all rows that its owner may have taken: a claim of the usual kind, which ends with its lease.
+//! A tail is a row of `outbox_claims`, open or closed. Its owner takes rows as the log shows them, in the order of the
+//! commits, as long as the log shows no close. Every settlement replaces the row by a successor. Anybody may close the
+//! row, and then turn it into a list of all rows that its owner may have taken: a claim of the usual kind, which ends
+//! with its lease.
 //!
-//! The log may show each relay any prefix. Time is left out: a row may be closed, and a lease may run out, at any moment. An owner
-//! knows of its lease by its own clock, unless it was suspended.
+//! The log may show each relay any prefix. Time is left out: a row may be closed, and a lease may run out, at any
+//! moment. An owner knows of its lease by its own clock, unless it was suspended.
 
 mod actions;
 mod database;

@@ -44,7 +44,8 @@ fn no_row_overlooked(_: &Tail, state: &State) -> bool {
     !state.relays.iter().any(overlooks)
 }
 
-/// An owner that has applied all events knows what becomes of each pending row: nothing else reads it while the tail lasts.
+/// An owner that has applied all events knows what becomes of each pending row: nothing else reads it while the tail
+/// lasts.
 fn memory_is_complete(_: &Tail, state: &State) -> bool {
     let is_open =
         |relay: &&Relay| state.db.claims.iter().any(|it| Some(it.token) == relay.token() && it.kind == Kind::Open);

@@ -144,7 +144,8 @@ impl Relay {
         })
     }
 
-    /// Begins a tail with the rows that were there before: gets their read's reply. The later ones come from the stream.
+    /// Begins a tail with the rows that were there before: gets their read's reply. The later ones come from the
+    /// stream.
     pub(super) fn begin(&mut self, protocol: &Tail, log: &[Entry]) {
         let (Some(look), Holding::Tail { token, mark, .. }) = (self.look.take(), &self.holding) else { return };
         let (token, mark) = (*token, *mark);

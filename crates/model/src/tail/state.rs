@@ -252,8 +252,8 @@ impl State {
         }
     }
 
-    /// This settlement or another one of the same claim is executed, or the claim is gone. A receipt names only the claim; the
-    /// successor tells which text was executed. Texts without a successor have the same outcomes.
+    /// This settlement or another one of the same claim is executed, or the claim is gone. A receipt names only the
+    /// claim; the successor tells which text was executed. Texts without a successor have the same outcomes.
     fn answered(&mut self, protocol: &Tail, at: usize, settle: &Settle) {
         let token = self.relays.get(at).and_then(Relay::token);
         let found = token.and_then(|token| self.db.of_token(token));
@@ -274,7 +274,8 @@ impl State {
         self.go_on(protocol, at);
     }
 
-    /// A relay goes on with the claim that has its token, if there is one: a successor, or a list that another relay has made.
+    /// A relay goes on with the claim that has its token, if there is one: a successor, or a list that another relay
+    /// has made.
     fn go_on(&mut self, protocol: &Tail, at: usize) {
         let Some(relay) = self.relays.get_mut(at) else { return };
         let found = relay.token().and_then(|token| self.db.of_token(token));

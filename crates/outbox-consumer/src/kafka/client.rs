@@ -7,7 +7,8 @@ use tokio::sync::oneshot::{Receiver, channel};
 /// The pause while another owner of an ending client is left.
 const SHARED: Duration = Duration::from_millis(10);
 
-/// A client that ends on a thread of its own, also in a panic: it waits for its threads, and in a group for the brokers.
+/// A client that ends on a thread of its own, also in a panic: it waits for its threads, and in a group for the
+/// brokers.
 pub(super) struct Client<T: Send + Sync + 'static> {
     client: Arc<T>,
     is_ending: bool,

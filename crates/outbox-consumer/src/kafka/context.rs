@@ -25,7 +25,8 @@ pub(super) enum GroupEvent {
     Panicked,
 }
 
-/// Passes rebalances on. They happen while messages are received, so each is in the channel before a message that follows it.
+/// Passes rebalances on. They happen while messages are received, so each is in the channel before a message that
+/// follows it.
 pub(super) struct GroupContext {
     pub(super) events: UnboundedSender<GroupEvent>,
     pub(super) consumer: String,
@@ -61,8 +62,8 @@ impl GroupContext {
         self.events.send(event).ok();
     }
 
-    /// A panic, as of a log line on a closed pipe, ends the loop. It must not pass through the client: without the rest of a
-    /// rebalance a consumer never leaves its group.
+    /// A panic, as of a log line on a closed pipe, ends the loop. It must not pass through the client: without the rest
+    /// of a rebalance a consumer never leaves its group.
     fn caught(&self, callback: impl FnOnce()) {
         if catch_unwind(AssertUnwindSafe(callback)).is_err() {
             self.events.send(GroupEvent::Panicked).ok();

@@ -43,7 +43,8 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A partition while this member has it.
 struct Partition {
-    /// A partition that comes back, or begins anew, gets another turn, by which its messages are told from earlier ones.
+    /// A partition that comes back, or begins anew, gets another turn, by which its messages are told from earlier
+    /// ones.
     turn: u64,
     offsets: Offsets,
     queued: Arc<Queued>,
@@ -176,7 +177,8 @@ impl<H: Handler> Group<H> {
             }
             GroupEvent::Revoked(places) => {
                 for partition in places.iter().filter_map(|place| self.partitions.remove(place)) {
-                    // The new owner gets the messages that are not committed yet, and waits in the inbox for those in progress here.
+                    // The new owner gets the messages that are not committed yet, and waits in the inbox for those in
+                    // progress here.
                     partition.stop.cancel();
                 }
             }
@@ -186,18 +188,23 @@ impl<H: Handler> Group<H> {
     }
 
     fn partition(&mut self, place: Place) -> &mut Partition {
-        let (turn, stop, window) = (&mut self.turn, &self.crew.stop, self.window);
+        let turn = &mut self.turn;
+        let stop = &self.crew.stop;
+        let window = self.window;
         self.partitions.entry(place).or_insert_with(|| {
             *turn += 1;
-            let (offsets, queued, in_doubt) = (Offsets::default(), Arc::default(), Arc::new(AtomicUsize::new(window)));
+            let offsets = Offsets::default();
+            let queued = Arc::default();
+            let in_doubt = Arc::new(AtomicUsize::new(window));
             let stop = stop.child_token();
             Partition { turn: *turn, offsets, queued, in_doubt, paused: false, overflowed: false, anew: None, stop }
         })
     }
 
     fn received(&mut self, message: &BorrowedMessage<'_>) {
-        let (place, offset, window) =
-            ((message.topic().to_owned(), message.partition()), message.offset(), self.window);
+        let place = (message.topic().to_owned(), message.partition());
+        let offset = message.offset();
+        let window = self.window;
         let (dead, delivery) = (self.dead.clone(), wire::delivery(message));
         if self.partition(place.clone()).offsets.begins_anew_at(offset) {
             self.begin_anew(&place, offset);
@@ -217,8 +224,8 @@ impl<H: Handler> Group<H> {
         }
     }
 
-    /// The topic was made again, a restored or uncleanly elected replica leads it, or its offsets were reset. Messages at work
-    /// are processed. What they decide says nothing about the records that have their offsets now.
+    /// The topic was made again, a restored or uncleanly elected replica leads it, or its offsets were reset. Messages
+    /// at work are processed. What they decide says nothing about the records that have their offsets now.
     fn begin_anew(&mut self, place: &Place, offset: i64) {
         self.turn += 1;
         let name = self.crew.processor.consumer();
@@ -262,7 +269,8 @@ impl<H: Handler> Group<H> {
         if let Err(error) = self.consumer.store_offset(topic, partition, position - 1) {
             tracing::debug!(%error, topic, partition, "the partition was given up meanwhile");
         }
-        // librdkafka commits by itself no position up to its last one. A commit may fail: the next position is committed, too.
+        // librdkafka commits by itself no position up to its last one. A commit may fail: the next position is
+        // committed, too.
         let Some(state) = self.partitions.get_mut(place) else { return };
         state.anew = state.anew.filter(|anew| anew.expected >= position);
         let Some(anew) = state.anew.as_mut().filter(|anew| anew.next_commit <= Instant::now()) else { return };
@@ -308,8 +316,8 @@ impl<H: Handler> Group<H> {
         Ok(())
     }
 
-    /// Lets messages at work end, commits the decided offsets, and leaves the group. Brokers that are away do not delay the
-    /// caller for longer than the stop deadline.
+    /// Lets messages at work end, commits the decided offsets, and leaves the group. Brokers that are away do not delay
+    /// the caller for longer than the stop deadline.
     async fn leave(mut self) {
         let until = Instant::now() + self.crew.processor.options.stop_deadline;
         let mut decided = Vec::new();

@@ -63,7 +63,8 @@ impl Consumer {
     /// inbox: all its processes share it. `brokers` is `host:port`, several separated by commas. An invalid name is an
     /// error ([`ConsumerError::Name`]); [`Consumer::run`] checks all else.
     ///
-    /// The pool needs as many connections as [`Consumer::concurrency`], 8 by default, besides what the service uses itself.
+    /// The pool needs as many connections as [`Consumer::concurrency`], 8 by default, besides what the service uses
+    /// itself.
     pub fn new(brokers: impl Into<String>, name: &str, pool: MySqlPool) -> Result<Self, ConsumerError> {
         Ok(Self {
             brokers: brokers.into(),
@@ -86,7 +87,8 @@ impl Consumer {
 
     /// Sets a property of librdkafka, for example `security.protocol`, `sasl.password` or `session.timeout.ms`. A new
     /// group starts at the oldest message unless `auto.offset.reset` says otherwise. A broker that does not reply for
-    /// `socket.timeout.ms`, 10 s unless set, is left for the others. [`Consumer::run`] refuses properties that would lose messages.
+    /// `socket.timeout.ms`, 10 s unless set, is left for the others. [`Consumer::run`] refuses properties that would
+    /// lose messages.
     #[must_use]
     pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.properties.insert(name.into(), value.into());
@@ -95,17 +97,17 @@ impl Consumer {
 
     /// Most messages of a partition that are received and not decided, 256 by default. A partition that reaches this
     /// number is paused until half of them are decided. Messages behind an earlier one of their key have room of their
-    /// own, so that a key that waits does not pause the others: 15 times this number, as long as their payloads have no more
-    /// than 16 MiB together.
+    /// own, so that a key that waits does not pause the others: 15 times this number, as long as their payloads have no
+    /// more than 16 MiB together.
     #[must_use]
     pub fn window(mut self, messages: usize) -> Self {
         self.window = messages.max(1);
         self
     }
 
-    /// Sends dead messages to this topic, as they came and with the headers `x-dead-letter-reason`, `-error`, `-attempts`,
-    /// `-consumer` and `-topic`, instead of keeping them in the table `inbox_dead`. The topic must exist. They are not marked as
-    /// processed, so they may be sent back.
+    /// Sends dead messages to this topic, as they came and with the headers `x-dead-letter-reason`, `-error`,
+    /// `-attempts`, `-consumer` and `-topic`, instead of keeping them in the table `inbox_dead`. The topic must exist.
+    /// They are not marked as processed, so they may be sent back.
     #[must_use]
     pub fn dead_letter_topic(mut self, topic: impl Into<String>) -> Self {
         self.dead_letter_topic = Some(topic.into());
@@ -128,7 +130,9 @@ impl Consumer {
         let dead = self.dead_letter_topic.as_deref().map(|topic| dead::DeadLetters::new(topic, &self));
         let dead = dead.transpose()?;
         topics::compare(&self);
-        let (config, topics, window) = (self.config(), self.topics, self.window);
+        let config = self.config();
+        let topics = self.topics;
+        let window = self.window;
         let purging = Purging::new(&mut self.options, self.inbox.consumer(), &self.pool);
         let processor = Processor {
             at_work: Semaphore::new(self.options.concurrency),
@@ -165,7 +169,8 @@ impl Consumer {
     /// The settings of all clients: the brokers, and the service's own.
     fn finish(&self, config: &mut ClientConfig) {
         config.set("client.id", format!("outbox-consumer-{}", self.inbox.consumer()));
-        // A frozen broker keeps its connections. librdkafka leaves it after this time without a reply, by default a minute.
+        // A frozen broker keeps its connections. librdkafka leaves it after this time without a reply, by default a
+        // minute.
         config.set("socket.timeout.ms", "10000");
         for (name, value) in &self.properties {
             config.set(name, value);

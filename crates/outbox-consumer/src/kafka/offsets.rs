@@ -27,8 +27,9 @@ impl Offsets {
 
     /// A message was received; false: it is in flight already.
     ///
-    /// After a new beginning, the offsets in flight above it are those of earlier records. They hold no position back until
-    /// the same message is received there again. Another message takes the place of the earlier one, which is still processed.
+    /// After a new beginning, the offsets in flight above it are those of earlier records. They hold no position back
+    /// until the same message is received there again. Another message takes the place of the earlier one, which is
+    /// still processed.
     pub(super) fn received(&mut self, offset: i64, id: Uuid, turn: u64) -> bool {
         self.open.retain(|open, _| !(self.next..offset).contains(open));
         self.next = offset + 1;
@@ -39,7 +40,8 @@ impl Offsets {
         !is_known
     }
 
-    /// The message that was received in this turn is decided. Returns the first position that is not decided, if it has changed.
+    /// The message that was received in this turn is decided. Returns the first position that is not decided, if it has
+    /// changed.
     pub(super) fn decided(&mut self, offset: i64, turn: u64) -> Option<i64> {
         if self.open.get(&offset).is_none_or(|(_, received)| *received != turn) {
             return None;

@@ -36,7 +36,8 @@ impl Queued {
         !self.have_room(window, 1)
     }
 
-    /// Whether a paused partition may go on: half of the room is free that was full. `overflowed`: that of those that wait was.
+    /// Whether a paused partition may go on: half of the room is free that was full. `overflowed`: that of those that
+    /// wait was.
     pub(super) fn has_room_again(&self, undecided: usize, window: usize, overflowed: bool) -> bool {
         self.counted(undecided, window, if overflowed { 2 } else { 1 }) <= window / 2
     }

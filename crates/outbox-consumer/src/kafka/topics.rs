@@ -136,7 +136,9 @@ mod tests {
     use super::*;
 
     fn entry(name: &str, value: &str) -> ConfigEntry {
-        let (name, value, source) = (name.to_owned(), Some(value.to_owned()), ConfigSource::DynamicTopic);
+        let name = name.to_owned();
+        let value = Some(value.to_owned());
+        let source = ConfigSource::DynamicTopic;
         ConfigEntry { name, value, source, is_read_only: false, is_default: false, is_sensitive: false }
     }
 

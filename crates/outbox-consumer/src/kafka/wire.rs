@@ -54,8 +54,8 @@ fn take(headers: &mut Vec<(String, String)>, names: &[&str]) -> Option<String> {
     Some(headers.remove(position).1)
 }
 
-/// An id for a record without one, the same each time it is delivered. In a topic that was made again the place is that of another
-/// record, so that time and contents are part of the id.
+/// An id for a record without one, the same each time it is delivered. In a topic that was made again the place is that
+/// of another record, so that time and contents are part of the id.
 fn stand_in(message: &impl Message) -> Uuid {
     let place = format!("{}@{} {:?}", message.partition(), message.offset(), message.timestamp());
     let contents = [message.key(), message.payload()].map(|bytes| key_hash(message.topic(), bytes));

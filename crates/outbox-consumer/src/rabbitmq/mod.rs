@@ -60,7 +60,8 @@ impl Consumer {
     /// ([`ConsumerError::Name`]). So is a URL that cannot be read, or a queue's name of more than 255 bytes
     /// ([`ConsumerError::Client`]). Connects to nothing yet.
     ///
-    /// The pool needs as many connections as [`Consumer::concurrency`], 8 by default, besides what the service uses itself.
+    /// The pool needs as many connections as [`Consumer::concurrency`], 8 by default, besides what the service uses
+    /// itself.
     pub fn new(url: &str, queue: &str, name: &str, pool: MySqlPool) -> Result<Self, ConsumerError> {
         // The parser's own errors may show the URL.
         let mut uri: AMQPUri =
@@ -73,29 +74,29 @@ impl Consumer {
         Ok(Self { uri, queue, prefetch: 256, dead_letter_exchange: false, delivery_limit: 20, options, inbox, pool })
     }
 
-    /// Most messages that RabbitMQ delivers ahead of their acknowledgement, 256 by default. Messages behind one that waits for
-    /// its next attempt count too: a key whose messages fill this number stops the queue.
+    /// Most messages that RabbitMQ delivers ahead of their acknowledgement, 256 by default. Messages behind one that
+    /// waits for its next attempt count too: a key whose messages fill this number stops the queue.
     #[must_use]
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = messages.max(1);
         self
     }
 
-    /// Rejects dead messages, so that RabbitMQ sends them to the queue's dead-letter exchange (`x-dead-letter-exchange`), instead of
-    /// keeping them in the table `inbox_dead`. They are not marked as processed, so they may be sent back. **A queue
-    /// without such an exchange drops them.**
+    /// Rejects dead messages, so that RabbitMQ sends them to the queue's dead-letter exchange
+    /// (`x-dead-letter-exchange`), instead of keeping them in the table `inbox_dead`. They are not marked as processed,
+    /// so they may be sent back. **A queue without such an exchange drops them.**
     #[must_use]
     pub fn dead_letter_exchange(mut self) -> Self {
         self.dead_letter_exchange = true;
         self
     }
 
-    /// The queue's `x-delivery-limit`, 20 by default, as that of a quorum queue in RabbitMQ 4; 0 if it has none. RabbitMQ
-    /// drops a message that came back more often, because its connection was lost or its process has ended (before
-    /// RabbitMQ 4.3 also by [`Failure::Requeue`](crate::Failure::Requeue)). So one that came back three quarters as often has
-    /// one attempt left, and is dead after its failure. A message that gets no attempt, because the database is away or
-    /// another one of its key is at work, can still be dropped: give the queue no limit (`-1`), or a dead-letter exchange.
-    /// Classic queues count nothing.
+    /// The queue's `x-delivery-limit`, 20 by default, as that of a quorum queue in RabbitMQ 4; 0 if it has none.
+    /// RabbitMQ drops a message that came back more often, because its connection was lost or its process has ended
+    /// (before RabbitMQ 4.3 also by [`Failure::Requeue`](crate::Failure::Requeue)). So one that came back three
+    /// quarters as often has one attempt left, and is dead after its failure. A message that gets no attempt, because
+    /// the database is away or another one of its key is at work, can still be dropped: give the queue no limit (`-1`),
+    /// or a dead-letter exchange. Classic queues count nothing.
     #[must_use]
     pub fn delivery_limit(mut self, returns: u32) -> Self {
         self.delivery_limit = returns;
@@ -166,8 +167,8 @@ impl Consumer {
     }
 }
 
-/// Waits for the next try to connect. Meanwhile the messages of the lost connection end, and count as in flight no longer.
-/// False: `stop` has ended.
+/// Waits for the next try to connect. Meanwhile the messages of the lost connection end, and count as in flight no
+/// longer. False: `stop` has ended.
 async fn pause<H: Handler>(
     crew: &mut Crew<H, Delivered>,
     time: Duration,

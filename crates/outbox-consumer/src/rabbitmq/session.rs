@@ -132,7 +132,8 @@ impl ConsumerSession {
         }
     }
 
-    /// Why RabbitMQ has ended the delivery: it says only that it has. Declaring the queue passively asks whether it exists.
+    /// Why RabbitMQ has ended the delivery: it says only that it has. Declaring the queue passively asks whether it
+    /// exists.
     async fn why_ended(&self) -> BoxError {
         if !self.channel.status().connected() {
             return "the connection has ended".into();

@@ -137,8 +137,8 @@ async fn poison_goes_to_the_dead_letter_topic() -> Result<()> {
     next.stop().await
 }
 
-/// The broker, librdkafka's own, refuses the first of two that are on their way and takes the second, from which librdkafka concludes that
-/// it has the first.
+/// The broker, librdkafka's own, refuses the first of two that are on their way and takes the second, from which
+/// librdkafka concludes that it has the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_letter_is_not_confirmed_by_a_later_one() -> Result<()> {
     let broker = MockCluster::new(1)?;

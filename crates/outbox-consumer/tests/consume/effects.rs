@@ -44,7 +44,8 @@ async fn a_key_keeps_its_order_while_its_messages_fail_and_are_tried_again() -> 
     Ok(())
 }
 
-/// Those of a pool whose sessions only read, end with each commit, cut answers, and end when they are idle for a second.
+/// Those of a pool whose sessions only read, end with each commit, cut answers, and end when they are idle for a
+/// second.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_consumer_works_in_a_session_with_any_settings() -> Result<()> {
     const HOSTILE: &str = "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY; SET timestamp = 1, \

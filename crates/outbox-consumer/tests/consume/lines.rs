@@ -42,7 +42,8 @@ impl Lines {
         run: impl Future<Output = Result<(), ConsumerError>> + Send + 'static,
     ) -> Result<Result<(), ConsumerError>> {
         let (lines, (ended, end)) = (self.clone(), oneshot::channel());
-        // Without a subscriber of its own, a thread of another test that comes first to a line would turn it off for all threads.
+        // Without a subscriber of its own, a thread of another test that comes first to a line would turn it off for
+        // all threads.
         tracing::subscriber::set_global_default(tracing_subscriber::registry()).ok();
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

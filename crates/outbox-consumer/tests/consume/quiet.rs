@@ -47,7 +47,9 @@ async fn counted(registry: &Registry, name: &str, event: &str, least: f64) -> Re
 async fn a_missing_topic_is_reported_again_and_again_until_it_is_there() -> Result<()> {
     let (address, name) = (Broker::Kafka.address().await?, new_name());
     let stage = Stage::with(Topic::of_kafka(&address, &name)).await?;
-    let (registry, stop, lines) = (Registry::new(), CancellationToken::new(), Lines::default());
+    let registry = Registry::new();
+    let stop = CancellationToken::new();
+    let lines = Lines::default();
     let run = stage.kafka()?.metrics(Metrics::register(&registry)?);
     let ended = lines.end_of(run.run(Work(Does::work()), stop.clone().cancelled_owned()));
     let watched = async {
@@ -70,7 +72,9 @@ async fn a_missing_topic_is_reported_again_and_again_until_it_is_there() -> Resu
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_queue_is_no_lost_connection() -> Result<()> {
     let stage = Stage::new(Broker::RabbitMq).await?;
-    let (registry, stop, lines) = (Registry::new(), CancellationToken::new(), Lines::default());
+    let registry = Registry::new();
+    let stop = CancellationToken::new();
+    let lines = Lines::default();
     let name = new_name();
     let consumer = rabbitmq::Consumer::new(stage.topic.address(), &name, &name, stage.pool.clone())?;
     let run = consumer.metrics(Metrics::register(&registry)?);

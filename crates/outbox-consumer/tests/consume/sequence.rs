@@ -95,7 +95,8 @@ async fn a_consumer_that_refuses_keeps_what_follows_a_gap_as_dead() -> Result<()
     consumer.stop().await
 }
 
-/// As after a restore and `relay recover`: numbers come again in another epoch, and what is still on its way from the old one is late.
+/// As after a restore and `relay recover`: numbers come again in another epoch, and what is still on its way from the
+/// old one is late.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_consumer_that_refuses_takes_numbers_again_in_a_new_epoch() -> Result<()> {
     let stage = Stage::new(Broker::Kafka).await?;

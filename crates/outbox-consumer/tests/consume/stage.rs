@@ -101,7 +101,8 @@ impl Stage {
         ids.iter().map(|id| Ok(Uuid::from_slice(id)?)).collect()
     }
 
-    /// Each of these messages has one effect, no other has any, and the effects of each key are in the order of its messages.
+    /// Each of these messages has one effect, no other has any, and the effects of each key are in the order of its
+    /// messages.
     pub(crate) async fn assert_once_and_in_order(&self, sent: &[Sending]) -> Result<()> {
         let effects = self.effects().await?;
         assert_eq!(effects.len(), sent.len(), "effects and messages");

@@ -21,8 +21,8 @@ pub struct InboxTransaction {
 }
 
 impl Inbox {
-    /// Begins a transaction and claims the message in it, as [`Inbox::claim`] does: the guard for consumers that have no
-    /// transaction of their own. Two round trips, two more to commit.
+    /// Begins a transaction and claims the message in it, as [`Inbox::claim`] does: the guard for consumers that have
+    /// no transaction of their own. Two round trips, two more to commit.
     ///
     /// Every error is [`InboxError::Database`], also if the pool has no connection in time. No transaction is left
     /// open: let the message come again.

@@ -27,10 +27,11 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// The purge of an inbox whose database no relay purges: deletes old rows of `inbox_processed`, `inbox_dead` and
 /// `inbox_sequence`, of all consumers of the database.
 ///
-/// Each process may run it: the lease `outbox/inbox-purge` lets one at a time purge, on two connections of its own. Give all the
-/// same settings. Where a relay or a worker has ever purged, its `retention.inbox` decides over `inbox_processed`, and this
-/// purge leaves that table alone. (Delete the row `outbox/purge` of `outbox_leases` once they are gone for good.) Rows of
-/// the other two tables that a transaction has locked are left out. The account needs `deploy/grants/consumer.sql`.
+/// Each process may run it: the lease `outbox/inbox-purge` lets one at a time purge, on two connections of its own.
+/// Give all the same settings. Where a relay or a worker has ever purged, its `retention.inbox` decides over
+/// `inbox_processed`, and this purge leaves that table alone. (Delete the row `outbox/purge` of `outbox_leases` once
+/// they are gone for good.) Rows of the other two tables that a transaction has locked are left out. The account needs
+/// `deploy/grants/consumer.sql`.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -44,12 +45,13 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// # What a purged row no longer prevents
 ///
 /// - `inbox_processed`: a message that comes again after this time takes effect again.
-/// - `inbox_dead`: the message is lost for `retry_dead`. From then on its mark in `inbox_processed` grows old like the others.
+/// - `inbox_dead`: the message is lost for `retry_dead`. From then on its mark in `inbox_processed` grows old like the
+///   others.
 /// - `inbox_sequence`: the key begins anew with the next number that comes. An old number that comes again is then
-///   processed, out of its order, and a gap is not seen. Until then it is [`Sequence::Repeated`](crate::Sequence), also if
-///   `inbox_processed` has forgotten its message. A key stays for this time after its last number, and never less than
-///   the time of `inbox_processed`. Keys of a consumer stay while it keeps messages in `inbox_dead` that were refused by
-///   their number.
+///   processed, out of its order, and a gap is not seen. Until then it is [`Sequence::Repeated`](crate::Sequence), also
+///   if `inbox_processed` has forgotten its message. A key stays for this time after its last number, and never less
+///   than the time of `inbox_processed`. Keys of a consumer stay while it keeps messages in `inbox_dead` that were
+///   refused by their number.
 #[derive(Clone)]
 pub struct InboxPurge {
     processed: Duration,
@@ -91,8 +93,8 @@ impl InboxPurge {
         Self { processed: RETENTION, dead: 30 * DAY, sequences: 365 * DAY, batch: 1000, observer: None }
     }
 
-    /// How long processed messages are kept, 7 days by default; zero is for ever. Longer than a message can be delivered
-    /// again: see [`check_window`](crate::check_window).
+    /// How long processed messages are kept, 7 days by default; zero is for ever. Longer than a message can be
+    /// delivered again: see [`check_window`](crate::check_window).
     #[must_use]
     pub fn processed(mut self, time: Duration) -> Self {
         self.processed = time;
@@ -106,16 +108,16 @@ impl InboxPurge {
         self
     }
 
-    /// How long a sequenced key is kept after its last number, a year by default; zero is for ever. At least the time of
-    /// processed messages counts. All keys are read once an hour.
+    /// How long a sequenced key is kept after its last number, a year by default; zero is for ever. At least the time
+    /// of processed messages counts. All keys are read once an hour.
     #[must_use]
     pub fn sequences(mut self, time: Duration) -> Self {
         self.sequences = time;
         self
     }
 
-    /// Most rows of a table in one pass, 1,000 by default. After a pass that has deleted rows the purge rests nine times
-    /// as long as that took, from 50 to 250 ms; otherwise 10 s.
+    /// Most rows of a table in one pass, 1,000 by default. After a pass that has deleted rows the purge rests nine
+    /// times as long as that took, from 50 to 250 ms; otherwise 10 s.
     #[must_use]
     pub fn batch(mut self, rows: u32) -> Self {
         self.batch = rows.max(1);
@@ -135,8 +137,8 @@ impl InboxPurge {
         self.processed
     }
 
-    /// Purges until `stop` ends, which cuts a pass off. A failure is logged as a warning, and the next pass tries again.
-    /// Rows that were deleted are logged when no more are old.
+    /// Purges until `stop` ends, which cuts a pass off. A failure is logged as a warning, and the next pass tries
+    /// again. Rows that were deleted are logged when no more are old.
     pub async fn run(self, pool: &MySqlPool, stop: impl Future<Output = ()>) {
         let mut purger = Purger::new(self, pool.clone());
         {
@@ -245,7 +247,9 @@ impl Purger {
         connection: &mut MySqlConnection,
         purged: &mut Purged,
     ) -> Result<(), sqlx::Error> {
-        let (batch, processed, dead) = (self.settings.batch, self.settings.processed, self.settings.dead);
+        let batch = self.settings.batch;
+        let processed = self.settings.processed;
+        let dead = self.settings.dead;
         let deleted = match table {
             Table::Processed if !processed.is_zero() && named::look(connection, purge::LEASE_NAME).await?.is_none() => {
                 purge::inbox(connection, processed, batch).await.map(|rows| purged.processed = rows)

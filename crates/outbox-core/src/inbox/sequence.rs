@@ -49,7 +49,8 @@ impl Inbox {
     /// [`Sequence::Late`]. With a later epoch the key begins anew: `relay recover` was run after a restore or a
     /// failover, and numbers may repeat. A number of an earlier epoch is then late, too, and is not noted.
     ///
-    /// Errors are those of [`Inbox::claim`]. A topic of more than 249 bytes or beyond ASCII, and a key of more than 1,024 bytes, is an
+    /// Errors are those of [`Inbox::claim`]. A topic of more than 249 bytes or beyond ASCII, and a key of more than
+    /// 1,024 bytes, is an
     /// [`InboxError::Database`]: no message of the outbox has them.
     pub async fn follow(
         &self,

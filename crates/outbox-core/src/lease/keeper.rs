@@ -125,7 +125,9 @@ impl Keeper {
         }
         let Some(tenure) = self.tenures.get_mut(&name) else { return Err(sqlx::Error::WorkerCrashed) };
         tenure.held += 1;
-        let (owner, fence, until) = (Arc::clone(&self.owner), tenure.fence, tenure.until.subscribe());
+        let owner = Arc::clone(&self.owner);
+        let fence = tenure.fence;
+        let until = tenure.until.subscribe();
         Ok(Answer::Held(Lease { name, owner, fence, until, keeper, given_back: false }))
     }
 

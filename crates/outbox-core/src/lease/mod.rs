@@ -104,8 +104,8 @@ pub enum LeaseError {
     Database(#[from] sqlx::Error),
 }
 
-/// The leases of one owner. They are acquired and renewed on one connection of their own, which is opened when it is first
-/// needed: a pool that is exhausted costs no lease. Share it in an [`Arc`].
+/// The leases of one owner. They are acquired and renewed on one connection of their own, which is opened when it is
+/// first needed: a pool that is exhausted costs no lease. Share it in an [`Arc`].
 #[derive(Debug)]
 pub struct Leases {
     options: Arc<MySqlConnectOptions>,
@@ -152,8 +152,8 @@ impl Leases {
         self
     }
 
-    /// Acquires a lease if it is free, or held by this owner; `None` if another holds it. Names have 1 to 64 printable ASCII
-    /// characters; those that begin with `outbox/` are reserved. Three round trips.
+    /// Acquires a lease if it is free, or held by this owner; `None` if another holds it. Names have 1 to 64 printable
+    /// ASCII characters; those that begin with `outbox/` are reserved. Three round trips.
     ///
     /// [`LeaseError::Invalid`]: the name, the owner or the length is out of its limits. Without an answer within a
     /// quarter of the length the error is [`LeaseError::Database`]. After it acquire again: until the lease ends, other

@@ -2,7 +2,8 @@
 
 use crate::store::catalogue::{ObjectKind, ObjectShape};
 
-/// The change of one migration. A migration is one statement, because no statement that changes tables can be rolled back.
+/// The change of one migration. A migration is one statement, because no statement that changes tables can be rolled
+/// back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
     /// It creates a table or a view.

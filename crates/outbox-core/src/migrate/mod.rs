@@ -93,9 +93,9 @@ fn migration((version, name, sql): (i64, &'static str, &'static str)) -> Migrati
 
 /// The end of a file that creates a table.
 const TABLE_END: &str = ") ENGINE = InnoDB;\n";
-/// The end of the statement. Keys in the row formats COMPACT and REDUNDANT have at most 767 bytes, and a server may have one of them as
-/// its default (`innodb_default_row_format`, which no session can set). The files lack it: their checksums are in the records of
-/// existing tables.
+/// The end of the statement. Keys in the row formats COMPACT and REDUNDANT have at most 767 bytes, and a server may
+/// have one of them as its default (`innodb_default_row_format`, which no session can set). The files lack it: their
+/// checksums are in the records of existing tables.
 const DYNAMIC: &str = ") ENGINE = InnoDB ROW_FORMAT = DYNAMIC";
 
 /// Creates and upgrades the tables. Harmless if there is nothing to do, also if a newer release has migrated: then it
@@ -109,8 +109,8 @@ pub async fn migrate(conn: &mut MySqlConnection) -> Result<(), MigrateError> {
     run(conn, MIGRATOR.migrations.as_ref(), Mode::Apply).await
 }
 
-/// The plan of [`migrate`]: the migrations that the record lacks, in their order. Changes nothing. Another process may migrate
-/// meanwhile.
+/// The plan of [`migrate`]: the migrations that the record lacks, in their order. Changes nothing. Another process may
+/// migrate meanwhile.
 pub async fn migrations_due(conn: &mut MySqlConnection) -> Result<Vec<Due>, MigrateError> {
     due::due(conn, MIGRATOR.migrations.as_ref()).await
 }
@@ -132,7 +132,8 @@ pub async fn migrate_with(
     run(conn, &migrations, Mode::Apply).await
 }
 
-/// The migrations above a number (0: all) as SQL for another tool: the statements, and the record that [`check_schema`] reads.
+/// The migrations above a number (0: all) as SQL for another tool: the statements, and the record that [`check_schema`]
+/// reads.
 #[must_use]
 pub fn migration_script(after: i64) -> String {
     let mut script = String::new();

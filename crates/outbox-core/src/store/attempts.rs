@@ -17,7 +17,8 @@ pub(super) const SPENT: u16 = !ELSEWHERE;
 /// A failure of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailureRow {
-    /// The number of the attempt. A death that spends none has the number of the next. An operator's retry counts from 1 again.
+    /// The number of the attempt. A death that spends none has the number of the next. An operator's retry counts from
+    /// 1 again.
     pub attempt: u16,
     /// When it was written: microseconds since 1970.
     pub failed_at: i64,
@@ -45,7 +46,8 @@ pub async fn of(conn: &mut MySqlConnection, id: u64) -> Result<Vec<FailureRow>, 
     sqlx::query(sql).bind(id).fetch_all(conn).await?.iter().map(failure).collect()
 }
 
-/// The next slot of a message, whose number is in this column. Not its attempts: they begin again when an operator retries it.
+/// The next slot of a message, whose number is in this column. Not its attempts: they begin again when an operator
+/// retries it.
 pub(super) fn slot(id: &'static str) -> Text {
     sql!(
         "COALESCE((SELECT (n.slot + 1) MOD {kept} FROM outbox_attempts n WHERE n.id = {id} ORDER BY n.failed_at DESC LIMIT 1), 0)",
@@ -54,9 +56,9 @@ pub(super) fn slot(id: &'static str) -> Text {
     )
 }
 
-/// The statements that note the failures of a settlement, behind those that have written them. Delays that spend no attempt are left
-/// out: an outage of hours would write a row for each pending message twice a minute. The rows of other tables are found by their
-/// primary key, those of this one are locked.
+/// The statements that note the failures of a settlement, behind those that have written them. Delays that spend no
+/// attempt are left out: an outage of hours would write a row for each pending message twice a minute. The rows of
+/// other tables are found by their primary key, those of this one are locked.
 pub(super) fn note(lease: ClaimLease, settlement: &Settlement) -> Text {
     let spent = settlement.delayed.iter().filter(|it| it.spent).map(|it| (it.id, 0));
     // The attempt that ended without being spent is the next one.

@@ -4,8 +4,8 @@ use sqlx::MySqlConnection;
 
 use super::jobs::DueJob;
 
-/// Whether the audit has the order of a job, with its action and its messages. The primary key, from the newest row back to that of the
-/// order; all rows if there is none. No lock.
+/// Whether the audit has the order of a job, with its action and its messages. The primary key, from the newest row
+/// back to that of the order; all rows if there is none. No lock.
 pub async fn is_recorded(conn: &mut MySqlConnection, job: &DueJob) -> Result<bool, sqlx::Error> {
     let sql = "SELECT 1 FROM outbox_audit FORCE INDEX (PRIMARY) WHERE job_id = ? AND action = ? AND target = ? \
                ORDER BY audit_id DESC LIMIT 1";

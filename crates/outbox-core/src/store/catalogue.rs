@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
-/// A table or a view, and its parts in one spelling: `topic varchar(249) ascii_bin not null`, `key outbox_delayed_due (due_at)`. Of a
-/// view the parts are the names of its columns.
+/// A table or a view, and its parts in one spelling: `topic varchar(249) ascii_bin not null`,
+/// `key outbox_delayed_due (due_at)`. Of a view the parts are the names of its columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectShape {
     pub(crate) kind: ObjectKind,

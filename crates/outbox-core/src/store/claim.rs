@@ -83,7 +83,8 @@ pub struct Seen {
     pub fresh: Vec<Pending>,
     /// Rows in the gaps, by id.
     pub below: Vec<Pending>,
-    /// The smallest key that a message of the lane holds back; [`next`](super::held::next) and [`among`](super::held::among) return the others.
+    /// The smallest key that a message of the lane holds back; [`next`](super::held::next) and
+    /// [`among`](super::held::among) return the others.
     pub holds: Option<u64>,
 }
 
@@ -100,8 +101,8 @@ const HOLDS: i64 = 4;
 /// candidates and gaps are of one moment. So the compare-and-set detects every later change, and no row of a key is
 /// seen without those before it. (Six statements took MySQL twice the time: 1.1 ms against 0.55.)
 ///
-/// Primary keys throughout, and one seek each in `outbox_delayed_key` and `outbox_dead_key`. Reads at most the limits of
-/// `look`, the rows that it leaves out, and the live claims.
+/// Primary keys throughout, and one seek each in `outbox_delayed_key` and `outbox_dead_key`. Reads at most the limits
+/// of `look`, the rows that it leaves out, and the live claims.
 pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, sqlx::Error> {
     let row = "id, key_hash, bytes | attempts << 32 | takeovers << 48, NULL, NULL, NULL";
     let gap =
@@ -315,7 +316,8 @@ fn made(new: &NewClaims<'_>, replies: &[Reply]) -> Result<Vec<ClaimLease>, sqlx:
     Ok(ClaimLease::all(replies)?.into_iter().filter(is_new).collect())
 }
 
-/// The end of an `UPDATE outbox_head`: afterwards the lane's `claimer` is `token` if and only if no other relay was faster.
+/// The end of an `UPDATE outbox_head`: afterwards the lane's `claimer` is `token` if and only if no other relay was
+/// faster.
 fn compare_and_set(lane: u16, version: u64, token: u64) -> Text {
     sql!(", version = version + 1, claimer = {token} WHERE lane = {lane} AND version = {version}", token, lane, version)
 }

@@ -13,8 +13,8 @@ const NEWEST: u64 = 20_000;
 pub struct ConsumerRow {
     /// Its name.
     pub consumer: String,
-    /// Messages that it has processed and that the inbox remembers, counted up to [`COUNTED`]; below that without the dead ones,
-    /// which the inbox remembers, too.
+    /// Messages that it has processed and that the inbox remembers, counted up to [`COUNTED`]; below that without the
+    /// dead ones, which the inbox remembers, too.
     pub processed: u64,
     /// When it processed the last one; `None` if that is not among the last 20,000 of all consumers.
     pub last_at: Option<i64>,
@@ -24,7 +24,8 @@ pub struct ConsumerRow {
     pub last_dead_at: Option<i64>,
 }
 
-/// All consumers by name. Reads up to 100,000 rows of each, the last 20,000 of all, and the rows of dead messages; no lock.
+/// All consumers by name. Reads up to 100,000 rows of each, the last 20,000 of all, and the rows of dead messages; no
+/// lock.
 pub async fn consumers(conn: &mut MySqlConnection) -> Result<Vec<ConsumerRow>, sqlx::Error> {
     let dead = "SELECT d.consumer, COUNT(*), COUNT(p.consumer), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MAX(d.died_at)) \
                 FROM inbox_dead d LEFT JOIN inbox_processed p FORCE INDEX (PRIMARY) \
@@ -103,8 +104,8 @@ pub struct DeadRow {
     pub error: String,
 }
 
-/// The newest messages that consumers gave up on, of one consumer and for one reason if they are given, at most `limit`. Looks at the
-/// newest 20,000; no lock.
+/// The newest messages that consumers gave up on, of one consumer and for one reason if they are given, at most
+/// `limit`. Looks at the newest 20,000; no lock.
 pub async fn dead(
     conn: &mut MySqlConnection,
     (consumer, reason): (Option<&str>, Option<&str>),

@@ -27,8 +27,8 @@ pub struct ControlRow {
     pub reason: String,
 }
 
-/// Writes a pause and its record in one transaction. It replaces an earlier pause of the same lane, sink or destination. Without a
-/// time, only an operator ends it.
+/// Writes a pause and its record in one transaction. It replaces an earlier pause of the same lane, sink or
+/// destination. Without a time, only an operator ends it.
 pub async fn pause(
     conn: &mut MySqlConnection,
     (kind, name): (&str, &str),
@@ -69,8 +69,8 @@ pub async fn resume(
     Ok(is_resumed)
 }
 
-/// The present pauses, and the number of the newest job, 0 without one. Reads the whole table of pauses, which also has the rows of
-/// those whose time has passed; no lock.
+/// The present pauses, and the number of the newest job, 0 without one. Reads the whole table of pauses, which also has
+/// the rows of those whose time has passed; no lock.
 pub async fn orders(conn: &mut MySqlConnection) -> Result<(Vec<ControlRow>, u64), sqlx::Error> {
     let sql = "SELECT CAST(COALESCE(j.newest, 0) AS UNSIGNED), c.kind, c.name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', c.paused_at), \
                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', c.ends_at), c.actor, c.reason \

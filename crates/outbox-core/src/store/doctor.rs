@@ -38,21 +38,21 @@ pub async fn server(conn: &mut MySqlConnection) -> Result<Server, sqlx::Error> {
     Ok(Server { account, now, variables, connections: connections.parse().unwrap_or_default() })
 }
 
-/// The privileges of this session's account and of its active roles, one GRANT statement a line. A line may hold the hash of a
-/// password.
+/// The privileges of this session's account and of its active roles, one GRANT statement a line. A line may hold the
+/// hash of a password.
 pub async fn grants(conn: &mut MySqlConnection) -> Result<Vec<String>, sqlx::Error> {
     sqlx::query_scalar("SHOW GRANTS").fetch_all(conn).await
 }
 
-/// Makes this the only active role of the session: one that the server has named and quoted, `NONE`, or on MySQL `ALL`. Forgets
-/// what was prepared, since the privileges for it were checked before.
+/// Makes this the only active role of the session: one that the server has named and quoted, `NONE`, or on MySQL `ALL`.
+/// Forgets what was prepared, since the privileges for it were checked before.
 pub async fn take_role(conn: &mut MySqlConnection, role: &str) -> Result<(), sqlx::Error> {
     conn.clear_cached_statements().await?;
     sqlx::raw_sql(AssertSqlSafe(format!("SET ROLE {role}"))).execute(conn).await.map(drop)
 }
 
-/// The views that cannot be read or, as that of the audit, written, because the account that made them is missing or lacks privileges. A restore under another name,
-/// or on another server, brings neither. Reads no row.
+/// The views that cannot be read or, as that of the audit, written, because the account that made them is missing or
+/// lacks privileges. A restore under another name, or on another server, brings neither. Reads no row.
 pub async fn unusable_views(conn: &mut MySqlConnection) -> Result<Vec<&'static str>, sqlx::Error> {
     let mut unusable = Vec::new();
     for (view, sql) in [
@@ -84,8 +84,8 @@ pub struct Privilege<'a> {
     pub table: &'a str,
 }
 
-/// Whether the account lacks a privilege on a table. A statement is prepared, and not executed. All names must be those of a
-/// constant text.
+/// Whether the account lacks a privilege on a table. A statement is prepared, and not executed. All names must be those
+/// of a constant text.
 pub async fn lacks(conn: &mut MySqlConnection, privilege: &Privilege<'_>) -> Result<bool, sqlx::Error> {
     let &Privilege { name, columns, table } = privilege;
     let sql = match (name, columns) {
@@ -201,8 +201,8 @@ pub struct TableSize {
     pub bytes: u64,
 }
 
-/// The sizes of the outbox's tables that the account may see, the largest first. Reads the dictionary and the statistics of the
-/// storage engine, and no row. MySQL would show what it knew a day ago.
+/// The sizes of the outbox's tables that the account may see, the largest first. Reads the dictionary and the
+/// statistics of the storage engine, and no row. MySQL would show what it knew a day ago.
 pub async fn table_sizes(conn: &mut MySqlConnection) -> Result<Vec<TableSize>, sqlx::Error> {
     let sql = "SET @outbox = 0 /*!80000 , SESSION information_schema_stats_expiry = 0 */";
     sqlx::raw_sql(sql).execute(&mut *conn).await?;

@@ -41,9 +41,9 @@ const PROOF: &str =
 const MARK: &str = "SAVEPOINT outbox_rows";
 const MARK_IS_THERE: &str = "RELEASE SAVEPOINT outbox_rows";
 
-/// A factor 1 that is an error ([`OUT_OF_RANGE`]) without a transaction, for the first row of each INSERT. MariaDB alone
-/// has the variable, and takes the comment for text: there such a rollback leaves no row. On MySQL the rows before
-/// [`MARK_IS_THERE`], or those after it, may stay.
+/// A factor 1 that is an error ([`OUT_OF_RANGE`]) without a transaction, for the first row of each INSERT. MariaDB
+/// alone has the variable, and takes the comment for text: there such a rollback leaves no row. On MySQL the rows
+/// before [`MARK_IS_THERE`], or those after it, may stay.
 const OPEN: &str = " /*M! * CAST(EXP(1000 * (1 - @@in_transaction)) AS UNSIGNED)*/";
 
 /// Sets the savepoint and returns whether there is a transaction. One round trip; two with `autocommit = 0`.
@@ -108,7 +108,8 @@ pub fn chunk(messages: &[Message], bytes: usize) -> usize {
 /// one INSERT, whose number is known beforehand, get ids that are `auto_increment_increment` apart, from
 /// `LAST_INSERT_ID()` on. A sequenced message must be alone.
 ///
-/// Locks only the new rows (of a sequenced message also that of its key); the second INSERT goes to the end of its primary key.
+/// Locks only the new rows (of a sequenced message also that of its key); the second INSERT goes to the end of its
+/// primary key.
 pub async fn insert(
     conn: &mut MySqlConnection,
     messages: &[Message],

@@ -186,8 +186,8 @@ pub async fn number(conn: &mut MySqlConnection, message_id: Uuid) -> Result<Opti
     sqlx::query_scalar(sql).bind(message_id.as_bytes().as_slice()).fetch_optional(conn).await
 }
 
-/// Reads all rows about a message in one snapshot. No lock. Reads one row per lane and table, the live claims, up to ten thousand
-/// rows of its lane, and all receipts. If it fails, end the connection: its transaction is open.
+/// Reads all rows about a message in one snapshot. No lock. Reads one row per lane and table, the live claims, up to
+/// ten thousand rows of its lane, and all receipts. If it fails, end the connection: its transaction is open.
 pub async fn find(conn: &mut MySqlConnection, id: u64) -> Result<Found, sqlx::Error> {
     snapshot(conn).await?;
     let now = sqlx::query_scalar("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))");
@@ -227,8 +227,9 @@ pub async fn message(conn: &mut MySqlConnection, id: u64) -> Result<Option<Messa
     sqlx::query(sql).bind(id).fetch_optional(conn).await?.map(|row| MessageRow::of(&row, 0)).transpose()
 }
 
-/// The trace in which a message was enqueued. Primary key, no lock; by a view, because the account may not read headers. `None` also
-/// if the server cannot read them, such as JSON of more than a hundred levels: the rest of the answer is wanted the more.
+/// The trace in which a message was enqueued. Primary key, no lock; by a view, because the account may not read
+/// headers. `None` also if the server cannot read them, such as JSON of more than a hundred levels: the rest of the
+/// answer is wanted the more.
 async fn trace(conn: &mut MySqlConnection, id: u64) -> Result<Option<String>, sqlx::Error> {
     let sql = "SELECT CAST(trace_id AS CHAR) FROM outbox_listed_messages WHERE id = ?";
     match sqlx::query_scalar(sql).bind(id).fetch_optional(conn).await {
@@ -237,8 +238,8 @@ async fn trace(conn: &mut MySqlConnection, id: u64) -> Result<Option<String>, sq
     }
 }
 
-/// The rows of states of these messages. One seek per message, lane and table, no lock: the lanes are found by a loose scan of the
-/// primary key.
+/// The rows of states of these messages. One seek per message, lane and table, no lock: the lanes are found by a loose
+/// scan of the primary key.
 pub(super) async fn states(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<(u64, StateRow)>, sqlx::Error> {
     let (mut states, ids) = (Vec::new(), serde_json::json!(ids).to_string());
     for table in [StateTable::Pending, StateTable::Delayed, StateTable::Dead] {
@@ -263,14 +264,16 @@ async fn claims(conn: &mut MySqlConnection, id: u64) -> Result<Vec<ClaimRow>, sq
                ORDER BY claim_id";
     let rows = sqlx::query(sql).bind(id).fetch_all(conn).await?;
     let claim = |row: &MySqlRow| {
-        let (claimed_at, lease_until, kind) = (row.try_get(1)?, row.try_get(2)?, Kind::of(row.try_get(3)?));
+        let claimed_at = row.try_get(1)?;
+        let lease_until = row.try_get(2)?;
+        let kind = Kind::of(row.try_get(3)?);
         Ok(ClaimRow { owner: row.try_get(0)?, claimed_at, lease_until, kind })
     };
     rows.iter().map(claim).collect()
 }
 
-/// Whether one of the newest thousand receipts has a place that begins so: a destination is asked for after it has refused a message.
-/// Primary key, at most a thousand rows with their receipts; no lock.
+/// Whether one of the newest thousand receipts has a place that begins so: a destination is asked for after it has
+/// refused a message. Primary key, at most a thousand rows with their receipts; no lock.
 pub async fn has_lately_sent(conn: &mut MySqlConnection, place: &str) -> Result<bool, sqlx::Error> {
     let place = serde_json::to_string(place).map_err(|error| sqlx::Error::Encode(error.into()))?;
     let sql = "SELECT 1 FROM outbox_sent WHERE receipt_id > (SELECT GREATEST(COALESCE(MAX(receipt_id), 0), 1000) - 1000 FROM outbox_sent) \
@@ -279,8 +282,8 @@ pub async fn has_lately_sent(conn: &mut MySqlConnection, place: &str) -> Result<
     Ok(found.is_some())
 }
 
-/// Reads all receipts, because there is no index on their time. Only those whose text has the digits of the number are read as
-/// JSON, and those that list the message are taken apart. Without its
+/// Reads all receipts, because there is no index on their time. Only those whose text has the digits of the number are
+/// read as JSON, and those that list the message are taken apart. Without its
 /// row in `outbox_messages` none is read.
 async fn receipts(conn: &mut MySqlConnection, id: u64, since: i64) -> Result<Vec<ReceiptRow>, sqlx::Error> {
     let sql = "SELECT s.owner, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.sent_at), \
@@ -295,8 +298,8 @@ async fn receipts(conn: &mut MySqlConnection, id: u64, since: i64) -> Result<Vec
     rows.iter().map(receipt).collect()
 }
 
-/// The smallest id of the key that is delayed, dead or claimed, and holds this one back. Ranges of `outbox_delayed_key` and
-/// `outbox_dead_key`, and the claimed rows.
+/// The smallest id of the key that is delayed, dead or claimed, and holds this one back. Ranges of `outbox_delayed_key`
+/// and `outbox_dead_key`, and the claimed rows.
 async fn ahead(conn: &mut MySqlConnection, id: u64, state: &StateRow) -> Result<Option<u64>, sqlx::Error> {
     let mut first = None;
     for sql in [

@@ -24,8 +24,9 @@ pub async fn next(conn: &mut MySqlConnection, lane: u16, above: u64) -> Result<O
 /// The keys among these that a message holds back, each with the smallest id of such a message. To be called after
 /// [`look`](super::claim::look): a message that has stopped holding its key meanwhile has raised the version.
 ///
-/// One seek a key in `outbox_delayed_key` and in `outbox_dead_key`, however many messages wait; no lock. (`GROUP BY key_hash` reads every
-/// message that waits, on MySQL 9.7 and MariaDB 10.11: 300,000 rows, 43 and 67 ms. So does an `ORDER BY` of `id` alone, on MySQL.)
+/// One seek a key in `outbox_delayed_key` and in `outbox_dead_key`, however many messages wait; no lock.
+/// (`GROUP BY key_hash` reads every message that waits, on MySQL 9.7 and MariaDB 10.11: 300,000 rows, 43 and 67 ms. So
+/// does an `ORDER BY` of `id` alone, on MySQL.)
 pub async fn among(conn: &mut MySqlConnection, lane: u16, key_hashes: &[u64]) -> Result<Vec<(u64, u64)>, sqlx::Error> {
     let text = sql!(
         "SELECT l.id,

@@ -6,10 +6,10 @@ use uuid::Uuid;
 use super::{DUPLICATE_ENTRY, NO_SUCH_SAVEPOINT, contents, error_number};
 use crate::{Contents, SequenceNumber, Statement};
 
-/// Opens a transaction with the mark that [`release`] looks for, in one round trip. Its session is the service's, and keeps
-/// these settings: no cut answer, no other end than the one asked for, the true time, no end of a transaction while its
-/// handler works, and no wait for a locked table that outlasts the consumer's deadline of 60 s: a server does not notice
-/// that the client has left. Other time limits are the service's own.
+/// Opens a transaction with the mark that [`release`] looks for, in one round trip. Its session is the service's, and
+/// keeps these settings: no cut answer, no other end than the one asked for, the true time, no end of a transaction
+/// while its handler works, and no wait for a locked table that outlasts the consumer's deadline of 60 s: a server does
+/// not notice that the client has left. Other time limits are the service's own.
 pub const BEGIN: &str = "SET SESSION sql_select_limit = 18446744073709551615, SESSION completion_type = 0, timestamp = DEFAULT, \
     SESSION lock_wait_timeout = CAST(LEAST(@@SESSION.lock_wait_timeout, 50) AS UNSIGNED) \
     /*M! , SESSION idle_transaction_timeout = 0, SESSION idle_readonly_transaction_timeout = 0, \
@@ -39,8 +39,8 @@ pub async fn insert(conn: &mut MySqlConnection, consumer: &str, message_id: Uuid
     mark(conn, PROCESSED, consumer, message_id).await
 }
 
-/// As [`insert`], for a message that goes to `inbox_dead`. No purge deletes this mark: as long as the dead message can be
-/// retried, a late delivery of it must be a duplicate.
+/// As [`insert`], for a message that goes to `inbox_dead`. No purge deletes this mark: as long as the dead message can
+/// be retried, a late delivery of it must be a duplicate.
 pub async fn insert_dead_mark(
     conn: &mut MySqlConnection,
     consumer: &str,
@@ -50,8 +50,8 @@ pub async fn insert_dead_mark(
     mark(conn, sql, consumer, message_id).await
 }
 
-/// Dates the mark of a dead message at present: from now on it is one of a processed message. False: a later delivery of
-/// the message has been processed. Primary keys of both tables; one row.
+/// Dates the mark of a dead message at present: from now on it is one of a processed message. False: a later delivery
+/// of the message has been processed. Primary keys of both tables; one row.
 pub async fn redate_mark(conn: &mut MySqlConnection, consumer: &str, message_id: Uuid) -> Result<bool, sqlx::Error> {
     if insert(conn, consumer, message_id).await? {
         return Ok(true);
@@ -111,7 +111,9 @@ pub async fn insert_dead(conn: &mut MySqlConnection, dead: &DeadDelivery<'_>) ->
                payload, attempts, died_at, reason, error) \
                VALUES (?, ?, ?, IF(?, x'', ?), ?, ?, ?, IF(?, x'', ?), ?, UTC_TIMESTAMP(6), ?, ?)";
     let Contents { topic, key, event_type, content_type, headers, payload } = dead.contents;
-    let (mut key, mut headers, mut payload) = (key.as_deref(), contents::headers_to_json(headers), payload.as_deref());
+    let mut key = key.as_deref();
+    let mut headers = contents::headers_to_json(headers);
+    let mut payload = payload.as_deref();
     let (mut reason, mut error) = (dead.reason, dead.error.to_owned());
     let size = |key: Option<&[u8]>, headers: &Option<String>| {
         key.map_or(0, <[u8]>::len) + headers.as_ref().map_or(0, String::len) + REST
@@ -227,7 +229,8 @@ pub struct SequencedKey<'a> {
     pub key: &'a [u8],
 }
 
-/// Notes a number if it is the next one of its key and epoch; false: it is not, or the key is new. Primary key, one row.
+/// Notes a number if it is the next one of its key and epoch; false: it is not, or the key is new. Primary key, one
+/// row.
 pub async fn advance(
     conn: &mut MySqlConnection,
     place: SequencedKey<'_>,

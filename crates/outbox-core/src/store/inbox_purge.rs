@@ -14,9 +14,9 @@ use super::{
 /// The name of the lease of the process that purges the inbox.
 pub const LEASE_NAME: &str = "outbox/inbox-purge";
 
-/// Deletes messages that consumers gave up longer ago than this, and dates their marks in `inbox_processed` at present, so
-/// that they are purged in their turn. Returns how many; at most `limit`. Index `inbox_dead_died_at`, then primary keys; one
-/// transaction.
+/// Deletes messages that consumers gave up longer ago than this, and dates their marks in `inbox_processed` at present,
+/// so that they are purged in their turn. Returns how many; at most `limit`. Index `inbox_dead_died_at`, then primary
+/// keys; one transaction.
 pub async fn dead(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Result<u64, sqlx::Error> {
     let sql = "SELECT consumer, message_id FROM inbox_dead WHERE died_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
                ORDER BY died_at LIMIT ? FOR UPDATE SKIP LOCKED";
@@ -130,7 +130,8 @@ async fn has_refused(conn: &mut MySqlConnection, consumer: &str) -> Result<bool,
     Ok(sqlx::query(sql).bind(consumer).fetch_optional(conn).await?.is_some())
 }
 
-/// Locks the keys that are free and still as old, then deletes them or gives them a time; returns how many were deleted.
+/// Locks the keys that are free and still as old, then deletes them or gives them a time; returns how many were
+/// deleted.
 async fn change(tx: &mut MySqlConnection, age: Duration, due: &[(KeyPosition, State)]) -> Result<u64, sqlx::Error> {
     let lock = |(key, state): &(KeyPosition, State)| {
         let unchanged = match state {

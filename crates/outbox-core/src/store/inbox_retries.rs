@@ -13,8 +13,8 @@ use super::{
     text::{Hex, sql},
 };
 
-/// The number of messages that a consumer keeps as dead with their payload, or whether it keeps this one. Primary key, the rows
-/// of the consumer; no lock.
+/// The number of messages that a consumer keeps as dead with their payload, or whether it keeps this one. Primary key,
+/// the rows of the consumer; no lock.
 pub async fn retryable(
     conn: &mut MySqlConnection,
     consumer: &str,
@@ -27,7 +27,8 @@ pub async fn retryable(
     Ok(count.unsigned_abs())
 }
 
-/// Orders the retry of the messages that are dead by now, or of one, and records it, in one transaction; returns its number.
+/// Orders the retry of the messages that are dead by now, or of one, and records it, in one transaction; returns its
+/// number.
 pub async fn order(
     conn: &mut MySqlConnection,
     (consumer, message_id): (&str, Option<Uuid>),
@@ -104,7 +105,8 @@ pub struct OpenRetry {
     message_id: Option<Uuid>,
 }
 
-/// The first open order for a consumer, unless one of its processes works on it. Index `inbox_retries_open`, one row; no lock.
+/// The first open order for a consumer, unless one of its processes works on it. Index `inbox_retries_open`, one row;
+/// no lock.
 pub async fn open(conn: &mut MySqlConnection, consumer: &str) -> Result<Option<OpenRetry>, sqlx::Error> {
     let sql = "SELECT retry_id, message_id, last_id, busy_until <= UTC_TIMESTAMP(6) FROM inbox_retries \
                WHERE consumer = ? AND ended_at IS NULL ORDER BY retry_id LIMIT 1";
@@ -114,8 +116,8 @@ pub async fn open(conn: &mut MySqlConnection, consumer: &str) -> Result<Option<O
     Ok(row.try_get::<bool, _>(3)?.then_some(retry))
 }
 
-/// The next message of an order. Later gaps of a sequenced key are of the same order: while it is carried out they die with each message
-/// that comes. Primary key, the rows of the consumer up to it; no lock.
+/// The next message of an order. Later gaps of a sequenced key are of the same order: while it is carried out they die
+/// with each message that comes. Primary key, the rows of the consumer up to it; no lock.
 pub async fn next(conn: &mut MySqlConnection, consumer: &str, retry: &OpenRetry) -> Result<Option<Uuid>, sqlx::Error> {
     let sql = "SELECT message_id FROM inbox_dead WHERE consumer = ? AND message_id > ? AND message_id <= ? AND reason <> ? \
                AND (reason = 'sequence' OR died_at <= (SELECT ordered_at FROM inbox_retries WHERE retry_id = ?)) ORDER BY message_id LIMIT 1";
@@ -126,8 +128,8 @@ pub async fn next(conn: &mut MySqlConnection, consumer: &str, retry: &OpenRetry)
     id.map(|id| uuid(&id)).transpose()
 }
 
-/// Begins with a message, which counts as failed until it is processed: a process that it ends does not try it again. False:
-/// another process was faster. Primary key, one row.
+/// Begins with a message, which counts as failed until it is processed: a process that it ends does not try it again.
+/// False: another process was faster. Primary key, one row.
 pub async fn take(
     conn: &mut MySqlConnection,
     retry: &OpenRetry,

@@ -122,8 +122,8 @@ const GONE: &str = "seen_at < UTC_TIMESTAMP(6) - INTERVAL 1 DAY";
 const PAST: &str = "(ends_at < UTC_TIMESTAMP(6) - INTERVAL 1 DAY OR kind = 'instance' AND name NOT IN
     (SELECT CONVERT(instance USING utf8mb4) FROM outbox_instances WHERE seen_at >= UTC_TIMESTAMP(6) - INTERVAL 1 DAY))";
 
-/// Deletes processes whose last heartbeat is a day old, and pauses that ended a day ago or are of a process that is gone. Reads both
-/// tables, which have few rows.
+/// Deletes processes whose last heartbeat is a day old, and pauses that ended a day ago or are of a process that is
+/// gone. Reads both tables, which have few rows.
 pub async fn forget(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     sql!("DELETE FROM outbox_instances WHERE {gone}", gone = GONE).run(conn).await?;
     sql!("DELETE FROM outbox_controls WHERE {past}", past = PAST).run(conn).await.map(drop)

@@ -16,7 +16,8 @@ use super::{
 pub enum Change<'a> {
     /// Make delayed messages pending before their time. Those in the queue of their key stay.
     Hurry,
-    /// Make dead messages pending, with no attempt spent. Those of a replay keep [`ELSEWHERE`](super::replay::ELSEWHERE).
+    /// Make dead messages pending, with no attempt spent. Those of a replay keep
+    /// [`ELSEWHERE`](super::replay::ELSEWHERE).
     Retry,
     /// Let the later messages of dead ones' keys go on; they stay dead.
     Release,
@@ -24,8 +25,8 @@ pub enum Change<'a> {
     Discard,
     /// Delete the delayed rows of messages that a replay has put there. The messages stay, as sent.
     DiscardDelayed,
-    /// Make these sent messages pending again, with a mark for their header. They may be of several lanes. The number is that of their
-    /// attempts: 0, or [`ELSEWHERE`](super::replay::ELSEWHERE).
+    /// Make these sent messages pending again, with a mark for their header. They may be of several lanes. The number
+    /// is that of their attempts: 0, or [`ELSEWHERE`](super::replay::ELSEWHERE).
     Replay(&'a [Again], u16),
 }
 
@@ -69,8 +70,8 @@ pub struct NewJob<'a> {
     pub messages: u64,
 }
 
-/// Orders a job and records it, in one transaction and round trip; returns its number. The first batch is due in a second: by then
-/// all relays have read that there is a new job, and try destinations again that have taken nothing.
+/// Orders a job and records it, in one transaction and round trip; returns its number. The first batch is due in a
+/// second: by then all relays have read that there is a new job, and try destinations again that have taken nothing.
 pub async fn order(conn: &mut MySqlConnection, job: &NewJob<'_>, actor: &Actor<'_>) -> Result<u64, sqlx::Error> {
     let text = sql!(
         "BEGIN; INSERT INTO outbox_jobs (action, filter, per_second, created_at, next_at)
@@ -85,7 +86,8 @@ pub async fn order(conn: &mut MySqlConnection, job: &NewJob<'_>, actor: &Actor<'
     Ok(replies.get(1).map_or(0, |reply| reply.done.last_insert_id()))
 }
 
-/// Ends a job that has not ended, after the batch that may run, and records it. False: it has ended, or there is none. Locks its row.
+/// Ends a job that has not ended, after the batch that may run, and records it. False: it has ended, or there is none.
+/// Locks its row.
 pub async fn stop(conn: &mut MySqlConnection, job_id: u64, actor: &Actor<'_>) -> Result<bool, sqlx::Error> {
     let text = sql!(
         "UPDATE outbox_jobs SET ended_at = UTC_TIMESTAMP(6), is_stopped = 1 WHERE job_id = {job_id} AND ended_at IS NULL",
@@ -134,8 +136,8 @@ pub struct DueJob {
     pub token: u64,
 }
 
-/// The jobs whose next batch is due, at most a hundred, the longest due first. Of the replays only the first may run: two at a
-/// time might both put one message back. Index `outbox_jobs_open`, no lock.
+/// The jobs whose next batch is due, at most a hundred, the longest due first. Of the replays only the first may run:
+/// two at a time might both put one message back. Index `outbox_jobs_open`, no lock.
 pub async fn due(conn: &mut MySqlConnection) -> Result<Vec<DueJob>, sqlx::Error> {
     let sql = "SELECT job_id, action, filter, per_second, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), last_lane, last_id, \
                token FROM outbox_jobs FORCE INDEX (outbox_jobs_open) \
@@ -157,8 +159,8 @@ pub async fn due(conn: &mut MySqlConnection) -> Result<Vec<DueJob>, sqlx::Error>
     rows.iter().map(due).collect()
 }
 
-/// Makes a job due again in ten seconds. The time is longer than a call. Each batch begins with this call: if the batch fails, for
-/// example at a locked row, the other jobs go first.
+/// Makes a job due again in ten seconds. The time is longer than a call. Each batch begins with this call: if the batch
+/// fails, for example at a locked row, the other jobs go first.
 pub async fn put_off(conn: &mut MySqlConnection, job: &DueJob) -> Result<(), sqlx::Error> {
     let sql = "UPDATE outbox_jobs SET next_at = UTC_TIMESTAMP(6) + INTERVAL 10 SECOND WHERE job_id = ? AND token = ? AND ended_at IS NULL";
     sqlx::query(sql).bind(job.job_id).bind(job.token).execute(conn).await.map(drop)
@@ -185,12 +187,13 @@ pub struct Batch<'a> {
     pub token: u64,
 }
 
-/// Carries out a batch in one round trip. False: another relay was faster, or the job was stopped; nothing is changed then.
+/// Carries out a batch in one round trip. False: another relay was faster, or the job was stopped; nothing is changed
+/// then.
 ///
-/// The first statement is a compare-and-set on the job's fence, and each later one joins the job with the new fence. So no two
-/// relays carry out one batch, a batch and its end are written together, and a server that rolls back in the middle of the text
-/// without an error executes none of the later statements. Locks the job, the head of the lane, then these rows. It waits a
-/// second for each row, because claims and promotions of the lane wait for its head.
+/// The first statement is a compare-and-set on the job's fence, and each later one joins the job with the new fence. So
+/// no two relays carry out one batch, a batch and its end are written together, and a server that rolls back in the
+/// middle of the text without an error executes none of the later statements. Locks the job, the head of the lane, then
+/// these rows. It waits a second for each row, because claims and promotions of the lane wait for its head.
 pub async fn carry_out(conn: &mut MySqlConnection, batch: &Batch<'_>) -> Result<bool, sqlx::Error> {
     let replies = text(batch).run(conn).await?;
     Ok(replies.get(2).is_some_and(|reply| reply.done.rows_affected() == 1))
@@ -307,7 +310,8 @@ pub struct JobRow {
     pub reason: String,
 }
 
-/// The newest jobs, at most `limit`. Primary key; reads as many rows of the audit as were written since the oldest of them.
+/// The newest jobs, at most `limit`. Primary key; reads as many rows of the audit as were written since the oldest of
+/// them.
 pub async fn list(conn: &mut MySqlConnection, limit: u32) -> Result<Vec<JobRow>, sqlx::Error> {
     let sql = "SELECT j.job_id, j.action, j.filter, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', j.created_at), \
                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', j.ended_at), j.is_stopped = 1, j.done, a.messages, \

@@ -20,8 +20,8 @@ pub async fn of_kind(conn: &mut MySqlConnection, kind: &str) -> Result<Vec<u16>,
 /// One past the last possible lane.
 pub const END: u32 = 1 << 16;
 
-/// The smallest of these lanes that has a pending row. One seek in the primary key, whatever the statistics are; it goes past
-/// deleted rows that a snapshot keeps.
+/// The smallest of these lanes that has a pending row. One seek in the primary key, whatever the statistics are; it
+/// goes past deleted rows that a snapshot keeps.
 pub async fn next_pending(conn: &mut MySqlConnection, lanes: Range<u32>) -> Result<Option<u16>, sqlx::Error> {
     let sql = "SELECT MIN(lane) FROM outbox_pending WHERE lane BETWEEN ? AND ?";
     sqlx::query_scalar(sql).bind(lanes.start).bind(lanes.end.saturating_sub(1)).fetch_one(conn).await
@@ -46,8 +46,8 @@ pub async fn create_head(conn: &mut MySqlConnection, lane: u16) -> Result<(), sq
     sqlx::query("INSERT IGNORE INTO outbox_head (lane) VALUES (?)").bind(lane).execute(conn).await.map(drop)
 }
 
-/// Returns the kind of processes that serve a lane, `relay` or `worker`: this one if there is none yet. Creates the head
-/// if it is missing, and locks it.
+/// Returns the kind of processes that serve a lane, `relay` or `worker`: this one if there is none yet. Creates the
+/// head if it is missing, and locks it.
 pub async fn settle_kind(conn: &mut MySqlConnection, lane: u16, kind: &'static str) -> Result<String, sqlx::Error> {
     let text = sql!(
         "INSERT IGNORE INTO outbox_head (lane, kind) VALUES ({lane}, '{kind}');

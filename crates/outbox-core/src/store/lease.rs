@@ -65,9 +65,9 @@ pub struct Renewed {
 }
 
 /// Renews claims from now on. Waits for no lock: one connection that is silent while it settles a claim must not cost
-/// all other claims their lease. Primary key; locks just these rows, across one of its two round trips. The server ends the
-/// session if the second one does not come within the lease. Otherwise a machine that vanishes would keep its claims locked for
-/// hours.
+/// all other claims their lease. Primary key; locks just these rows, across one of its two round trips. The server ends
+/// the session if the second one does not come within the lease. Otherwise a machine that vanishes would keep its
+/// claims locked for hours.
 pub async fn renew(conn: &mut MySqlConnection, leases: &[ClaimLease], lease: Duration) -> Result<Renewed, sqlx::Error> {
     let text = sql!(
         "SET SESSION wait_timeout = {seconds}; BEGIN;
@@ -121,9 +121,9 @@ pub struct Expired {
 /// Most claims that [`expired`] returns.
 pub const MOST_EXPIRED: usize = 20;
 
-/// The claims above this one whose lease has passed, at most [`MOST_EXPIRED`] by their number, read without locks: a locking
-/// read would wait for every claim that is being settled. Of tails only those that nobody has turned into a list for ten
-/// seconds: they have too many rows. Reads the live claims.
+/// The claims above this one whose lease has passed, at most [`MOST_EXPIRED`] by their number, read without locks: a
+/// locking read would wait for every claim that is being settled. Of tails only those that nobody has turned into a
+/// list for ten seconds: they have too many rows. Reads the live claims.
 pub async fn expired(conn: &mut MySqlConnection, above: u64) -> Result<Vec<Expired>, sqlx::Error> {
     let sql = "SELECT claim_id, lease_token, owner, lane, message_ids, CAST(IF(kind = 0, 0, mark) AS UNSIGNED) FROM outbox_claims \
                WHERE claim_id > ? AND lease_until < UTC_TIMESTAMP(6) \

@@ -55,8 +55,8 @@ pub fn is_lock_wait(error: &sqlx::Error) -> bool {
     error_number(error) == Some(LOCK_WAIT)
 }
 
-/// Finds a table of the outbox that another session has locked, against writes where the account may write. Ends an open
-/// transaction. The session must be as [`session::prepare`](super::session::prepare) left it.
+/// Finds a table of the outbox that another session has locked, against writes where the account may write. Ends an
+/// open transaction. The session must be as [`session::prepare`](super::session::prepare) left it.
 ///
 /// Touches no row: two statements for a table at most, and one second for the one that is locked.
 pub async fn find(conn: &mut MySqlConnection) -> Result<Option<TableLock>, sqlx::Error> {
@@ -95,8 +95,8 @@ async fn waits(conn: &mut MySqlConnection, text: Text) -> Result<bool, sqlx::Err
     }
 }
 
-/// The session whose lock bars the table: one that has it, before one that waits for it in front of all others, as an ALTER
-/// TABLE does. Reads the locks of the server, no table. Most accounts may not.
+/// The session whose lock bars the table: one that has it, before one that waits for it in front of all others, as an
+/// ALTER TABLE does. Reads the locks of the server, no table. Most accounts may not.
 async fn holder(conn: &mut MySqlConnection, table: &str) -> Result<Option<LockHolder>, sqlx::Error> {
     const SQL: &str = "SELECT CAST(t.processlist_id AS UNSIGNED), CAST(CONCAT(t.processlist_user, '@', t.processlist_host) AS CHAR), \
             CAST(COALESCE(t.processlist_time, 0) AS SIGNED) \

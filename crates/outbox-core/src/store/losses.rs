@@ -47,8 +47,8 @@ pub fn loss(error: &sqlx::Error) -> Option<Loss> {
     }
 }
 
-/// Returns the loss behind the error of a handler, whose transaction's roll-back ended with the second error, if with any.
-/// Without that it was the loss of another connection, which may lead to another server.
+/// Returns the loss behind the error of a handler, whose transaction's roll-back ended with the second error, if with
+/// any. Without that it was the loss of another connection, which may lead to another server.
 #[must_use]
 pub fn loss_of_handler(error: &(dyn Error + 'static), rolled_back: Option<&sqlx::Error>) -> Option<Loss> {
     let own = || rolled_back.and_then(loss).filter(|_| is_passing(error));
@@ -61,8 +61,8 @@ impl Losses {
         self.done.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes a loss of a message. Returns whether it spends an attempt. The losses of an outage do not count: no message is
-    /// done meanwhile, and others are lost, or nothing answers.
+    /// Notes a loss of a message. Returns whether it spends an attempt. The losses of an outage do not count: no
+    /// message is done meanwhile, and others are lost, or nothing answers.
     pub fn lost(&self, streak: &mut Streak, loss: Loss) -> bool {
         let (done, count) = (self.done.load(Ordering::Relaxed), self.lost.fetch_add(1, Ordering::Relaxed) + 1);
         let is_alone = count == streak.lost + 1 && loss == Loss::Ended;

@@ -65,9 +65,9 @@ pub struct ListedRow {
     pub owner: Option<String>,
 }
 
-/// Of the messages from one id to below another, those that are as wanted, at most `limit`, the newest first. One snapshot, no lock: the
-/// primary key, a seek per message, lane and table of a state, and the claims. If it fails, end the connection: its transaction is
-/// open.
+/// Of the messages from one id to below another, those that are as wanted, at most `limit`, the newest first. One
+/// snapshot, no lock: the primary key, a seek per message, lane and table of a state, and the claims. If it fails, end
+/// the connection: its transaction is open.
 pub async fn between(
     conn: &mut MySqlConnection,
     range: (u64, u64),
@@ -112,8 +112,8 @@ async fn matching(
     text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(message).collect()
 }
 
-/// The smallest id of a message that was enqueued at this time or later, and an id above all if there is none. Ids follow the time of
-/// the enqueue but for a step of the database's clock. A few dozen reads of one row.
+/// The smallest id of a message that was enqueued at this time or later, and an id above all if there is none. Ids
+/// follow the time of the enqueue but for a step of the database's clock. A few dozen reads of one row.
 pub async fn first_since(conn: &mut MySqlConnection, since: i64) -> Result<u64, sqlx::Error> {
     let sql =
         "SELECT CAST(COALESCE(MIN(id), 0) AS UNSIGNED), CAST(COALESCE(MAX(id), 0) AS UNSIGNED) FROM outbox_messages";
@@ -140,8 +140,8 @@ async fn claimed(conn: &mut MySqlConnection, ids: &[u64]) -> Result<HashMap<u64,
     text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(claim).collect()
 }
 
-/// Reads the contents of a message and records that, in one transaction and round trip; `None`: it is not there. If it fails, end the
-/// connection: its transaction is open.
+/// Reads the contents of a message and records that, in one transaction and round trip; `None`: it is not there. If it
+/// fails, end the connection: its transaction is open.
 pub async fn reveal(conn: &mut MySqlConnection, id: u64, actor: &Actor<'_>) -> Result<Option<Contents>, sqlx::Error> {
     let text = sql!(
         "BEGIN; {record};

@@ -67,9 +67,9 @@ pub(crate) async fn note(conn: &mut MySqlConnection, version: i64, name: &str, s
     sqlx::query(NOTE).bind(version).bind(name).bind(sum).bind(name).bind(sum).execute(conn).await.map(drop)
 }
 
-/// The variables that [`set_session`] sets, and their values. No SQL mode may change the meaning of a statement. The waits
-/// are short: a statement that waits for a table makes the services' statements wait behind it. With `alter_algorithm = COPY`
-/// MariaDB would copy a table in spite of `ALGORITHM = INSTANT`.
+/// The variables that [`set_session`] sets, and their values. No SQL mode may change the meaning of a statement. The
+/// waits are short: a statement that waits for a table makes the services' statements wait behind it. With
+/// `alter_algorithm = COPY` MariaDB would copy a table in spite of `ALGORITHM = INSTANT`.
 const VARIABLES: [(&str, &str); 8] = [
     ("sql_mode", "'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"),
     ("lock_wait_timeout", "2"),
@@ -99,7 +99,8 @@ fn assignments(one: impl Fn(usize, &str, &str) -> String) -> String {
     all.collect::<Vec<_>>().join(", ")
 }
 
-/// The smallest page of InnoDB, in bytes, whose keys are long enough: of 3072 bytes, against 1536 and 768 in smaller ones.
+/// The smallest page of InnoDB, in bytes, whose keys are long enough: of 3072 bytes, against 1536 and 768 in smaller
+/// ones.
 pub const SMALLEST_PAGE: u64 = 16_384;
 
 /// The size of a page of InnoDB, in bytes.

@@ -3,10 +3,10 @@
 //! **Not part of the public API**: it changes with any release. The consumer and the relay use it from their own
 //! packages, so they require exactly their own version of this one.
 //!
-//! A statement is one text: static with binds, or a template of `sql!` with named holes where several statements must travel in one
-//! round trip, or where a list is in the text (MySQL takes no binds there). A hole takes integers, hexadecimal digits, constants and
-//! other templates only. To run a template by hand, replace its holes. Fragments that several statements share are
-//! `lease::fence`, `text::listed`, `read::id_list` and `settle::RECEIPT`.
+//! A statement is one text: static with binds, or a template of `sql!` with named holes where several statements must
+//! travel in one round trip, or where a list is in the text (MySQL takes no binds there). A hole takes integers,
+//! hexadecimal digits, constants and other templates only. To run a template by hand, replace its holes. Fragments that
+//! several statements share are `lease::fence`, `text::listed`, `read::id_list` and `settle::RECEIPT`.
 //!
 //! The relay's functions expect a session with `READ COMMITTED` and `time_zone = '+00:00'`, see [`session::prepare`].
 //! None of them may be cancelled half-way: drop the connection then.
@@ -80,8 +80,8 @@ const NO_PRIVILEGE: u16 = 1227;
 /// The server's number for "cannot convert a string to another character set".
 const NO_TEXT: u16 = 3854;
 
-/// The server's numbers for "view references invalid tables or lacks rights on them", for "the definer does not exist", and for the
-/// latter where the account may not know it.
+/// The server's numbers for "view references invalid tables or lacks rights on them", for "the definer does not exist",
+/// and for the latter where the account may not know it.
 const VIEW_UNUSABLE: [u16; 3] = [1356, 1449, 1045];
 
 /// The server's number of an error, if the server sent one.

@@ -47,7 +47,8 @@ pub async fn create(
     owner: &str,
     length: Duration,
 ) -> Result<Option<u64>, sqlx::Error> {
-    // Not in one statement: MariaDB refuses an insert (1020) beside a row that is younger than what the statement has read.
+    // Not in one statement: MariaDB refuses an insert (1020) beside a row that is younger than what the statement has
+    // read.
     let sql = "SELECT CAST(COALESCE(MAX(epoch), 0) AS UNSIGNED) FROM outbox_epochs";
     let epoch: u64 = sqlx::query_scalar(sql).fetch_one(&mut *conn).await?;
     let (fence, micros) = (epoch.saturating_mul(FENCES) + 1, super::enqueue::micros(length));

@@ -21,8 +21,8 @@ pub struct DelayedRow {
     pub wait: Duration,
 }
 
-/// Delayed messages that are due before `within` has passed, the longest due first. Index `outbox_delayed_due`, in its order:
-/// at most `limit` rows, however many are due. No lock.
+/// Delayed messages that are due before `within` has passed, the longest due first. Index `outbox_delayed_due`, in its
+/// order: at most `limit` rows, however many are due. No lock.
 pub async fn due(conn: &mut MySqlConnection, within: Duration, limit: u32) -> Result<Vec<DelayedRow>, sqlx::Error> {
     let sql = "SELECT lane, id, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) FROM outbox_delayed \
                WHERE due_at <= UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND ORDER BY due_at, lane, id LIMIT ?";
@@ -46,8 +46,8 @@ pub async fn promote(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Resu
     put_back(conn, lane, ids, "").await
 }
 
-/// [`promote`] of these rows, if they are still due: a row that another relay has promoted may have failed meanwhile, and
-/// wait again.
+/// [`promote`] of these rows, if they are still due: a row that another relay has promoted may have failed meanwhile,
+/// and wait again.
 pub async fn promote_due(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result<u64, sqlx::Error> {
     put_back(conn, lane, ids, " AND d.due_at <= UTC_TIMESTAMP(6)").await
 }

@@ -28,8 +28,8 @@ pub fn rest(took: Duration) -> Duration {
 /// Deletes the oldest receipts that are older than this, with their messages; returns the number of each. Deletes only
 /// messages that a receipt names, except those that are to be sent again. A receipt with an unreadable list stays, with
 /// its messages. Takes at most fifty receipts, and no further one once they name this number of `messages`. A receipt
-/// names one message under slow traffic, and a thousand otherwise. Looks at receipts above a number, and raises it above those
-/// that stay. Primary keys; one transaction.
+/// names one message under slow traffic, and a thousand otherwise. Looks at receipts above a number, and raises it
+/// above those that stay. Primary keys; one transaction.
 pub async fn sent(
     conn: &mut MySqlConnection,
     age: Duration,
@@ -137,8 +137,9 @@ pub async fn unsent(conn: &mut MySqlConnection, messages: &[(u16, u64)]) -> Resu
     replies.iter().flat_map(|reply| &reply.rows).map(|row| row.try_get(0)).collect()
 }
 
-/// Deletes dead messages that died longer ago than this; returns how many. One that holds its key stays: only an operator lets its key
-/// go on. At most `limit`, of one lane, locked first: one that an operator is putting back at the moment is left out. Reads the dead messages; primary keys; one transaction.
+/// Deletes dead messages that died longer ago than this; returns how many. One that holds its key stays: only an
+/// operator lets its key go on. At most `limit`, of one lane, locked first: one that an operator is putting back at the
+/// moment is left out. Reads the dead messages; primary keys; one transaction.
 pub async fn dead(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Result<u64, sqlx::Error> {
     let sql = "SELECT lane, id FROM outbox_dead WHERE holds_key = 0 \
                AND died_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY lane, id LIMIT ? FOR UPDATE SKIP LOCKED";
@@ -146,8 +147,8 @@ pub async fn dead(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Resu
     let rows: Vec<(u16, u64)> = sqlx::query_as(sql).bind(micros(age)).bind(limit).fetch_all(&mut *tx).await?;
     let Some((lane, _)) = rows.first().copied() else { return tx.rollback().await.map(|()| 0) };
     let ids: Vec<u64> = rows.iter().take_while(|row| row.0 == lane).map(|row| row.1).collect();
-    // One statement: a Galera node that rolls back in the middle of a text and goes on would delete the message of a row that an
-    // operator puts back.
+    // One statement: a Galera node that rolls back in the middle of a text and goes on would delete the message of a
+    // row that an operator puts back.
     let text = sql!(
         "DELETE d, m, r, a FROM {ids}
             STRAIGHT_JOIN outbox_dead d FORCE INDEX (PRIMARY) ON d.id = l.id AND d.lane = {lane}
@@ -169,22 +170,22 @@ pub async fn inbox(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Res
     Ok(sqlx::query(sql).bind(micros(age)).bind(limit).execute(conn).await?.rows_affected())
 }
 
-/// Jobs `j` that ended longer ago than this, except replays of messages that are still there: their copies may need the job's
-/// destination.
+/// Jobs `j` that ended longer ago than this, except replays of messages that are still there: their copies may need the
+/// job's destination.
 const OLD_JOBS: &str = "outbox_jobs j FORCE INDEX (outbox_jobs_open)
     LEFT JOIN (SELECT DISTINCT job_id FROM outbox_replays) r ON r.job_id = j.job_id
     WHERE j.ended_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND AND r.job_id IS NULL";
 
-/// Deletes jobs that ended longer ago than this, at most `limit`; returns how many. Index `outbox_jobs_open`, and all of
-/// `outbox_replays`, without a lock; then primary keys.
+/// Deletes jobs that ended longer ago than this, at most `limit`; returns how many. Index `outbox_jobs_open`, and all
+/// of `outbox_replays`, without a lock; then primary keys.
 pub async fn jobs(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Result<u64, sqlx::Error> {
     let sql = format!("SELECT j.job_id FROM {OLD_JOBS} ORDER BY j.ended_at LIMIT ?");
     let ids = sqlx::query_scalar(AssertSqlSafe(sql)).bind(micros(age)).bind(limit).fetch_all(&mut *conn).await?;
     delete(conn, "outbox_jobs", "job_id", ids).await
 }
 
-/// Deletes rows of the audit that are older than this, at most `limit`; returns how many. Reads the table by its primary key, without a
-/// lock; then primary keys.
+/// Deletes rows of the audit that are older than this, at most `limit`; returns how many. Reads the table by its
+/// primary key, without a lock; then primary keys.
 pub async fn audit(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Result<u64, sqlx::Error> {
     let sql = "SELECT audit_id FROM outbox_audit WHERE at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY audit_id LIMIT ?";
     let ids = sqlx::query_scalar(sql).bind(micros(age)).bind(limit).fetch_all(&mut *conn).await?;
@@ -223,7 +224,8 @@ impl OldRows {
     }
 }
 
-/// Counts dead messages that died longer ago than this and hold no key, among the first `most` of all. Primary key, as many rows; no lock.
+/// Counts dead messages that died longer ago than this and hold no key, among the first `most` of all. Primary key, as
+/// many rows; no lock.
 pub async fn old_dead(conn: &mut MySqlConnection, age: Duration, most: u32) -> Result<OldRows, sqlx::Error> {
     let sql = "SELECT COUNT(*), COUNT(old_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(old_at)) FROM \
                (SELECT IF(holds_key = 0 AND died_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, died_at, NULL) AS old_at \

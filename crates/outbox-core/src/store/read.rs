@@ -44,15 +44,15 @@ pub struct Mark {
 }
 
 /// Reads messages by id, in the order of ids. Primary key, no lock, as many rows as ids; runs of neighbours are read as
-/// ranges. The result lacks a message that does not exist. Also reads all epochs, a row for each recovery. One round trip, and a
-/// second one as long as there are messages that were replayed.
+/// ranges. The result lacks a message that does not exist. Also reads all epochs, a row for each recovery. One round
+/// trip, and a second one as long as there are messages that were replayed.
 pub async fn messages(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Stored>, sqlx::Error> {
     let replies = text(ids).run(conn).await?;
     decoded(conn, ids, &replies).await
 }
 
-/// Does the same for messages of a lane that the binary log has shown. The result also lacks those whose pending row reads do not see yet:
-/// the transaction of that row may have changed other tables, too, such as a replay.
+/// Does the same for messages of a lane that the binary log has shown. The result also lacks those whose pending row
+/// reads do not see yet: the transaction of that row may have changed other tables, too, such as a replay.
 pub async fn shown(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result<Vec<Stored>, sqlx::Error> {
     let pending = sql!(
         "SELECT p.id FROM {ids} STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = {lane} AND p.id = l.id",

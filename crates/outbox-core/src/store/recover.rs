@@ -98,7 +98,10 @@ async fn unsent(conn: &mut MySqlConnection) -> Result<Vec<Unsent>, sqlx::Error> 
                JOIN outbox_messages m ON m.id = q.id GROUP BY q.lane, m.topic ORDER BY q.lane, m.topic";
     let rows = sqlx::query(sql).fetch_all(conn).await?;
     let unsent = |row: &MySqlRow| {
-        let (lane, topic, messages, oldest) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
+        let lane = row.try_get(0)?;
+        let topic = row.try_get(1)?;
+        let messages = row.try_get(2)?;
+        let oldest = row.try_get(3)?;
         Ok(Unsent { lane, topic, messages, oldest })
     };
     rows.iter().map(unsent).collect()
@@ -125,8 +128,8 @@ pub async fn holder(conn: &mut MySqlConnection) -> Result<Option<Holder>, sqlx::
     Ok(found.map(|(owner, lease, seconds)| Holder { owner, lease, seconds }))
 }
 
-/// Raises the counters by a margin and begins the epoch of the plan. Waits for transactions that are open on the three tables with
-/// counters, at most five seconds for each; then locks all sequenced keys and all named leases.
+/// Raises the counters by a margin and begins the epoch of the plan. Waits for transactions that are open on the three
+/// tables with counters, at most five seconds for each; then locks all sequenced keys and all named leases.
 ///
 /// The counters come first: the messages from the first of the raised ids on are those of the new epoch. Any number may
 /// begin an epoch, so a service that does not wait for the end of the recovery does not harm a key.

@@ -24,8 +24,8 @@ pub struct ReceiptRow {
     pub ids: Vec<u64>,
 }
 
-/// The receipts of the claims above a number, at most about `limit`, in the order of claims. Those of one claim come together: a
-/// number may have been given twice, see `claim`. Index `outbox_sent_claim`, no lock. Two round trips.
+/// The receipts of the claims above a number, at most about `limit`, in the order of claims. Those of one claim come
+/// together: a number may have been given twice, see `claim`. Index `outbox_sent_claim`, no lock. Two round trips.
 pub async fn receipts(conn: &mut MySqlConnection, above: u64, limit: u32) -> Result<Vec<ReceiptRow>, sqlx::Error> {
     // Not in one statement: MariaDB would read all entries above the number.
     let sql = "SELECT CAST(COALESCE(MAX(claim_id), 0) AS UNSIGNED) FROM (SELECT claim_id FROM outbox_sent \
@@ -46,7 +46,8 @@ pub async fn receipts(conn: &mut MySqlConnection, above: u64, limit: u32) -> Res
     sqlx::query(sql).bind(above).bind(last).fetch_all(conn).await?.iter().map(receipt).collect()
 }
 
-/// The number above which claims are of this time or later, and the last number that has a receipt. A few dozen reads of one row.
+/// The number above which claims are of this time or later, and the last number that has a receipt. A few dozen reads
+/// of one row.
 pub async fn bounds(conn: &mut MySqlConnection, since: i64) -> Result<(u64, u64), sqlx::Error> {
     let sql = "SELECT CAST(COALESCE(MIN(claim_id), 0) AS UNSIGNED), CAST(COALESCE(MAX(claim_id), 0) AS UNSIGNED) FROM outbox_sent";
     let (first, last): (u64, u64) = sqlx::query_as(sql).fetch_one(&mut *conn).await?;
@@ -93,11 +94,13 @@ pub struct SentMessage {
     pub topic: String,
     /// The kind of event.
     pub event_type: Option<String>,
-    /// The time of its first replay: microseconds since 1970. Claims from then on are of replays, out of the order of its key.
+    /// The time of its first replay: microseconds since 1970. Claims from then on are of replays, out of the order of
+    /// its key.
     pub replayed_at: Option<i64>,
 }
 
-/// Of these messages of a lane, those that are there, are not unsent again, and were not replayed by this job. Primary keys, no lock.
+/// Of these messages of a lane, those that are there, are not unsent again, and were not replayed by this job. Primary
+/// keys, no lock.
 pub async fn sent(
     conn: &mut MySqlConnection,
     lane: u16,
@@ -128,8 +131,9 @@ pub async fn sent(
     text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(message).collect()
 }
 
-/// Added to the attempts of a message that a replay sends elsewhere than its route does. A relay that does not find that destination
-/// takes all attempts for spent, and gives the message up: it goes to no wrong place. No limit of attempts is as high.
+/// Added to the attempts of a message that a replay sends elsewhere than its route does. A relay that does not find
+/// that destination takes all attempts for spent, and gives the message up: it goes to no wrong place. No limit of
+/// attempts is as high.
 pub const ELSEWHERE: u16 = 1 << 15;
 
 /// The columns of the pending row of a message that is sent again.
@@ -147,7 +151,8 @@ pub struct Again {
 
 /// Reads these columns for messages of one lane, which this job is to send again. Primary key, no lock.
 ///
-/// The key is one of the job: its messages keep their order among each other, and a copy that fails holds up no message that is new.
+/// The key is one of the job: its messages keep their order among each other, and a copy that fails holds up no message
+/// that is new.
 pub async fn again(conn: &mut MySqlConnection, lane: u16, ids: &[u64], job_id: u64) -> Result<Vec<Again>, sqlx::Error> {
     let text = sql!(
         "SELECT m.id, m.topic, m.message_key, CAST(LEAST(COALESCE(LENGTH(m.message_key), 0) + COALESCE(LENGTH(m.headers), 0)

@@ -1,5 +1,5 @@
-//! Enqueues, settlements and batches of jobs whose transaction the server rolls back between two statements without an error, as a
-//! Galera node may do. Each statement after the rollback commits by itself.
+//! Enqueues, settlements and batches of jobs whose transaction the server rolls back between two statements without an
+//! error, as a Galera node may do. Each statement after the rollback commits by itself.
 
 use anyhow::{Context as _, Result, ensure};
 use sqlx::{Connection as _, MySqlConnection};

@@ -26,7 +26,8 @@ pub async fn foreign_engine(conn: &mut MySqlConnection) -> Result<Option<(String
     sqlx::query_as(sql).bind(TABLES).fetch_optional(conn).await
 }
 
-/// A text column of the outbox whose collation is not binary, if there is one: table, column, collation. Reads the dictionary.
+/// A text column of the outbox whose collation is not binary, if there is one: table, column, collation. Reads the
+/// dictionary.
 pub async fn foreign_collation(conn: &mut MySqlConnection) -> Result<Option<(String, String, String)>, sqlx::Error> {
     let sql = "SELECT CAST(c.table_name AS CHAR), CAST(c.column_name AS CHAR), CAST(c.collation_name AS CHAR) \
                FROM information_schema.columns c JOIN information_schema.tables t USING (table_schema, table_name) \

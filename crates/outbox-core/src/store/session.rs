@@ -17,10 +17,10 @@ pub(super) const IDLE: u64 = 28_800;
 /// Every variable that changes an answer, an error, a wait or a commit, whatever the server, its `init_connect` or a
 /// handler has set. The test `sessions::every_variable_of_a_session_is_decided` lists the others, with the reason.
 ///
-/// Waits for locks end before the default settle deadline of five seconds. MySQL notices a lost client only after the wait
-/// for a metadata lock: with its default of a year, each new connection of a relay would keep a thread. With
-/// `sql_buffer_result` sound messages seemed missing on MariaDB 10.11. No variable needs a privilege. Those of one server are
-/// in comments that the other one skips.
+/// Waits for locks end before the default settle deadline of five seconds. MySQL notices a lost client only after the
+/// wait for a metadata lock: with its default of a year, each new connection of a relay would keep a thread. With
+/// `sql_buffer_result` sound messages seemed missing on MariaDB 10.11. No variable needs a privilege. Those of one
+/// server are in comments that the other one skips.
 macro_rules! variables {
     () => {
         "NAMES utf8mb4 COLLATE utf8mb4_unicode_ci, timestamp = DEFAULT, SESSION time_zone = '+00:00',
@@ -43,8 +43,8 @@ macro_rules! modes {
     };
 }
 
-/// The variables that a handler cannot change for the statements of its transaction. No transaction may be open: it would
-/// be committed. Further variables may follow.
+/// The variables that a handler cannot change for the statements of its transaction. No transaction may be open: it
+/// would be committed. Further variables may follow.
 macro_rules! outside {
     () => {
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; \

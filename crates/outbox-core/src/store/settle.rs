@@ -33,7 +33,8 @@ pub struct Delayed {
     pub wait: Option<Duration>,
     /// Whether an attempt was spent.
     pub spent: bool,
-    /// A short code: `unconfirmed`, `rejected`, `behind`, `turned_away`, `parked`, `snoozed`, `unroutable`, `no_route`, `no_sink` or `unread`.
+    /// A short code: `unconfirmed`, `rejected`, `behind`, `turned_away`, `parked`, `snoozed`, `unroutable`, `no_route`,
+    /// `no_sink` or `unread`.
     pub reason: &'static str,
     /// The broker's error text.
     pub error: String,
@@ -84,9 +85,9 @@ const MAX_ERROR: usize = 500;
 /// written for a lost claim: every statement joins the claim row by its token.
 ///
 /// Locks the claim rows first (primary key), so that no take-over comes in between; then deletes pending rows by
-/// primary key. Waits for a lock at most a second, as only renewals and take-overs lock such rows, for milliseconds. After an
-/// error the caller must roll back and call [`settled`] before it tries again. If the server refused, it tries with
-/// [`Way::OneByOne`].
+/// primary key. Waits for a lock at most a second, as only renewals and take-overs lock such rows, for milliseconds.
+/// After an error the caller must roll back and call [`settled`] before it tries again. If the server refused, it tries
+/// with [`Way::OneByOne`].
 ///
 /// A Galera node may roll the transaction back between two statements without an error, and commit each later statement
 /// by itself. Before the receipts: the release of the savepoint fails, and a receipt may be there, beside its live
@@ -101,9 +102,12 @@ pub async fn settle(
     ended(&settlement(claims, way).run(conn).await?)
 }
 
-/// Executes each statement of a settlement for a claim that does not exist. Changes nothing, and fails if the account may not settle.
+/// Executes each statement of a settlement for a claim that does not exist. Changes nothing, and fails if the account
+/// may not settle.
 pub async fn try_all(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    let (spent, reason, error) = (true, "unconfirmed", String::new());
+    let spent = true;
+    let reason = "unconfirmed";
+    let error = String::new();
     let settlement = Settlement {
         sent: vec![(0, String::new())],
         delayed: vec![Delayed { id: 0, wait: None, spent, reason, error: error.clone() }],
@@ -159,8 +163,8 @@ pub fn text_size(settlement: &Settlement) -> usize {
 pub(super) const RECEIPT: &str = " STRAIGHT_JOIN outbox_sent s FORCE INDEX (outbox_sent_claim) \
     ON s.claim_id = c.claim_id AND s.lease_token = c.lease_token";
 
-/// The statements behind the receipts, each behind a semicolon: outcomes, pending rows, and last the claims. A statement costs the
-/// server as much as a dozen rows, so that claims share them.
+/// The statements behind the receipts, each behind a semicolon: outcomes, pending rows, and last the claims. A
+/// statement costs the server as much as a dozen rows, so that claims share them.
 pub(super) fn write(claims: &[(ClaimLease, &Settlement)], way: Way) -> Text {
     let failures = claims.iter().flat_map(|(lease, settlement)| {
         [delay(*lease, &settlement.delayed), bury(*lease, &settlement.dead), attempts::note(*lease, settlement)]
@@ -293,7 +297,8 @@ fn bury(lease: ClaimLease, dead: &[Dead]) -> Text {
     )
 }
 
-/// A message that was not sent. `how`: the microseconds that it waits, `u64::MAX` in a queue; or whether it holds its key.
+/// A message that was not sent. `how`: the microseconds that it waits, `u64::MAX` in a queue; or whether it holds its
+/// key.
 fn failure((id, spent): (u64, bool), how: u64, reason: &'static str, error: &str) -> Text {
     let error: String = error.chars().take(MAX_ERROR).collect();
     sql!(

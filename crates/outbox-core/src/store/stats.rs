@@ -19,7 +19,8 @@ pub struct Stats {
     pub dead: u64,
     /// Of these, those that had expired.
     pub expired: u64,
-    /// When the oldest dead message died, apart from expired ones and those that hold their key: microseconds since 1970.
+    /// When the oldest dead message died, apart from expired ones and those that hold their key: microseconds since
+    /// 1970.
     pub dead_since: Option<i64>,
     /// Keys whose first message is dead, or waits until an operator acts: see [`OPERATOR`].
     pub blocked_keys: u64,
@@ -29,8 +30,8 @@ pub struct Stats {
     pub lags: Lags,
 }
 
-/// For how long the message with the lowest id has been due (enqueue or schedule), in microseconds, by what it waits for: the largest of
-/// all lanes, 0 if none waits for it.
+/// For how long the message with the lowest id has been due (enqueue or schedule), in microseconds, by what it waits
+/// for: the largest of all lanes, 0 if none waits for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lags {
     /// Nothing: it is to be sent.
@@ -121,7 +122,8 @@ pub struct LaneStats {
     pub owners: u64,
     /// The owner that takes its messages from the binary log.
     pub tailed_by: Option<String>,
-    /// Messages with a live claim, or below the mark of a tail. A claim whose list was made unreadable by hand covers none.
+    /// Messages with a live claim, or below the mark of a tail. A claim whose list was made unreadable by hand covers
+    /// none.
     pub leased: u64,
     /// Claims whose lease has passed and that no relay has taken over.
     pub expired_leases: u64,
@@ -152,7 +154,8 @@ pub struct Waiting {
     pub error: String,
     /// The number of messages with this error.
     pub share: u64,
-    /// For how long the one with the lowest id has been due, in microseconds. Of scheduled ones, how long ago the first time passed.
+    /// For how long the one with the lowest id has been due, in microseconds. Of scheduled ones, how long ago the first
+    /// time passed.
     pub lag: i64,
 }
 
@@ -162,9 +165,9 @@ pub const OPERATOR: &str = "'unroutable', 'no_route', 'no_sink', 'unread', 'paus
 /// The time for which the message `m` has been due, in SQL.
 const LATE: &str = "COALESCE(TIMESTAMPDIFF(MICROSECOND, GREATEST(m.created_at, COALESCE(m.due_at, m.created_at)), UTC_TIMESTAMP(6)), 0)";
 
-/// Counts each lane that has messages or was served lately, in one snapshot. Reads the primary keys of pending rows (narrow: about 0.1 s
-/// for a million), all delayed and dead rows, the claims and the receipts of the last minute; no lock. If it fails, end the connection: its
-/// transaction is open.
+/// Counts each lane that has messages or was served lately, in one snapshot. Reads the primary keys of pending rows
+/// (narrow: about 0.1 s for a million), all delayed and dead rows, the claims and the receipts of the last minute; no
+/// lock. If it fails, end the connection: its transaction is open.
 pub async fn lanes(conn: &mut MySqlConnection) -> Result<Vec<LaneStats>, sqlx::Error> {
     let snapshot =
         "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
@@ -207,11 +210,14 @@ pub async fn lanes(conn: &mut MySqlConnection) -> Result<Vec<LaneStats>, sqlx::E
     Ok(lanes.0.into_values().collect())
 }
 
-/// The number of the first receipt of the last minute, or one that no receipt has yet. Some dozens of seeks, or one where nothing
-/// was sent. From the newest receipt down: at the other end are those that were purged, which a snapshot may keep by the million.
+/// The number of the first receipt of the last minute, or one that no receipt has yet. Some dozens of seeks, or one
+/// where nothing was sent. From the newest receipt down: at the other end are those that were purged, which a snapshot
+/// may keep by the million.
 pub(super) async fn first_of_the_last_minute(conn: &mut MySqlConnection) -> Result<u64, sqlx::Error> {
     // The lowest number that is known to be recent, the highest known to be older, and the distance to the next probe.
-    let (mut recent, mut old, mut step) = (u64::MAX, None, 1_u64);
+    let mut recent = u64::MAX;
+    let mut old = None;
+    let mut step = 1_u64;
     while old.is_none_or(|old| recent - old > 1) {
         let probe = match old {
             None if recent == u64::MAX => u64::MAX,
@@ -243,7 +249,10 @@ async fn delayed(conn: &mut MySqlConnection, lanes: &mut Lanes) -> Result<(), sq
     );
     for row in sqlx::query(AssertSqlSafe(sql)).fetch_all(conn).await? {
         let lane = lanes.of(row.try_get(0)?);
-        let (reason, messages, error, share) = (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?);
+        let reason = row.try_get(1)?;
+        let messages = row.try_get(2)?;
+        let error = row.try_get(3)?;
+        let share = row.try_get(4)?;
         lane.delayed.push(Waiting { reason, messages, error, share, lag: row.try_get(6)? });
         lane.blocked_keys += row.try_get::<u64, _>(5)?;
     }

@@ -1,11 +1,12 @@
-//! The tail: a claim of one relay on all rows of a lane up to a mark. Its owner takes them from the binary log, in the order of the
-//! commits.
+//! The tail: a claim of one relay on all rows of a lane up to a mark. Its owner takes them from the binary log, in the
+//! order of the commits.
 //!
-//! Every settlement replaces the claim by a successor of the same token, so that it counts once. Any relay may close the claim: then
-//! its owner takes nothing more. A closed claim becomes a list of all rows that its owner may have taken.
+//! Every settlement replaces the claim by a successor of the same token, so that it counts once. Any relay may close
+//! the claim: then its owner takes nothing more. A closed claim becomes a list of all rows that its owner may have
+//! taken.
 //!
-//! While a lane has a tail, it is *sealed*: its version is the largest number, which no text can raise, so that relays of releases
-//! without tails claim nothing.
+//! While a lane has a tail, it is *sealed*: its version is the largest number, which no text can raise, so that relays
+//! of releases without tails claim nothing.
 
 use std::time::Duration;
 
@@ -127,8 +128,8 @@ pub async fn form(
     Ok(made.map(|reply| ClaimLease { claim_id: reply.done.last_insert_id(), lease_token: token }))
 }
 
-/// Lifts the seal of a lane whose tail was deleted by an earlier release. Locks the lane's head before it looks for a tail: a read
-/// at the same moment would miss one that is just made.
+/// Lifts the seal of a lane whose tail was deleted by an earlier release. Locks the lane's head before it looks for a
+/// tail: a read at the same moment would miss one that is just made.
 pub async fn unseal(conn: &mut MySqlConnection, lane: u16) -> Result<(), sqlx::Error> {
     let text = sql!(
         "BEGIN; SELECT h.version FROM outbox_head h WHERE h.lane = {lane} FOR UPDATE;
@@ -148,11 +149,11 @@ pub async fn is_alone(conn: &mut MySqlConnection, lane: u16) -> Result<bool, sql
     Ok(lists == 0)
 }
 
-/// Settles outcomes of a claim, and replaces it by its successor, whose lease begins now. One round trip and one transaction;
-/// everything depends on the claim. Locks the claim, then the lane's head, then pending rows.
+/// Settles outcomes of a claim, and replaces it by its successor, whose lease begins now. One round trip and one
+/// transaction; everything depends on the claim. Locks the claim, then the lane's head, then pending rows.
 ///
-/// After an error the caller must roll back, and call [`found`]. The text may still be executed late, so the next one for the same
-/// claim needs a larger mark.
+/// After an error the caller must roll back, and call [`found`]. The text may still be executed late, so the next one
+/// for the same claim needs a larger mark.
 pub async fn settle(
     conn: &mut MySqlConnection,
     (owner, lane): (&str, u16),
@@ -172,8 +173,8 @@ pub async fn settle(
     read(claim, state.as_ref())
 }
 
-/// Waits for the transactions of the rows that are to be delayed or dead. The log shows them some milliseconds before reads see them,
-/// and the statements that write them elsewhere read without locks. Changes nothing.
+/// Waits for the transactions of the rows that are to be delayed or dead. The log shows them some milliseconds before
+/// reads see them, and the statements that write them elsewhere read without locks. Changes nothing.
 fn waited_for(lane: u16, settlement: &Settlement) -> Text {
     let Settlement { delayed, dead, .. } = settlement;
     let ids: Vec<u64> = delayed.iter().map(|it| it.id).chain(dead.iter().map(|it| it.id)).collect();
@@ -188,8 +189,8 @@ fn waited_for(lane: u16, settlement: &Settlement) -> Text {
     )
 }
 
-/// Reads whether a claim is settled, and the live claim with its token. One seek in the receipts' index, and a range of the live
-/// claims from this one on; no lock.
+/// Reads whether a claim is settled, and the live claim with its token. One seek in the receipts' index, and a range of
+/// the live claims from this one on; no lock.
 pub async fn found(conn: &mut MySqlConnection, owner: &str, claim: ClaimLease) -> Result<Found, sqlx::Error> {
     read(claim, state(owner, claim).run(conn).await?.first())
 }
@@ -241,7 +242,8 @@ fn successor(claim: ClaimLease, next: &Next, lease: Duration) -> Text {
             lease_token,
         )
     };
-    // Also the successor of a list gets its number under the lock of the head: looks take it that numbers are committed in their order.
+    // Also the successor of a list gets its number under the lock of the head: looks take it that numbers are committed
+    // in their order.
     let unseal = || {
         sql!(
             ";
@@ -277,8 +279,9 @@ pub struct Begun {
     pub epochs: Vec<(u64, u64)>,
 }
 
-/// Reads the messages of a lane that hold their keys, then the pending rows, and last whether the tail is open: at most `limit` rows of
-/// each table, without locks. A row that is put back in between is in both, so that later ones of its key go behind it.
+/// Reads the messages of a lane that hold their keys, then the pending rows, and last whether the tail is open: at most
+/// `limit` rows of each table, without locks. A row that is put back in between is in both, so that later ones of its
+/// key go behind it.
 pub async fn begin(
     conn: &mut MySqlConnection,
     (lane, claim): (u16, ClaimLease),
@@ -330,8 +333,8 @@ pub async fn variables(conn: &mut MySqlConnection) -> Result<Vec<(String, String
     sqlx::query_as("SHOW GLOBAL VARIABLES").fetch_all(conn).await
 }
 
-/// The ids of pending rows of a lane up to this one, at most `limit`, and the time in microseconds since 1970. A range of the primary
-/// key.
+/// The ids of pending rows of a lane up to this one, at most `limit`, and the time in microseconds since 1970. A range
+/// of the primary key.
 pub async fn up_to(
     conn: &mut MySqlConnection,
     (lane, id): (u16, u64),
@@ -390,8 +393,9 @@ pub async fn rows(conn: &mut MySqlConnection, (lane, mark): (u16, u64), limit: u
     Ok(usize::try_from(rows).unwrap_or(0))
 }
 
-/// Replaces a tail that has been silent for this time by a closed one with the same token and lease. Safe at any time: its owner, which
-/// sees that in the log, takes nothing more. Returns whether it was there, and not closed. One round trip; locks the claim.
+/// Replaces a tail that has been silent for this time by a closed one with the same token and lease. Safe at any time:
+/// its owner, which sees that in the log, takes nothing more. Returns whether it was there, and not closed. One round
+/// trip; locks the claim.
 pub async fn close(conn: &mut MySqlConnection, claim: ClaimLease, quiet: Duration) -> Result<bool, sqlx::Error> {
     let ClaimLease { claim_id, lease_token } = claim;
     let text = sql!(
@@ -411,9 +415,9 @@ pub async fn close(conn: &mut MySqlConnection, claim: ClaimLease, quiet: Duratio
     Ok(replies.get(2).is_some_and(|reply| reply.done.rows_affected() == 1))
 }
 
-/// Turns a closed tail into a list of these messages with the same token, owner and lease, and lifts the seal. They must be all pending
-/// rows up to the mark that no list names, read after the close. No row: the claim just ends. Returns whether the claim was there. One
-/// round trip; locks the claim, then the lane's head.
+/// Turns a closed tail into a list of these messages with the same token, owner and lease, and lifts the seal. They
+/// must be all pending rows up to the mark that no list names, read after the close. No row: the claim just ends.
+/// Returns whether the claim was there. One round trip; locks the claim, then the lane's head.
 pub async fn list(
     conn: &mut MySqlConnection,
     claim: ClaimLease,

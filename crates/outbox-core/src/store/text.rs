@@ -9,8 +9,8 @@ use sqlx::{
     mysql::{MySqlQueryResult, MySqlRow},
 };
 
-/// A text of one or more statements for one round trip, made by [`sql!`]. It holds only constants, integers, hexadecimal
-/// digits and quoted names.
+/// A text of one or more statements for one round trip, made by [`sql!`]. It holds only constants, integers,
+/// hexadecimal digits and quoted names.
 #[derive(Debug, Default)]
 pub(crate) struct Text {
     sql: String,
@@ -249,7 +249,9 @@ mod tests {
 
     #[test]
     fn a_text_holds_only_constants_integers_hex_and_quoted_names() {
-        let (ids, no, bytes) = (Ids([1, 22]), Ids([0; 0]), Hex(b"\x00\xff';"));
+        let ids = Ids([1, 22]);
+        let no = Ids([0; 0]);
+        let bytes = Hex(b"\x00\xff';");
         let text = sql!("{ids} [{no}] {bytes} {empty} {n}", ids, no, bytes, empty = Hex(b""), n = None::<u64>);
         assert_eq!(text.sql, "1,22 [] 0x00ff273b x'' NULL");
         let text = sql!("{text} {name} {negative}", text = Utf8("a'"), name = Name("a`; b"), negative = -1_i64);

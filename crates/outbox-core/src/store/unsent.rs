@@ -67,8 +67,9 @@ pub async fn lanes(conn: &mut MySqlConnection) -> Result<Vec<u16>, sqlx::Error> 
     sqlx::query_scalar(sql).fetch_all(conn).await
 }
 
-/// The first delayed or dead messages of a key in a lane, at most `limit`: those that hold the key, or the others. A range of
-/// `outbox_delayed_key` or `outbox_dead_key`, no lock. [`StateTable::Pending`] has no index of keys, and gives none.
+/// The first delayed or dead messages of a key in a lane, at most `limit`: those that hold the key, or the others. A
+/// range of `outbox_delayed_key` or `outbox_dead_key`, no lock. [`StateTable::Pending`] has no index of keys, and gives
+/// none.
 pub async fn of_key(
     conn: &mut MySqlConnection,
     table: StateTable,
@@ -126,7 +127,8 @@ pub struct WaitingKey {
     pub messages: u64,
 }
 
-/// The keys with the most waiting messages, at most `limit`. Reads the index entries of all messages that hold a key; no lock.
+/// The keys with the most waiting messages, at most `limit`. Reads the index entries of all messages that hold a key;
+/// no lock.
 pub async fn waiting_keys(conn: &mut MySqlConnection, limit: u32) -> Result<Vec<WaitingKey>, sqlx::Error> {
     let sql = "SELECT lane, MIN(id), CAST(COUNT(*) AS UNSIGNED) AS messages FROM \
                (SELECT lane, key_hash, id FROM outbox_delayed WHERE holds_key = 1 \

@@ -17,8 +17,8 @@ use super::{
 
 /// Opens the transaction, with the mark that the other functions look for. If the server receives nothing for `silence`
 /// (whole seconds, at least one), it ends connection and transaction. So the locks of a worker that is frozen, or whose
-/// machine is lost, do not stay for hours. The session must be as [`session::prepare`](super::session::prepare) or [`finish`]
-/// left it. One round trip.
+/// machine is lost, do not stay for hours. The session must be as [`session::prepare`](super::session::prepare) or
+/// [`finish`] left it. One round trip.
 pub async fn begin(conn: &mut MySqlConnection, silence: Duration) -> Result<(), sqlx::Error> {
     let text = sql!(
         "SET {modes}, SESSION wait_timeout = {silence}; START TRANSACTION; SAVEPOINT outbox_work",
@@ -34,8 +34,8 @@ pub async fn begin(conn: &mut MySqlConnection, silence: Duration) -> Result<(), 
 
 /// Keeps the work since the last mark, and sets the next one. False: the server has ended the transaction in between,
 /// after a deadlock, a DDL statement, or a COMMIT of other code. Like the functions below it sets the session as
-/// [`session::prepare`](super::session::prepare) did, with `database`, whatever a handler has changed. One round trip; locks
-/// nothing.
+/// [`session::prepare`](super::session::prepare) did, with `database`, whatever a handler has changed. One round trip;
+/// locks nothing.
 pub async fn keep(conn: &mut MySqlConnection, database: Option<&str>) -> Result<bool, sqlx::Error> {
     marked(conn, database, KEEP).await
 }
@@ -69,8 +69,8 @@ pub enum Finish {
 }
 
 /// Settles the claim in the transaction of its work, and commits. A message in none of the lists goes back to pending.
-/// Like [`super::settle::settle`]: locks the claim, then deletes pending rows, all by primary key. One round trip, and a
-/// second one if the server has ended the transaction.
+/// Like [`super::settle::settle`]: locks the claim, then deletes pending rows, all by primary key. One round trip, and
+/// a second one if the server has ended the transaction.
 ///
 /// After an error without an answer of the server the commit may have happened, or may still happen:
 /// [`super::lease::release`] waits for it, or prevents it.
@@ -108,8 +108,8 @@ pub(super) async fn conclude(
 
 /// The first release of the savepoint proves that the work's transaction is open, the second that the receipt belongs
 /// to it. A Galera node may end the transaction in between without an error. The later statements join the receipt.
-/// The receipt locks the claim. Without a claim there is no receipt, and an error ([`OUT_OF_RANGE`]) stops the text before
-/// COMMIT.
+/// The receipt locks the claim. Without a claim there is no receipt, and an error ([`OUT_OF_RANGE`]) stops the text
+/// before COMMIT.
 pub(super) fn finishing(database: Option<&str>, lease: ClaimLease, settlement: &Settlement) -> Text {
     let claims = [(lease, settlement)];
     sql!(

@@ -124,7 +124,8 @@ impl Expected {
         }
     }
 
-    /// Makes sure that there is no such message. The error is a text for people: there is one, or the database cannot be read.
+    /// Makes sure that there is no such message. The error is a text for people: there is one, or the database cannot
+    /// be read.
     pub async fn miss(&self, conn: &mut MySqlConnection) -> Result<(), String> {
         let messages = read(conn).await?;
         match messages.iter().filter(|message| self.differences(message).is_empty()).count() {

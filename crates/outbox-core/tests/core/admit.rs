@@ -59,7 +59,10 @@ async fn concurrent_duplicates_that_are_admitted_have_one_effect(flavor: Flavor)
     let barrier = Arc::new(Barrier::new(8));
     let mut workers = JoinSet::new();
     for _ in 0..8 {
-        let (ids, barrier, pool, inbox) = (Arc::clone(&ids), Arc::clone(&barrier), pool.clone(), inbox.clone());
+        let ids = Arc::clone(&ids);
+        let barrier = Arc::clone(&barrier);
+        let pool = pool.clone();
+        let inbox = inbox.clone();
         workers.spawn(async move {
             let mut firsts = 0;
             for id in ids.iter() {
@@ -81,7 +84,9 @@ async fn concurrent_duplicates_that_are_admitted_have_one_effect(flavor: Flavor)
 
 async fn work_that_fails_leaves_nothing_and_may_come_again(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (pool, inbox, id) = (pool(&database, 1).await?, Inbox::new("c")?, Uuid::now_v7());
+    let pool = pool(&database, 1).await?;
+    let inbox = Inbox::new("c")?;
+    let id = Uuid::now_v7();
     let mut tx = first(&inbox, &pool, id).await?;
     apply(&mut tx, id).await?;
     tx.rollback().await?;
@@ -97,7 +102,9 @@ async fn a_guard_that_is_dropped_leaves_nothing_and_gives_no_open_transaction_to
     flavor: Flavor,
 ) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (pool, inbox, id) = (pool(&database, 1).await?, Inbox::new("c")?, Uuid::now_v7());
+    let pool = pool(&database, 1).await?;
+    let inbox = Inbox::new("c")?;
+    let id = Uuid::now_v7();
     let mut tx = first(&inbox, &pool, id).await?;
     apply(&mut tx, id).await?;
     drop(tx);
@@ -127,7 +134,9 @@ async fn admitting_that_is_cancelled_leaves_nothing(flavor: Flavor) -> Result<()
 /// As after a deadlock whose error the work swallowed.
 async fn a_transaction_that_the_server_has_ended_is_not_committed(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (pool, inbox, id) = (pool(&database, 1).await?, Inbox::new("c")?, Uuid::now_v7());
+    let pool = pool(&database, 1).await?;
+    let inbox = Inbox::new("c")?;
+    let id = Uuid::now_v7();
     let mut tx = first(&inbox, &pool, id).await?;
     sqlx::raw_sql("ROLLBACK").execute(&mut *tx).await?;
     let refused = tx.commit().await;
@@ -138,7 +147,9 @@ async fn a_transaction_that_the_server_has_ended_is_not_committed(flavor: Flavor
 
 async fn messages_are_enqueued_in_the_transaction_of_the_one_that_causes_them(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (pool, inbox, id) = (pool(&database, 1).await?, Inbox::new("c")?, Uuid::now_v7());
+    let pool = pool(&database, 1).await?;
+    let inbox = Inbox::new("c")?;
+    let id = Uuid::now_v7();
     let mut tx = first(&inbox, &pool, id).await?;
     Outbox::new().enqueue(&mut tx, Message::new("t", "rolled back")).await?;
     tx.rollback().await?;

@@ -75,8 +75,8 @@ async fn beyond_the_limit_enqueue_warns_once_a_reading(flavor: Flavor) -> Result
     let mut connection = database.plain().await?;
     let (sender, said) = channel();
     let log = tracing_subscriber::fmt().with_writer(move || Log(sender.clone())).finish();
-    // While a single dispatcher is alive, tracing asks only the thread that first meets the warning, which may be another test's: its
-    // answer "never" is kept. With two alive it asks both.
+    // While a single dispatcher is alive, tracing asks only the thread that first meets the warning, which may be
+    // another test's: its answer "never" is kept. With two alive it asks both.
     let _second = tracing::Dispatch::new(tracing_subscriber::registry());
     let guard = tracing::subscriber::set_default(log);
     enqueue(&Outbox::new(), &mut connection, message()).await?;

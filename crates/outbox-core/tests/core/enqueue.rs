@@ -212,8 +212,8 @@ async fn an_id_chosen_twice_in_one_batch_is_refused_before_anything_is_written(f
     Ok(())
 }
 
-/// The service gives up while the server writes a message, and commits all the same. How many messages there are then, how many of them
-/// are to be sent, and how many arrive.
+/// The service gives up while the server writes a message, and commits all the same. How many messages there are then,
+/// how many of them are to be sent, and how many arrive.
 async fn cancelled(flavor: Flavor, message: Message) -> Result<[usize; 3]> {
     let database = Database::create(flavor).await?;
     let (mut service, mut other) = (database.connect().await?, database.connect().await?);

@@ -29,8 +29,8 @@ async fn an_open_transaction_that_has_enqueued_is_seen(flavor: Flavor) -> Result
     let before = sample(&mut relay).await?;
     let mut tx = service.begin().await?;
     Outbox::new().enqueue(&mut tx, Message::new("t", "")).await?;
-    // Other tests write on the same server, so that the oldest writer may be older, but not younger; its time is in seconds.
-    // The server may show a list that is a tenth of a second old.
+    // Other tests write on the same server, so that the oldest writer may be older, but not younger; its time is in
+    // seconds. The server may show a list that is a tenth of a second old.
     until(PATIENCE, "the writer to show", || async {
         let writer = oldest_writer(&mut database.session_of(Account::RelayWithProcess).await?).await?;
         let latest = before.at_micros + 60_000_000;
@@ -70,12 +70,12 @@ async fn the_question_is_answered_while_somebody_runs_a_statement_with_bytes(fla
     Ok(())
 }
 
-/// Microseconds in which the start of a transaction may be told too early: whole seconds of a coarse clock, which is behind by up to a
-/// tick of the kernel (10 ms).
+/// Microseconds in which the start of a transaction may be told too early: whole seconds of a coarse clock, which is
+/// behind by up to a tick of the kernel (10 ms).
 const EARLY: i64 = 1_010_000;
 
-/// Opens a transaction that enqueues, lets something happen, and waits until its start is told, at most [`EARLY`] too early. A server
-/// that has just started has transactions of its own, which may be older.
+/// Opens a transaction that enqueues, lets something happen, and waits until its start is told, at most [`EARLY`] too
+/// early. A server that has just started has transactions of its own, which may be older.
 async fn tell_a_start(url: &str, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
     let database = Database::create_on(url).await?;
     let (mut service, mut relay) = (database.connect().await?, database.connect().await?);

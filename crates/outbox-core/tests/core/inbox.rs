@@ -25,7 +25,9 @@ async fn concurrent_duplicates_have_one_effect(flavor: Flavor) -> Result<()> {
     let barrier = Arc::new(Barrier::new(8));
     let mut workers = JoinSet::new();
     for _ in 0..8 {
-        let (ids, barrier, mut connection) = (Arc::clone(&ids), Arc::clone(&barrier), database.connect().await?);
+        let ids = Arc::clone(&ids);
+        let barrier = Arc::clone(&barrier);
+        let mut connection = database.connect().await?;
         workers.spawn(async move {
             let (mut firsts, inbox) = (0, Inbox::new("c")?);
             for id in ids.iter() {

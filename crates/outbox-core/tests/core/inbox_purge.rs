@@ -166,7 +166,9 @@ async fn keys_of_a_consumer_that_keeps_refused_messages_stay(flavor: Flavor) -> 
     let database = Database::create(flavor).await?;
     database.execute(ROWS).await?;
     database.execute("UPDATE inbox_dead SET reason = 'sequence' WHERE consumer = 'b' LIMIT 1").await?;
-    let (mut purge, mut at, mut deleted) = (database.session_of(Account::Consumer).await?, KeyPosition::default(), 0);
+    let mut purge = database.session_of(Account::Consumer).await?;
+    let mut at = KeyPosition::default();
+    let mut deleted = 0;
     loop {
         let (rows, last) = inbox_purge::sequences(&mut purge, HOUR, &at, 2).await?;
         deleted += rows;
@@ -182,11 +184,9 @@ async fn keys_of_a_consumer_that_keeps_refused_messages_stay(flavor: Flavor) -> 
 
 async fn a_purged_key_begins_anew_and_no_earlier(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (inbox, mut consumer, mut purge) = (
-        Inbox::new("c")?,
-        database.connect_as(Account::Consumer).await?,
-        database.session_of(Account::Consumer).await?,
-    );
+    let inbox = Inbox::new("c")?;
+    let mut consumer = database.connect_as(Account::Consumer).await?;
+    let mut purge = database.session_of(Account::Consumer).await?;
     let mut follow = async |number: u64| {
         let mut tx = consumer.begin().await?;
         let seen = inbox.follow(&mut tx, "t", b"k", number).await?;

@@ -95,7 +95,9 @@ async fn keys_topics_and_consumers_are_counted_each_by_itself(flavor: Flavor) ->
 
 async fn new_keys_do_not_wait_for_their_neighbours(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (inbox, mut one, mut other) = (Inbox::new("c")?, database.connect().await?, database.connect().await?);
+    let inbox = Inbox::new("c")?;
+    let mut one = database.connect().await?;
+    let mut other = database.connect().await?;
     sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut other).await?;
     let (mut first, mut second) = (one.begin().await?, other.begin().await?);
     assert_eq!(inbox.follow(&mut first, "t", b"b", 1_u64).await?, Sequence::Next);

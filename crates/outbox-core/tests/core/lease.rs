@@ -96,7 +96,8 @@ async fn an_owner_acquires_again_what_it_holds_and_holds_it_until_the_last_is_re
     assert!(b.try_acquire("work").await?.is_none(), "released with the first");
     second.release().await?;
     held(&b).await?.release().await?;
-    // A restarted process of the same name need not wait for the lease of its predecessor, which is refused from then on.
+    // A restarted process of the same name need not wait for the lease of its predecessor, which is refused from then
+    // on.
     let predecessor = held(&a).await?;
     let successor = held(&leases(&database, "a")?).await?;
     assert_eq!(successor.fence(), predecessor.fence() + 1);
@@ -294,8 +295,8 @@ async fn what_cannot_be_stored_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// A host's clock may be set at any time. So no code of the leases reads one, and no statement gets a time from outside: what is
-/// bound are names, numbers and lengths.
+/// A host's clock may be set at any time. So no code of the leases reads one, and no statement gets a time from
+/// outside: what is bound are names, numbers and lengths.
 #[test]
 fn no_clock_of_a_host_is_read() -> Result<()> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -1,5 +1,5 @@
-//! Holders of a lease that are killed and paused, and a database whose clock jumps: no two work at once, and what a late one
-//! writes is refused.
+//! Holders of a lease that are killed and paused, and a database whose clock jumps: no two work at once, and what a
+//! late one writes is refused.
 //!
 //! The holders are other processes: this program, run again with the address of a database.
 
@@ -32,9 +32,9 @@ const FAULTS: usize = 8;
 const CLOCK_BACK: &str = "UPDATE outbox_leases SET lease_until = lease_until + INTERVAL 1 HOUR";
 const CLOCK_FORWARD: &str = "UPDATE outbox_leases SET lease_until = lease_until - INTERVAL 1 HOUR";
 
-/// `cell` is a resource that knows the fence; `by_fence` is what it took, `refused` what it did not; `checked` is what was
-/// written in transactions that check the lease. A holder that stands in `paused` stops itself, outside of its transactions:
-/// one that was stopped inside of one holds the others up by its locks, and nobody takes over.
+/// `cell` is a resource that knows the fence; `by_fence` is what it took, `refused` what it did not; `checked` is what
+/// was written in transactions that check the lease. A holder that stands in `paused` stops itself, outside of its
+/// transactions: one that was stopped inside of one holds the others up by its locks, and nobody takes over.
 const TABLES: &str = "\
     CREATE TABLE cell (id INT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL); INSERT INTO cell VALUES (1, 0); \
     CREATE TABLE by_fence (id BIGINT AUTO_INCREMENT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL); \
@@ -93,7 +93,8 @@ async fn wait_for_a_write_above(database: &Database, fence: u64) -> Result<(u64,
     .await
 }
 
-/// What was written follows the fences: as soon as a holder has written, no earlier one does. And a fence has one holder.
+/// What was written follows the fences: as soon as a holder has written, no earlier one does. And a fence has one
+/// holder.
 async fn assert_one_at_a_time(database: &Database, table: &str) -> Result<()> {
     let count = database.number(&format!("SELECT COUNT(DISTINCT fence) FROM {table}")).await?;
     ensure!(count > i64::try_from(FAULTS)?, "{table}: only {count} holders wrote");
@@ -166,8 +167,8 @@ async fn hold(url: &str, leases: &Leases) -> Result<()> {
     }
 }
 
-/// Writes in both ways until one is refused. It never asks whether it still holds the lease: it is the careless holder that
-/// the fence is for.
+/// Writes in both ways until one is refused. It never asks whether it still holds the lease: it is the careless holder
+/// that the fence is for.
 async fn work(connection: &mut MySqlConnection, lease: &Lease) -> Result<()> {
     loop {
         pause_before(connection, "fence").await?;

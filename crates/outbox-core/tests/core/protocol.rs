@@ -1,4 +1,5 @@
-//! What the statements of the claim protocol promise to the relay, each on its own: order of reading, fence, clock, head.
+//! What the statements of the claim protocol promise to the relay, each on its own: order of reading, fence, clock,
+//! head.
 
 use std::time::Duration;
 

@@ -38,7 +38,8 @@ async fn number(conn: &mut MySqlConnection, id: Uuid) -> Result<u64> {
 async fn producer(database: Database, which: usize) -> Result<()> {
     let mut connection = database.connect().await?;
     for n in which..which + TRANSACTIONS {
-        // As after any deadlock: when the first transaction ever of a key rolls back, one of those that wait for it is a victim.
+        // As after any deadlock: when the first transaction ever of a key rolls back, one of those that wait for it is
+        // a victim.
         while let Err(error) = transact(&mut connection, (which * 6 + n * 5) % KEYS, n).await {
             let deadlock = matches!(&error, EnqueueError::Database(error) if error_number(error) == Some(1213));
             ensure!(deadlock, "{error:?}");
@@ -47,8 +48,8 @@ async fn producer(database: Database, which: usize) -> Result<()> {
     Ok(())
 }
 
-/// Enqueues first and only then locks the business row, whose new value is the place of this commit among those of the key.
-/// A fifth of the transactions is rolled back after that.
+/// Enqueues first and only then locks the business row, whose new value is the place of this commit among those of the
+/// key. A fifth of the transactions is rolled back after that.
 async fn transact(connection: &mut MySqlConnection, key: usize, n: usize) -> Result<(), EnqueueError> {
     let mut tx = connection.begin().await?;
     let id = Outbox::new().enqueue(&mut tx, message(key)).await?;

@@ -146,7 +146,8 @@ async fn a_key_is_blocked_once_and_only_by_what_an_operator_must_treat(flavor: F
     Ok(())
 }
 
-/// Lane 1 has thousands of receipts a minute, lane 2 a single one. That of lane 3 is old, and those of lane 4 name no message.
+/// Lane 1 has thousands of receipts a minute, lane 2 a single one. That of lane 3 is old, and those of lane 4 name no
+/// message.
 async fn a_lane_that_sends_nothing_is_seen_beside_one_that_sends_much(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let mut db = database.plain().await?;

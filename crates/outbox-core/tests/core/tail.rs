@@ -154,7 +154,8 @@ async fn a_replay_that_reads_do_not_see_yet_is_not_read(flavor: Flavor) -> Resul
     Ok(())
 }
 
-/// A transaction that holds a lock on the row stands for one that the log shows and that is not committed for others yet.
+/// A transaction that holds a lock on the row stands for one that the log shows and that is not committed for others
+/// yet.
 async fn a_row_that_reads_do_not_see_yet_is_delayed_all_the_same(flavor: Flavor) -> Result<()> {
     let (database, mut db) = with_messages(flavor, 1).await?;
     let tail = open(&mut db).await?;

@@ -1,4 +1,5 @@
-//! Tables in the hands of users: programs of two releases on them, migrations that are killed, wait or are refused, and other tools.
+//! Tables in the hands of users: programs of two releases on them, migrations that are killed, wait or are refused, and
+//! other tools.
 
 use std::{
     collections::HashSet,

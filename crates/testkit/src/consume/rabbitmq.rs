@@ -69,7 +69,9 @@ pub(super) fn copy(name: &str) -> String {
 /// Makes the queue of the consumers.
 pub(super) async fn declare_copy(url: &str, name: &str) -> Result<()> {
     let (connection, channel) = channel(url).await?;
-    let (it, queue, none) = (ShortString::try_new(name)?, ShortString::try_new(copy(name))?, FieldTable::default);
+    let it = ShortString::try_new(name)?;
+    let queue = ShortString::try_new(copy(name))?;
+    let none = FieldTable::default;
     let options = QueueDeclareOptions { durable: true, ..Default::default() };
     channel.queue_declare(queue.clone(), options, none()).await?;
     channel.queue_bind(queue, it.clone(), it, QueueBindOptions::default(), none()).await?;
@@ -132,7 +134,10 @@ async fn channel(url: &str) -> Result<(Connection, Channel)> {
 
 fn arrival(message: &BasicGetMessage, queue: &str) -> Result<Arrival> {
     let properties: &BasicProperties = &message.properties;
-    let (mut key, mut outbox_topic, mut tombstone, mut headers) = (None, None, false, Vec::new());
+    let mut key = None;
+    let mut outbox_topic = None;
+    let mut tombstone = false;
+    let mut headers = Vec::new();
     for (name, value) in properties.headers().iter().flatten() {
         match (name.as_str(), value) {
             ("x-message-key", AMQPValue::LongString(bytes)) => key = Some(bytes.as_bytes().to_vec()),

@@ -116,7 +116,9 @@ impl Report {
         let duplicates = self.duplicates.len() as u64;
         self.check(duplicates <= announced, || format!("{duplicates} duplicates, {announced} announced"));
         if totals.complete {
-            let (published, uncertain, attempts) = (totals.published, totals.uncertain, totals.attempts);
+            let published = totals.published;
+            let uncertain = totals.uncertain;
+            let attempts = totals.attempts;
             let range = published..=published + uncertain;
             self.check(range.contains(&deliveries), || {
                 format!("{deliveries} deliveries, {published} published and {uncertain} uncertain")

@@ -177,11 +177,15 @@ impl Load {
                 .execute(&format!("INSERT IGNORE INTO test_keys (id, sequence) VALUES {}", rows.join(", ")))
                 .await?;
         }
-        let (load, stop, begun) = (Arc::new(self), Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let load = Arc::new(self);
+        let stop = Arc::new(AtomicBool::new(false));
+        let begun = Arc::new(AtomicU64::new(0));
         let mut tasks = JoinSet::new();
         for number in 0..load.tasks {
             let mut producer = Producer::new(&load, number, database, ledger);
-            let (load, stop, begun) = (Arc::clone(&load), Arc::clone(&stop), Arc::clone(&begun));
+            let load = Arc::clone(&load);
+            let stop = Arc::clone(&stop);
+            let begun = Arc::clone(&begun);
             tasks.spawn(async move {
                 let mut ticks = load.ticks(number);
                 while !stop.load(Ordering::Relaxed) && begun.fetch_add(1, Ordering::Relaxed) < load.transactions {

@@ -33,7 +33,9 @@ mod tests {
 
     #[test]
     fn the_first_place_is_drawn_twice_as_often_as_the_second() {
-        let (zipf, mut random, mut counts) = (Zipf::new(200), StdRng::seed_from_u64(1), [0_u32; 200]);
+        let zipf = Zipf::new(200);
+        let mut random = StdRng::seed_from_u64(1);
+        let mut counts = [0_u32; 200];
         (0..100_000).for_each(|_| counts[usize::try_from(zipf.draw(&mut random)).unwrap()] += 1);
         let (first, second) = (f64::from(counts[0]), f64::from(counts[1]));
         assert!((1.8..2.2).contains(&(first / second)), "{first} and {second}");

@@ -75,7 +75,9 @@ impl Metrics {
         if total <= 0.0 {
             return 0.0;
         }
-        let (mut lower, mut below, rank) = (0.0, 0.0, share * total);
+        let mut lower = 0.0;
+        let mut below = 0.0;
+        let rank = share * total;
         for (bound, count) in buckets.into_iter().filter(|(bound, _)| bound.is_finite()) {
             if count >= rank && count > below {
                 return lower + (bound - lower) * (rank - below) / (count - below);

@@ -1,8 +1,9 @@
 //! The worst legal values of what a session inherits: the hostile world of `./dev test --servers hostile`. It has the
 //! settings of the [odd world](super::odd) as well.
 //!
-//! All sessions get the values of `GLOBAL`, with which a service can work. `init_connect` gives the accounts of relays and
-//! operators those of `OWN`, with which no program can work that leaves them alone. The tests' `root` skips `init_connect`.
+//! All sessions get the values of `GLOBAL`, with which a service can work. `init_connect` gives the accounts of relays
+//! and operators those of `OWN`, with which no program can work that leaves them alone. The tests' `root` skips
+//! `init_connect`.
 
 use std::path::Path;
 

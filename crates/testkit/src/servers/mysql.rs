@@ -31,8 +31,8 @@ impl Flavor {
         }
     }
 
-    /// A query of the connections that read the binary log for the default database. (`MySQL` cannot list statements with bytes in
-    /// `information_schema.processlist`.)
+    /// A query of the connections that read the binary log for the default database. (`MySQL` cannot list statements
+    /// with bytes in `information_schema.processlist`.)
     #[must_use]
     pub fn streams(self) -> &'static str {
         match self {
@@ -186,7 +186,8 @@ impl MySqlOptions {
     }
 
     fn settings(&self, call: Call, folder: &Path, port: u16) -> Call {
-        // MariaDB deletes at its start what other servers have in a shared folder for temporary tables, and these crash.
+        // MariaDB deletes at its start what other servers have in a shared folder for temporary tables, and these
+        // crash.
         let call = call
             .option("tmpdir", folder)
             .option("socket", folder.join("socket"))

@@ -71,8 +71,8 @@ pub(super) fn of_prometheus(program: &str) -> Result<Call> {
     })
 }
 
-/// The call for Alertmanager. Debian's program reads a file of its package under `/usr/share`. So the unpacked one sees the
-/// package's folder there, in a mount namespace of its own. Blocking.
+/// The call for Alertmanager. Debian's program reads a file of its package under `/usr/share`. So the unpacked one sees
+/// the package's folder there, in a mount namespace of its own. Blocking.
 pub(super) fn alertmanager() -> Result<Call> {
     const SHARED: &str = r#"mount --bind "$0/usr/share" /usr/share && exec "$0/usr/bin/prometheus-alertmanager" "$@""#;
     if let Some(program) = on_path("prometheus-alertmanager").or_else(|| on_path("alertmanager")) {

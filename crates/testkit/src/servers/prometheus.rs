@@ -26,8 +26,8 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one that reads the metrics of these jobs, each at ports of 127.0.0.1, every second, and evaluates the rules of
-    /// `dashboards` as often.
+    /// Starts one that reads the metrics of these jobs, each at ports of 127.0.0.1, every second, and evaluates the
+    /// rules of `dashboards` as often.
     ///
     /// # Errors
     /// When it is not installed and cannot be downloaded, or does not answer; then with the end of its log.
@@ -153,7 +153,8 @@ pub async fn serve(registry: Registry) -> Result<u16> {
     Ok(port)
 }
 
-/// Divides all times of rules: durations, and numbers from 60 on, which are seconds. An error: a time that it cannot divide.
+/// Divides all times of rules: durations, and numbers from 60 on, which are seconds. An error: a time that it cannot
+/// divide.
 fn faster(rules: &str, factor: u32) -> Result<String> {
     let mut faster = String::new();
     for line in rules.split_inclusive('\n') {

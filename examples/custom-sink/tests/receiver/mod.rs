@@ -98,7 +98,8 @@ async fn serve(listener: TcpListener, taken: Arc<Mutex<Taken>>, stopped: oneshot
     connections.shutdown().await;
 }
 
-/// Takes a message, unless its target asks for another answer (`status-503`) or none (`silent`). The type `refused` is never taken.
+/// Takes a message, unless its target asks for another answer (`status-503`) or none (`silent`). The type `refused` is
+/// never taken.
 async fn take(State(taken): State<Arc<Mutex<Taken>>>, uri: Uri, headers: HeaderMap, body: String) -> StatusCode {
     if uri.path() == "/hooks/silent" {
         std::future::pending::<()>().await;

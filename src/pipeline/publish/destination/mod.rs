@@ -97,7 +97,8 @@ impl Sick {
 pub(crate) struct Destinations {
     context: Arc<Context>,
     sick: HashMap<Arc<Destination>, Sick>,
-    /// The last confirmation of each destination, and of each sink. Those of 10,000 destinations at most are remembered.
+    /// The last confirmation of each destination, and of each sink. Those of 10,000 destinations at most are
+    /// remembered.
     confirmed: HashMap<Arc<Destination>, Instant>,
     last_confirmed: HashMap<String, Instant>,
     /// The sinks of which all destinations refuse.
@@ -127,8 +128,8 @@ impl Destinations {
         let newest = self.context.controls.newest_job();
         if sick.job != newest {
             sick.job = newest;
-            // An operator who orders something may have removed the cause: it is as if the outage began now. A try of a silent
-            // destination may still be in flight.
+            // An operator who orders something may have removed the cause: it is as if the outage began now. A try of a
+            // silent destination may still be in flight.
             if sick.trouble != Sickness::Silent {
                 (sick.since, sick.next_try) = (now, now);
             }
@@ -225,7 +226,8 @@ impl Destinations {
         }
     }
 
-    /// Whether messages of a destination that refuses are rejected: after its grace time, if it is not the whole sink that refuses.
+    /// Whether messages of a destination that refuses are rejected: after its grace time, if it is not the whole sink
+    /// that refuses.
     fn rejects(&self, destination: &Destination, now: Instant) -> bool {
         let relay = &self.context.config.relay;
         let longer = relay.first_destination_grace.max(relay.unroutable_grace);
@@ -240,8 +242,8 @@ impl Destinations {
         self.confirmed.contains_key(destination) || is_proven().unwrap_or(false)
     }
 
-    /// Whether all destinations of the sink refuse: none has taken a message since this one refuses, and others refuse, too. A single
-    /// one may be missing for a reason of its own, but a grant is never refused because of a message.
+    /// Whether all destinations of the sink refuse: none has taken a message since this one refuses, and others refuse,
+    /// too. A single one may be missing for a reason of its own, but a grant is never refused because of a message.
     fn all_refuse(&self, destination: &Destination) -> bool {
         let Some(sick) = self.sick.get(destination) else { return false };
         let takes = self.last_confirmed.get(&destination.sink).is_some_and(|at| *at >= sick.since);

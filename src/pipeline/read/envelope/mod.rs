@@ -169,8 +169,8 @@ fn put(message: &mut Outgoing, mut headers: Vec<(String, String)>) {
     message.contents.headers = headers;
 }
 
-/// Formats microseconds since 1970: `2018-04-05T17:31:00Z`, with a fraction if there is one. `None` outside of the years
-/// 0 to 9999.
+/// Formats microseconds since 1970: `2018-04-05T17:31:00Z`, with a fraction if there is one. `None` outside of the
+/// years 0 to 9999.
 pub(crate) fn rfc3339(micros: i64) -> Option<String> {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000).ok()?.format(&Rfc3339).ok()
 }

@@ -107,7 +107,9 @@ impl Options {
 
 async fn run(options: &Options) -> Result<bool> {
     let plan = options.plan()?;
-    let (rate, keep, most) = (plan.rate, plan.keep, plan.time.as_secs_f64() * plan.rate);
+    let rate = plan.rate;
+    let keep = plan.keep;
+    let most = plan.time.as_secs_f64() * plan.rate;
     println!("{:.0} seconds with {rate:.1} transactions each: {most:.0}", plan.time.as_secs_f64());
     let arena = Box::pin(start(options, plan)).await?;
     let mut probe = Probe::new(&arena.database, keep > 0).await?;
