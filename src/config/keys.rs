@@ -199,7 +199,8 @@ section! {
         base: Duration = Default "1s";
         /// Upper bound of every wait.
         max: Duration = Default "5m";
-        /// After this number of attempts the message is dead.
+        /// After this number of attempts the message is dead. A relay that dies spends one for each message that it had
+        /// claimed: with 1, a message may be dead that was never sent.
         max_attempts: Count(1, 10_000) = Default "20";
     }
 }

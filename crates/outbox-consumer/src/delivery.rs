@@ -100,9 +100,22 @@ impl fmt::Debug for Delivery {
     }
 }
 
+/// Returns the type of event: the one in its usual place, or in the header of the envelope `debezium`.
+pub(crate) fn typed(in_place: Option<String>, headers: &[(String, String)]) -> Option<String> {
+    in_place.or_else(|| headers.iter().find(|(name, _)| name == "eventType").map(|(_, value)| value.clone()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_in_the_envelope_of_debezium_has_its_type() {
+        let headers = [("eventType".to_owned(), "placed".to_owned())];
+        assert_eq!(typed(None, &headers).as_deref(), Some("placed"));
+        assert_eq!(typed(Some("paid".to_owned()), &headers).as_deref(), Some("paid"));
+        assert_eq!(typed(None, &[]), None);
+    }
 
     #[derive(Debug, serde::Deserialize)]
     struct Order {

@@ -28,9 +28,9 @@ use crate::{Delivery, Failure};
 /// ```
 pub trait Handler: Send + Sync + 'static {
     /// Does the work of one message in the transaction `tx`. That also marks the message as processed, and is committed
-    /// if this returns without failure. It is called again after a failure, never at the same time for two messages of
-    /// one key, and never again after its commit. Messages of one key come in their order, except one that is given
-    /// back by [`Failure::Requeue`].
+    /// if this returns without failure. It is called again after a failure, and never again after its commit. Messages
+    /// of one key come in their order and one at a time, except one that is given back by [`Failure::Requeue`], and a
+    /// dead one that is retried.
     ///
     /// It must not commit, and must pass errors of the database on. Its work outside the transaction (a call of another
     /// service) can happen more than once; the message id helps to make that harmless.

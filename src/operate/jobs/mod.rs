@@ -122,7 +122,8 @@ pub struct Plan {
     pub is_complete: bool,
     /// Their keys.
     pub keys: u64,
-    /// Of the messages, those that an earlier attempt may have delivered: consumers with an inbox see them once.
+    /// Of the messages, those that an earlier attempt may have delivered: consumers with an inbox see them once, as long
+    /// as it remembers them (`retention.inbox`).
     pub may_arrive_twice: u64,
     /// Of the messages, those that may arrive behind later ones of their keys, which did not wait for them
     /// (`after_dead = "skip"`).

@@ -86,7 +86,7 @@ impl Consumer {
     }
 
     /// Sets a property of librdkafka, for example `security.protocol`, `sasl.password` or `session.timeout.ms`. A new
-    /// group starts at the oldest message unless `auto.offset.reset` says otherwise. A broker that does not reply for
+    /// group, or one whose offsets have expired, starts at the oldest message; `auto.offset.reset=latest` skips those. A broker that does not reply for
     /// `socket.timeout.ms`, 10 s unless set, is left for the others. [`Consumer::run`] refuses properties that would
     /// lose messages.
     #[must_use]

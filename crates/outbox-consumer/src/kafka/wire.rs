@@ -8,7 +8,7 @@ use std::{
 use outbox_core::{Contents, TOPIC_HEADER, Uuid, key_hash};
 use rdkafka::{Message, message::Headers};
 
-use crate::Delivery;
+use crate::{Delivery, delivery::typed};
 
 /// Headers that describe the message: by the relay's own names, and by those of CloudEvents.
 const ID: [&str; 2] = ["id", "ce_id"];
@@ -21,11 +21,12 @@ pub(super) fn delivery(message: &impl Message) -> Delivery {
     let id = take(&mut headers, &ID).and_then(|id| Uuid::try_parse(&id).ok());
     let without_id = id.is_none().then_some("the record has no header `id` that is a UUID");
     let millis = message.timestamp().to_millis().and_then(|millis| u64::try_from(millis).ok());
+    let event_type = typed(take(&mut headers, &TYPE), &headers);
     let contents = Contents {
         // Earlier relays do not send this header.
         topic: take(&mut headers, &[TOPIC_HEADER]).unwrap_or_else(|| message.topic().to_owned()),
         key: message.key().map(<[u8]>::to_vec),
-        event_type: take(&mut headers, &TYPE),
+        event_type,
         content_type: take(&mut headers, &CONTENT_TYPE),
         headers,
         payload: message.payload().map(<[u8]>::to_vec),

@@ -5,7 +5,10 @@ use std::time::{Duration, SystemTime};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use outbox_core::{Contents, TOPIC_HEADER, Uuid};
 
-use crate::{Delivery, delivery::Doubt};
+use crate::{
+    Delivery,
+    delivery::{Doubt, typed},
+};
 
 /// Headers that the relay writes: the message key, and the mark that distinguishes a tombstone from an empty payload.
 const KEY: &str = "x-message-key";
@@ -25,6 +28,7 @@ pub(super) fn delivery(message: lapin::message::Delivery, queue: &str) -> Delive
     let count = |name| table.get(name).and_then(AMQPValue::as_long_long_int).and_then(|it| it.try_into().ok());
     let long = |name| table.get(name).and_then(AMQPValue::as_long_string);
     let returns = count(RETURNS).unwrap_or_default();
+    let headers: Vec<_> = table.iter().flat_map(|(name, value)| header(name.as_str(), value)).collect();
     let contents = Contents {
         // Earlier relays do not send this header.
         topic: long(TOPIC_HEADER).map_or_else(
@@ -32,9 +36,9 @@ pub(super) fn delivery(message: lapin::message::Delivery, queue: &str) -> Delive
             |topic| String::from_utf8_lossy(topic.as_bytes()).into_owned(),
         ),
         key: long(KEY).map(|key| key.as_bytes().to_vec()),
-        event_type: text(properties.kind()),
+        event_type: typed(text(properties.kind()), &headers),
         content_type: text(properties.content_type()),
-        headers: table.iter().flat_map(|(name, value)| header(name.as_str(), value)).collect(),
+        headers,
         payload: (!tombstone).then_some(message.data),
     };
     Delivery {
