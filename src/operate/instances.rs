@@ -1,12 +1,13 @@
 //! The running relays and workers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use outbox_core::{
     sqlx::{self, MySqlConnection},
     store::{
         controls::{self, ControlRow},
         instances::{self, InstanceRow},
+        lanes,
     },
 };
 use serde::Serialize;
@@ -126,21 +127,28 @@ fn sinks(row: &InstanceRow) -> BTreeMap<String, Option<String>> {
     serde_json::from_str(&row.sinks).unwrap_or_default()
 }
 
-/// The processes; those that are gone tell only which lanes belong to workers.
+/// The processes, and the lanes that belong to workers: relays of all lanes leave those alone.
 #[derive(Debug, Default)]
-pub(super) struct Live(pub(super) Vec<Instance>);
+pub(super) struct Live {
+    pub(super) instances: Vec<Instance>,
+    pub(super) of_workers: BTreeSet<u16>,
+}
 
 impl Live {
     pub(super) async fn read(db: &mut MySqlConnection) -> Result<Self, sqlx::Error> {
-        list(db).await.map(Self)
+        let of_workers = lanes::of_kind(db, Role::WORKER).await?.into_iter().collect();
+        Ok(Self { instances: list(db).await?, of_workers })
     }
 
-    /// Relays of all lanes leave those of workers alone.
+    /// The kind of processes that a lane belongs to.
+    pub(super) fn role(&self, lane: u16) -> &'static str {
+        if self.of_workers.contains(&lane) { Role::WORKER } else { Role::Relay.name() }
+    }
+
     fn of(&self, lane: u16) -> impl Iterator<Item = &Instance> {
-        let is_worker = |it: &Instance| it.role == Role::WORKER;
-        let of_workers = self.0.iter().any(|it| is_worker(it) && it.lanes.contains(&lane));
-        let is_here = move |it: &&Instance| it.state != "gone" && is_worker(it) == of_workers;
-        self.0.iter().filter(is_here).filter(move |it| it.lanes.is_empty() || it.lanes.contains(&lane))
+        let role = self.role(lane);
+        let is_here = move |it: &&Instance| it.state != "gone" && it.role == role;
+        self.instances.iter().filter(is_here).filter(move |it| it.lanes.is_empty() || it.lanes.contains(&lane))
     }
 
     /// Those that an operator drains claim nothing.
@@ -231,8 +239,9 @@ mod tests {
     fn processes_serve_their_lanes_and_say_which_sinks_refuse() {
         let process = instance(&row("a", 0, 0), &[]);
         let drained = Instance { instance: "c".to_owned(), state: "drained", ..process.clone() };
-        let of_all = Instance { state: "live", ..Instance::default() };
-        let live = Live(vec![process.clone(), process, of_all, drained]);
+        let of_all = Instance { lanes: Vec::new(), ..process.clone() };
+        let instances = vec![process.clone(), process, Instance { sinks: BTreeMap::new(), ..of_all }, drained];
+        let live = Live { instances, ..Live::default() };
         assert_eq!([3, 5].map(|lane| live.serve(lane)), [3, 1]);
         assert_eq!([live.drained(3), live.drained(5)], [vec!["c"], vec![]]);
         assert_eq!(live.refused(3), ["Sink mail takes nothing from 2 relays: down\n."]);
@@ -243,8 +252,7 @@ mod tests {
     fn relays_of_all_lanes_do_not_serve_those_of_workers() {
         let relay = Instance { role: "relay".to_owned(), state: "live", ..Instance::default() };
         let worker = Instance { role: "worker".to_owned(), lanes: vec![7], ..relay.clone() };
-        let gone = Instance { state: "gone", lanes: vec![8], ..worker.clone() };
-        let live = Live(vec![relay.clone(), relay, worker, gone]);
+        let live = Live { instances: vec![relay.clone(), relay, worker], of_workers: [7, 8].into() };
         assert_eq!([7, 8, 9].map(|lane| live.serve(lane)), [1, 0, 2]);
     }
 }

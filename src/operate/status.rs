@@ -72,7 +72,7 @@ pub(crate) async fn judged(db: &mut MySqlConnection) -> Result<Judged, sqlx::Err
         (lane, judged)
     };
     let lanes = lanes.into_iter().map(judge).collect();
-    Ok(Judged { stats, lanes, instances: live.0 })
+    Ok(Judged { stats, lanes, instances: live.instances })
 }
 
 /// Tells the state of the whole outbox, for people.
@@ -162,11 +162,12 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> (&'static
         return (state, verdict.to_owned());
     }
     let serving = serving.max(usize::try_from(lane.owners).unwrap_or(usize::MAX));
+    let role = live.role(lane.lane);
     let relays = match (serving, live.drained(lane.lane).len()) {
-        (0, 0) => "no live relay serves it".to_owned(),
-        (0, drained) => format!("no live relay serves it ({drained} drained)"),
-        (1, _) => "1 relay serves it".to_owned(),
-        (relays, _) => format!("{relays} relays serve it"),
+        (0, 0) => format!("no live {role} serves it"),
+        (0, drained) => format!("no live {role} serves it ({drained} drained)"),
+        (1, _) => format!("1 {role} serves it"),
+        (relays, _) => format!("{relays} {role}s serve it"),
     };
     if !lane.sends && lane.lag >= PATIENCE {
         let state = if serving == 0 { "unserved" } else { "stuck" };
@@ -225,13 +226,14 @@ mod tests {
         let lane = LaneStats { lane: 3, sends: true, ..LaneStats::default() };
         let unserved = LaneStats { pending: 1, lag: 90 * SECOND, sends: false, ..lane.clone() };
         let sinks = [("kafka".to_owned(), Some("no broker\nanswers".to_owned()))].into();
-        let process = Instance { state: "live", ..Instance::default() };
-        let live = Live(vec![Instance { sinks, ..process.clone() }, process.clone()]);
-        let found = status(&unserved, None, &live);
+        let process = Instance { role: "relay".to_owned(), state: "live", ..Instance::default() };
+        let live = |instances| Live { instances, ..Live::default() };
+        let down = live(vec![Instance { sinks, ..process.clone() }, process.clone()]);
+        let found = status(&unserved, None, &down);
         let sentence = "2 relays serve it. Sink kafka takes nothing from 1 relay: no broker\nanswers.";
         assert!(found.state == "stuck" && found.verdict.ends_with(sentence), "{}", found.verdict);
-        assert_eq!(status(&lane, None, &live).verdict, "Nothing is due.");
-        let drained = Live(vec![Instance { state: "drained", ..process }]);
+        assert_eq!(status(&lane, None, &down).verdict, "Nothing is due.");
+        let drained = live(vec![Instance { state: "drained", ..process }]);
         let found = status(&unserved, None, &drained);
         assert!(found.state == "unserved" && found.verdict.ends_with("(1 drained)."), "{}", found.verdict);
     }

@@ -5,7 +5,7 @@ use outbox_core::{
     store::{
         attempts::FailureRow,
         find::{self, ClaimRow, Found, MAX_BEFORE, StateRow, StateTable},
-        jobs,
+        jobs, locked,
         read::Mark,
         refusal::{Refusal, refusal},
         tail::Kind,
@@ -14,7 +14,7 @@ use outbox_core::{
 use serde::Serialize;
 
 use super::{instances::Live, shown::span};
-use crate::pipeline::read::envelope::rfc3339;
+use crate::{pipeline::read::envelope::rfc3339, state::role::Role};
 
 mod discarded;
 mod reference;
@@ -114,6 +114,12 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
         };
         verdict = discarded::by(&jobs, id).unwrap_or(verdict);
     }
+    if matches!(verdict.cause.as_str(), "no_relay" | "stuck")
+        && let Some(lock) = locked::find(db).await?
+    {
+        // Relays write no heartbeat either.
+        verdict = Verdict::new("pending", "locked", format!("{}.", capitalised(&lock.to_string())));
+    }
     let Verdict { state, cause, why, remedy } = verdict;
     let (row, message) = (found.states.first(), found.message.as_ref());
     let time = |micros: i64| rfc3339(micros).unwrap_or_default();
@@ -172,11 +178,11 @@ impl Verdict {
 /// receipt decides only if there is no state, because a message can be put back after it was sent.
 fn verdict(found: &Found, live: &Live) -> Verdict {
     let mut verdict = match (found.states.first(), found.claims.first()) {
-        (Some(row), Some(claim)) if row.table == StateTable::Pending => claimed(found, claim),
+        (Some(row), Some(claim)) if row.table == StateTable::Pending => claimed(found, claim, live.role(row.lane)),
         (Some(row), _) => match row.table {
             StateTable::Pending => pending(found, row, live),
-            StateTable::Delayed => delayed(found, row),
-            StateTable::Dead => dead(found.id, row),
+            StateTable::Delayed => delayed(found, row, live),
+            StateTable::Dead => dead(found, row),
         },
         (None, _) => ended(found),
     };
@@ -223,7 +229,7 @@ fn ended(found: &Found) -> Verdict {
     }
 }
 
-fn claimed(found: &Found, claim: &ClaimRow) -> Verdict {
+fn claimed(found: &Found, claim: &ClaimRow, role: &str) -> Verdict {
     let (owner, ago) = (&claim.owner, found.now - claim.lease_until);
     if ago < 0 && claim.kind == Kind::Closed {
         let why = format!(
@@ -245,14 +251,13 @@ fn claimed(found: &Found, claim: &ClaimRow) -> Verdict {
     }
     if ago < 0 {
         let since = span(found.now - claim.claimed_at);
-        let why = format!(
-            "Relay {owner} has claimed it, {since} ago, and publishes it. Its lease lasts until {}.",
-            at(claim.lease_until)
-        );
+        let [who, does] = if role == Role::WORKER { ["Worker", "works on it"] } else { ["Relay", "publishes it"] };
+        let lease = at(claim.lease_until);
+        let why = format!("{who} {owner} has claimed it, {since} ago, and {does}. Its lease lasts until {lease}.");
         return Verdict::new("claimed", "claimed", why);
     }
     let why = format!(
-        "Relay {owner} had claimed it, and its lease ended {} ago. Another relay takes it over within seconds.",
+        "{owner} had claimed it, and its lease ended {} ago. Another {role} takes it over within seconds.",
         span(ago)
     );
     without_relay(Verdict::new("claimed", "lease_ended", why), ago)
@@ -293,23 +298,24 @@ fn pending(found: &Found, row: &StateRow, live: &Live) -> Verdict {
     if !is_idle && (serving > 0 || idle(found) < QUIET) {
         return Verdict::new("pending", "in_line", place + &progress + &refused);
     }
+    let role = live.role(lane);
     let none = if is_idle {
-        format!("{place} No relay has sent a message of this lane in the last minute, and none has a claim in it.")
+        format!("{place} No {role} has sent a message of this lane in the last minute, and none has a claim in it.")
     } else {
         place + &progress
     };
     if serving == 0 {
         let verdict = |drained: &str| {
-            Verdict::new("pending", "no_relay", format!("{none} No live relay serves the lane{drained}."))
+            Verdict::new("pending", "no_relay", format!("{none} No live {role} serves the lane{drained}."))
         };
         return match live.drained(lane).first() {
             Some(name) => {
                 verdict(&format!(": {name} is drained")).remedy(format!("relay resume --instance {name} --because …"))
             }
-            None => verdict("").remedy(format!("start a relay that serves lane {lane}")),
+            None => verdict("").remedy(start(role, lane)),
         };
     }
-    let relays = if serving == 1 { "1 live relay serves".to_owned() } else { format!("{serving} live relays serve") };
+    let relays = if serving == 1 { format!("1 live {role} serves") } else { format!("{serving} live {role}s serve") };
     let why = format!("{none} {relays} the lane.{refused}");
     if live.has_no_sink(lane) {
         return Verdict { remedy: remedy("parked", "").map(str::to_owned), ..Verdict::new("pending", "sink", why) };
@@ -332,16 +338,19 @@ fn behind(found: &Found, state: &'static str) -> Option<Verdict> {
     Some(Verdict::new(state, "behind", why).remedy(format!("relay why {ahead}")))
 }
 
-fn delayed(found: &Found, row: &StateRow) -> Verdict {
+fn delayed(found: &Found, row: &StateRow, live: &Live) -> Verdict {
+    let role = live.role(row.lane);
     let Some(due) = row.at else {
         return behind(found, "delayed").unwrap_or_else(|| {
-            let why = "It is the next in the queue of its key: a relay makes it pending within seconds.";
-            without_relay(Verdict::new("delayed", "next_of_key", why), idle(found))
+            let why = format!("It is the next in the queue of its key: a {role} makes it pending within seconds.");
+            let verdict = Verdict::new("delayed", "next_of_key", why);
+            let is_served = live.serve(row.lane) > 0 || idle(found) < PATIENCE;
+            if is_served { verdict } else { unserved(verdict, role, row.lane) }
         });
     };
     let overdue = found.now - due;
     if overdue >= 0 {
-        let why = format!("It has been due for {}: a relay makes it pending within seconds.", span(overdue));
+        let why = format!("It has been due for {}: a {role} makes it pending within seconds.", span(overdue));
         return without_relay(Verdict::new("delayed", "due", why), overdue);
     }
     let next = format!("at {} (in {})", at(due), span(overdue));
@@ -380,10 +389,42 @@ fn delayed(found: &Found, row: &StateRow) -> Verdict {
         other => (format!("It waits ({other}){error}. It is tried again {next}."), None),
     };
     let remedy = remedy.map(str::to_owned);
-    Verdict { state: "delayed", cause: reason.to_owned(), why, remedy }
+    later(found, row, live, Verdict { state: "delayed", cause: reason.to_owned(), why, remedy })
 }
 
-fn dead(id: u64, row: &StateRow) -> Verdict {
+/// Adds what hinders a message once it is due.
+fn later(found: &Found, row: &StateRow, live: &Live, mut verdict: Verdict) -> Verdict {
+    let expires_at = found.message.as_ref().and_then(|message| message.expires_at);
+    if let (Some(due), Some(expires_at)) = (row.at, expires_at)
+        && expires_at <= due
+    {
+        verdict.why.extend([format!(" It expires before, at {}, and is given up then.", at(expires_at))]);
+    }
+    if let (Some(ahead), "scheduled") = (found.ahead, row.reason.as_str()) {
+        verdict.why.extend([format!(" It waits behind message {ahead} of its key, too.")]);
+        return verdict.remedy(format!("relay why {ahead}"));
+    }
+    if let Some(pause) = &found.paused {
+        verdict.why.extend([format!(" {} has paused lane {}: {}.", pause.actor, row.lane, pause.reason)]);
+        return verdict.remedy(format!("relay resume --lane {} --because …", row.lane));
+    }
+    if live.serve(row.lane) == 0 && idle(found) >= QUIET && live.drained(row.lane).is_empty() {
+        return unserved(verdict, live.role(row.lane), row.lane);
+    }
+    verdict
+}
+
+fn unserved(mut verdict: Verdict, role: &str, lane: u16) -> Verdict {
+    verdict.why.extend([format!(" No live {role} serves the lane.")]);
+    verdict.remedy(start(role, lane))
+}
+
+fn start(role: &str, lane: u16) -> String {
+    format!("start a {role} that serves lane {lane}")
+}
+
+fn dead(found: &Found, row: &StateRow) -> Verdict {
+    let id = found.id;
     let error = error(row);
     let holds = if row.holds_key { " The later messages of its key wait for it." } else { "" };
     let when = row.at.map(at).unwrap_or_default();
@@ -396,9 +437,12 @@ fn dead(id: u64, row: &StateRow) -> Verdict {
     } else {
         format!("`relay dead discard {id}`")
     };
-    let remedy = format!(
-        "remove the cause, then `relay dead retry {id}`; to do without it, {without}: docs/runbook.md#outboxdeadmessages"
-    );
+    let again = if found.message.is_none() || row.reason == "expired" {
+        "it cannot be retried".to_owned()
+    } else {
+        format!("remove the cause, then `relay dead retry {id}`")
+    };
+    let remedy = format!("{again}; to do without it, {without}: docs/runbook.md#outboxdeadmessages");
     Verdict { state: "dead", cause: reason, why, remedy: Some(remedy) }
 }
 
@@ -416,6 +460,11 @@ fn without_relay(verdict: Verdict, late: i64) -> Verdict {
     let why = format!("{} None has.", verdict.why);
     Verdict { why, ..verdict }
         .remedy("start a relay; if one runs, its /readyz and `relay check --connect` say what it lacks")
+}
+
+fn capitalised(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().into_iter().flat_map(char::to_uppercase).chain(chars).collect()
 }
 
 /// A time without its fraction.

@@ -35,8 +35,9 @@ fn pending() -> Found {
     found(&[row(StateTable::Pending, None, "")])
 }
 
+/// In a lane in which a relay works.
 fn delayed(seconds: i64, reason: &str) -> Found {
-    found(&[row(StateTable::Delayed, Some(NOW + seconds * SECOND), reason)])
+    Found { owners: 1, ..found(&[row(StateTable::Delayed, Some(NOW + seconds * SECOND), reason)]) }
 }
 
 fn claim(seconds: i64) -> ClaimRow {
@@ -50,6 +51,21 @@ fn claim(seconds: i64) -> ClaimRow {
 
 fn receipt() -> ReceiptRow {
     ReceiptRow { owner: "a".to_owned(), sent_at: NOW - SECOND, place: Some("orders/3@184".to_owned()) }
+}
+
+fn pause(ends_at: Option<i64>) -> ControlRow {
+    ControlRow {
+        kind: "lane".to_owned(),
+        name: "7".to_owned(),
+        paused_at: NOW,
+        ends_at,
+        actor: "alice".to_owned(),
+        reason: "repair".to_owned(),
+    }
+}
+
+fn live(instances: Vec<Instance>) -> Live {
+    Live { instances, ..Live::default() }
 }
 
 fn behind(found: Found) -> Found {
@@ -90,7 +106,7 @@ fn a_message_that_a_replay_sends_elsewhere_has_its_job_and_destination() {
 #[test]
 fn a_claimed_message_has_its_relay() {
     let claimed = |seconds| Found { claims: vec![claim(seconds)], ..pending() };
-    check(&claimed(20), "claimed/claimed", "a has claimed it, 40 s ago, and publishes it", "");
+    check(&claimed(20), "claimed/claimed", "Relay a has claimed it, 40 s ago, and publishes it", "");
     check(&claimed(20), "claimed/claimed", "Its lease lasts until 2023-11-14T22:13:40Z", "");
     let tailed = |kind| Found { claims: vec![ClaimRow { kind, ..claim(20) }], ..pending() };
     check(&tailed(Kind::Closed), "claimed/closed", "which was closed 40 s ago, and may have published it.", "");
@@ -106,14 +122,6 @@ fn a_claimed_message_has_its_relay() {
 
 #[test]
 fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
-    let pause = |ends_at| ControlRow {
-        kind: "lane".to_owned(),
-        name: "7".to_owned(),
-        paused_at: NOW,
-        ends_at,
-        actor: "alice".to_owned(),
-        reason: "repair".to_owned(),
-    };
     let paused = |ends_at| Found { paused: Some(pause(ends_at)), ..behind(pending()) };
     check(
         &paused(None),
@@ -156,23 +164,24 @@ fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
 #[test]
 fn a_pending_message_has_no_relay_or_none_that_sends() {
     let in_line = Found { before: 12, last_sent: Some(NOW - 2 * SECOND), ..pending() };
-    let process = Instance { instance: "a/1".to_owned(), state: "live", ..Instance::default() };
-    let drained = verdict(&pending(), &Live(vec![Instance { state: "draining", ..process.clone() }]));
+    let process =
+        Instance { instance: "a/1".to_owned(), role: "relay".to_owned(), state: "live", ..Instance::default() };
+    let drained = verdict(&pending(), &live(vec![Instance { state: "draining", ..process.clone() }]));
     assert!(drained.why.ends_with("No live relay serves the lane: a/1 is drained."), "{}", drained.why);
     assert_eq!(drained.remedy.as_deref(), Some("relay resume --instance a/1 --because …"));
-    let stuck = verdict(&pending(), &Live(vec![process.clone(); 2]));
+    let stuck = verdict(&pending(), &live(vec![process.clone(); 2]));
     assert_eq!(stuck.cause, "stuck");
     assert!(stuck.why.ends_with("2 live relays serve the lane."), "{}", stuck.why);
     let sinks = [("kafka".to_owned(), Some("no broker\nanswers".to_owned()))].into();
-    let live = Live(vec![Instance { sinks, ..process.clone() }]);
+    let down = live(vec![Instance { sinks, ..process.clone() }]);
     let refused = "Sink kafka takes nothing from 1 relay: no broker\nanswers.";
     for (found, cause) in [(&pending(), "sink"), (&in_line, "in_line")] {
-        let verdict = verdict(found, &live);
+        let verdict = verdict(found, &down);
         assert!(verdict.cause == cause && verdict.why.ends_with(refused), "{verdict:?}");
     }
     // The message may be for a sink that takes messages.
     let sinks = [("kafka".to_owned(), Some("no broker\nanswers".to_owned())), ("mail".to_owned(), None)].into();
-    let verdict = verdict(&pending(), &Live(vec![Instance { sinks, ..process }]));
+    let verdict = verdict(&pending(), &live(vec![Instance { sinks, ..process }]));
     assert!(verdict.cause == "stuck" && verdict.why.ends_with(refused), "{verdict:?}");
 }
 
@@ -180,7 +189,7 @@ fn a_pending_message_has_no_relay_or_none_that_sends() {
 fn a_delayed_or_dead_message_has_its_reason() {
     let queued = found(&[row(StateTable::Delayed, None, "behind")]);
     check(&behind(queued.clone()), "delayed/behind", "behind message 5", "relay why 5");
-    check(&queued, "delayed/next_of_key", "None has.", "start a relay");
+    check(&queued, "delayed/next_of_key", "No live relay serves the lane.", "start a relay that serves lane 7");
     let busy = Found { owners: 1, ..queued };
     check(&busy, "delayed/next_of_key", "next in the queue of its key", "");
     check(&delayed(0, "unconfirmed"), "delayed/due", "due for 0 s", "");
@@ -211,6 +220,39 @@ fn a_delayed_or_dead_message_has_its_reason() {
     let mut released = dead;
     released.states[0].holds_key = false;
     assert!(!remedy(&released).contains("release"), "{}", remedy(&released));
+}
+
+#[test]
+fn a_delayed_message_has_what_hinders_it_later() {
+    let waits = delayed(90, "unconfirmed");
+    let nobody = Found { owners: 0, ..waits.clone() };
+    check(&nobody, "delayed/unconfirmed", "No live relay serves the lane.", "start a relay that serves lane 7");
+    check(&behind(delayed(90, "scheduled")), "delayed/scheduled", "behind message 5 of its key, too", "relay why 5");
+    let mut expires = waits.clone();
+    expires.message.as_mut().unwrap().expires_at = Some(NOW + 60 * SECOND);
+    check(&expires, "delayed/unconfirmed", "It expires before, at 2023-11-14T22:14:20Z", "");
+    let paused = Found { paused: Some(pause(None)), ..waits };
+    check(&paused, "delayed/unconfirmed", "alice has paused lane 7: repair.", "relay resume --lane 7 --because …");
+}
+
+#[test]
+fn a_lane_of_workers_has_workers() {
+    let workers = Live { of_workers: [7].into(), ..Live::default() };
+    let told = |found: &Found| {
+        let verdict = verdict(found, &workers);
+        format!("{} {}", verdict.why, verdict.remedy.unwrap_or_default())
+    };
+    assert!(told(&pending()).ends_with("No live worker serves the lane. start a worker that serves lane 7"));
+    let claimed = Found { claims: vec![claim(20)], ..pending() };
+    assert!(told(&claimed).starts_with("Worker a has claimed it, 40 s ago, and works on it."));
+}
+
+#[test]
+fn what_cannot_be_retried_says_so() {
+    let expired = found(&[row(StateTable::Dead, Some(NOW), "expired")]);
+    check(&expired, "dead/expired", "expired", "it cannot be retried; to do without it, `relay dead release");
+    let missing = Found { message: None, ..found(&[row(StateTable::Dead, Some(NOW), "message_missing")]) };
+    check(&missing, "dead/message_missing", "after 3 attempts", "it cannot be retried");
 }
 
 #[test]
