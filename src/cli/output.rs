@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use unicode_width::UnicodeWidthStr as _;
 
 use crate::operate::shown::{is_unsafe, shown};
 
@@ -171,8 +172,7 @@ fn table<const N: usize>(columns: &[&str], rows: &[[Value; N]]) -> String {
     let head = columns.iter().map(|column| column.to_uppercase()).collect::<Vec<_>>();
     let rows = rows.iter().map(|row| row.iter().map(cell).collect::<Vec<_>>());
     let lines: Vec<_> = Some(head).filter(|head| !head.is_empty()).into_iter().chain(rows).collect();
-    let width =
-        |i: usize| lines.iter().filter_map(|line| line.get(i)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let width = |i: usize| lines.iter().filter_map(|line| line.get(i)).map(|cell| cell.width()).max().unwrap_or(0);
     let widths: Vec<_> = (0..N).map(width).collect();
     let line = |cells: &Vec<String>| {
         let cells: Vec<_> = cells.iter().zip(&widths).map(|(cell, width)| padded(cell, *width)).collect();
@@ -183,7 +183,7 @@ fn table<const N: usize>(columns: &[&str], rows: &[[Value; N]]) -> String {
 
 /// A cell with blanks behind it. A width in `format!` may not exceed 65,535; a payload does.
 fn padded(cell: &str, width: usize) -> String {
-    let blanks = width.saturating_sub(cell.chars().count());
+    let blanks = width.saturating_sub(cell.width());
     format!("{cell}{}", " ".repeat(blanks))
 }
 
@@ -223,5 +223,7 @@ mod tests {
     fn a_table_is_as_wide_as_its_widest_cells() {
         let rows = [["a".into(), "long cell".into(), 3.into()], ["bb".into(), "c".into(), Value::Null]];
         assert_eq!(table(&["x", "y", "z"], &rows), "X   Y          Z\na   long cell  3\nbb  c          -\n");
+        let wide = [["注文".into(), 1.into()], ["order".into(), 2.into()]];
+        assert_eq!(table(&[], &wide), "注文   1\norder  2\n", "each of the two characters has two columns");
     }
 }

@@ -76,7 +76,7 @@ async fn renew(
             context.metrics.leases_lost_total.inc();
             tracing::warn!(
                 claim_id = tenure.lease.claim_id,
-                "the lease was lost: another relay has taken the claim over"
+                "the lease was lost: it had ended, and a relay has taken the claim over"
             );
         }
     }

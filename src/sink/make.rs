@@ -24,7 +24,7 @@ impl Feed {
     #[must_use]
     pub fn new(name: impl Into<String>, sink: Arc<dyn Sink>, batches: usize, batch: usize) -> Self {
         let name = name.into();
-        Self { sink: Arc::new(Apart::new(&name, sink)), name, batches, batch }
+        Self { sink: Arc::new(Apart::new(&name, sink)), name, batches: batches.max(1), batch: batch.max(1) }
     }
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn feed(name: &str, sink: &SinkConfig) -> Result<Feed, RunError> {
         #[cfg(not(feature = "rabbitmq"))]
         SinkConfig::RabbitMq(_) => return Err(left_out(name, "RabbitMQ")),
     };
-    Ok(Feed { name: name.to_owned(), sink, batches, batch })
+    Ok(Feed { name: name.to_owned(), sink, batches: batches.max(1), batch: batch.max(1) })
 }
 
 #[cfg(not(all(feature = "kafka", feature = "rabbitmq")))]

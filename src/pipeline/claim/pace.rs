@@ -35,8 +35,8 @@ impl Claimer {
                 metrics.claimed_messages_total.inc_by(*messages as u64);
                 metrics.claim_duration_seconds.observe(started.elapsed().as_secs_f64());
                 memory.last_message_at = now;
-                memory.tails.claimed(*messages < relay.claim_messages / 8);
-                let is_small = *messages < relay.claim_messages / 8;
+                let is_small = *messages <= relay.claim_messages / 8;
+                memory.tails.claimed(is_small);
                 // Other relays have their turn even if a pass takes longer than the interval.
                 let until = (started + interval).max(now + interval / 4);
                 ("claimed", if is_small { Pause::Until(until) } else { Pause::None })
