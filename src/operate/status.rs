@@ -153,7 +153,10 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> (&'static
         return ("paused", format!("Paused by {actor} ({reason}); {due}."));
     }
     if lane.expired_leases > 0 && lane.owners == 0 && serving == 0 && !lane.sends {
-        return ("unserved", format!("The relays that had claims here are gone, and no other takes them over; {due}."));
+        return (
+            "unserved",
+            format!("The processes that had claims here are gone, and no other takes them over; {due}."),
+        );
     }
     if lane.pending == 0 {
         let is_idle = lane.delayed.iter().all(is_wanted);
@@ -277,7 +280,7 @@ mod tests {
             &gone,
             None,
             "unserved",
-            "The relays that had claims here are gone, and no other takes them over; 1 message has been due for 1 min 30 s.",
+            "The processes that had claims here are gone, and no other takes them over; 1 message has been due for 1 min 30 s.",
         );
         let pause = ControlRow {
             kind: "lane".to_owned(),

@@ -114,6 +114,12 @@ impl Tenure {
         *self.until.lock() = until;
     }
 
+    /// Whether the loss of the lease was noted.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        *self.hold.lock() == Hold::Lost
+    }
+
     /// Notes that the lease is lost. Returns whether it was not noted before.
     pub fn lose(&self) -> bool {
         let mut hold = self.hold.lock();

@@ -115,10 +115,10 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
         verdict = discarded::by(&jobs, id).unwrap_or(verdict);
     }
     if matches!(verdict.cause.as_str(), "no_relay" | "stuck")
-        && let Some(lock) = locked::find(db).await?
+        && let Ok(Some(lock)) = locked::find(db).await
     {
-        // Relays write no heartbeat either.
-        verdict = Verdict::new("pending", "locked", format!("{}.", capitalised(&lock.to_string())));
+        // Relays may not have written a heartbeat either.
+        verdict.why.extend([format!(" But {lock}.")]);
     }
     let Verdict { state, cause, why, remedy } = verdict;
     let (row, message) = (found.states.first(), found.message.as_ref());
@@ -342,7 +342,7 @@ fn delayed(found: &Found, row: &StateRow, live: &Live) -> Verdict {
     let role = live.role(row.lane);
     let Some(due) = row.at else {
         return behind(found, "delayed").unwrap_or_else(|| {
-            let why = format!("It is the next in the queue of its key: a {role} makes it pending within seconds.");
+            let why = "It is the next in the queue of its key: a relay or worker makes it pending within seconds.";
             let verdict = Verdict::new("delayed", "next_of_key", why);
             let is_served = live.serve(row.lane) > 0 || idle(found) < PATIENCE;
             if is_served { verdict } else { unserved(verdict, role, row.lane) }
@@ -350,7 +350,7 @@ fn delayed(found: &Found, row: &StateRow, live: &Live) -> Verdict {
     };
     let overdue = found.now - due;
     if overdue >= 0 {
-        let why = format!("It has been due for {}: a {role} makes it pending within seconds.", span(overdue));
+        let why = format!("It has been due for {}: a relay or worker makes it pending within seconds.", span(overdue));
         return without_relay(Verdict::new("delayed", "due", why), overdue);
     }
     let next = format!("at {} (in {})", at(due), span(overdue));
@@ -398,17 +398,16 @@ fn later(found: &Found, row: &StateRow, live: &Live, mut verdict: Verdict) -> Ve
     if let (Some(due), Some(expires_at)) = (row.at, expires_at)
         && expires_at <= due
     {
-        verdict.why.extend([format!(" It expires before, at {}, and is given up then.", at(expires_at))]);
+        verdict.why.extend([format!(" It expires before, at {}, and is given up once it is due.", at(expires_at))]);
     }
     if let (Some(ahead), "scheduled") = (found.ahead, row.reason.as_str()) {
         verdict.why.extend([format!(" It waits behind message {ahead} of its key, too.")]);
-        return verdict.remedy(format!("relay why {ahead}"));
+        verdict.remedy.get_or_insert(format!("relay why {ahead}"));
     }
     if let Some(pause) = &found.paused {
         verdict.why.extend([format!(" {} has paused lane {}: {}.", pause.actor, row.lane, pause.reason)]);
-        return verdict.remedy(format!("relay resume --lane {} --because …", row.lane));
-    }
-    if live.serve(row.lane) == 0 && idle(found) >= QUIET && live.drained(row.lane).is_empty() {
+        verdict.remedy.get_or_insert(format!("relay resume --lane {} --because …", row.lane));
+    } else if live.serve(row.lane) == 0 && idle(found) >= QUIET && live.drained(row.lane).is_empty() {
         return unserved(verdict, live.role(row.lane), row.lane);
     }
     verdict
@@ -416,7 +415,8 @@ fn later(found: &Found, row: &StateRow, live: &Live, mut verdict: Verdict) -> Ve
 
 fn unserved(mut verdict: Verdict, role: &str, lane: u16) -> Verdict {
     verdict.why.extend([format!(" No live {role} serves the lane.")]);
-    verdict.remedy(start(role, lane))
+    verdict.remedy.get_or_insert(start(role, lane));
+    verdict
 }
 
 fn start(role: &str, lane: u16) -> String {
@@ -459,12 +459,7 @@ fn without_relay(verdict: Verdict, late: i64) -> Verdict {
     }
     let why = format!("{} None has.", verdict.why);
     Verdict { why, ..verdict }
-        .remedy("start a relay; if one runs, its /readyz and `relay check --connect` say what it lacks")
-}
-
-fn capitalised(text: &str) -> String {
-    let mut chars = text.chars();
-    chars.next().into_iter().flat_map(char::to_uppercase).chain(chars).collect()
+        .remedy("start a relay, or the worker of its lane; if one runs, its /readyz and `relay check --connect` say what it lacks")
 }
 
 /// A time without its fraction.

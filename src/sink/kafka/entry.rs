@@ -98,7 +98,12 @@ impl Producer {
                 break;
             }
         }
-        tokio::task::spawn_blocking(move || self.resume(&paused)).await.ok();
+        let resume = move || {
+            self.resume(&paused);
+            // Its partitions may not outlive the producer.
+            drop(paused);
+        };
+        tokio::task::spawn_blocking(resume).await.ok();
     }
 
     /// Sends nothing more, and gives up every message that is not confirmed. Blocks.
@@ -319,13 +324,15 @@ impl Entry {
         }
         // Messages in flight to written partitions are not noted, so the notes are cleared only without messages in
         // flight.
-        let idle = timeout_at(limits.patience().into(), self.producer.idle()).await.is_ok();
+        let mut idle = timeout_at(limits.patience().into(), self.producer.idle()).await.is_ok();
         if let Some(fresh) = fresh.filter(|_| old || self.producer.is_broken()) {
             let why = if old { "has old secrets" } else { "ended with a fatal error" };
             if !idle && !self.reports.closed_during(self.producer().empty(), limits.deadline).await {
                 return Err(unavailable(&format!("the Kafka producer {why}, and its messages are in flight")));
             }
             self.replace(why, fresh).await?;
+            // The brokers have nothing of the new one.
+            idle = true;
         }
         if idle {
             *self.reports.written() = Written::default();

@@ -10,8 +10,8 @@ use rdkafka::{ClientContext, TopicPartitionList, bindings, client::Client};
 /// Stops sending to these partitions: what is not on the wire waits. Blocks.
 #[expect(unsafe_code, reason = "rdkafka pauses consumers only; librdkafka pauses producers as well")]
 pub(super) fn pause<C: ClientContext>(client: &Client<C>, partitions: &TopicPartitionList) {
-    // SAFETY: both pointers live as long as their borrowed owners. librdkafka sets a field of each element, and keeps
-    // neither. Partitions that it does not know are left out.
+    // SAFETY: both pointers live as long as their borrowed owners, and librdkafka keeps neither. It notes its own
+    // partition in each element of the list, which the caller drops before the client.
     unsafe { bindings::rd_kafka_pause_partitions(client.native_ptr(), partitions.ptr()) };
 }
 

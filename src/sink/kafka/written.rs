@@ -123,12 +123,12 @@ impl Written {
 
 impl Topic {
     fn confirmed(&mut self, partition: i32, key_hash: u64) {
-        if self.is_written() {
-            return;
-        }
         if usize::try_from(partition).is_ok_and(|it| it >= self.partitions) {
             // The topic has more partitions by now.
             self.exists = false;
+            return;
+        }
+        if self.is_written() {
             return;
         }
         self.written.insert(partition);
@@ -232,5 +232,10 @@ mod tests {
         assert_eq!(admit(&mut written, [8, 8]), [Go, Behind]);
         written.reported("orders", 8, 1, Some(2));
         assert_eq!(admit(&mut written, [8]), [Ask]);
+        written.found("orders", 2, 0);
+        for partition in [0, 1, 2] {
+            written.reported("orders", 8, 1, Some(partition));
+        }
+        assert_eq!(admit(&mut written, [8]), [Ask], "the third one was not written to");
     }
 }
