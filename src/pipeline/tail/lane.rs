@@ -79,12 +79,15 @@ impl LaneState {
     /// holds its key.
     pub fn apply(&mut self, changes: Vec<Change>) -> Vec<Arrival> {
         let mut pending = Vec::new();
+        let mut ended = Vec::new();
         for Change { what, .. } in changes {
             match what {
-                What::Claimed(lease, kind) if lease.lease_token == self.token => self.claimed(kind),
-                What::ClaimEnded(lease) if lease.lease_token == self.token => {
-                    self.shown = self.shown.max(lease.claim_id);
+                What::Claimed(lease, kind) if lease.lease_token == self.token => {
+                    // A renewal shows the end of the claim, and the claim again.
+                    ended.retain(|claim_id| *claim_id != lease.claim_id);
+                    self.claimed(kind);
                 }
+                What::ClaimEnded(lease) if lease.lease_token == self.token => ended.push(lease.claim_id),
                 _ if self.phase == Phase::Before => {}
                 What::Pending(row, message) => pending.push((row, message)),
                 What::Removed(id) => {
@@ -96,6 +99,7 @@ impl LaneState {
                 What::Claimed(..) | What::ClaimEnded(..) => {}
             }
         }
+        self.shown = ended.into_iter().fold(self.shown, u64::max);
         pending.into_iter().filter_map(|(row, message)| self.arrive(row, message)).collect()
     }
 
@@ -262,6 +266,17 @@ mod tests {
         apply(&mut lane, [held, What::Removed(102)]);
         let raised: Vec<_> = lane.raise(102).iter().map(|arrival| (arrival.row.id, arrival.is_behind)).collect();
         assert_eq!(raised, [(101, true)]);
+    }
+
+    /// What a settlement writes counts as shown only after it: before, rows may be taken that do not know of it.
+    #[test]
+    fn a_claim_that_is_renewed_has_not_ended() {
+        let (mut lane, _) = open(&[], &[]);
+        let lease = |claim_id| ClaimLease { claim_id, lease_token: TOKEN };
+        apply(&mut lane, [What::ClaimEnded(lease(1)), What::Claimed(lease(1), Kind::Open)]);
+        assert_eq!(lane.shown, 0);
+        apply(&mut lane, [What::Claimed(lease(2), Kind::Open), What::ClaimEnded(lease(1))]);
+        assert_eq!(lane.shown, 1);
     }
 
     #[test]
