@@ -155,7 +155,8 @@ mod properties {
             let id = properties.message_id().as_ref().and_then(|id| Uuid::try_parse(id.as_str()).ok());
             prop_assert_eq!(read.problem.is_none(), id.is_some());
             prop_assert!(id.is_none_or(|id| id == read.id));
-            prop_assert_eq!(read.contents.event_type.as_deref(), properties.kind().as_ref().map(ShortString::as_str));
+            let in_place = properties.kind().as_ref().map(ToString::to_string);
+            prop_assert_eq!(&read.contents.event_type, &typed(in_place, &read.contents.headers));
             prop_assert_eq!(read.contents.content_type.as_deref(), properties.content_type().as_ref().map(ShortString::as_str));
 
             let headers = properties.headers().clone().unwrap_or_default();
@@ -203,7 +204,7 @@ mod properties {
             prop_assert_eq!((read.id, read.problem), (id, None));
             prop_assert_eq!((&read.contents.key, &read.contents.payload), (&key, &payload));
             prop_assert_eq!(&read.contents.topic, &topic);
-            prop_assert_eq!(read.contents.event_type, kind.map(String::from));
+            prop_assert_eq!(read.contents.event_type, typed(kind.map(String::from), &read.contents.headers));
             prop_assert_eq!(read.contents.content_type, content_type.map(String::from));
             prop_assert_eq!(read.enqueued_at, Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.into())));
             let one = |name: &ShortString, value: String| (name.to_string(), value);
