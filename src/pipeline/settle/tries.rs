@@ -1,4 +1,4 @@
-//! What follows after a try to settle a group of claims. Pure.
+//! The next step of a group of claims after a try to settle it. Pure.
 
 use outbox_core::store::{refusal::Refusal, settle::Way};
 

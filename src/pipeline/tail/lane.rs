@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(raised, [(101, true)]);
     }
 
-    /// What a settlement writes counts as shown only after it: before, rows may be taken that do not know of it.
+    /// The publisher lifts the block of a key once the log has shown the settlement. A renewal comes before that.
     #[test]
     fn a_claim_that_is_renewed_has_not_ended() {
         let (mut lane, _) = open(&[], &[]);

@@ -93,7 +93,7 @@ async fn wait_for_a_write_above(database: &Database, fence: u64) -> Result<(u64,
     .await
 }
 
-/// What was written follows the fences: as soon as a holder has written, no earlier one does. And a fence has one
+/// Writes are in the order of their fences: a holder writes nothing after a later one has written. Each fence has one
 /// holder.
 async fn assert_one_at_a_time(database: &Database, table: &str) -> Result<()> {
     let count = database.number(&format!("SELECT COUNT(DISTINCT fence) FROM {table}")).await?;

@@ -1,5 +1,4 @@
-//! What the statements of the claim protocol promise to the relay, each on its own: order of reading, fence, clock,
-//! head.
+//! The promises of single statements of the claim protocol to the relay: order of reading, fence, clock, head.
 
 use std::time::Duration;
 
