@@ -315,7 +315,7 @@ async fn an_account_without_the_privilege_is_named(flavor: Flavor) -> Result<()>
 async fn a_stream_that_is_killed_ends(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let mut log = open(&database).await?;
-    let thread = database.number(flavor.streams()).await?;
+    let thread = database.number(&flavor.streams()).await?;
     database.execute(&format!("KILL {thread}")).await?;
     let ended = log.next().await.err().context("it goes on")?;
     ensure!(matches!(ended, Ended::Lost(_)), "{ended:?}");

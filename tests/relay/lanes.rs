@@ -260,9 +260,7 @@ async fn many_lanes_share_a_few_connections_and_each_goes_on_after_a_pause() -> 
     }
     let lanes = |metrics: &testkit::relay::Metrics| metrics.sum("outbox_relay_lanes") >= f64::from(LANES);
     relay.wait_for_metrics(PATIENCE, "all lanes", lanes).await?;
-    // Not `processlist`, which also shows statements: those of other tests may be no text.
-    let connections = "SELECT COUNT(*) FROM performance_schema.threads WHERE processlist_db = DATABASE()";
-    let open = stage.database.number(connections).await?;
+    let open = stage.database.number(&format!("SELECT COUNT(*) FROM {}", Flavor::MySql.sessions())).await?;
     ensure!(open <= 16 + 4, "the relay of {LANES} lanes and this test have {open} connections");
     stage.judge(&Expectations::new().at_least(2 * usize::from(LANES))).await
 }

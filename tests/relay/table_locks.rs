@@ -19,7 +19,6 @@ use crate::{
 on_both_databases!(a_locked_table_is_named_and_costs_no_connections, an_alter_that_waits_for_a_reader_is_named);
 
 const NAMED: &str = "another session has locked outbox_claims";
-const CONNECTIONS: &str = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE()";
 
 async fn errors(relays: &[Relay]) -> Result<f64> {
     let mut sum = 0.0;
@@ -62,7 +61,9 @@ async fn a_locked_table_is_named_and_costs_no_connections(flavor: Flavor) -> Res
         })
         .await?;
     }
-    let (before, failed) = (database.number(CONNECTIONS).await?, errors(&relays).await?);
+    let connections = format!("SELECT COUNT(*) FROM {}", flavor.sessions());
+    let before = database.number(&connections).await?;
+    let failed = errors(&relays).await?;
     let viewer = client(database.url_as(Account::Operator)?);
     for words in ["status", "why 1", "messages list", "pending list", "keys blocked", "jobs", "purge --dry-run"] {
         let told = told(&viewer, words).await?;
@@ -86,8 +87,8 @@ async fn a_locked_table_is_named_and_costs_no_connections(flavor: Flavor) -> Res
         Ok(())
     })
     .await?;
-    let connections = database.number(CONNECTIONS).await?;
-    ensure!(connections <= before + 4, "{connections} connections, {before} before");
+    let after = database.number(&connections).await?;
+    ensure!(after <= before + 4, "{after} connections, {before} before");
     Ok(())
 }
 

@@ -119,6 +119,7 @@ flaws! {
     a_closed_claim_with_an_open_successor: KindNotCopied, world(&[1, 2], 0, 1), "lease";
     rows_that_are_forgotten_at_the_reply: IdsForgotten, alone(&[1], 0, 1), "no duplicate unannounced";
     failures_that_are_forgotten_at_the_reply: KeysForgotten, alone(&[1, 1], 1, 1), "order";
+    a_renewal_that_passes_for_the_end_of_its_claim: RenewalIsEnd, alone(&[1, 1], 2, 1), "order";
     arrivals_of_a_held_key_that_are_left_alone: ArrivalsLeft, alone(&[1, 1], 1, 1), "memory";
     rows_that_are_taken_after_an_end_was_sent: TakesWhileEnding, world(&[1], 1, 1), "lease";
     rows_above_the_mark: AboveMark, Tail { ahead: 0, ..world(&[1], 0, 1) }, "lease";

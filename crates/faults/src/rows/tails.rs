@@ -184,7 +184,8 @@ async fn stream_killed(arena: &mut Arena, flavor: Flavor) -> Result<()> {
     for round in 1..=ROUNDS {
         owner_first(arena).await?;
         let mut connection = arena.database.connect_as_admin().await?;
-        let threads: Vec<i64> = sqlx::query_scalar(flavor.streams()).fetch_all(&mut connection).await?;
+        let threads: Vec<i64> =
+            sqlx::query_scalar(sqlx::AssertSqlSafe(flavor.streams())).fetch_all(&mut connection).await?;
         for thread in threads {
             // One may have ended by itself.
             arena.database.execute(&format!("KILL {thread}")).await.ok();

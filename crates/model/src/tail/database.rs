@@ -227,6 +227,16 @@ impl Database {
         Some(self.add(claim))
     }
 
+    /// Renews the lease of a claim if it is live. Returns whether it is.
+    pub(super) fn renew(&mut self, claim: u64) -> bool {
+        let Some(claim) = self.claims.iter_mut().find(|it| it.id == claim) else { return false };
+        claim.expired = false;
+        if claim.stands() {
+            self.log.push(Entry::Renewed { claim: claim.id, token: claim.token });
+        }
+        true
+    }
+
     /// Settles a claim if it is live. Returns whether it was.
     pub(super) fn settle(&mut self, protocol: &Tail, settle: &Settle) -> bool {
         let found = self.claims.iter().position(|claim| claim.id == settle.claim);

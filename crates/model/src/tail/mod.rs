@@ -1,5 +1,5 @@
 //! The tail as a state machine: a claim of one relay on all rows of a lane up to a mark, whose rows come from the
-//! binary log. No program has it yet: `ARCHITECTURE.md` has its rules.
+//! binary log. `ARCHITECTURE.md` has its rules.
 //!
 //! A tail is a row of `outbox_claims`, open or closed. Its owner takes rows as the log shows them, in the order of the
 //! commits, as long as the log shows no close. Every settlement replaces the row by a successor. Anybody may close the
@@ -93,6 +93,8 @@ pub enum TailFlaw {
     IdsForgotten,
     /// A failure holds its key until its settlement is answered, and not until the log shows it.
     KeysForgotten,
+    /// A renewal in the log passes for the end of its claim: a settlement that follows counts as shown.
+    RenewalIsEnd,
     /// Arrivals of a held key are left alone.
     ArrivalsLeft,
     /// Rows are taken after a text was sent that ends the claim.

@@ -67,11 +67,13 @@ fn claims(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
     state.db.receipts.iter_mut().for_each(&mut *visit);
     settlements(state, |settle| visit(&mut settle.claim));
     for entry in &mut state.db.log {
-        if let Entry::Settled { claim, successor, .. } = entry {
-            visit(claim);
-            for it in successor.iter_mut() {
-                visit(&mut it.claim);
+        match entry {
+            Entry::Renewed { claim, .. } => visit(claim),
+            Entry::Settled { claim, successor, .. } => {
+                visit(claim);
+                successor.iter_mut().for_each(|it| visit(&mut it.claim));
             }
+            _ => {}
         }
     }
     state.closing.iter_mut().for_each(|(claim, ..)| visit(claim));
@@ -79,6 +81,7 @@ fn claims(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
         if let Holding::Tail { claim, .. } | Holding::List { claim, .. } = &mut relay.holding {
             visit(claim);
         }
+        relay.stream.iter_mut().for_each(|stream| visit(&mut stream.renewed));
     }
 }
 
@@ -86,7 +89,7 @@ fn tokens(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
     rows(state, |claim| visit(&mut claim.token));
     state.closing.iter_mut().for_each(|(_, token, _)| visit(token));
     for entry in &mut state.db.log {
-        if let Entry::Begun { token } | Entry::Shut { token } = entry {
+        if let Entry::Begun { token } | Entry::Shut { token } | Entry::Renewed { token, .. } = entry {
             visit(token);
         }
     }

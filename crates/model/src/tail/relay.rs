@@ -204,7 +204,10 @@ impl Relay {
                     self.succeed(protocol, successor);
                 }
             }
-            Entry::Begun { .. } | Entry::Shut { .. } | Entry::PreparedCommitted => {}
+            Entry::Renewed { claim, token: of } if Some(of) == token && protocol.is(TailFlaw::RenewalIsEnd) => {
+                stream.renewed = claim;
+            }
+            Entry::Begun { .. } | Entry::Shut { .. } | Entry::PreparedCommitted | Entry::Renewed { .. } => {}
         }
     }
 
@@ -287,7 +290,8 @@ impl Relay {
     pub(super) fn settled(&mut self, protocol: &Tail, settle: &Settle) {
         self.outcomes.remove(settle.outcomes.all());
         if let Some(stream) = &mut self.stream {
-            if !protocol.is(TailFlaw::KeysForgotten) {
+            let is_shown = stream.renewed == settle.claim;
+            if !is_shown && !protocol.is(TailFlaw::KeysForgotten) {
                 stream.failed = stream.failed.union(settle.outcomes.delayed);
             }
             if protocol.is(TailFlaw::IdsForgotten) {

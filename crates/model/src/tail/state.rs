@@ -216,10 +216,10 @@ impl State {
 
     fn renew(&mut self, protocol: &Tail, at: usize) {
         let Some(relay) = self.relays.get_mut(at) else { return };
-        let claim = relay.claim();
-        match self.db.claims.iter_mut().find(|it| Some(it.id) == claim) {
-            Some(claim) => (claim.expired, relay.lasts) = (false, true),
-            None => self.go_on(protocol, at),
+        if relay.claim().is_some_and(|claim| self.db.renew(claim)) {
+            relay.lasts = true;
+        } else {
+            self.go_on(protocol, at);
         }
     }
 

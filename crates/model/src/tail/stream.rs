@@ -16,6 +16,8 @@ pub(super) enum Entry {
     Begun { token: u64 },
     /// A tail was closed, or has ended without a settlement.
     Shut { token: u64 },
+    /// A tail was renewed: the log shows its row removed, and inserted again.
+    Renewed { claim: u64, token: u64 },
     /// A claim was settled: rows left the pending ones, of which some are delayed now. The claim has this successor.
     Settled { claim: u64, removed: Ids, delayed: Ids, successor: Option<Successor> },
 }
@@ -54,6 +56,8 @@ pub(super) struct Stream {
     pub held: Ids,
     /// Failures that were settled, and whose settlement the log has not shown.
     pub failed: Ids,
+    /// The last own claim that was renewed, where that passes for its end.
+    pub renewed: u64,
     /// Rows above the mark.
     pub late: Ids,
 }

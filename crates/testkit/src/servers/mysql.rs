@@ -31,19 +31,26 @@ impl Flavor {
         }
     }
 
-    /// A query of the connections that read the binary log for the default database. (`MySQL` cannot list statements
-    /// with bytes in `information_schema.processlist`.)
+    /// The sessions in the default database, to select `id`, `user` and `command` from. (`MySQL` refuses
+    /// `information_schema.processlist` while a session's statement has bytes that are no text.)
     #[must_use]
-    pub fn streams(self) -> &'static str {
+    pub fn sessions(self) -> &'static str {
         match self {
             Self::MySql => {
-                "SELECT CAST(processlist_id AS SIGNED) FROM performance_schema.threads \
-                 WHERE processlist_db = DATABASE() AND processlist_command LIKE 'Binlog Dump%'"
+                "(SELECT CAST(processlist_id AS SIGNED) AS id, processlist_user AS user, processlist_command AS command \
+                  FROM performance_schema.threads WHERE processlist_db = DATABASE()) AS sessions"
             }
             Self::MariaDb => {
-                "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE db = DATABASE() AND command LIKE 'Binlog Dump%'"
+                "(SELECT CAST(id AS SIGNED) AS id, user, command FROM information_schema.processlist \
+                  WHERE db = DATABASE()) AS sessions"
             }
         }
+    }
+
+    /// A query of the connections that read the binary log for the default database.
+    #[must_use]
+    pub fn streams(self) -> String {
+        format!("SELECT id FROM {} WHERE command LIKE 'Binlog Dump%'", self.sessions())
     }
 }
 
