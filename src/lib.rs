@@ -1,29 +1,6 @@
-//! The relay and the workers of a transactional outbox for MySQL. Messages come from `mysql-outbox-core`.
-//!
-//! - [`worker`]: a service works on messages itself, in one transaction with its own writes, without a broker.
-//! - [`sink`]: publishing to brokers. [`sink::Sink`] is the trait of a sink, [`sink::conformance`] checks an
-//!   implementation, and [`run::Relay`] runs it. The example `custom-sink` is complete.
-//! - [`cli`]: the program `relay`, with its [`config`] and [`observe::metrics`].
-//!
-//! The other modules are hidden. They exist for the model of the protocol and for tests, and change without notice. An
-//! operator's questions and orders are a stable interface as commands with `--format json`, and over HTTP.
+//! The program `relay` of a transactional outbox for MySQL: its [`cli`] and its [`config`]. What it runs is in
+//! `mysql-outbox-relay`. This crate is no library for others, and changes without notice.
 
-#[doc(hidden)]
-pub mod binlog;
 pub mod cli;
 pub mod config;
-mod error;
-#[doc(hidden)]
-pub mod keepers;
-pub mod observe;
-#[doc(hidden)]
-pub mod operate;
-#[doc(hidden)]
-pub mod pipeline;
-#[cfg(test)]
-mod properties;
-pub mod run;
-pub mod sink;
-#[doc(hidden)]
-pub mod state;
-pub mod worker;
+mod doctor;

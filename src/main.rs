@@ -4,5 +4,5 @@ use std::process::ExitCode;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    outbox_relay::cli::main().await
+    mysql_outbox::cli::main().await
 }

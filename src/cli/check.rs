@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Args;
+use outbox_relay::sink::{Feed, make};
 use serde_json::Value;
 
 use super::{database, output::Format, run::unusable};
 use crate::{
     config::{Config, Loaded},
-    operate::doctor::{Severity, tables},
-    sink::{Feed, make},
+    doctor::{Severity, tables},
 };
 
 /// The answer for a usable database.

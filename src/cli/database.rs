@@ -6,14 +6,12 @@ use anyhow::{Context as _, anyhow, bail};
 use outbox_core::{
     check_schema_to_read,
     sqlx::{self, MySqlConnection},
-    store::locked,
+    store::operate::locked,
 };
+use outbox_relay::{database, state::session::describe};
 use tokio::time::timeout;
 
-use crate::{
-    config::Config,
-    state::{database, session::describe},
-};
+use crate::config::Config;
 
 /// The time that connecting may take.
 const DEADLINE: Duration = Duration::from_secs(10);

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
+use outbox_relay::{operate::shown::shown, sink::make};
 
 use super::{
     output::{self, Format},
@@ -10,11 +11,7 @@ use super::{
 };
 use crate::{
     config::Loaded,
-    operate::{
-        doctor::{Finding, RunIn, Severity, examine},
-        shown::shown,
-    },
-    sink::make,
+    doctor::{Finding, RunIn, Severity, examine},
 };
 
 const HELP: &str =

@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use outbox_core::{MIGRATOR, SCHEMA_VERSION, sqlx::MySqlConnection, store::migrate};
+use outbox_core::{MIGRATOR, SCHEMA_VERSION, sqlx::MySqlConnection, store::schema::migrate};
 use serde_json::Value;
 
 use super::{

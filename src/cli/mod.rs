@@ -27,13 +27,11 @@ use clap::{
     Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, builder::Resettable, error::ErrorKind,
     parser::ValueSource,
 };
+use outbox_relay::operate::shown::lines;
 
 use self::api::client::{Client, Request};
 pub use self::api::reference as api_reference;
-use crate::{
-    config::{Config, ConfigError, Inputs, Loaded, default_file, listen_address, load, load_for_database},
-    operate::shown::lines,
-};
+use crate::config::{Config, ConfigError, Inputs, Loaded, default_file, listen_address, load, load_for_database};
 
 /// Publishes the messages of a transactional outbox in MySQL to Kafka and RabbitMQ.
 #[derive(Debug, Parser)]
@@ -134,7 +132,7 @@ pub async fn main() -> ExitCode {
     }
     let outcome = dispatch(given, &cli.options, &Request::of(&command, &matches)).await;
     #[cfg(feature = "kafka")]
-    crate::sink::kafka::wait_until_ended(ENDING);
+    outbox_relay::sink::kafka::wait_until_ended(ENDING);
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(3),

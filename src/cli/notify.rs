@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::observe::health::Health;
+use outbox_relay::observe::health::Health;
 
 /// Longest pause between two looks at the state.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -101,7 +101,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::observe::metrics::Metrics;
+    use outbox_relay::observe::metrics::Metrics;
 
     struct Supervisor {
         socket: tokio::net::UnixDatagram,

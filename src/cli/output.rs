@@ -3,11 +3,10 @@
 use std::io::{self, Write as _};
 
 use clap::{Args, ValueEnum};
+use outbox_relay::operate::shown::{is_unsafe, shown};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use unicode_width::UnicodeWidthStr as _;
-
-use crate::operate::shown::{is_unsafe, shown};
 
 /// How data is printed.
 #[derive(Debug, Clone, Copy, Args)]

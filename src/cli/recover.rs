@@ -7,16 +7,17 @@ use outbox_core::{
     sqlx::{self, MySqlConnection},
     store::{
         error_number,
-        recover::{self, Holder, Plan},
+        schema::recover::{self, Holder, Plan},
     },
 };
+use outbox_relay::state::session::describe;
 use serde_json::Value;
 
 use super::{
     database,
     output::{self, Format},
 };
-use crate::{config::Config, state::session::describe};
+use crate::config::Config;
 
 /// The server's number for "lock wait time-out exceeded".
 const LOCK_WAIT: u16 = 1205;

@@ -3,12 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::sync::CancellationToken;
-
-use super::{Arguments, log, notify::Notifier};
-use crate::{
-    config::{ConfigError, Inputs, Loaded, Problem, load},
+use outbox_relay::{
     observe::{
         health::Health,
         http::{self, Sources},
@@ -16,6 +11,11 @@ use crate::{
     },
     run::{Relay, RunError},
 };
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::{Arguments, log, notify::Notifier};
+use crate::config::{ConfigError, Inputs, Loaded, Problem, load};
 
 /// Runs a relay until a signal stops it.
 pub(super) async fn run(options: &Arguments) -> anyhow::Result<bool> {

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use outbox_relay::settings::default_owner;
+
 use super::{
     ApiConfig, Binding, Canary, Config, Database, Envelope, Http, KafkaConfig, Log, Management, RabbitMqConfig,
     RelayConfig, Retention, RetryConfig, Route, Secret, SinkConfig, Tracing,
@@ -20,22 +22,19 @@ fn patience(deadline: Duration) -> Secret {
 impl SettingsReader {
     /// Builds the configuration. It is incomplete if problems were noted.
     pub(super) fn config(&mut self) -> Config {
-        let retry = RetryConfig::read(self, "", ());
-        let owner = self.owner();
-        let relay = RelayConfig::read(self, "", (owner,));
-        Config {
-            database: self.database(),
-            sinks: self.sinks(relay.publish_deadline),
-            relay,
-            retry,
-            retention: Retention::read(self, "", ()),
-            http: self.http(),
-            api: ApiConfig::read(self, "", ()),
-            log: Log::read(self, "", ()),
-            tracing: self.tracing(),
-            canary: self.canary(),
-            routes: self.settings.routes.keys().map(|number| self.route(*number, retry)).collect(),
-        }
+        let mut config = Config::default();
+        config.database = self.database();
+        config.relay = RelayConfig::read(self, "", (self.owner(),));
+        config.sinks = self.sinks(config.relay.publish_deadline);
+        config.retry = RetryConfig::read(self, "", ());
+        config.retention = Retention::read(self, "", ());
+        config.http = self.http();
+        config.api = ApiConfig::read(self, "", ());
+        config.log = Log::read(self, "", ());
+        config.tracing = self.tracing();
+        config.canary = self.canary();
+        config.routes = self.settings.routes.keys().map(|number| self.route(*number, config.retry)).collect();
+        config
     }
 
     fn database(&mut self) -> Database {
@@ -86,7 +85,7 @@ impl SettingsReader {
         let (url, password) = self.url(&key!("sinks.*.url", name), &key!("sinks.*.password", name), &["amqps", "amqp"]);
         let (api, api_password) = (key!("sinks.*.management_url", name), key!("sinks.*.management_password", name));
         let (api, api_password) = self.url(&api, &api_password, &["https", "http"]);
-        let management = api.map(|url| Box::new(Management { url, password: api_password }));
+        let management = api.map(|url| Box::new(Management::new(url, api_password)));
         let url = url.unwrap_or_else(|| Secret::new(""));
         RabbitMqConfig::read(self, name, (url, password, management))
     }
@@ -125,11 +124,7 @@ impl SettingsReader {
     }
 
     /// Returns the retries of a route that has some of its own. The rest are those of `[retry]`.
-    fn retry_of_route(
-        &self,
-        number: &str,
-        RetryConfig { base, max, max_attempts }: RetryConfig,
-    ) -> Option<RetryConfig> {
+    fn retry_of_route(&self, number: &str, retry: RetryConfig) -> Option<RetryConfig> {
         let [own_base, own_max, own_attempts] = [
             key!("routes.*.retry_base", number),
             key!("routes.*.retry_max", number),
@@ -137,17 +132,8 @@ impl SettingsReader {
         ];
         let is_given = |path: &KeyPath| self.text(path).is_some();
         let time = |path: &KeyPath, other| if is_given(path) { self.duration(path) } else { other };
-        let own = RetryConfig {
-            base: time(&own_base, base),
-            max: time(&own_max, max),
-            max_attempts: if is_given(&own_attempts) { self.count(&own_attempts) } else { max_attempts },
-        };
+        let attempts = if is_given(&own_attempts) { self.count(&own_attempts) } else { retry.max_attempts };
+        let own = RetryConfig::new(time(&own_base, retry.base), time(&own_max, retry.max), attempts);
         [own_base, own_max, own_attempts].iter().any(is_given).then_some(own)
     }
-}
-
-fn default_owner() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let host: String = name.chars().filter(char::is_ascii_graphic).take(70).collect();
-    format!("{host}-{}", std::process::id())
 }

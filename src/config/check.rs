@@ -1,24 +1,18 @@
 //! Checks that concern several keys.
 
-use std::{net::IpAddr, ops::RangeInclusive, time::Duration};
+use std::{ops::RangeInclusive, time::Duration};
 
-use outbox_core::{WindowTooShort, check_window};
+use outbox_relay::pipeline::read::route::matches;
+
+use outbox_relay::settings::is_local;
 
 use super::{
-    Config, KafkaConfig, RabbitMqConfig, Retention, RetryConfig, Route, SinkConfig, keys::SINK_TYPES, path::key,
+    Config, KafkaConfig, RabbitMqConfig, RetryConfig, Route, SinkConfig, keys::SINK_TYPES, path::key,
     reader::SettingsReader, source::Problem,
 };
-use crate::pipeline::read::route::matches;
 
 /// The bounds of `canary.interval`: each canary has a connection of its own, and the alert waits for 110 s.
 const CANARY_INTERVALS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_mins(1);
-
-impl Retention {
-    /// Checks that the inbox remembers messages for as long as a sent message can be sent again.
-    pub(crate) fn check_window(&self) -> Result<(), WindowTooShort> {
-        check_window(self.inbox, if self.sent.is_zero() { Duration::MAX } else { self.sent })
-    }
-}
 
 impl SettingsReader {
     /// Notes settings that do not fit together.
@@ -165,7 +159,7 @@ impl SettingsReader {
                 format!("`{path}` names no database: put its name behind the port, as in mysql://user@host:3306/shop"),
             );
         }
-        match crate::state::database::options(&config.database) {
+        match outbox_relay::database::options(&config.database) {
             Ok(options) => self.check_database_authority(path, text, options.get_ssl_mode()),
             Err(error) => self.add(path, format!("`{path}` cannot be used: {error}")),
         }
@@ -315,7 +309,7 @@ fn is_uri_reference(text: &str) -> bool {
 /// Returns the problems of a property of librdkafka.
 #[cfg(feature = "kafka")]
 fn kafka_properties(name: &str, value: &super::Secret) -> Vec<String> {
-    crate::sink::kafka::check_properties(&[(name.to_owned(), value.clone())].into())
+    outbox_relay::sink::kafka::check_properties(&[(name.to_owned(), value.clone())].into())
 }
 
 /// Without Kafka its properties are not checked.
@@ -326,12 +320,6 @@ fn kafka_properties(_name: &str, _value: &super::Secret) -> Vec<String> {
 
 fn speaks_tls(kafka: &KafkaConfig) -> bool {
     kafka.properties.get("security.protocol").is_some_and(|protocol| protocol.text().to_lowercase().ends_with("ssl"))
-}
-
-/// Whether a host is this machine.
-pub(crate) fn is_local(host: &str) -> bool {
-    let host = host.trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Returns the first `{…}` of a template that is not allowed.

@@ -1,6 +1,9 @@
 //! Makes a commented configuration file, and docs/configuration.md, from the table of keys.
 
-use super::keys::{ConfigKey, SECTIONS, Unset, keys};
+use super::{
+    keys::{ConfigKey, SECTIONS, Unset, keys},
+    value::Written as _,
+};
 
 /// Returns a configuration file with all keys: the required ones, and the others commented out at their defaults.
 #[must_use]

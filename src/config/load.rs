@@ -45,12 +45,6 @@ pub fn load_for_database(inputs: &Inputs) -> Result<Loaded, ConfigError> {
     loaded(inputs, false)
 }
 
-/// Returns the defaults, without database, sinks and routes, for configuration by code.
-#[must_use]
-pub fn defaults() -> Config {
-    SettingsReader::new(Settings::default()).config()
-}
-
 /// Returns the address to listen on, whatever else is wrong; `None` if `off`.
 #[must_use]
 pub fn listen_address(inputs: &Inputs) -> Option<SocketAddr> {

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use outbox_relay::settings::value::{count, duration};
+
 use super::{
     keys::{ConfigKey, SECTIONS, Unset, keys},
     lookup::find,
     path::{KeyPath, key},
-    section::Words,
+    section::{Given, Words},
     source::{Problem, Settings, ValueOrigin, is_secret},
-    value,
+    value::{self, Written as _},
 };
 
 /// A section that exists: `relay`, `sinks.main`, `routes.0`.
@@ -37,6 +39,12 @@ impl Section {
     fn takes(&self, key: &ConfigKey) -> bool {
         let Some(sink_type) = self.sink_type.as_deref() else { return key.only.is_empty() };
         key.only.is_empty() || key.only.contains(&sink_type)
+    }
+}
+
+impl Given for SettingsReader {
+    fn given(&self, path: &str) -> Option<&str> {
+        self.settings.values.get(path).map(|setting| setting.written.text.as_str())
     }
 }
 
@@ -132,13 +140,7 @@ impl SettingsReader {
 
     /// Returns the given value, or the default.
     pub(super) fn text(&self, path: &KeyPath) -> Option<&str> {
-        if let Some(setting) = self.settings.values.get(&**path) {
-            return Some(&setting.written.text);
-        }
-        match find(path)?.unset {
-            Unset::Default(text) => Some(text),
-            Unset::Optional(_) | Unset::Required(_) => None,
-        }
+        self.given(path).or_else(|| find(path)?.unset.default())
     }
 
     /// Returns a text; empty if there is none.
@@ -154,17 +156,12 @@ impl SettingsReader {
 
     /// Returns a time.
     pub(super) fn duration(&self, path: &KeyPath) -> Duration {
-        self.text(path).and_then(value::retention).unwrap_or_default()
-    }
-
-    /// Returns a number of bytes.
-    pub(super) fn size(&self, path: &KeyPath) -> usize {
-        self.text(path).and_then(value::size).unwrap_or_default()
+        self.text(path).and_then(duration).unwrap_or_default()
     }
 
     /// Returns a number.
     pub(super) fn count(&self, path: &KeyPath) -> usize {
-        self.text(path).and_then(value::count).unwrap_or_default()
+        self.text(path).and_then(count).unwrap_or_default()
     }
 
     /// Returns the place where a path was given, or would be.

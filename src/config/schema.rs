@@ -1,11 +1,11 @@
 //! The JSON schema of the configuration file, for editors.
 
+use outbox_relay::settings::value::Kind;
 use serde_json::{Map, Value, json};
 
 use super::{
     example::keys_of,
     keys::{ConfigKey, SECTIONS, Unset},
-    value::Kind,
 };
 
 /// Returns the schema. It demands no key, because each can also be given as a variable or a flag.

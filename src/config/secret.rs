@@ -1,60 +1,15 @@
-//! Secrets: from the configuration itself or from a file, in types that do not print.
+//! Secrets: from the configuration itself or from a file.
 
 use std::{
-    borrow::Cow,
-    fmt, fs,
+    fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
+use outbox_relay::settings::Secret;
 use url::Url;
 
 use super::{path::KeyPath, reader::SettingsReader, source::Problem, value::quote};
-
-/// A text that is never printed, and the file that it was read from, if any.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret {
-    text: String,
-    file: Option<PathBuf>,
-}
-
-impl Secret {
-    /// Creates a secret without a file.
-    #[must_use]
-    pub fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), file: None }
-    }
-
-    /// Returns the text as it was when the configuration was read.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// Returns the current text: a file is read again. If that fails, uses the text from the start, and logs it.
-    #[must_use]
-    pub fn current(&self) -> Cow<'_, str> {
-        let Some(file) = &self.file else { return Cow::Borrowed(&self.text) };
-        match read(file) {
-            Ok(text) => Cow::Owned(text),
-            Err(problem) => {
-                tracing::warn!(file = %file.display(), problem, "a secret is used as it was at the start");
-                Cow::Borrowed(&self.text)
-            }
-        }
-    }
-
-    /// Returns the current text for a setter of `Url`, which encodes everything but `%`.
-    pub(crate) fn for_url(&self) -> String {
-        self.current().replace('%', "%25")
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
 
 impl SettingsReader {
     /// Returns a secret that is given as `path`, or in the file that `path_file` names.
@@ -67,10 +22,10 @@ impl SettingsReader {
             self.settings.problem(at, format!("both `{path}` and `{path_file}` are given: remove one of the two"));
             return here;
         }
-        match read(&file) {
-            Ok(text) => {
+        match Secret::of_file(file.clone()) {
+            Ok(secret) => {
                 self.warn_of_readers(&path_file, &file);
-                Some(Secret { text, file: Some(file) })
+                Some(secret)
             }
             Err(problem) => {
                 let at = self.at(&path_file);
@@ -114,16 +69,6 @@ impl SettingsReader {
                 (None, password)
             }
         }
-    }
-}
-
-/// Reads a secret; the error says what to change.
-fn read(path: &Path) -> Result<String, String> {
-    let cannot = |error: std::io::Error| format!("cannot be read ({error}): correct the path or its permissions");
-    let text = fs::read_to_string(path).map_err(cannot)?;
-    match text.trim_end_matches(['\r', '\n']) {
-        "" => Err("is empty: write the secret into it".to_owned()),
-        secret => Ok(secret.to_owned()),
     }
 }
 

@@ -7,11 +7,13 @@ use std::{
     sync::Arc,
 };
 
+use outbox_relay::settings::value::Kind;
+
 use super::{
     file,
     keys::ConfigKey,
     lookup,
-    value::{Kind, Shape, WrittenValue},
+    value::{Shape, WrittenValue},
 };
 
 /// The sources of a configuration.

@@ -1,39 +1,9 @@
-//! The written values, and their meaning.
+//! The written values, and their forms.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
+use outbox_relay::settings::value::{Kind, count, duration, lanes, retention, size, switch};
 use tracing_subscriber::EnvFilter;
-
-/// The values that a key takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// A text.
-    Text,
-    /// A text that is never printed.
-    Secret,
-    /// The path of a file with a secret.
-    File,
-    /// The value of a property of librdkafka: a text, a number or a switch.
-    Property,
-    /// One of these words.
-    Choice(&'static [&'static str]),
-    /// True or false.
-    Switch,
-    /// A whole number between two bounds.
-    Count(usize, usize),
-    /// A time with its unit.
-    Duration,
-    /// A time with its unit, or 0.
-    Retention,
-    /// A number of bytes with its unit.
-    Size,
-    /// Numbers of lanes.
-    Lanes,
-    /// An address to listen on, or `off`.
-    Address,
-    /// A filter for logs.
-    Level,
-}
 
 /// The form in which a value was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,15 +45,24 @@ pub(super) fn quote(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-/// The longest time: longer than any use needs, and short enough for every computation.
-const LONGEST: Duration = Duration::from_secs(36_500 * 86_400);
 const SIZES: std::ops::RangeInclusive<usize> = 64 * 1024..=16 << 30;
 
-impl Kind {
+/// The values of a kind, as people write them.
+pub(super) trait Written: Sized {
     /// Whether this can be the value.
-    pub(super) fn accepts(self, written: &WrittenValue) -> bool {
+    fn accepts(self, written: &WrittenValue) -> bool;
+
+    /// Returns the wanted form, as text behind "must be".
+    fn wanted(self) -> String;
+
+    /// Returns a value of this kind as written in TOML.
+    fn toml(self, text: &str) -> String;
+}
+
+impl Written for Kind {
+    fn accepts(self, written: &WrittenValue) -> bool {
         let text = written.text.as_str();
-        self.takes(written.shape)
+        takes(self, written.shape)
             && match self {
                 Self::Text | Self::Secret | Self::Property => true,
                 Self::File => !text.is_empty(),
@@ -99,19 +78,7 @@ impl Kind {
             }
     }
 
-    fn takes(self, shape: Shape) -> bool {
-        match shape {
-            Shape::Word => true,
-            Shape::Text => !matches!(self, Self::Count(..) | Self::Switch | Self::Lanes),
-            Shape::Number => matches!(self, Self::Count(..) | Self::Retention | Self::Property),
-            Shape::Switch => matches!(self, Self::Switch | Self::Property),
-            Shape::List => self == Self::Lanes,
-            Shape::Other => false,
-        }
-    }
-
-    /// Returns the wanted form, as text behind "must be".
-    pub(super) fn wanted(self) -> String {
+    fn wanted(self) -> String {
         match self {
             Self::Text | Self::Secret => "a text in quotes".to_owned(),
             Self::Property => "a text, a number, true or false".to_owned(),
@@ -130,8 +97,7 @@ impl Kind {
         }
     }
 
-    /// Returns a value of this kind as written in TOML.
-    pub(super) fn toml(self, text: &str) -> String {
+    fn toml(self, text: &str) -> String {
         match self {
             Self::Count(..) | Self::Switch => text.to_owned(),
             Self::Lanes => format!("[{}]", text.trim_matches(['[', ']'])),
@@ -141,82 +107,13 @@ impl Kind {
     }
 }
 
-/// Splits `30s` into 30 and `s`.
-fn split_unit(text: &str) -> Option<(u64, &str)> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
-    Some((number.parse().ok()?, unit))
-}
-
-pub(crate) fn duration(text: &str) -> Option<Duration> {
-    let (number, unit) = split_unit(text)?;
-    let unit = match unit {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return None,
-    };
-    number.checked_mul(unit).map(Duration::from_millis).filter(|time| *time <= LONGEST)
-}
-
-pub(super) fn retention(text: &str) -> Option<Duration> {
-    if text == "0" { Some(Duration::ZERO) } else { duration(text) }
-}
-
-pub(super) fn size(text: &str) -> Option<usize> {
-    let (number, unit) = split_unit(text)?;
-    let unit = match unit {
-        "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        _ => return None,
-    };
-    usize::try_from(number).ok()?.checked_mul(unit)
-}
-
-pub(super) fn count(text: &str) -> Option<usize> {
-    text.parse().ok()
-}
-
-pub(super) fn switch(text: &str) -> Option<bool> {
-    text.parse().ok()
-}
-
-pub(super) fn lanes(text: &str) -> Option<Vec<u16>> {
-    let text = text.trim_matches(['[', ']']);
-    if text.is_empty() {
-        return Some(Vec::new());
-    }
-    text.split(',').map(|lane| lane.trim().parse().ok()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_and_sizes_are_whole_numbers_with_a_unit() {
-        for (text, millis) in [("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("2h", 7_200_000), ("7d", 604_800_000)]
-        {
-            assert_eq!(duration(text), Some(Duration::from_millis(millis)), "{text}");
-        }
-        for (text, bytes) in [("7B", 7), ("64KiB", 65_536), ("1MiB", 1_048_576), ("2GiB", 2_147_483_648)] {
-            assert_eq!(size(text), Some(bytes), "{text}");
-        }
-        for text in ["", "0", "30", "s", "1.5s", "-1s", "30 s", "30sec", "99999999999d", "18446744073709551616s"] {
-            assert_eq!(duration(text), None, "{text}");
-        }
-        for text in ["", "0", "1024", "1MB", "1mib", "-1KiB", "99999999999GiB"] {
-            assert_eq!(size(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn what_needs_no_unit_takes_none() {
-        assert_eq!(retention("0"), Some(Duration::ZERO));
-        assert_eq!(lanes("0, 7"), Some(vec![0, 7]));
-        assert_eq!(lanes("0,65536"), None);
+fn takes(kind: Kind, shape: Shape) -> bool {
+    match shape {
+        Shape::Word => true,
+        Shape::Text => !matches!(kind, Kind::Count(..) | Kind::Switch | Kind::Lanes),
+        Shape::Number => matches!(kind, Kind::Count(..) | Kind::Retention | Kind::Property),
+        Shape::Switch => matches!(kind, Kind::Switch | Kind::Property),
+        Shape::List => kind == Kind::Lanes,
+        Shape::Other => false,
     }
 }

@@ -7,7 +7,7 @@ mod secrets;
 
 use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
-use outbox_relay::config::{
+use mysql_outbox::config::{
     Config, Inputs, Loaded, SinkConfig, example, listen_address, load, load_for_database, schema,
 };
 use tempfile::TempDir;

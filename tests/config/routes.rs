@@ -1,6 +1,6 @@
 //! Settings that concern routes.
 
-use outbox_relay::config::{Binding, Envelope};
+use mysql_outbox::config::{Binding, Envelope};
 
 use crate::{Case, GOOD, KAFKA, RABBIT};
 

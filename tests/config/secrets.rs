@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use outbox_relay::config::{SinkConfig, ValueOrigin};
+use mysql_outbox::config::{SinkConfig, ValueOrigin};
 
 use super::{Case, GOOD, KAFKA, RABBIT, problems_with};
 

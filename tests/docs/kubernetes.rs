@@ -15,7 +15,7 @@ use k8s_openapi::{
     },
     serde::{Serialize, de::DeserializeOwned},
 };
-use outbox_relay::config::{Config, Inputs, load, load_for_database};
+use mysql_outbox::config::{Config, Inputs, load, load_for_database};
 use serde_json::Value;
 
 const MANIFESTS: &str = include_str!("../../deploy/kubernetes/relay.yaml");

@@ -9,7 +9,8 @@ mod pages;
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use outbox_relay::{cli, config, observe::metrics};
+use mysql_outbox::{cli, config};
+use outbox_relay::observe::metrics;
 
 fn same(path: &str, text: &str) -> Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);

@@ -6,15 +6,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use mysql_outbox::config::{Inputs, load_for_database};
 use outbox_core::{
     Message, Outbox,
     sqlx::{self, AssertSqlSafe, Connection as _, Executor as _, MySqlConnection},
-    store::read,
+    store::claim::read,
 };
-use outbox_relay::{
-    binlog::{Change, End, Ended, Log, Reason, Refused, What},
-    config::{Inputs, load_for_database},
-};
+use outbox_relay::binlog::{Change, End, Ended, Log, Reason, Refused, What};
 use testkit::{
     accounts::Account,
     database::Database,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     sqlx::{self, Connection as _, MySqlConnection},
-    store::jobs::{self, Actor, Batch, Change, NewJob},
+    store::operate::jobs::{self, Actor, Batch, Change, NewJob},
 };
 use serde_json::Value;
 use testkit::{

@@ -8,8 +8,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use mysql_outbox::config::{self, Inputs, Route};
 use outbox_relay::{
-    config::{self, Inputs, Route},
     observe::{health::Health, metrics::Metrics},
     run::{Relay, RunError},
     sink::{Feed, KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink, null::Null, stdout::Stdout},

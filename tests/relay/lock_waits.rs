@@ -8,9 +8,12 @@ use outbox_core::{
     Message, Outbox,
     sqlx::{self, Connection as _, MySqlConnection},
     store::{
-        claim::{self, Look, NewClaim, NewClaims},
-        lease::{self, ClaimLease},
-        promote, session,
+        claim::{
+            self, Look, NewClaim, NewClaims,
+            lease::{self, ClaimLease},
+            promote,
+        },
+        session,
         settle::{self, Settlement, Way},
     },
 };

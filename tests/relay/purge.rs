@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use outbox_core::store::purge;
+use outbox_core::store::operate::purge;
 use serde_json::Value;
 use testkit::{consume::Broker, database::Database, on_both_databases, servers::Flavor};
 

@@ -8,13 +8,14 @@ use outbox_core::{
     Message, Outbox,
     sqlx::{self, Connection as _, MySqlConnection, Row as _},
     store::{
-        claim::{self, Look, NewClaim, NewClaims},
-        find::StateTable,
-        held,
-        lease::{self, ClaimLease},
-        messages, promote, purge, queue, read, replay, session,
+        claim::{
+            self, Look, NewClaim, NewClaims, held,
+            lease::{self, ClaimLease},
+            promote, queue, read,
+        },
+        operate::{find::StateTable, messages, purge, replay, unsent},
+        session,
         settle::{self, Delayed, Settlement, Way},
-        unsent,
     },
 };
 use outbox_relay::operate::messages::{MessageFilter, list};

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use outbox_core::{
     Outbox,
     sqlx::{self, Connection as _},
-    store::tail,
+    store::claim::tail,
 };
 use testkit::{
     accounts::Account,

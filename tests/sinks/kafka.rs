@@ -9,7 +9,7 @@ use crate::kafka_harness::{KafkaHarness, add_partitions, consume, sink, sink_wit
 use anyhow::{Context as _, Result, ensure};
 use futures_util::future::join_all;
 use outbox_relay::{
-    config,
+    settings,
     sink::{
         Destination, KeyOrder, Outcome, Outgoing, PublishError, Sink,
         conformance::{self, DEADLINE, Draft, Harness as _, publish_until_sent},
@@ -482,8 +482,8 @@ async fn a_topic_that_confirms_nothing_costs_the_others_nothing() -> Result<()> 
 #[tokio::test(flavor = "multi_thread")]
 async fn weakened_properties_and_unknown_ones_are_refused_without_their_values() {
     for (name, value) in [("acks", "S3CRET"), ("no.such.property", "S3CRET"), ("linger.ms", "S3CRET")] {
-        let mut config = config::KafkaConfig::new("127.0.0.1:1");
-        config.properties.insert(name.to_owned(), config::Secret::new(value));
+        let mut config = settings::KafkaConfig::new("127.0.0.1:1");
+        config.properties.insert(name.to_owned(), settings::Secret::new(value));
         let Err(error) = Kafka::new("k", &config) else { panic!("{name} was taken") };
         assert!(error.to_string().contains(name) && !error.to_string().contains("S3CRET"), "{error}");
     }

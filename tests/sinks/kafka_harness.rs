@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use outbox_relay::{
-    config,
+    settings,
     sink::{
         Destination, Outgoing, Sink,
         conformance::{Arrived, ConformanceError, Control, Draft, Harness},
@@ -59,8 +59,8 @@ pub(crate) fn sink(bootstrap: &str) -> Kafka {
 }
 
 pub(crate) fn sink_with(bootstrap: &str, properties: &[(&str, &str)]) -> Kafka {
-    let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), config::Secret::new(*value)));
-    let mut config = config::KafkaConfig::new(bootstrap);
+    let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), settings::Secret::new(*value)));
+    let mut config = settings::KafkaConfig::new(bootstrap);
     config.properties.extend(properties);
     Kafka::new("kafka", &config).unwrap()
 }

@@ -14,7 +14,7 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use outbox_relay::{
-    config,
+    settings,
     sink::{
         Destination, Outcome, Outgoing, PublishError, Sink,
         conformance::{self, DEADLINE, Draft, Harness as _, publish_until_sent},
@@ -305,7 +305,7 @@ async fn beside_a_queue_that_confirms_nothing_counts_what_is_confirmed_unless_a_
     let harness = RabbitHarness::at(&broker.amqp_url());
     let (good, silent) = (harness.queue(FieldTable::default()).await?, harness.queue(FieldTable::default()).await?);
     let unrouted = destination(&good.target, "nowhere");
-    let mut config = config::RabbitMqConfig::new(broker.amqp_url());
+    let mut config = settings::RabbitMqConfig::new(broker.amqp_url());
     config.channels = 1;
     let sink = RabbitMq::new("rabbit", &config)?;
     let messages = async |destinations: &[&Arc<Destination>]| {
@@ -354,7 +354,7 @@ async fn a_question_for_an_exchange_without_an_answer_ends_the_connection() -> R
 #[tokio::test(flavor = "multi_thread")]
 async fn the_password_is_in_no_error() {
     for url in ["amqp://user:S3CRET@127.0.0.1:1/%2f", "http://user:S3CRET@host", "S3CRET"] {
-        let config = config::RabbitMqConfig::new(url);
+        let config = settings::RabbitMqConfig::new(url);
         let error = match RabbitMq::new("r", &config) {
             Ok(sink) => sink.check(soon()).await.unwrap_err().to_string(),
             Err(error) => format!("{error} {error:?}"),

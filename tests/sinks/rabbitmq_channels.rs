@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use outbox_relay::{
-    config,
+    settings,
     sink::{
         Destination, Outcome, Outgoing, PublishError, Sink,
         conformance::{DEADLINE, Draft, Harness as _},
@@ -74,7 +74,7 @@ async fn a_channel_that_the_broker_does_not_open_ends_no_round_of_others() -> Re
     let (broker, url) = allowing(2).await?;
     let harness = RabbitHarness::at(&broker.amqp_url());
     let (good, silent) = (harness.destination().await?, harness.destination().await?);
-    let sink = RabbitMq::new("rabbit", &config::RabbitMqConfig::new(&url))?;
+    let sink = RabbitMq::new("rabbit", &settings::RabbitMqConfig::new(&url))?;
     ensure!(sink.publish(&some(&good, 20), soon()).await.iter().all(Result::is_ok), "nothing is sent");
     broker.suspend_queue(&silent.target).await?;
     let deadline = Instant::now() + Duration::from_secs(3);

@@ -13,7 +13,7 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use outbox_relay::{
-    config,
+    settings,
     sink::{
         Destination, Outgoing, Sink,
         conformance::{Arrived, ConformanceError, Control, Draft, Harness},
@@ -81,7 +81,7 @@ pub(crate) fn destination(exchange: &str, routing_key: &str) -> Arc<Destination>
 }
 
 pub(crate) fn sink(url: &str) -> RabbitMq {
-    let mut config = config::RabbitMqConfig::new(url);
+    let mut config = settings::RabbitMqConfig::new(url);
     config.window = 500;
     RabbitMq::new("rabbit", &config).unwrap()
 }

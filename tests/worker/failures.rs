@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use outbox_core::sqlx;
 use outbox_relay::{
-    config::AfterDead,
     operate::why::{self, Reference},
+    settings::AfterDead,
 };
 use testkit::{
     database::Database,

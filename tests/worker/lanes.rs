@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use mysql_outbox::config::{self, Inputs, Route};
 use outbox_core::{Message, Outbox};
 use outbox_relay::{
-    config::{self, Inputs, Route},
     observe::{health::Health, metrics::Metrics},
     run::Relay,
     sink::{Feed, null::Null},

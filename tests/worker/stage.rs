@@ -15,8 +15,8 @@ use outbox_core::{
     sqlx::{self, AssertSqlSafe, Connection as _, MySqlConnection, MySqlPool},
 };
 use outbox_relay::{
-    config::RetryConfig,
     observe::metrics::Metrics,
+    settings::RetryConfig,
     worker::{Delivery, Failure, Handler, RunError, Worker},
 };
 use testkit::{

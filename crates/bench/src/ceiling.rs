@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use futures_util::{StreamExt as _, stream};
 use hdrhistogram::Histogram;
 use outbox_relay::{
-    config,
+    settings,
     sink::{Destination, Outgoing, Sink, conformance::Draft, kafka::Kafka, rabbitmq::RabbitMq},
 };
 use testkit::consume::Topic;
@@ -35,11 +35,11 @@ type Fed = (Arc<dyn Sink>, u64, usize);
 async fn open(common: &Common, topic: &Topic) -> Result<Fed> {
     let fed: Fed = match common.broker {
         Broker::Kafka => {
-            let config = config::KafkaConfig::new(topic.address());
+            let config = settings::KafkaConfig::new(topic.address());
             (Arc::new(Kafka::new("bench", &config)?), BATCH, 6)
         }
         Broker::Rabbitmq => {
-            let config = config::RabbitMqConfig::new(topic.address());
+            let config = settings::RabbitMqConfig::new(topic.address());
             (Arc::new(RabbitMq::new("bench", &config)?), 512, 4)
         }
     };

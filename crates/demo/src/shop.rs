@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use outbox_core::{
     Outbox,
     sqlx::MySqlPool,
-    store::stats::{Stats, stats},
+    store::operate::stats::{Stats, stats},
 };
 use testkit::consume::{Broker, Topic};
 use tokio::{

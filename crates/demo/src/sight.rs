@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use anyhow::Result;
 use outbox_core::{
     sqlx::{self, MySqlPool},
-    store::stats::{Stats, stats},
+    store::operate::stats::{Stats, stats},
 };
 use testkit::judge::Consumed;
 

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Uuid,
     sqlx::{self, Row as _},
-    store::tail,
+    store::claim::tail,
 };
 use testkit::relay::{Relay, Settings};
 

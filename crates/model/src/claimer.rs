@@ -5,10 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outbox_core::store::{
-    claim::{ForeignClaim, Pending, Seen},
-    lease::ClaimLease,
-};
+use outbox_core::store::claim::{ForeignClaim, Pending, Seen, lease::ClaimLease};
 use outbox_relay::{
     pipeline::claim::{
         Foreign,

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use outbox_relay::{
-    config::{AfterDead, OnRejected, RetryConfig},
     pipeline::{
         claim::window::Start,
         publish::chains::{ChainEntry, Chains, Origin},
         retry::{self, Disposition, Policy},
     },
+    settings::{AfterDead, OnRejected, RetryConfig},
     sink::PublishError,
 };
 

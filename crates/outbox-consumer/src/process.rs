@@ -8,7 +8,7 @@ use outbox_core::{
     sqlx::{self, MySqlConnection, MySqlPool},
     store::{
         inbox::{DeadDelivery, delete_dead, insert_dead, insert_dead_mark},
-        losses::{Loss, Losses, Streak, loss, loss_of_handler},
+        settle::losses::{Loss, Losses, Streak, loss, loss_of_handler},
     },
 };
 use tokio::{

@@ -6,8 +6,10 @@ use futures_util::FutureExt as _;
 use outbox_core::{
     InboxError, InboxTransaction, Uuid,
     store::{
-        inbox::{is_dead, lock_dead},
-        inbox_retries::{OpenRetry, before, end, next, note, open, take},
+        inbox::{
+            is_dead, lock_dead,
+            retries::{OpenRetry, before, end, next, note, open, take},
+        },
         refusal::{Refusal, refusal},
     },
 };

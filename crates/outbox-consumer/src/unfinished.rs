@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use outbox_core::{Uuid, store::losses::Streak};
+use outbox_core::{Uuid, store::settle::losses::Streak};
 use tokio::time::{Duration, Instant};
 
 /// Most messages that are remembered: those of many windows.

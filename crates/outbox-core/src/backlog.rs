@@ -48,7 +48,7 @@ impl Watch {
             return Ok(age);
         }
         let at = Instant::now();
-        let age = store::backlog::age(conn).await?;
+        let age = store::enqueue::backlog::age(conn).await?;
         *self.last() = Some(Reading { at, age, warned: false });
         Ok(age)
     }

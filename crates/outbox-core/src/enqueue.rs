@@ -135,7 +135,7 @@ impl Outbox {
         messages.iter_mut().for_each(trace::capture);
         self.check(&messages)?;
         let ids = messages.iter().map(Message::id).collect();
-        Ok(PreparedBatch { ids, statements: store::prepare::batch(&messages, CHUNK_BYTES) })
+        Ok(PreparedBatch { ids, statements: store::enqueue::prepare::batch(&messages, CHUNK_BYTES) })
     }
 
     async fn write(&self, conn: &mut MySqlConnection, mut messages: Vec<Message>) -> Result<(), EnqueueError> {

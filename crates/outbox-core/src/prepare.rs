@@ -53,7 +53,7 @@ pub enum Bind {
 impl Prepared {
     pub(crate) fn new(message: &Message) -> Self {
         let headers = store::contents::headers_to_json(&message.contents.headers);
-        Self { id: message.id(), statements: store::prepare::statements(message, headers) }
+        Self { id: message.id(), statements: store::enqueue::prepare::statements(message, headers) }
     }
 }
 

@@ -9,10 +9,8 @@ use testkit::strategies::text;
 use crate::{
     Message, key_hash,
     store::{
-        claim::{hashes_from_bytes, hashes_to_bytes, ids_from_json},
+        claim::{hashes_from_bytes, hashes_to_bytes, ids_from_json, lease::ClaimLease, read::id_list},
         contents::{headers_from_json, headers_to_json},
-        lease::ClaimLease,
-        read::id_list,
         settle::{self, Dead, Delayed, Settlement, Way},
         text::{Ids, sql},
     },

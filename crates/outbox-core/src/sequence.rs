@@ -24,7 +24,7 @@ pub(crate) async fn number(conn: &mut MySqlConnection, messages: &mut [Message])
     }
     for ((topic, key), messages) in keys {
         let count = messages.len() as u64;
-        let last = store::sequence::take(conn, &topic, &key, count).await?;
+        let last = store::enqueue::sequence::take(conn, &topic, &key, count).await?;
         for (number, message) in (last.saturating_sub(count) + 1..).zip(messages) {
             message.contents.headers.push((SEQUENCE_HEADER.to_owned(), number.to_string()));
             message.sequenced = false; // from here on it is a header like the others, and counted as one

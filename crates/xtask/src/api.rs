@@ -12,7 +12,7 @@ use crate::tools::{cargo, quietly};
 const LIBRARIES: [(&str, &str); 3] = [
     ("outbox_core", "crates/outbox-core/api.txt"),
     ("outbox_consumer", "crates/outbox-consumer/api.txt"),
-    ("outbox_relay", "src/api.txt"),
+    ("outbox_relay", "crates/outbox-relay/api.txt"),
 ];
 
 /// Writes the lists anew.

@@ -31,7 +31,7 @@ pub(crate) async fn program(name: &str, arguments: &[String]) -> Result<String> 
     let (options, folder) = if asks_for_help(arguments) {
         ("--workspace --bins", "debug")
     } else {
-        ("--release -p mysql-outbox-relay -p bench -p faults --bins", "release")
+        ("--release -p mysql-outbox -p bench -p faults --bins", "release")
     };
     watch(cargo(["build", "--quiet"].into_iter().chain(options.split(' '))))
         .await

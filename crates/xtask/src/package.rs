@@ -15,7 +15,7 @@ const FIELDS: [&str; 7] = ["description", "license", "repository", "readme", "ke
 
 /// Files that a package may contain besides its sources, readme and licences.
 const BESIDE: [(&str, &[&str]); 2] =
-    [("mysql-outbox-core", &["migrations/"]), ("mysql-outbox-relay", &["CHANGELOG.md", "deploy/grants/relay.sql"])];
+    [("mysql-outbox-core", &["migrations/"]), ("mysql-outbox", &["CHANGELOG.md", "deploy/grants/relay.sql"])];
 
 /// Files that cargo adds to a package.
 const OF_CARGO: [&str; 4] = [".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml", "Cargo.toml.orig"];
@@ -102,7 +102,7 @@ fn differences(name: &str, packed: &str, folder: &str) -> Vec<String> {
 
 fn belongs(name: &str, file: &str) -> bool {
     let beside = BESIDE.iter().filter(|(package, _)| *package == name).flat_map(|(_, files)| *files);
-    let source = file.starts_with("src/") && file != "src/api.txt";
+    let source = file.starts_with("src/");
     source || file == "README.md" || file.starts_with("LICENSE-") || beside.into_iter().any(|it| file.starts_with(it))
 }
 
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn files_that_lack_or_do_not_belong_are_named() {
         let packed = "Cargo.toml\nREADME.md\nsrc/lib.rs\ntests/core.rs\n";
-        let folder = "Cargo.toml\nREADME.md\nmigrations/1.sql\nsrc/a.md\nsrc/api.txt\nsrc/lib.rs\ntests/core.rs\n";
+        let folder = "Cargo.toml\nREADME.md\nmigrations/1.sql\nsrc/a.md\napi.txt\nsrc/lib.rs\ntests/core.rs\n";
         let expected = [
             "mysql-outbox-core: migrations/1.sql is not in the package",
             "mysql-outbox-core: src/a.md is not in the package",

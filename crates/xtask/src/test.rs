@@ -3,6 +3,7 @@
 //! There are two lanes: cargo allows only one build at a time, and servers start meanwhile. Warnings are errors through
 //! clippy's own arguments: `RUSTFLAGS` would make every build compile its dependencies anew.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tokio::time::timeout;
 use crate::fleet::Fleet;
 use crate::steps::{Step, all_passed, step, summary};
 use crate::test_output::Counts;
-use crate::tools::{Group, cargo, packages, watch};
+use crate::tools::{Group, cargo, output, packages, watch};
 use crate::{api, dashboards, demo, deny, package};
 
 /// Tests without output for this duration hang: each wait in them has a limit, and the longest takes two minutes.
@@ -121,12 +122,15 @@ async fn checks(steps: &mut Vec<Step>) -> Result<Fleet> {
 
 /// The libraries with fewer features than the workspace enables together. Kafka is left out: its C library would be
 /// built once more.
-const FEATURES: [&[&str]; 4] = [
+const FEATURES: [&[&str]; 5] = [
     &["--package=mysql-outbox-core", "--no-default-features"],
     &["--package=mysql-outbox-consumer", "--features=rabbitmq"],
-    &["--package=mysql-outbox-relay", "--no-default-features", "--features=kafka"],
-    &["--package=mysql-outbox-relay", "--no-default-features", "--features=rabbitmq"],
+    &["--package=mysql-outbox-relay", "--no-default-features"],
+    &["--package=mysql-outbox", "--package=mysql-outbox-relay", "--no-default-features", "--features=kafka"],
+    &["--package=mysql-outbox", "--package=mysql-outbox-relay", "--no-default-features", "--features=rabbitmq"],
 ];
+/// What a service with a worker must not compile: they are the program's.
+const OF_THE_PROGRAM: [&str; 5] = ["axum", "clap", "strsim", "toml", "ureq"];
 
 async fn features() -> Result<String> {
     for arguments in FEATURES {
@@ -134,6 +138,12 @@ async fn features() -> Result<String> {
         clippy.args(arguments).args(["--", "-D", "warnings"]);
         watch(clippy).await?;
     }
+    let worker = ["--package=mysql-outbox-relay", "--no-default-features"];
+    let mut tree = cargo(["tree", "--edges=normal", "--prefix=none", "--format={p}"].into_iter().chain(worker));
+    let tree = output(&mut tree).await?;
+    let known: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    let foreign: Vec<&str> = OF_THE_PROGRAM.into_iter().filter(|it| known.contains(it)).collect();
+    ensure!(foreign.is_empty(), "a worker compiles {}: see `cargo tree {} -i`", foreign.join(", "), worker.join(" "));
     Ok(String::new())
 }
 

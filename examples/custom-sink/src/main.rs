@@ -1,30 +1,28 @@
-//! A relay that posts each message to a URL. It reads the relay's configuration and adds its own sink.
+//! A relay that posts each message to a URL.
 
-use std::{ffi::OsString, path::Path, sync::Arc};
+use std::sync::Arc;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use custom_sink::{CONNECTIONS, Webhook};
 use outbox_relay::{
-    config::{self, Config, Inputs, Route},
     observe::{
         health::Health,
         http::{self, Sources},
         metrics::Metrics,
     },
     run::Relay,
+    settings::{Config, Route, Secret},
     sink::Feed,
 };
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
-/// Reads the file and variables of the program `relay`. They cannot name this sink, so its one route is set here.
+/// Returns the relay's defaults with the database of `DATABASE_URL`, and one route.
 fn configuration() -> Result<Config> {
-    let mut inputs = Inputs::default();
-    inputs.file = config::default_file(std::env::var_os("RELAY_CONFIG").as_deref().map(Path::new));
-    let text = |text: OsString| text.to_string_lossy().into_owned();
-    inputs.variables = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
-    let mut config = config::load_for_database(&inputs)?.config;
-    ensure!(config.sinks.is_empty(), "remove [sinks] and [[routes]]: this relay has one sink, the webhook");
+    let mut config = Config::default();
+    config.database.url = Secret::new(std::env::var("DATABASE_URL").context("set DATABASE_URL")?);
+    let address = std::env::var("HTTP_LISTEN").ok().map(|text| text.parse()).transpose();
+    config.http.listen = address.context("HTTP_LISTEN must be an address with its port")?;
     config.routes = vec![Route::new("*", "webhook")];
     Ok(config)
 }
@@ -37,7 +35,7 @@ async fn main() -> Result<()> {
         std::process::abort();
     }));
     let config = configuration()?;
-    let filter = EnvFilter::builder().parse(&config.log.level).context("`log.level` cannot be used")?;
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env()?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 
     let sink = Webhook::new(&std::env::var("WEBHOOK_URL").context("set WEBHOOK_URL")?).context("WEBHOOK_URL")?;

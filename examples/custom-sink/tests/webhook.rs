@@ -188,8 +188,7 @@ async fn the_program_posts_what_is_committed_and_waits_while_the_receiver_is_awa
     let (database, receiver) = (Database::create(Flavor::MySql).await?, Receiver::start().await?);
     let url = receiver.url();
     let login = database.url_as(Account::Relay)?;
-    let environment =
-        [("RELAY__DATABASE__URL", login.as_str()), ("RELAY__HTTP__LISTEN", "off"), ("WEBHOOK_URL", url.as_str())];
+    let environment = [("DATABASE_URL", login.as_str()), ("WEBHOOK_URL", url.as_str())];
     let mut program = Program::start(env!("CARGO_BIN_EXE_custom-sink"), &environment)?;
     commit(&database, 0..200).await?;
     database.wait_until_drained(PATIENCE).await.context(program.log()?)?;

@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 use axum::body::{Body, to_bytes};
 use hyper::{Request as Http, client::conn::http1};
 use hyper_util::rt::TokioIo;
+use outbox_relay::{observe::client, operate::shown::lines, settings::is_local};
 use serde_json::{Map, Value};
 use tokio::{net::UnixStream, time::timeout};
 use ureq::{Agent, tls::RootCerts};
@@ -17,7 +18,6 @@ use url::Url;
 
 use super::problem;
 pub(crate) use super::request::Request;
-use crate::{config::is_local, operate::shown::lines, state::http};
 
 /// The time that an answer may take.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -82,7 +82,7 @@ impl Place {
         if url.scheme() == "http" && !url.host_str().is_some_and(is_local) {
             return Err(problem("--via", "the token would go to another machine without TLS: use https://").into());
         }
-        Ok(Self::Address(http::agent(&url, RootCerts::PlatformVerifier, DEADLINE), url))
+        Ok(Self::Address(client::agent(&url, RootCerts::PlatformVerifier, DEADLINE), url))
     }
 
     fn host(&self) -> String {

@@ -13,14 +13,28 @@ use std::{
 };
 
 use anyhow::Context as _;
-use axum::Router;
+use axum::{Router, response::Response};
+use hyper::{Request, body::Incoming, service::Service as _};
+use hyper_util::service::TowerToHyperService;
+use outbox_relay::observe::http::{self, Answer};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::problem;
-use crate::observe::http;
 
 /// The owner and the group may ask.
 const MODE: u32 = 0o660;
+
+#[derive(Clone)]
+struct Routes(Router);
+
+impl Answer for Routes {
+    type Body = axum::body::Body;
+
+    async fn answer(&self, request: Request<Incoming>) -> Response {
+        let Ok(answer) = TowerToHyperService::new(self.0.clone()).call(request).await;
+        answer
+    }
+}
 
 pub(super) enum Listening {
     Address(TcpListener),
@@ -40,12 +54,12 @@ impl Listening {
         Ok(Self::Socket(listener, path.to_owned()))
     }
 
-    /// Answers until `stop` is done, see [`http::serve_router`].
+    /// Answers until `stop` is done, see [`http::serve_with`].
     pub(super) async fn serve(self, router: Router, time: Duration, stop: impl Future<Output = ()>) {
         match self {
-            Self::Address(listener) => http::serve_router(listener, router, time, stop).await,
+            Self::Address(listener) => http::serve_with(listener, Routes(router), time, stop).await,
             Self::Socket(listener, path) => {
-                http::serve_router(listener, router, time, stop).await;
+                http::serve_with(listener, Routes(router), time, stop).await;
                 fs::remove_file(path).ok();
             }
         }

@@ -219,11 +219,13 @@ mod tests {
     use tempfile::NamedTempFile;
 
     use super::*;
-    use crate::config::defaults;
 
     fn config(listen: &str, tokens: Option<&NamedTempFile>) -> ApiConfig {
         let tokens_file = tokens.map(|file| file.path().to_owned());
-        ApiConfig { listen: listen.parse().ok(), tokens_file, ..defaults().api }
+        let mut api = Config::default().api;
+        api.listen = listen.parse().ok();
+        api.tokens_file = tokens_file;
+        api
     }
 
     #[tokio::test]

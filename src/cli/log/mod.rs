@@ -96,7 +96,8 @@ mod tests {
     #[test]
     fn a_line_after_one_that_is_not_shown_is_shown() {
         let page = tempfile::NamedTempFile::new().unwrap();
-        let log = Log { format: LogFormat::Json, level: "info".to_owned() };
+        let mut log = crate::config::Config::default().log;
+        log.format = LogFormat::Json;
         let (subscriber, _set_level) = subscriber(&log, Limit::default(), Arc::new(page.reopen().unwrap())).unwrap();
         tracing_log::LogTracer::init().unwrap();
         tracing::subscriber::with_default(subscriber, || {

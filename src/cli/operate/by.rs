@@ -2,10 +2,10 @@
 
 use anyhow::anyhow;
 use clap::Args;
-use outbox_core::{sqlx, store::jobs::Actor};
+use outbox_core::{sqlx, store::operate::jobs::Actor};
+use outbox_relay::state::session::describe;
 
 use super::Answering;
-use crate::state::session::describe;
 
 /// The operator of an order, and the reason.
 #[derive(Debug, Args)]

@@ -6,6 +6,14 @@ use anyhow::{Context as _, bail, ensure};
 use async_trait::async_trait;
 use clap::Args;
 use outbox_core::sqlx::MySqlConnection;
+use outbox_relay::{
+    operate::{
+        controls::{list, pause, resume},
+        instances,
+    },
+    settings::value::duration,
+    state::controls::Target,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -14,12 +22,7 @@ use super::{
 };
 use crate::{
     cli::output::{self, Format},
-    config::{Config, duration},
-    operate::{
-        controls::{list, pause, resume},
-        instances,
-    },
-    state::controls::Target,
+    config::Config,
 };
 
 /// One of them.

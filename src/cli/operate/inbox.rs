@@ -4,19 +4,17 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use clap::{Args, Subcommand};
 use outbox_core::{Uuid, sqlx::MySqlConnection};
+use outbox_relay::operate::{
+    inbox::{dead, list, outcomes, retries, retry},
+    why::Reference,
+};
 use serde_json::{Value, json};
 
 use super::{
     Answering, Operation, Role,
     by::{By, refused},
 };
-use crate::{
-    cli::output::{self, Format},
-    operate::{
-        inbox::{dead, list, outcomes, retries, retry},
-        why::Reference,
-    },
-};
+use crate::cli::output::{self, Format};
 
 /// The subcommands of `relay inbox`.
 #[derive(Debug, Subcommand)]

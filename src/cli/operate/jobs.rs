@@ -4,19 +4,17 @@ use anyhow::{Context as _, ensure};
 use async_trait::async_trait;
 use clap::{Args, Subcommand, value_parser};
 use outbox_core::sqlx::MySqlConnection;
+use outbox_relay::operate::{
+    audit::audit,
+    jobs::{list, stop},
+};
 use serde_json::{Value, json};
 
 use super::{
     Answering, Operation, Role,
     by::{By, refused},
 };
-use crate::{
-    cli::output::{self, Format},
-    operate::{
-        audit::audit,
-        jobs::{list, stop},
-    },
-};
+use crate::cli::output::{self, Format};
 
 /// The subcommands of `relay jobs`.
 #[derive(Debug, Args)]

@@ -4,17 +4,15 @@ use anyhow::{Context as _, ensure};
 use async_trait::async_trait;
 use clap::{ArgGroup, Args, Subcommand, value_parser};
 use outbox_core::{key_hash, sqlx::MySqlConnection};
+use outbox_relay::operate::{
+    keys::{hash_of, key, waiting_keys},
+    unsent::Cursor,
+    why::Reference,
+};
 use serde_json::Value;
 
 use super::{Answering, Operation};
-use crate::{
-    cli::output::{self, Format},
-    operate::{
-        keys::{hash_of, key, waiting_keys},
-        unsent::Cursor,
-        why::Reference,
-    },
-};
+use crate::cli::output::{self, Format};
 
 const FAILED: &str = "the keys cannot be read";
 

@@ -6,21 +6,20 @@ use anyhow::{Context as _, ensure};
 use async_trait::async_trait;
 use clap::{Args, Subcommand, value_parser};
 use outbox_core::sqlx::MySqlConnection;
+use outbox_relay::operate::{
+    messages::{MessageFilter, State, list, reveal},
+    why::{Reference, why},
+};
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::{
-    Answering, Operation, Role,
+    Answering, Operation, Role, Word,
     by::By,
     moment::{Moment, micros, moment},
+    words,
 };
-use crate::{
-    cli::output::{self, Format},
-    operate::{
-        messages::{MessageFilter, State, list, reveal},
-        why::{Reference, why},
-    },
-};
+use crate::cli::output::{self, Format};
 
 const FAILED: &str = "the messages cannot be read";
 const COLUMNS: [&str; 9] =
@@ -78,6 +77,14 @@ Examples:
 const TAILS: &str = "Example:
   relay messages tail --topic orders";
 
+const STATES: &[Word<State>] = &[
+    ("pending", "Due, and not claimed", State::Pending),
+    ("claimed", "In the hands of a relay", State::Claimed),
+    ("delayed", "It waits for a time or its key", State::Delayed),
+    ("dead", "Given up", State::Dead),
+    ("sent", "No longer in the queue: `relay why` tells where it went", State::Sent),
+];
+
 /// Which ones, and how many.
 #[derive(Debug, Args)]
 #[command(after_help = LISTS)]
@@ -85,7 +92,7 @@ pub(crate) struct ListMessages {
     #[command(flatten)]
     which: Which,
     /// Only those in this state
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = words(STATES))]
     state: Option<State>,
     /// Only those that were enqueued at this time or later, such as 2026-11-26T08:00:00Z, or 2h (ago)
     #[arg(long, value_name = "TIME", value_parser = moment)]
@@ -226,7 +233,7 @@ impl ShowMessage {
         let actor = self.by.actor(process).context("give --because")?;
         let revealed = reveal(db, self.message, &actor).await.map_err(|error| {
             let hint = "To reveal, an account needs deploy/grants/revealer.sql";
-            anyhow::anyhow!("nothing was revealed: {}. {hint}", crate::state::session::describe(&error))
+            anyhow::anyhow!("nothing was revealed: {}. {hint}", outbox_relay::state::session::describe(&error))
         })?;
         ensure!(revealed.is_some(), "there is no such message: see `relay why`");
         if let Value::Object(shown) = &mut shown {

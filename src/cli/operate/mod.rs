@@ -19,8 +19,12 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use async_trait::async_trait;
-use clap::Subcommand;
+use clap::{
+    Subcommand,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 use outbox_core::sqlx::{self, MySqlConnection};
+use outbox_relay::state::session::describe;
 use serde_json::Value;
 
 use super::{
@@ -28,11 +32,20 @@ use super::{
     api::client::{Client, Request},
     database,
 };
-pub(crate) use crate::operate::Role;
-use crate::{
-    config::{Config, ConfigError, Problem},
-    state::session::describe,
-};
+use crate::config::{Config, ConfigError, Problem};
+pub(crate) use outbox_relay::settings::Role;
+
+/// A word of an argument, its help, and its meaning.
+pub(crate) type Word<T> = (&'static str, &'static str, T);
+
+/// Returns a parser of one of these words.
+fn words<T: Copy + Send + Sync>(words: &'static [Word<T>]) -> impl TypedValueParser<Value = T> {
+    let shown = words.iter().map(|(word, help, _)| PossibleValue::new(*word).help(*help));
+    PossibleValuesParser::new(shown).try_map(|given| {
+        let found = words.iter().find(|(word, ..)| *word == given);
+        found.map(|(_, _, meaning)| *meaning).ok_or("unknown")
+    })
+}
 
 /// The process that answers.
 pub(crate) struct Answering<'a> {

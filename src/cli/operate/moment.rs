@@ -2,11 +2,10 @@
 
 use outbox_core::{
     sqlx::{self, MySqlConnection},
-    store::replay::now,
+    store::operate::replay::now,
 };
+use outbox_relay::settings::value::duration;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
-
-use crate::config::duration;
 
 /// A time in microseconds since 1970, or before now.
 #[derive(Debug, Clone, Copy)]

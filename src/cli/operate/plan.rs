@@ -1,7 +1,7 @@
 //! Prints the plan of an order, and whether it was ordered.
 
 use clap::{Args, value_parser};
-use outbox_core::store::jobs::Actor;
+use outbox_core::store::operate::jobs::Actor;
 use serde::Serialize;
 use serde_json::{Value, json};
 

@@ -4,13 +4,13 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use clap::Args;
 use outbox_core::sqlx::MySqlConnection;
+use outbox_relay::operate::{purge::forecast, shown::span};
 use serde_json::Value;
 
 use super::{Answering, Operation};
 use crate::{
     cli::output::{self, Format},
     config::Problem,
-    operate::{purge::forecast, shown::span},
 };
 
 const EXAMPLES: &str =

@@ -3,7 +3,14 @@
 use anyhow::{Context as _, bail, ensure};
 use async_trait::async_trait;
 use clap::{ArgGroup, Args};
-use outbox_core::{sqlx::MySqlConnection, store::find};
+use outbox_core::{sqlx::MySqlConnection, store::operate::find};
+use outbox_relay::{
+    operate::{
+        replay::{SentFilter, lacks_sink, order, plan},
+        why::Reference,
+    },
+    state::controls::Target,
+};
 use serde_json::Value;
 
 use super::{
@@ -13,15 +20,7 @@ use super::{
     moment::{Moment, micros, moment},
     plan::{self, Ordered},
 };
-use crate::{
-    config::Problem,
-    operate::{
-        doctor::look_up,
-        replay::{SentFilter, lacks_sink, order, plan},
-        why::Reference,
-    },
-    state::controls::Target,
-};
+use crate::{config::Problem, doctor::look_up};
 
 const EXAMPLES: &str = "The messages keep their ids, so consumers whose inbox still knows them do nothing. They have the header
 outbox-replay. They go out in the order of their keys, but behind newer messages, and hold up no new ones. Lanes of workers are left

@@ -5,17 +5,15 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::Context as _;
 use async_trait::async_trait;
 use clap::Args;
-use outbox_core::{sqlx::MySqlConnection, store::locked};
+use outbox_core::{sqlx::MySqlConnection, store::operate::locked};
+use outbox_relay::operate::{
+    instances,
+    status::{Judged, judged, verdict},
+};
 use serde_json::{Value, json};
 
 use super::{Answering, Operation};
-use crate::{
-    cli::output::{self, Format},
-    operate::{
-        instances,
-        status::{Judged, judged, verdict},
-    },
-};
+use crate::cli::output::{self, Format};
 
 /// The pause between two prints.
 const EVERY: Duration = Duration::from_secs(2);

@@ -3,22 +3,21 @@
 use anyhow::Context as _;
 use async_trait::async_trait;
 use clap::{ArgGroup, Args, Subcommand, value_parser};
-use outbox_core::{sqlx::MySqlConnection, store::find::StateTable};
+use outbox_core::{sqlx::MySqlConnection, store::operate::find::StateTable};
+use outbox_relay::operate::{
+    jobs::{Action, order, plan},
+    unsent::{Cursor, Filter, GroupBy, find, groups, list},
+    why::Reference,
+};
 use serde_json::Value;
 
 use super::{
-    Answering, Operation, Role,
+    Answering, Operation, Role, Word,
     by::refused,
     plan::{self, Ordered},
+    words,
 };
-use crate::{
-    cli::output::{self, Format},
-    operate::{
-        jobs::{Action, order, plan},
-        unsent::{Cursor, Filter, GroupBy, find, groups, list},
-        why::Reference,
-    },
-};
+use crate::cli::output::{self, Format};
 
 /// The subcommands of `relay pending`.
 #[derive(Debug, Subcommand)]
@@ -123,14 +122,47 @@ const EXAMPLES: &str = "Examples:
   relay dead list --after 0:1523           # the next page
   relay delayed list --group-by topic --reason unroutable";
 
+/// Those of interest.
+#[derive(Debug, Args)]
+struct Which {
+    /// Only those with this reason
+    #[arg(long)]
+    reason: Option<String>,
+    /// Only those of this topic
+    #[arg(long)]
+    topic: Option<String>,
+    /// Only those whose last error contains this text
+    #[arg(long, value_name = "TEXT")]
+    error: Option<String>,
+    /// Only those of this lane
+    #[arg(long)]
+    lane: Option<u16>,
+}
+
+impl Which {
+    fn filter(&self) -> Filter {
+        let reason = self.reason.clone();
+        let topic = self.topic.clone();
+        let error = self.error.clone();
+        Filter { reason, topic, error, lane: self.lane, id: None }
+    }
+}
+
+const PROPERTIES: &[Word<GroupBy>] = &[
+    ("reason", "Their reason", GroupBy::Reason),
+    ("topic", "Their topic", GroupBy::Topic),
+    ("error", "Their reason and the text of their last error", GroupBy::Error),
+    ("lane", "Their lane", GroupBy::Lane),
+];
+
 /// Which ones, and how.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct List {
     #[command(flatten)]
-    filter: Filter,
+    which: Which,
     /// Count them by this instead
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = words(PROPERTIES))]
     group_by: Option<GroupBy>,
     /// Begin behind this place
     #[arg(long, value_name = "LANE:ID", default_value = "0:0", hide_default_value = true)]
@@ -144,7 +176,8 @@ pub(crate) struct List {
 
 impl List {
     async fn answer(&self, db: &mut MySqlConnection, table: StateTable) -> anyhow::Result<Value> {
-        let (filter, after) = (&self.filter, self.after);
+        let filter = &self.which.filter();
+        let after = self.after;
         let page = match self.group_by {
             None => serde_json::to_value(list(db, table, filter, after, self.limit as usize).await.context(FAILED)?)?,
             Some(by) => serde_json::to_value(groups(db, table, filter, after, by).await.context(FAILED)?)?,
@@ -188,17 +221,17 @@ pub(crate) struct Order {
     /// One message: its UUID, or its number in the tables
     message: Option<Reference>,
     /// All of them
-    #[arg(long, conflicts_with_all = ["message", "Filter"])]
+    #[arg(long, conflicts_with_all = ["message", "Which"])]
     all: bool,
     #[command(flatten)]
-    filter: Filter,
+    which: Which,
     #[command(flatten)]
     order: Ordered,
 }
 
 impl Order {
     async fn answer(&self, db: &mut MySqlConnection, action: Action, process: &Answering<'_>) -> anyhow::Result<Value> {
-        let mut filter = self.filter.clone();
+        let mut filter = self.which.filter();
         if let Some(message) = self.message {
             let place = find(db, action.table(), message).await.context(FAILED)?;
             let Cursor { lane, id } = place.context("the message is not in this state: see `relay why`")?;

@@ -4,13 +4,11 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use clap::Args;
 use outbox_core::sqlx::MySqlConnection;
+use outbox_relay::operate::why::{Reference, why};
 use serde_json::Value;
 
 use super::{Answering, Operation};
-use crate::{
-    cli::output::Format,
-    operate::why::{Reference, why},
-};
+use crate::cli::output::Format;
 
 const EXAMPLES: &str = "Examples:
   relay why 0190a8e4-0000-7000-8000-000000000000   # as consumers know it

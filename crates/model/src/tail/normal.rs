@@ -71,7 +71,9 @@ fn claims(state: &mut State, visit: &mut dyn FnMut(&mut u64)) {
             Entry::Renewed { claim, .. } => visit(claim),
             Entry::Settled { claim, successor, .. } => {
                 visit(claim);
-                successor.iter_mut().for_each(|it| visit(&mut it.claim));
+                for it in successor.iter_mut() {
+                    visit(&mut it.claim);
+                }
             }
             _ => {}
         }

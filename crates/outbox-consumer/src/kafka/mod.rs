@@ -12,7 +12,7 @@ mod wire;
 
 use std::collections::BTreeMap;
 
-use outbox_core::{Inbox, sqlx::MySqlPool, store::losses::Losses};
+use outbox_core::{Inbox, sqlx::MySqlPool, store::settle::losses::Losses};
 use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
 use tokio::sync::Semaphore;
 

@@ -6,7 +6,7 @@ mod wire;
 use std::{sync::Arc, time::Duration};
 
 use lapin::{types::ShortString, uri::AMQPUri};
-use outbox_core::{Inbox, sqlx::MySqlPool, store::losses::Losses};
+use outbox_core::{Inbox, sqlx::MySqlPool, store::settle::losses::Losses};
 use tokio::{sync::Semaphore, time::sleep};
 
 use self::session::{ConsumerSession, Delivered, NoQueue, QueueAddress};

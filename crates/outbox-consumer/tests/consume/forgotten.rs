@@ -39,7 +39,7 @@ async fn ten_days_later(stage: &Stage) -> Result<()> {
     let later = "UPDATE inbox_processed SET processed_at = processed_at - INTERVAL 10 DAY; \
                  UPDATE inbox_dead SET died_at = died_at - INTERVAL 10 DAY";
     stage.database.execute(later).await?;
-    store::purge::inbox(&mut stage.database.connect_as_admin().await?, WEEK, 1000).await?;
+    store::operate::purge::inbox(&mut stage.database.connect_as_admin().await?, WEEK, 1000).await?;
     Ok(())
 }
 
@@ -60,7 +60,7 @@ async fn a_message_that_comes_again_after_its_retry_is_a_duplicate(flavor: Flavo
         let retried = retry_dead(&stage.pool, stage.topic.name(), &handler).await?;
         assert_eq!((retried.processed, retried.failed), expected);
     }
-    store::purge::inbox(&mut stage.database.connect_as_admin().await?, WEEK, 1000).await?;
+    store::operate::purge::inbox(&mut stage.database.connect_as_admin().await?, WEEK, 1000).await?;
     stage.topic.send(&[message]).await?;
     consumer.wait_for_metric(MESSAGES, "duplicate", 1.0).await?;
     assert_eq!((stage.effects().await?.len(), is_dead(&stage).await?), (1, false));
@@ -117,7 +117,7 @@ async fn the_purge_of_a_dead_message_lets_its_mark_grow_old(flavor: Flavor) -> R
     consumer.stop().await?;
     ten_days_later(&stage).await?;
     let mut admin = stage.database.connect_as_admin().await?;
-    assert_eq!(store::inbox_purge::dead(&mut admin, WEEK, 10).await?, 1);
+    assert_eq!(store::inbox::purge::dead(&mut admin, WEEK, 10).await?, 1);
     let marks = "SELECT COUNT(*) FROM inbox_processed";
     assert_eq!(stage.database.number(marks).await?, 1, "it is forgotten with the dead message");
     ten_days_later(&stage).await?;

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::RETENTION;
 use crate::{
     lease::{Lease, LeaseError, Leases},
-    store::{inbox_purge, named, purge, session},
+    store::{inbox::purge as inbox_purge, named, operate::purge, session},
 };
 
 /// The length of the lease on the purging.

@@ -1,6 +1,6 @@
 //! The change that a migration makes, read from its text.
 
-use crate::store::catalogue::{ObjectKind, ObjectShape};
+use crate::store::schema::catalogue::{ObjectKind, ObjectShape};
 
 /// The change of one migration. A migration is one statement, because no statement that changes tables can be rolled
 /// back.

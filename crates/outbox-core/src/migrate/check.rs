@@ -1,9 +1,9 @@
 use sqlx::MySqlConnection;
 
 use super::{MIGRATOR, SCHEMA_VERSION};
-use crate::store::{
+use crate::store::schema::{
+    self,
     migrate::{Applied, applied},
-    schema,
 };
 
 /// Why this version cannot use the tables.

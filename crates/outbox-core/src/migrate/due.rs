@@ -8,7 +8,7 @@ use super::{
     plan::PlannedState,
     run::{MigrationStep, Mode, steps},
 };
-use crate::store::catalogue;
+use crate::store::schema::catalogue;
 
 /// A migration that the record lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,7 +20,7 @@ pub use self::{
     due::Due,
     error::MigrateError,
 };
-use crate::store::migrate::{RECORD, note_in_script};
+use crate::store::schema::migrate::{RECORD, note_in_script};
 
 /// The number of the newest migration that this version knows: its version of the tables.
 pub const SCHEMA_VERSION: i64 = 41;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::change::Change;
-use crate::store::catalogue::ObjectShape;
+use crate::store::schema::catalogue::ObjectShape;
 
 /// The remaining work.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +74,7 @@ fn name(part: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::catalogue::ObjectKind;
+    use crate::store::schema::catalogue::ObjectKind;
 
     fn shape(parts: &[&str]) -> ObjectShape {
         ObjectShape { kind: ObjectKind::Table, name: "t".to_owned(), parts: set(parts) }

@@ -9,10 +9,10 @@ use super::{
     change::{Change, rows},
     plan::{PlannedState, state},
 };
-use crate::store::{
+use crate::store::schema::{
+    self,
     catalogue::{self, ObjectKind, ObjectShape},
     migrate::{self as statements, RECORD, RECORD_COLUMNS},
-    schema,
 };
 
 /// The table of the applied migrations.

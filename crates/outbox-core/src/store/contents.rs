@@ -7,7 +7,7 @@ use crate::Contents;
 
 /// The contents in the six columns from this one on, and whether the headers can be read: the row may have been edited
 /// by hand. Headers that cannot be read count as none.
-pub(super) fn of(row: &MySqlRow, first: usize) -> Result<(Contents, bool), sqlx::Error> {
+pub(in crate::store) fn of(row: &MySqlRow, first: usize) -> Result<(Contents, bool), sqlx::Error> {
     let headers = headers_from_json(row.try_get(first + 4)?);
     let is_readable = headers.is_some();
     let contents = Contents {
@@ -22,7 +22,7 @@ pub(super) fn of(row: &MySqlRow, first: usize) -> Result<(Contents, bool), sqlx:
 }
 
 /// The id in a column of sixteen bytes.
-pub(super) fn uuid(bytes: &[u8]) -> Result<Uuid, sqlx::Error> {
+pub(in crate::store) fn uuid(bytes: &[u8]) -> Result<Uuid, sqlx::Error> {
     Uuid::from_slice(bytes).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 

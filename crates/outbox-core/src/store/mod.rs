@@ -6,58 +6,24 @@
 //! A statement is one text: static with binds, or a template of `sql!` with named holes where several statements must
 //! travel in one round trip, or where a list is in the text (MySQL takes no binds there). A hole takes integers,
 //! hexadecimal digits, constants and other templates only. To run a template by hand, replace its holes. Fragments that
-//! several statements share are `lease::fence`, `text::listed`, `read::id_list` and `settle::RECEIPT`.
+//! several statements share are `claim::lease::fence`, `text::listed`, `claim::read::id_list` and `settle::RECEIPT`.
 //!
 //! The relay's functions expect a session with `READ COMMITTED` and `time_zone = '+00:00'`, see [`session::prepare`].
 //! None of them may be cancelled half-way: drop the connection then.
 
-pub mod attempts;
-pub mod audit;
-pub mod backlog;
-pub(crate) mod catalogue;
 pub mod claim;
-pub mod consumers;
 pub mod contents;
-pub mod controls;
-pub mod counters;
-pub mod doctor;
 pub mod enqueue;
-#[cfg(feature = "test")]
-pub(crate) mod enqueued;
-pub mod find;
-pub mod floor;
-pub mod held;
 pub mod inbox;
-pub mod inbox_purge;
-pub mod inbox_retries;
-pub mod instances;
-pub mod jobs;
-pub mod lanes;
-pub mod lease;
-pub mod locked;
-pub mod losses;
-pub mod messages;
-pub mod migrate;
 pub mod named;
-pub mod prepare;
-pub mod promote;
-pub mod purge;
-pub mod queue;
-pub mod read;
-pub mod recover;
+pub mod operate;
 pub mod refusal;
-pub mod replay;
 #[cfg(test)]
 mod rolled_back;
 pub mod schema;
-pub mod sequence;
 pub mod session;
 pub mod settle;
-pub mod stats;
-pub mod tail;
 pub(crate) mod text;
-pub mod unsent;
-pub mod work;
 
 /// The server's number for "duplicate entry for a unique key".
 const DUPLICATE_ENTRY: u16 = 1062;

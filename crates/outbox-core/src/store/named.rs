@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sqlx::{MySqlConnection, Row as _};
 
-use super::{LOCK_WAIT, error_number, text::sql};
+use crate::store::{LOCK_WAIT, error_number, text::sql};
 
 /// The row of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Row {
 /// Sets the session like the relay's own, but waits at most a second for a transaction that checks the lease. One round
 /// trip.
 pub async fn prepare(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    let settings = super::session::SETTINGS;
+    let settings = crate::store::session::SETTINGS;
     sql!("{settings}, SESSION innodb_lock_wait_timeout = 1", settings).run(conn).await.map(drop)
 }
 
@@ -36,7 +36,7 @@ pub async fn look(conn: &mut MySqlConnection, name: &str) -> Result<Option<Row>,
 
 /// Fences of an epoch begin at the epoch times this number, so that they compare epoch first. No lease has this number
 /// of tenures within a second, the distance of two epochs.
-pub(super) const FENCES: u64 = 1_000_000;
+pub(in crate::store) const FENCES: u64 = 1_000_000;
 
 /// Takes a lease that no owner ever held, and returns its fence. That is the first of the epoch, because a missing
 /// lease may have been held after the snapshot that was restored. `None` if another owner was faster. Primary key, one
@@ -51,7 +51,7 @@ pub async fn create(
     // read.
     let sql = "SELECT CAST(COALESCE(MAX(epoch), 0) AS UNSIGNED) FROM outbox_epochs";
     let epoch: u64 = sqlx::query_scalar(sql).fetch_one(&mut *conn).await?;
-    let (fence, micros) = (epoch.saturating_mul(FENCES) + 1, super::enqueue::micros(length));
+    let (fence, micros) = (epoch.saturating_mul(FENCES) + 1, crate::store::enqueue::micros(length));
     let sql = "INSERT IGNORE INTO outbox_leases (name, owner, lease_until, fence) \
                VALUES (?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, ?)";
     let done = sqlx::query(sql).bind(name).bind(owner).bind(micros).bind(fence).execute(conn).await?;
@@ -70,7 +70,7 @@ pub async fn take(
     let sql = "UPDATE outbox_leases SET owner = ?, fence = fence + 1, \
                lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND \
                WHERE name = ? AND fence = ? AND (lease_until <= UTC_TIMESTAMP(6) OR owner = ?)";
-    let micros = super::enqueue::micros(length);
+    let micros = crate::store::enqueue::micros(length);
     match sqlx::query(sql).bind(owner).bind(micros).bind(name).bind(seen).bind(owner).execute(conn).await {
         Ok(done) => Ok(done.rows_affected() == 1),
         Err(error) if error_number(&error) == Some(LOCK_WAIT) => Ok(false),
@@ -88,7 +88,7 @@ pub async fn renew(
 ) -> Result<bool, sqlx::Error> {
     let sql = "UPDATE outbox_leases SET lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND \
                WHERE name = ? AND owner = ? AND fence = ? AND lease_until > UTC_TIMESTAMP(6)";
-    let micros = super::enqueue::micros(length);
+    let micros = crate::store::enqueue::micros(length);
     let done = sqlx::query(sql).bind(micros).bind(name).bind(owner).bind(fence).execute(conn).await?;
     Ok(done.rows_affected() == 1)
 }

@@ -15,7 +15,7 @@ pub enum Refusal {
     /// The server takes no call of this kind for now, whatever its content.
     Unavailable,
     /// The server ended the call, or had no room for it. Any call may meet that, and a long or large one again and
-    /// again: [`Losses`](super::losses::Losses) decide.
+    /// again: [`Losses`](crate::store::settle::losses::Losses) decide.
     Doubtful,
     /// A table or a privilege is missing, or the storage fails: all calls of this kind fail until an operator helps.
     Setup,
@@ -26,7 +26,7 @@ pub enum Refusal {
 /// Classifies a refusal; `None` if the server did not answer.
 #[must_use]
 pub fn refusal(error: &sqlx::Error) -> Option<Refusal> {
-    super::error_number(error).map(class)
+    crate::store::error_number(error).map(class)
 }
 
 /// The meaning of the numbers that a statement or a login can get, by the lists of MySQL 9.7 and MariaDB 10.11, of

@@ -5,18 +5,21 @@ use anyhow::{Context as _, Result, ensure};
 use sqlx::{Connection as _, MySqlConnection};
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 
-use super::{
+use crate::store::{
     NO_SUCH_SAVEPOINT,
-    claim::{self, NewClaim, NewClaims},
+    claim::{self, NewClaim, NewClaims, lease::ClaimLease},
     enqueue::insert_text,
     error_number,
-    jobs::{self, Actor, Batch, Change, NewJob},
-    lease::ClaimLease,
-    replay::Again,
+    operate::{
+        jobs::{self, Actor, Batch, Change, NewJob},
+        replay::Again,
+    },
     session,
-    settle::{self, Dead, Delayed, Settlement, Way},
+    settle::{
+        self, Dead, Delayed, Settlement, Way,
+        work::{self, Finish},
+    },
     text::{Reply, Text, sql},
-    work::{self, Finish},
 };
 use crate::{Message, Outbox};
 

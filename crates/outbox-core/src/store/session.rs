@@ -2,7 +2,7 @@
 
 use sqlx::{MySqlConnection, Row as _};
 
-use super::text::{Name, Text, sql};
+use crate::store::text::{Name, Text, sql};
 
 /// Sets the session of a relay: `READ COMMITTED`, because `REPEATABLE READ` would lock gaps that services insert into;
 /// and UTC. A connection may be idle for the servers' own default time. The SQL modes of the server are noted, for the
@@ -12,7 +12,7 @@ pub async fn prepare(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
 }
 
 /// The seconds for which a session may be idle, as in [`SETTINGS`].
-pub(super) const IDLE: u64 = 28_800;
+pub(in crate::store) const IDLE: u64 = 28_800;
 
 /// Every variable that changes an answer, an error, a wait or a commit, whatever the server, its `init_connect` or a
 /// handler has set. The test `sessions::every_variable_of_a_session_is_decided` lists the others, with the reason.
@@ -53,14 +53,14 @@ macro_rules! outside {
 }
 
 /// The rest of the settings, after a transaction that began with [`reset`].
-pub(super) const OUTSIDE: &str = outside!();
+pub(in crate::store) const OUTSIDE: &str = outside!();
 
 /// The settings of a relay's session; further variables may follow. No transaction may be open: it would be committed.
-pub(super) const SETTINGS: &str = concat!(outside!(), ", ", modes!(), ", ", variables!());
+pub(in crate::store) const SETTINGS: &str = concat!(outside!(), ", ", modes!(), ", ", variables!());
 
 /// The statements that reset the settings of a handler within a transaction, and its `USE`. The session was set by
 /// [`prepare`]. The modes become those of the server if another handler may follow.
-pub(super) fn reset(database: Option<&str>, modes: Modes) -> Text {
+pub(in crate::store) fn reset(database: Option<&str>, modes: Modes) -> Text {
     let text = database.map_or_else(Text::default, |name| sql!("USE {name}; ", name = Name(name)));
     sql!(
         "{text}SET {modes}, {variables}; ",
@@ -75,7 +75,7 @@ pub(super) fn reset(database: Option<&str>, modes: Modes) -> Text {
 
 /// The SQL modes of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Modes {
+pub(in crate::store) enum Modes {
     /// Those of this project's statements.
     Own,
     /// Those with which the server began the session: for handlers.
@@ -83,7 +83,7 @@ pub(super) enum Modes {
 }
 
 /// The assignment of the modes with which the server began the session.
-pub(super) const SERVER_MODES: &str = "SESSION sql_mode = @outbox_sql_mode";
+pub(in crate::store) const SERVER_MODES: &str = "SESSION sql_mode = @outbox_sql_mode";
 
 /// The servers that answer a read and, in a transaction, a locking read: their host, port and `server_id`. They differ
 /// behind a proxy that sends reads to replicas. Reads no row, and locks none. Four round trips.

@@ -212,7 +212,7 @@ impl Text {
     }
 
     /// Runs the text and returns the result of each statement. If one fails, the server runs none of the later ones:
-    /// the caller rolls back before it does anything else (see [`super::session::rollback`]).
+    /// the caller rolls back before it does anything else (see [`crate::store::session::rollback`]).
     pub(crate) async fn run(self, conn: &mut MySqlConnection) -> Result<Vec<Reply>, sqlx::Error> {
         let mut replies = Vec::new();
         self.run_into(conn, &mut replies).await.map(|()| replies)

@@ -8,10 +8,12 @@ use uuid::Uuid;
 use crate::{
     Contents,
     store::{
-        claim::{self, Look, NewClaim, NewClaims, Pending},
-        held, lanes,
-        lease::{self, ClaimLease},
-        promote, read, session,
+        claim::{
+            self, Look, NewClaim, NewClaims, Pending, held, lanes,
+            lease::{self, ClaimLease},
+            promote, read,
+        },
+        session,
         settle::{self, Dead, Delayed, Settlement, Way},
     },
 };

@@ -19,7 +19,7 @@ use serde_json::Value;
 use sqlx::MySqlConnection;
 
 pub use self::drain::{Drain, Fault, Published};
-use crate::{Contents, store::enqueued};
+use crate::{Contents, store::enqueue::enqueued};
 
 /// Asserts that a message with these fields is enqueued: `assert_enqueued!(&mut tx, topic = "orders", key = "7")`.
 /// Other fields may have any value. The possible fields are the methods of [`crate::test::Expected`].

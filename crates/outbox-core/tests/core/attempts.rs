@@ -7,12 +7,20 @@ use outbox_core::{
     Message, Outbox,
     sqlx::{self, Connection as _, MySqlConnection},
     store::{
-        attempts::{self, FailureRow},
-        claim::{self, Look, NewClaim, NewClaims},
-        jobs::{self, Actor, Batch, Change, NewJob},
-        lease::{self, ClaimLease},
-        promote, purge, session,
-        settle::{self, Dead, Delayed, Settlement, Way},
+        claim::{
+            self, Look, NewClaim, NewClaims,
+            lease::{self, ClaimLease},
+            promote,
+        },
+        operate::{
+            jobs::{self, Actor, Batch, Change, NewJob},
+            purge,
+        },
+        session,
+        settle::{
+            self, Dead, Delayed, Settlement, Way,
+            attempts::{self, FailureRow},
+        },
     },
 };
 use testkit::{database::Database, on_both_databases, servers::Flavor};

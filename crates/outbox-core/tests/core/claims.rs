@@ -4,11 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Message, Outbox,
     sqlx::{self, Connection as _},
-    store::{
-        claim::{self, Look, NewClaim, NewClaims},
-        lease::ClaimLease,
-        queue,
-    },
+    store::claim::{self, Look, NewClaim, NewClaims, lease::ClaimLease, queue},
 };
 use testkit::{on_both_databases, servers::Flavor};
 

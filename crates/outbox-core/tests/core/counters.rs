@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use outbox_core::{
     Message, Outbox,
     sqlx::Connection as _,
-    store::counters::{Behind, behind},
+    store::schema::counters::{Behind, behind},
 };
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use outbox_core::{
     Inbox, Message, Outbox, Uuid,
     sqlx::{self, Connection as _},
-    store::floor::{OldestWriter, oldest_writer, sample},
+    store::claim::floor::{OldestWriter, oldest_writer, sample},
 };
 use testkit::{
     accounts::Account,

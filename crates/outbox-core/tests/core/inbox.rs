@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use outbox_core::{
     Claim, Inbox, InboxError, Uuid,
     sqlx::Connection as _,
-    store::{inbox_retries, jobs::Actor},
+    store::{inbox::retries, operate::jobs::Actor},
 };
 use testkit::{accounts::Account, database::Database, inbox::process_one, on_both_databases, servers::Flavor};
 use tokio::{sync::Barrier, task::JoinSet};
@@ -110,12 +110,12 @@ async fn an_order_takes_gaps_that_die_later_and_no_other_later_death(flavor: Fla
     database.execute(dead).await?;
     let mut db = database.session_of(Account::Owner).await?;
     let actor = Actor { name: "alice", via: "test", reason: "x" };
-    inbox_retries::order(&mut db, ("c", None), 3, &actor).await?;
+    retries::order(&mut db, ("c", None), 3, &actor).await?;
     let mut taken = Vec::new();
     loop {
-        let retry = inbox_retries::open(&mut db, "c").await?.context("it is open")?;
-        let Some(id) = inbox_retries::next(&mut db, "c", &retry).await? else { break };
-        assert!(inbox_retries::take(&mut db, &retry, id, Duration::ZERO).await?);
+        let retry = retries::open(&mut db, "c").await?.context("it is open")?;
+        let Some(id) = retries::next(&mut db, "c", &retry).await? else { break };
+        assert!(retries::take(&mut db, &retry, id, Duration::ZERO).await?);
         taken.push(id.as_u128());
     }
     assert_eq!(taken, [1, 3]);

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Inbox, InboxPurge, Sequence,
     sqlx::{Connection as _, MySqlPool, raw_sql},
-    store::inbox_purge::{self, KeyPosition},
+    store::inbox::purge::{self, KeyPosition},
 };
 use testkit::{
     accounts::Account,
@@ -153,11 +153,11 @@ async fn what_a_transaction_holds_is_left_out(flavor: Flavor) -> Result<()> {
     }
     let first = KeyPosition::default();
     let limit = 100;
-    assert_eq!(inbox_purge::dead(&mut purge, HOUR, limit).await?, 4);
-    assert_eq!(inbox_purge::sequences(&mut purge, HOUR, &first, limit).await?, (4, None));
+    assert_eq!(purge::dead(&mut purge, HOUR, limit).await?, 4);
+    assert_eq!(purge::sequences(&mut purge, HOUR, &first, limit).await?, (4, None));
     tx.rollback().await?;
-    assert_eq!(inbox_purge::dead(&mut purge, HOUR, limit).await?, 1);
-    assert_eq!(inbox_purge::sequences(&mut purge, HOUR, &first, limit).await?, (1, None));
+    assert_eq!(purge::dead(&mut purge, HOUR, limit).await?, 1);
+    assert_eq!(purge::sequences(&mut purge, HOUR, &first, limit).await?, (1, None));
     Ok(())
 }
 
@@ -170,7 +170,7 @@ async fn keys_of_a_consumer_that_keeps_refused_messages_stay(flavor: Flavor) -> 
     let mut at = KeyPosition::default();
     let mut deleted = 0;
     loop {
-        let (rows, last) = inbox_purge::sequences(&mut purge, HOUR, &at, 2).await?;
+        let (rows, last) = purge::sequences(&mut purge, HOUR, &at, 2).await?;
         deleted += rows;
         match last {
             Some(last) => at = last,
@@ -197,12 +197,12 @@ async fn a_purged_key_begins_anew_and_no_earlier(flavor: Flavor) -> Result<()> {
     let age = "UPDATE inbox_sequence SET seen_at = '2020-01-01'";
     for number in [1, 2, 5] {
         follow(number).await?;
-        assert_eq!(inbox_purge::sequences(&mut purge, HOUR, &KeyPosition::default(), 10).await?.0, 0, "{number}");
+        assert_eq!(purge::sequences(&mut purge, HOUR, &KeyPosition::default(), 10).await?.0, 0, "{number}");
         database.execute(age).await?;
     }
     assert_eq!(follow(5).await?, Sequence::Repeated);
     database.execute(age).await?;
-    assert_eq!(inbox_purge::sequences(&mut purge, HOUR, &KeyPosition::default(), 10).await?.0, 1);
+    assert_eq!(purge::sequences(&mut purge, HOUR, &KeyPosition::default(), 10).await?.0, 1);
     assert_eq!(follow(4).await?, Sequence::Next);
     Ok(())
 }

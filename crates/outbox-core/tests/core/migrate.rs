@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     MIGRATIONS, SCHEMA_VERSION, check_schema, sqlx,
-    store::{find, schema},
+    store::{operate::find, schema},
 };
 use testkit::{database::Database, on_both_databases, servers::Flavor};
 

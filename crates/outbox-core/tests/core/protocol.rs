@@ -7,10 +7,13 @@ use outbox_core::{
     Message, Outbox,
     sqlx::{self, Connection as _, MySqlConnection},
     store::{
-        claim::{self, Look, NewClaim, NewClaims},
-        held,
-        lease::{self, ClaimLease},
-        promote, purge, queue, session,
+        claim::{
+            self, Look, NewClaim, NewClaims, held,
+            lease::{self, ClaimLease},
+            promote, queue,
+        },
+        operate::purge,
+        session,
         settle::{self, Dead, Delayed, Settlement, Way},
     },
 };

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     Message, Outbox,
     sqlx::{Connection as _, raw_sql},
-    store::{
+    store::operate::{
         jobs::{self, Actor, Batch, Change, NewJob},
         purge,
     },

@@ -6,9 +6,11 @@ use outbox_core::{
     lease::Leases,
     sqlx::{Connection as _, MySqlConnection, mysql::MySqlConnectOptions},
     store::{
-        counters::{Behind, behind},
-        read,
-        recover::{Holder, Plan, holder, plan, recover},
+        claim::read,
+        schema::{
+            counters::{Behind, behind},
+            recover::{Holder, Plan, holder, plan, recover},
+        },
     },
 };
 use testkit::{

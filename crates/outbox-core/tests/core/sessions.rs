@@ -10,10 +10,12 @@ use outbox_core::{
     Message, Outbox, check_schema,
     sqlx::{self, AssertSqlSafe, Connection as _, MySqlConnection},
     store::{
-        claim::{self, Look},
-        read, session,
-        settle::Settlement,
-        work::{self, Finish},
+        claim::{self, Look, read},
+        session,
+        settle::{
+            Settlement,
+            work::{self, Finish},
+        },
     },
 };
 use testkit::{

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use outbox_core::{
     sqlx::{self, AssertSqlSafe, MySqlConnection},
-    store::{
+    store::operate::{
         controls, find,
         jobs::{self, Actor, NewJob},
         stats,

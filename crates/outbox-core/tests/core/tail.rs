@@ -7,13 +7,14 @@ use outbox_core::{
     REPLAY_HEADER,
     sqlx::MySqlConnection,
     store::{
-        claim::{self, Look, NewClaim, NewClaims},
-        find,
-        lease::ClaimLease,
-        promote, read,
+        claim::{
+            self, Look, NewClaim, NewClaims,
+            lease::ClaimLease,
+            promote, read,
+            tail::{self, Found, Kind, Next},
+        },
+        operate::{find, stats},
         settle::{Delayed, Settlement, Way},
-        stats,
-        tail::{self, Found, Kind, Next},
     },
 };
 use testkit::{on_both_databases, servers::Flavor};

@@ -6,7 +6,7 @@ use anyhow::Result;
 use faults::arena::{Arena, PATIENCE};
 use outbox_core::{
     sqlx::{self, AssertSqlSafe, MySqlConnection, mysql::MySqlConnectOptions},
-    store::backlog,
+    store::enqueue::backlog,
 };
 use testkit::database::Database;
 

@@ -1,0 +1,472 @@
+//! Why a message is not sent, or where it went: one decision over its rows.
+
+use outbox_core::{
+    sqlx::{self, MySqlConnection},
+    store::{
+        claim::{read::Mark, tail::Kind},
+        operate::{
+            find::{self, ClaimRow, Found, MAX_BEFORE, StateRow, StateTable},
+            jobs, locked,
+        },
+        refusal::{Refusal, refusal},
+        settle::attempts::FailureRow,
+    },
+};
+use serde::Serialize;
+
+use super::{instances::Live, shown::span};
+use crate::{moment::rfc3339, state::role::Role};
+
+mod discarded;
+mod reference;
+mod remedies;
+
+pub use reference::Reference;
+pub use remedies::remedy;
+
+/// In microseconds: after this time without progress a relay is missing or stuck. Relays promote, take over and claim
+/// within seconds.
+pub(super) const PATIENCE: i64 = 60_000_000;
+
+/// The answer. Its names are stable; times are RFC 3339, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Why {
+    /// One sentence or two, for people.
+    pub why: String,
+    /// The next command or change; `None` if there is nothing to do.
+    pub remedy: Option<String>,
+    /// `unknown`, `lost`, `pending`, `claimed`, `delayed`, `dead` or `sent`.
+    pub state: &'static str,
+    /// A short code for the decision, such as `behind` or `no_route`.
+    pub cause: String,
+    /// The number of the message in the tables.
+    pub id: Option<u64>,
+    /// The id that consumers see.
+    pub message_id: Option<String>,
+    /// The topic.
+    pub topic: Option<String>,
+    /// The kind of event.
+    pub event_type: Option<String>,
+    /// The trace in which it was enqueued: the second part of its header `traceparent`.
+    pub trace_id: Option<String>,
+    /// The lane.
+    pub lane: Option<u16>,
+    /// Attempts spent.
+    pub attempts: Option<u16>,
+    /// The time of the enqueue.
+    pub enqueued_at: Option<String>,
+    /// The time for which it was scheduled.
+    pub due_at: Option<String>,
+    /// The time after which it is not published.
+    pub expires_at: Option<String>,
+    /// The last twenty failures, the oldest first. Waits that spend no attempt are none.
+    pub failures: Vec<Failure>,
+    /// Where a replay sends it, as `sink/name`; `None`: to the destination of its route.
+    pub replayed_to: Option<String>,
+    /// The brokers' confirmations, the oldest first.
+    pub receipts: Vec<Confirmation>,
+}
+
+/// A failure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// When it was written.
+    pub failed_at: String,
+    /// The number of the attempt. A death that spends none has the number of the next. An operator's retry counts from
+    /// 1 again.
+    pub attempt: u16,
+    /// The relay.
+    pub owner: String,
+    /// A short code, such as `unconfirmed`; `taken_over` if the relay ended.
+    pub reason: String,
+    /// The broker's error text.
+    pub error: Option<String>,
+}
+
+/// A broker's confirmation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Confirmation {
+    /// When it was written.
+    pub sent_at: String,
+    /// The relay that published the message.
+    pub owner: String,
+    /// The message's place at the broker.
+    pub place: Option<String>,
+}
+
+/// Finds a message and explains its state. Locks nothing.
+///
+/// # Errors
+///
+/// If the database fails. End the connection then: it may have an open transaction.
+pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, sqlx::Error> {
+    let id = reference.number(db).await?;
+    let found = match id {
+        Some(id) => find::find(db, id).await?,
+        None => Found::default(),
+    };
+    let live = Live::read(db).await?;
+    let mut verdict = verdict(&found, &live);
+    if verdict.state == "unknown" {
+        // An account may lack the rights on the audit.
+        let jobs = match jobs::list(db, discarded::JOBS).await {
+            Err(error) if refusal(&error) == Some(Refusal::Setup) => Vec::new(),
+            jobs => jobs?,
+        };
+        verdict = discarded::by(&jobs, id).unwrap_or(verdict);
+    }
+    if matches!(verdict.cause.as_str(), "no_relay" | "stuck")
+        && let Ok(Some(lock)) = locked::find(db).await
+    {
+        // Relays may not have written a heartbeat either.
+        verdict.why.extend([format!(" But {lock}.")]);
+    }
+    let Verdict { state, cause, why, remedy } = verdict;
+    let (row, message) = (found.states.first(), found.message.as_ref());
+    let time = |micros: i64| rfc3339(micros).unwrap_or_default();
+    let confirmation = |it: &find::ReceiptRow| Confirmation {
+        sent_at: time(it.sent_at),
+        owner: it.owner.clone(),
+        place: it.place.clone(),
+    };
+    let failure = |it: &FailureRow| Failure {
+        failed_at: time(it.failed_at),
+        attempt: it.attempt,
+        owner: it.owner.clone(),
+        reason: it.reason.clone(),
+        error: it.error.clone(),
+    };
+    Ok(Why {
+        why,
+        remedy,
+        state,
+        cause,
+        id,
+        message_id: message.map(|message| message.message_id.to_string()),
+        topic: message.map(|message| message.topic.clone()),
+        event_type: message.and_then(|message| message.event_type.clone()),
+        trace_id: found.trace_id.clone(),
+        lane: row.map(|row| row.lane),
+        attempts: row.map(|row| row.attempts),
+        enqueued_at: message.map(|message| time(message.created_at)),
+        due_at: message.and_then(|message| message.due_at).map(time),
+        expires_at: message.and_then(|message| message.expires_at).map(time),
+        failures: found.failures.iter().map(failure).collect(),
+        replayed_to: found.mark.as_ref().and_then(|mark| mark.to.clone()),
+        receipts: found.receipts.iter().map(confirmation).collect(),
+    })
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Verdict {
+    state: &'static str,
+    cause: String,
+    why: String,
+    remedy: Option<String>,
+}
+
+impl Verdict {
+    fn new(state: &'static str, cause: &str, why: impl Into<String>) -> Self {
+        Self { state, cause: cause.to_owned(), why: why.into(), remedy: None }
+    }
+
+    fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
+    }
+}
+
+/// The decision. A live claim comes first: its relay decides what happens next. Then the tables of the states; a
+/// receipt decides only if there is no state, because a message can be put back after it was sent.
+fn verdict(found: &Found, live: &Live) -> Verdict {
+    let mut verdict = match (found.states.first(), found.claims.first()) {
+        (Some(row), Some(claim)) if row.table == StateTable::Pending => claimed(found, claim, live.role(row.lane)),
+        (Some(row), _) => match row.table {
+            StateTable::Pending => pending(found, row, live),
+            StateTable::Delayed => delayed(found, row, live),
+            StateTable::Dead => dead(found, row),
+        },
+        (None, _) => ended(found),
+    };
+    if let (Some(receipt), true) = (found.receipts.last(), verdict.state != "sent") {
+        verdict.why.extend([" It was sent before, at ", &at(receipt.sent_at), ", and put back."]);
+    }
+    if let (Some(Mark { job_id, to: Some(to) }), true) = (&found.mark, verdict.state != "sent") {
+        verdict.why.extend([format!(" Job {job_id} sends it to {to}, and not to the destination of its route.")]);
+        if let ("delayed", Some(remedy)) = (verdict.state, &mut verdict.remedy) {
+            remedy.extend([format!("; to take it back: relay delayed discard {}", found.id)]);
+        }
+    }
+    verdict
+}
+
+/// A message without a state.
+fn ended(found: &Found) -> Verdict {
+    match (found.receipts.as_slice(), &found.message) {
+        ([.., last], _) => {
+            let times = match found.receipts.len() {
+                1 => String::new(),
+                times => format!(" It was sent {times} times."),
+            };
+            let place = last.place.as_deref().unwrap_or_default();
+            if last.place.as_deref() == Some("worker") {
+                let why = format!("Worker {} has done its work at {}.{times}", last.owner, at(last.sent_at));
+                return Verdict::new("sent", "done", why);
+            }
+            let why = format!("The broker confirmed it at {}, as {place}, to {}.{times}", at(last.sent_at), last.owner);
+            Verdict::new("sent", "sent", why).remedy("look at the consumer: relay inbox show of this message, if its inbox is in this database")
+        }
+        ([], Some(_)) => Verdict::new(
+            "lost",
+            "no_state",
+            "It has no row of a state and no receipt: its pending row was never written, or was deleted by hand. It is never sent.",
+        )
+        .remedy("insert its row into outbox_pending, as docs/table-contract.md describes"),
+        ([], None) => Verdict::new(
+            "unknown",
+            "not_found",
+            "No message of this outbox has this id: it was never committed, its transaction is still open, or it was purged after its retention.",
+        )
+        .remedy("relay inbox show with its UUID, if a consumer of this database got it"),
+    }
+}
+
+fn claimed(found: &Found, claim: &ClaimRow, role: &str) -> Verdict {
+    let (owner, ago) = (&claim.owner, found.now - claim.lease_until);
+    if ago < 0 && claim.kind == Kind::Closed {
+        let why = format!(
+            "Relay {owner} had the tail of its lane, which was closed {} ago, and may have published it. The tail becomes a \
+             list within seconds. Another relay takes that over after {}.",
+            span(found.now - claim.claimed_at),
+            at(claim.lease_until)
+        );
+        return Verdict::new("claimed", "closed", why);
+    }
+    if ago < 0 && claim.kind == Kind::Open {
+        let why = format!(
+            "Relay {owner} tails its lane, and publishes it or takes it next. The tail was written {} ago, its lease \
+             lasts until {}.",
+            span(found.now - claim.claimed_at),
+            at(claim.lease_until)
+        );
+        return Verdict::new("claimed", "tailed", why);
+    }
+    if ago < 0 {
+        let since = span(found.now - claim.claimed_at);
+        let [who, does] = if role == Role::WORKER { ["Worker", "works on it"] } else { ["Relay", "publishes it"] };
+        let lease = at(claim.lease_until);
+        let why = format!("{who} {owner} has claimed it, {since} ago, and {does}. Its lease lasts until {lease}.");
+        return Verdict::new("claimed", "claimed", why);
+    }
+    let why = format!(
+        "{owner} had claimed it, and its lease ended {} ago. Another {role} takes it over within seconds.",
+        span(ago)
+    );
+    without_relay(Verdict::new("claimed", "lease_ended", why), ago)
+}
+
+fn pending(found: &Found, row: &StateRow, live: &Live) -> Verdict {
+    if let Some(pause) = &found.paused {
+        let lane = row.lane;
+        let actor = &pause.actor;
+        let reason = &pause.reason;
+        let end = pause.ends_at.map_or_else(String::new, |end| format!(" The pause ends at {}.", at(end)));
+        let why = format!("{actor} has paused lane {lane} at {}: {reason}.{end}", at(pause.paused_at));
+        return Verdict::new("pending", "paused", why).remedy(format!("relay resume --lane {lane} --because …"));
+    }
+    let Some(message) = &found.message else {
+        let why = "Its row in outbox_messages was deleted by hand: the relay that claims it gives it up.";
+        return without_relay(Verdict::new("pending", "message_missing", why), idle(found));
+    };
+    if let Some(behind) = behind(found, "pending") {
+        return behind;
+    }
+    let lane = row.lane;
+    if let Some(expired) = message.expires_at.filter(|expires_at| *expires_at <= found.now) {
+        let why = format!("It expired at {}: the relay that claims it gives it up.", at(expired));
+        return without_relay(Verdict::new("pending", "expired", why), idle(found).min(found.now - expired));
+    }
+    let place = match found.before {
+        0 => format!("It is the first of lane {lane}."),
+        MAX_BEFORE.. => format!("{MAX_BEFORE} or more messages of lane {lane} go before it."),
+        before => format!("{before} messages of lane {lane} go before it."),
+    };
+    let refused: String = live.refused(lane).iter().flat_map(|sentence| [" ", sentence]).collect();
+    let waits = found.now - message.due_at.unwrap_or_default().max(message.created_at);
+    let sent = |sent| format!(" The last of the lane was sent {} ago.", span(found.now - sent));
+    let progress = found.last_sent.map_or_else(String::new, sent);
+    let serving = live.serve(lane);
+    let is_idle = idle(found) >= PATIENCE && waits >= PATIENCE / 10;
+    if !is_idle && (serving > 0 || idle(found) < QUIET) {
+        return Verdict::new("pending", "in_line", place + &progress + &refused);
+    }
+    let role = live.role(lane);
+    let none = if is_idle {
+        format!("{place} No {role} has sent a message of this lane in the last minute, and none has a claim in it.")
+    } else {
+        place + &progress
+    };
+    if serving == 0 {
+        let verdict = |drained: &str| {
+            Verdict::new("pending", "no_relay", format!("{none} No live {role} serves the lane{drained}."))
+        };
+        return match live.drained(lane).first() {
+            Some(name) => {
+                verdict(&format!(": {name} is drained")).remedy(format!("relay resume --instance {name} --because …"))
+            }
+            None => verdict("").remedy(start(role, lane)),
+        };
+    }
+    let relays = if serving == 1 { format!("1 live {role} serves") } else { format!("{serving} live {role}s serve") };
+    let why = format!("{none} {relays} the lane.{refused}");
+    if live.has_no_sink(lane) {
+        return Verdict { remedy: remedy("parked", "").map(str::to_owned), ..Verdict::new("pending", "sink", why) };
+    }
+    Verdict::new("pending", "stuck", why).remedy("relay instances, relay doctor; the relay's log and its /readyz")
+}
+
+/// In microseconds: a process without heartbeat, of an earlier release, that works in the lane shows so within this
+/// time.
+const QUIET: i64 = 10_000_000;
+
+/// For how long no relay has worked in the lane, in microseconds: none has a claim there, and none has sent a message.
+fn idle(found: &Found) -> i64 {
+    if found.owners > 0 { 0 } else { found.last_sent.map_or(i64::MAX, |sent| found.now - sent) }
+}
+
+fn behind(found: &Found, state: &'static str) -> Option<Verdict> {
+    let ahead = found.ahead?;
+    let why = format!("It waits behind message {ahead} of its key.");
+    Some(Verdict::new(state, "behind", why).remedy(format!("relay why {ahead}")))
+}
+
+fn delayed(found: &Found, row: &StateRow, live: &Live) -> Verdict {
+    let role = live.role(row.lane);
+    let Some(due) = row.at else {
+        return behind(found, "delayed").unwrap_or_else(|| {
+            let why = "It is the next in the queue of its key: a relay or worker makes it pending within seconds.";
+            let verdict = Verdict::new("delayed", "next_of_key", why);
+            let is_served = live.serve(row.lane) > 0 || idle(found) < PATIENCE;
+            if is_served { verdict } else { unserved(verdict, role, row.lane) }
+        });
+    };
+    let overdue = found.now - due;
+    if overdue >= 0 {
+        let why = format!("It has been due for {}: a relay or worker makes it pending within seconds.", span(overdue));
+        return without_relay(Verdict::new("delayed", "due", why), overdue);
+    }
+    let next = format!("at {} (in {})", at(due), span(overdue));
+    let (reason, error) = (row.reason.as_str(), error(row));
+    let topic = found.message.as_ref().map_or("", |message| &message.topic);
+    let (why, remedy) = match reason {
+        "scheduled" => (format!("It is scheduled {next}."), None),
+        "unconfirmed" | "rejected" => {
+            (format!("{} attempts failed, the last one {reason}{error}. It is tried again {next}.", row.attempts), None)
+        }
+        "turned_away" => (format!("Its sink turned it away{error}. It is tried again {next}."), None),
+        "parked" => (
+            format!(
+                "Its sink, destination or handler takes nothing{error}. It is tried again {next}, without a spent attempt."
+            ),
+            remedy(reason, &error),
+        ),
+        "snoozed" => (format!("Its handler has put it off. It is tried again {next}, without a spent attempt."), None),
+        "paused" => (
+            format!("Its sink or destination is paused{error}. It is tried again {next}, without a spent attempt."),
+            remedy(reason, &error),
+        ),
+        "unroutable" => (
+            format!("Its destination takes nothing{error}. It is tried again {next}, without a spent attempt."),
+            remedy(reason, &error),
+        ),
+        "no_route" => (
+            format!("No route of the relay matches its topic {topic}. It is tried again {next}."),
+            remedy(reason, &error),
+        ),
+        "no_sink" => (
+            format!("A replay sends it to a sink that the relay lacks{error}. It is tried again {next}."),
+            remedy(reason, &error),
+        ),
+        "unread" => (format!("The relay could not read it{error}. It is tried again {next}."), remedy(reason, &error)),
+        other => (format!("It waits ({other}){error}. It is tried again {next}."), None),
+    };
+    let remedy = remedy.map(str::to_owned);
+    later(found, row, live, Verdict { state: "delayed", cause: reason.to_owned(), why, remedy })
+}
+
+/// Adds what hinders a message once it is due.
+fn later(found: &Found, row: &StateRow, live: &Live, mut verdict: Verdict) -> Verdict {
+    let expires_at = found.message.as_ref().and_then(|message| message.expires_at);
+    if let (Some(due), Some(expires_at)) = (row.at, expires_at)
+        && expires_at <= due
+    {
+        verdict.why.extend([format!(" It expires before, at {}, and is given up once it is due.", at(expires_at))]);
+    }
+    if let (Some(ahead), "scheduled") = (found.ahead, row.reason.as_str()) {
+        verdict.why.extend([format!(" It waits behind message {ahead} of its key, too.")]);
+        verdict.remedy.get_or_insert(format!("relay why {ahead}"));
+    }
+    if let Some(pause) = &found.paused {
+        verdict.why.extend([format!(" {} has paused lane {}: {}.", pause.actor, row.lane, pause.reason)]);
+        verdict.remedy.get_or_insert(format!("relay resume --lane {} --because …", row.lane));
+    } else if live.serve(row.lane) == 0 && idle(found) >= QUIET && live.drained(row.lane).is_empty() {
+        return unserved(verdict, live.role(row.lane), row.lane);
+    }
+    verdict
+}
+
+fn unserved(mut verdict: Verdict, role: &str, lane: u16) -> Verdict {
+    verdict.why.extend([format!(" No live {role} serves the lane.")]);
+    verdict.remedy.get_or_insert(start(role, lane));
+    verdict
+}
+
+fn start(role: &str, lane: u16) -> String {
+    format!("start a {role} that serves lane {lane}")
+}
+
+fn dead(found: &Found, row: &StateRow) -> Verdict {
+    let id = found.id;
+    let error = error(row);
+    let holds = if row.holds_key { " The later messages of its key wait for it." } else { "" };
+    let when = row.at.map(at).unwrap_or_default();
+    let reason = row.reason.clone();
+    let attempts = if row.attempts == 1 { "1 attempt".to_owned() } else { format!("{} attempts", row.attempts) };
+    let why = format!("A relay gave it up at {when}, after {attempts}: {reason}{error}.{holds}");
+    // One that holds no key, or no longer, has nothing to release.
+    let without = if row.holds_key {
+        format!("`relay dead release {id}` or `discard`")
+    } else {
+        format!("`relay dead discard {id}`")
+    };
+    let again = if found.message.is_none() || row.reason == "expired" {
+        "it cannot be retried".to_owned()
+    } else {
+        format!("remove the cause, then `relay dead retry {id}`")
+    };
+    let remedy = format!("{again}; to do without it, {without}: docs/runbook.md#outboxdeadmessages");
+    Verdict { state: "dead", cause: reason, why, remedy: Some(remedy) }
+}
+
+/// The last error behind a colon, if there is one.
+fn error(row: &StateRow) -> String {
+    let error = row.error.as_deref().filter(|error| !error.is_empty());
+    error.map_or_else(String::new, |error| format!(": {error}"))
+}
+
+/// Adds that no relay did its work, if it is late.
+fn without_relay(verdict: Verdict, late: i64) -> Verdict {
+    if late < PATIENCE {
+        return verdict;
+    }
+    let why = format!("{} None has.", verdict.why);
+    Verdict { why, ..verdict }
+        .remedy("start a relay, or the worker of its lane; if one runs, its /readyz and `relay check --connect` say what it lacks")
+}
+
+/// A time without its fraction.
+fn at(micros: i64) -> String {
+    rfc3339(micros - micros.rem_euclid(1_000_000)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;
